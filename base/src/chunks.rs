@@ -1,0 +1,140 @@
+//! Bytes that lie in several pieces.
+
+/// A run of bytes that need not be contiguous: a received frame whose mbuf has several segments,
+/// or the bytes of a stream held in several frames.
+///
+/// Readers walk it with [`Chunks::chunk_at`]; the common case, everything in one piece, is a plain
+/// `[u8]`.
+pub trait Chunks {
+    /// Bytes in all.
+    fn len(&self) -> usize;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The longest contiguous piece that starts `off` bytes in: never empty while
+    /// `off < self.len()`, empty at and beyond the end.
+    fn chunk_at(&self, off: usize) -> &[u8];
+
+    /// Copies bytes from `off` on into `dst`; returns how many there were (at most `dst.len()`).
+    fn copy_at(&self, off: usize, dst: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < dst.len() {
+            let src = self.chunk_at(off + done);
+            if src.is_empty() {
+                break;
+            }
+            let n = src.len().min(dst.len() - done);
+            dst[done..done + n].copy_from_slice(&src[..n]);
+            done += n;
+        }
+        done
+    }
+
+    /// Calls `f` with each contiguous piece of `[off, off + len)` in order; stops early at the end.
+    fn for_each_chunk(&self, off: usize, len: usize, mut f: impl FnMut(&[u8]))
+    where
+        Self: Sized,
+    {
+        let mut done = 0;
+        while done < len {
+            let src = self.chunk_at(off + done);
+            if src.is_empty() {
+                break;
+            }
+            let n = src.len().min(len - done);
+            f(&src[..n]);
+            done += n;
+        }
+    }
+}
+
+impl Chunks for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.get(off..).unwrap_or(&[])
+    }
+}
+
+impl<C: Chunks + ?Sized> Chunks for &C {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        (**self).chunk_at(off)
+    }
+}
+
+/// The bytes of another [`Chunks`] without its first `skip` and limited to `len`.
+#[derive(Clone, Copy, Debug)]
+pub struct Skip<C> {
+    inner: C,
+    skip: usize,
+    len: usize,
+}
+
+impl<C: Chunks> Skip<C> {
+    /// Bytes `[skip, skip + len)` of `inner`, cut to what `inner` has.
+    pub fn new(inner: C, skip: usize, len: usize) -> Skip<C> {
+        let len = len.min(inner.len().saturating_sub(skip));
+        Skip { inner, skip, len }
+    }
+}
+
+impl<C: Chunks> Chunks for Skip<C> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        if off >= self.len {
+            return &[];
+        }
+        let c = self.inner.chunk_at(self.skip + off);
+        &c[..c.len().min(self.len - off)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Two(&'static [u8], &'static [u8]);
+
+    impl Chunks for Two {
+        fn len(&self) -> usize {
+            self.0.len() + self.1.len()
+        }
+
+        fn chunk_at(&self, off: usize) -> &[u8] {
+            if off < self.0.len() { &self.0[off..] } else { self.1.chunk_at(off - self.0.len()) }
+        }
+    }
+
+    #[test]
+    fn test_copy_at_crosses_pieces_and_stops_at_the_end() {
+        let c = Two(b"abc", b"defg");
+        let mut out = [0; 4];
+        assert_eq!(c.copy_at(2, &mut out), 4);
+        assert_eq!(&out, b"cdef");
+        assert_eq!(c.copy_at(5, &mut out), 2);
+        assert_eq!(&out[..2], b"fg");
+        assert_eq!(c.copy_at(7, &mut out), 0);
+    }
+
+    #[test]
+    fn test_skip_limits_both_ends() {
+        let c = Skip::new(Two(b"abc", b"defg"), 1, 4);
+        let mut seen = Vec::new();
+        c.for_each_chunk(0, 99, |p| seen.push(p.to_vec()));
+        assert_eq!(seen, [b"bc".to_vec(), b"de".to_vec()]);
+        assert_eq!(c.chunk_at(4), b"");
+        assert_eq!(Skip::new(Two(b"abc", b""), 9, 4).len(), 0);
+    }
+}

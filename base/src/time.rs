@@ -1,0 +1,77 @@
+//! Time as a value.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// A point on a monotonic clock, in nanoseconds since an origin the caller chooses.
+///
+/// The core crates never read a clock: a worker reads the cycle counter once per poll and passes
+/// the result down, a simulation passes virtual time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin of the clock.
+    pub const ZERO: Instant = Instant(0);
+
+    /// The instant `ns` nanoseconds after the origin.
+    pub const fn from_nanos(ns: u64) -> Instant {
+        Instant(ns)
+    }
+
+    /// The instant `ms` milliseconds after the origin.
+    pub const fn from_millis(ms: u64) -> Instant {
+        Instant(ms.saturating_mul(1_000_000))
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds since the origin.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+
+    /// Saturates at the end of the clock, 584 years after its origin.
+    fn add(self, d: Duration) -> Instant {
+        Instant(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Instant) -> Duration {
+        self.since(earlier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_since_of_a_later_instant_is_zero() {
+        let (a, b) = (Instant::from_nanos(5), Instant::from_nanos(9));
+        assert_eq!(b.since(a), Duration::from_nanos(4));
+        assert_eq!(a.since(b), Duration::ZERO);
+    }
+
+    #[test]
+    fn test_add_saturates() {
+        let end = Instant::from_nanos(u64::MAX);
+        assert_eq!(end + Duration::from_secs(1), end);
+        assert_eq!(Instant::from_millis(2) + Duration::from_millis(1), Instant::from_millis(3));
+    }
+}
