@@ -1,0 +1,60 @@
+//! What waits to be sent, as TCP sees it.
+
+use heddle_base::StreamPos;
+
+/// The owner's queue of bytes to send, from the oldest unacknowledged one to the newest.
+///
+/// TCP asks only for lengths. The bytes themselves are gathered by whoever builds the frame, at
+/// each transmission anew.
+pub trait SendQueue {
+    /// One past the last byte queued.
+    fn end(&self) -> StreamPos;
+
+    /// How many bytes a segment that starts at `from` carries: at most `max` and at most up to
+    /// [`end`](SendQueue::end); as many whole records as fit, or, where not even one does, `max`
+    /// bytes of it. Never 0 while `from < end` and `max > 0`.
+    fn segment_len(&self, from: StreamPos, max: u32) -> u32;
+}
+
+/// A [`SendQueue`] of plain bytes without records: the MPA start-up, and tests.
+#[derive(Clone, Debug, Default)]
+pub struct ByteQueue {
+    bytes: std::collections::VecDeque<u8>,
+    start: StreamPos,
+}
+
+impl ByteQueue {
+    /// Queues `bytes` behind what is there.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// Drops everything before `upto`, which the peer has acknowledged.
+    pub fn release(&mut self, upto: StreamPos) {
+        let n = usize::try_from(upto.since(self.start)).unwrap_or(usize::MAX);
+        let n = n.min(self.bytes.len());
+        self.bytes.drain(..n);
+        self.start += n as u64;
+    }
+
+    /// The oldest byte still held.
+    pub fn start(&self) -> StreamPos {
+        self.start
+    }
+
+    /// Appends bytes `[from, from + len)` to `out`.
+    pub fn copy(&self, from: StreamPos, len: u32, out: &mut Vec<u8>) {
+        let skip = usize::try_from(from.since(self.start)).unwrap_or(usize::MAX);
+        out.extend(self.bytes.iter().skip(skip).take(len as usize));
+    }
+}
+
+impl SendQueue for ByteQueue {
+    fn end(&self) -> StreamPos {
+        self.start + self.bytes.len() as u64
+    }
+
+    fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
+        u32::try_from(self.end().since(from)).unwrap_or(u32::MAX).min(max)
+    }
+}
