@@ -1,1 +1,13 @@
-//! x
+//! Sans-IO iWARP: MPA framing and start-up (RFC 5044, RFC 6581), DDP segments (RFC 5041), RDMAP
+//! messages (RFC 5040) and the verbs objects (PD, MR, CQ, QP) above them.
+//!
+//! This crate does not know TCP. It takes stream bytes with their position and the size a segment
+//! may have, and gives FPDUs that refer to registered memory; it reaches that memory only through
+//! the [`Memory`] trait, and only with a [`MemRange`], which nobody but the STag table can make.
+#![forbid(unsafe_code)]
+
+mod memory;
+mod types;
+
+pub use memory::{MemRange, Memory};
+pub use types::{Access, Msn, Pd, Qpn, Stag};
