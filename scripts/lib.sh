@@ -7,6 +7,7 @@
 # It sets ROOT (the top of the repository), reports every command that fails, and on exit, however it
 # comes about, undoes what was registered with `defer`, last first.
 
+# shellcheck disable=SC2034 # for the scripts that source this
 ROOT=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 export LC_ALL=C
 
@@ -68,7 +69,7 @@ wait_line() {
 
 # ---- packages --------------------------------------------------------------------------------------------
 
-need_root() { ((EUID == 0)) || die "this needs root: sudo $0 $*"; }
+need_root() { ((EUID == 0)) || die "this needs root: run it with sudo"; }
 
 # need_packages PACKAGE... - Debian packages that must be there. As root it installs what is missing,
 # otherwise it names the one command that would.
