@@ -19,6 +19,7 @@
 
 mod queue;
 mod segment;
+pub mod wire;
 
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{Flags, Payload, Segment, SegmentOutcome, SeqNumber, Timestamps, TxSegment};
