@@ -144,7 +144,8 @@ impl Connection {
 
     /// The next segment does not fit into `room`: silly window avoidance (RFC 9293 section
     /// 3.8.6.2.1). A smaller one is sent only when it is at least half of the largest window the
-    /// peer ever offered; otherwise an ACK, or in the end the probe timer, will make room.
+    /// peer ever offered, or repeats the oldest bytes into a window that shrank (section 3.8.6);
+    /// otherwise an ACK, or in the end the probe timer, will make room.
     #[cold]
     fn cut_small<Q: SendQueue + ?Sized>(
         &mut self,
@@ -156,17 +157,20 @@ impl Connection {
     ) -> Option<u32> {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let limited_by_peer = self.hot.snd_wnd <= self.hot.cc.cwnd();
-        if room > 0 && limited_by_peer && room >= self.hot.max_wnd / 2 {
+        let oldest_again = from == self.hot.snd_una && from < self.hot.snd_max;
+        if room > 0 && limited_by_peer && (oldest_again || room >= self.hot.max_wnd / 2) {
             return Some(self.cut(q, from, end, room));
         }
         self.await_window(now);
         None
     }
 
-    /// Starts the probe timer when nothing is outstanding whose ACK could open the window.
+    /// Nothing can be sent: without a timer for what is outstanding, starts that of the probe.
     fn await_window(&mut self, now: Instant) {
-        if self.hot.snd_una == self.hot.snd_max && self.hot.rtx_at == NEVER {
-            self.hot.progress_at = now;
+        if self.hot.rtx_at == NEVER {
+            if self.hot.snd_una == self.hot.snd_max {
+                self.hot.progress_at = now;
+            }
             self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
         }
     }
