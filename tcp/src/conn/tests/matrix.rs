@@ -65,13 +65,13 @@ fn outcome(state: State, event: &str) -> String {
         "ack-of-fin" => drop(b.recv(&b.seg(seq, 1))),
         "fin" => drop(b.recv(&b.seg(0, una).with(FIN))),
         "fin+ack-of-fin" => drop(b.recv(&b.seg(0, 1).with(FIN))),
-        "data" => drop({
+        "data" => {
             let s = Segment { len: 10, ..b.seg(seq, una) };
             let p = b.recv(&s).payload;
             if let Some(p) = p {
                 b.c.accept_payload(b.now, p.pos, p.len);
             }
-        }),
+        }
         "rst" => drop(b.recv(&b.seg(seq, 0).with(RST))),
         "rst-ack" => drop(b.recv(&b.seg(seq, 0).with(RST.with(ACK)))),
         "rst-in-window" => drop(b.recv(&b.seg(seq + 9, 0).with(RST))),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) latency: Duration,
-    /// Bytes per second; 0: no limit.
+    /// Bytes per second.
     pub(super) rate: u64,
     /// Full frames' worth of bytes the bottleneck holds; what comes on top is lost.
     pub(super) queue: usize,
@@ -169,8 +169,8 @@ impl Pair {
             }
             let start = end.free.max(now);
             let wire = 66 + u64::from(tx.len);
-            let took = if link.rate == 0 { 0 } else { wire * 1_000_000_000 / link.rate };
-            let full = if link.rate == 0 { 1 } else { 1_500_000_000_000 / link.rate };
+            let took = wire * 1_000_000_000 / link.rate;
+            let full = 1_500_000_000_000 / link.rate;
             let waiting = (start - now).as_nanos() / u128::from(full);
             let syn = tx.flags.has(Flags::SYN) && tx.retransmit;
             if waiting > link.queue as u128 || (!syn && self.random.chance(link.loss)) {
@@ -211,8 +211,8 @@ impl Pair {
                 self.pump(to);
             }
         } else {
-            for side in 0..2 {
-                if timers[side].is_some_and(|t| t <= self.now) {
+            for (side, timer) in timers.into_iter().enumerate() {
+                if timer.is_some_and(|t| t <= self.now) {
                     self.ends[side].c.handle_timeout(self.now);
                     self.pump(side);
                 }

@@ -174,7 +174,7 @@ fn test_pair_positions_beyond_four_gigabytes() {
         while let Some(t) = a.poll_transmit(now, &q) {
             n += 1;
             // One in a thousand is lost.
-            if t.len > 0 && n % 1000 == 0 {
+            if t.len > 0 && n.is_multiple_of(1000) {
                 continue;
             }
             if let Some(p) = z.handle_segment(now, &opening::arrived(&t)).payload {
