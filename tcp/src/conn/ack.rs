@@ -1,6 +1,6 @@
 //! What an acknowledgment does to the sending side.
 
-use super::sequence::{low32, shifted};
+use super::sequence::shifted;
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
 use crate::{Flags, Segment};
@@ -70,7 +70,8 @@ impl Connection {
     }
 
     /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
-    /// there is none (data is being sent again) the echoed timestamp serves (RFC 7323 section 4.1).
+    /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
+    /// section 4.1).
     fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos) {
         match self.hot.timed {
             Some((end, at)) => {
@@ -87,13 +88,16 @@ impl Connection {
         }
     }
 
-    /// The round trip according to the timestamp the peer echoes.
+    /// The round trip of what was last sent again, by the timestamp the peer echoes.
+    ///
+    /// An older echo may mean a late ACK of an earlier transmission, but as well that its ACK was
+    /// lost and the peer, which takes no timestamps from duplicates, answers the later ones with
+    /// the old value; that would measure our own timeouts.
     pub(super) fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<Duration> {
         let ts = seg.timestamps.filter(|_| self.hot.ts_ok)?;
         let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
-        // An echo from the future, or from before the clock started, is the peer's invention.
-        (u64::from(ms) <= now.as_millis() && ms <= low32(u64::from(u32::MAX / 2)))
-            .then(|| Duration::from_millis(u64::from(ms)))
+        let most = self.ts_clock(now).wrapping_sub(self.cold.again_ts);
+        (ms <= most).then(|| Duration::from_millis(u64::from(ms)))
     }
 
     fn fin_acked(&mut self, now: Instant) {

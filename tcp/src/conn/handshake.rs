@@ -96,6 +96,7 @@ impl Connection {
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
                 rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
+                again_ts: 0,
                 events: Events::default(),
                 scaling: false,
                 syn_sent: false,

@@ -137,6 +137,8 @@ struct Cold {
     rcv_fin: StreamPos,
     ranges: Ranges,
     rto: Rto,
+    /// Timestamp clock at the last transmission of anything sent before.
+    again_ts: u32,
     events: Events,
     /// Both sides scale windows.
     scaling: bool,

@@ -56,12 +56,10 @@ impl Rto {
         self.current = self.current.saturating_mul(2).min(self.max);
     }
 
-    /// Starts data transmission after a SYN that timed out (RFC 6298 5.7).
+    /// Starts data transmission after a SYN that timed out, until the next sample (RFC 6298 5.7).
     pub(super) fn after_lost_syn(&mut self) {
-        if self.srtt.is_none() {
-            self.base = self.base.max(3_000_000_000).min(self.max);
-            self.current = self.base;
-        }
+        self.base = self.base.max(3_000_000_000).min(self.max);
+        self.current = self.base;
     }
 
     /// The timeout, backoff included.

@@ -79,9 +79,7 @@ impl Connection {
         self.hot.rcv_adv = self.hot.rcv_adv.max(StreamPos(u64::from(window)));
         let retransmit = self.cold.syn_sent;
         if retransmit {
-            // Karn: an answer may be to either.
-            self.hot.timed = None;
-            self.cold.counters.retransmits += 1;
+            self.note_again(now);
         } else {
             self.hot.timed = Some((StreamPos::START, now));
             self.cold.syn_sent = true;
@@ -242,13 +240,12 @@ impl Connection {
         let next = text_end + u64::from(fin);
         let mut tx = self.segment(now, from, flags);
         tx.len = len;
-        let hot = &mut self.hot;
-        if from < hot.snd_max {
+        if from < self.hot.snd_max {
             tx.retransmit = true;
-            // Karn's rule: what is in flight cannot be timed any more.
-            hot.timed = None;
-            self.cold.counters.retransmits += 1;
-        } else {
+            self.note_again(now);
+        }
+        let hot = &mut self.hot;
+        if !tx.retransmit {
             if hot.snd_una == hot.snd_max {
                 hot.progress_at = now;
             }
@@ -264,6 +261,15 @@ impl Connection {
             hot.rtx_at = now + self.cold.rto.get();
         }
         tx
+    }
+
+    /// Bytes are sent once more: by Karn's rule what is in flight cannot be timed any more, and an
+    /// echo older than this transmission is ambiguous.
+    #[cold]
+    fn note_again(&mut self, now: Instant) {
+        self.hot.timed = None;
+        self.cold.again_ts = self.ts_clock(now);
+        self.cold.counters.retransmits += 1;
     }
 
     /// A segment without payload at `pos`; it carries the ACK, and the window.
