@@ -67,6 +67,15 @@ impl NewReno {
         }
     }
 
+    /// Segments got smaller: the window shrinks in proportion, so that as many are outstanding
+    /// (RFC 5681 3.1).
+    pub(super) fn set_mss(&mut self, mss: u32) {
+        let mss = mss.max(1);
+        let scaled = u64::from(self.cwnd) * u64::from(mss) / u64::from(self.mss);
+        self.cwnd = clamp(scaled).clamp(mss, CWND_MAX);
+        self.mss = mss;
+    }
+
     /// The handshake lost a SYN: begin with one segment (RFC 5681 3.1).
     pub(super) fn syn_lost(&mut self) {
         self.cwnd = self.mss;

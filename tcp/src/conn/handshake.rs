@@ -142,6 +142,23 @@ impl Connection {
         self.hot.recv_window = self.limit_window(self.hot.recv_window);
     }
 
+    /// The path carries at most `bytes` of payload in a segment (RFC 1191): lowers
+    /// [`emss`](Connection::emss), never raises it, and sends what is outstanding again in pieces
+    /// that fit. Absurdly small values are cut to 64 less options, like an MSS option.
+    pub fn limit_emss(&mut self, bytes: u32) {
+        let options = if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
+        let bytes = bytes.max(u32::from(MIN_MSS - options));
+        if bytes >= self.hot.emss {
+            return;
+        }
+        self.hot.emss = bytes;
+        self.hot.cc.set_mss(bytes);
+        if self.hot.state.sends() {
+            self.hot.snd_next = self.hot.snd_una;
+            self.hot.timed = None;
+        }
+    }
+
     /// RFC 9293 section 3.10.7.3.
     pub(super) fn handle_syn_sent(&mut self, now: Instant, seg: &Segment) {
         let acked = seg.flags.has(Flags::ACK);

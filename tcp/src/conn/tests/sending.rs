@@ -228,6 +228,31 @@ fn test_send_room_counts_from_the_end_of_the_queue() {
     assert_eq!(Bench::in_state(State::CloseWait).c.send_room(StreamPos(0)), 10_000);
 }
 
+/// RFC 5681 section 3.1: cwnd shrinks with the segments; RFC 1191: what was too big goes again.
+#[test]
+fn test_path_mtu_lowers_the_segment_size() {
+    let mut b = Bench::established();
+    b.queue(3000);
+    b.sent();
+    b.c.limit_emss(1000);
+    assert_eq!(b.sent(), strings(&[]), "no smaller than before");
+    b.c.limit_emss(999);
+    assert_eq!((b.c.emss(), b.c.stats().cwnd), (999, 9990));
+    assert_eq!(
+        b.sent(),
+        [
+            ". 0+999 ack 0 again",
+            ". 999+999 ack 0 again",
+            ". 1998+999 ack 0 again",
+            "P. 2997+3 ack 0 again"
+        ]
+    );
+    b.c.limit_emss(0);
+    assert_eq!(b.c.emss(), 64);
+    b.c.limit_emss(2000);
+    assert_eq!(b.c.emss(), 64);
+}
+
 /// Our positions go on as well.
 #[test]
 fn test_established_four_gigabytes_sent() {
