@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod conn;
+pub mod fuzz;
 mod queue;
 mod segment;
 mod stack;

@@ -4,21 +4,17 @@ use arrayvec::ArrayVec;
 use core::net::{IpAddr, Ipv4Addr};
 use heddle_base::Instant;
 
+use super::Stack;
+use super::counters::Drop;
 use super::frame::{FrameOutcome, TcpChecksum, TxBody, TxFrame};
 use super::neighbor::{Due, Learned, Source};
-use super::{Stack, StackCounters};
 use crate::SendQueue;
 use crate::wire::arp::{Arp, Operation, PACKET_LEN};
 use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet};
 
 impl<S: SendQueue + Default> Stack<S> {
-    pub(super) fn handle_arp(
-        &mut self,
-        now: Instant,
-        packet: &[u8],
-    ) -> Result<FrameOutcome, fn(&mut StackCounters) -> &mut u64> {
-        let arp = Arp::parse(packet)
-            .map_err(|_| -> fn(&mut StackCounters) -> &mut u64 { |c| &mut c.arp_malformed })?;
+    pub(super) fn handle_arp(&mut self, now: Instant, packet: &[u8]) -> Result<FrameOutcome, Drop> {
+        let arp = Arp::parse(packet).map_err(|_| -> Drop { |c| &mut c.arp_malformed })?;
         if !arp.sender_mac.is_station() {
             return Err(|c| &mut c.arp_malformed);
         }

@@ -1,5 +1,8 @@
 //! What a stack counts: every frame it drops has a reason here.
 
+/// Why a frame goes no further: the counter it is counted by.
+pub(super) type Drop = fn(&mut StackCounters) -> &mut u64;
+
 heddle_base::counters! {
     /// What a stack did, and why it dropped what it dropped.
     pub struct StackCounters {

@@ -6,12 +6,13 @@
 use core::net::IpAddr;
 use heddle_base::Instant;
 
+use super::Stack;
 use super::arp::plain_frame;
+use super::counters::Drop;
 use super::event::{IcmpError, StackEvent};
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
 use super::slab::{Entry, Owner};
-use super::{Stack, StackCounters};
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, Message, Quoted, echo_reply};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
 use crate::{SendQueue, SeqNumber, State};
@@ -23,7 +24,7 @@ impl<S: SendQueue + Default> Stack<S> {
         frame: &F,
         eth: &EthernetHeader,
         ip: &Ipv4Header,
-    ) -> Result<FrameOutcome, fn(&mut StackCounters) -> &mut u64> {
+    ) -> Result<FrameOutcome, Drop> {
         // No answer to what was sent to many, or by no single host (RFC 1122 section 3.2.2.6).
         if eth.dst.is_group() || !self.cfg.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
@@ -82,7 +83,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         quoted: Option<Quoted>,
         error: IcmpError,
-    ) -> Result<FrameOutcome, fn(&mut StackCounters) -> &mut u64> {
+    ) -> Result<FrameOutcome, Drop> {
         let flow = quoted.map(|q| FlowKey::v4(q.src, q.src_port, q.dst, q.dst_port));
         let index = flow.and_then(|f| self.find(&f));
         let (Some(q), Some(index)) = (quoted, index) else {

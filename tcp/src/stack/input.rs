@@ -7,10 +7,11 @@
 use core::net::IpAddr;
 use heddle_base::{Instant, Sum};
 
+use super::Stack;
+use super::counters::Drop;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
 use super::slab::Owner;
-use super::{Stack, StackCounters};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
 use crate::wire::{ethernet, ipv4};
 use crate::{Flags, SendQueue};
@@ -33,9 +34,6 @@ impl Arrival {
         ethernet::HEADER_LEN + self.ip.header_len + self.tcp.header_len
     }
 }
-
-/// Why a frame goes no further: the counter it is counted by.
-type Drop = fn(&mut StackCounters) -> &mut u64;
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Takes a received frame. Called by the worker that owns the stack, for every frame.

@@ -357,3 +357,6 @@ fn note<S>(e: &mut Entry<S>, event: ConnEvent) -> Option<u32> {
     e.tell(event);
     listener
 }
+
+#[cfg(test)]
+mod tests;

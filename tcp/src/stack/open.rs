@@ -11,6 +11,8 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::Instant;
 
+use super::Stack;
+use super::counters::Drop;
 use super::event::{ConnectError, StackEvent};
 use super::flow::FlowKey;
 use super::frame::TxBody;
@@ -19,7 +21,6 @@ use super::input::Arrival;
 use super::listen::ListenError;
 use super::slab::{ConnId, Entry, Owner};
 use super::template::HeaderTemplate;
-use super::{Stack, StackCounters};
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, Segment, SendQueue, SeqNumber, TxSegment};
 
@@ -120,11 +121,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
-    pub(super) fn take_stranger(
-        &mut self,
-        now: Instant,
-        arrival: &Arrival,
-    ) -> Result<(), fn(&mut StackCounters) -> &mut u64> {
+    pub(super) fn take_stranger(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Drop> {
         let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
         let dst = IpAddr::V4(ip.dst);
         if !self.cfg.is_ours(dst) {
@@ -154,19 +151,24 @@ impl<S: SendQueue + Default> Stack<S> {
         if listener.half_open >= listener.backlog {
             return Err(|c| &mut c.listen_overflow);
         }
+        listener.half_open += 1;
         let owner = Owner::HalfOpen { listener: listener.id };
-        let (_, next_hop) = self
-            .cfg
-            .route(ip.src)
-            .ok_or::<fn(&mut StackCounters) -> &mut u64>(|c| &mut c.syn_no_neighbor)?;
-        match self.open(now, arrival.flow(), (ip.dst, next_hop), owner, Some(seg)) {
-            Ok(_) => {
-                if let Some(l) = self.listeners.find(dst, arrival.tcp.dst_port) {
-                    l.half_open += 1;
-                }
-                self.counters.half_opened += 1;
-                Ok(())
-            }
+        let (id, port) = (listener.id, listener.port);
+        let opened = self.answer_syn(now, arrival, owner);
+        match opened {
+            Ok(()) => self.counters.half_opened += 1,
+            Err(_) => self.listeners.half_open_done(id, port),
+        }
+        opened
+    }
+
+    /// Makes the half-open connection.
+    fn answer_syn(&mut self, now: Instant, arrival: &Arrival, owner: Owner) -> Result<(), Drop> {
+        let ip = &arrival.ip;
+        let (_, next_hop) = self.cfg.route(ip.src).ok_or::<Drop>(|c| &mut c.syn_no_neighbor)?;
+        let syn = Some(&arrival.tcp.segment);
+        match self.open(now, arrival.flow(), (ip.dst, next_hop), owner, syn) {
+            Ok(_) => Ok(()),
             Err(NoRoom::Connections) => Err(|c| &mut c.conns_full),
             Err(NoRoom::Neighbors) => Err(|c| &mut c.syn_no_neighbor),
         }
