@@ -54,6 +54,32 @@ fn test_payload_not_accepted_is_offered_again() {
 }
 
 #[test]
+fn test_payload_received_in_part_is_pointed_at_behind_that_part() {
+    let (mut b, id, f) = ready();
+    b.handle_frame(ms(2), &f[..]);
+    b.accept_payload(ms(2), id, StreamPos::START, 101);
+    let (_, seg) = read_tcp(&f);
+    let overlap = segment(seg.seq.0.wrapping_add(50), seg.ack.0, Flags::ACK);
+    let f = tcp_frame((A, 1000), (B, PORT), &overlap, &f[54..]);
+    assert_eq!(payload(b.handle_frame(ms(3), &f[..])), Some((54 + 51, 50, true)));
+}
+
+#[test]
+fn test_payload_ahead_of_a_gap_is_pointed_at() {
+    let (mut b, id, f) = ready();
+    let (_, seg) = read_tcp(&f);
+    let ahead = segment(seg.seq.0.wrapping_add(101), seg.ack.0, Flags::ACK);
+    let g = tcp_frame((A, 1000), (B, PORT), &ahead, &[9; 20]);
+    let out = b.handle_frame(ms(2), &g[..]);
+    assert_eq!(payload(out), Some((54, 20, false)));
+    b.accept_payload(ms(2), id, StreamPos(101), 20);
+    assert_eq!(b.conn(id).unwrap().rcv_nxt(), StreamPos::START);
+    b.handle_frame(ms(2), &f[..]);
+    b.accept_payload(ms(2), id, StreamPos::START, 101);
+    assert_eq!(b.conn(id).unwrap().rcv_nxt(), StreamPos(121));
+}
+
+#[test]
 fn test_payload_in_pieces_of_any_length() {
     for cuts in [[54, 60, 155], [54, 55, 56], [54, 155, 155], [80, 91, 102]] {
         let (mut b, _, f) = ready();
