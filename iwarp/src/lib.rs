@@ -6,7 +6,10 @@
 //! the [`Memory`] trait, and only with a [`MemRange`], which nobody but the STag table can make.
 #![forbid(unsafe_code)]
 
+pub mod ddp;
 mod memory;
+pub mod mpa;
+pub mod rdmap;
 mod types;
 
 pub use memory::{MemRange, Memory};
