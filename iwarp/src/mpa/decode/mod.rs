@@ -181,3 +181,6 @@ impl<'a> Iterator for Fpdus<'a> {
         Some(d)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -155,3 +155,6 @@ pub fn remove(stream: &[u8], offset: u64) -> Option<Unmarked> {
     out.consumed = stream.len() - rest.len();
     Some(out)
 }
+
+#[cfg(test)]
+mod tests;
