@@ -133,7 +133,7 @@ impl Qp {
             }
         }
         self.counters.rx_fpdus += 1;
-        if !self.seen_fpdu {
+        if !self.seen_fpdu && self.state.is_live() {
             self.seen_fpdu = true;
             self.hold = false;
             self.raise(QpEvent::FirstFpdu);

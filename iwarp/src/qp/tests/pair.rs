@@ -89,7 +89,10 @@ impl Node {
             };
             assert!(has, "has_transmit denied an FPDU");
             assert_eq!(self.qp.tx_end() - before, u64::from(f.len()));
-            assert!(f.len() as usize <= fpdu_len(mulpdu.min(MAX_MULPDU)) || self.qp.state() != QpState::Rts);
+            assert!(
+                f.len() as usize <= fpdu_len(mulpdu.min(MAX_MULPDU))
+                    || self.qp.state() != QpState::Rts
+            );
             let at = out.len();
             out.resize(at + f.len() as usize, 0);
             assert_eq!(f.copy_to(&self.mem, 0, &mut out[at..]), f.len() as usize);
