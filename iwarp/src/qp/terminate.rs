@@ -92,8 +92,8 @@ impl Qp {
         }
     }
 
-    /// The send request that a Terminate speaks of: by the DDP header it repeats, else the oldest
-    /// one that was started and is not done.
+    /// The send request that a Terminate speaks of: by the DDP header it repeats (it may have
+    /// completed already), or without one the oldest that was started and is not done.
     fn find_request(&self, header: Option<DdpHeader>) -> Option<u32> {
         let started = if self.sending.is_some() && self.sq.has_next() {
             self.sq.next.wrapping_add(1)
@@ -118,7 +118,14 @@ impl Qp {
                 }
             })
         });
-        named.or_else(|| all.clone().find(|i| !self.is_done(*i)))
+        match header {
+            None => all.clone().find(|i| !self.is_done(*i)),
+            // siw puts the size of the Read where the MSN belongs.
+            Some(DdpHeader::Untagged { qn: Qn::READ_REQUEST, .. }) => {
+                named.or_else(|| self.reads.outbound.front().map(|r| r.index))
+            }
+            Some(_) => named,
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use super::wr::{SendOp, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
+use crate::mpa::markers;
 use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
 use crate::{Access, MemRange, Memory, Stag};
 
@@ -309,8 +310,9 @@ impl Qp {
     ) -> Fpdu {
         self.counters.tx_bytes += u64::from(payload.len);
         self.counters.tx_inlined += u64::from(payload.len > 0 && payload.range.is_empty());
-        let want_sum = env.want_sum && !self.send_markers;
-        let fpdu = Fpdu::new(env.mem, head, payload.range, self.crc, want_sum, last);
+        // Markers make a copy with a CRC of its own.
+        let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
+        let fpdu = Fpdu::new(env.mem, head, payload.range, crc, sum, last);
         self.queue(env, fpdu)
     }
 
@@ -328,7 +330,9 @@ impl Qp {
     fn with_markers<M: Memory>(&self, env: &QpEnv<'_, M>, fpdu: &Fpdu) -> Fpdu {
         let mut plain = vec![0; fpdu.len() as usize];
         fpdu.copy_to(env.mem, 0, &mut plain);
-        Fpdu::owned(plain, fpdu.ends_message())
+        let mut marked = Vec::new();
+        markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
+        Fpdu::owned(marked, fpdu.ends_message())
     }
 }
 

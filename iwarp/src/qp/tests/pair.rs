@@ -1,7 +1,8 @@
 //! Two QPs back to back: what one sends arrives at the other in pieces of any size.
 
 use super::*;
-use crate::mpa::fpdu::{MAX_MULPDU, fpdu_len};
+use crate::mpa::fpdu::{self, MAX_MULPDU, fpdu_len};
+use crate::mpa::markers::{self, marked_len};
 
 /// Where the region starts, as tagged offset. Not its address, so that mixing them up shows.
 pub(super) const BASE: u64 = 0x7000_0000_1000;
@@ -45,10 +46,6 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn env(&self) -> QpEnv<'_, TestMemory> {
-        QpEnv { mem: &self.mem, mrs: &self.mrs, want_sum: true }
-    }
-
     /// Local memory `off` bytes into the region.
     pub(super) fn sge(&self, off: usize, len: usize) -> Sge {
         Sge { stag: self.stag, len: len32(len), to: BASE + off as u64 }
@@ -89,10 +86,9 @@ impl Node {
             };
             assert!(has, "has_transmit denied an FPDU");
             assert_eq!(self.qp.tx_end() - before, u64::from(f.len()));
-            assert!(
-                f.len() as usize <= fpdu_len(mulpdu.min(MAX_MULPDU))
-                    || self.qp.state() != QpState::Rts
-            );
+            let most = fpdu_len(mulpdu.min(MAX_MULPDU));
+            let most = if self.qp.send_markers { marked_len(most, 0) } else { most };
+            assert!(f.len() as usize <= most || self.qp.state() != QpState::Rts);
             let at = out.len();
             out.resize(at + f.len() as usize, 0);
             assert_eq!(f.copy_to(&self.mem, 0, &mut out[at..]), f.len() as usize);
@@ -179,8 +175,14 @@ impl Pair {
 
     /// Side `i` makes up to `most` FPDUs.
     pub(super) fn transmit(&mut self, i: usize, most: usize) -> usize {
+        let offset = self.nodes[i].qp.tx_end() - self.nodes[i].qp.tx_start;
         let bytes = self.nodes[i].transmit(self.config.mulpdu, most);
-        self.nodes[1 - i].inbox.extend(&bytes);
+        if self.config.qp.send_markers {
+            let plain = unmark(&bytes, offset, self.config.qp.crc);
+            self.nodes[1 - i].inbox.extend(plain);
+        } else {
+            self.nodes[1 - i].inbox.extend(&bytes);
+        }
         bytes.len()
     }
 
@@ -227,4 +229,23 @@ impl Pair {
         }
         self.check_memory();
     }
+}
+
+/// Takes the markers out of a stream, as a peer that asked for them does, and checks them and the
+/// CRCs that cover them.
+fn unmark(bytes: &[u8], offset: u64, crc: bool) -> Vec<u8> {
+    let mut plain = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let u = markers::remove(&bytes[at..], offset + at as u64).expect("a whole FPDU");
+        assert_eq!(u.marker, Ok(()));
+        at += u.consumed;
+        let body = u.fpdu.len() - fpdu::CRC_LEN;
+        let want = if crc { u.crc } else { 0 };
+        assert_eq!(u.fpdu[body..], fpdu::crc_to_wire(want));
+        plain.extend(&u.fpdu[..body]);
+        let own = if crc { fpdu::crc(0, &u.fpdu[..body]) } else { 0 };
+        plain.extend(fpdu::crc_to_wire(own));
+    }
+    plain
 }

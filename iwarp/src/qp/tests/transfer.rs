@@ -139,6 +139,19 @@ fn test_rts_every_operation_at_every_segment_boundary_without_crc() {
 }
 
 #[test]
+fn test_rts_every_operation_with_markers() {
+    for kind in KINDS {
+        for crc in [false, true] {
+            for size in sizes(1442) {
+                let mut c = config(1442, crc, 11);
+                c.qp.send_markers = true;
+                transfer(kind, size, 4, c);
+            }
+        }
+    }
+}
+
+#[test]
 fn test_rts_every_operation_of_a_mebibyte() {
     for kind in KINDS {
         for crc in [false, true] {

@@ -277,14 +277,12 @@ fn test_rts_responder_whose_first_fpdu_is_bad_sends_its_terminate() {
 #[test]
 fn test_rts_terminate_reaches_the_peer_and_its_request() {
     let mut p = pair(4, 4);
-    write(&mut p, 1, 8);
-    p.send(0, 2, SendOp::Write { stag: Stag(0x77), to: 0 }, SgList::one(p.nodes[0].sge(0, 8)));
+    read(&mut p, 1, 8);
+    let src = SgList::one(p.nodes[0].sge(0, 8));
+    p.send(0, 2, SendOp::Write { stag: Stag(0x77), to: 0 }, src);
     write(&mut p, 3, 8);
     p.recv(1, 7, SgList::EMPTY);
     p.transmit(0, 9);
-    p.deliver(1, usize::MAX);
-    p.nodes[0].qp.handle_acked(StreamPos(0));
-    completions(&mut p.a().qp);
     p.run();
     let code = TermCode::DDP_INVALID_STAG;
     assert_eq!(events(&mut p.b().qp), [QpEvent::Terminated { by: Side::Local, code }]);
@@ -292,6 +290,11 @@ fn test_rts_terminate_reaches_the_peer_and_its_request() {
     assert_eq!(events(&mut p.a().qp).last(), Some(&remote));
     assert_eq!(p.nodes[0].qp.state(), QpState::Error);
     assert_eq!(completions(&mut p.b().qp)[0].status, CqeStatus::Flushed);
+    // The Terminate names the Write; the Read before it was accepted but never answered.
+    let done: Vec<_> = completions(&mut p.a().qp).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(done[0], (1, CqeStatus::Flushed));
+    assert_eq!(done[1], (2, CqeStatus::RemoteTerminated(code)));
+    assert_eq!(ids(&completions(&mut p.a().qp)), []);
 }
 
 #[test]
