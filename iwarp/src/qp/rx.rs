@@ -1,0 +1,186 @@
+//! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
+
+use super::cqe::QpEvent;
+use super::fault::Fault;
+use super::terminate::Culprit;
+use super::{Qp, QpEnv};
+use crate::ddp::{self, DdpError, DdpHeader, Qn};
+use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
+use crate::rdmap::{Control, ControlError, CopiedHeader, Opcode};
+use crate::{MemRange, Memory, Msn, Stag};
+use heddle_base::Chunks;
+
+/// Where one FPDU lies in the stream that was shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// Of its length field.
+    pub(super) at: usize,
+    /// ULPDU bytes: DDP header and payload.
+    pub(super) ulpdu: u16,
+}
+
+/// A DDP segment in its frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// The first bytes, for the Terminate that may have to repeat them.
+    raw: [u8; ddp::MAX_LEN],
+    ulpdu: u16,
+    /// Of the payload, in the stream that was shown.
+    pub(super) at: usize,
+    /// Bytes of payload.
+    pub(super) len: u32,
+}
+
+/// What the header of a tagged segment says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tagged {
+    pub(super) opcode: Opcode,
+    pub(super) last: bool,
+    pub(super) stag: Stag,
+    pub(super) to: u64,
+}
+
+/// What the header of an untagged segment says; the queue follows from the opcode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Untagged {
+    pub(super) opcode: Opcode,
+    pub(super) last: bool,
+    /// Meaningful in the Sends with Invalidate.
+    pub(super) invalidate: Stag,
+    pub(super) msn: Msn,
+    pub(super) mo: u32,
+}
+
+impl Qp {
+    /// Takes the whole FPDUs at the front of `stream` and returns how many bytes they were; the
+    /// rest must be shown again when more has come behind it.
+    ///
+    /// `stream` is the peer's stream from [`rx_next`](Qp::rx_next) on, in order and without gaps,
+    /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes. After the end of the RDMAP stream everything is taken and dropped.
+    pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+    ) -> usize {
+        let total = stream.len();
+        let mut at = 0;
+        while self.state.is_live() {
+            let mut length = [0; 2];
+            if stream.copy_at(at, &mut length) < 2 {
+                break;
+            }
+            let frame = Frame { at, ulpdu: u16::from_be_bytes(length) };
+            let len = fpdu_len(frame.ulpdu);
+            debug_assert!(len <= MAX_FPDU_LEN);
+            if total - at < len {
+                break;
+            }
+            if let Err(fault) = self.handle_fpdu(env, &stream, frame) {
+                self.fail(fault);
+            }
+            at += len;
+        }
+        if !self.state.is_live() {
+            self.counters.rx_dropped_bytes += (total - at) as u64;
+            at = total;
+        }
+        self.rx_pos += at as u64;
+        at
+    }
+
+    #[inline]
+    fn handle_fpdu<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        frame: Frame,
+    ) -> Result<(), Culprit> {
+        if self.crc && !crc_is_right(env.mem, stream, frame) {
+            return Err(Fault::Crc.into());
+        }
+        let mut seg = Segment { raw: [0; ddp::MAX_LEN], ulpdu: frame.ulpdu, at: 0, len: 0 };
+        stream.copy_at(frame.at + HEADER_LEN, seg.raw_header_mut());
+        let (header, header_len) = DdpHeader::parse(seg.raw_header()).map_err(|e| {
+            seg.blame(match e {
+                DdpError::Short { .. } => Fault::Short,
+                DdpError::Version { tagged, .. } => Fault::DdpVersion { tagged },
+            })
+        })?;
+        seg.at = frame.at + HEADER_LEN + header_len;
+        // Parsing has made sure that the header is inside.
+        seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        // DDP's checks come before RDMAP's.
+        if let DdpHeader::Untagged { qn, .. } = header
+            && qn > Qn::TERMINATE
+        {
+            return Err(seg.blame(Fault::Queue));
+        }
+        let control = Control::check(&header).map_err(|e| {
+            seg.blame(match e {
+                ControlError::Version(_) => Fault::RdmapVersion,
+                ControlError::UnknownOpcode(_) | ControlError::Misplaced { .. } => Fault::Opcode,
+            })
+        })?;
+        match header {
+            DdpHeader::Tagged { last, stag, to, .. } => {
+                let tagged = Tagged { opcode: control.opcode, last, stag, to };
+                self.handle_tagged(env, stream, &seg, tagged)?;
+            }
+            DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. } => {
+                let invalidate = Stag(rsvd_ulp32);
+                let untagged = Untagged { opcode: control.opcode, last, invalidate, msn, mo };
+                self.handle_untagged(env, stream, &seg, untagged)?;
+            }
+        }
+        self.counters.rx_fpdus += 1;
+        if !self.seen_fpdu && self.state.is_live() {
+            self.seen_fpdu = true;
+            self.hold = false;
+            self.raise(QpEvent::FirstFpdu);
+        }
+        Ok(())
+    }
+}
+
+impl Segment {
+    /// As many of the raw bytes as the segment has.
+    fn raw_header(&self) -> &[u8] {
+        &self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
+    }
+
+    fn raw_header_mut(&mut self) -> &mut [u8] {
+        &mut self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
+    }
+
+    /// A fault of this segment.
+    #[cold]
+    pub(super) fn blame(&self, fault: Fault) -> Culprit {
+        let segment = CopiedHeader::of_segment(self.raw_header()).map(|h| (h, self.ulpdu));
+        Culprit { segment, ..fault.into() }
+    }
+}
+
+fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool {
+    let body = fpdu_len(frame.ulpdu) - CRC_LEN;
+    let mut crc = 0;
+    stream.for_each_chunk(frame.at, body, |piece| crc = mem.crc(crc, piece));
+    let mut field = [0; CRC_LEN];
+    stream.copy_at(frame.at + body, &mut field);
+    crc_from_wire(field) == crc
+}
+
+/// Copies `ranges`' worth of payload from position `at` of the stream.
+#[inline]
+pub(super) fn place<M: Memory, C: Chunks>(mem: &M, stream: &C, mut at: usize, ranges: &[MemRange]) {
+    for range in ranges {
+        let mut done = 0;
+        stream.for_each_chunk(at, range.len() as usize, |piece| {
+            let n = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            if let Some(dst) = range.slice(done, n) {
+                mem.place(dst, piece);
+            }
+            done += n;
+        });
+        at += range.len() as usize;
+    }
+}

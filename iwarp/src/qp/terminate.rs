@@ -1,0 +1,139 @@
+//! The end of a stream by error: ours, with a Terminate, or the peer's.
+
+use super::cqe::{CqeStatus, QpEvent, Queue, Side};
+use super::fault::Fault;
+use super::fpdu::Fpdu;
+use super::state::Transition;
+use super::wr::SendOp;
+use super::{Qp, QpEnv};
+use crate::ddp::{DdpHeader, Qn, UNTAGGED_LEN};
+use crate::mpa::fpdu;
+use crate::rdmap::{
+    Control, CopiedHeader, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate,
+    TerminateError,
+};
+use crate::{Memory, Msn};
+
+/// An error and all that is known about its cause.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Culprit {
+    pub(super) fault: Fault,
+    /// The DDP header, and the length of the segment with it.
+    pub(super) segment: Option<(CopiedHeader, u16)>,
+    /// The RDMAP header, of a Read Request.
+    pub(super) read: Option<ReadRequest>,
+    /// The local request it hits, by index, and how that completes.
+    pub(super) request: Option<(Queue, u32, CqeStatus)>,
+}
+
+impl From<Fault> for Culprit {
+    fn from(fault: Fault) -> Culprit {
+        Culprit { fault, segment: None, read: None, request: None }
+    }
+}
+
+/// The header of an untagged message of one segment.
+pub(super) const fn untagged(opcode: Opcode, qn: Qn, msn: Msn) -> DdpHeader {
+    let rsvd_ulp = Control::new(opcode).to_byte();
+    DdpHeader::Untagged { last: true, rsvd_ulp, rsvd_ulp32: 0, qn, msn, mo: 0 }
+}
+
+impl Qp {
+    /// Ends the stream for an error found here: everything is flushed, and a Terminate waits to be
+    /// sent. Of several errors the first counts (RFC 5040 section 7.1).
+    #[cold]
+    pub(super) fn fail(&mut self, culprit: Culprit) {
+        let Some(state) = self.state.next(Transition::Fault) else { return };
+        self.state = state;
+        let Culprit { fault, segment, read, request } = culprit;
+        fault.count(&mut self.counters);
+        let code = fault.code();
+        let mut term = Terminate::new(code);
+        if code.includes_ddp_header() {
+            term.segment_len = segment.map(|(_, len)| len);
+            term.ddp = segment.map(|(header, _)| header);
+        }
+        if code.includes_rdmap_header() {
+            term.read_request = read;
+        }
+        self.terminate = Some(Box::new(term));
+        self.flush(request);
+        self.raise(QpEvent::Terminated { by: Side::Local, code });
+    }
+
+    /// The Terminate, once; nothing is sent after it (RFC 5040 section 5.4).
+    #[cold]
+    pub(super) fn transmit_terminate<M: Memory>(&mut self, env: &QpEnv<'_, M>) -> Option<Fpdu> {
+        let term = self.terminate.take()?;
+        self.counters.tx_terminates += 1;
+        let mut body = [0; TERMINATE_MAX_LEN];
+        let len = term.emit(&mut body);
+        let mut ulpdu = vec![0; UNTAGGED_LEN];
+        untagged(Opcode::TERMINATE, Qn::TERMINATE, Msn(1)).emit(&mut ulpdu);
+        ulpdu.extend_from_slice(&body[..len]);
+        let mut bytes = Vec::new();
+        // At most 70 bytes: it cannot be too long.
+        fpdu::append(&ulpdu, self.crc, &mut bytes).ok()?;
+        Some(self.queue(env, Fpdu::owned(bytes, true)))
+    }
+
+    /// The peer's Terminate came; `body` is what follows its DDP header.
+    #[cold]
+    pub(super) fn terminated_by_peer(&mut self, body: &[u8]) {
+        self.counters.rx_terminates += 1;
+        let (code, header) = read_terminate(body);
+        let culprit = self
+            .find_request(header)
+            .map(|index| (Queue::Sq, index, CqeStatus::RemoteTerminated(code)));
+        if let Some(state) = self.state.next(Transition::RemoteTerminate) {
+            self.state = state;
+            self.flush(culprit);
+            self.raise(QpEvent::Terminated { by: Side::Remote, code });
+        }
+    }
+
+    /// The send request that a Terminate speaks of: by the DDP header it repeats (it may have
+    /// completed already), or without one the oldest that was started and is not done.
+    fn find_request(&self, header: Option<DdpHeader>) -> Option<u32> {
+        let started = if self.sending.is_some() && self.sq.has_next() {
+            self.sq.next.wrapping_add(1)
+        } else {
+            self.sq.next
+        };
+        let count = started.wrapping_sub(self.sq.head);
+        let all = (0..count).map(|i| self.sq.head.wrapping_add(i));
+        let named = header.and_then(|h| {
+            all.clone().find(|i| {
+                let wqe = self.sq.ring.at(*i);
+                match (wqe.wr.op, h) {
+                    (SendOp::Write { stag: s, to: t }, DdpHeader::Tagged { stag, to, .. }) => {
+                        s == stag && to.wrapping_sub(t) <= u64::from(wqe.len)
+                    }
+                    (SendOp::Send { .. }, DdpHeader::Untagged { qn: Qn::SEND, msn, .. })
+                    | (
+                        SendOp::Read { .. },
+                        DdpHeader::Untagged { qn: Qn::READ_REQUEST, msn, .. },
+                    ) => msn == wqe.msn,
+                    _ => false,
+                }
+            })
+        });
+        match header {
+            None => all.clone().find(|i| !self.is_done(*i)),
+            // siw puts the size of the Read where the MSN belongs.
+            Some(DdpHeader::Untagged { qn: Qn::READ_REQUEST, .. }) => {
+                named.or_else(|| self.reads.outbound.front().map(|r| r.index))
+            }
+            Some(_) => named,
+        }
+    }
+}
+
+/// The code of a Terminate and the DDP header it repeats, as far as they are there.
+fn read_terminate(body: &[u8]) -> (TermCode, Option<DdpHeader>) {
+    match Terminate::parse(body) {
+        Ok(t) => (t.code, t.ddp.and_then(|h| h.header().ok())),
+        Err(TerminateError::Truncated { code, .. }) => (code, None),
+        Err(TerminateError::Short { .. }) => (TermCode::RDMAP_OPERATION_UNSPECIFIED, None),
+    }
+}
