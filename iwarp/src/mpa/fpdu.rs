@@ -108,8 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The first example of section 4.4 without the marker it starts with, whose zeros change the
-    /// CRC: header, an untagged Send header, 24 zeros.
+    /// The DDP segment of the example in section 4.4: an untagged Send header and 24 zeros.
     fn sample_ulpdu(msn: u8) -> Vec<u8> {
         let mut u = vec![0x41, 0x43];
         u.resize(42, 0);

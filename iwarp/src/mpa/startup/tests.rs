@@ -85,6 +85,36 @@ fn test_request_of_revision_2_has_flags_and_depths_of_rfc_6581() {
     assert_eq!(i.request(), bytes_of(&format!("{key} 50 02 0004 0003 0005")), "A, B, C, D are 0");
 }
 
+/// Frames of a Linux siw built to ask for a first message.
+#[test]
+fn test_peer_to_peer_frames_of_siw_are_ours() {
+    let (w, r) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read));
+    for (rtr, request, reply) in [(w.with(r), "8001c001", "80018001"), (r, "80014001", "80014001")]
+    {
+        let config = InitiatorConfig {
+            crc: CrcPolicy::Off,
+            ird: 1,
+            max_ird: 1,
+            ord: 1,
+            rtr,
+            ..Default::default()
+        };
+        let mut i = initiator(&config);
+        assert_eq!(
+            i.request(),
+            bytes_of(&format!("4d504120494420526571204672616d65 1002 0004 {request}"))
+        );
+        let reply = bytes_of(&format!("4d504120494420526570204672616d65 1002 0004 {reply}"));
+        // siw takes one first message, and prefers the Write.
+        let offered = if rtr.has(Rtr::Write) { w } else { r };
+        let siw = ResponderConfig { crc: CrcPolicy::Off, rtr: offered, ..Default::default() };
+        assert_eq!(asked_of(&siw, &config).accept(&accept(1, 1)).unwrap().0, reply);
+        let step = i.handle_bytes(&reply).unwrap();
+        let InitiatorStep::Connected { negotiated: n, .. } = step else { panic!("{step:?}") };
+        assert_eq!(n.rtr, offered.iter().next());
+    }
+}
+
 #[test]
 fn test_default_configuration_asks_for_crcs() {
     assert_eq!(InitiatorConfig::default().crc, CrcPolicy::Required);
