@@ -2,6 +2,9 @@
 
 use super::pair::{BASE, GUARD};
 use super::*;
+use crate::ddp::{DdpHeader, Qn};
+use crate::mpa::fpdu;
+use crate::rdmap::{Opcode, ReadRequest};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -233,4 +236,131 @@ fn test_rts_segments_end_where_sges_do() {
         .map(|f| f.payload().unwrap().len())
         .collect();
     assert_eq!(lens, [100, 1428, 72]);
+}
+
+/// The DDP segments in a stream of FPDUs.
+fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut at = 0;
+    let mut out = Vec::new();
+    while at < bytes.len() {
+        let len = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        out.push(bytes[at + 2..at + 2 + usize::from(len)].to_vec());
+        at += fpdu::fpdu_len(len);
+    }
+    out
+}
+
+/// What each kind of message looks like on the wire, segment by segment.
+#[test]
+fn test_rts_headers_of_every_segment() {
+    let mulpdu = 300;
+    let mut p = Pair::open(PairConfig { mulpdu, ..PairConfig::default() });
+    let (a, b) = (p.nodes[0].stag, p.nodes[1].stag);
+    let data = random_bytes(1000, 2);
+    p.a().write(0, &data);
+    p.nodes[0].sent.clear();
+    for i in 0..4 {
+        p.recv(1, i, SgList::one(p.nodes[1].sge(0, 1000)));
+    }
+    let src = SgList::one(p.nodes[0].sge(0, 1000));
+    let send = |solicited, invalidate| SendOp::Send { solicited, invalidate };
+    let inv = {
+        let n = p.b();
+        let access = Access::REMOTE_INVALIDATE;
+        let take = || n.mrs.register_for_qp(n.qp.pd(), n.qp.qpn(), 0, 0, 8, access).unwrap().stag;
+        [take(), take()]
+    };
+    p.send(0, 0, send(false, None), src);
+    p.send(0, 1, send(true, None), src);
+    p.send(0, 2, send(false, Some(inv[0])), src);
+    p.send(0, 3, send(true, Some(inv[1])), src);
+    p.send(0, 4, SendOp::Write { stag: b, to: BASE + 5 }, src);
+    for i in 0..2 {
+        let op = SendOp::Read { stag: b, to: BASE + 5 };
+        let sink = SgList::one(p.nodes[0].sge(2000, 1000));
+        p.send(0, 5 + i, op, sink);
+    }
+    p.run();
+    let header = |segment: &[u8]| {
+        assert!(segment.len() <= usize::from(mulpdu));
+        let (h, n) = DdpHeader::parse(segment).unwrap();
+        // Version and reserved bits of both layers.
+        assert_eq!(segment[0] & 0x3f, 1);
+        assert_eq!(segment[1] & 0xf0, 0x40);
+        (h, segment[n..].to_vec())
+    };
+    let mut rest = segments(&p.nodes[0].sent).into_iter();
+    let sends = [
+        (Opcode::SEND, Stag(0)),
+        (Opcode::SEND_SE, Stag(0)),
+        (Opcode::SEND_INV, inv[0]),
+        (Opcode::SEND_SE_INV, inv[1]),
+    ];
+    for (msn, (opcode, stag)) in (1..).zip(sends) {
+        let mut got = Vec::new();
+        while got.len() < 1000 {
+            let (h, payload) = header(&rest.next().unwrap());
+            let want = DdpHeader::Untagged {
+                last: got.len() + payload.len() == 1000,
+                rsvd_ulp: 0x40 | opcode.0,
+                rsvd_ulp32: stag.0,
+                qn: Qn(0),
+                msn: Msn(msn),
+                mo: len32(got.len()),
+            };
+            assert_eq!(h, want);
+            got.extend(payload);
+        }
+        assert_eq!(got, data);
+    }
+    let tagged = |rest: &mut dyn Iterator<Item = Vec<u8>>, op: Opcode, stag, to: u64| {
+        let mut got = Vec::new();
+        while got.len() < 1000 {
+            let (h, payload) = header(&rest.next().unwrap());
+            let last = got.len() + payload.len() == 1000;
+            let to = to + got.len() as u64;
+            assert_eq!(h, DdpHeader::Tagged { last, rsvd_ulp: 0x40 | op.0, stag, to });
+            got.extend(payload);
+        }
+        assert_eq!(got, data);
+    };
+    tagged(&mut rest, Opcode::WRITE, b, BASE + 5);
+    for msn in 1..=2 {
+        let (h, payload) = header(&rest.next().unwrap());
+        let (qn, msn) = (Qn(1), Msn(msn));
+        let rsvd_ulp = 0x40 | Opcode::READ_REQUEST.0;
+        let want = DdpHeader::Untagged { last: true, rsvd_ulp, rsvd_ulp32: 0, qn, msn, mo: 0 };
+        assert_eq!(h, want);
+        let want = ReadRequest {
+            sink_stag: a,
+            sink_to: BASE + 2000,
+            size: 1000,
+            src_stag: b,
+            src_to: BASE + 5,
+        };
+        assert_eq!(ReadRequest::parse(&payload), Ok(want));
+    }
+    assert_eq!(rest.next(), None);
+    let mut answers = segments(&p.nodes[1].sent).into_iter();
+    for _ in 0..2 {
+        tagged(&mut answers, Opcode::READ_RESPONSE, a, BASE + 2000);
+    }
+    assert_eq!(answers.next(), None);
+}
+
+#[test]
+fn test_rts_message_of_no_bytes_is_one_segment() {
+    let mut p = Pair::open(PairConfig::default());
+    p.nodes[0].sent.clear();
+    p.recv(1, 1, SgList::EMPTY);
+    p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, SgList::EMPTY);
+    p.send(0, 2, SendOp::Write { stag: Stag(1), to: 0 }, SgList::EMPTY);
+    p.send(0, 3, SendOp::Read { stag: Stag(1), to: 0 }, SgList::EMPTY);
+    p.run();
+    let lens: Vec<_> = segments(&p.nodes[0].sent).iter().map(Vec::len).collect();
+    assert_eq!(lens, [18, 14, 46]);
+    let lens: Vec<_> = segments(&p.nodes[1].sent).iter().map(Vec::len).collect();
+    assert_eq!(lens, [14]);
+    assert_eq!(completions(&mut p.a().qp).len(), 3);
+    p.check_healthy();
 }

@@ -447,3 +447,30 @@ fn test_rts_tagged_and_untagged_messages_may_interleave_on_receive() {
     p.check_healthy();
     assert_eq!(completions(&mut p.b().qp)[0].len, 5000);
 }
+
+#[test]
+fn test_rts_each_polled_completion_gives_back_only_its_own_entries() {
+    let mut c = PairConfig::default();
+    (c.qp.sq_depth, c.qp.rq_depth) = (4, 4);
+    let mut p = Pair::open(c);
+    for i in 0..4 {
+        write(&mut p, i, 8);
+        p.recv(0, i, SgList::EMPTY);
+    }
+    p.run();
+    p.nodes[0].qp.handle_peer_closed();
+    let wr = SendWr { wr_id: 9, op: SEND, sges: SgList::EMPTY, signaled: true, fence: false };
+    let recv = RecvWr { wr_id: 9, sges: SgList::EMPTY };
+    let q = &mut p.nodes[0].qp;
+    assert_eq!(q.poll_completion().map(|c| c.queue), Some(Queue::Sq));
+    q.post_send(&wr).unwrap();
+    assert_eq!(q.post_send(&wr), Err(PostError::Full));
+    assert_eq!(q.post_recv(&recv), Err(PostError::Full));
+    for _ in 0..3 {
+        assert_eq!(q.poll_completion().map(|c| c.queue), Some(Queue::Sq));
+    }
+    assert_eq!(q.post_recv(&recv), Err(PostError::Full));
+    assert_eq!(q.poll_completion().map(|c| c.queue), Some(Queue::Rq));
+    q.post_recv(&recv).unwrap();
+    assert_eq!(q.post_recv(&recv), Err(PostError::Full));
+}
