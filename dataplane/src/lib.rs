@@ -12,13 +12,14 @@
 //! * [`lcore`]: pinned worker threads. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
-//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `ring`, `queue`, `arena`, `raw`, `crc`,
+//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `device`, `ring`, `queue`, `arena`, `raw`, `crc`,
 //! `lcore` and `clock`; each block lists what the callee asks for.
 
 pub mod arena;
 pub mod clock;
 pub mod control;
 mod crc;
+mod device;
 pub mod eal;
 pub mod fault;
 pub mod lcore;
@@ -40,7 +41,7 @@ pub use clock::{Clock, ManualClock};
 pub use control::{Command, Report};
 pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
 pub use fault::{FaultConfig, FaultInjector};
-pub use lcore::{CoreList, LcoreError, LcoreWorker, Stop};
+pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, RxChecksum, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::{Port, PortCaps, PortConfig, PortError, PortSource, PortStats};
