@@ -20,14 +20,16 @@ use core::time::Duration;
 use heddle_base::Instant;
 use heddle_dataplane::{Command, Qp, Report};
 use heddle_iwarp::mpa::startup::{
-    AcceptConfig, CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, Responder,
-    ResponderConfig, ResponderStep,
+    AcceptParams as MpaAccept, Initiator, InitiatorConfig, InitiatorStep, Negotiated, Responder,
+    ResponderConfig, ResponderStep, StartupAction,
 };
 use heddle_iwarp::{QpConfig, QpEvent, Role, Side};
 use heddle_rnic::{CloseReason, Event, FpduMode};
 use heddle_tcp::ConnId;
 
-use crate::event::{Agreed, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenerId};
+use crate::event::{
+    Agreed, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenerId,
+};
 use crate::params::{AcceptParams, ConnectParams, ListenParams, Request};
 use crate::{CtlCounters, CtlError};
 
@@ -71,6 +73,8 @@ struct Conn {
     local: Option<SocketAddr>,
     remote: SocketAddr,
     deadline: Option<Instant>,
+    /// Start-up octets received.
+    received: usize,
     listener: Option<ListenerId>,
     qp: Option<Qp>,
     phase: Phase,
@@ -78,17 +82,31 @@ struct Conn {
 
 #[derive(Debug)]
 enum Phase {
-    Connecting { params: Box<ConnectParams> },
-    AwaitReply { initiator: Box<Initiator> },
-    AwaitRequest { responder: Box<Responder> },
-    AwaitApplication { responder: Box<Responder>, used: usize },
-    Running { why_closed: Option<DisconnectReason> },
+    Connecting {
+        params: Box<ConnectParams>,
+    },
+    AwaitReply {
+        initiator: Box<Initiator>,
+    },
+    AwaitRequest {
+        responder: Box<Responder>,
+    },
+    AwaitApplication {
+        responder: Box<Responder>,
+        used: usize,
+    },
+    Running {
+        why_closed: Option<DisconnectReason>,
+    },
     /// Not established and not going to be; the worker has still to say that it is closed.
     Closing,
 }
 
 /// How long an orderly close may take before the connection is reset.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// RDMA Reads of one peer served at a time, at most.
+const MAX_IRD: u16 = 128;
 
 /// Connections a passive side makes are numbered apart from those applications ask for.
 const PASSIVE: u64 = 1 << 63;
@@ -146,7 +164,12 @@ impl ConnectionManager {
                 let bind = (!addr.ip().is_unspecified()).then(|| addr.ip());
                 self.commands.push_back((
                     worker,
-                    Command::Listen { token: id.0, addr: bind, port: addr.port(), backlog: params.backlog },
+                    Command::Listen {
+                        token: id.0,
+                        addr: bind,
+                        port: addr.port(),
+                        backlog: params.backlog,
+                    },
                 ));
                 self.pending_listens.insert(id.0, PendingListen { id, done });
                 self.listeners.insert(id, Listener { addr, params, events, starting: 0 });
@@ -164,7 +187,18 @@ impl ConnectionManager {
                 let phase = Phase::Connecting { params: Box::new(params) };
                 self.conns.insert(
                     id,
-                    Conn { worker, conn: None, events, local: None, remote, deadline: None, listener: None, qp, phase },
+                    Conn {
+                        worker,
+                        conn: None,
+                        events,
+                        local: None,
+                        remote,
+                        deadline: None,
+                        received: 0,
+                        listener: None,
+                        qp,
+                        phase,
+                    },
                 );
                 self.set_deadline(id, Some(deadline));
                 self.commands.push_back((worker, Command::Connect { token: id.0, remote }));
@@ -246,9 +280,17 @@ impl ConnectionManager {
 
     // ---- passive side
 
-    fn accepted(&mut self, now: Instant, worker: WorkerIndex, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
+    fn accepted(
+        &mut self,
+        now: Instant,
+        worker: WorkerIndex,
+        conn: ConnId,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) {
         let found = self.listeners.iter_mut().find(|(_, l)| {
-            l.addr.port() == local.port() && (l.addr.ip().is_unspecified() || l.addr.ip() == local.ip())
+            l.addr.port() == local.port()
+                && (l.addr.ip().is_unspecified() || l.addr.ip() == local.ip())
         });
         let Some((&listener, l)) = found else {
             self.commands.push_back((worker, Command::Abort { conn }));
@@ -261,8 +303,10 @@ impl ConnectionManager {
             self.commands.push_back((worker, Command::Release { conn }));
             return;
         }
+        let config =
+            ResponderConfig { crc: l.params.crc, max_ird: MAX_IRD, ..ResponderConfig::default() };
+        let Ok(responder) = Responder::new(&config) else { return };
         l.starting += 1;
-        let responder = Responder::new(ResponderConfig { crc: l.params.crc, ..ResponderConfig::default() });
         let deadline = now + l.params.request_timeout;
         let events = l.events.clone();
         let id = CmId(PASSIVE | self.next_passive);
@@ -277,6 +321,7 @@ impl ConnectionManager {
                 local: Some(local),
                 remote,
                 deadline: None,
+                received: 0,
                 listener: Some(listener),
                 qp: None,
                 phase: Phase::AwaitRequest { responder: Box::new(responder) },
@@ -287,15 +332,19 @@ impl ConnectionManager {
 
     fn startup_bytes(&mut self, now: Instant, id: CmId, bytes: &[u8]) {
         let Some(c) = self.conns.get_mut(&id) else { return };
+        c.received += bytes.len();
+        let received = c.received;
         match &mut c.phase {
             Phase::AwaitRequest { responder } => match responder.handle_bytes(bytes) {
                 Ok(ResponderStep::NeedMore) => {}
-                Ok(ResponderStep::Request(request)) => {
+                Ok(ResponderStep::Request { peer, private_data, .. }) => {
                     let (events, local, remote) = (c.events.clone(), c.local, c.remote);
-                    let Phase::AwaitRequest { responder } = core::mem::replace(&mut c.phase, Phase::Closing) else {
+                    let Phase::AwaitRequest { responder } =
+                        core::mem::replace(&mut c.phase, Phase::Closing)
+                    else {
                         return;
                     };
-                    c.phase = Phase::AwaitApplication { responder, used: request.consumed };
+                    c.phase = Phase::AwaitApplication { responder, used: received };
                     let Some(listener) = c.listener else { return };
                     let timeout = self.listeners.get(&listener).map_or_else(
                         || ListenParams::default().accept_timeout,
@@ -308,36 +357,40 @@ impl ConnectionManager {
                         listener,
                         local: local.unwrap_or(remote),
                         remote,
-                        private_data: request.private_data,
-                        peer_ird: request.ird.map(u32::from),
-                        peer_ord: request.ord.map(u32::from),
+                        private_data,
+                        peer_ird: peer.and_then(|p| p.ird.get()),
+                        peer_ord: peer.and_then(|p| p.ord.get()),
                     });
                 }
                 Err(e) => {
-                    if let Some(reply) = responder.error_reply(&e) {
-                        self.send_startup(id, reply);
-                    }
                     self.counters.startup_errors += 1;
                     self.fail(id, ConnectFailure::Mpa(e.to_string()));
                 }
             },
             Phase::AwaitReply { initiator } => match initiator.handle_bytes(bytes) {
                 Ok(InitiatorStep::NeedMore) => {}
-                Ok(InitiatorStep::Connected(connected)) => {
-                    self.run(
-                        id,
-                        &connected.negotiated,
-                        FpduStart { startup_len: connected.consumed, reply: Vec::new(), role: Role::Initiator },
-                        connected.private_data,
-                    );
+                Ok(InitiatorStep::Connected { negotiated, private_data, .. }) => {
+                    let start = FpduStart {
+                        startup_len: received,
+                        reply: Vec::new(),
+                        role: Role::Initiator,
+                    };
+                    self.run(id, &negotiated, start, private_data);
                 }
-                Ok(InitiatorStep::Rejected(rejected)) => {
+                Ok(InitiatorStep::Rejected { private_data, .. }) => {
                     self.counters.rejects_received += 1;
                     let events = c.events.clone();
                     self.give_up(id);
-                    events.push(CmEvent::Rejected { id, private_data: rejected.private_data });
+                    events.push(CmEvent::Rejected { id, private_data });
                 }
                 Err(e) => {
+                    let last_word = match e.action() {
+                        StartupAction::Terminate(code) => initiator.terminate(code),
+                        StartupAction::Close => None,
+                    };
+                    if let Some(bytes) = last_word {
+                        self.send_startup(id, bytes);
+                    }
                     self.counters.startup_errors += 1;
                     self.fail(id, ConnectFailure::Mpa(e.to_string()));
                 }
@@ -352,9 +405,11 @@ impl ConnectionManager {
 
     fn accept(&mut self, id: CmId, params: AcceptParams) {
         let Some(c) = self.conns.get_mut(&id) else { return params.qp.kill() };
-        let Phase::AwaitApplication { responder, used } = &mut c.phase else { return params.qp.kill() };
+        let Phase::AwaitApplication { responder, used } = &mut c.phase else {
+            return params.qp.kill();
+        };
         let used = *used;
-        let answer = responder.accept(&AcceptConfig {
+        let answer = responder.accept(&MpaAccept {
             ird: params.ird,
             ord: params.ord,
             private_data: &params.private_data,
@@ -373,9 +428,12 @@ impl ConnectionManager {
     fn reject(&mut self, id: CmId, private_data: &[u8]) {
         let Some(c) = self.conns.get_mut(&id) else { return };
         let Phase::AwaitApplication { responder, .. } = &mut c.phase else { return };
-        let reply = responder.reject(private_data);
+        // Private data that is too long is the application's mistake; the peer is told all the same.
+        let reply = responder.reject(private_data).or_else(|_| responder.reject(&[]));
         self.counters.rejects_sent += 1;
-        self.send_startup(id, reply);
+        if let Ok(reply) = reply {
+            self.send_startup(id, reply);
+        }
         self.give_up(id);
     }
 
@@ -389,13 +447,14 @@ impl ConnectionManager {
             revision: params.revision,
             crc: params.crc,
             ird: params.ird,
+            max_ird: params.ird.max(MAX_IRD),
             ord: params.ord,
             private_data: &params.private_data,
             ..InitiatorConfig::default()
         };
         match Initiator::new(&config) {
             Ok(initiator) => {
-                let request = initiator.request();
+                let request = initiator.request().to_vec();
                 c.phase = Phase::AwaitReply { initiator: Box::new(initiator) };
                 self.counters.requests_sent += 1;
                 self.send_startup(id, request);
@@ -424,11 +483,12 @@ impl ConnectionManager {
             ..QpConfig::default()
         };
         let mode = FpduMode { startup_len: start.startup_len, reply: start.reply, qp: config };
-        self.commands.push_back((c.worker, Command::EnterFpduMode { conn, mode: Box::new(mode), qp }));
+        self.commands
+            .push_back((c.worker, Command::EnterFpduMode { conn, mode: Box::new(mode), qp }));
         c.phase = Phase::Running { why_closed: None };
         self.counters.established += 1;
         let agreed = Agreed {
-            revision: negotiated.revision.number(),
+            revision: negotiated.revision.0,
             crc: negotiated.crc,
             ird: negotiated.ird,
             ord: negotiated.ord,
@@ -462,7 +522,10 @@ impl ConnectionManager {
     }
 
     fn qp_event(&mut self, id: CmId, event: &QpEvent) {
-        let Some(Conn { phase: Phase::Running { why_closed }, .. }) = self.conns.get_mut(&id) else { return };
+        let Some(Conn { phase: Phase::Running { why_closed }, .. }) = self.conns.get_mut(&id)
+        else {
+            return;
+        };
         if let QpEvent::Terminated { by, code } = event {
             let reason = match by {
                 Side::Local => DisconnectReason::LocalTerminate(*code),

@@ -11,17 +11,17 @@ use crossbeam_channel::{Receiver, Select};
 use heddle_base::Instant;
 use heddle_dataplane::{Clock, Command, CommandSender, Report};
 
+use crate::CtlCounters;
 use crate::cm::ConnectionManager;
 use crate::device::Registry;
 use crate::params::Request;
-use crate::CtlCounters;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
 
 /// The control plane of one or more workers.
 #[derive(Debug)]
-pub struct Control {
+pub(crate) struct Control {
     cm: ConnectionManager,
     requests: Receiver<Request>,
     links: Vec<WorkerLink>,
@@ -48,13 +48,17 @@ struct Quiescing {
 }
 
 impl Control {
-    pub(crate) fn new(requests: Receiver<Request>, links: Vec<WorkerLink>, registry: Arc<Registry>) -> Control {
+    pub(crate) fn new(
+        requests: Receiver<Request>,
+        links: Vec<WorkerLink>,
+        registry: Arc<Registry>,
+    ) -> Control {
         let cm = ConnectionManager::default();
         Control { cm, requests, links, registry, quiescing: None, next_round: 0 }
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
-    pub fn poll(&mut self, now: Instant) -> bool {
+    pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while let Ok(request) = self.requests.try_recv() {
             busy = true;
@@ -80,13 +84,8 @@ impl Control {
         busy
     }
 
-    /// When [`poll`](Self::poll) has something to do though nothing arrives.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.cm.poll_timeout()
-    }
-
     /// What it has counted.
-    pub fn counters(&self) -> &CtlCounters {
+    pub(crate) fn counters(&self) -> &CtlCounters {
         &self.cm.counters
     }
 

@@ -132,7 +132,9 @@ impl Device {
         zero(&r.arena, at, len);
         let to = r.to + at as u64;
         match r.mrs.register(pd, at as u64, to, len as u64, access) {
-            Ok(stag) => Ok(Mr { stag, to, len, at, arena: r.arena.clone(), registry: r.clone() }),
+            Ok(mr) => {
+                Ok(Mr { stag: mr.stag, to, len, at, arena: r.arena.clone(), registry: r.clone() })
+            }
             Err(e) => {
                 lock(&r.stretches).give(at, len);
                 Err(e.into())
@@ -145,7 +147,12 @@ impl Device {
     /// With a [`Node`](crate::Node) this waits for the worker's answer. With an
     /// [`Endpoint`](crate::Endpoint) the order is carried out at its next poll, and a failure is
     /// in its counters and log.
-    pub fn listen(&self, addr: SocketAddr, params: ListenParams, events: &EventQueue) -> Result<ListenerId, CtlError> {
+    pub fn listen(
+        &self,
+        addr: SocketAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, CtlError> {
         let id = ListenerId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (done, answer) = crossbeam_channel::bounded(1);
         self.request(Request::Listen { id, addr, params, events: events.clone(), done })?;
@@ -161,7 +168,12 @@ impl Device {
     }
 
     /// Connects to a peer; the outcome comes through `events`.
-    pub fn connect(&self, remote: SocketAddr, params: ConnectParams, events: &EventQueue) -> Result<CmId, CtlError> {
+    pub fn connect(
+        &self,
+        remote: SocketAddr,
+        params: ConnectParams,
+        events: &EventQueue,
+    ) -> Result<CmId, CtlError> {
         let id = CmId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         self.request(Request::Connect { id, remote, params, events: events.clone() })?;
         Ok(id)

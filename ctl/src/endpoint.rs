@@ -5,8 +5,9 @@ use std::sync::Arc;
 use core::net::IpAddr;
 use heddle_base::{Instant, Random, Seed};
 use heddle_dataplane::{
-    Arena, ArenaError, Clock, Eal, FaultConfig, FaultInjector, Mempool, MempoolConfig, MempoolError,
-    Port, PortConfig, PortError, PortSource, PortStats, Worker, WorkerConfig, WorkerSnapshot,
+    Arena, ArenaError, Clock, CommandSender, Eal, FaultConfig, FaultInjector, Mempool,
+    MempoolConfig, MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker,
+    WorkerConfig, WorkerSnapshot,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
@@ -110,6 +111,7 @@ pub struct Snapshot {
 pub struct Endpoint {
     pub(crate) worker: Worker,
     pub(crate) control: Control,
+    pub(crate) commands: CommandSender,
     pub(crate) device: Device,
     pub(crate) port: Port,
     pub(crate) clock: Clock,
@@ -121,21 +123,35 @@ const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
     /// An RNIC on a DPDK device.
-    pub fn open(eal: &Eal, source: &PortSource, config: &EndpointConfig) -> Result<Endpoint, OpenError> {
+    pub fn open(
+        eal: &Eal,
+        source: &PortSource,
+        config: &EndpointConfig,
+    ) -> Result<Endpoint, OpenError> {
         let pool = pool(eal, config)?;
         let port = Port::open(eal, source, &port_config(config, pool))?;
         Endpoint::on_port(eal, port, pool, config)
     }
 
     /// Two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy.
-    pub fn ring_pair(eal: &Eal, name: &str, a: &EndpointConfig, b: &EndpointConfig) -> Result<(Endpoint, Endpoint), OpenError> {
+    pub fn ring_pair(
+        eal: &Eal,
+        name: &str,
+        a: &EndpointConfig,
+        b: &EndpointConfig,
+    ) -> Result<(Endpoint, Endpoint), OpenError> {
         let pools = (pool(eal, a)?, pool(eal, b)?);
         let (configs, capacity) = ((port_config(a, pools.0), port_config(b, pools.1)), 1024);
         let (pa, pb) = Port::ring_pair(eal, name, capacity, &configs.0, &configs.1)?;
         Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
     }
 
-    fn on_port(eal: &Eal, mut port: Port, pool: Mempool, config: &EndpointConfig) -> Result<Endpoint, OpenError> {
+    fn on_port(
+        eal: &Eal,
+        mut port: Port,
+        pool: Mempool,
+        config: &EndpointConfig,
+    ) -> Result<Endpoint, OpenError> {
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
         let arena = Arena::new(eal, config.memory)?;
         port.map(&arena)?;
@@ -174,9 +190,9 @@ impl Endpoint {
         let registry = Arc::new(Registry::new(mrs, arena, to));
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
         let device = Device::new(registry.clone(), requests);
-        let link = WorkerLink { commands, reports, backlog: Default::default() };
+        let link = WorkerLink { commands: commands.clone(), reports, backlog: Default::default() };
         let control = Control::new(requests_out, vec![link], registry);
-        Ok(Endpoint { worker, control, device, port, clock, polls: 0 })
+        Ok(Endpoint { worker, control, commands, device, port, clock, polls: 0 })
     }
 
     /// The application's handle.

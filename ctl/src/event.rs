@@ -31,9 +31,9 @@ pub struct Agreed {
     /// Whether FPDUs carry a CRC that is checked.
     pub crc: bool,
     /// RDMA Reads the peer may have outstanding towards us.
-    pub ird: u32,
+    pub ird: u16,
     /// RDMA Reads we may have outstanding towards the peer.
-    pub ord: u32,
+    pub ord: u16,
 }
 
 /// Why a connection did not come about.
@@ -97,9 +97,9 @@ pub enum CmEvent {
         /// The peer's private data.
         private_data: Vec<u8>,
         /// RDMA Reads the peer may receive at a time; `None` when it does not say (revision 1).
-        peer_ird: Option<u32>,
+        peer_ird: Option<u16>,
         /// RDMA Reads the peer wants to have outstanding; `None` when it does not say.
-        peer_ord: Option<u32>,
+        peer_ord: Option<u16>,
     },
     /// The connection is up and its queue pair runs.
     Established {

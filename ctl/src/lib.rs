@@ -27,9 +27,9 @@ mod mr;
 mod node;
 mod params;
 
-pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 pub use counters::CtlCounters;
 pub use device::Device;
+pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 pub use error::CtlError;
 pub use event::{Agreed, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenerId};
 pub use heddle_dataplane::{Cq, Qp, QpInit, Sleeper, Waker};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use heddle_dataplane::{Eal, LcoreWorker, Port};
+use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSnapshot};
 
+use crate::Device;
 use crate::control::ControlThread;
 use crate::endpoint::{Endpoint, OpenError};
-use crate::{Device, Snapshot};
 
 /// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
 /// when there is nothing to do. Dropping it stops both.
@@ -14,14 +14,18 @@ use crate::{Device, Snapshot};
 pub struct Node {
     worker: LcoreWorker<()>,
     _control: ControlThread,
+    commands: CommandSender,
     device: Device,
     port: Port,
 }
 
+/// How long a worker may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(1);
+
 impl Node {
     /// Moves `endpoint` to processor `core`.
     pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
-        let Endpoint { mut worker, control, device, port, clock, .. } = endpoint;
+        let Endpoint { mut worker, control, commands, device, port, clock, .. } = endpoint;
         device.set_threaded();
         let control = ControlThread::spawn(control, clock).map_err(OpenError::Thread)?;
         let name = format!("heddle-w{core}");
@@ -32,7 +36,7 @@ impl Node {
                 }
             }
         })?;
-        Ok(Node { worker, _control: control, device, port })
+        Ok(Node { worker, _control: control, commands, device, port })
     }
 
     /// The application's handle.
@@ -45,11 +49,15 @@ impl Node {
         &self.port
     }
 
+    /// Everything the worker has counted; `None` when it does not answer.
+    pub fn snapshot(&self) -> Option<WorkerSnapshot> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.commands.send(Command::Snapshot { reply }).ok()?;
+        answer.recv_timeout(ANSWER).ok().map(|s| *s)
+    }
+
     /// Whether the worker still runs; it ends early only by a defect.
     pub fn is_running(&self) -> bool {
         !self.worker.is_finished()
     }
 }
-
-/// How long a worker may take to answer a question.
-const ANSWER: Duration = Duration::from_secs(1);

@@ -4,10 +4,11 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_dataplane::Qp;
-use heddle_iwarp::mpa::startup::{CrcPolicy, Revision};
+use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::startup::CrcPolicy;
 
 /// RDMA Reads outstanding at a time in either direction, unless something else is asked for.
-pub const DEFAULT_READ_DEPTH: u32 = 16;
+pub const DEFAULT_READ_DEPTH: u16 = 16;
 
 /// How a listener answers.
 #[derive(Clone, Debug)]
@@ -43,9 +44,9 @@ pub struct ConnectParams {
     /// Whether CRCs are asked for.
     pub crc: CrcPolicy,
     /// RDMA Reads we take from the peer at a time.
-    pub ird: u32,
+    pub ird: u16,
     /// RDMA Reads we want to have outstanding.
-    pub ord: u32,
+    pub ord: u16,
     /// For the peer's application; at most 508 octets with revision 2, 512 with revision 1.
     pub private_data: Vec<u8>,
     /// How long the whole may take.
@@ -73,9 +74,9 @@ pub struct AcceptParams {
     /// The queue pair that is to run on it.
     pub qp: Qp,
     /// RDMA Reads we take from the peer at a time.
-    pub ird: u32,
+    pub ird: u16,
     /// RDMA Reads we want to have outstanding.
-    pub ord: u32,
+    pub ord: u16,
     /// For the peer's application.
     pub private_data: Vec<u8>,
 }
@@ -83,7 +84,12 @@ pub struct AcceptParams {
 impl AcceptParams {
     /// 16 Reads each way, no private data.
     pub fn new(qp: Qp) -> AcceptParams {
-        AcceptParams { qp, ird: DEFAULT_READ_DEPTH, ord: DEFAULT_READ_DEPTH, private_data: Vec::new() }
+        AcceptParams {
+            qp,
+            ird: DEFAULT_READ_DEPTH,
+            ord: DEFAULT_READ_DEPTH,
+            private_data: Vec::new(),
+        }
     }
 }
 

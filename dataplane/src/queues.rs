@@ -318,7 +318,8 @@ fn take_credit(outstanding: &AtomicU32, depth: u32) -> Result<(), PostError> {
         if seen >= depth {
             return Err(PostError::Full);
         }
-        match outstanding.compare_exchange_weak(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire) {
+        match outstanding.compare_exchange_weak(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire)
+        {
             Ok(_) => return Ok(()),
             Err(now) => seen = now,
         }

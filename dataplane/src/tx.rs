@@ -154,7 +154,8 @@ impl MbufSink<'_> {
             return Some(());
         }
         let off = usize::try_from(range.addr()).ok()?;
-        let payload = Mbuf::external(&self.tx.pool, self.mem.arena(), off, u16::try_from(len).ok()?).ok()?;
+        let payload =
+            Mbuf::external(&self.tx.pool, self.mem.arena(), off, u16::try_from(len).ok()?).ok()?;
         self.tx.counters.tx_external_bytes += u64::from(len);
         self.frame.as_mut()?.chain(payload).ok()
     }

@@ -47,7 +47,10 @@ impl Sleeper {
     pub fn new() -> Sleeper {
         let parker = Parker::new();
         let unparker = parker.unparker().clone();
-        Sleeper { parker, waker: Waker(Arc::new(Shared { asleep: AtomicBool::new(false), unparker })) }
+        Sleeper {
+            parker,
+            waker: Waker(Arc::new(Shared { asleep: AtomicBool::new(false), unparker })),
+        }
     }
 
     /// The end to give to whoever writes the rings.

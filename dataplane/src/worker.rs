@@ -127,7 +127,6 @@ impl WorkerSnapshot {
 
 /// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. One
 /// thread calls [`poll`](Worker::poll), over and over.
-#[derive(Debug)]
 pub struct Worker {
     rnic: Rnic<Mbuf>,
     rx: RxQueue,
@@ -145,6 +144,12 @@ pub struct Worker {
     /// Queue pairs that had more work requests than one turn takes, or completions that wait.
     again: VecDeque<u32>,
     counters: WorkerCounters,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("rnic", &self.rnic).finish_non_exhaustive()
+    }
 }
 
 impl Worker {
@@ -265,9 +270,10 @@ impl Worker {
     }
 
     fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, qp: Qp) {
-        let index = conn.slot();
-        let Some(slot) = self.slots.get_mut(index as usize) else { return qp.kill() };
-        if !qp.attach(&self.bells, index) {
+        let index = conn.index();
+        let Some(slot) = self.slots.get_mut(index) else { return qp.kill() };
+        let bell = u32::try_from(index).unwrap_or(u32::MAX);
+        if !qp.attach(&self.bells, bell) {
             // Its application connected one queue pair twice.
             self.rnic.abort(conn);
             return;
@@ -279,13 +285,13 @@ impl Worker {
             self.retire(conn);
             return self.report(Report::Refused { conn, error });
         }
-        self.take_from(index);
+        self.take_from(bell);
         self.rnic.start(&self.mem, conn);
     }
 
     /// Ends the queue pair of a connection that is over.
     fn retire(&mut self, conn: ConnId) {
-        let Some(entry) = self.slots.get_mut(conn.slot() as usize) else { return };
+        let Some(entry) = self.slots.get_mut(conn.index()) else { return };
         if entry.as_ref().is_some_and(|s| s.conn == conn)
             && let Some(slot) = entry.take()
         {
@@ -363,8 +369,8 @@ impl Worker {
 
     #[inline]
     fn complete(&mut self, conn: ConnId, cqe: Cqe) {
-        let index = conn.slot();
-        let Some(Some(slot)) = self.slots.get_mut(index as usize) else { return };
+        let index = conn.index();
+        let Some(Some(slot)) = self.slots.get_mut(index) else { return };
         if slot.conn != conn {
             return;
         }
@@ -372,7 +378,7 @@ impl Worker {
         if let Err(cqe) = refused {
             self.counters.cq_full += 1;
             if slot.pending.is_empty() {
-                self.again.push_back(index);
+                self.again.push_back(u32::try_from(index).unwrap_or(u32::MAX));
             }
             slot.pending.push_back(cqe);
         }

@@ -111,7 +111,14 @@ impl<F: Chunks> HeldBytes<F> {
 
     /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. With
     /// `copy` the bytes are copied and the frame goes back to its pool.
-    pub(crate) fn push_ready(&mut self, pos: StreamPos, frame: F, off: usize, len: usize, copy: bool) {
+    pub(crate) fn push_ready(
+        &mut self,
+        pos: StreamPos,
+        frame: F,
+        off: usize,
+        len: usize,
+        copy: bool,
+    ) {
         self.ready_len += len;
         if copy || len < COPY_BELOW {
             self.copy_ready(pos, &frame, off, len);

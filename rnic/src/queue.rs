@@ -48,6 +48,11 @@ impl FpduQueue {
         self.fpdus.push_back(Queued { start, fpdu });
     }
 
+    /// Whether everything queued has been sent once.
+    pub(crate) fn is_idle(&self, snd_nxt: StreamPos) -> bool {
+        self.end() <= snd_nxt
+    }
+
     /// Drops what the peer has acknowledged.
     pub(crate) fn release(&mut self, upto: StreamPos) {
         self.startup.release(upto);
@@ -124,7 +129,7 @@ impl FpduQueue {
             if q.start != pos || q.end() > end {
                 return None;
             }
-            sum = sum.add(q.fpdu.sum(mem));
+            sum = sum.plus(q.fpdu.sum(mem));
             pos = q.end();
         }
         (pos == end).then_some(sum)

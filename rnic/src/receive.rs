@@ -56,7 +56,8 @@ impl<F: RxFrame> Rnic<F> {
             return;
         }
         if !p.in_order {
-            if matches!(link.mode, Mode::Startup) && p.pos.since(link.rx_next) > STARTUP_HOLD as u64 {
+            if matches!(link.mode, Mode::Startup) && p.pos.since(link.rx_next) > STARTUP_HOLD as u64
+            {
                 self.counters.startup_overflow_bytes += u64::from(p.len);
                 return;
             }
@@ -88,7 +89,13 @@ impl<F: RxFrame> Rnic<F> {
                     let copy = self.held_frames >= self.config.max_held_frames;
                     let rest = len - used;
                     self.counters.held_copied_bytes += if copy { rest as u64 } else { 0 };
-                    link.held.push_ready(p.pos + used as u64, frame, p.frame_off + used, rest, copy);
+                    link.held.push_ready(
+                        p.pos + used as u64,
+                        frame,
+                        p.frame_off + used,
+                        rest,
+                        copy,
+                    );
                     self.held_frames += link.held.frames();
                 }
             }
@@ -101,7 +108,8 @@ impl<F: RxFrame> Rnic<F> {
                     self.events.push_back(Event::StartupBytes { conn, bytes });
                 }
                 let before = link.held.frames();
-                let copy = before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
+                let copy =
+                    before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
                 self.counters.held_copied_bytes += if copy { len as u64 } else { 0 };
                 self.counters.rx_held += 1;
                 link.held.push_ready(p.pos, frame, p.frame_off, len, copy);

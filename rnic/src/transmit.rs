@@ -14,7 +14,12 @@ const TURN: usize = 32;
 
 impl<F: RxFrame> Rnic<F> {
     /// Builds the next frame in `sink`; false when there is none, or no room for it.
-    pub fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> bool {
+    pub fn poll_transmit<M: Memory, S: TxSink>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        sink: &mut S,
+    ) -> bool {
         if !sink.has_room() {
             return false;
         }
@@ -41,7 +46,9 @@ impl<F: RxFrame> Rnic<F> {
             // FPDUs are cut when TCP can send them, not before: the size of a segment may still
             // change, and a queue that is short stays in the cache. One may always wait, so that
             // TCP knows there is something to probe a closed window for.
-            while made < TURN && (link.queue.is_idle(tcp.snd_nxt()) || tcp.send_room(link.queue.end()) > 0) {
+            while made < TURN
+                && (link.queue.is_idle(tcp.snd_nxt()) || tcp.send_room(link.queue.end()) > 0)
+            {
                 let Some(fpdu) = qp.poll_transmit(&env, mulpdu) else { break };
                 self.counters.tx_fpdus += 1;
                 self.counters.tx_fpdu_bytes += u64::from(fpdu.len());

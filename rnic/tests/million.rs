@@ -154,15 +154,29 @@ impl Side {
 fn check(pair: &Pair, host: usize, at: usize, op: &Op) {
     let mem = &pair.hosts[host].mem;
     assert!(mem.read(at, 32).iter().all(|b| *b == GUARD), "bytes before {} were written", op.id);
-    assert!(mem.read(at + 32, op.len) == pattern(op.seed, op.len), "bytes of operation {} differ", op.id);
-    assert!(mem.read(at + 32 + op.len, 32).iter().all(|b| *b == GUARD), "bytes behind {} were written", op.id);
+    assert!(
+        mem.read(at + 32, op.len) == pattern(op.seed, op.len),
+        "bytes of operation {} differ",
+        op.id
+    );
+    assert!(
+        mem.read(at + 32 + op.len, 32).iter().all(|b| *b == GUARD),
+        "bytes behind {} were written",
+        op.id
+    );
 }
 
 fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
     println!("seed {seed}");
     let mut pair = Pair::new(seed, link, MEMORY);
     let depth = SLOTS as u32;
-    let qp = QpConfig { pd: sim::PD, sq_depth: depth, rq_depth: RECVS as u32, crc, ..QpConfig::default() };
+    let qp = QpConfig {
+        pd: sim::PD,
+        sq_depth: depth,
+        rq_depth: RECVS as u32,
+        crc,
+        ..QpConfig::default()
+    };
     let conns = pair.connect(&qp);
     let mut sides = [0, 1].map(|me| Side::new(&pair, me, conns[me], seed));
     for side in &sides {
@@ -170,7 +184,10 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
             side.post_recv(&mut pair, i);
         }
     }
-    let mulpdu = usize::from(mpa::fpdu::mulpdu(pair.hosts[0].rnic.connection(conns[0]).unwrap().emss(), false));
+    let mulpdu = usize::from(mpa::fpdu::mulpdu(
+        pair.hosts[0].rnic.connection(conns[0]).unwrap().emss(),
+        false,
+    ));
     let half = ops / 2;
     loop {
         for me in 0..2 {
@@ -182,12 +199,19 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
                 }
             }
         }
-        if sides.iter().all(|s| s.started == half && s.outstanding.is_empty() && s.expected.is_empty()) {
+        if sides
+            .iter()
+            .all(|s| s.started == half && s.outstanding.is_empty() && s.expected.is_empty())
+        {
             break;
         }
         assert!(pair.step(), "nothing left that could happen");
         for me in 0..2 {
-            assert!(pair.hosts[me].events.iter().all(|e| matches!(e, Event::Qp { .. })), "{:?}", pair.hosts[me].events);
+            assert!(
+                pair.hosts[me].events.iter().all(|e| matches!(e, Event::Qp { .. })),
+                "{:?}",
+                pair.hosts[me].events
+            );
             for (conn, cqe) in std::mem::take(&mut pair.hosts[me].completions) {
                 assert_eq!((conn, cqe.status), (conns[me], CqeStatus::Success));
                 assert_eq!(cqe.retired, 1);
@@ -217,7 +241,8 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
         assert_eq!(pair.hosts[host].rnic.held_frames(), 0);
         pair.hosts[host].rnic.disconnect(conns[host]);
     }
-    let closed = |p: &Pair, h: usize| p.hosts[h].events.iter().any(|e| matches!(e, Event::Closed { .. }));
+    let closed =
+        |p: &Pair, h: usize| p.hosts[h].events.iter().any(|e| matches!(e, Event::Closed { .. }));
     pair.run(Duration::from_secs(600), |p| closed(p, 0) && closed(p, 1));
 }
 

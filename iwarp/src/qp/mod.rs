@@ -224,6 +224,11 @@ impl Qp {
         self.qpn
     }
 
+    /// Whether its FPDUs carry markers, which makes them longer.
+    pub const fn sends_markers(&self) -> bool {
+        self.send_markers
+    }
+
     /// Its protection domain.
     pub const fn pd(&self) -> Pd {
         self.pd

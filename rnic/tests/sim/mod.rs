@@ -57,7 +57,15 @@ impl TxSink for VecSink<'_> {
     }
 
     fn end(&mut self, offload: Offload) {
-        assert_eq!(offload, Offload { l2_len: offload.l2_len, l3_len: offload.l3_len, l4_len: offload.l4_len, ..Offload::default() });
+        assert_eq!(
+            offload,
+            Offload {
+                l2_len: offload.l2_len,
+                l3_len: offload.l3_len,
+                l4_len: offload.l4_len,
+                ..Offload::default()
+            }
+        );
         self.done = Some(std::mem::take(&mut self.frame));
     }
 }
@@ -119,7 +127,8 @@ impl Pair {
             let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
             let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
             let mrs = Arc::new(MrTable::new(&seed, 64));
-            let stack = StackConfig { mtu: link.mtu, ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed) };
+            let stack =
+                StackConfig { mtu: link.mtu, ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed) };
             let config = RnicConfig { stack, max_held_frames: 4096 };
             Host {
                 rnic: Rnic::new(config, mrs.clone()),
@@ -167,7 +176,9 @@ impl Pair {
                 for (host, conn, role) in [(0, a, Role::Initiator), (1, b, Role::Responder)] {
                     let qp = QpConfig { role, ..qp.clone() };
                     let h = &mut self.hosts[host];
-                    h.rnic.enter_fpdu_mode(conn, FpduMode { startup_len: 0, reply: Vec::new(), qp }).unwrap();
+                    h.rnic
+                        .enter_fpdu_mode(conn, FpduMode { startup_len: 0, reply: Vec::new(), qp })
+                        .unwrap();
                     h.rnic.start(&h.mem, conn);
                 }
                 return [a, b];

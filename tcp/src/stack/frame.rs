@@ -132,7 +132,7 @@ impl TxFrame {
         // A TCP header has an even length, so the payload starts on a word.
         let at = usize::from(self.l2_len) + usize::from(self.l3_len) + tcp::CHECKSUM_AT;
         if let Some(&[a, b]) = self.header.get(at..at + 2) {
-            let sum = Sum::from_folded(u16::from_be_bytes([a, b])).add(payload);
+            let sum = Sum::from_folded(u16::from_be_bytes([a, b])).plus(payload);
             self.header[at..at + 2].copy_from_slice(&sum.complement().to_be_bytes());
         }
     }

@@ -57,7 +57,7 @@ impl HeaderTemplate {
         ip.emit(piece(&mut t.bytes, IP_AT));
         t.bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
         tcp::emit_ports(local.port(), remote.port(), piece(&mut t.bytes, TCP_AT));
-        t.tcp_sum = ipv4::pseudo_header(ip.src, ip.dst, 0).add(Sum::of(&t.bytes[TCP_AT..]));
+        t.tcp_sum = ipv4::pseudo_header(ip.src, ip.dst, 0).plus(Sum::of(&t.bytes[TCP_AT..]));
         t.ip_sum = Sum::of(&t.bytes[IP_AT..TCP_AT]);
         t
     }
@@ -101,7 +101,7 @@ impl HeaderTemplate {
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
             // The ports are in `tcp_sum`; what follows them was written just now.
-            let sum = self.tcp_sum.add_u16(tcp_len).add(Sum::of(&header[TCP_AT + 4..]));
+            let sum = self.tcp_sum.add_u16(tcp_len).plus(Sum::of(&header[TCP_AT + 4..]));
             match seg.len {
                 0 => (TcpChecksum::None, sum.complement()),
                 _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),

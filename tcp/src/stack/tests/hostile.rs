@@ -62,7 +62,7 @@ fn reseal(f: &mut [u8]) {
     let dst = Ipv4Addr::new(f[30], f[31], f[32], f[33]);
     f[50..52].fill(0);
     let len = u16::try_from(total - 20).unwrap();
-    let sum = crate::wire::ipv4::pseudo_header(src, dst, len).add(Sum::of(&f[34..14 + total]));
+    let sum = crate::wire::ipv4::pseudo_header(src, dst, len).plus(Sum::of(&f[34..14 + total]));
     f[50..52].copy_from_slice(&sum.complement().to_be_bytes());
 }
 

@@ -150,7 +150,7 @@ fn read_tcp(frame: &[u8]) -> (TcpHeader, Segment) {
     assert!(ip.checksum_valid(&frame[14..]));
     let tcp = &frame[34..14 + ip.total_len];
     let len = u16::try_from(tcp.len()).unwrap();
-    let sum = crate::wire::ipv4::pseudo_header(ip.src, ip.dst, len).add(Sum::of(tcp));
+    let sum = crate::wire::ipv4::pseudo_header(ip.src, ip.dst, len).plus(Sum::of(tcp));
     assert!(sum.is_valid());
     let h = TcpHeader::parse(tcp, tcp.len()).unwrap();
     (h, h.segment)
