@@ -7,7 +7,17 @@
 #![forbid(unsafe_code)]
 
 mod memory;
+pub mod mr;
+pub mod qp;
+pub mod rdmap;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod types;
 
 pub use memory::{MemRange, Memory};
+pub use mr::{Mr, MrError, MrFault, MrTable};
+pub use qp::{
+    Cqe, CqeOp, CqeStatus, Fpdu, PostError, Qp, QpConfig, QpCounters, QpEnv, QpEvent, QpState,
+    Queue, RecvWr, Role, SendOp, SendWr, SgList, Sge, Side,
+};
 pub use types::{Access, Msn, Pd, Qpn, Stag};

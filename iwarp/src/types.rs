@@ -62,6 +62,9 @@ impl Access {
     pub const REMOTE_WRITE: Access = Access(2);
     /// The peer may read it with RDMA Read.
     pub const REMOTE_READ: Access = Access(4);
+    /// The peer may invalidate it with a Send with Invalidate. Only a region bound to one QP can
+    /// have it (RFC 5040 section 8.1.1: no peer may take away an STag others share).
+    pub const REMOTE_INVALIDATE: Access = Access(8);
 
     /// Both sets of rights.
     #[must_use]
@@ -81,6 +84,6 @@ impl Access {
 
     /// The rights stored as `bits`; unknown bits are dropped.
     pub const fn from_bits(bits: u8) -> Access {
-        Access(bits & 7)
+        Access(bits & 15)
     }
 }

@@ -17,8 +17,11 @@
 //! owner straight from the received frame.
 #![forbid(unsafe_code)]
 
+mod conn;
 mod queue;
 mod segment;
+pub mod wire;
 
+pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, State};
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{Flags, Payload, Segment, SegmentOutcome, SeqNumber, Timestamps, TxSegment};

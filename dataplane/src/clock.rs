@@ -1,0 +1,189 @@
+//! A worker's clock.
+//!
+//! A worker reads it once per poll. On x86-64 processors whose cycle counter runs at a constant
+//! rate it is that counter and a multiplication (about 20 cycles); otherwise the system's
+//! monotonic clock. Origins: all clocks of a process count from the same moment, so instants of
+//! two workers compare.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use heddle_base::Instant;
+use heddle_dpdk_sys as sys;
+
+use crate::eal::Eal;
+
+/// Where time comes from.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "x86 has the counter"))]
+    Tsc(Tsc),
+    System(std::time::Instant),
+    Manual(ManualClock),
+}
+
+/// Nanoseconds are `(cycles - origin) * mult / 2^32`.
+#[derive(Clone, Copy, Debug)]
+struct Tsc {
+    origin: u64,
+    mult: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    tsc: u64,
+    system: std::time::Instant,
+}
+
+static ORIGIN: OnceLock<Origin> = OnceLock::new();
+
+fn origin() -> Origin {
+    *ORIGIN.get_or_init(|| Origin { tsc: cycles(), system: std::time::Instant::now() })
+}
+
+impl Clock {
+    /// The best clock of this machine.
+    pub fn new(_eal: &Eal) -> Clock {
+        // SAFETY: the EAL runs and has measured the rate.
+        let hz = unsafe { sys::rte_get_tsc_hz() };
+        if is_constant() && hz > 0 {
+            Clock(Source::Tsc(Tsc::new(origin().tsc, hz)))
+        } else {
+            Clock::system()
+        }
+    }
+
+    /// The system's monotonic clock; needs no EAL.
+    pub fn system() -> Clock {
+        Clock(Source::System(origin().system))
+    }
+
+    /// A clock that stands still until told otherwise, for deterministic runs.
+    pub fn manual() -> (Clock, ManualClock) {
+        let hand = ManualClock::default();
+        (Clock(Source::Manual(hand.clone())), hand)
+    }
+
+    /// The time now. It never goes back on one thread.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            Source::Tsc(t) => t.at(cycles()),
+            Source::System(origin) => {
+                Instant::from_nanos(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+            }
+            Source::Manual(hand) => hand.now(),
+        }
+    }
+
+    /// Name of the source, for reports.
+    pub fn name(&self) -> &'static str {
+        match self.0 {
+            Source::Tsc(_) => "tsc",
+            Source::System(_) => "system",
+            Source::Manual(_) => "manual",
+        }
+    }
+}
+
+/// Moves a manual [`Clock`]; clones move the same one.
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// The time it shows.
+    pub fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(Ordering::Acquire))
+    }
+
+    /// Moves it on.
+    pub fn advance(&self, by: Duration) {
+        self.set(self.now() + by);
+    }
+
+    /// Sets it; a time before the one it shows is ignored.
+    pub fn set(&self, to: Instant) {
+        self.0.fetch_max(to.as_nanos(), Ordering::AcqRel);
+    }
+}
+
+impl Tsc {
+    fn new(origin: u64, hz: u64) -> Tsc {
+        let mult = (1_000_000_000u128 << 32) / u128::from(hz);
+        Tsc { origin, mult: u64::try_from(mult).unwrap_or(u64::MAX) }
+    }
+
+    #[inline]
+    fn at(self, cycles: u64) -> Instant {
+        // Processors' counters may differ by a few cycles: a time before the origin is the origin.
+        let since = u128::from(cycles.saturating_sub(self.origin));
+        let ns = (since * u128::from(self.mult)) >> 32;
+        Instant::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cycles() -> u64 {
+    0
+}
+
+/// Whether the cycle counter runs at one rate in every power state (CPUID 0x80000007, EDX bit 8).
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe, reason = "CPUID became a safe function in later compilers")]
+fn is_constant() -> bool {
+    use core::arch::x86_64::__cpuid;
+    // SAFETY: every x86-64 processor has the instruction; leaf 0x80000000 says which others exist.
+    unsafe { __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_constant() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_tsc_conversion_is_exact_enough_after_a_year() {
+        let hz = 2_700_000_000;
+        let t = Tsc::new(1000, hz);
+        assert_eq!(t.at(1000), Instant::ZERO);
+        assert_eq!(t.at(10), Instant::ZERO);
+        let year = 365 * 86_400;
+        let got = t.at(1000 + year * hz).as_nanos();
+        let off = got.abs_diff(year * 1_000_000_000);
+        assert!(off < 20_000_000, "{off} ns off");
+    }
+
+    #[test]
+    fn test_manual_clock_never_goes_back() {
+        let (clock, hand) = Clock::manual();
+        assert_eq!(clock.now(), Instant::ZERO);
+        hand.advance(Duration::from_micros(3));
+        hand.set(Instant::from_nanos(5));
+        assert_eq!(clock.now(), Instant::from_nanos(3000));
+        assert_eq!(clock.name(), "manual");
+    }
+
+    #[test]
+    fn test_system_clock_moves() {
+        let c = Clock::system();
+        let a = c.now();
+        while c.now() == a {}
+        assert!(c.now() > a);
+    }
+}

@@ -1,0 +1,180 @@
+//! AVX-512 with VPCLMULQDQ: folding, four vectors of 64 bytes at a time.
+//!
+//! A 128-bit lane holds 16 bytes, its low half the earlier ones: lane = lo * x^64 + hi. Moving it
+//! over D bits gives lo * x^(D+64) + hi * x^D; both factors are taken modulo the polynomial. The
+//! 64 x 64-bit product of reflected values reads one power too high, hence the -1. What is left at
+//! the end, 16 bytes congruent to everything folded, goes through `crc32` as data does.
+
+use core::arch::x86_64::{
+    __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
+    _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_clmulepi64_epi128,
+    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_reduce_add_epi64, _mm512_set_epi64,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_storeu_si512,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+};
+
+use heddle_base::Sum;
+
+use super::{Kernels, add_carry, fold, low32, sse42, x_pow};
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "avx512-vpclmulqdq",
+    crc: entry::<false, false>,
+    digest: entry::<false, true>,
+    copy_crc: entry::<true, false>,
+    copy_digest: entry::<true, true>,
+};
+
+/// Below this, setting up and joining the vectors costs more than they gain.
+const MIN: usize = 256;
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("vpclmulqdq")
+        && sse42::is_available()
+}
+
+/// Factors that move a lane over `bits`: for its high half, and for its low half.
+const fn factors(bits: u32) -> (i64, i64) {
+    let high = (x_pow(bits - 1) as u64) << 32;
+    let low = (x_pow(bits + 63) as u64) << 32;
+    (high.cast_signed(), low.cast_signed())
+}
+
+unsafe fn entry<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    crc: u32,
+) -> (u32, Sum) {
+    // SAFETY: these kernels are chosen only when the processor has the features; pointers are
+    // passed on, with a length of at least MIN to `update`.
+    let (crc, sum) = unsafe {
+        if len < MIN {
+            sse42::update::<COPY, SUM>(src, dst, len, !crc, 0)
+        } else {
+            update::<COPY, SUM>(src, dst, len, !crc)
+        }
+    };
+    (!crc, fold(sum))
+}
+
+/// # Safety
+/// The processor has AVX-512F and VPCLMULQDQ; `src` is valid for reads of `len` bytes, at least
+/// 256, and `dst` for writes when COPY.
+#[target_feature(enable = "avx512f,vpclmulqdq,sse4.2,pclmulqdq")]
+unsafe fn update<const COPY: bool, const SUM: bool>(
+    mut src: *const u8,
+    mut dst: *mut u8,
+    mut len: usize,
+    crc: u32,
+) -> (u32, u64) {
+    let mut sums = [_mm512_setzero_si512(); 2];
+    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it;
+    // the first four are covered by the caller's 256 bytes.
+    unsafe {
+        let mut v = [_mm512_setzero_si512(); 4];
+        for (i, v) in v.iter_mut().enumerate() {
+            *v = take::<COPY, SUM>(src, dst, 64 * i, &mut sums[i % 2]);
+        }
+        v[0] = _mm512_xor_si512(v[0], _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, i64::from(crc)));
+        src = src.add(256);
+        dst = dst.wrapping_add(256);
+        len -= 256;
+
+        let far = spread(const { factors(4 * 512) });
+        while len >= 256 {
+            for (i, v) in v.iter_mut().enumerate() {
+                let data = take::<COPY, SUM>(src, dst, 64 * i, &mut sums[i % 2]);
+                *v = fold512(*v, far, data);
+            }
+            src = src.add(256);
+            dst = dst.wrapping_add(256);
+            len -= 256;
+        }
+
+        let near = spread(const { factors(512) });
+        let mut x = v[0];
+        for next in &v[1..] {
+            x = fold512(x, near, *next);
+        }
+        while len >= 64 {
+            let data = take::<COPY, SUM>(src, dst, 0, &mut sums[0]);
+            x = fold512(x, near, data);
+            src = src.add(64);
+            dst = dst.wrapping_add(64);
+            len -= 64;
+        }
+
+        let crc = join(x);
+        let sum = if SUM {
+            _mm512_reduce_add_epi64(_mm512_add_epi64(sums[0], sums[1])).cast_unsigned()
+        } else {
+            0
+        };
+        let (crc, rest) = sse42::update::<COPY, SUM>(src, dst, len, crc, 0);
+        (crc, add_carry(sum, rest))
+    }
+}
+
+/// Loads 64 bytes at `off`, stores them when COPY, adds them to `sum` when SUM.
+///
+/// # Safety
+/// As [`update`], for `off + 64` bytes.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn take<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    off: usize,
+    sum: &mut __m512i,
+) -> __m512i {
+    // SAFETY: by the caller; unaligned accesses.
+    let v = unsafe {
+        let v = _mm512_loadu_si512(src.add(off).cast());
+        if COPY {
+            _mm512_storeu_si512(dst.add(off).cast(), v);
+        }
+        v
+    };
+    if SUM {
+        // 32-bit words in 64-bit lanes: 2^31 additions, 64 GiB, would be needed to overflow.
+        let low = _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff));
+        *sum = _mm512_add_epi64(*sum, _mm512_add_epi64(low, _mm512_srli_epi64::<32>(v)));
+    }
+    v
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn spread((high, low): (i64, i64)) -> __m512i {
+    _mm512_set_epi64(high, low, high, low, high, low, high, low)
+}
+
+/// Moves `v` by the distance of `k` and adds `data`.
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+#[inline]
+fn fold512(v: __m512i, k: __m512i, data: __m512i) -> __m512i {
+    let low = _mm512_clmulepi64_epi128::<0x00>(v, k);
+    let high = _mm512_clmulepi64_epi128::<0x11>(v, k);
+    _mm512_ternarylogic_epi64::<0x96>(low, high, data)
+}
+
+/// Joins the four lanes and reduces them to a raw CRC.
+#[target_feature(enable = "avx512f,sse4.2,pclmulqdq")]
+#[inline]
+fn join(v: __m512i) -> u32 {
+    let (high, low) = const { factors(128) };
+    let k = _mm_set_epi64x(high, low);
+    let lane = |a: __m128i, b: __m128i| {
+        let l = _mm_clmulepi64_si128::<0x00>(a, k);
+        let h = _mm_clmulepi64_si128::<0x11>(a, k);
+        _mm_xor_si128(_mm_xor_si128(l, h), b)
+    };
+    let mut x = _mm512_extracti32x4_epi32::<0>(v);
+    x = lane(x, _mm512_extracti32x4_epi32::<1>(v));
+    x = lane(x, _mm512_extracti32x4_epi32::<2>(v));
+    x = lane(x, _mm512_extracti32x4_epi32::<3>(v));
+    let c = _mm_crc32_u64(0, _mm_cvtsi128_si64(x).cast_unsigned());
+    low32(_mm_crc32_u64(c, _mm_extract_epi64::<1>(x).cast_unsigned()))
+}

@@ -1,0 +1,42 @@
+//! For processors without the instructions we know: the `crc32c` crate and plain sums, by small
+//! blocks that stay in the first-level cache between the passes.
+
+use heddle_base::Sum;
+
+use super::{Kernels, fold};
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "portable",
+    crc: run::<false, false>,
+    digest: run::<false, true>,
+    copy_crc: run::<true, false>,
+    copy_digest: run::<true, true>,
+};
+
+unsafe fn run<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    mut crc: u32,
+) -> (u32, Sum) {
+    let mut block = [0u8; 512];
+    let mut sum = fold(0);
+    let mut off = 0;
+    while off < len {
+        let n = (len - off).min(block.len());
+        // SAFETY: off + n <= len, for which `src` (and `dst`, when COPY) is valid; `block` is our
+        // own, so the bytes digested are those that are copied even when `src` changes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(src.add(off), block.as_mut_ptr(), n);
+            if COPY {
+                std::ptr::copy_nonoverlapping(block.as_ptr(), dst.add(off), n);
+            }
+        }
+        crc = crc32c::crc32c_append(crc, &block[..n]);
+        if SUM {
+            sum = sum.add(Sum::of(&block[..n]));
+        }
+        off += n;
+    }
+    (crc, sum)
+}

@@ -1,0 +1,168 @@
+//! SSE4.2 `crc32` in three interleaved lanes, joined by carry-less multiplication.
+//!
+//! The instruction takes three cycles and one can start each cycle: three lanes keep it busy. A
+//! lane's CRC is moved over the bytes behind it by multiplying with x^(8 * bytes); the product of
+//! two reflected 32-bit polynomials read as 64 bits is one power too high, and reducing it with
+//! `crc32` adds 32 more, so the constant is x^(8 * bytes - 33).
+
+use core::arch::x86_64::{
+    _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64,
+};
+
+use heddle_base::Sum;
+
+use super::{Kernels, add_carry, fold, low32, x_pow};
+
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "sse4.2",
+    crc: entry::<false, false>,
+    digest: entry::<false, true>,
+    copy_crc: entry::<true, false>,
+    copy_digest: entry::<true, true>,
+};
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
+}
+
+/// Bytes per lane: long for large buffers, short for what is left of them.
+const LONG: u32 = 1024;
+const SHORT: u32 = 128;
+/// Bytes of three lanes.
+const LONG3: usize = 3 * LONG as usize;
+const SHORT3: usize = 3 * SHORT as usize;
+
+const fn shift(bytes: u32) -> u32 {
+    x_pow(8 * bytes - 33)
+}
+
+unsafe fn entry<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    crc: u32,
+) -> (u32, Sum) {
+    // SAFETY: these kernels are chosen only when the processor has the features; pointers are
+    // passed on.
+    let (crc, sum) = unsafe { update::<COPY, SUM>(src, dst, len, !crc, 0) };
+    (!crc, fold(sum))
+}
+
+/// Continues a raw (inverted) CRC and a native-endian sum.
+///
+/// # Safety
+/// The processor has SSE4.2 and PCLMULQDQ; pointers as for [`super::Kernel`].
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
+    mut src: *const u8,
+    mut dst: *mut u8,
+    mut len: usize,
+    crc: u32,
+    mut sum: u64,
+) -> (u32, u64) {
+    let mut crc = u64::from(crc);
+    // SAFETY: every block and word is taken only while `len`, what is left at `src` and `dst`,
+    // covers it.
+    unsafe {
+        while len >= LONG3 {
+            let k = const { (shift(2 * LONG), shift(LONG)) };
+            (crc, sum) = three::<COPY, SUM, LONG>(src, dst, crc, sum, k);
+            src = src.add(LONG3);
+            dst = dst.wrapping_add(LONG3);
+            len -= LONG3;
+        }
+        while len >= SHORT3 {
+            let k = const { (shift(2 * SHORT), shift(SHORT)) };
+            (crc, sum) = three::<COPY, SUM, SHORT>(src, dst, crc, sum, k);
+            src = src.add(SHORT3);
+            dst = dst.wrapping_add(SHORT3);
+            len -= SHORT3;
+        }
+        while len >= 8 {
+            let w = word::<COPY>(src, dst);
+            crc = _mm_crc32_u64(crc, w);
+            if SUM {
+                sum = add_carry(sum, w);
+            }
+            src = src.add(8);
+            dst = dst.wrapping_add(8);
+            len -= 8;
+        }
+        let mut c = low32(crc);
+        let mut tail = [0u8; 8];
+        for (i, t) in tail.iter_mut().enumerate().take(len) {
+            let b = src.add(i).read();
+            if COPY {
+                dst.add(i).write(b);
+            }
+            c = _mm_crc32_u8(c, b);
+            *t = b;
+        }
+        if SUM {
+            sum = add_carry(sum, u64::from_ne_bytes(tail));
+        }
+        (c, sum)
+    }
+}
+
+/// # Safety
+/// `src` is valid for 8 bytes, and `dst` when COPY.
+#[inline(always)]
+unsafe fn word<const COPY: bool>(src: *const u8, dst: *mut u8) -> u64 {
+    // SAFETY: by the caller; unaligned accesses.
+    unsafe {
+        let w = src.cast::<u64>().read_unaligned();
+        if COPY {
+            dst.cast::<u64>().write_unaligned(w);
+        }
+        w
+    }
+}
+
+/// # Safety
+/// As [`update`], for `3 * L` bytes; `k` are the shifts over `2 * L` and `L` bytes.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[inline]
+unsafe fn three<const COPY: bool, const SUM: bool, const L: u32>(
+    src: *const u8,
+    dst: *mut u8,
+    crc: u64,
+    sum: u64,
+    k: (u32, u32),
+) -> (u64, u64) {
+    let (mut a, mut b, mut c) = (crc, 0u64, 0u64);
+    let (mut s, mut t, mut u) = (sum, 0u64, 0u64);
+    let lane = L as usize;
+    let mut i = 0;
+    while i < lane {
+        // SAFETY: i + 8 <= L, so all three words lie inside 3 * L bytes.
+        let (x, y, z) = unsafe {
+            (
+                word::<COPY>(src.add(i), dst.wrapping_add(i)),
+                word::<COPY>(src.add(lane + i), dst.wrapping_add(lane + i)),
+                word::<COPY>(src.add(2 * lane + i), dst.wrapping_add(2 * lane + i)),
+            )
+        };
+        a = _mm_crc32_u64(a, x);
+        b = _mm_crc32_u64(b, y);
+        c = _mm_crc32_u64(c, z);
+        if SUM {
+            s = add_carry(s, x);
+            t = add_carry(t, y);
+            u = add_carry(u, z);
+        }
+        i += 8;
+    }
+    let moved = multiply(a, k.0) ^ multiply(b, k.1);
+    (_mm_crc32_u64(0, moved) ^ c, add_carry(s, add_carry(t, u)))
+}
+
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[inline]
+fn multiply(crc: u64, k: u32) -> u64 {
+    let p = _mm_clmulepi64_si128::<0>(
+        _mm_cvtsi64_si128(crc.cast_signed()),
+        _mm_cvtsi64_si128(i64::from(k)),
+    );
+    _mm_cvtsi128_si64(p).cast_unsigned()
+}

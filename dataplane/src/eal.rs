@@ -1,0 +1,365 @@
+//! Starts DPDK's environment layer.
+//!
+//! The EAL lives once per process, from [`Eal::init`] until the process ends: it cannot be started
+//! a second time, and memory pools and registered memory may outlive every handle, so it is never
+//! torn down. [`Eal`] is therefore a plain token that it runs.
+//!
+//! It is started so that several processes run side by side and leave nothing behind: memory is
+//! anonymous (`--in-memory`, or `--no-shconf` without hugepages), there is no telemetry socket and no PCI scan unless asked. Devices
+//! are plugged in afterwards ([`crate::Port::open`]), where a bad argument is an error that names
+//! the device; given to the EAL at start it would end in a half-started EAL.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use heddle_dpdk_sys as sys;
+use thiserror::Error;
+
+/// Whether hugepages are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hugepages {
+    /// Used when enough of them are free.
+    #[default]
+    Auto,
+    /// Ordinary pages.
+    Never,
+    /// An error when too few are free.
+    Require,
+}
+
+/// What DPDK's own log shows on stderr. It is never written to stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Nothing; the last lines are kept for error messages.
+    #[default]
+    Quiet,
+    /// Everything at level "info" and above.
+    Info,
+    /// Everything.
+    Debug,
+}
+
+/// How to start the EAL.
+#[derive(Clone, Debug)]
+pub struct EalConfig {
+    /// MiB for packet buffers and DPDK's own structures. Registered memory ([`crate::Arena`]) is
+    /// not counted. With hugepages this many must be free; they are taken as needed.
+    pub memory_mb: u32,
+    /// Whether to use hugepages.
+    pub hugepages: Hugepages,
+    /// PCI devices that may be used (`[domain:]bus:device.function[,arg=value]`); empty: PCI is
+    /// not scanned.
+    pub pci: Vec<String>,
+    /// What of DPDK's log is shown.
+    pub log: LogLevel,
+}
+
+impl Default for EalConfig {
+    fn default() -> EalConfig {
+        EalConfig {
+            memory_mb: 256,
+            hugepages: Hugepages::Auto,
+            pci: Vec::new(),
+            log: LogLevel::Quiet,
+        }
+    }
+}
+
+/// The memory packet buffers lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryMode {
+    /// Hugepages.
+    Hugepages,
+    /// Ordinary pages (`--no-huge`).
+    NoHuge,
+}
+
+/// Why the EAL did not start.
+#[derive(Debug, Error)]
+pub enum EalError {
+    /// It can be started once per process.
+    #[error("DPDK is already started in this process, and it can be started only once")]
+    AlreadyStarted,
+    /// A PCI address that is none.
+    #[error("not a PCI address: {0:?} (expected [domain:]bus:device.function, as 0000:3b:00.0)")]
+    BadPci(String),
+    /// Hugepages are required and there are too few.
+    #[error("{needed_mb} MiB of hugepages are required, {free_mb} MiB are free")]
+    TooFewHugepages {
+        /// MiB asked for.
+        needed_mb: u64,
+        /// MiB free now.
+        free_mb: u64,
+    },
+    /// DPDK refused.
+    #[error("DPDK did not start: {0}")]
+    Dpdk(String),
+}
+
+#[derive(Debug)]
+struct State {
+    memory: MemoryMode,
+    has_pci: bool,
+    version: String,
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+static STATE: OnceLock<State> = OnceLock::new();
+
+/// Proof that the EAL runs. It costs nothing to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal(&'static State);
+
+impl Eal {
+    /// Starts the EAL. The affinity of the calling thread stays as it is; workers are threads of
+    /// our own ([`crate::LcoreWorker`]).
+    ///
+    /// # Errors
+    /// When it was started before (also when that failed), when required hugepages are missing,
+    /// when a PCI address is malformed, and when DPDK refuses.
+    pub fn init(config: &EalConfig) -> Result<Eal, EalError> {
+        for p in &config.pci {
+            if !is_pci_address(p) {
+                return Err(EalError::BadPci(p.clone()));
+            }
+        }
+        let memory = choose_memory(config)?;
+        if STARTED.swap(true, Ordering::AcqRel) {
+            return Err(EalError::AlreadyStarted);
+        }
+        capture_log(config.log);
+        let cpus = allowed_cpus();
+        let args = arguments(config, memory, &cpus);
+        start(args)?;
+        restore_affinity(&cpus);
+        // SAFETY: rte_version returns a static NUL-terminated string.
+        let version = unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned();
+        let has_pci = !config.pci.is_empty();
+        Ok(Eal(STATE.get_or_init(|| State { memory, has_pci, version })))
+    }
+
+    /// The EAL of this process, once [`Eal::init`] has succeeded.
+    pub fn get() -> Option<Eal> {
+        STATE.get().map(Eal)
+    }
+
+    /// The memory that was chosen.
+    pub fn memory_mode(&self) -> MemoryMode {
+        self.0.memory
+    }
+
+    /// Whether PCI devices were asked for.
+    pub fn has_pci(&self) -> bool {
+        self.0.has_pci
+    }
+
+    /// DPDK's version, as "DPDK 22.11.11".
+    pub fn version(&self) -> &str {
+        &self.0.version
+    }
+}
+
+/// DPDK's text for an error number of either sign.
+pub(crate) fn error_text(code: c_int) -> String {
+    // SAFETY: rte_strerror takes any number and returns a NUL-terminated string that is static or
+    // belongs to this thread until its next call; it is copied at once.
+    unsafe { CStr::from_ptr(sys::rte_strerror(code.abs())) }.to_string_lossy().into_owned()
+}
+
+/// The last error number of this thread.
+pub(crate) fn last_errno() -> c_int {
+    // SAFETY: reads a thread-local.
+    unsafe { sys::heddle_errno() }
+}
+
+/// Forgets what DPDK logged so far.
+pub(crate) fn clear_log() {
+    let _ = take_log();
+}
+
+/// What DPDK logged since the last call, as one line: its first complaint says the cause, later
+/// ones that it gave up.
+pub(crate) fn log_line() -> Option<String> {
+    let log = take_log();
+    let mut lines = log.lines().map(str::trim).filter(|l| !l.is_empty());
+    let first = lines.next()?;
+    // "EAL: Cannot ..." or "eth_pcap_open(): Couldn't ...": the part after the prefix is for users.
+    let text = first.split_once(": ").map_or(first, |(_, t)| t);
+    Some(text.trim_end_matches('.').to_owned())
+}
+
+fn take_log() -> String {
+    let mut buf = vec![0u8; 4096];
+    // SAFETY: `buf` is writable for its length, which is passed.
+    let n = unsafe { sys::heddle_log_take(buf.as_mut_ptr().cast(), buf.len()) };
+    String::from_utf8_lossy(&buf[..n.min(buf.len())]).into_owned()
+}
+
+fn capture_log(level: LogLevel) {
+    const NOTICE: u32 = 6;
+    const INFO: u32 = 7;
+    const DEBUG: u32 = 8;
+    let (global, echo) = match level {
+        LogLevel::Quiet => (NOTICE, 0),
+        LogLevel::Info => (INFO, 1),
+        LogLevel::Debug => (DEBUG, 1),
+    };
+    // SAFETY: these may be called before rte_eal_init, from one thread (STARTED guards).
+    unsafe {
+        sys::rte_log_set_global_level(global);
+        sys::heddle_log_echo(echo);
+        // Without it DPDK logs to its default, stderr: no reason to give up.
+        let _ = sys::heddle_log_capture();
+    }
+}
+
+fn arguments(config: &EalConfig, memory: MemoryMode, cpus: &[usize]) -> Vec<String> {
+    let mut args: Vec<String> =
+        ["heddle", "--no-telemetry", "--iova-mode=va"].map(str::to_owned).into();
+    match memory {
+        MemoryMode::Hugepages => args.push("--in-memory".into()),
+        // --no-huge implies the legacy memory layout, which --in-memory refuses; --no-shconf is
+        // the part of it that matters: nothing is shared and no lock file is made.
+        MemoryMode::NoHuge => {
+            args.extend(["--no-huge", "--no-shconf", "-m"].map(str::to_owned));
+            args.push(config.memory_mb.max(32).to_string());
+        }
+    }
+    if config.pci.is_empty() {
+        args.push("--no-pci".into());
+    }
+    for p in &config.pci {
+        args.extend(["-a".into(), p.clone()]);
+    }
+    // One lcore, number 0, on every processor this process may use: the control thread floats, and
+    // all other lcore numbers are free for workers.
+    let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
+    if !list.is_empty() {
+        args.push(format!("--lcores=0@({})", list.join(",")));
+    }
+    args
+}
+
+fn start(args: Vec<String>) -> Result<(), EalError> {
+    // The EAL keeps pointers into its arguments: they live as long as the process.
+    let mut argv = Vec::with_capacity(args.len() + 1);
+    for a in args {
+        let a = CString::new(a).map_err(|_| EalError::Dpdk("an argument has a NUL".into()))?;
+        argv.push(a.into_raw());
+    }
+    let argc = c_int::try_from(argv.len()).unwrap_or(c_int::MAX);
+    argv.push(std::ptr::null_mut());
+    let argv: &'static mut [*mut c_char] = Vec::leak(argv);
+    // SAFETY: `argv` has `argc` NUL-terminated strings and a final null, all leaked, so they stay
+    // valid and writable; STARTED makes this the first and only call.
+    let rc = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
+    if rc < 0 {
+        let code = error_text(last_errno());
+        return Err(EalError::Dpdk(log_line().map_or(code.clone(), |l| format!("{l} ({code})"))));
+    }
+    Ok(())
+}
+
+fn choose_memory(config: &EalConfig) -> Result<MemoryMode, EalError> {
+    let needed_mb = u64::from(config.memory_mb.max(32));
+    let free_mb = match config.hugepages {
+        Hugepages::Never => return Ok(MemoryMode::NoHuge),
+        _ => free_hugepages_mb(),
+    };
+    if free_mb >= needed_mb && may_map_hugepages() {
+        Ok(MemoryMode::Hugepages)
+    } else if config.hugepages == Hugepages::Require {
+        Err(EalError::TooFewHugepages { needed_mb, free_mb })
+    } else {
+        Ok(MemoryMode::NoHuge)
+    }
+}
+
+/// MiB of default-size hugepages that are free and that the EAL will find.
+fn free_hugepages_mb() -> u64 {
+    // The EAL reads its list from sysfs, which some containers hide.
+    if !std::path::Path::new("/sys/kernel/mm/hugepages").is_dir() {
+        return 0;
+    }
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| -> u64 {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))
+            .and_then(|l| l.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    };
+    let free = field("HugePages_Free:").saturating_sub(field("HugePages_Rsvd:"));
+    free.saturating_mul(field("Hugepagesize:")) / 1024
+}
+
+/// Whether this process may map a hugepage (a cgroup can forbid what is free).
+fn may_map_hugepages() -> bool {
+    let len = 2 << 20;
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
+    // of ours; it is unmapped with the same length and never accessed.
+    unsafe {
+        let p = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB,
+            -1,
+            0,
+        );
+        p != libc::MAP_FAILED && libc::munmap(p, len) == 0
+    }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
+}
+
+/// The EAL binds the thread that starts it; put its affinity back.
+fn restore_affinity(cpus: &[usize]) {
+    if cpus.is_empty() {
+        return;
+    }
+    // SAFETY: cpu_set_t is plain bits, valid when zeroed; CPU_SET is given numbers below its
+    // capacity; the set outlives the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &c in cpus.iter().filter(|&&c| c < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(c, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+fn is_pci_address(s: &str) -> bool {
+    let addr = s.split(',').next().unwrap_or("");
+    let hex = |t: &str, max: usize| {
+        !t.is_empty() && t.len() <= max && t.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let Some((rest, function)) = addr.rsplit_once('.') else { return false };
+    let parts: Vec<&str> = rest.split(':').collect();
+    let numbers = match parts[..] {
+        [b, d] => hex(b, 2) && hex(d, 2),
+        [dom, b, d] => hex(dom, 8) && hex(b, 2) && hex(d, 2),
+        _ => false,
+    };
+    numbers
+        && matches!(function.as_bytes(), [b'0'..=b'7'])
+        && s.bytes().all(|b| b.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_pci_addresses() {
+        for ok in ["0000:3b:00.0", "3b:00.7", "0000:3b:00.0,rx_vec_en=1"] {
+            assert!(is_pci_address(ok), "{ok}");
+        }
+        for bad in ["", "3b", "3b:00", "3b:00.8", "zz:00.0", "0000:3b:00.0 --proc-type=auto", "-a"]
+        {
+            assert!(!is_pci_address(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Worker threads bound to a processor.
+//!
+//! They are plain threads of ours, registered with DPDK so that mempools give them a cache of
+//! their own; the EAL itself starts none.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use heddle_dpdk_sys as sys;
+use thiserror::Error;
+
+use crate::eal::{self, Eal};
+
+/// Why there is no worker, or no result of one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LcoreError {
+    /// A list of processors that is none.
+    #[error("not a list of processors: {list:?}: {why} (expected as 0,2 or 0-3)")]
+    BadList {
+        /// As it was given.
+        list: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// This process may not use the processor.
+    #[error("worker {name}: processor {core} does not exist or may not be used")]
+    NoSuchCore {
+        /// The worker.
+        name: String,
+        /// The processor.
+        core: usize,
+    },
+    /// The thread was not started.
+    #[error("worker {name}: {why}")]
+    Start {
+        /// The worker.
+        name: String,
+        /// The system's reason.
+        why: String,
+    },
+    /// It panicked.
+    #[error("worker {name} failed: {message}")]
+    Panicked {
+        /// The worker.
+        name: String,
+        /// What the panic said.
+        message: String,
+    },
+}
+
+/// Processor numbers, in the order they were given, as `0,2` or `1-3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreList(Vec<usize>);
+
+impl CoreList {
+    /// The numbers.
+    pub fn cores(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl FromStr for CoreList {
+    type Err = LcoreError;
+
+    fn from_str(list: &str) -> Result<CoreList, LcoreError> {
+        let bad = |why| LcoreError::BadList { list: list.into(), why };
+        let number = |s: &str| match s.trim().parse::<usize>() {
+            Ok(n) if n < 1024 => Ok(n),
+            Ok(_) => Err(bad("a number is above 1023")),
+            Err(_) => Err(bad("a number is missing or malformed")),
+        };
+        let mut cores = Vec::new();
+        for part in list.split(',') {
+            let (first, last) = match part.split_once('-') {
+                Some((a, b)) => (number(a)?, number(b)?),
+                None => (number(part)?, number(part)?),
+            };
+            if first > last {
+                return Err(bad("a range goes down"));
+            }
+            for c in first..=last {
+                if cores.contains(&c) {
+                    return Err(bad("a processor is named twice"));
+                }
+                cores.push(c);
+            }
+        }
+        Ok(CoreList(cores))
+    }
+}
+
+impl fmt::Display for CoreList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&all.join(","))
+    }
+}
+
+/// Tells a worker to end; it looks once per round.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Not yet.
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// Whether to end.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Asks to end.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A running worker. Dropping it asks the worker to end and waits for it.
+#[derive(Debug)]
+pub struct LcoreWorker<T> {
+    name: String,
+    core: usize,
+    stop: Stop,
+    thread: Option<JoinHandle<Option<T>>>,
+}
+
+impl<T: Send + 'static> LcoreWorker<T> {
+    /// Starts `body` on a thread of its own, bound to `core` and registered with DPDK. It runs
+    /// until `body` returns, which it should when [`Stop::is_set`].
+    ///
+    /// # Errors
+    /// When the processor may not be used, or the thread cannot be started or registered; `body`
+    /// has not run then.
+    pub fn spawn(
+        _eal: &Eal,
+        core: usize,
+        name: &str,
+        body: impl FnOnce(&Stop) -> T + Send + 'static,
+    ) -> Result<LcoreWorker<T>, LcoreError> {
+        let failed = |why: String| LcoreError::Start { name: name.into(), why };
+        let no_core = || LcoreError::NoSuchCore { name: name.into(), core };
+        let ids = core_affinity::get_core_ids().unwrap_or_default();
+        let id = *ids.iter().find(|c| c.id == core).ok_or_else(no_core)?;
+        let stop = Stop::new();
+        let theirs = stop.clone();
+        let (tx, rx) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                // Before registration: DPDK takes over the affinity it finds.
+                if !core_affinity::set_for_current(id) {
+                    let _ = tx.send(Err(None));
+                    return None;
+                }
+                let registration = match Registration::new() {
+                    Ok(r) => r,
+                    Err(why) => {
+                        let _ = tx.send(Err(Some(why)));
+                        return None;
+                    }
+                };
+                let _ = tx.send(Ok(()));
+                let result = body(&theirs);
+                drop(registration);
+                Some(result)
+            })
+            .map_err(|e| failed(e.to_string()))?;
+        match rx.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(None)) => return Err(no_core()),
+            Ok(Err(Some(why))) => return Err(failed(why)),
+            Err(_) => return Err(failed("the thread ended at once".into())),
+        }
+        Ok(LcoreWorker { name: name.into(), core, stop, thread: Some(thread) })
+    }
+}
+
+impl<T> LcoreWorker<T> {
+    /// The worker's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The processor it is bound to.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
+    /// Asks it to end, without waiting.
+    pub fn stop(&self) {
+        self.stop.set();
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Asks it to end, waits, and gives its result.
+    ///
+    /// # Errors
+    /// When it panicked.
+    pub fn join(mut self) -> Result<T, LcoreError> {
+        self.stop.set();
+        let panicked = |message: &str| LcoreError::Panicked {
+            name: self.name.clone(),
+            message: message.into(),
+        };
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(Some(result))) => Ok(result),
+            Some(Err(payload)) => {
+                let text = payload
+                    .downcast_ref::<&str>()
+                    .copied()
+                    .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+                Err(panicked(text.unwrap_or("a panic without a message")))
+            }
+            // It was started, so it has run, and it is joined once.
+            _ => Err(panicked("it never ran")),
+        }
+    }
+}
+
+impl<T> Drop for LcoreWorker<T> {
+    fn drop(&mut self) {
+        self.stop.set();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread DPDK knows, until dropped on the same thread (also while a panic unwinds).
+struct Registration(std::marker::PhantomData<*mut ()>);
+
+impl Registration {
+    fn new() -> Result<Registration, String> {
+        // SAFETY: the EAL runs (a worker is spawned with proof of it), and this thread is not
+        // registered: it was just started.
+        let rc = unsafe { sys::rte_thread_register() };
+        if rc == 0 {
+            Ok(Registration(std::marker::PhantomData))
+        } else {
+            Err(format!(
+                "DPDK does not register the thread: {}",
+                eal::error_text(eal::last_errno())
+            ))
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: this thread was registered by `new` (the type cannot leave its thread); its
+        // mempool caches are flushed by nobody but stay usable by the next thread of that number.
+        unsafe { sys::rte_thread_unregister() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_list_parses_numbers_and_ranges_in_order() {
+        assert_eq!("0".parse::<CoreList>().unwrap().cores(), [0]);
+        assert_eq!("3,0-2".parse::<CoreList>().unwrap().cores(), [3, 0, 1, 2]);
+        assert_eq!("1-1, 5".parse::<CoreList>().unwrap().to_string(), "1,5");
+    }
+
+    #[test]
+    fn test_list_refuses_and_says_why() {
+        for (bad, why) in [
+            ("", "missing"),
+            ("0,", "missing"),
+            ("a", "malformed"),
+            ("3-1", "down"),
+            ("1,0-2", "twice"),
+            ("1024", "above"),
+            ("-1", "missing"),
+        ] {
+            let e = bad.parse::<CoreList>().unwrap_err().to_string();
+            assert!(e.contains(why), "{bad}: {e}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Pools of packet buffers.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use arrayvec::ArrayVec;
+use heddle_dpdk_sys as sys;
+use thiserror::Error;
+
+use crate::eal::{self, Eal};
+use crate::mbuf::Mbuf;
+
+/// Space before the data of a fresh mbuf, in bytes.
+pub const HEADROOM: u16 = {
+    assert!(sys::RTE_PKTMBUF_HEADROOM <= 1024);
+    #[allow(clippy::cast_possible_truncation, reason = "checked above")]
+    let room = sys::RTE_PKTMBUF_HEADROOM as u16;
+    room
+};
+
+/// Shape of a pool.
+#[derive(Clone, Debug)]
+pub struct MempoolConfig {
+    /// Mbufs. One less than a power of two wastes least.
+    pub count: u32,
+    /// Mbufs each registered thread keeps for itself; at most 512 and two thirds of `count`.
+    pub cache: u32,
+    /// Bytes of each buffer, headroom included; see [`MempoolConfig::room_for_mtu`].
+    pub data_room: u16,
+}
+
+impl MempoolConfig {
+    /// A pool of `count` mbufs that hold a whole frame at `mtu`.
+    pub fn for_mtu(count: u32, mtu: u16) -> MempoolConfig {
+        let cache = (count / 8).min(256);
+        MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu) }
+    }
+
+    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC; at least the 2 KiB that
+    /// drivers expect.
+    pub fn room_for_mtu(mtu: u16) -> u16 {
+        let frame = (u32::from(mtu) + 26).max(2048);
+        let room = (u32::from(HEADROOM) + frame).next_multiple_of(64);
+        u16::try_from(room).unwrap_or(u16::MAX)
+    }
+}
+
+/// Why there is no pool.
+#[derive(Debug, Error)]
+#[error("no memory for {count} packet buffers of {data_room} bytes: {why}")]
+pub struct MempoolError {
+    /// Buffers asked for.
+    pub count: u32,
+    /// Bytes of each.
+    pub data_room: u16,
+    /// DPDK's reason.
+    pub why: String,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pool: NonNull<sys::rte_mempool>,
+    id: usize,
+    data_room: u16,
+    alloc_failures: AtomicU64,
+}
+
+// SAFETY: an rte_mempool made by rte_pktmbuf_pool_create with the default multi-producer,
+// multi-consumer ring may be used by any thread; caches are per registered thread. The pool is
+// never freed.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+/// A pool of packet buffers; the handle is cheap to copy.
+///
+/// A pool lives until the process ends: mbufs carry no reference to it that could keep it alive,
+/// and a port or another thread may hold some at any time. Make one per worker and keep it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mempool(&'static Inner);
+
+static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
+
+impl Mempool {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// When the EAL has too little memory for it, or the shape is impossible.
+    pub fn new(_eal: &Eal, config: &MempoolConfig) -> Result<Mempool, MempoolError> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let fail =
+            |why: String| MempoolError { count: config.count, data_room: config.data_room, why };
+        if config.data_room < HEADROOM + 64 {
+            return Err(fail("a buffer must hold the headroom and 64 bytes".into()));
+        }
+        let cache = config.cache.min(512).min(config.count / 3 * 2);
+        let name = CString::new(format!("heddle_{id}")).unwrap_or_default();
+        eal::clear_log();
+        // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process, shorter
+        // than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked by it.
+        let pool = unsafe {
+            sys::rte_pktmbuf_pool_create(
+                name.as_ptr(),
+                config.count,
+                cache,
+                0,
+                config.data_room,
+                -1,
+            )
+        };
+        let Some(pool) = NonNull::new(pool) else {
+            return Err(fail(eal::error_text(eal::last_errno())));
+        };
+        let inner =
+            Inner { pool, id, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
+        Ok(Mempool(Box::leak(Box::new(inner))))
+    }
+
+    /// An empty single-segment mbuf with [`HEADROOM`]; `None`, counted, when the pool is empty.
+    #[inline]
+    pub fn alloc(&self) -> Option<Mbuf> {
+        // SAFETY: the pool is a valid packet pool for the life of the process.
+        let m = NonNull::new(unsafe { sys::heddle_mbuf_alloc(self.as_ptr()) });
+        match m {
+            // SAFETY: a fresh mbuf is valid, single, and owned by the caller alone.
+            Some(m) => Some(unsafe { Mbuf::from_raw(m) }),
+            None => {
+                self.count_failure();
+                None
+            }
+        }
+    }
+
+    /// Appends up to `n` empty mbufs (and what `out` has room for), all or none; returns how many.
+    #[inline]
+    pub fn alloc_bulk<const N: usize>(&self, out: &mut ArrayVec<Mbuf, N>, n: usize) -> usize {
+        let n = n.min(out.remaining_capacity());
+        let count = u32::try_from(n).unwrap_or(u32::MAX);
+        let len = out.len();
+        // SAFETY: `Mbuf` is a transparent non-null pointer, the spare capacity of `out` takes `n`
+        // of them; the callee writes all of them with valid mbufs that the caller owns, or none
+        // and returns non-zero.
+        unsafe {
+            let dst = out.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+            if sys::heddle_mbuf_alloc_bulk(self.as_ptr(), dst, count) != 0 {
+                self.count_failure();
+                return 0;
+            }
+            out.set_len(len + n);
+        }
+        n
+    }
+
+    /// Bytes of each buffer, headroom included.
+    pub fn data_room(&self) -> u16 {
+        self.0.data_room
+    }
+
+    /// Mbufs that are free, those in caches included. Exact only while no thread uses the pool.
+    pub fn available(&self) -> u32 {
+        // SAFETY: the pool is valid for the life of the process.
+        unsafe { sys::rte_mempool_avail_count(self.as_ptr()) }
+    }
+
+    /// Mbufs in use.
+    pub fn in_use(&self) -> u32 {
+        // SAFETY: the pool is valid for the life of the process.
+        unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) }
+    }
+
+    /// Times an allocation found the pool empty.
+    pub fn alloc_failures(&self) -> u64 {
+        self.0.alloc_failures.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
+        self.0.pool.as_ptr()
+    }
+
+    /// A small number that sets this pool apart.
+    pub(crate) fn id(&self) -> usize {
+        self.0.id
+    }
+
+    #[cold]
+    pub(crate) fn count_failure(&self) {
+        self.0.alloc_failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_room_for_mtu_holds_the_frame() {
+        assert_eq!(MempoolConfig::room_for_mtu(1500), 2176);
+        assert!(MempoolConfig::room_for_mtu(9000) >= HEADROOM + 9026);
+        assert_eq!(MempoolConfig::room_for_mtu(u16::MAX), u16::MAX);
+    }
+}

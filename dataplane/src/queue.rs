@@ -1,0 +1,203 @@
+//! Queues of a port, by bursts.
+//!
+//! Each is owned by one worker at a time: `Send`, not `Sync`, bursts take `&mut self`.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use heddle_dpdk_sys as sys;
+
+use crate::mbuf::Mbuf;
+use crate::mempool::Mempool;
+use crate::port::Device;
+
+heddle_base::counters! {
+    /// What a receive queue did.
+    pub struct RxCounters {
+        /// Frames received.
+        rx_frames,
+        /// Bursts that brought at least one frame.
+        rx_bursts,
+    }
+}
+
+heddle_base::counters! {
+    /// What a transmit queue did.
+    pub struct TxCounters {
+        /// Frames taken by the device.
+        tx_frames,
+        /// Frames the device had no room for; they stayed with the caller.
+        tx_refused,
+        /// Frames copied into one segment.
+        tx_linearized,
+        /// Frames dropped because no buffer could hold them in one segment.
+        tx_linearize_drops,
+    }
+}
+
+/// `Send` but not `Sync`.
+type NotSync = PhantomData<Cell<()>>;
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct RxQueue {
+    port: u16,
+    queue: u16,
+    counters: RxCounters,
+    device: Arc<Device>,
+    _owner: NotSync,
+}
+
+impl RxQueue {
+    pub(crate) fn new(device: Arc<Device>, queue: u16) -> RxQueue {
+        RxQueue {
+            port: device.id,
+            queue,
+            counters: RxCounters::default(),
+            device,
+            _owner: PhantomData,
+        }
+    }
+
+    /// Appends received frames to what room `out` has; returns how many. Called by the worker that
+    /// owns the queue.
+    #[inline]
+    pub fn burst<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>) -> usize {
+        let len = out.len();
+        let room = u16::try_from(out.remaining_capacity()).unwrap_or(u16::MAX);
+        if room == 0 {
+            return 0;
+        }
+        // SAFETY: the port is started and stays so while `device` lives; this queue exists and has
+        // one owner; the spare capacity of `out` takes `room` pointers, `Mbuf` is a transparent
+        // non-null pointer, and the callee writes as many valid chains as it returns, which are
+        // ours then.
+        let n = unsafe {
+            let dst = out.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+            let n = usize::from(sys::heddle_rx_burst(self.port, self.queue, dst, room));
+            out.set_len(len + n);
+            n
+        };
+        self.counters.rx_frames += n as u64;
+        self.counters.rx_bursts += u64::from(n > 0);
+        n
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> &RxCounters {
+        &self.counters
+    }
+
+    /// Number of the port in DPDK, for messages.
+    pub fn port_id(&self) -> u16 {
+        self.device.id
+    }
+}
+
+/// A transmit queue.
+#[derive(Debug)]
+pub struct TxQueue {
+    port: u16,
+    queue: u16,
+    linearize: bool,
+    multi_segs: bool,
+    counters: TxCounters,
+    pool: Mempool,
+    device: Arc<Device>,
+    _owner: NotSync,
+}
+
+impl TxQueue {
+    pub(crate) fn new(device: Arc<Device>, queue: u16, pool: Mempool, multi_segs: bool) -> TxQueue {
+        TxQueue {
+            port: device.id,
+            queue,
+            linearize: !multi_segs,
+            multi_segs,
+            counters: TxCounters::default(),
+            pool,
+            device,
+            _owner: PhantomData,
+        }
+    }
+
+    /// Sends frames from the front of `frames`; returns how many the device took. The others stay
+    /// in `frames`, in order, and stay the caller's. A frame that must be made one segment and for
+    /// which there is no memory is dropped and counted. Called by the worker that owns the queue.
+    #[inline]
+    pub fn burst<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
+        if self.linearize {
+            self.linearize_all(frames);
+        }
+        let len = frames.len();
+        let offered = u16::try_from(len).unwrap_or(u16::MAX);
+        if offered == 0 {
+            return 0;
+        }
+        // SAFETY: the port is started and stays so while `device` lives; this queue exists and has
+        // one owner; `frames` is an array of at least `offered` owned chains. The callee takes
+        // ownership of the first `sent`; the rest is moved to the front and the length cut, so
+        // that each chain has one owner at every time (nothing here unwinds).
+        let sent = unsafe {
+            let p = frames.as_mut_ptr();
+            frames.set_len(0);
+            let sent = usize::from(sys::heddle_tx_burst(self.port, self.queue, p.cast(), offered));
+            std::ptr::copy(p.add(sent), p, len - sent);
+            frames.set_len(len - sent);
+            sent
+        };
+        self.counters.tx_frames += sent as u64;
+        self.counters.tx_refused += (len - sent) as u64;
+        sent
+    }
+
+    /// Whether the device takes frames of several segments as they are.
+    pub fn supports_multi_segs(&self) -> bool {
+        self.multi_segs
+    }
+
+    /// Copies every frame of several segments into one before it is sent, also when the device
+    /// would not need it: what leaves then refers to no registered memory. It cannot be switched
+    /// off for a device that needs it.
+    pub fn set_linearize(&mut self, on: bool) {
+        self.linearize = on || !self.multi_segs;
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> &TxCounters {
+        &self.counters
+    }
+
+    /// Number of the port in DPDK, for messages.
+    pub fn port_id(&self) -> u16 {
+        self.device.id
+    }
+
+    #[cold]
+    fn linearize_all<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        let (pool, counters) = (self.pool, &mut self.counters);
+        frames.retain(|m| {
+            if m.segments() == 1 {
+                return true;
+            }
+            // The first segment usually holds headers only and has room for a frame behind them.
+            if m.linearize() {
+                counters.tx_linearized += 1;
+                return true;
+            }
+            match m.copy(&pool) {
+                Some(copy) if copy.segments() == 1 => {
+                    *m = copy;
+                    counters.tx_linearized += 1;
+                    true
+                }
+                _ => {
+                    counters.tx_linearize_drops += 1;
+                    false
+                }
+            }
+        });
+    }
+}

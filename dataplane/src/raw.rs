@@ -1,0 +1,93 @@
+//! Copies and digests of registered memory, through raw pointers.
+//!
+//! The one file that moves bytes between registered memory and ordinary slices. The peer, the
+//! application and the NIC may write registered memory at any time, so nothing here forms a
+//! `&[u8]` on it: each byte is loaded once, and what was loaded is what is copied, summed and
+//! CRC'd. A racing write yields a mixture of old and new bytes, and a digest that belongs to that
+//! mixture; it cannot lead to an access out of bounds.
+//!
+//! CRC-32C is the Castagnoli CRC with the usual reflection and inversion; `crc` arguments and
+//! results are finished values, so that `crc32c_append(crc32c_append(0, a), b)` is the CRC of `a`
+//! followed by `b`, as in the `crc32c` crate.
+
+use heddle_base::Sum;
+
+use crate::crc;
+
+/// Copies `src` to `dst`.
+///
+/// # Safety
+/// `dst` is valid for writes of `src.len()` bytes, and does not overlap `src`.
+#[inline]
+pub unsafe fn place(dst: *mut u8, src: &[u8]) {
+    // SAFETY: both ranges are valid and apart, by the caller and because `src` is a reference.
+    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
+}
+
+/// Copies from `src` into `dst`.
+///
+/// # Safety
+/// `src` is valid for reads of `dst.len()` bytes, and does not overlap `dst`.
+#[inline]
+pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
+    // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) }
+}
+
+/// CRC-32C, continued from `crc`, and Internet checksum of `len` bytes, in one pass.
+///
+/// # Safety
+/// `src` is valid for reads of `len` bytes.
+#[inline]
+pub unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: passed on; no destination is used.
+    unsafe { (crc::kernels().digest)(src, std::ptr::null_mut(), len, crc) }
+}
+
+/// Copies `src` to `dst` and continues the CRC-32C `crc` over it, in one pass.
+///
+/// # Safety
+/// `dst` is valid for writes of `src.len()` bytes, and does not overlap `src`.
+#[inline]
+pub unsafe fn copy_crc(dst: *mut u8, src: &[u8], crc: u32) -> u32 {
+    // SAFETY: passed on; `src` is a reference.
+    unsafe { (crc::kernels().copy_crc)(src.as_ptr(), dst, src.len(), crc) }.0
+}
+
+/// As [`copy_crc`], with the Internet checksum of the bytes as well.
+///
+/// # Safety
+/// As [`copy_crc`].
+#[inline]
+pub unsafe fn copy_digest(dst: *mut u8, src: &[u8], crc: u32) -> (u32, Sum) {
+    // SAFETY: passed on; `src` is a reference.
+    unsafe { (crc::kernels().copy_digest)(src.as_ptr(), dst, src.len(), crc) }
+}
+
+/// As [`copy_crc`], from memory that is no reference (an external segment).
+///
+/// # Safety
+/// `src` and `dst` are valid for reads and writes of `len` bytes and do not overlap.
+#[inline]
+pub unsafe fn copy_crc_raw(dst: *mut u8, src: *const u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: passed on.
+    unsafe { (crc::kernels().copy_crc)(src, dst, len, crc) }.0
+}
+
+/// Continues the CRC-32C `crc` over `bytes`.
+#[inline]
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: a reference is valid for reads of its length; no destination is used.
+    unsafe { (crc::kernels().crc)(bytes.as_ptr(), std::ptr::null_mut(), bytes.len(), crc) }.0
+}
+
+/// The Internet checksum of `bytes`.
+#[inline]
+pub fn sum(bytes: &[u8]) -> Sum {
+    Sum::of(bytes)
+}
+
+/// Name of the code chosen for this processor, for reports.
+pub fn implementation() -> &'static str {
+    crc::kernels().name
+}

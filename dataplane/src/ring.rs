@@ -1,0 +1,92 @@
+//! Rings that join two ports.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+
+use heddle_dpdk_sys as sys;
+
+use crate::eal;
+use crate::port::PortError;
+
+/// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back.
+#[derive(Debug)]
+pub(crate) struct RingPair {
+    name: String,
+    ways: [Vec<NonNull<sys::rte_ring>>; 2],
+}
+
+// SAFETY: the rings are used through the two ports, one producer and one consumer each; this
+// struct itself only frees them.
+unsafe impl Send for RingPair {}
+// SAFETY: as above.
+unsafe impl Sync for RingPair {}
+
+impl RingPair {
+    pub(crate) fn new(name: &str, capacity: u32, queues: usize) -> Result<RingPair, PortError> {
+        let bad = |why: &str| PortError::BadDevice {
+            device: name.escape_debug().to_string(),
+            why: why.into(),
+        };
+        // The longest name derived from it has 8 more characters, of RTE_RING_NAMESIZE.
+        let fits = !name.is_empty() && name.len() <= 16;
+        if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
+            return Err(bad("a pair's name has 1 to 16 letters, digits, '_' and '-'"));
+        }
+        if queues == 0 || queues > 16 {
+            return Err(bad("1 to 16 queues are possible"));
+        }
+        let mut pair = RingPair { name: name.into(), ways: [Vec::new(), Vec::new()] };
+        for way in 0..2 {
+            for q in 0..queues {
+                let ring = ring(&format!("{name}.{way}.{q}"), capacity)
+                    .map_err(|why| PortError::Setup { device: name.into(), step: "ring", why })?;
+                pair.ways[way].push(ring);
+            }
+        }
+        Ok(pair)
+    }
+
+    /// Makes the port of a side: its id and its name on the virtual bus.
+    pub(crate) fn port(&self, side: usize) -> Result<(u16, CString), PortError> {
+        let name = format!("{}.{}", self.name, ["a", "b"][side]);
+        let c_name = CString::new(name.as_str()).unwrap_or_default();
+        let mut tx: Vec<_> = self.ways[side].iter().map(|r| r.as_ptr()).collect();
+        let mut rx: Vec<_> = self.ways[1 - side].iter().map(|r| r.as_ptr()).collect();
+        let n = u32::try_from(tx.len()).unwrap_or(u32::MAX);
+        eal::clear_log();
+        // SAFETY: the EAL runs; both arrays have `n` valid rings and are copied; the name is
+        // NUL-terminated and copied. The rings outlive the port: its device holds this pair.
+        let id = unsafe {
+            sys::rte_eth_from_rings(c_name.as_ptr(), rx.as_mut_ptr(), n, tx.as_mut_ptr(), n, 0)
+        };
+        let Ok(id) = u16::try_from(id) else {
+            let why = eal::log_line().unwrap_or_else(|| eal::error_text(eal::last_errno()));
+            return Err(PortError::Setup { device: name, step: "joining rings", why });
+        };
+        Ok((id, CString::new(format!("net_ring_{name}")).unwrap_or_default()))
+    }
+}
+
+fn ring(name: &str, capacity: u32) -> Result<NonNull<sys::rte_ring>, String> {
+    // One producer and one consumer (RING_F_SP_ENQ | RING_F_SC_DEQ): a queue has one owner.
+    const SINGLE: u32 = 1 | 2;
+    let c_name = CString::new(name).unwrap_or_default();
+    // One slot stays empty, and the number of slots is a power of two.
+    let slots = capacity.clamp(1, 1 << 20).saturating_add(1).next_power_of_two();
+    // SAFETY: the EAL runs; the name is NUL-terminated and copied; -1 is any socket.
+    let r = unsafe { sys::rte_ring_create(c_name.as_ptr(), slots, -1, SINGLE) };
+    NonNull::new(r).ok_or_else(|| eal::error_text(eal::last_errno()))
+}
+
+impl Drop for RingPair {
+    fn drop(&mut self) {
+        for r in self.ways.iter().flatten() {
+            // SAFETY: both ports are closed (their devices held this pair), so nobody uses the
+            // ring; what is left in it are mbuf chains that it owns.
+            unsafe {
+                sys::heddle_ring_drain_mbufs(r.as_ptr());
+                sys::rte_ring_free(r.as_ptr());
+            }
+        }
+    }
+}

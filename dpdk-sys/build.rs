@@ -1,0 +1,114 @@
+//! Finds the system's DPDK, makes bindings for the parts Heddle uses and compiles the shim.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, exit};
+
+/// Libraries named on the link line. Only what the bindings and the shim call: the other PMDs are
+/// plugins the EAL loads by itself. `net_ring` is here for `rte_eth_from_rings`; the EAL finds it
+/// loaded already and its constructor runs once.
+const LIBS: [&str; 6] =
+    ["rte_eal", "rte_ring", "rte_mempool", "rte_mbuf", "rte_ethdev", "rte_net_ring"];
+
+const TYPES: &str = "rte_mbuf|rte_mbuf_ext_shared_info|rte_mempool|rte_ring|rte_eth_conf|\
+    rte_eth_dev_info|rte_eth_link|rte_eth_stats|rte_eth_rxconf|rte_eth_txconf|rte_ether_addr|\
+    rte_device|heddle_.*";
+
+const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte_dev_probe|\
+    rte_dev_remove|rte_dev_dma_(map|unmap)|rte_dev_name|rte_version|rte_strerror|rte_get_tsc_hz|\
+    rte_log_set_global_level|rte_thread_(un)?register|rte_extmem_(un)?register|\
+    rte_pktmbuf_pool_create|rte_pktmbuf_copy|rte_mempool_avail_count|rte_mempool_in_use_count|\
+    rte_eth_dev_(configure|start|stop|close|set_mtu|get_mtu|info_get|get_port_by_name|get_name_by_port|\
+    default_mac_addr_set|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
+    rte_eth_(rx|tx)_queue_setup|rte_eth_promiscuous_(enable|disable|get)|\
+    rte_eth_allmulticast_enable|rte_eth_link_get_nowait|rte_eth_stats_(get|reset)|\
+    rte_eth_from_rings|rte_ring_(create|free)";
+
+fn fail(why: &str) -> ! {
+    println!(
+        "cargo::error=Heddle needs DPDK 22.11 or newer with headers: {why}. \
+         On Debian: apt install libdpdk-dev dpdk-dev libclang-dev pkg-config"
+    );
+    exit(1);
+}
+
+/// All compiler flags: the `pkg-config` crate keeps include paths only, but the headers also need
+/// `-march` (SSSE3 and up) and `-include rte_config.h`.
+fn cflags() -> Vec<String> {
+    let tool = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".into());
+    let out = match Command::new(&tool).args(["--cflags", "libdpdk"]).output() {
+        Ok(o) if o.status.success() => o.stdout,
+        Ok(_) => fail("pkg-config cannot give the flags of libdpdk"),
+        Err(e) => fail(&format!("{tool} does not run ({e})")),
+    };
+    String::from_utf8_lossy(&out).split_whitespace().map(str::to_owned).collect()
+}
+
+fn main() {
+    for f in ["build.rs", "shim/shim.c", "shim/shim.h"] {
+        println!("cargo::rerun-if-changed={f}");
+    }
+    let lib = match pkg_config::Config::new()
+        .atleast_version("22.11")
+        .cargo_metadata(false)
+        .probe("libdpdk")
+    {
+        Ok(lib) => lib,
+        Err(pkg_config::Error::ProbeFailure { .. }) => {
+            fail("pkg-config does not find libdpdk, or it is older")
+        }
+        Err(e) => fail(&e.to_string().replace('\n', " ")),
+    };
+    let flags = cflags();
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+
+    let bindings = bindgen::Builder::default()
+        .header("shim/shim.h")
+        .clang_args(&flags)
+        .allowlist_function(FUNCTIONS)
+        .allowlist_type(TYPES)
+        .allowlist_var("HEDDLE_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_ETH_MQ_.*")
+        // Reached through pointers only, and large.
+        .opaque_type(
+            "rte_mempool_.*|rte_bus|rte_driver|rte_intr_handle|rte_devargs|rte_eth_fdir_conf",
+        )
+        .no_copy("rte_mbuf|rte_mempool|rte_ring")
+        .layout_tests(false)
+        .generate_comments(false)
+        .derive_debug(false)
+        .derive_default(true)
+        .formatter(bindgen::Formatter::None)
+        .generate();
+    match bindings {
+        Ok(b) => {
+            if let Err(e) = b.write_to_file(out.join("bindings.rs")) {
+                fail(&format!("cannot write the bindings ({e})"));
+            }
+        }
+        Err(e) => {
+            fail(&format!("bindgen cannot read its headers ({})", e.to_string().replace('\n', " ")))
+        }
+    }
+
+    let mut shim = cc::Build::new();
+    shim.file("shim/shim.c").opt_level(3).define("ALLOW_EXPERIMENTAL_API", None);
+    for f in &flags {
+        // `-include FILE` comes as two words and must stay in order.
+        shim.flag(f);
+    }
+    shim.warnings(false).extra_warnings(false);
+    if let Err(e) = shim.try_compile("heddle_shim") {
+        fail(&format!("the C shim does not compile ({})", e.to_string().replace('\n', " ")));
+    }
+
+    for p in &lib.link_paths {
+        println!("cargo::rustc-link-search=native={}", p.display());
+    }
+    if let Ok(dir) = pkg_config::get_variable("libdpdk", "libdir") {
+        println!("cargo::rustc-link-search=native={dir}");
+    }
+    for l in LIBS {
+        println!("cargo::rustc-link-lib=dylib={l}");
+    }
+    println!("cargo::metadata=version={}", lib.version);
+}

@@ -1,0 +1,256 @@
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include <rte_cycles.h>
+#include <rte_pause.h>
+
+uint16_t heddle_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
+{
+	return rte_eth_rx_burst(port, queue, pkts, n);
+}
+
+uint16_t heddle_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
+{
+	return rte_eth_tx_burst(port, queue, pkts, n);
+}
+
+struct rte_mbuf *heddle_mbuf_alloc(struct rte_mempool *pool)
+{
+	return rte_pktmbuf_alloc(pool);
+}
+
+int heddle_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n)
+{
+	return rte_pktmbuf_alloc_bulk(pool, pkts, n);
+}
+
+void heddle_mbuf_free(struct rte_mbuf *m)
+{
+	rte_pktmbuf_free(m);
+}
+
+void heddle_mbuf_free_bulk(struct rte_mbuf **pkts, unsigned int n)
+{
+	rte_pktmbuf_free_bulk(pkts, n);
+}
+
+int heddle_mbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail)
+{
+	return rte_pktmbuf_chain(head, tail);
+}
+
+int heddle_mbuf_linearize(struct rte_mbuf *m)
+{
+	return rte_pktmbuf_linearize(m);
+}
+
+struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *pool)
+{
+	return rte_pktmbuf_copy(m, pool, 0, UINT32_MAX);
+}
+
+const char *heddle_mbuf_check(const struct rte_mbuf *m)
+{
+	const char *reason = NULL;
+
+	return rte_mbuf_check(m, 1, &reason) == 0 ? NULL : reason;
+}
+
+struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint64_t iova,
+				      uint16_t len, struct rte_mbuf_ext_shared_info *shinfo)
+{
+	struct rte_mbuf *m = rte_pktmbuf_alloc(pool);
+
+	if (unlikely(m == NULL))
+		return NULL;
+	/* Not rte_mbuf_ext_refcnt_update(): at a count of one that is a plain store. */
+	__atomic_add_fetch(&shinfo->refcnt, 1, __ATOMIC_ACQ_REL);
+	rte_pktmbuf_attach_extbuf(m, addr, iova, len, shinfo);
+	m->data_off = 0;
+	m->data_len = len;
+	m->pkt_len = len;
+	return m;
+}
+
+void heddle_shinfo_init(struct rte_mbuf_ext_shared_info *s,
+			void (*free_cb)(void *addr, void *opaque), void *opaque, uint16_t refs)
+{
+	s->free_cb = free_cb;
+	s->fcb_opaque = opaque;
+	__atomic_store_n(&s->refcnt, refs, __ATOMIC_RELEASE);
+}
+
+uint16_t heddle_shinfo_refs(const struct rte_mbuf_ext_shared_info *s)
+{
+	return __atomic_load_n(&s->refcnt, __ATOMIC_ACQUIRE);
+}
+
+uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n)
+{
+	return __atomic_sub_fetch(&s->refcnt, n, __ATOMIC_ACQ_REL);
+}
+
+unsigned int heddle_ring_drain_mbufs(struct rte_ring *r)
+{
+	unsigned int n = 0;
+	void *m;
+
+	while (rte_ring_dequeue(r, &m) == 0) {
+		rte_pktmbuf_free(m);
+		n++;
+	}
+	return n;
+}
+
+unsigned int heddle_ring_count(const struct rte_ring *r)
+{
+	return rte_ring_count(r);
+}
+
+int heddle_errno(void)
+{
+	return rte_errno;
+}
+
+uint64_t heddle_rdtsc(void)
+{
+	return rte_rdtsc();
+}
+
+void heddle_pause(void)
+{
+	rte_pause();
+}
+
+unsigned int heddle_lcore_id(void)
+{
+	return rte_lcore_id();
+}
+
+/* The newest bytes of the log, oldest first from `log_start`. */
+static char log_buf[4096];
+static size_t log_len;
+static int log_echo;
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ssize_t log_write(void *cookie, const char *buf, size_t size)
+{
+	size_t n = size < sizeof(log_buf) ? size : sizeof(log_buf);
+	const char *src = buf + (size - n);
+
+	(void)cookie;
+	pthread_mutex_lock(&log_lock);
+	if (log_len + n > sizeof(log_buf)) {
+		size_t cut = log_len + n - sizeof(log_buf);
+
+		memmove(log_buf, log_buf + cut, log_len - cut);
+		log_len -= cut;
+	}
+	memcpy(log_buf + log_len, src, n);
+	log_len += n;
+	if (log_echo)
+		fwrite(buf, 1, size, stderr);
+	pthread_mutex_unlock(&log_lock);
+	return (ssize_t)size;
+}
+
+int heddle_log_capture(void)
+{
+	cookie_io_functions_t io = { .write = log_write };
+	FILE *f = fopencookie(NULL, "w", io);
+
+	if (f == NULL)
+		return -1;
+	setvbuf(f, NULL, _IOLBF, 0);
+	return rte_openlog_stream(f);
+}
+
+void heddle_log_echo(int on)
+{
+	pthread_mutex_lock(&log_lock);
+	log_echo = on;
+	pthread_mutex_unlock(&log_lock);
+}
+
+size_t heddle_log_take(char *dst, size_t len)
+{
+	size_t n;
+
+	pthread_mutex_lock(&log_lock);
+	n = log_len < len ? log_len : len;
+	memcpy(dst, log_buf + (log_len - n), n);
+	log_len = 0;
+	pthread_mutex_unlock(&log_lock);
+	return n;
+}
+
+#define SIZE(t) { "sizeof " #t, sizeof(struct t), sizeof(struct t) }
+#define FIELD(t, f) { #t "." #f, offsetof(struct t, f), sizeof(((struct t *)0)->f) }
+
+static const struct heddle_layout layouts[] = {
+	SIZE(rte_mbuf),
+	FIELD(rte_mbuf, buf_addr),
+	FIELD(rte_mbuf, buf_iova),
+	FIELD(rte_mbuf, data_off),
+	FIELD(rte_mbuf, refcnt),
+	FIELD(rte_mbuf, nb_segs),
+	FIELD(rte_mbuf, port),
+	FIELD(rte_mbuf, ol_flags),
+	FIELD(rte_mbuf, packet_type),
+	FIELD(rte_mbuf, pkt_len),
+	FIELD(rte_mbuf, data_len),
+	FIELD(rte_mbuf, hash),
+	FIELD(rte_mbuf, buf_len),
+	FIELD(rte_mbuf, pool),
+	FIELD(rte_mbuf, next),
+	FIELD(rte_mbuf, tx_offload),
+	FIELD(rte_mbuf, shinfo),
+	FIELD(rte_mbuf, priv_size),
+	SIZE(rte_mbuf_ext_shared_info),
+	FIELD(rte_mbuf_ext_shared_info, free_cb),
+	FIELD(rte_mbuf_ext_shared_info, fcb_opaque),
+	FIELD(rte_mbuf_ext_shared_info, refcnt),
+	SIZE(rte_mempool),
+	FIELD(rte_mempool, size),
+	FIELD(rte_mempool, cache_size),
+	FIELD(rte_mempool, elt_size),
+	SIZE(rte_ring),
+	FIELD(rte_ring, size),
+	FIELD(rte_ring, capacity),
+	SIZE(rte_ether_addr),
+	SIZE(rte_eth_conf),
+	FIELD(rte_eth_conf, rxmode),
+	FIELD(rte_eth_conf, txmode),
+	FIELD(rte_eth_conf, rx_adv_conf),
+	FIELD(rte_eth_conf, rx_adv_conf.rss_conf.rss_hf),
+	FIELD(rte_eth_conf, rxmode.mtu),
+	FIELD(rte_eth_conf, rxmode.offloads),
+	FIELD(rte_eth_conf, txmode.offloads),
+	SIZE(rte_eth_dev_info),
+	FIELD(rte_eth_dev_info, device),
+	FIELD(rte_eth_dev_info, driver_name),
+	FIELD(rte_eth_dev_info, min_mtu),
+	FIELD(rte_eth_dev_info, max_mtu),
+	FIELD(rte_eth_dev_info, max_rx_queues),
+	FIELD(rte_eth_dev_info, max_tx_queues),
+	FIELD(rte_eth_dev_info, rx_offload_capa),
+	FIELD(rte_eth_dev_info, tx_offload_capa),
+	FIELD(rte_eth_dev_info, flow_type_rss_offloads),
+	SIZE(rte_eth_link),
+	SIZE(rte_eth_stats),
+	FIELD(rte_eth_stats, imissed),
+	FIELD(rte_eth_stats, rx_nombuf),
+	SIZE(rte_eth_rxconf),
+	SIZE(rte_eth_txconf),
+};
+
+const struct heddle_layout *heddle_layouts(size_t *count)
+{
+	*count = sizeof(layouts) / sizeof(layouts[0]);
+	return layouts;
+}

@@ -1,0 +1,96 @@
+/* What Heddle needs of DPDK: its headers for bindgen, and a function for each inline function,
+ * whole bursts at a time so that the call costs nothing that shows. */
+#ifndef HEDDLE_SHIM_H
+#define HEDDLE_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_log.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+#include <rte_memory.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+/* Macros that bindgen cannot evaluate. */
+static const uint64_t HEDDLE_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t HEDDLE_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
+static const uint64_t HEDDLE_RX_OFFLOAD_SCATTER = RTE_ETH_RX_OFFLOAD_SCATTER;
+static const uint64_t HEDDLE_RX_OFFLOAD_RSS_HASH = RTE_ETH_RX_OFFLOAD_RSS_HASH;
+static const uint64_t HEDDLE_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
+static const uint64_t HEDDLE_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
+static const uint64_t HEDDLE_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+static const uint64_t HEDDLE_RSS_IP = RTE_ETH_RSS_IP;
+static const uint64_t HEDDLE_RSS_TCP = RTE_ETH_RSS_TCP;
+
+static const uint64_t HEDDLE_MBUF_F_RX_RSS_HASH = RTE_MBUF_F_RX_RSS_HASH;
+static const uint64_t HEDDLE_MBUF_F_RX_IP_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK;
+static const uint64_t HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+static const uint64_t HEDDLE_MBUF_F_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
+static const uint64_t HEDDLE_MBUF_F_RX_IP_CKSUM_NONE = RTE_MBUF_F_RX_IP_CKSUM_NONE;
+static const uint64_t HEDDLE_MBUF_F_RX_L4_CKSUM_MASK = RTE_MBUF_F_RX_L4_CKSUM_MASK;
+static const uint64_t HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+static const uint64_t HEDDLE_MBUF_F_RX_L4_CKSUM_BAD = RTE_MBUF_F_RX_L4_CKSUM_BAD;
+static const uint64_t HEDDLE_MBUF_F_RX_L4_CKSUM_NONE = RTE_MBUF_F_RX_L4_CKSUM_NONE;
+static const uint64_t HEDDLE_MBUF_F_TX_IPV4 = RTE_MBUF_F_TX_IPV4;
+static const uint64_t HEDDLE_MBUF_F_TX_IPV6 = RTE_MBUF_F_TX_IPV6;
+static const uint64_t HEDDLE_MBUF_F_TX_IP_CKSUM = RTE_MBUF_F_TX_IP_CKSUM;
+static const uint64_t HEDDLE_MBUF_F_TX_TCP_CKSUM = RTE_MBUF_F_TX_TCP_CKSUM;
+static const uint64_t HEDDLE_MBUF_F_EXTERNAL = RTE_MBUF_F_EXTERNAL;
+static const uint64_t HEDDLE_MBUF_F_INDIRECT = RTE_MBUF_F_INDIRECT;
+
+/* Bursts. */
+uint16_t heddle_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
+uint16_t heddle_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
+
+/* Mbufs. */
+struct rte_mbuf *heddle_mbuf_alloc(struct rte_mempool *pool);
+int heddle_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n);
+void heddle_mbuf_free(struct rte_mbuf *m);
+void heddle_mbuf_free_bulk(struct rte_mbuf **pkts, unsigned int n);
+int heddle_mbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail);
+int heddle_mbuf_linearize(struct rte_mbuf *m);
+struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *pool);
+/* 0, or the reason (a static string) the chain is not sound. */
+const char *heddle_mbuf_check(const struct rte_mbuf *m);
+/* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
+struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint64_t iova,
+				      uint16_t len, struct rte_mbuf_ext_shared_info *shinfo);
+
+/* Shared information of external buffers; the counter is changed atomically at any value. */
+void heddle_shinfo_init(struct rte_mbuf_ext_shared_info *s,
+			void (*free_cb)(void *addr, void *opaque), void *opaque, uint16_t refs);
+uint16_t heddle_shinfo_refs(const struct rte_mbuf_ext_shared_info *s);
+uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n);
+
+/* Rings between two ports. */
+unsigned int heddle_ring_drain_mbufs(struct rte_ring *r);
+unsigned int heddle_ring_count(const struct rte_ring *r);
+
+/* This and that. */
+int heddle_errno(void);
+uint64_t heddle_rdtsc(void);
+void heddle_pause(void);
+unsigned int heddle_lcore_id(void);
+
+/* DPDK's log: kept in a small buffer instead of going to stdout; also to stderr on request. */
+int heddle_log_capture(void);
+void heddle_log_echo(int on);
+size_t heddle_log_take(char *dst, size_t len);
+
+/* Layouts as C sees them, for the test that compares. */
+struct heddle_layout {
+	const char *name;
+	size_t value;
+	size_t size;
+};
+const struct heddle_layout *heddle_layouts(size_t *count);
+
+#endif

@@ -1,0 +1,93 @@
+//! What a QP is made with.
+
+use crate::mr::MrTable;
+use crate::{Pd, Qpn};
+use heddle_base::StreamPos;
+
+/// Payloads up to this many bytes are copied into the FPDU when it is made, so that it is one
+/// contiguous piece. Larger ones are referred to.
+pub const INLINE_PAYLOAD: u32 = 32;
+
+/// Smallest ULPDU size [`poll_transmit`](super::Qp::poll_transmit) works with (RFC 5044
+/// section 3.2: the LLP offers at least 128 bytes).
+pub const MIN_MULPDU: u16 = 128;
+
+/// Longest FPDU a peer can send: a ULPDU of 65535 bytes with length field, pad and CRC. The owner
+/// must be able to show [`handle_stream`](super::Qp::handle_stream) that many bytes at once.
+pub const MAX_FPDU: usize = 65_544;
+
+/// Which end of the MPA start-up this was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sent the MPA Request; sends the first FPDU.
+    Initiator,
+    /// Sent the MPA Reply; sends nothing before the first FPDU has come (RFC 5044 section 7.1.2).
+    Responder,
+}
+
+/// Settings of a QP, agreed upon before FPDU mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Send work requests it holds.
+    pub sq_depth: u32,
+    /// Receive work requests it holds.
+    pub rq_depth: u32,
+    /// Inbound Reads the peer may have outstanding. At 0 one Read of no bytes is still served:
+    /// the ready-to-receive message of RFC 6581.
+    pub ird: u16,
+    /// Outbound Reads outstanding at most.
+    pub ord: u16,
+    /// Whether FPDUs carry a CRC.
+    pub crc: bool,
+    /// Whether the peer asked for markers.
+    pub send_markers: bool,
+    /// Position in our stream of our first FPDU.
+    pub tx_start: StreamPos,
+    /// Position in the peer's stream of its first FPDU.
+    pub rx_start: StreamPos,
+    /// Which end we are.
+    pub role: Role,
+}
+
+impl Default for QpConfig {
+    /// Depths of 128, 16 Reads each way, CRC on, no markers, initiator.
+    fn default() -> QpConfig {
+        QpConfig {
+            qpn: Qpn(1),
+            pd: Pd(1),
+            sq_depth: 128,
+            rq_depth: 128,
+            ird: 16,
+            ord: 16,
+            crc: true,
+            send_markers: false,
+            tx_start: StreamPos::START,
+            rx_start: StreamPos::START,
+            role: Role::Initiator,
+        }
+    }
+}
+
+/// What a QP works on, lent for each call.
+#[derive(Debug)]
+pub struct QpEnv<'a, M> {
+    /// Registered memory.
+    pub mem: &'a M,
+    /// The STag table of that memory.
+    pub mrs: &'a MrTable,
+    /// Compute each FPDU's Internet checksum as it is made; set it where the port does not offload
+    /// TCP checksums. Otherwise [`Fpdu::sum`](super::Fpdu::sum) computes it when asked.
+    pub want_sum: bool,
+}
+
+impl<M> Clone for QpEnv<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for QpEnv<'_, M> {}

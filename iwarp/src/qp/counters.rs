@@ -1,0 +1,71 @@
+//! What one QP counts.
+
+heddle_base::counters! {
+    /// Counters of one QP.
+    pub struct QpCounters {
+        /// FPDUs received and found good.
+        rx_fpdus,
+        /// ULP payload bytes placed.
+        rx_bytes,
+        /// Sends delivered.
+        rx_sends,
+        /// Read Requests accepted.
+        rx_read_requests,
+        /// Read Responses completed.
+        rx_read_responses,
+        /// Stream bytes dropped after the end of the RDMAP stream.
+        rx_dropped_bytes,
+        /// FPDUs made.
+        tx_fpdus,
+        /// ULP payload bytes put into FPDUs.
+        tx_bytes,
+        /// FPDUs whose payload was small enough to be copied.
+        tx_inlined,
+        /// Times the next send had to wait for a fence or for ORD.
+        tx_read_stalls,
+        /// FPDUs whose CRC was wrong.
+        err_crc,
+        /// ULPDUs too short for their DDP header.
+        err_short,
+        /// DDP segments of another DDP version.
+        err_ddp_version,
+        /// Segments of another RDMAP version.
+        err_rdmap_version,
+        /// Opcodes unknown, or not allowed where they came.
+        err_opcode,
+        /// Untagged segments for a queue that does not exist.
+        err_queue,
+        /// Untagged segments out of sequence (MSN).
+        err_msn,
+        /// Untagged messages without a buffer: no receive posted, or more Reads than agreed.
+        err_no_buffer,
+        /// Untagged segments at the wrong message offset.
+        err_offset,
+        /// Messages longer than their untagged buffer.
+        err_too_long,
+        /// Malformed Read Requests and Terminates.
+        err_malformed,
+        /// Tagged segments and Read Requests with an invalid STag.
+        err_stag,
+        /// STags of another protection domain or QP.
+        err_association,
+        /// STags without the right that was needed.
+        err_access,
+        /// Accesses outside the bounds of a region.
+        err_bounds,
+        /// Tagged offsets that wrap.
+        err_wrap,
+        /// Read Responses that do not match the oldest outstanding Read.
+        err_response,
+        /// STags the peer may not invalidate.
+        err_invalidate,
+        /// Local SGEs that failed their check.
+        err_local,
+        /// Terminates sent.
+        tx_terminates,
+        /// Terminates received.
+        rx_terminates,
+        /// Work requests flushed.
+        flushed,
+    }
+}

@@ -1,0 +1,289 @@
+//! An FPDU to send: header bytes and a reference to the payload.
+
+use crate::{MemRange, Memory};
+use heddle_base::Sum;
+
+/// Room for the longest head: length field, untagged DDP header, inlined payload, CRC; a Read
+/// Request is shorter.
+pub(super) const HEAD: usize = 56;
+
+/// Part of an FPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Ordinary bytes.
+    Bytes(&'a [u8]),
+    /// Registered memory.
+    Memory(MemRange),
+}
+
+/// One FPDU as it goes on the wire, kept until TCP has it acknowledged.
+///
+/// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. What is
+/// short, and what has markers in it, lies in the head (or a buffer of its own) altogether. The
+/// CRC was computed when the FPDU was made; if the application changes the memory before the peer
+/// has the bytes, the peer sees a wrong CRC, as with any RNIC.
+#[derive(Clone, Debug)]
+pub struct Fpdu {
+    payload: MemRange,
+    /// The whole FPDU, when it is neither: with markers, or a Terminate.
+    owned: Option<Box<[u8]>>,
+    head: [u8; HEAD],
+    tail: [u8; 7],
+    head_len: u8,
+    tail_len: u8,
+    has_sum: bool,
+    last: bool,
+    sum: Sum,
+}
+
+/// The head of an FPDU while it is written.
+pub(super) struct Head {
+    bytes: [u8; HEAD],
+    /// At most [`HEAD`].
+    len: u8,
+}
+
+impl Head {
+    /// An empty head: room for the length field only.
+    pub(super) const fn new() -> Head {
+        Head { bytes: [0; HEAD], len: 2 }
+    }
+
+    /// Appends bytes. The callers' sums stay below [`HEAD`]; what would not fit is cut.
+    #[inline]
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let dst = self.room(bytes.len());
+        let n = dst.len();
+        dst.copy_from_slice(&bytes[..n]);
+    }
+
+    /// The next `n` bytes, to be filled in.
+    #[inline]
+    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
+        let at = usize::from(self.len);
+        debug_assert!(at + n <= HEAD);
+        let end = (at + n).min(HEAD);
+        self.len = small(end);
+        &mut self.bytes[at..end]
+    }
+
+    fn finish_length(&mut self, payload: u32) {
+        let ulpdu = u32::from(self.len - 2).saturating_add(payload);
+        self.bytes[..2].copy_from_slice(&u16::try_from(ulpdu).unwrap_or(u16::MAX).to_be_bytes());
+    }
+}
+
+const fn pad_of(unpadded: u32) -> usize {
+    (unpadded.wrapping_neg() & 3) as usize
+}
+
+impl Fpdu {
+    /// Completes an FPDU: fills in the length, pads, and computes CRC and checksum in one pass.
+    #[inline]
+    pub(super) fn new<M: Memory>(
+        mem: &M,
+        mut head: Head,
+        payload: MemRange,
+        crc: bool,
+        want_sum: bool,
+        last: bool,
+    ) -> Fpdu {
+        head.finish_length(payload.len());
+        let mut f = Fpdu {
+            payload,
+            owned: None,
+            head: head.bytes,
+            tail: [0; 7],
+            head_len: 0,
+            tail_len: 0,
+            has_sum: false,
+            last,
+            sum: Sum::ZERO,
+        };
+        let head_len = usize::from(head.len);
+        let pad = pad_of(u32::from(head.len).wrapping_add(payload.len()));
+        if payload.is_empty() {
+            let body = head_len + pad;
+            if crc {
+                let c = mem.crc(0, &f.head[..body]);
+                f.head[body..body + 4].copy_from_slice(&c.to_le_bytes());
+            }
+            f.head_len = small(body + 4);
+        } else {
+            f.head_len = head.len;
+            f.tail_len = small(pad + 4);
+            if crc {
+                let c = mem.crc(0, &f.head[..head_len]);
+                let (c, sum) = mem.digest(payload, c);
+                let c = mem.crc(c, &f.tail[..pad]);
+                f.tail[pad..pad + 4].copy_from_slice(&c.to_le_bytes());
+                f.sum = f.join(sum);
+                f.has_sum = true;
+                return f;
+            }
+        }
+        if want_sum {
+            f.sum = f.sum(mem);
+            f.has_sum = true;
+        }
+        f
+    }
+
+    /// An FPDU whose bytes are all here.
+    pub(super) fn owned(bytes: Vec<u8>, last: bool) -> Fpdu {
+        Fpdu {
+            payload: MemRange::new(0, 0),
+            sum: Sum::of(&bytes),
+            owned: Some(bytes.into()),
+            head: [0; HEAD],
+            tail: [0; 7],
+            head_len: 0,
+            tail_len: 0,
+            has_sum: true,
+            last,
+        }
+    }
+
+    /// Bytes in all; a multiple of 4.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> u32 {
+        match &self.owned {
+            Some(b) => u32::try_from(b.len()).unwrap_or(u32::MAX),
+            None => u32::from(self.head_len) + self.payload.len() + u32::from(self.tail_len),
+        }
+    }
+
+    /// Whether it ends its message: nothing of it will follow.
+    pub const fn ends_message(&self) -> bool {
+        self.last
+    }
+
+    /// The bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
+    pub fn head(&self) -> &[u8] {
+        self.owned.as_deref().unwrap_or(&self.head[..usize::from(self.head_len)])
+    }
+
+    /// The payload that stays in registered memory.
+    pub fn payload(&self) -> Option<MemRange> {
+        (!self.payload.is_empty()).then_some(self.payload)
+    }
+
+    /// The bytes after the payload: pad and CRC.
+    pub fn tail(&self) -> &[u8] {
+        &self.tail[..usize::from(self.tail_len)]
+    }
+
+    /// Internet checksum of all bytes. Free when the FPDU has a CRC or was made with `want_sum`;
+    /// otherwise reads the payload.
+    pub fn sum<M: Memory>(&self, mem: &M) -> Sum {
+        if self.has_sum {
+            return self.sum;
+        }
+        match self.payload() {
+            Some(p) => self.join(mem.digest(p, 0).1),
+            None => Sum::of(self.head()),
+        }
+    }
+
+    fn join(&self, payload: Sum) -> Sum {
+        let at = usize::from(self.head_len);
+        Sum::of(self.head())
+            .add_at(at, payload)
+            .add_at(at + self.payload.len() as usize, Sum::of(self.tail()))
+    }
+
+    /// Calls `f` with the pieces of bytes `[off, off + len)`, in order and none of them empty;
+    /// stops early at the end of the FPDU.
+    pub fn for_each_piece(&self, off: u32, len: u32, mut f: impl FnMut(Piece<'_>)) {
+        let (mut skip, mut left) = (off, len);
+        let mut part = |total: u32| -> Option<(u32, u32)> {
+            if skip >= total {
+                skip -= total;
+                return None;
+            }
+            let n = (total - skip).min(left);
+            let at = core::mem::take(&mut skip);
+            left -= n;
+            (n > 0).then_some((at, n))
+        };
+        let bytes = |b: &[u8]| u32::try_from(b.len()).unwrap_or(u32::MAX);
+        let (head, tail) = (self.head(), self.tail());
+        if let Some((at, n)) = part(bytes(head)) {
+            f(Piece::Bytes(&head[at as usize..(at + n) as usize]));
+        }
+        if let Some(p) = part(self.payload.len()).and_then(|(at, n)| self.payload.slice(at, n)) {
+            f(Piece::Memory(p));
+        }
+        if let Some((at, n)) = part(bytes(tail)) {
+            f(Piece::Bytes(&tail[at as usize..(at + n) as usize]));
+        }
+    }
+
+    /// Copies bytes from `off` on into `dst`; returns how many there were.
+    pub fn copy_to<M: Memory>(&self, mem: &M, off: u32, dst: &mut [u8]) -> usize {
+        let mut done = 0;
+        let len = u32::try_from(dst.len()).unwrap_or(u32::MAX);
+        self.for_each_piece(off, len, |piece| match piece {
+            Piece::Bytes(b) => {
+                dst[done..done + b.len()].copy_from_slice(b);
+                done += b.len();
+            }
+            Piece::Memory(range) => {
+                let n = range.len() as usize;
+                mem.gather(range, &mut dst[done..done + n]);
+                done += n;
+            }
+        });
+        done
+    }
+}
+
+/// Head and tail lengths are at most [`HEAD`].
+#[expect(clippy::cast_possible_truncation)]
+const fn small(n: usize) -> u8 {
+    n as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestMemory;
+
+    #[test]
+    fn test_size_fits_two_cache_lines() {
+        assert!(size_of::<Fpdu>() <= 128, "{}", size_of::<Fpdu>());
+    }
+
+    fn sample(mem: &TestMemory, payload: u32, crc: bool, want_sum: bool) -> Fpdu {
+        let mut head = Head::new();
+        head.put(&[0xc1; 14]);
+        Fpdu::new(mem, head, MemRange::new(3, payload), crc, want_sum, true)
+    }
+
+    #[test]
+    fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
+        let mem = TestMemory::new(256, 0);
+        mem.write(0, &(0..=255).collect::<Vec<u8>>());
+        for payload in [0, 1, 2, 3, 4, 33, 100, 101, 102, 103] {
+            for (crc, want_sum) in [(false, false), (false, true), (true, false), (true, true)] {
+                let f = sample(&mem, payload, crc, want_sum);
+                let mut whole = vec![0; f.len() as usize + 9];
+                let n = f.copy_to(&mem, 0, &mut whole);
+                assert_eq!((n, n % 4), (f.len() as usize, 0));
+                whole.truncate(n);
+                assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&whole).folded() % 0xffff);
+                let want = if crc { crc32c::crc32c(&whole[..n - 4]) } else { 0 };
+                assert_eq!(whole[n - 4..], want.to_le_bytes());
+                assert_eq!(whole[..2], u16::try_from(14 + payload).unwrap().to_be_bytes());
+                for off in 0..n {
+                    for len in [1, 2, 7, 40] {
+                        let mut part = vec![0; len];
+                        let m = f.copy_to(&mem, off as u32, &mut part);
+                        assert_eq!(m, len.min(n - off));
+                        assert_eq!(part[..m], whole[off..off + m]);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A queue pair: RDMAP and DDP over one stream of FPDUs.
+//!
+//! # Calling order
+//! ```text
+//! post_send, post_recv                         at any time
+//! handle_stream(env, bytes)                    when the peer's stream has new bytes in order
+//! handle_acked(upto)                           when TCP has an acknowledgment
+//! poll_transmit(env, mulpdu) until None        while TCP has room
+//! poll_completion, poll_event until None       after any of these
+//! ```
+//! One thread (the worker that owns the connection) calls them. No call blocks, allocates on the
+//! way of ordinary data, or panics whatever the peer sends.
+//!
+//! # What can be seen in memory
+//! An FPDU touches memory only when all of it is there, its CRC is right (CRC on) and every check
+//! of header, sequence, STag, bounds and rights has passed. So an FPDU that fails any check leaves
+//! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
+//! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
+//! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
+//! Read). With CRC off, damage that TCP's checksum misses is placed as if it were data, inside the
+//! same limits.
+//!
+//! # Strict and liberal
+//! Untagged messages must come in order and without gaps (MSN and MO): TCP keeps the sender's
+//! order, so anything else is an error. Reserved bits and pad bytes are not looked at. Segments of
+//! tagged and untagged messages may interleave on receive; we send message by message, Read
+//! Responses and the send queue in turn.
+//!
+//! # What it does not do
+//! It does not place out of order, own TCP, or keep FPDUs for retransmission: the owner does.
+
+mod complete;
+mod config;
+mod counters;
+mod cqe;
+mod fault;
+mod fpdu;
+mod hdr;
+mod queues;
+mod reads;
+mod rx;
+mod state;
+mod tagged;
+mod terminate;
+#[cfg(test)]
+mod tests;
+mod tx;
+mod untagged;
+mod wr;
+
+pub use config::{INLINE_PAYLOAD, MAX_FPDU, MIN_MULPDU, QpConfig, QpEnv, Role};
+pub use counters::QpCounters;
+pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
+pub use fpdu::{Fpdu, Piece};
+pub use state::QpState;
+pub use wr::{MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, SgList, Sge};
+
+use crate::{Msn, Pd, Qpn};
+use arrayvec::ArrayVec;
+use heddle_base::StreamPos;
+use queues::{RecvQueue, SendQueue};
+use reads::Reads;
+use state::Transition;
+use std::collections::VecDeque;
+use tx::Sending;
+
+/// A queue pair in FPDU mode. See the [module](self) for the calling order.
+#[derive(Debug)]
+pub struct Qp {
+    // What every FPDU touches comes first.
+    state: QpState,
+    crc: bool,
+    send_markers: bool,
+    /// A responder before the first FPDU has come.
+    hold: bool,
+    /// Whose turn it is when both could start a message.
+    responses_next: bool,
+    seen_fpdu: bool,
+    peer_closed: bool,
+    drained: bool,
+    qpn: Qpn,
+    pd: Pd,
+    /// The message under way.
+    sending: Option<Sending>,
+    /// Of the next Send, and of the next Read Request.
+    send_msn: Msn,
+    read_msn: Msn,
+    tx_start: StreamPos,
+    /// One past the last byte of the last FPDU made.
+    tx_pos: StreamPos,
+    acked: StreamPos,
+    /// The next byte of the peer's stream.
+    rx_pos: StreamPos,
+    counters: QpCounters,
+    sq: SendQueue,
+    rq: RecvQueue,
+    reads: Reads,
+    cq: VecDeque<Cqe>,
+    events: ArrayVec<QpEvent, 4>,
+    /// A Terminate that waits to be sent.
+    terminate: Option<Box<terminate::Pending>>,
+}
+
+impl Qp {
+    /// A QP on a connection whose MPA start-up is done. Everything it will need is allocated here.
+    pub fn new(config: &QpConfig) -> Qp {
+        let sq = SendQueue::new(config.sq_depth);
+        let rq = RecvQueue::new(config.rq_depth);
+        let cqes = config.sq_depth.saturating_add(config.rq_depth).min(1 << 25);
+        Qp {
+            state: QpState::Rts,
+            crc: config.crc,
+            send_markers: config.send_markers,
+            hold: config.role == Role::Responder,
+            responses_next: false,
+            seen_fpdu: false,
+            peer_closed: false,
+            drained: false,
+            qpn: config.qpn,
+            pd: config.pd,
+            sending: None,
+            send_msn: Msn(1),
+            read_msn: Msn(1),
+            tx_start: config.tx_start,
+            tx_pos: config.tx_start,
+            acked: StreamPos::START,
+            rx_pos: config.rx_start,
+            counters: QpCounters::default(),
+            sq,
+            rq,
+            reads: Reads::new(config.ird, config.ord),
+            cq: VecDeque::with_capacity(cqes as usize),
+            events: ArrayVec::new(),
+            terminate: None,
+        }
+    }
+
+    /// Posts to the send queue. The SGEs are checked when the data is sent; a bad one ends the QP.
+    ///
+    /// On a QP that has failed the request completes at once as [`CqeStatus::Flushed`].
+    pub fn post_send(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        let len = message_len(&wr.sges)?;
+        match wr.op {
+            SendOp::Send { .. } => {}
+            SendOp::Write { to, .. } => {
+                to.checked_add(u64::from(len)).ok_or(PostError::ToWrap)?;
+            }
+            SendOp::Read { to, .. } => {
+                to.checked_add(u64::from(len)).ok_or(PostError::ToWrap)?;
+                if wr.sges.as_slice().len() > 1 {
+                    return Err(PostError::ReadSges);
+                }
+                if self.reads.ord() == 0 {
+                    return Err(PostError::NoReads);
+                }
+            }
+        }
+        if self.state == QpState::Closing {
+            return Err(PostError::Closing);
+        }
+        self.sq.push(wr, len)?;
+        if !self.state.is_live() {
+            self.flush(None);
+        }
+        Ok(())
+    }
+
+    /// Posts a buffer for an incoming Send. The SGEs are checked when data comes for them.
+    ///
+    /// On a QP that has failed, or whose peer has closed, it completes at once as
+    /// [`CqeStatus::Flushed`].
+    pub fn post_recv(&mut self, wr: &RecvWr) -> Result<(), PostError> {
+        let len = message_len(&wr.sges)?;
+        self.rq.push(wr, len)?;
+        if self.peer_closed || !self.state.is_live() {
+            self.flush_recvs(None);
+        }
+        Ok(())
+    }
+
+    /// The application is done: what was posted to the send queue is still sent and completed,
+    /// then [`QpEvent::Drained`] is raised and the owner closes TCP. The receive queue stays open
+    /// until the owner calls [`handle_peer_closed`](Qp::handle_peer_closed) or
+    /// [`abort`](Qp::abort).
+    pub fn close(&mut self) {
+        if let Some(state) = self.state.next(Transition::Close) {
+            self.state = state;
+            self.check_drained();
+        }
+    }
+
+    /// The peer closed its direction of the stream: no more Sends will come, so the receive queue
+    /// is flushed. Reads that wait for data, or a message that is not complete, fail the QP;
+    /// otherwise we may go on sending.
+    pub fn handle_peer_closed(&mut self) {
+        if !self.state.is_live() {
+            return;
+        }
+        self.peer_closed = true;
+        if self.rq.received > 0 || !self.reads.outbound.is_empty() {
+            self.abort();
+        } else {
+            self.flush_recvs(None);
+        }
+    }
+
+    /// Ends the QP at once: TCP is gone, or the owner gives up. Everything posted is flushed and
+    /// nothing more is sent, a pending Terminate included.
+    pub fn abort(&mut self) {
+        if let Some(state) = self.state.next(Transition::Abort) {
+            self.state = state;
+            self.terminate = None;
+            self.flush(None);
+        }
+    }
+
+    /// Where it is in its life.
+    pub const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Its number.
+    pub const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its protection domain.
+    pub const fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// One past the last byte of the FPDUs made so far, in our stream.
+    pub const fn tx_end(&self) -> StreamPos {
+        self.tx_pos
+    }
+
+    /// The next byte of the peer's stream it waits for.
+    pub const fn rx_next(&self) -> StreamPos {
+        self.rx_pos
+    }
+
+    /// What it has counted.
+    pub const fn counters(&self) -> &QpCounters {
+        &self.counters
+    }
+}
+
+fn message_len(sges: &SgList) -> Result<u32, PostError> {
+    u32::try_from(sges.total()).ok().filter(|n| *n <= MAX_MESSAGE).ok_or(PostError::TooLong)
+}

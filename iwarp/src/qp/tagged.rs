@@ -1,0 +1,92 @@
+//! Tagged segments: RDMA Write and RDMA Read Response.
+
+use super::fault::{Fault, Mismatch};
+use super::hdr::op;
+use super::queues::Progress;
+use super::rx::{Segment, place};
+use super::terminate::Culprit;
+use super::{CqeStatus, Qp, QpEnv, Queue};
+use crate::{Access, Memory};
+use heddle_base::Chunks;
+
+impl Qp {
+    #[inline]
+    pub(super) fn handle_tagged<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: &Segment,
+    ) -> Result<(), Culprit> {
+        match seg.header.opcode() {
+            op::WRITE => self.handle_write(env, stream, seg),
+            op::READ_RESPONSE => self.handle_response(env, stream, seg),
+            _ => Err(seg.blame(Fault::Opcode)),
+        }
+    }
+
+    #[inline]
+    fn handle_write<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: &Segment,
+    ) -> Result<(), Culprit> {
+        // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
+        if seg.len > 0 {
+            let h = &seg.header;
+            let range = env
+                .mrs
+                .check(self.pd, self.qpn, h.stag(), h.to(), seg.len, Access::REMOTE_WRITE)
+                .map_err(|f| seg.blame(Fault::Tagged(f)))?;
+            place(env.mem, stream, seg.at, &[range]);
+            self.counters.rx_bytes += u64::from(seg.len);
+        }
+        Ok(())
+    }
+
+    fn handle_response<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: &Segment,
+    ) -> Result<(), Culprit> {
+        let h = &seg.header;
+        let Some(read) = self.reads.outbound.front().copied() else {
+            return Err(seg.blame(Fault::Opcode));
+        };
+        if seg.len > read.left {
+            return Err(seg.blame(Fault::Response(Mismatch::Range)));
+        }
+        if h.last() && seg.len < read.left {
+            return Err(seg.blame(Fault::Response(Mismatch::Short)));
+        }
+        if seg.len > 0 {
+            if h.stag() != read.stag {
+                return Err(seg.blame(Fault::Response(Mismatch::Stag)));
+            }
+            if h.to() != read.to {
+                return Err(seg.blame(Fault::Response(Mismatch::Range)));
+            }
+            let range = env
+                .mrs
+                .check(self.pd, self.qpn, read.stag, read.to, seg.len, Access::LOCAL_WRITE)
+                .map_err(|f| Culprit {
+                    request: Some((Queue::Sq, read.index, CqeStatus::LocalProtection)),
+                    ..seg.blame(Fault::Tagged(f))
+                })?;
+            place(env.mem, stream, seg.at, &[range]);
+            self.counters.rx_bytes += u64::from(seg.len);
+        }
+        if h.last() {
+            self.reads.outbound.pop_front();
+            self.sq.ring.at_mut(read.index).progress = Progress::Done;
+            self.counters.rx_read_responses += 1;
+            self.complete_sends();
+        } else if let Some(front) = self.reads.outbound.front_mut() {
+            front.left -= seg.len;
+            // The sink was checked to end before 2^64.
+            front.to = front.to.saturating_add(u64::from(seg.len));
+        }
+        Ok(())
+    }
+}

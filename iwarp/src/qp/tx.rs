@@ -1,0 +1,368 @@
+//! From work requests and inbound Reads to FPDUs.
+//!
+//! Messages are sent one after another, in the order of posting; Read Responses in the order of
+//! the requests. When both wait they take turns, message by message: DDP messages are sent in the
+//! order they were submitted (RFC 5041 section 5.3), and deployed peers do not take two tagged
+//! messages whose segments interleave.
+//!
+//! A segment never spans two SGEs unless its payload is small enough to be copied
+//! ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place segments of any
+//! length, so this costs only headers where SGEs are short.
+
+use super::config::{INLINE_PAYLOAD, MIN_MULPDU};
+use super::cqe::{CqeStatus, Queue};
+use super::fault::Fault;
+use super::fpdu::{Fpdu, Head};
+use super::hdr::{
+    Header, READ_REQUEST_LEN, ReadRequest, TAGGED_BYTES, UNTAGGED_BYTES, UNTAGGED_LEN, Untagged,
+    op, put_tagged, qn,
+};
+use super::queues::Progress;
+use super::reads::{Inbound, Outbound};
+use super::state::QpState;
+use super::terminate::Culprit;
+use super::wr::{SendOp, Sge};
+use super::{Qp, QpEnv};
+use crate::{Access, MemRange, Memory, Stag};
+
+/// The message whose segments are being made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sending {
+    /// The next request of the send queue, `off` bytes of which are in FPDUs.
+    Request { off: u32 },
+    /// The oldest inbound Read.
+    Response,
+}
+
+/// The payload of one segment.
+struct Payload {
+    range: MemRange,
+    len: u32,
+}
+
+impl Qp {
+    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken as at least
+    /// [`MIN_MULPDU`]); `None` when there is nothing to send now. It follows the previous one in
+    /// the stream without a gap.
+    pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
+        if self.state == QpState::Terminate {
+            return self.transmit_terminate(env);
+        }
+        if !self.state.is_live() || self.hold || self.drained {
+            return None;
+        }
+        let sending = match self.sending {
+            Some(s) => s,
+            None => self.start_message()?,
+        };
+        let mulpdu = u32::from(mulpdu.max(MIN_MULPDU));
+        let made = match sending {
+            Sending::Request { off } => self.request_segment(env, off, mulpdu),
+            Sending::Response => self.response_segment(env, mulpdu),
+        };
+        match made {
+            Ok(fpdu) => Some(fpdu),
+            Err(culprit) => {
+                self.fail(culprit);
+                self.transmit_terminate(env)
+            }
+        }
+    }
+
+    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU.
+    pub fn has_transmit(&self) -> bool {
+        if self.state == QpState::Terminate {
+            return self.terminate.is_some();
+        }
+        self.state.is_live()
+            && !self.hold
+            && !self.drained
+            && (self.sending.is_some() || !self.reads.inbound.is_empty() || self.may_start())
+    }
+
+    /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
+    fn may_start(&self) -> bool {
+        if !self.sq.has_next() {
+            return false;
+        }
+        let wr = &self.sq.ring.at(self.sq.next).wr;
+        let fenced = wr.fence && !self.reads.outbound.is_empty();
+        let limited = matches!(wr.op, SendOp::Read { .. }) && !self.reads.can_send();
+        !fenced && !limited
+    }
+
+    #[inline]
+    fn start_message(&mut self) -> Option<Sending> {
+        let response = !self.reads.inbound.is_empty();
+        let request = self.may_start();
+        if self.sq.has_next() && !request {
+            self.counters.tx_read_stalls += 1;
+        }
+        let sending = match (request, response) {
+            (true, true) if self.responses_next => Sending::Response,
+            (true, _) => Sending::Request { off: 0 },
+            (false, true) => Sending::Response,
+            (false, false) => return None,
+        };
+        self.responses_next = matches!(sending, Sending::Request { .. });
+        if let Sending::Request { .. } = sending {
+            let wqe = self.sq.ring.at_mut(self.sq.next);
+            let msn = match wqe.wr.op {
+                SendOp::Send { .. } => &mut self.send_msn,
+                SendOp::Read { .. } => &mut self.read_msn,
+                SendOp::Write { .. } => return self.begin(sending),
+            };
+            wqe.msn = *msn;
+            *msn = msn.next();
+        }
+        self.begin(sending)
+    }
+
+    fn begin(&mut self, sending: Sending) -> Option<Sending> {
+        self.sending = Some(sending);
+        self.sending
+    }
+
+    #[inline]
+    fn request_segment<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        off: u32,
+        mulpdu: u32,
+    ) -> Result<Fpdu, Culprit> {
+        let wqe = self.sq.ring.at(self.sq.next);
+        let (len, msn) = (wqe.len, wqe.msn);
+        let mut head = Head::new();
+        let payload = match wqe.wr.op {
+            SendOp::Read { stag, to } => {
+                return self.read_request(env, stag, to);
+            }
+            SendOp::Write { stag, to } => {
+                let n = self.segment_len(off, mulpdu - TAGGED_BYTES);
+                // Posting has checked that the sum does not wrap.
+                let to = to.saturating_add(u64::from(off));
+                put_tagged(&mut head, off + n == len, op::WRITE, stag, to);
+                self.request_payload(env, &mut head, off, n)?
+            }
+            SendOp::Send { solicited, invalidate } => {
+                let n = self.segment_len(off, mulpdu - UNTAGGED_BYTES);
+                let opcode = match (solicited, invalidate.is_some()) {
+                    (false, false) => op::SEND,
+                    (false, true) => op::SEND_INV,
+                    (true, false) => op::SEND_SE,
+                    (true, true) => op::SEND_SE_INV,
+                };
+                let header = Untagged {
+                    last: off + n == len,
+                    opcode,
+                    invalidate: invalidate.unwrap_or_default(),
+                    qn: qn::SEND,
+                    msn,
+                    mo: off,
+                };
+                head.put(&header.emit());
+                self.request_payload(env, &mut head, off, n)?
+            }
+        };
+        let last = off + payload.len == len;
+        let fpdu = self.finish(env, head, &payload, last);
+        if last {
+            self.request_sent();
+        } else {
+            self.sending = Some(Sending::Request { off: off + payload.len });
+        }
+        Ok(fpdu)
+    }
+
+    /// Payload bytes of the segment that begins `off` bytes into the next request.
+    fn segment_len(&self, off: u32, max: u32) -> u32 {
+        let wqe = self.sq.ring.at(self.sq.next);
+        let left = wqe.len - off;
+        if left <= INLINE_PAYLOAD {
+            return left;
+        }
+        wqe.wr.sges.piece(off, max.min(left)).map_or(0, |s| s.len)
+    }
+
+    /// Checks the memory of a segment and copies or refers to it.
+    #[inline]
+    fn request_payload<M: Memory>(
+        &self,
+        env: &QpEnv<'_, M>,
+        head: &mut Head,
+        off: u32,
+        len: u32,
+    ) -> Result<Payload, Culprit> {
+        let mut range = MemRange::new(0, 0);
+        let sges = &self.sq.ring.at(self.sq.next).wr.sges;
+        sges.try_for_each(off, len, |s| {
+            let r = self.local(env, s, Access::NONE)?;
+            if len <= INLINE_PAYLOAD {
+                env.mem.gather(r, head.room(r.len() as usize));
+            } else {
+                range = r;
+            }
+            Ok::<(), Culprit>(())
+        })?;
+        Ok(Payload { range, len })
+    }
+
+    /// Checks local memory of the request that is being sent.
+    fn local<M>(&self, env: &QpEnv<'_, M>, s: Sge, need: Access) -> Result<MemRange, Culprit> {
+        env.mrs.check(self.pd, self.qpn, s.stag, s.to, s.len, need).map_err(|_| Culprit {
+            request: Some((Queue::Sq, self.sq.next, CqeStatus::LocalProtection)),
+            ..Fault::Local.into()
+        })
+    }
+
+    fn read_request<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        src: Stag,
+        src_to: u64,
+    ) -> Result<Fpdu, Culprit> {
+        let wqe = self.sq.ring.at(self.sq.next);
+        let (size, msn) = (wqe.len, wqe.msn);
+        let sink = wqe.wr.sges.as_slice().first().copied().unwrap_or_default();
+        if size > 0 {
+            self.local(env, sink, Access::LOCAL_WRITE)?;
+        }
+        if self.peer_closed {
+            // The answer cannot come.
+            return Err(Culprit {
+                request: Some((Queue::Sq, self.sq.next, CqeStatus::Flushed)),
+                ..Fault::Local.into()
+            });
+        }
+        let mut head = Head::new();
+        let header = Untagged {
+            last: true,
+            opcode: op::READ_REQUEST,
+            invalidate: Stag(0),
+            qn: qn::READ,
+            msn,
+            mo: 0,
+        };
+        head.put(&header.emit());
+        let request = ReadRequest { sink: sink.stag, sink_to: sink.to, size, src, src_to };
+        head.put(&request.emit());
+        self.reads.outbound.push_back(Outbound {
+            index: self.sq.next,
+            stag: sink.stag,
+            to: sink.to,
+            left: size,
+        });
+        let none = Payload { range: MemRange::new(0, 0), len: 0 };
+        let fpdu = self.finish(env, head, &none, true);
+        self.request_sent();
+        Ok(fpdu)
+    }
+
+    /// The last segment of the next request is made.
+    fn request_sent(&mut self) {
+        let end = self.tx_pos;
+        let wqe = self.sq.ring.at_mut(self.sq.next);
+        wqe.progress = Progress::Sent;
+        wqe.end = end;
+        self.sq.next = self.sq.next.wrapping_add(1);
+        self.sending = None;
+    }
+
+    #[inline]
+    fn response_segment<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        mulpdu: u32,
+    ) -> Result<Fpdu, Culprit> {
+        let Some(r) = self.reads.inbound.front().copied() else {
+            return Err(Fault::Malformed.into());
+        };
+        let len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
+        let last = r.sent + len == r.size;
+        let mut head = Head::new();
+        // A sink offset that wraps is the reader's own doing; its checks are not ours.
+        let to = r.sink_to.wrapping_add(u64::from(r.sent));
+        put_tagged(&mut head, last, op::READ_RESPONSE, r.sink, to);
+        let mut range = MemRange::new(0, 0);
+        if len > 0 {
+            // The region may have gone since the request was accepted.
+            let from = r.src_to.saturating_add(u64::from(r.sent));
+            let found = env
+                .mrs
+                .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
+                .map_err(|f| response_culprit(&r, Fault::ReadSource(f)))?;
+            if len <= INLINE_PAYLOAD {
+                env.mem.gather(found, head.room(len as usize));
+            } else {
+                range = found;
+            }
+        }
+        let fpdu = self.finish(env, head, &Payload { range, len }, last);
+        if last {
+            self.reads.inbound.pop_front();
+            self.sending = None;
+        } else if let Some(front) = self.reads.inbound.front_mut() {
+            front.sent += len;
+        }
+        Ok(fpdu)
+    }
+
+    #[inline]
+    fn finish<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        head: Head,
+        payload: &Payload,
+        last: bool,
+    ) -> Fpdu {
+        self.counters.tx_bytes += u64::from(payload.len);
+        self.counters.tx_inlined += u64::from(payload.len > 0 && payload.range.is_empty());
+        let want_sum = env.want_sum && !self.send_markers;
+        let fpdu = Fpdu::new(env.mem, head, payload.range, self.crc, want_sum, last);
+        self.queue(env, fpdu)
+    }
+
+    /// Gives an FPDU its place in the stream.
+    #[inline]
+    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: Fpdu) -> Fpdu {
+        let fpdu = if self.send_markers { self.with_markers(env, &fpdu) } else { fpdu };
+        self.counters.tx_fpdus += 1;
+        self.tx_pos += u64::from(fpdu.len());
+        fpdu
+    }
+
+    /// A copy of `fpdu` with the markers that fall into it. This reads and copies the payload.
+    #[cold]
+    fn with_markers<M: Memory>(&self, env: &QpEnv<'_, M>, fpdu: &Fpdu) -> Fpdu {
+        let mut plain = vec![0; fpdu.len() as usize];
+        fpdu.copy_to(env.mem, 0, &mut plain);
+        Fpdu::owned(plain, fpdu.ends_message())
+    }
+}
+
+/// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
+/// as it was, and the RDMAP header moved on to where we were (RFC 5040 section 4.8).
+fn response_culprit(r: &Inbound, fault: Fault) -> Culprit {
+    let header = Untagged {
+        last: true,
+        opcode: op::READ_REQUEST,
+        invalidate: Stag(0),
+        qn: qn::READ,
+        msn: r.msn,
+        mo: 0,
+    };
+    let request = ReadRequest {
+        sink: r.sink,
+        sink_to: r.sink_to.wrapping_add(u64::from(r.sent)),
+        size: r.size - r.sent,
+        src: r.src,
+        src_to: r.src_to.saturating_add(u64::from(r.sent)),
+    };
+    let len = UNTAGGED_LEN + READ_REQUEST_LEN;
+    Culprit {
+        fault,
+        segment: Some((Header(header.emit()), u16::try_from(len).unwrap_or(0))),
+        read: Some(request.emit()),
+        request: None,
+    }
+}

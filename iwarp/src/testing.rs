@@ -1,0 +1,78 @@
+//! Memory for tests, here and in other crates (feature `testing`).
+
+use crate::{MemRange, Memory};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use heddle_base::Sum;
+
+/// Registered memory made of ordinary atomics; addresses are offsets into it.
+///
+/// A range outside of it is a bug of the code under test and panics.
+#[derive(Debug, Default)]
+pub struct TestMemory(Vec<AtomicU8>);
+
+impl TestMemory {
+    /// `len` bytes, each `fill`.
+    pub fn new(len: usize, fill: u8) -> TestMemory {
+        TestMemory((0..len).map(|_| AtomicU8::new(fill)).collect())
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes `bytes` at `at`, as the application would.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        for (cell, b) in self.0[at..at + bytes.len()].iter().zip(bytes) {
+            cell.store(*b, Relaxed);
+        }
+    }
+
+    /// The `len` bytes at `at`.
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        self.0[at..at + len].iter().map(|c| c.load(Relaxed)).collect()
+    }
+
+    /// All bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.read(0, self.len())
+    }
+
+    fn cells(&self, range: MemRange) -> &[AtomicU8] {
+        let at = usize::try_from(range.addr()).expect("address inside");
+        &self.0[at..at + range.len() as usize]
+    }
+}
+
+impl Memory for TestMemory {
+    fn place(&self, dst: MemRange, src: &[u8]) {
+        for (cell, b) in self.cells(dst).iter().zip(src) {
+            cell.store(*b, Relaxed);
+        }
+    }
+
+    fn gather(&self, src: MemRange, dst: &mut [u8]) {
+        for (cell, b) in self.cells(src).iter().zip(dst) {
+            *b = cell.load(Relaxed);
+        }
+    }
+
+    fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum) {
+        let (mut crc, mut sum) = (crc, Sum::ZERO);
+        let mut piece = [0; 256];
+        for cells in self.cells(src).chunks(256) {
+            for (b, cell) in piece.iter_mut().zip(cells) {
+                *b = cell.load(Relaxed);
+            }
+            let bytes = &piece[..cells.len()];
+            crc = self.crc(crc, bytes);
+            sum = sum.add(Sum::of(bytes));
+        }
+        (crc, sum)
+    }
+}

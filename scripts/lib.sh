@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# lib.sh - what the scripts of this folder share. Source it, do not run it:
+#
+#   set -euo pipefail
+#   . "$(dirname "$(realpath "$0")")/lib.sh"
+#
+# It sets ROOT (the top of the repository), reports every command that fails, and on exit, however it
+# comes about, undoes what was registered with `defer`, last first.
+
+# shellcheck disable=SC2034 # for the scripts that source this
+ROOT=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+export LC_ALL=C
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+die() { say "error: $*"; exit 1; }
+
+set -o errtrace
+trap 'say "line $LINENO: failed: $BASH_COMMAND"' ERR
+
+# usage - prints the comment at the head of the calling script and ends with status 2.
+usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+
+# ---- cleanup ---------------------------------------------------------------------------------------------
+_DEFERRED=()
+
+# defer COMMAND ARG... - run this when the script ends. Failures there are ignored.
+defer() { local c; printf -v c '%q ' "$@"; _DEFERRED+=("$c"); }
+
+_run_deferred() {
+    local status=$? i
+    trap - ERR
+    set +e
+    for ((i = ${#_DEFERRED[@]} - 1; i >= 0; i--)); do eval "${_DEFERRED[i]}" 2>/dev/null; done
+    exit "$status"
+}
+trap _run_deferred EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# stop PID [SIGNAL [SECONDS]] - end a child of ours and reap it: SIGNAL first (TERM), KILL after SECONDS (5).
+# Returns the child's exit status.
+stop() {
+    local pid=$1 signal=${2:-TERM} tenths=$((${3:-5} * 10))
+    kill -"$signal" "$pid" 2>/dev/null || true
+    while kill -0 "$pid" 2>/dev/null && ((tenths-- > 0)); do sleep 0.1; done
+    kill -KILL "$pid" 2>/dev/null || true
+    wait "$pid"
+}
+
+# new_netns NAME - a network namespace that goes away with the script.
+new_netns() {
+    ip netns add "$1"
+    defer ip netns del "$1"
+    ip -n "$1" link set lo up
+}
+
+# ---- waiting ---------------------------------------------------------------------------------------------
+
+# wait_line FILE REGEX SECONDS [PID] - until FILE has a line that matches; fails after SECONDS, or once
+# process PID is gone and the line is still not there.
+wait_line() {
+    local file=$1 regex=$2 seconds=$3 pid=${4:-} end=$((SECONDS + $3)) alive=1
+    until grep -aqE -- "$regex" "$file" 2>/dev/null; do
+        ((alive)) || { say "process $pid ended before it wrote /$regex/ to $file"; return 1; }
+        ((SECONDS < end)) || { say "no /$regex/ in $file after $seconds s"; return 1; }
+        if [[ $pid ]] && ! kill -0 "$pid" 2>/dev/null; then alive=0; else sleep 0.1; fi
+    done
+}
+
+# ---- packages --------------------------------------------------------------------------------------------
+
+need_root() { ((EUID == 0)) || die "this needs root: run it with sudo"; }
+
+# need_packages PACKAGE... - Debian packages that must be there. As root it installs what is missing,
+# otherwise it names the one command that would.
+need_packages() {
+    local p missing=() log
+    for p in "$@"; do
+        [[ $(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null) == installed ]] || missing+=("$p")
+    done
+    ((${#missing[@]})) || return 0
+    local get=(apt-get install -y --no-install-recommends "${missing[@]}")
+    ((EUID == 0)) || die "packages are missing; run: sudo ${get[*]}"
+    say "installing ${missing[*]}"
+    log=$(mktemp)
+    defer rm -f "$log"
+    export DEBIAN_FRONTEND=noninteractive
+    "${get[@]}" >"$log" 2>&1 || { apt-get update && "${get[@]}"; } >"$log" 2>&1 ||
+        { tail -n 20 "$log" >&2; die "could not install: ${missing[*]}"; }
+}

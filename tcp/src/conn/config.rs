@@ -1,0 +1,58 @@
+//! What a connection is set up with.
+
+use core::time::Duration;
+
+/// Settings of a connection; they do not change while it lives, except where a method says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnConfig {
+    /// Our receive MSS, sent in the MSS option: the MTU less the fixed IP and TCP headers. It also
+    /// bounds what we send (RFC 9293 section 3.7.1).
+    pub mss: u16,
+    /// The send MSS to assume when the peer's SYN has no MSS option: 536 over IPv4, 1220 over IPv6.
+    pub default_peer_mss: u16,
+    /// Bytes of receive window to offer. See
+    /// [`Connection::set_recv_window`](crate::Connection::set_recv_window).
+    pub recv_window: u32,
+    /// Offer (and accept) the timestamps option.
+    pub timestamps: bool,
+    /// Offer (and accept) window scaling. Without it the window is at most 65,535 bytes.
+    pub window_scaling: bool,
+    /// The longest an ACK is held back; values above 500 ms are cut to it. Zero: never hold back.
+    pub delayed_ack: Duration,
+    /// Lower bound of the retransmission timeout.
+    pub rto_min: Duration,
+    /// Upper bound of the retransmission timeout and of the interval between window probes.
+    pub rto_max: Duration,
+    /// Retransmission timeout until a round trip has been measured.
+    pub rto_initial: Duration,
+    /// How many times a SYN or SYN-ACK is sent again before the connection is given up.
+    pub syn_retries: u32,
+    /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
+    /// is given up: R2 of RFC 9293 section 3.8.3.
+    pub user_timeout: Duration,
+    /// Time spent in TIME-WAIT: twice the maximum segment lifetime.
+    pub time_wait: Duration,
+    /// Challenge ACKs sent per second at most (RFC 5961 section 7).
+    pub challenge_acks: u32,
+}
+
+impl Default for ConnConfig {
+    fn default() -> ConnConfig {
+        ConnConfig {
+            mss: 1460,
+            default_peer_mss: 536,
+            recv_window: 1 << 20,
+            timestamps: true,
+            window_scaling: true,
+            delayed_ack: Duration::from_millis(10),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(60),
+            rto_initial: Duration::from_secs(1),
+            // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.
+            syn_retries: 7,
+            user_timeout: Duration::from_secs(120),
+            time_wait: Duration::from_secs(60),
+            challenge_acks: 10,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a connection tells its owner.
+
+/// A change the owner must know of; taken with
+/// [`Connection::poll_event`](crate::Connection::poll_event).
+///
+/// At most one of [`Closed`](ConnEvent::Closed), [`Reset`](ConnEvent::Reset),
+/// [`TimedOut`](ConnEvent::TimedOut), [`Refused`](ConnEvent::Refused) and
+/// [`Aborted`](ConnEvent::Aborted) comes, and nothing comes after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConnEvent {
+    /// The handshake is done: data can flow both ways.
+    Connected,
+    /// Several retransmissions in a row went unanswered (R1 of RFC 9293 section 3.8.3); the
+    /// connection goes on. It may come more than once.
+    Unresponsive,
+    /// The peer's FIN has been reached: every byte before it was accepted, none will follow.
+    PeerClosed,
+    /// The orderly end: both FINs are sent and acknowledged. TIME-WAIT may still run.
+    Closed,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer did not answer for too long.
+    TimedOut,
+    /// The peer answered our SYN with a reset.
+    Refused,
+    /// The owner ended it: [`Connection::abort`](crate::Connection::abort), or a
+    /// [`close`](crate::Connection::close) before there was a connection.
+    Aborted,
+}
+
+impl ConnEvent {
+    /// In the order they are given out when several wait.
+    const ALL: [ConnEvent; 8] = [
+        ConnEvent::Connected,
+        ConnEvent::Unresponsive,
+        ConnEvent::PeerClosed,
+        ConnEvent::Closed,
+        ConnEvent::Reset,
+        ConnEvent::TimedOut,
+        ConnEvent::Refused,
+        ConnEvent::Aborted,
+    ];
+
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Events not yet taken: a set, since each kind waits at most once and their order is fixed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Events(u8);
+
+impl Events {
+    pub(super) fn push(&mut self, e: ConnEvent) {
+        self.0 |= e.bit();
+    }
+
+    pub(super) fn pop(&mut self) -> Option<ConnEvent> {
+        let e = ConnEvent::ALL.into_iter().find(|e| self.0 & e.bit() != 0)?;
+        self.0 &= !e.bit();
+        Some(e)
+    }
+}

@@ -1,0 +1,58 @@
+//! What a connection counts and measures.
+
+use core::time::Duration;
+
+heddle_base::counters! {
+    /// What happened on a connection.
+    pub struct ConnCounters {
+        /// Segments sent again, for whatever reason.
+        retransmits,
+        /// Losses found by duplicate ACKs.
+        fast_retransmits,
+        /// Expiries of the retransmission timer, SYNs included.
+        timeouts,
+        /// Probes of a closed or too small window.
+        probes,
+        /// Duplicate ACKs received.
+        dup_acks,
+        /// Segments received ahead of a gap.
+        ooo_segments,
+        /// Segments ahead of a gap not reported because there were too many gaps.
+        ooo_refused,
+        /// Segments received with nothing new in them.
+        duplicate_segments,
+        /// Segments dropped because their sequence number lay outside the window.
+        out_of_window,
+        /// Segments dropped because their timestamp was old.
+        paws_drops,
+        /// Segments dropped because they lacked the negotiated timestamp.
+        missing_timestamps,
+        /// Segments dropped because their acknowledgment number was impossible.
+        bad_acks,
+        /// Challenge ACKs sent.
+        challenge_acks,
+        /// Challenge ACKs not sent because of the rate limit.
+        challenge_acks_suppressed,
+        /// FINs ignored because they contradict what was received before.
+        bad_fins,
+    }
+}
+
+/// A snapshot of a connection's measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnStats {
+    /// Smoothed round-trip time; `None` before the first measurement.
+    pub srtt: Option<Duration>,
+    /// Round-trip time variation.
+    pub rttvar: Duration,
+    /// Retransmission timeout, backoff included.
+    pub rto: Duration,
+    /// Congestion window in bytes.
+    pub cwnd: u32,
+    /// Slow start threshold in bytes.
+    pub ssthresh: u32,
+    /// The peer's window in bytes, scaled.
+    pub snd_wnd: u32,
+    /// What happened so far.
+    pub counters: ConnCounters,
+}

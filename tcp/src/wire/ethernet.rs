@@ -1,0 +1,128 @@
+//! Ethernet II headers (no VLAN tag: the port strips it, or the frame is not for us).
+
+use core::fmt;
+
+use super::{Malformed, be16};
+
+mod field {
+    use core::ops::Range;
+    pub(super) const DST: Range<usize> = 0..6;
+    pub(super) const SRC: Range<usize> = 6..12;
+    pub(super) const TYPE: Range<usize> = 12..14;
+}
+
+/// Octets of an Ethernet header.
+pub const HEADER_LEN: usize = 14;
+
+/// A 48-bit hardware address.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// All stations of the link.
+    pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
+
+    /// Whether this names a group (multicast or broadcast).
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Whether a single station can have this address.
+    pub fn is_station(self) -> bool {
+        !self.is_group() && self.0 != [0; 6]
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The type field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: EtherType = EtherType(0x0800);
+    /// ARP.
+    pub const ARP: EtherType = EtherType(0x0806);
+}
+
+/// An Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EthernetHeader {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+    /// What follows.
+    pub ethertype: EtherType,
+}
+
+impl EthernetHeader {
+    /// Reads the header `bytes` start with.
+    ///
+    /// # Errors
+    /// [`Malformed::Truncated`] when there are fewer than [`HEADER_LEN`] bytes.
+    pub fn parse(bytes: &[u8]) -> Result<EthernetHeader, Malformed> {
+        let h: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
+        Ok(EthernetHeader {
+            dst: MacAddr([h[0], h[1], h[2], h[3], h[4], h[5]]),
+            src: MacAddr([h[6], h[7], h[8], h[9], h[10], h[11]]),
+            ethertype: EtherType(be16(h, field::TYPE.start)),
+        })
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+        out[field::DST].copy_from_slice(&self.dst.0);
+        out[field::SRC].copy_from_slice(&self.src.0);
+        out[field::TYPE].copy_from_slice(&self.ethertype.0.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::wire::EthernetFrame;
+
+    proptest! {
+        #[test]
+        fn test_roundtrip_and_smoltcp_agrees(dst: [u8; 6], src: [u8; 6], ty: u16) {
+            let h = EthernetHeader {
+                dst: MacAddr(dst), src: MacAddr(src), ethertype: EtherType(ty),
+            };
+            let mut b = [0; HEADER_LEN];
+            h.emit(&mut b);
+            prop_assert_eq!(EthernetHeader::parse(&b), Ok(h));
+            let f = EthernetFrame::new_checked(&b[..]).unwrap();
+            prop_assert_eq!(f.dst_addr().0, dst);
+            prop_assert_eq!(f.src_addr().0, src);
+            prop_assert_eq!(u16::from(f.ethertype()), ty);
+        }
+    }
+
+    #[test]
+    fn test_thirteen_octets_are_too_few() {
+        assert_eq!(EthernetHeader::parse(&[0; 13]), Err(Malformed::Truncated));
+        assert!(EthernetHeader::parse(&[0; 14]).is_ok());
+    }
+
+    #[test]
+    fn test_station_addresses() {
+        assert!(MacAddr([2, 0, 0, 0, 0, 1]).is_station());
+        assert!(!MacAddr::BROADCAST.is_station());
+        assert!(!MacAddr([0; 6]).is_station());
+        assert_eq!(MacAddr([2, 0, 0, 0, 0, 0xab]).to_string(), "02:00:00:00:00:ab");
+    }
+}

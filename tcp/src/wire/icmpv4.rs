@@ -1,0 +1,194 @@
+//! The ICMP messages we understand (RFC 792), by smoltcp's packet types.
+
+use core::net::Ipv4Addr;
+
+use smoltcp::wire::{Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet};
+
+use super::{be16, be32, ipv4};
+use crate::SeqNumber;
+
+/// A received ICMP message, checksum verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// An echo request: identifier, sequence number and data as they came.
+    EchoRequest {
+        /// Identifier.
+        ident: u16,
+        /// Sequence number.
+        seq: u16,
+        /// Data.
+        data: &'a [u8],
+    },
+    /// A datagram of ours did not reach its destination.
+    Unreachable {
+        /// Why, as on the wire (RFC 792, RFC 1122 section 3.2.2.1).
+        code: u8,
+        /// Next-hop MTU, when the code is "fragmentation needed" (RFC 1191).
+        mtu: u16,
+        /// What is quoted of the datagram, when it was TCP.
+        quoted: Option<Quoted>,
+    },
+    /// A datagram of ours outlived its TTL.
+    TimeExceeded {
+        /// What is quoted of the datagram, when it was TCP.
+        quoted: Option<Quoted>,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// Code of a [`Message::Unreachable`] for a datagram too large to pass on undivided.
+pub const CODE_FRAG_NEEDED: u8 = 4;
+
+/// The TCP segment an ICMP error quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// Where it came from: one of our addresses, when it is true.
+    pub src: Ipv4Addr,
+    /// Where it was bound for.
+    pub dst: Ipv4Addr,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number.
+    pub seq: SeqNumber,
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message; `None` when it is too short or its checksum is wrong.
+    pub fn parse(bytes: &'a [u8]) -> Option<Message<'a>> {
+        // smoltcp checks the length its message types need, which is never below the eight octets
+        // read here for those types.
+        let packet = Icmpv4Packet::new_checked(bytes).ok()?;
+        if !packet.verify_checksum() || bytes.len() < 8 {
+            return None;
+        }
+        Some(match packet.msg_type() {
+            Icmpv4Message::EchoRequest => Message::EchoRequest {
+                ident: packet.echo_ident(),
+                seq: packet.echo_seq_no(),
+                data: &bytes[8..],
+            },
+            Icmpv4Message::DstUnreachable => Message::Unreachable {
+                code: packet.msg_code(),
+                mtu: match Icmpv4DstUnreachable::from(packet.msg_code()) {
+                    Icmpv4DstUnreachable::FragRequired => be16(bytes, 6),
+                    _ => 0,
+                },
+                quoted: Quoted::parse(&bytes[8..]),
+            },
+            Icmpv4Message::TimeExceeded => {
+                Message::TimeExceeded { quoted: Quoted::parse(&bytes[8..]) }
+            }
+            _ => Message::Other,
+        })
+    }
+}
+
+impl Quoted {
+    /// Reads the quoted datagram, of which at least eight octets beyond the IP header are there.
+    fn parse(bytes: &[u8]) -> Option<Quoted> {
+        let h = bytes.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+        let header_len = usize::from(h[0] & 0xf) * 4;
+        if h[0] >> 4 != 4 || header_len < ipv4::HEADER_LEN || h[9] != ipv4::PROTO_TCP {
+            return None;
+        }
+        let tcp = bytes.get(header_len..)?.first_chunk::<8>()?;
+        Some(Quoted {
+            src: Ipv4Addr::from_bits(be32(h, 12)),
+            dst: Ipv4Addr::from_bits(be32(h, 16)),
+            src_port: be16(tcp, 0),
+            dst_port: be16(tcp, 2),
+            seq: SeqNumber(be32(tcp, 4)),
+        })
+    }
+}
+
+/// The echo reply to a request.
+pub fn echo_reply(ident: u16, seq: u16, data: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; 8 + data.len()];
+    let mut packet = Icmpv4Packet::new_unchecked(&mut out[..]);
+    packet.set_msg_type(Icmpv4Message::EchoReply);
+    packet.set_echo_ident(ident);
+    packet.set_echo_seq_no(seq);
+    packet.data_mut().copy_from_slice(data);
+    packet.fill_checksum();
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_base::Sum;
+    use proptest::prelude::*;
+
+    fn sealed(mut b: Vec<u8>) -> Vec<u8> {
+        b[2..4].fill(0);
+        let sum = Sum::of(&b).complement();
+        b[2..4].copy_from_slice(&sum.to_be_bytes());
+        b
+    }
+
+    /// Destination unreachable that quotes a TCP segment 10.0.0.1:4096 -> 10.0.0.2:80.
+    fn unreachable(code: u8, mtu: u16) -> Vec<u8> {
+        let mut b = vec![3, code, 0, 0, 0, 0, 0, 0];
+        b[6..8].copy_from_slice(&mtu.to_be_bytes());
+        b.extend(
+            b"\x45\x00\x00\x28\x00\x00\x40\x00\x40\x06\x00\x00\x0a\x00\x00\x01\x0a\x00\x00\x02",
+        );
+        b.extend(b"\x10\x00\x00\x50\x00\x00\x00\x07");
+        sealed(b)
+    }
+
+    #[test]
+    fn test_echo_request_and_reply() {
+        let request = sealed(b"\x08\x00\x00\x00\x12\x34\x00\x02ping!".to_vec());
+        let want = Message::EchoRequest { ident: 0x1234, seq: 2, data: b"ping!" };
+        assert_eq!(Message::parse(&request), Some(want));
+        let reply = echo_reply(0x1234, 2, b"ping!");
+        assert!(Sum::of(&reply).is_valid());
+        assert_eq!((reply[0], &reply[4..]), (0, &request[4..]));
+    }
+
+    #[test]
+    fn test_wrong_checksum_or_short_is_nothing() {
+        let mut b = sealed(b"\x08\x00\x00\x00\x12\x34\x00\x02x".to_vec());
+        for n in 0..8 {
+            assert_eq!(Message::parse(&b[..n]), None);
+        }
+        b[8] ^= 1;
+        assert_eq!(Message::parse(&b), None);
+    }
+
+    #[test]
+    fn test_unreachable_quotes_the_segment() {
+        let quoted = Some(Quoted {
+            src: Ipv4Addr::new(10, 0, 0, 1),
+            dst: Ipv4Addr::new(10, 0, 0, 2),
+            src_port: 4096,
+            dst_port: 80,
+            seq: SeqNumber(7),
+        });
+        let b = unreachable(1, 0);
+        assert_eq!(Message::parse(&b), Some(Message::Unreachable { code: 1, mtu: 0, quoted }));
+        let b = unreachable(CODE_FRAG_NEEDED, 1400);
+        assert_eq!(Message::parse(&b), Some(Message::Unreachable { code: 4, mtu: 1400, quoted }));
+    }
+
+    proptest! {
+        #[test]
+        fn test_any_bytes_do_not_panic(b in proptest::collection::vec(any::<u8>(), 0..64), seal: bool) {
+            let b = if seal && b.len() >= 4 { sealed(b) } else { b };
+            let _ = Message::parse(&b);
+        }
+
+        #[test]
+        fn test_truncated_quotes_do_not_panic(n in 8usize..36, at in 8usize..36, v: u8) {
+            let mut b = unreachable(3, 0);
+            b[at] = v;
+            b.truncate(n);
+            let _ = Message::parse(&sealed(b));
+        }
+    }
+}

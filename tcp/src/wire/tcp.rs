@@ -1,0 +1,167 @@
+//! TCP headers and options (RFC 9293 section 3.1, RFC 7323).
+
+use arrayvec::ArrayVec;
+
+use super::ipv4::missing;
+use super::{Malformed, be16, be32};
+use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
+
+mod field {
+    use core::ops::Range;
+    pub(super) const SRC_PORT: Range<usize> = 0..2;
+    pub(super) const DST_PORT: Range<usize> = 2..4;
+    pub(super) const SEQ: Range<usize> = 4..8;
+    pub(super) const ACK: Range<usize> = 8..12;
+    pub(super) const DATA_OFFSET: usize = 12;
+    pub(super) const FLAGS: usize = 13;
+    pub(super) const WINDOW: Range<usize> = 14..16;
+    pub(super) const CHECKSUM: Range<usize> = 16..18;
+}
+
+/// Octets of a header without options.
+pub const HEADER_LEN: usize = 20;
+/// Octets options can take at most.
+pub const MAX_OPTIONS_LEN: usize = 40;
+
+mod kind {
+    pub(super) const END: u8 = 0;
+    pub(super) const NOP: u8 = 1;
+    pub(super) const MSS: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const TIMESTAMPS: u8 = 8;
+}
+
+/// NOP, NOP, kind and length of a timestamps option: how nearly every segment's options start
+/// (RFC 7323 appendix A).
+const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
+
+/// A checked TCP header; the checksum is the caller's to verify, who has the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpHeader {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Octets of the header, options included.
+    pub header_len: usize,
+    /// Everything else.
+    pub segment: Segment,
+}
+
+impl TcpHeader {
+    /// Reads the header `head` starts with. `tcp_len` is the length of the whole segment, of which
+    /// `head` is the first piece.
+    ///
+    /// Unknown options, and known ones with a length that is not theirs, are stepped over; MSS,
+    /// window scale and SACK-permitted count on a SYN only.
+    ///
+    /// # Errors
+    /// When the data offset or an option length is impossible, or the segment is too short.
+    pub fn parse(head: &[u8], tcp_len: usize) -> Result<TcpHeader, Malformed> {
+        let Some(h) = head.first_chunk::<HEADER_LEN>() else {
+            return Err(missing(HEADER_LEN, tcp_len));
+        };
+        let header_len = usize::from(h[field::DATA_OFFSET] >> 4) * 4;
+        if header_len < HEADER_LEN || header_len > tcp_len {
+            return Err(Malformed::Header);
+        }
+        let options = head.get(HEADER_LEN..header_len).ok_or(Malformed::Split)?;
+        let mut segment = Segment {
+            seq: SeqNumber(be32(h, field::SEQ.start)),
+            ack: SeqNumber(be32(h, field::ACK.start)),
+            flags: Flags(h[field::FLAGS]),
+            window: be16(h, field::WINDOW.start),
+            len: u32::try_from(tcp_len - header_len).map_err(|_| Malformed::Header)?,
+            ..Segment::default()
+        };
+        match options {
+            [] => {}
+            [1, 1, 8, 10, rest @ ..] if rest.len() == 8 && !segment.flags.has(Flags::SYN) => {
+                segment.timestamps = Some(Timestamps { val: be32(rest, 0), ecr: be32(rest, 4) });
+            }
+            _ => parse_options(options, &mut segment)?,
+        }
+        Ok(TcpHeader {
+            src_port: be16(h, field::SRC_PORT.start),
+            dst_port: be16(h, field::DST_PORT.start),
+            header_len,
+            segment,
+        })
+    }
+}
+
+fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malformed> {
+    let syn = segment.flags.has(Flags::SYN);
+    loop {
+        let len = match options {
+            [] | [kind::END, ..] => return Ok(()),
+            [kind::NOP, ..] => 1,
+            [_, len, ..] if *len >= 2 => usize::from(*len),
+            _ => return Err(Malformed::Options),
+        };
+        let (option, rest) = options.split_at_checked(len).ok_or(Malformed::Options)?;
+        match *option {
+            [kind::MSS, _, a, b] if syn => segment.mss = Some(u16::from_be_bytes([a, b])),
+            [kind::WINDOW_SCALE, _, shift] if syn => segment.window_scale = Some(shift),
+            [kind::SACK_PERMITTED, _] if syn => segment.sack_permitted = true,
+            [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
+                segment.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
+            }
+            _ => {}
+        }
+        options = rest;
+    }
+}
+
+/// Writes the options of `seg`, a multiple of four octets.
+pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
+    let mut put = |bytes: &[u8]| {
+        // A header buffer has room for the longest header; a shorter one would lose options whole.
+        let fits = out.try_extend_from_slice(bytes);
+        debug_assert!(fits.is_ok());
+    };
+    if let Some(mss) = seg.mss {
+        let [a, b] = mss.to_be_bytes();
+        put(&[kind::MSS, 4, a, b]);
+    }
+    if let Some(shift) = seg.window_scale {
+        put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+    }
+    if let Some(ts) = seg.timestamps {
+        let mut o = [0; 12];
+        o[..4].copy_from_slice(&ALIGNED_TIMESTAMPS.to_be_bytes());
+        o[4..8].copy_from_slice(&ts.val.to_be_bytes());
+        o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
+        put(&o);
+    }
+}
+
+/// Octets [`emit_options`] writes for `seg`.
+pub fn options_len(seg: &TxSegment) -> usize {
+    4 * usize::from(seg.mss.is_some())
+        + 4 * usize::from(seg.window_scale.is_some())
+        + 12 * usize::from(seg.timestamps.is_some())
+}
+
+/// Fills the variable fields of the fixed header in `out`; ports stay, the checksum becomes 0.
+pub(crate) fn emit_fixed(seg: &TxSegment, header_len: usize, out: &mut [u8; HEADER_LEN]) {
+    out[field::SEQ].copy_from_slice(&seg.seq.0.to_be_bytes());
+    out[field::ACK].copy_from_slice(&seg.ack.0.to_be_bytes());
+    out[field::DATA_OFFSET] = u8::try_from(header_len / 4).unwrap_or(15) << 4;
+    out[field::FLAGS] = seg.flags.0;
+    out[field::WINDOW].copy_from_slice(&seg.window.to_be_bytes());
+    out[field::CHECKSUM].fill(0);
+}
+
+/// Writes the ports.
+pub(crate) fn emit_ports(src: u16, dst: u16, out: &mut [u8; HEADER_LEN]) {
+    out[field::SRC_PORT].copy_from_slice(&src.to_be_bytes());
+    out[field::DST_PORT].copy_from_slice(&dst.to_be_bytes());
+}
+
+/// Where the checksum field lies.
+pub(crate) const CHECKSUM_AT: usize = field::CHECKSUM.start;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+use core::net::Ipv4Addr;
+
+use heddle_base::{StreamPos, Sum};
+use proptest::prelude::*;
+use smoltcp::wire::TcpTimestampRepr;
+use smoltcp::wire::{IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber};
+
+use super::*;
+use crate::wire::ipv4::pseudo_header;
+
+const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Header and `payload` as one segment from A to B with its checksum.
+fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
+    let mut out = ArrayVec::<u8, 128>::new();
+    out.try_extend_from_slice(&[0; HEADER_LEN]).unwrap();
+    emit_options(seg, &mut out);
+    let len = out.len();
+    let fixed = out.first_chunk_mut().unwrap();
+    emit_ports(src, dst, fixed);
+    emit_fixed(seg, len, fixed);
+    let mut out = out.to_vec();
+    out.extend(payload);
+    let sum = pseudo_header(A, B, u16::try_from(out.len()).unwrap()).add(Sum::of(&out));
+    out[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.complement().to_be_bytes());
+    out
+}
+
+fn any_tx() -> impl Strategy<Value = TxSegment> {
+    let options = (
+        any::<Option<u16>>(),
+        any::<Option<u8>>(),
+        any::<Option<(u32, u32)>>(),
+        any::<(u32, u32, u16, u8)>(),
+    );
+    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags))| TxSegment {
+        seq: SeqNumber(seq),
+        ack: SeqNumber(ack),
+        flags: Flags(flags),
+        window,
+        mss: mss.filter(|_| flags & 2 != 0),
+        window_scale: window_scale.filter(|_| flags & 2 != 0),
+        timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+        pos: StreamPos::START,
+        len: 0,
+        retransmit: false,
+    })
+}
+
+proptest! {
+    #[test]
+    fn test_roundtrip_and_smoltcp_reads_it(
+        seg in any_tx(), src: u16, dst: u16,
+        payload in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let b = build(src, dst, &seg, &payload);
+        let h = TcpHeader::parse(&b, b.len()).unwrap();
+        prop_assert_eq!((h.src_port, h.dst_port), (src, dst));
+        prop_assert_eq!(h.header_len, HEADER_LEN + options_len(&seg));
+        prop_assert_eq!(h.segment, Segment {
+            seq: seg.seq, ack: seg.ack, flags: seg.flags, window: seg.window,
+            len: u32::try_from(payload.len()).unwrap(),
+            mss: seg.mss, window_scale: seg.window_scale, sack_permitted: false,
+            timestamps: seg.timestamps,
+        });
+        let p = TcpPacket::new_unchecked(&b[..]);
+        prop_assert!(p.verify_checksum(&IpAddress::Ipv4(A), &IpAddress::Ipv4(B)));
+        prop_assert!(p.check_len().is_ok());
+        prop_assert_eq!((p.src_port(), p.dst_port()), (src, dst));
+        prop_assert_eq!(p.seq_number(), TcpSeqNumber(seg.seq.0.cast_signed()));
+        prop_assert_eq!(p.window_len(), seg.window);
+        prop_assert_eq!(p.payload(), &payload[..]);
+        let mut options = p.options();
+        let mut seen = (None, None, None);
+        while !options.is_empty() {
+            let (rest, o) = TcpOption::parse(options).unwrap();
+            match o {
+                TcpOption::MaxSegmentSize(v) => seen.0 = Some(v),
+                TcpOption::WindowScale(v) => seen.1 = Some(v),
+                TcpOption::TimeStamp { tsval, tsecr } => {
+                    seen.2 = Some(Timestamps { val: tsval, ecr: tsecr });
+                }
+                _ => {}
+            }
+            options = rest;
+        }
+        prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps));
+    }
+
+    #[test]
+    fn test_reads_what_smoltcp_writes(
+        seq: i32, ack: Option<i32>, window: u16, mss: Option<u16>, ws in proptest::option::of(0u8..15),
+        sack: bool, ts: Option<(u32, u32)>, syn: bool, n in 0usize..64,
+    ) {
+        let payload = vec![7; n];
+        let repr = TcpRepr {
+            src_port: 1, dst_port: 2,
+            control: if syn { TcpControl::Syn } else { TcpControl::Psh },
+            seq_number: TcpSeqNumber(seq), ack_number: ack.map(TcpSeqNumber),
+            window_len: window, window_scale: ws.filter(|_| syn), max_seg_size: mss.filter(|_| syn),
+            sack_permitted: sack && syn, sack_ranges: [None; 3],
+            timestamp: ts.map(|(v, e)| TcpTimestampRepr::new(v, e)),
+            payload: &payload,
+        };
+        let mut b = vec![0; repr.buffer_len()];
+        repr.emit(&mut TcpPacket::new_unchecked(&mut b[..]), &A.into(), &B.into(), &Default::default());
+        let sum = pseudo_header(A, B, u16::try_from(b.len()).unwrap()).add(Sum::of(&b));
+        prop_assert!(sum.is_valid());
+        let h = TcpHeader::parse(&b, b.len()).unwrap();
+        prop_assert_eq!(h.segment.seq.0.cast_signed(), seq);
+        prop_assert_eq!(h.segment.mss, repr.max_seg_size);
+        prop_assert_eq!(h.segment.window_scale, repr.window_scale);
+        prop_assert_eq!(h.segment.sack_permitted, repr.sack_permitted);
+        prop_assert_eq!(h.segment.timestamps, ts.map(|(val, ecr)| Timestamps { val, ecr }));
+        prop_assert_eq!(h.segment.len as usize, n);
+        prop_assert_eq!(h.segment.flags.has(Flags::ACK), ack.is_some());
+    }
+
+    #[test]
+    fn test_any_bytes_do_not_panic(b in proptest::collection::vec(any::<u8>(), 0..80), more in 0usize..80) {
+        if let Ok(h) = TcpHeader::parse(&b, b.len() + more) {
+            prop_assert!(h.header_len <= b.len());
+            prop_assert_eq!(h.header_len + h.segment.len as usize, b.len() + more);
+        }
+    }
+}
+
+/// A header with these options (padded to words) and flags.
+fn with_options(flags: Flags, options: &[u8]) -> Vec<u8> {
+    let mut b = vec![0; HEADER_LEN];
+    b.extend(options);
+    b.resize(HEADER_LEN + options.len().next_multiple_of(4), 0);
+    b[12] = u8::try_from(b.len() / 4).unwrap() << 4;
+    b[13] = flags.0;
+    b
+}
+
+fn parse(flags: Flags, options: &[u8]) -> Result<Segment, Malformed> {
+    let b = with_options(flags, options);
+    TcpHeader::parse(&b, b.len()).map(|h| h.segment)
+}
+
+#[test]
+fn test_golden_octets_of_a_syn() {
+    let seg = TxSegment {
+        seq: SeqNumber(0x0102_0304),
+        flags: Flags::SYN,
+        window: 0xfff0,
+        mss: Some(1460),
+        window_scale: Some(7),
+        timestamps: Some(Timestamps { val: 0x0a0b_0c0d, ecr: 0 }),
+        ..TxSegment::default()
+    };
+    assert_eq!(
+        build(0x1234, 4791, &seg, b"")[..],
+        *b"\x12\x34\x12\xb7\x01\x02\x03\x04\x00\x00\x00\x00\xa0\x02\xff\xf0\xf8\x04\x00\x00\
+           \x02\x04\x05\xb4\x01\x03\x03\x07\x01\x01\x08\x0a\x0a\x0b\x0c\x0d\x00\x00\x00\x00"
+    );
+}
+
+#[test]
+fn test_unknown_options_are_stepped_over() {
+    let s = parse(Flags::SYN, &[254, 4, 1, 2, 30, 2, 2, 4, 5, 0xb4]).unwrap();
+    assert_eq!(s.mss, Some(1460));
+}
+
+#[test]
+fn test_options_off_word_boundaries_and_on_any_segment() {
+    let ts = [1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    for flags in [Flags::ACK, Flags::SYN, Flags::RST, Flags::FIN.with(Flags::ACK)] {
+        assert_eq!(parse(flags, &ts).unwrap().timestamps, Some(Timestamps { val: 1, ecr: 2 }));
+    }
+}
+
+#[test]
+fn test_end_of_list_stops() {
+    assert_eq!(parse(Flags::SYN, &[0, 2, 4, 5, 0xb4]).unwrap().mss, None);
+    assert!(parse(Flags::SYN, &[0, 9, 0, 0]).is_ok());
+}
+
+#[test]
+fn test_impossible_option_lengths_are_malformed() {
+    for bad in [&[2, 0, 0, 0][..], &[2, 1, 0, 0], &[2, 5, 0, 0], &[1, 1, 1, 8], &[8, 255, 0, 0]] {
+        assert_eq!(parse(Flags::SYN, bad), Err(Malformed::Options), "{bad:?}");
+    }
+}
+
+#[test]
+fn test_known_options_with_a_wrong_length_are_ignored() {
+    let s = parse(Flags::SYN, &[2, 3, 5, 3, 4, 1, 1, 4, 3, 0, 8, 4, 0, 0]).unwrap();
+    assert_eq!(s, Segment { flags: Flags::SYN, ..Segment::default() });
+}
+
+#[test]
+fn test_syn_options_count_on_a_syn_only() {
+    let s = parse(Flags::ACK, &[2, 4, 5, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1]).unwrap();
+    assert_eq!((s.mss, s.window_scale, s.sack_permitted), (None, None, false));
+}
+
+#[test]
+fn test_data_offset_at_its_bounds() {
+    let mut b = [0; 24];
+    for (words, want) in
+        [(4, Err(Malformed::Header)), (5, Ok(4)), (6, Ok(0)), (7, Err(Malformed::Header))]
+    {
+        b[12] = words << 4;
+        assert_eq!(TcpHeader::parse(&b, 24).map(|h| h.segment.len), want);
+    }
+    b[12] = 6 << 4;
+    assert_eq!(TcpHeader::parse(&b[..20], 24), Err(Malformed::Split));
+    assert_eq!(TcpHeader::parse(&b[..19], 19), Err(Malformed::Truncated));
+}
