@@ -1,0 +1,174 @@
+//! Heddle beside its controls, in one run.
+//!
+//! ```text
+//! compare [--rounds N] [--seconds S] [--require-bw RATIO] [--require-lat RATIO]
+//! ```
+//!
+//! Two comparisons, each in alternating rounds, so that what the machine does besides touches both
+//! sides alike:
+//!
+//! * bandwidth: RDMA Writes of 64 KiB with CRC-32C, one thread for both ends, against the TCP of
+//!   smoltcp without a CRC, one thread for both ends; both with packets of 1,500 octets and TCP
+//!   checksums computed and verified. The control is set to what is fastest for it, tried first.
+//! * latency: a ping-pong of RDMA Writes of 8 octets between two threads on two processors, against
+//!   the kernel's TCP over loopback between two threads on the same processors: the better of a
+//!   blocking and a spinning one. Medians of full round trips.
+//!
+//! Ratios are above 1 when Heddle is better. Exit status: 0; 1 when something failed or a required
+//! ratio was missed; 2 for wrong usage.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use heddle_dataplane::{Eal, EalConfig};
+use heddle_perf::control::kernel::{PingPong, Wait};
+use heddle_perf::control::smoltcp::{Bulk, Receive};
+use heddle_perf::embedded::{Pair, Placement};
+use heddle_perf::pin;
+use heddle_perf::spec::{BenchSpec, Mode, Op, Size, Sizes, Until};
+use heddle_perf::stats::Rounds;
+use heddle_perf::workload::Run;
+
+/// Heddle beside its controls, in one run
+#[derive(Debug, Parser)]
+struct Args {
+    /// Rounds of each comparison
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Seconds of one measurement
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Least median ratio of bandwidths
+    #[arg(long, value_name = "RATIO")]
+    require_bw: Option<f64>,
+    /// Least median ratio of latencies
+    #[arg(long, value_name = "RATIO")]
+    require_lat: Option<f64>,
+    /// Leave out the comparison of bandwidths
+    #[arg(long, conflicts_with = "require_bw")]
+    no_bw: bool,
+    /// Leave out the comparison of latencies
+    #[arg(long, conflicts_with = "require_lat")]
+    no_lat: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if !(0.01..=3600.0).contains(&args.seconds) {
+        let _ = writeln!(io::stderr(), "compare: --seconds {} is not between 0.01 and 3600", args.seconds);
+        return ExitCode::from(2);
+    }
+    match compare(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "compare: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn say(text: &str) {
+    // A reader that has gone away is not an error.
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+fn compare(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let seconds = Duration::from_secs_f64(args.seconds);
+    let spec = BenchSpec { until: Until::Elapsed(seconds), ..BenchSpec::default() };
+    let mut pair = Pair::open(&eal, &spec)?;
+    let mut good = true;
+    if !args.no_bw {
+        good &= bandwidth(args, &spec, &mut pair, seconds)?;
+    }
+    if !args.no_lat {
+        good &= latency(args, &spec, &mut pair, seconds)?;
+    }
+    Ok(good)
+}
+
+fn bandwidth(args: &Args, spec: &BenchSpec, pair: &mut Pair, seconds: Duration) -> Result<bool, Box<dyn Error>> {
+    let control = fastest_smoltcp(seconds)?;
+    let run = Run::new(spec, Size(64 << 10));
+    let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
+    for round in 0..args.rounds {
+        // Each goes first in every other round.
+        for first in [true, false] {
+            if first == (round % 2 == 0) {
+                ours.push(pair.run(spec, run, Placement::Inline)?.gbit_per_s);
+            } else {
+                theirs.push(control.run()?.gbit_per_s());
+            }
+        }
+    }
+    say("bandwidth, one thread, MTU 1500, Gb/s: median [smallest..largest]");
+    say(&format!("  heddle, RDMA Write of 64 KiB, CRC-32C   {ours:.2}"));
+    let how = if control.receive == Receive::Copy { "copied out" } else { "read in place" };
+    say(&format!(
+        "  smoltcp TCP, no CRC                     {theirs:.2}  (buffers of {} KiB, link of {} frames, {how})",
+        control.buffer >> 10,
+        control.link,
+    ));
+    Ok(verdict("bandwidth", &ours.ratios_to(&theirs), args.require_bw))
+}
+
+/// Tries what smoltcp can be set to.
+fn fastest_smoltcp(seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
+    let trial = (seconds / 8).clamp(Duration::from_millis(20), Duration::from_millis(200));
+    let mut best: Option<(f64, Bulk)> = None;
+    for buffer in [64, 128, 256, 512, 1024, 4096] {
+        for link in [16, 64, 256] {
+            for receive in [Receive::Copy, Receive::InPlace] {
+                let bulk = Bulk { link, ..Bulk::new(buffer << 10, receive, trial) };
+                let speed = bulk.run()?.gbit_per_s();
+                if best.is_none_or(|(b, _)| speed > b) {
+                    best = Some((speed, bulk));
+                }
+            }
+        }
+    }
+    let (_, best) = best.ok_or("nothing was tried")?;
+    Ok(Bulk { duration: seconds, ..best })
+}
+
+fn latency(args: &Args, spec: &BenchSpec, pair: &mut Pair, seconds: Duration) -> Result<bool, Box<dyn Error>> {
+    let cores = pin::first::<2>()?;
+    let spec = BenchSpec { op: Op::Write, mode: Mode::Lat, sizes: Sizes::one(Size(8)), ..spec.clone() };
+    let run = Run::new(&spec, Size(8));
+    let kernel = |wait| PingPong { wait, size: 8, duration: seconds, cores }.run();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let (mut ours, mut blocking, mut spinning) = (Rounds::default(), Rounds::default(), Rounds::default());
+    for round in 0..args.rounds {
+        for first in [true, false] {
+            if first == (round % 2 == 0) {
+                ours.push(us(pair.run(&spec, run, Placement::Lcores(cores))?.latency_ns.p50));
+            } else {
+                blocking.push(us(kernel(Wait::Blocking)?.p50));
+                spinning.push(us(kernel(Wait::Spinning)?.p50));
+            }
+        }
+    }
+    say("round trip of 8 octets, two threads, us: median [smallest..largest] of the rounds' medians");
+    say(&format!("  heddle, RDMA Write, CRC-32C             {ours:.2}"));
+    say(&format!("  kernel TCP over loopback, blocking      {blocking:.2}"));
+    say(&format!("  kernel TCP over loopback, spinning      {spinning:.2}"));
+    let better = if spinning.median() < blocking.median() { &spinning } else { &blocking };
+    Ok(verdict("latency", &better.ratios_to(&ours), args.require_lat))
+}
+
+/// Says the ratio, and whether it is as required.
+fn verdict(what: &str, ratios: &Rounds, required: Option<f64>) -> bool {
+    let mut text = format!("{what} ratio {ratios:.2}");
+    let good = required.is_none_or(|r| ratios.median() >= r);
+    if let Some(r) = required {
+        // Writing to a string does not fail.
+        let _ = write!(text, ", {} {r:.2} required", if good { "at least" } else { "MISSED:" });
+    }
+    say(&text);
+    good
+}

@@ -1,0 +1,183 @@
+//! Kernel TCP over loopback, for latency.
+//!
+//! Two threads bound to two processors send a small message to and fro with `TCP_NODELAY` set.
+//! Two ways of waiting are measured: [`Wait::Blocking`], as most programs are written, where a
+//! sleeping thread has to be woken; and [`Wait::Spinning`] on a non-blocking socket, which burns a
+//! processor as Heddle's polling does.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::latency::{Latency, Recorder};
+use crate::pin::{self, PinError};
+
+/// How a thread waits for the next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// In `read`, asleep.
+    Blocking,
+    /// In a loop around a `read` that does not wait.
+    Spinning,
+}
+
+/// What is to be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct PingPong {
+    /// How both sides wait.
+    pub wait: Wait,
+    /// Bytes of a message, at least 1.
+    pub size: usize,
+    /// How long to measure, after a tenth of it to warm up.
+    pub duration: Duration,
+    /// Processors of client and server.
+    pub cores: [usize; 2],
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// A socket call failed.
+    #[error("kernel TCP over loopback: {0}")]
+    Io(#[from] io::Error),
+    /// A thread cannot be bound.
+    #[error("kernel TCP over loopback: {0}")]
+    Pin(#[from] PinError),
+    /// What came back is not what was sent.
+    #[error("kernel TCP over loopback: message {0} came back changed")]
+    Changed(u64),
+    /// A thread panicked.
+    #[error("kernel TCP over loopback: a thread panicked")]
+    Panicked,
+}
+
+impl PingPong {
+    /// Runs it; the latency is that of the full round trip.
+    pub fn run(&self) -> Result<Latency, KernelError> {
+        let PingPong { wait, size, cores: [client, server], .. } = *self;
+        let size = size.max(1);
+        // Connected before the threads start, so that neither can wait for one that is not there.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let theirs = TcpStream::connect(listener.local_addr()?)?;
+        let (ours, _) = listener.accept()?;
+        std::thread::scope(|s| {
+            let server = s.spawn(move || {
+                pin::pin_to(server)?;
+                serve(ours, wait, size)
+            });
+            // A thread of its own, so that the caller's stays where it may run.
+            let client = s.spawn(move || {
+                pin::pin_to(client)?;
+                self.ping(theirs, size)
+            });
+            // Either ends when the other has closed its socket.
+            let client = client.join().map_err(|_| KernelError::Panicked)?;
+            let server = server.join().map_err(|_| KernelError::Panicked)?;
+            server.and(client)
+        })
+    }
+
+    fn ping(&self, mut s: TcpStream, size: usize) -> Result<Latency, KernelError> {
+        prepare(&s, self.wait)?;
+        let mut recorder = Recorder::default();
+        let mut sent = vec![0; size];
+        let mut got = vec![0; size];
+        let start = Instant::now();
+        let (warm, end) = (start + self.duration / 10, start + self.duration * 11 / 10);
+        for n in 0u64.. {
+            for (b, v) in sent.iter_mut().zip(n.to_le_bytes()) {
+                *b = v;
+            }
+            let before = Instant::now();
+            write_all(&mut s, &sent)?;
+            read_exact(&mut s, &mut got)?;
+            let now = Instant::now();
+            if got != sent {
+                return Err(KernelError::Changed(n));
+            }
+            if before >= warm {
+                recorder.record(now - before);
+            }
+            if now >= end {
+                break;
+            }
+        }
+        Ok(recorder.latency())
+    }
+}
+
+fn serve(mut s: TcpStream, wait: Wait, size: usize) -> Result<(), KernelError> {
+    prepare(&s, wait)?;
+    let mut message = vec![0; size];
+    loop {
+        match read_exact(&mut s, &mut message) {
+            Ok(()) => write_all(&mut s, &message)?,
+            Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+                return Ok(());
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+fn prepare(s: &TcpStream, wait: Wait) -> io::Result<()> {
+    s.set_nodelay(true)?;
+    s.set_nonblocking(wait == Wait::Spinning)
+}
+
+fn read_exact(s: &mut TcpStream, out: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < out.len() {
+        match s.read(&mut out[done..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if is_not_yet(&e) => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn write_all(s: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match s.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if is_not_yet(&e) => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn is_not_yet(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_both_ways_of_waiting_measure_round_trips() {
+        let cores = pin::first::<2>().unwrap_or_else(|_| {
+            let [only] = pin::first().unwrap();
+            [only, only]
+        });
+        for wait in [Wait::Blocking, Wait::Spinning] {
+            let p = PingPong { wait, size: 8, duration: Duration::from_millis(50), cores };
+            let l = p.run().unwrap();
+            assert!(
+                l.count > 0 && l.min > 0 && l.min <= l.p50 && l.p50 <= l.max,
+                "{wait:?}: {l:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn test_a_processor_that_is_not_there_is_an_error() {
+        for cores in [[9999, 0], [0, 9999]] {
+            let p = PingPong { wait: Wait::Blocking, size: 8, duration: Duration::ZERO, cores };
+            assert!(p.run().unwrap_err().to_string().contains("9999"));
+        }
+    }
+}

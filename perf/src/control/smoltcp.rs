@@ -1,0 +1,387 @@
+//! smoltcp's TCP, for throughput.
+//!
+//! Two of its interfaces, one thread, and between them a link that is a queue of frames in memory:
+//! what `heddle bench --inline` does with its own stack. Frames are 1,514 bytes at most, checksums
+//! are computed and verified on both sides, and there is no other integrity check (Heddle adds a
+//! CRC-32C to that). Nagle's algorithm and delayed acknowledgements are set to what is fastest.
+//!
+//! Sending copies once, from the program's buffer into the socket's, which is what its interface
+//! asks for. Receiving copies out of the socket's buffer ([`Receive::Copy`]) as most programs do,
+//! or looks at the bytes in place ([`Receive::InPlace`]).
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant as WallClock};
+
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+
+/// How the receiving program gets at the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// Copied into its own buffer.
+    Copy,
+    /// Read where they are, in the socket's buffer.
+    InPlace,
+}
+
+/// What is to be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Bulk {
+    /// IP packet size.
+    pub mtu: usize,
+    /// Size of each of the four socket buffers.
+    pub buffer: usize,
+    /// Frames the link holds in one direction.
+    pub link: usize,
+    /// Delay of acknowledgements; `None` is at once.
+    pub ack_delay: Option<Duration>,
+    /// How bytes are received.
+    pub receive: Receive,
+    /// How long to measure, after a tenth of it to warm up.
+    pub duration: Duration,
+}
+
+impl Bulk {
+    /// MTU 1500 and the given buffers, for `duration`.
+    pub fn new(buffer: usize, receive: Receive, duration: Duration) -> Bulk {
+        Bulk { mtu: 1500, buffer, link: 256, ack_delay: None, receive, duration }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BulkResult {
+    /// Bytes the receiving program got.
+    pub bytes: u64,
+    /// In this time.
+    pub seconds: f64,
+}
+
+impl BulkResult {
+    /// 10^9 bits of payload per second.
+    pub fn gbit_per_s(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.seconds
+    }
+}
+
+/// Why there is no figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SmoltcpError {
+    /// The connection was not established.
+    #[error("smoltcp: no connection")]
+    NotConnected,
+    /// No byte arrived for a second.
+    #[error("smoltcp: the transfer stopped after {0} bytes")]
+    Stopped(u64),
+    /// A byte is not the one that was sent.
+    #[error("smoltcp: wrong byte at {0}")]
+    Changed(u64),
+}
+
+/// Bytes sent over and over. Not a multiple of the segment or buffer sizes, so that a misplaced
+/// segment shows; its first byte is not the last again.
+const PATTERN: usize = 65_521;
+
+/// Rounds between looks at the wall clock for the end of the run.
+const ROUNDS: u32 = 64;
+
+impl Bulk {
+    /// Runs it.
+    pub fn run(&self) -> Result<BulkResult, SmoltcpError> {
+        let mut pair = Pair::new(self);
+        pair.connect()?;
+        let mut flow = Flow::new(self.receive);
+        flow.run(&mut pair, self.duration / 10)?;
+        flow.run(&mut pair, self.duration)
+    }
+}
+
+/// Two hosts and the link between them.
+struct Pair {
+    hosts: [Host; 2],
+    link: Link,
+    start: WallClock,
+}
+
+struct Host {
+    iface: Interface,
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+}
+
+impl Pair {
+    fn new(bulk: &Bulk) -> Pair {
+        let mut link = Link::new(bulk.mtu + 14, bulk.link);
+        let hosts = [0, 1].map(|side| Host::new(bulk, &mut link.end(side), side));
+        Pair { hosts, link, start: WallClock::now() }
+    }
+
+    fn connect(&mut self) -> Result<(), SmoltcpError> {
+        let [client, server] = &mut self.hosts;
+        let listening = server.socket().listen(PORT);
+        let socket = client.sockets.get_mut::<tcp::Socket<'_>>(client.handle);
+        let connecting = socket.connect(client.iface.context(), (address(1), PORT), 49_152);
+        if listening.is_err() || connecting.is_err() {
+            return Err(SmoltcpError::NotConnected);
+        }
+        let until = WallClock::now() + Duration::from_secs(5);
+        while WallClock::now() < until {
+            self.poll();
+            if self.hosts.iter_mut().all(|h| h.socket().may_send()) {
+                return Ok(());
+            }
+        }
+        Err(SmoltcpError::NotConnected)
+    }
+
+    fn poll(&mut self) {
+        let now = Instant::from_micros(
+            i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX),
+        );
+        for (side, host) in self.hosts.iter_mut().enumerate() {
+            host.iface.poll(now, &mut self.link.end(side), &mut host.sockets);
+        }
+    }
+}
+
+const PORT: u16 = 7471;
+
+fn address(side: usize) -> IpAddress {
+    IpAddress::v4(10, 0, 0, if side == 0 { 1 } else { 2 })
+}
+
+impl Host {
+    fn new(bulk: &Bulk, end: &mut LinkEnd<'_>, side: usize) -> Host {
+        let mac = EthernetAddress([2, 0, 0, 0, 0, if side == 0 { 1 } else { 2 }]);
+        let config = Config::new(HardwareAddress::Ethernet(mac));
+        let mut iface = Interface::new(config, end, Instant::ZERO);
+        iface.update_ip_addrs(|a| {
+            // Has room for one at least.
+            let _ = a.push(IpCidr::new(address(side), 24));
+        });
+        let buffer = || tcp::SocketBuffer::new(vec![0; bulk.buffer]);
+        let mut socket = tcp::Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(bulk.ack_delay.map(Into::into));
+        let mut sockets = SocketSet::new(Vec::new());
+        let handle = sockets.add(socket);
+        Host { iface, sockets, handle }
+    }
+
+    fn socket(&mut self) -> &mut tcp::Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+}
+
+/// The two programs.
+struct Flow {
+    receive: Receive,
+    /// [`PATTERN`] twice, so that a run of that many bytes can start at every place.
+    pattern: Vec<u8>,
+    sent: u64,
+    received: u64,
+    into: Vec<u8>,
+}
+
+impl Flow {
+    fn new(receive: Receive) -> Flow {
+        let mut x = 0x2545_f491u32;
+        let once: Vec<u8> = core::iter::repeat_with(|| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            x.to_be_bytes()[0]
+        })
+        .take(PATTERN)
+        .collect();
+        let into = vec![0; PATTERN];
+        Flow { receive, pattern: once.repeat(2), sent: 0, received: 0, into }
+    }
+
+    fn run(&mut self, pair: &mut Pair, duration: Duration) -> Result<BulkResult, SmoltcpError> {
+        let start = WallClock::now();
+        let first = self.received;
+        let mut last = (start, first);
+        loop {
+            for _ in 0..ROUNDS {
+                self.send(pair.hosts[0].socket());
+                pair.poll();
+                self.receive(pair.hosts[1].socket())?;
+            }
+            let now = WallClock::now();
+            if now - start >= duration {
+                let (bytes, seconds) = (self.received - first, (now - start).as_secs_f64());
+                return Ok(BulkResult { bytes, seconds });
+            }
+            if self.received > last.1 {
+                last = (now, self.received);
+            } else if now - last.0 > Duration::from_secs(1) {
+                return Err(SmoltcpError::Stopped(self.received));
+            }
+        }
+    }
+
+    fn send(&mut self, socket: &mut tcp::Socket<'_>) {
+        while socket.can_send() {
+            let at = place(self.sent);
+            match socket.send_slice(&self.pattern[at..at + PATTERN]) {
+                Ok(n) if n > 0 => self.sent += n as u64,
+                _ => break,
+            }
+        }
+    }
+
+    fn receive(&mut self, socket: &mut tcp::Socket<'_>) -> Result<(), SmoltcpError> {
+        while socket.can_recv() {
+            let at = self.received;
+            let pattern = &self.pattern[place(at)..];
+            let got = match self.receive {
+                Receive::Copy => match socket.recv_slice(&mut self.into) {
+                    Ok(n) => Some((n, is_right(&self.into[..n], pattern))),
+                    Err(_) => None,
+                },
+                Receive::InPlace => socket
+                    .recv(|b| {
+                        let n = b.len().min(PATTERN);
+                        (n, (n, is_right(&b[..n], pattern)))
+                    })
+                    .ok(),
+            };
+            match got {
+                Some((n, true)) if n > 0 => self.received += n as u64,
+                Some((n, false)) if n > 0 => return Err(SmoltcpError::Changed(at)),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn place(at: u64) -> usize {
+    usize::try_from(at % PATTERN as u64).unwrap_or(0)
+}
+
+/// Compares a few bytes at both ends: enough to see a lost, repeated or misplaced segment, and
+/// too little to cost time.
+fn is_right(got: &[u8], pattern: &[u8]) -> bool {
+    let n = got.len();
+    let k = n.min(8);
+    got[..k] == pattern[..k] && got[n - k..] == pattern[n - k..n]
+}
+
+/// A link: for each side the frames on their way to it, and empty ones to be used again.
+struct Link {
+    to: [VecDeque<Vec<u8>>; 2],
+    spare: RefCell<Vec<Vec<u8>>>,
+    frame: usize,
+    limit: usize,
+}
+
+impl Link {
+    fn new(frame: usize, limit: usize) -> Link {
+        let limit = limit.max(1);
+        let to = [VecDeque::with_capacity(limit), VecDeque::with_capacity(limit)];
+        Link { to, spare: RefCell::default(), frame, limit }
+    }
+
+    fn end(&mut self, side: usize) -> LinkEnd<'_> {
+        LinkEnd { link: self, side }
+    }
+}
+
+/// A link as one side sees it.
+struct LinkEnd<'a> {
+    link: &'a mut Link,
+    side: usize,
+}
+
+impl Device for LinkEnd<'_> {
+    type RxToken<'t>
+        = Received<'t>
+    where
+        Self: 't;
+    type TxToken<'t>
+        = Transmit<'t>
+    where
+        Self: 't;
+
+    fn receive(&mut self, _: Instant) -> Option<(Received<'_>, Transmit<'_>)> {
+        let Link { to: [a, b], spare, limit, .. } = &mut *self.link;
+        let (from, to) = if self.side == 0 { (a, b) } else { (b, a) };
+        if to.len() >= *limit {
+            return None;
+        }
+        let bytes = from.pop_front()?;
+        Some((Received { bytes, spare }, Transmit { to, spare }))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Transmit<'_>> {
+        let Link { to, spare, limit, .. } = &mut *self.link;
+        let to = &mut to[1 - self.side];
+        (to.len() < *limit).then_some(Transmit { to, spare })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        // Checksums stay at their default, computed and verified.
+        let mut c = DeviceCapabilities::default();
+        c.medium = Medium::Ethernet;
+        c.max_transmission_unit = self.link.frame;
+        c
+    }
+}
+
+struct Received<'a> {
+    bytes: Vec<u8>,
+    spare: &'a RefCell<Vec<Vec<u8>>>,
+}
+
+impl RxToken for Received<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        let r = f(&self.bytes);
+        self.spare.borrow_mut().push(self.bytes);
+        r
+    }
+}
+
+struct Transmit<'a> {
+    to: &'a mut VecDeque<Vec<u8>>,
+    spare: &'a RefCell<Vec<Vec<u8>>>,
+}
+
+impl TxToken for Transmit<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut bytes = self.spare.borrow_mut().pop().unwrap_or_default();
+        bytes.resize(len, 0);
+        let r = f(&mut bytes);
+        self.to.push_back(bytes);
+        r
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_bulk_moves_bytes_both_ways_of_receiving() {
+        for receive in [Receive::Copy, Receive::InPlace] {
+            let r = Bulk::new(1 << 16, receive, Duration::from_millis(30)).run().unwrap();
+            assert!(r.bytes > 1 << 20 && r.gbit_per_s() > 0.0, "{receive:?}: {r:?}");
+        }
+    }
+
+    #[test]
+    fn test_a_wrong_byte_at_either_end_shows() {
+        let f = Flow::new(Receive::Copy);
+        let good = f.pattern[7..1467].to_vec();
+        assert!(is_right(&good, &f.pattern[7..]));
+        for at in [0, 7, 1452, 1459] {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(!is_right(&bad, &f.pattern[7..]), "{at}");
+        }
+        assert!(!is_right(&good, &f.pattern[8..]), "a place off by one");
+    }
+}

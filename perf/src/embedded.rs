@@ -1,0 +1,311 @@
+//! Both ends of a benchmark in one process, or one of them.
+//!
+//! A [`Pair`] is two RNICs joined by rings. [`Pair::run`] runs one size on it: on the calling
+//! thread alone, which polls both RNICs and steps client and server in turn; or on two threads
+//! bound to a processor each. A pair is made once and runs any number of times: pools of packet
+//! buffers live as long as the process.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use heddle_base::Seed;
+use heddle_ctl::{CtlError, Endpoint, EndpointConfig, ListenParams, OpenError, Snapshot};
+use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker};
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_tcp::Cidr;
+
+use crate::report::BenchReport;
+use crate::spec::{BenchSpec, Faults, Op, Wire};
+use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
+
+/// Where the polling threads run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Everything on the calling thread.
+    Inline,
+    /// Client and server on processors of their own.
+    Lcores([usize; 2]),
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The RNICs.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The control plane.
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+    /// A thread.
+    #[error(transparent)]
+    Lcore(#[from] LcoreError),
+    /// The run.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// An earlier run took the RNICs with it.
+    #[error("the benchmark's RNICs were lost when an earlier run failed")]
+    Lost,
+}
+
+/// How far a run is, for whoever waits for it.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// Operations completed in the run under way.
+    pub fn ops(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Steps between updates of [`Progress`].
+const UPDATE_EVERY: u32 = 1 << 14;
+
+/// The server of an embedded benchmark.
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
+
+/// Two RNICs joined by rings.
+pub struct Pair {
+    sides: Option<(Side, ServerSide)>,
+    eal: Eal,
+    /// Where runs say how far they are.
+    pub progress: Progress,
+}
+
+/// The RNIC of the client.
+struct Side {
+    endpoint: Endpoint,
+    clock: Clock,
+}
+
+/// The RNIC of the server, and the server.
+struct ServerSide {
+    endpoint: Endpoint,
+    server: PerfServer,
+}
+
+/// Registered memory one side needs for all runs of a specification.
+pub fn memory_for(spec: &BenchSpec) -> usize {
+    let slots = |size| {
+        let depth = spec.depth_for(size);
+        if spec.op == Op::Send { send_window(spec.mode, depth).max(depth) } else { depth }
+    };
+    let most = spec.sizes.iter().map(|s| {
+        // Each region starts at a page, and a connection has up to three.
+        let own = spec.region(s).max(u64::from(s.0.max(1)) * u64::from(slots(s)));
+        u64::from(spec.qps) * (2 * own + 4 * 4096)
+    });
+    let most = most.max().unwrap_or(0);
+    // Memory of a finished run comes back a little later than the next begins.
+    usize::try_from(2 * most + (8 << 20)).unwrap_or(usize::MAX)
+}
+
+fn fault_config(f: &Faults) -> FaultConfig {
+    FaultConfig { drop: f.loss.get(), duplicate: f.dup.get(), reorder: f.reorder.get(), ..FaultConfig::default() }
+}
+
+impl Pair {
+    /// Sets up what all runs of `spec` need.
+    pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
+        let seed = Seed::from_u64(spec.faults.seed);
+        let config = |n: u8| EndpointConfig {
+            mtu: spec.mtu,
+            memory: memory_for(spec),
+            max_conns: 2 * spec.qps as usize + 16,
+            fault: fault_config(&spec.faults),
+            ..EndpointConfig::new(Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(), seed.derive(n.into()))
+        };
+        let (a, b) = Endpoint::ring_pair(eal, "bench", &config(1), &config(2))?;
+        // Whether there is a CRC is the client's to say: it is used when either side asks.
+        let params = ListenParams { crc: CrcPolicy::Off, backlog: spec.qps as usize + 16, ..ListenParams::default() };
+        let server = PerfServer::new(b.device(), SERVER, params, None)?;
+        let side = Side { endpoint: a, clock: Clock::new(eal) };
+        Ok(Pair {
+            sides: Some((side, ServerSide { endpoint: b, server })),
+            eal: *eal,
+            progress: Progress::default(),
+        })
+    }
+
+    /// Runs one size.
+    pub fn run(&mut self, spec: &BenchSpec, run: Run, placement: Placement) -> Result<BenchReport, BenchError> {
+        let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
+        let before = [a.endpoint.snapshot(), b.endpoint.snapshot()];
+        self.progress.0.store(0, Ordering::Relaxed);
+        let outcome = match placement {
+            Placement::Inline => run_inline(&mut a, &mut b, run, &self.progress),
+            Placement::Lcores(cores) => {
+                let outcome;
+                (a, b, outcome) = run_on(&self.eal, cores, a, b, run, &self.progress)?;
+                outcome
+            }
+        };
+        let after = [a.endpoint.snapshot(), b.endpoint.snapshot()];
+        self.sides = Some((a, b));
+        let mut report = report(spec, &run, &outcome?, Wire::Ring);
+        if let Placement::Lcores(cores) = placement {
+            report.lcores = cores.to_vec();
+        }
+        for (before, after) in before.iter().zip(&after) {
+            report.retransmits += retransmits(after) - retransmits(before);
+            report.drops += drops(after).saturating_sub(drops(before));
+        }
+        Ok(report)
+    }
+}
+
+fn run_inline(a: &mut Side, b: &mut ServerSide, run: Run, progress: &Progress) -> Result<Outcome, WorkloadError> {
+    let mut client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
+    let mut steps = 0u32;
+    let result = loop {
+        a.endpoint.poll();
+        b.endpoint.poll();
+        b.server.step();
+        match client.step() {
+            Ok(Step::Done) => break Ok(client.outcome()),
+            Ok(_) => {}
+            Err(e) => break Err(e),
+        }
+        steps = steps.wrapping_add(1);
+        if steps.is_multiple_of(UPDATE_EVERY) {
+            progress.0.store(client.outcome().ops, Ordering::Relaxed);
+        }
+    };
+    if result.is_err() {
+        client.abandon();
+    }
+    drop(client);
+    // The server hears of the end, and memory comes back.
+    let until = a.endpoint.now() + SETTLE;
+    while a.endpoint.now() < until && (b.server.connections() > 0) {
+        a.endpoint.poll();
+        b.endpoint.poll();
+        b.server.step();
+    }
+    result
+}
+
+/// How long the server may take to hear that connections have ended.
+const SETTLE: Duration = Duration::from_secs(2);
+
+type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
+
+fn run_on(eal: &Eal, cores: [usize; 2], a: Side, b: ServerSide, run: Run, progress: &Progress) -> Result<Both, BenchError> {
+    let mut b = b;
+    let server = LcoreWorker::spawn(eal, cores[1], "heddle-server", move |stop| {
+        while !stop.is_set() || b.server.connections() > 0 && !stop.is_set() {
+            b.endpoint.poll();
+            b.server.step();
+        }
+        b
+    })?;
+    let mut a = a;
+    let progress = progress.clone();
+    let client = LcoreWorker::spawn(eal, cores[0], "heddle-client", move |_| {
+        let result = run_client(&mut a, SERVER, run, &progress);
+        (a, result)
+    })?;
+    while !client.is_finished() && !server.is_finished() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (a, result) = client.join()?;
+    let b = server.join()?;
+    Ok((a, b, result))
+}
+
+/// Runs a client on the calling thread, against a server somewhere else.
+fn run_client(a: &mut Side, remote: SocketAddr, run: Run, progress: &Progress) -> Result<Outcome, WorkloadError> {
+    let mut client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
+    let mut steps = 0u32;
+    let result = loop {
+        a.endpoint.poll();
+        match client.step() {
+            Ok(Step::Done) => break Ok(client.outcome()),
+            Ok(_) => {}
+            Err(e) => break Err(e),
+        }
+        steps = steps.wrapping_add(1);
+        if steps.is_multiple_of(UPDATE_EVERY) {
+            progress.0.store(client.outcome().ops, Ordering::Relaxed);
+        }
+    };
+    if result.is_err() {
+        client.abandon();
+    }
+    drop(client);
+    let until = a.endpoint.now() + LINGER;
+    while a.endpoint.now() < until {
+        a.endpoint.poll();
+    }
+    result
+}
+
+/// How long the last packets of closed connections may still go to and fro.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// A client of a server somewhere else.
+pub struct Remote {
+    side: Side,
+    server: SocketAddr,
+    /// Where runs say how far they are.
+    pub progress: Progress,
+}
+
+impl Remote {
+    /// Runs on `endpoint`, towards `server`.
+    pub fn new(eal: &Eal, endpoint: Endpoint, server: SocketAddr) -> Remote {
+        let side = Side { endpoint, clock: Clock::new(eal) };
+        Remote { side, server, progress: Progress::default() }
+    }
+
+    /// Runs one size, on the calling thread.
+    pub fn run(&mut self, spec: &BenchSpec, run: Run) -> Result<BenchReport, BenchError> {
+        let before = self.side.endpoint.snapshot();
+        self.progress.0.store(0, Ordering::Relaxed);
+        let outcome = run_client(&mut self.side, self.server, run, &self.progress)?;
+        let after = self.side.endpoint.snapshot();
+        let mut report = report(spec, &run, &outcome, Wire::Vdev);
+        report.retransmits = retransmits(&after) - retransmits(&before);
+        report.drops = drops(&after).saturating_sub(drops(&before));
+        Ok(report)
+    }
+}
+
+fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchReport {
+    let seconds = outcome.elapsed.as_secs_f64();
+    let bytes = outcome.ops * u64::from(run.size);
+    let per_second = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+    BenchReport {
+        op: run.op,
+        mode: run.mode,
+        size: run.size,
+        qps: run.qps,
+        depth: run.depth,
+        mtu: spec.mtu,
+        crc: run.crc,
+        wire,
+        lcores: Vec::new(),
+        seconds,
+        bytes,
+        ops: outcome.ops,
+        gbit_per_s: per_second(bytes as f64 * 8e-9),
+        mops_per_s: per_second(outcome.ops as f64 * 1e-6),
+        latency_ns: outcome.latency,
+        retransmits: 0,
+        drops: 0,
+        verified: outcome.verified,
+    }
+}
+
+fn retransmits(s: &Snapshot) -> u64 {
+    s.worker.rnic.tx_retransmits
+}
+
+/// Frames that were lost, on purpose or for want of room.
+fn drops(s: &Snapshot) -> u64 {
+    let f = &s.worker.fault;
+    let p = &s.port;
+    f.fault_dropped + f.fault_overflow + p.rx_missed + p.rx_no_mbuf + p.rx_errors + p.tx_errors
+}

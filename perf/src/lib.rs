@@ -1,0 +1,22 @@
+//! The bench harness of Heddle.
+//!
+//! * [`spec`]: what is to be measured; [`report`]: what came out, as JSON and as a table.
+//! * [`workload`]: the traffic of a benchmark, client and server. [`embedded`]: both of them in one
+//!   process, or the client alone.
+//! * [`rping`]: the client and server of that name. [`service`]: what an appliance can serve.
+//! * [`transfer`]: a file moved in each of the ways RDMA has.
+//! * [`control`]: what Heddle is compared with: another user-space TCP, and the kernel's.
+//! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
+//!   [`pin`]: threads bound to processors.
+
+pub mod control;
+pub mod embedded;
+pub mod latency;
+pub mod pin;
+pub mod report;
+pub mod rping;
+pub mod service;
+pub mod spec;
+pub mod stats;
+pub mod transfer;
+pub mod workload;

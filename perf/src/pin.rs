@@ -1,0 +1,60 @@
+//! Threads bound to processors.
+
+/// Why a thread could not be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PinError {
+    /// There is no such processor, or this process may not use it.
+    #[error("processor {0} does not exist or may not be used")]
+    NoSuchCore(usize),
+    /// The system refused.
+    #[error("the system does not let this thread run on processor {0} alone")]
+    Refused(usize),
+    /// The process may use fewer processors than are wanted.
+    #[error("this needs {wanted} processors, and the process may use {have}")]
+    TooFew {
+        /// Processors wanted.
+        wanted: usize,
+        /// Processors there are.
+        have: usize,
+    },
+}
+
+/// Processors this process may use, by number.
+pub fn available() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
+}
+
+/// The first `N` processors this process may use.
+pub fn first<const N: usize>() -> Result<[usize; N], PinError> {
+    let all = available();
+    all.first_chunk().copied().ok_or(PinError::TooFew { wanted: N, have: all.len() })
+}
+
+/// Binds the calling thread to `core`.
+pub fn pin_to(core: usize) -> Result<(), PinError> {
+    if !available().contains(&core) {
+        return Err(PinError::NoSuchCore(core));
+    }
+    if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+        Ok(())
+    } else {
+        Err(PinError::Refused(core))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_pin_to_one_there_is_and_one_there_is_not() {
+        let [core] = first().unwrap();
+        let got = std::thread::spawn(move || {
+            pin_to(core).unwrap();
+            available()
+        });
+        assert_eq!(got.join().unwrap(), [core]);
+        assert_eq!(pin_to(9999), Err(PinError::NoSuchCore(9999)));
+        assert!(matches!(first::<5000>(), Err(PinError::TooFew { wanted: 5000, .. })));
+    }
+}

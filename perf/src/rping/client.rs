@@ -1,0 +1,282 @@
+//! The end that starts, compares and stops.
+
+use core::net::SocketAddr;
+use std::time::Duration;
+
+use heddle_base::Instant;
+use heddle_ctl::{
+    Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CtlError, Device, DisconnectReason,
+    EventQueue, Mr, Qp, QpInit,
+};
+use heddle_dataplane::Clock;
+use heddle_iwarp::mpa::startup::{CrcPolicy, Revision};
+use heddle_iwarp::{Access, CqeStatus, PostError, RecvWr, SendOp, SendWr, SgList};
+use tracing::debug;
+
+use super::{Info, message, printable};
+use crate::workload::Step;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct RpingConfig {
+    /// The server.
+    pub remote: SocketAddr,
+    /// Messages; 0: without end.
+    pub count: u64,
+    /// Octets of a message, [`MIN_SIZE`](super::MIN_SIZE) to [`MAX_SIZE`](super::MAX_SIZE).
+    pub size: u32,
+    /// Compare what comes back.
+    pub validate: bool,
+    /// Whether a CRC is asked for.
+    pub crc: CrcPolicy,
+    /// MPA revision to ask for.
+    pub revision: Revision,
+}
+
+/// Why it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RpingError {
+    /// The control plane refused.
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+    /// No connection.
+    #[error("cannot connect to {0}: {1}")]
+    Connect(SocketAddr, ConnectFailure),
+    /// The server does not want to.
+    #[error("{0} rejects the connection")]
+    Rejected(SocketAddr),
+    /// The connection ended in the middle.
+    #[error("the connection ended after {0} messages: {1}")]
+    Disconnected(u64, DisconnectReason),
+    /// An operation failed.
+    #[error("message {0}: an operation failed: {1:?}")]
+    Completion(u64, CqeStatus),
+    /// A work request was not taken.
+    #[error("cannot post: {0}")]
+    Post(#[from] PostError),
+    /// Not an [`Info`].
+    #[error("message {0}: the server sent {1} octets, not {len}", len = Info::LEN)]
+    Stray(u64, u32),
+    /// What came back is not what went out.
+    #[error("message {0}: what came back differs from octet {1} on")]
+    Differs(u64, usize),
+    /// Nothing comes.
+    #[error("message {0}: the server has not answered for {secs} s", secs = PATIENCE.as_secs())]
+    Stalled(u64),
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const BUFFERS: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    /// The source was told; waiting for the first go-ahead.
+    Reading,
+    /// The sink was told; waiting for the second.
+    Writing,
+    Closing,
+    Done,
+}
+
+/// A client. [`step`](Self::step) it, with the RNIC's polls in between, until it is done.
+pub struct RpingClient {
+    device: Device,
+    clock: Clock,
+    events: EventQueue,
+    cq: Cq,
+    qp: Qp,
+    config: RpingConfig,
+    id: CmId,
+    source: Mr,
+    sink: Mr,
+    infos: Mr,
+    inbox: Mr,
+    sent: u64,
+    done: u64,
+    expected: Vec<u8>,
+    state: State,
+    agreed: Option<Agreed>,
+    waits_since: Instant,
+    /// What has come back, for those who want to see it.
+    last: Option<String>,
+    show: bool,
+}
+
+impl RpingClient {
+    /// Starts to connect. With `show`, [`take_line`](Self::take_line) gives each message's text.
+    pub fn new(device: &Device, clock: &Clock, config: RpingConfig, show: bool) -> Result<RpingClient, RpingError> {
+        let pd = device.alloc_pd();
+        let events = EventQueue::new(None);
+        let cq = device.create_cq(64, None)?;
+        let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 8, rq_depth: BUFFERS };
+        let qp = device.create_qp(pd, init)?;
+        let size = config.size as usize;
+        let inbox = device.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?;
+        for b in 0..BUFFERS {
+            qp.post_recv(&buffer(&inbox, b.into()))?;
+        }
+        let mut params = ConnectParams::new(qp.clone());
+        (params.crc, params.revision) = (config.crc, config.revision);
+        let id = device.connect(config.remote, params, &events)?;
+        Ok(RpingClient {
+            device: device.clone(),
+            clock: clock.clone(),
+            events,
+            cq,
+            qp,
+            config,
+            id,
+            source: device.alloc_mr(pd, size, Access::REMOTE_READ)?,
+            sink: device.alloc_mr(pd, size, Access::REMOTE_WRITE)?,
+            infos: device.alloc_mr(pd, 2 * Info::LEN, Access::NONE)?,
+            inbox,
+            sent: 0,
+            done: 0,
+            expected: Vec::new(),
+            state: State::Connecting,
+            agreed: None,
+            waits_since: clock.now(),
+            last: None,
+            show,
+        })
+    }
+
+    /// Messages that came back.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// What the ends agreed on, once connected.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.agreed
+    }
+
+    /// The text of the message that came back last, once.
+    pub fn take_line(&mut self) -> Option<String> {
+        self.last.take()
+    }
+
+    /// Ends after the message under way, as if it had been the last.
+    pub fn stop(&mut self) {
+        self.config.count = self.done.max(self.sent);
+    }
+
+    /// Does what there is to do. At most one message comes back in a step.
+    pub fn step(&mut self) -> Result<Step, RpingError> {
+        if self.state == State::Done {
+            return Ok(Step::Done);
+        }
+        if let Some(event) = self.events.poll() {
+            self.handle_event(event)?;
+            return Ok(Step::Busy);
+        }
+        let Some(cqe) = self.cq.poll() else {
+            if self.state != State::Connecting && self.clock.now().since(self.waits_since) > PATIENCE {
+                return Err(RpingError::Stalled(self.sent));
+            }
+            return Ok(Step::Idle);
+        };
+        if self.state == State::Closing {
+            return Ok(Step::Busy);
+        }
+        if !cqe.status.is_success() {
+            return Err(RpingError::Completion(self.sent, cqe.status));
+        }
+        if cqe.wr_id & INBOX != 0 {
+            if cqe.len as usize != Info::LEN {
+                return Err(RpingError::Stray(self.sent, cqe.len));
+            }
+            self.qp.post_recv(&buffer(&self.inbox, cqe.wr_id & !INBOX))?;
+            self.go_ahead()?;
+        }
+        Ok(Step::Busy)
+    }
+
+    fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {
+        match event {
+            CmEvent::Established { agreed, .. } => {
+                debug!(?agreed, "connected");
+                self.agreed = Some(agreed);
+                if self.config.count > 0 || self.sent == 0 { self.ping() } else { self.close() }
+            }
+            CmEvent::Rejected { .. } => Err(RpingError::Rejected(self.config.remote)),
+            CmEvent::ConnectError { error, .. } => Err(RpingError::Connect(self.config.remote, error)),
+            CmEvent::Disconnected { reason, .. } if self.state == State::Closing => {
+                debug!(%reason, "closed");
+                self.state = State::Done;
+                Ok(())
+            }
+            CmEvent::Disconnected { reason, .. } => Err(RpingError::Disconnected(self.done, reason)),
+            CmEvent::ConnectRequest { .. } => Ok(()),
+        }
+    }
+
+    /// Starts the next message.
+    fn ping(&mut self) -> Result<(), RpingError> {
+        self.expected = message(self.sent, self.config.size);
+        self.source.write(0, &self.expected);
+        if self.config.validate {
+            // So that what an earlier one brought does not pass for this one.
+            self.sink.write(0, &vec![0; self.expected.len()]);
+        }
+        self.sent += 1;
+        self.state = State::Reading;
+        self.tell(0)
+    }
+
+    /// The server has read, or written.
+    fn go_ahead(&mut self) -> Result<(), RpingError> {
+        match self.state {
+            State::Reading => {
+                self.state = State::Writing;
+                return self.tell(1);
+            }
+            State::Writing => {}
+            // A message too many; the end of the connection comes anyhow.
+            State::Connecting | State::Closing | State::Done => return Ok(()),
+        }
+        if self.config.validate || self.show {
+            let mut got = vec![0; self.expected.len()];
+            self.sink.read(0, &mut got);
+            if self.config.validate
+                && let Some(at) = got.iter().zip(&self.expected).position(|(a, b)| a != b)
+            {
+                return Err(RpingError::Differs(self.sent, at));
+            }
+            self.last = self.show.then(|| printable(&got));
+        }
+        self.done += 1;
+        if self.config.count > 0 && self.done >= self.config.count { self.close() } else { self.ping() }
+    }
+
+    fn close(&mut self) -> Result<(), RpingError> {
+        self.state = State::Closing;
+        self.waits_since = self.clock.now();
+        Ok(self.device.disconnect(self.id)?)
+    }
+
+    /// Sends the name of the source (0) or the sink (1).
+    fn tell(&mut self, which: usize) -> Result<(), RpingError> {
+        self.waits_since = self.clock.now();
+        let mr = if which == 0 { &self.source } else { &self.sink };
+        let info = Info { to: mr.to(), stag: mr.stag(), len: self.config.size };
+        let at = which * Info::LEN;
+        self.infos.write(at, &info.encode());
+        Ok(self.qp.post_send(&SendWr {
+            wr_id: which as u64,
+            op: SendOp::Send { solicited: true, invalidate: None },
+            sges: SgList::one(self.infos.sge(at, Info::LEN)),
+            signaled: true,
+            fence: false,
+        })?)
+    }
+}
+
+/// Work requests of the receive queue.
+const INBOX: u64 = 1 << 32;
+
+fn buffer(inbox: &Mr, n: u64) -> RecvWr {
+    let at = usize::try_from(n).unwrap_or(0) * Info::LEN;
+    RecvWr { wr_id: INBOX | n, sges: SgList::one(inbox.sge(at, Info::LEN)) }
+}

@@ -1,0 +1,280 @@
+//! The end that reads and writes: the `rping` service.
+
+use core::net::SocketAddr;
+
+use heddle_ctl::{
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Waker,
+};
+use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
+use tracing::{debug, info, warn};
+
+use super::{Info, MAX_SIZE, printable};
+
+const MAX_CONNS: usize = 256;
+const CQ_DEPTH: u32 = 1 << 12;
+const TURN: usize = 64;
+const BUFFERS: u32 = 4;
+
+/// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
+pub struct RpingServer {
+    device: Device,
+    events: EventQueue,
+    cq: Cq,
+    conns: Vec<Option<Serving>>,
+    /// Connections accepted and closed so far.
+    closed: u64,
+    /// The text of each message, for those who want to see it.
+    lines: Option<Vec<String>>,
+    /// The latest connection that ended otherwise than in order.
+    failure: Option<String>,
+}
+
+/// What the next Send means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expects {
+    Source,
+    /// Nothing: an operation of ours is under way.
+    Nothing,
+    Sink,
+}
+
+struct Serving {
+    id: CmId,
+    remote: SocketAddr,
+    qp: Qp,
+    data: Mr,
+    inbox: Mr,
+    outbox: Mr,
+    expects: Expects,
+    /// Octets read from the source.
+    len: u32,
+    messages: u64,
+}
+
+const INBOX: u64 = 1 << 30;
+const READ: u64 = 2 << 30;
+const WRITE: u64 = 3 << 30;
+const GO_AHEAD: u64 = 0;
+const KIND: u64 = 3 << 30;
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("the client sent {0} octets, not {len}", len = Info::LEN)]
+    Stray(u32),
+    #[error("the client did not wait for the go-ahead")]
+    OutOfTurn,
+    #[error("a region of {0} octets; {MAX_SIZE} is the most")]
+    TooLong(u32),
+    #[error("{0}")]
+    Post(#[from] PostError),
+    #[error("{0}")]
+    Ctl(#[from] CtlError),
+    #[error("too many connections")]
+    Full,
+}
+
+impl RpingServer {
+    /// Listens. `waker` is woken when there is something to do. With `show`,
+    /// [`take_lines`](Self::take_lines) gives the text of the messages.
+    pub fn new(device: &Device, addr: SocketAddr, params: ListenParams, waker: Option<&Waker>, show: bool) -> Result<RpingServer, CtlError> {
+        let events = EventQueue::new(waker.cloned());
+        device.listen(addr, params, &events)?;
+        Ok(RpingServer {
+            device: device.clone(),
+            events,
+            cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
+            conns: Vec::new(),
+            closed: 0,
+            lines: show.then(Vec::new),
+            failure: None,
+        })
+    }
+
+    /// Whether a step would find something.
+    pub fn has_work(&self) -> bool {
+        !self.events.is_empty() || !self.cq.is_empty()
+    }
+
+    /// Connections that have come and gone.
+    pub fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Why the latest connection that did not end in order ended.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// The messages read since the last call.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        self.lines.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
+    /// Does what there is to do; true when there was something. Never blocks.
+    pub fn step(&mut self) -> bool {
+        let mut busy = self.poll_cq();
+        while let Some(event) = self.events.poll() {
+            busy = true;
+            self.handle_event(event);
+        }
+        busy
+    }
+
+    fn poll_cq(&mut self) -> bool {
+        let mut busy = false;
+        for _ in 0..TURN {
+            let Some(cqe) = self.cq.poll() else { break };
+            busy = true;
+            let place = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
+            let Some(Some(conn)) = self.conns.get_mut(place) else { continue };
+            // What is flushed is followed by the end of the connection.
+            if conn.qp.qpn() != cqe.qpn || !cqe.status.is_success() {
+                continue;
+            }
+            if let Err(e) = conn.handle(place, &cqe, &mut self.lines) {
+                warn!(peer = %conn.remote, error = %e, "disconnecting");
+                self.failure = Some(format!("{}: {e}", conn.remote));
+                // It may be gone already.
+                let _ = self.device.disconnect(conn.id);
+            }
+        }
+        busy
+    }
+
+    fn handle_event(&mut self, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest { id, remote, .. } => {
+                if let Err(e) = self.accept(id, remote) {
+                    warn!(peer = %remote, error = %e, "cannot accept");
+                    self.failure = Some(format!("{remote}: {e}"));
+                    let _ = self.device.reject(id, Vec::new());
+                }
+            }
+            CmEvent::Established { remote, agreed, .. } => info!(peer = %remote, ?agreed, "connected"),
+            CmEvent::Rejected { .. } => {}
+            CmEvent::ConnectError { id, error } => {
+                debug!(%error, "no connection");
+                self.forget(id);
+            }
+            CmEvent::Disconnected { id, reason } => {
+                if let Some(c) = self.forget(id) {
+                    self.closed += 1;
+                    info!(peer = %c.remote, messages = c.messages, %reason, "closed");
+                    if reason != heddle_ctl::DisconnectReason::Orderly {
+                        self.failure = Some(format!("{}: {reason}", c.remote));
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, id: CmId) -> Option<Serving> {
+        while self.poll_cq() {}
+        let place = self.conns.iter().position(|c| c.as_ref().is_some_and(|c| c.id == id))?;
+        self.conns[place].take()
+    }
+
+    fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
+        let place = match self.conns.iter().position(Option::is_none) {
+            Some(p) => p,
+            None if self.conns.len() < MAX_CONNS => {
+                self.conns.push(None);
+                self.conns.len() - 1
+            }
+            None => return Err(Fault::Full),
+        };
+        let d = &self.device;
+        let pd = d.alloc_pd();
+        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
+        let conn = Serving {
+            id,
+            remote,
+            qp: d.create_qp(pd, QpInit { send_cq, recv_cq, sq_depth: 8, rq_depth: BUFFERS })?,
+            data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
+            inbox: d.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
+            outbox: d.alloc_mr(pd, Info::LEN, Access::NONE)?,
+            expects: Expects::Source,
+            len: 0,
+            messages: 0,
+        };
+        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b.into()))?;
+        d.accept(id, AcceptParams::new(conn.qp.clone()))?;
+        self.conns[place] = Some(conn);
+        Ok(())
+    }
+}
+
+impl Serving {
+    fn post_buffer(&self, place: usize, n: u64) -> Result<(), PostError> {
+        let at = usize::try_from(n).unwrap_or(0) * Info::LEN;
+        let sges = SgList::one(self.inbox.sge(at, Info::LEN));
+        self.qp.post_recv(&RecvWr { wr_id: mark(place, INBOX) | n, sges })
+    }
+
+    fn handle(&mut self, place: usize, cqe: &Cqe, lines: &mut Option<Vec<String>>) -> Result<(), Fault> {
+        match cqe.wr_id & KIND {
+            INBOX => {
+                if cqe.len as usize != Info::LEN {
+                    return Err(Fault::Stray(cqe.len));
+                }
+                let n = cqe.wr_id & 0xff;
+                let mut b = [0; Info::LEN];
+                self.inbox.read(usize::try_from(n).unwrap_or(0) * Info::LEN, &mut b);
+                self.post_buffer(place, n)?;
+                self.handle_info(place, Info::decode(&b))
+            }
+            READ => {
+                if let Some(lines) = lines {
+                    let mut b = vec![0; self.len as usize];
+                    self.data.read(0, &mut b);
+                    lines.push(printable(&b));
+                }
+                self.expects = Expects::Sink;
+                self.go_ahead(place)
+            }
+            // Writes and Sends: they have been acknowledged, which nobody waits for.
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_info(&mut self, place: usize, info: Info) -> Result<(), Fault> {
+        let Info { stag, to, len } = info;
+        if len > MAX_SIZE {
+            return Err(Fault::TooLong(len));
+        }
+        match self.expects {
+            Expects::Nothing => Err(Fault::OutOfTurn),
+            Expects::Source => {
+                (self.expects, self.len) = (Expects::Nothing, len);
+                self.post(place, READ, SendOp::Read { stag, to }, len)
+            }
+            Expects::Sink => {
+                self.expects = Expects::Source;
+                self.messages += 1;
+                let len = self.len.min(len);
+                // The go-ahead is delivered after the Write is placed, so it need not wait for the
+                // Write to be acknowledged.
+                self.post(place, WRITE, SendOp::Write { stag, to }, len)?;
+                self.go_ahead(place)
+            }
+        }
+    }
+
+    fn go_ahead(&self, place: usize) -> Result<(), Fault> {
+        let sges = SgList::one(self.outbox.sge(0, Info::LEN));
+        let op = SendOp::Send { solicited: true, invalidate: None };
+        let wr_id = mark(place, GO_AHEAD);
+        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+    }
+
+    fn post(&self, place: usize, kind: u64, op: SendOp, len: u32) -> Result<(), Fault> {
+        let sges = SgList::one(self.data.sge(0, len as usize));
+        let wr_id = mark(place, kind);
+        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+    }
+}
+
+fn mark(place: usize, kind: u64) -> u64 {
+    (place as u64) << 32 | kind
+}

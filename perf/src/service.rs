@@ -1,0 +1,147 @@
+//! What an appliance can serve.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::str::FromStr;
+
+use heddle_ctl::{CtlError, Device, ListenParams, Waker};
+
+use crate::rping::RpingServer;
+use crate::workload::{PerfServer, Sink};
+
+/// Name of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceKind {
+    /// The server of `rping`.
+    Rping,
+    /// The server of `heddle bench --connect`.
+    Perf,
+    /// Takes everything and counts it.
+    Sink,
+}
+
+/// A service and where it listens: `ADDR:PORT=SERVICE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Where.
+    pub addr: SocketAddr,
+    /// What.
+    pub kind: ServiceKind,
+}
+
+/// Not a [`ServiceSpec`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// No `=`.
+    #[error("'{0}' names no service (expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping)")]
+    NoService(String),
+    /// Not an address.
+    #[error("'{0}' is not an address and port (as 10.0.0.1:7174 or [fd00::1]:7174)")]
+    Address(String),
+    /// Not a service.
+    #[error("unknown service '{0}' (known: rping, perf, sink)")]
+    Unknown(String),
+}
+
+impl FromStr for ServiceSpec {
+    type Err = ServiceError;
+
+    fn from_str(s: &str) -> Result<ServiceSpec, ServiceError> {
+        let (addr, kind) = s.split_once('=').ok_or_else(|| ServiceError::NoService(s.into()))?;
+        let addr: SocketAddr = addr.parse().map_err(|_| ServiceError::Address(addr.into()))?;
+        if addr.port() == 0 {
+            return Err(ServiceError::Address(addr.to_string()));
+        }
+        let kind = match kind {
+            "rping" => ServiceKind::Rping,
+            "perf" => ServiceKind::Perf,
+            "sink" => ServiceKind::Sink,
+            _ => return Err(ServiceError::Unknown(kind.into())),
+        };
+        Ok(ServiceSpec { addr, kind })
+    }
+}
+
+impl fmt::Display for ServiceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ServiceKind::Rping => "rping",
+            ServiceKind::Perf => "perf",
+            ServiceKind::Sink => "sink",
+        })
+    }
+}
+
+/// Services of one RNIC, stepped together.
+#[derive(Default)]
+pub struct Services(Vec<Service>);
+
+enum Service {
+    Rping(RpingServer),
+    Perf(PerfServer),
+    Sink(Sink),
+}
+
+impl Services {
+    /// Starts all of `specs`. `waker` is woken when one of them has something to do.
+    pub fn start(device: &Device, specs: &[ServiceSpec], params: &ListenParams, waker: Option<&Waker>) -> Result<Services, CtlError> {
+        let start = |s: &ServiceSpec| {
+            let params = params.clone();
+            Ok(match s.kind {
+                ServiceKind::Rping => {
+                    Service::Rping(RpingServer::new(device, s.addr, params, waker, false)?)
+                }
+                ServiceKind::Perf => Service::Perf(PerfServer::new(device, s.addr, params, waker)?),
+                ServiceKind::Sink => Service::Sink(Sink::new(device, s.addr, params, waker)?),
+            })
+        };
+        specs.iter().map(start).collect::<Result<_, _>>().map(Services)
+    }
+
+    /// Does what there is to do; true when there was something. Never blocks.
+    #[inline]
+    pub fn step(&mut self) -> bool {
+        let mut busy = false;
+        for s in &mut self.0 {
+            busy |= match s {
+                Service::Rping(s) => s.step(),
+                Service::Perf(s) => s.step(),
+                Service::Sink(s) => s.step(),
+            };
+        }
+        busy
+    }
+
+    /// Whether a step would find something, or has to be made all the time.
+    pub fn has_work(&self) -> bool {
+        self.0.iter().any(|s| match s {
+            Service::Rping(s) => s.has_work(),
+            Service::Perf(s) => s.has_work(),
+            Service::Sink(s) => s.has_work(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_service_spec_of_both_families() {
+        let s: ServiceSpec = "10.0.0.1:7174=rping".parse().unwrap();
+        assert_eq!((s.addr.to_string().as_str(), s.kind), ("10.0.0.1:7174", ServiceKind::Rping));
+        let s: ServiceSpec = "[fd00::1]:1=sink".parse().unwrap();
+        assert_eq!((s.addr.port(), s.kind), (1, ServiceKind::Sink));
+    }
+
+    #[test]
+    fn test_service_spec_faults_are_told_apart() {
+        let e = |s: &str| s.parse::<ServiceSpec>().unwrap_err();
+        assert!(matches!(e("10.0.0.1:7174"), ServiceError::NoService(_)));
+        assert!(matches!(e("10.0.0.1=rping"), ServiceError::Address(_)));
+        assert!(matches!(e("10.0.0.1:0=rping"), ServiceError::Address(_)));
+        assert!(matches!(e("10.0.0.1:70000=rping"), ServiceError::Address(_)));
+        assert!(matches!(e("10.0.0.1:1=ftp"), ServiceError::Unknown(_)));
+        assert!(e("x=y").to_string().lines().count() == 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! Medians and spreads of a few rounds.
+
+use core::fmt;
+
+/// Several measurements of the same thing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rounds(Vec<f64>);
+
+impl Rounds {
+    /// One more measurement.
+    pub fn push(&mut self, v: f64) {
+        self.0.push(v);
+    }
+
+    /// The middle one, or the mean of the two in the middle; 0 of none.
+    pub fn median(&self) -> f64 {
+        let mut v = self.0.clone();
+        v.sort_by(f64::total_cmp);
+        match v.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => v[n / 2],
+            n => (v[n / 2 - 1] + v[n / 2]) / 2.0,
+        }
+    }
+
+    /// The smallest; 0 of none.
+    pub fn min(&self) -> f64 {
+        self.0.iter().copied().reduce(f64::min).unwrap_or(0.0)
+    }
+
+    /// The largest; 0 of none.
+    pub fn max(&self) -> f64 {
+        self.0.iter().copied().reduce(f64::max).unwrap_or(0.0)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Ratios to `other`, round by round: what changed between rounds touches both sides of one.
+    #[must_use]
+    pub fn ratios_to(&self, other: &Rounds) -> Rounds {
+        Rounds(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
+    }
+}
+
+impl Extend<f64> for Rounds {
+    fn extend<T: IntoIterator<Item = f64>>(&mut self, iter: T) {
+        self.0.extend(iter);
+    }
+}
+
+impl fmt::Display for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = f.precision().unwrap_or(2);
+        write!(f, "{:.p$} [{:.p$}..{:.p$}]", self.median(), self.min(), self.max())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(v: &[f64]) -> Rounds {
+        let mut r = Rounds::default();
+        r.extend(v.iter().copied());
+        r
+    }
+
+    #[test]
+    fn test_median_of_odd_even_and_none() {
+        assert_eq!(rounds(&[9.0, 1.0, 2.0]).median(), 2.0);
+        assert_eq!(rounds(&[4.0, 1.0, 2.0, 9.0]).median(), 3.0);
+        assert_eq!((rounds(&[]).median(), rounds(&[]).min(), rounds(&[]).max()), (0.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn test_display_gives_median_and_spread() {
+        assert_eq!(format!("{:.1}", rounds(&[3.0, 1.0, 2.0])), "2.0 [1.0..3.0]");
+    }
+
+    #[test]
+    fn test_ratios_are_taken_within_rounds() {
+        let r = rounds(&[2.0, 8.0, 3.0]).ratios_to(&rounds(&[1.0, 4.0, 1.0]));
+        assert_eq!(r, rounds(&[2.0, 2.0, 3.0]));
+    }
+}

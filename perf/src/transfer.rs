@@ -1,0 +1,251 @@
+//! Moves a file's octets between two RNICs of one process, in each of the ways RDMA has.
+//!
+//! One thread drives everything. The octets are registered at one end and zeros at the other; what
+//! has arrived at the end is hashed and must have the hash of what was there at the start.
+
+use core::net::SocketAddr;
+use std::time::Duration;
+
+use heddle_base::Instant;
+use heddle_ctl::{
+    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CtlError, DisconnectReason,
+    Endpoint, EventQueue, ListenParams, Mr, Qp, QpInit,
+};
+use heddle_iwarp::{Access, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList};
+use sha2::{Digest, Sha256};
+
+use crate::spec::Op;
+
+/// A SHA-256.
+pub type Hash = [u8; 32];
+
+/// Octets of one operation.
+pub const CHUNK: usize = 64 << 10;
+
+/// Operations, or receive buffers, outstanding.
+const WINDOW: u32 = 16;
+
+/// How long nothing may happen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What one way of moving came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// The way.
+    pub op: Op,
+    /// Operations it took.
+    pub ops: u64,
+    /// Octets.
+    pub bytes: u64,
+    /// Time from the first operation to the last completion.
+    pub elapsed: Duration,
+    /// Hash of what arrived.
+    pub hash: Hash,
+}
+
+/// Why nothing was moved.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The control plane refused.
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+    /// No connection.
+    #[error("cannot connect: {0}")]
+    Connect(ConnectFailure),
+    /// It ended in the middle.
+    #[error("the connection ended early: {0}")]
+    Disconnected(DisconnectReason),
+    /// An operation failed.
+    #[error("operation {0} failed: {1:?}")]
+    Completion(u64, CqeStatus),
+    /// A work request was not taken.
+    #[error("cannot post: {0}")]
+    Post(#[from] PostError),
+    /// Nothing happens any more.
+    #[error("nothing has happened for {} s", PATIENCE.as_secs())]
+    Stalled,
+}
+
+/// One end.
+struct End {
+    endpoint: Endpoint,
+    events: EventQueue,
+    pd: Pd,
+    mr: Mr,
+}
+
+/// Two RNICs with a region of the file's length each.
+pub struct Mover {
+    client: End,
+    server: End,
+    addr: SocketAddr,
+}
+
+/// A connection between the two.
+struct Link {
+    qps: [Qp; 2],
+    cqs: [Cq; 2],
+    id: CmId,
+}
+
+impl Mover {
+    /// Listens at `addr`, which is `server`'s, and registers `len` octets at both.
+    pub fn new(client: Endpoint, server: Endpoint, addr: SocketAddr, len: usize) -> Result<Mover, TransferError> {
+        let end = |endpoint: Endpoint| {
+            let pd = endpoint.device().alloc_pd();
+            let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+            let mr = endpoint.device().alloc_mr(pd, len.max(1), all)?;
+            Ok::<_, CtlError>(End { endpoint, events: EventQueue::new(None), pd, mr })
+        };
+        let (client, server) = (end(client)?, end(server)?);
+        server.endpoint.device().listen(addr, ListenParams::default(), &server.events)?;
+        Ok(Mover { client, server, addr })
+    }
+
+    /// Moves `bytes`: from client to server by Send and Write, from server to client by Read.
+    pub fn run(&mut self, op: Op, bytes: &[u8]) -> Result<Moved, TransferError> {
+        let zeros = vec![0; bytes.len()];
+        let (source, sink) = if op == Op::Read { (&self.server, &self.client) } else { (&self.client, &self.server) };
+        source.mr.write(0, bytes);
+        sink.mr.write(0, &zeros);
+        let link = self.connect()?;
+        let start = self.client.endpoint.now();
+        let ops = self.pump(&link, op, bytes.len())?;
+        let elapsed = self.client.endpoint.now().since(start);
+        self.close(&link)?;
+        let mut got = zeros;
+        if op == Op::Read { &self.client } else { &self.server }.mr.read(0, &mut got);
+        Ok(Moved { op, ops, bytes: bytes.len() as u64, elapsed, hash: hash(&got) })
+    }
+
+    fn poll(&mut self) -> Instant {
+        self.client.endpoint.poll();
+        self.server.endpoint.poll();
+        self.client.endpoint.now()
+    }
+
+    fn connect(&mut self) -> Result<Link, TransferError> {
+        let mut cqs = Vec::with_capacity(2);
+        let mut qps = Vec::with_capacity(2);
+        for end in [&self.client, &self.server] {
+            let device = end.endpoint.device();
+            let cq = device.create_cq(4 * WINDOW, None)?;
+            let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+            let init = QpInit { send_cq, recv_cq, sq_depth: WINDOW, rq_depth: WINDOW };
+            qps.push(device.create_qp(end.pd, init)?);
+            cqs.push(cq);
+        }
+        let [a, b] = [qps[0].clone(), qps[1].clone()];
+        let device = self.client.endpoint.device();
+        let id = device.connect(self.addr, ConnectParams::new(a.clone()), &self.client.events)?;
+        let until = self.poll() + PATIENCE;
+        let mut up = 0;
+        while up < 2 {
+            let now = self.poll();
+            if let Some(CmEvent::ConnectRequest { id, .. }) = self.server_event(&mut up)? {
+                self.server.endpoint.device().accept(id, AcceptParams::new(b.clone()))?;
+            }
+            match self.client.events.poll() {
+                Some(CmEvent::Established { .. }) => up += 1,
+                Some(CmEvent::ConnectError { error, .. }) => return Err(TransferError::Connect(error)),
+                Some(CmEvent::Disconnected { reason, .. }) => return Err(TransferError::Disconnected(reason)),
+                _ if now > until => return Err(TransferError::Stalled),
+                _ => {}
+            }
+        }
+        Ok(Link { qps: [a, b], cqs: [cqs[0].clone(), cqs[1].clone()], id })
+    }
+
+    fn server_event(&self, up: &mut u32) -> Result<Option<CmEvent>, TransferError> {
+        match self.server.events.poll() {
+            Some(CmEvent::Established { .. }) => *up += 1,
+            Some(CmEvent::ConnectError { error, .. }) => return Err(TransferError::Connect(error)),
+            other => return Ok(other),
+        }
+        Ok(None)
+    }
+
+    /// Moves `len` octets in chunks; returns in how many.
+    fn pump(&mut self, link: &Link, op: Op, len: usize) -> Result<u64, TransferError> {
+        let chunks = len.div_ceil(CHUNK);
+        let chunk = |mr: &Mr, n: usize| mr.sge(n * CHUNK, CHUNK.min(len - n * CHUNK));
+        let (mut posted, mut sent, mut arrived, mut buffers) = (0, 0, 0, 0);
+        let mut busy_at = self.client.endpoint.now();
+        while sent < chunks || op == Op::Send && arrived < chunks {
+            let before = (posted, sent, arrived);
+            while op == Op::Send && buffers < chunks && buffers - arrived < WINDOW as usize {
+                let sges = SgList::one(chunk(&self.server.mr, buffers));
+                link.qps[1].post_recv(&RecvWr { wr_id: buffers as u64, sges })?;
+                buffers += 1;
+            }
+            let allowed = if op == Op::Send { buffers } else { chunks };
+            while posted < allowed && posted - sent < WINDOW as usize {
+                let to = chunk(&self.server.mr, posted).to;
+                let stag = self.server.mr.stag();
+                let wr = SendWr {
+                    wr_id: posted as u64,
+                    op: match op {
+                        Op::Send => SendOp::Send { solicited: false, invalidate: None },
+                        Op::Write => SendOp::Write { stag, to },
+                        Op::Read => SendOp::Read { stag, to },
+                    },
+                    sges: SgList::one(chunk(&self.client.mr, posted)),
+                    signaled: true,
+                    fence: false,
+                };
+                link.qps[0].post_send(&wr)?;
+                posted += 1;
+            }
+            let now = self.poll();
+            for (cq, count) in [(&link.cqs[0], &mut sent), (&link.cqs[1], &mut arrived)] {
+                while let Some(cqe) = cq.poll() {
+                    if !cqe.status.is_success() {
+                        return Err(TransferError::Completion(cqe.wr_id, cqe.status));
+                    }
+                    *count += 1;
+                }
+            }
+            if before != (posted, sent, arrived) {
+                busy_at = now;
+            } else if now.since(busy_at) > PATIENCE {
+                return Err(TransferError::Stalled);
+            }
+        }
+        Ok(chunks as u64)
+    }
+
+    fn close(&mut self, link: &Link) -> Result<(), TransferError> {
+        self.client.endpoint.device().disconnect(link.id)?;
+        let until = self.poll() + PATIENCE;
+        let mut down = 0;
+        while down < 2 {
+            let now = self.poll();
+            for events in [&self.client.events, &self.server.events] {
+                if let Some(CmEvent::Disconnected { .. }) = events.poll() {
+                    down += 1;
+                }
+            }
+            if now > until {
+                return Err(TransferError::Stalled);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// SHA-256 of `bytes`.
+pub fn hash(bytes: &[u8]) -> Hash {
+    Sha256::digest(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_hash_is_sha_256() {
+        // FIPS 180-4, the example of one block.
+        let want = [0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea];
+        assert_eq!(hash(b"abc")[..8], want);
+    }
+}

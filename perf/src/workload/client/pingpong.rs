@@ -1,0 +1,236 @@
+//! One message to and fro.
+
+use heddle_base::Instant;
+use heddle_dataplane::Clock;
+use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList};
+
+use super::{Conn, Cqs, Mark, Measure, WorkloadError, successful};
+use crate::spec::{Op, Until};
+use crate::workload::{LAT_BUFFERS, Run, pattern};
+
+/// One connection. A round is over when the answer is there and the work request has completed:
+/// its memory must stay as it is until then.
+#[derive(Clone, Copy)]
+struct Ball {
+    /// Number of the round under way; the first is 1, so that its low octet is not what zeroed
+    /// memory holds.
+    round: u64,
+    posted_at: Instant,
+    answered: bool,
+    completed: bool,
+    /// The receive buffer the answer is in.
+    buffer: u32,
+    finished: bool,
+}
+
+pub(super) struct PingPong {
+    run: Run,
+    balls: Vec<Ball>,
+    measure: Measure,
+    finished: usize,
+    bytes: Vec<u8>,
+    primed: bool,
+}
+
+impl PingPong {
+    pub(super) fn new(clock: &Clock, run: Run, conns: &[Conn]) -> PingPong {
+        let ball = Ball {
+            round: 0,
+            posted_at: Instant::ZERO,
+            answered: false,
+            completed: false,
+            buffer: 0,
+            finished: false,
+        };
+        PingPong {
+            run,
+            balls: vec![ball; conns.len()],
+            measure: Measure::new(clock, &run),
+            finished: 0,
+            bytes: vec![0; run.size as usize],
+            primed: false,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.finished == self.balls.len()
+    }
+
+    pub(super) fn measure(&self) -> &Measure {
+        &self.measure
+    }
+
+    #[inline]
+    pub(super) fn step(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
+        if !self.primed {
+            self.prime(conns)?;
+        }
+        let mut busy = false;
+        if self.run.op == Op::Write {
+            let last = self.run.size as usize - 1;
+            for (i, conn) in conns.iter().enumerate() {
+                let ball = &self.balls[i];
+                if !ball.answered && !ball.finished && conn.back.load(last) == low(ball.round) {
+                    busy = true;
+                    self.answered(conns, i)?;
+                }
+            }
+        }
+        while let Some(cqe) = cqs.recv.poll() {
+            busy = true;
+            successful(&cqe)?;
+            if cqe.len != self.run.size {
+                return Err(WorkloadError::Stray(cqe.len));
+            }
+            let mark = Mark::decode(cqe.wr_id);
+            self.balls[mark.conn as usize].buffer = mark.slot;
+            self.answered(conns, mark.conn as usize)?;
+        }
+        while let Some(cqe) = cqs.send.poll() {
+            busy = true;
+            successful(&cqe)?;
+            let i = Mark::decode(cqe.wr_id).conn as usize;
+            self.balls[i].completed = true;
+            if self.run.op == Op::Read {
+                self.answered(conns, i)?;
+            } else {
+                self.next_round(conns, i)?;
+            }
+        }
+        Ok(busy)
+    }
+
+    fn prime(&mut self, conns: &[Conn]) -> Result<(), WorkloadError> {
+        self.primed = true;
+        pattern::fill(&mut self.bytes, self.run.seed, 0);
+        for (i, conn) in conns.iter().enumerate() {
+            if self.run.op != Op::Read {
+                conn.local.write(0, &self.bytes);
+            }
+            if self.run.op == Op::Send {
+                (0..LAT_BUFFERS).try_for_each(|b| self.post_buffer(conn, i, b))?;
+            }
+        }
+        self.measure = Measure::new(&self.measure.clock, &self.run);
+        (0..conns.len()).try_for_each(|i| self.post(&conns[i], i))
+    }
+
+    /// The answer is there.
+    fn answered(&mut self, conns: &[Conn], i: usize) -> Result<(), WorkloadError> {
+        let now = self.measure.clock.now();
+        let ball = &mut self.balls[i];
+        ball.answered = true;
+        self.measure.tick(now);
+        self.measure.count(self.balls[i].posted_at, now);
+        if self.run.verify {
+            self.compare(&conns[i], i)?;
+        }
+        if self.run.op == Op::Send {
+            self.post_buffer(&conns[i], i, self.balls[i].buffer)?;
+        }
+        self.next_round(conns, i)
+    }
+
+    fn next_round(&mut self, conns: &[Conn], i: usize) -> Result<(), WorkloadError> {
+        let ball = &mut self.balls[i];
+        if !ball.answered || !ball.completed || ball.finished {
+            return Ok(());
+        }
+        let over = match self.run.until {
+            Until::Iters(n) => ball.round >= n,
+            Until::Elapsed(_) => self.measure.ended.is_some(),
+        };
+        if !over {
+            return self.post(&conns[i], i);
+        }
+        ball.finished = true;
+        self.finished += 1;
+        if !self.run.verify && self.run.size > 0 {
+            self.compare(&conns[i], i)?;
+        }
+        if self.is_done() {
+            let now = self.measure.clock.now();
+            self.measure.end(now);
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
+        let run = self.run;
+        let ball = &mut self.balls[i];
+        ball.round += 1;
+        (ball.answered, ball.completed) = (false, false);
+        let round = ball.round;
+        match (run.op, run.verify) {
+            (Op::Read, false) => {}
+            (Op::Read, true) => {
+                self.bytes.fill(0);
+                conn.local.write(0, &self.bytes);
+            }
+            (Op::Write | Op::Send, true) => {
+                self.expect(round);
+                conn.local.write(0, &self.bytes);
+            }
+            (Op::Write, false) => conn.local.write(run.size as usize - 1, &[low(round)]),
+            (Op::Send, false) => {}
+        }
+        let (stag, to) = (conn.remote.stag, conn.remote.to);
+        let wr = SendWr {
+            wr_id: Mark { conn: index(i), read_back: false, slot: 0 }.encode(),
+            op: match run.op {
+                Op::Write => SendOp::Write { stag, to },
+                Op::Read => SendOp::Read { stag, to },
+                Op::Send => SendOp::Send { solicited: false, invalidate: None },
+            },
+            sges: SgList::one(conn.local.sge(0, run.size as usize)),
+            signaled: true,
+            fence: false,
+        };
+        self.balls[i].posted_at = self.measure.clock.now();
+        Ok(conn.qp.post_send(&wr)?)
+    }
+
+    /// Puts what the message of a round consists of into `bytes`.
+    fn expect(&mut self, round: u64) {
+        let n = if self.run.verify && self.run.op != Op::Read { round } else { 0 };
+        pattern::fill(&mut self.bytes, self.run.seed, n);
+        if self.run.op == Op::Write
+            && let Some(last) = self.bytes.last_mut()
+        {
+            *last = low(round);
+        }
+    }
+
+    /// Compares what came back in the round under way.
+    fn compare(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
+        let Run { op, size, .. } = self.run;
+        let ball = self.balls[i];
+        let mut got = vec![0; size as usize];
+        match op {
+            Op::Write => conn.back.read(0, &mut got),
+            Op::Send => conn.back.read(ball.buffer as usize * size as usize, &mut got),
+            Op::Read => conn.local.read(0, &mut got),
+        }
+        self.expect(ball.round);
+        match got.iter().zip(&self.bytes).position(|(a, b)| a != b) {
+            None => Ok(()),
+            Some(at) => Err(WorkloadError::Wrong { message: ball.round, size, at }),
+        }
+    }
+
+    fn post_buffer(&self, conn: &Conn, i: usize, buffer: u32) -> Result<(), WorkloadError> {
+        let size = self.run.size as usize;
+        let wr_id = Mark { conn: index(i), read_back: false, slot: buffer }.encode();
+        let sges = SgList::one(conn.back.sge(buffer as usize * size, size));
+        Ok(conn.qp.post_recv(&RecvWr { wr_id, sges })?)
+    }
+}
+
+fn low(round: u64) -> u8 {
+    round.to_le_bytes()[0]
+}
+
+/// Connections are few.
+fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(u32::MAX)
+}

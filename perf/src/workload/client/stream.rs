@@ -1,0 +1,322 @@
+//! Many operations outstanding.
+
+use heddle_base::Instant;
+use heddle_dataplane::Clock;
+use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList};
+
+use super::{Conn, Cqs, Mark, Measure, WorkloadError, successful};
+use crate::spec::{Op, Until};
+use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
+
+/// Operations of one connection.
+///
+/// ```text
+///        done            posted          allowed
+///  ────────┼───────────────┼────────────────┼──▶  number of the operation
+///   slots  │  outstanding, │  may be posted │  no receive buffer (Send)
+///   free   │  <= depth     │                │
+/// ```
+struct Flow {
+    posted: u64,
+    done: u64,
+    /// Operations the peer has room for.
+    allowed: u64,
+    /// Operations the peer has taken, as its last credit says.
+    credited: u64,
+    /// When the operation in each slot was posted.
+    posted_at: Vec<Instant>,
+    /// The last one has been posted.
+    complete: bool,
+    /// What is in the slots at the end has been asked for.
+    checking: bool,
+    finished: bool,
+}
+
+impl Flow {
+    /// Whether all its operations are done.
+    fn has_run(&self) -> bool {
+        self.finished || self.checking || self.complete && self.done == self.posted
+    }
+}
+
+pub(super) struct Stream {
+    run: Run,
+    flows: Vec<Flow>,
+    measure: Measure,
+    finished: usize,
+    bytes: Vec<u8>,
+    primed: bool,
+}
+
+impl Stream {
+    pub(super) fn new(clock: &Clock, run: Run, conns: &[Conn]) -> Stream {
+        let measure = Measure::new(clock, &run);
+        let flow = |c: &Conn| Flow {
+            posted: 0,
+            done: 0,
+            allowed: if run.op == Op::Send { c.window.into() } else { u64::MAX },
+            credited: 0,
+            posted_at: vec![Instant::ZERO; run.depth as usize],
+            complete: false,
+            checking: false,
+            finished: false,
+        };
+        let flows = conns.iter().map(flow).collect();
+        let bytes = vec![0; run.size as usize];
+        Stream { run, flows, measure, finished: 0, bytes, primed: false }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.finished == self.flows.len()
+    }
+
+    pub(super) fn measure(&self) -> &Measure {
+        &self.measure
+    }
+
+    pub(super) fn step(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
+        if !self.primed {
+            self.prime(conns)?;
+        }
+        let Some(first) = cqs.send.poll() else {
+            return self.credits(conns, cqs);
+        };
+        let now = self.measure.clock.now();
+        self.measure.tick(now);
+        let mut next = Some(first);
+        while let Some(cqe) = next {
+            successful(&cqe)?;
+            self.complete(conns, Mark::decode(cqe.wr_id), now)?;
+            next = cqs.send.poll();
+        }
+        self.credits(conns, cqs)?;
+        Ok(true)
+    }
+
+    /// Fills the slots and posts the first operations.
+    fn prime(&mut self, conns: &[Conn]) -> Result<(), WorkloadError> {
+        self.primed = true;
+        for (i, conn) in conns.iter().enumerate() {
+            if self.run.op == Op::Send {
+                (0..CREDIT_BUFFERS).try_for_each(|slot| post_credit_buffer(conn, i, slot))?;
+            }
+            if self.run.op != Op::Read {
+                for slot in 0..u64::from(self.run.depth) {
+                    pattern::fill(&mut self.bytes, self.run.seed, slot);
+                    conn.local.write(self.offset(slot), &self.bytes);
+                }
+            }
+        }
+        self.measure = Measure::new(&self.measure.clock, &self.run);
+        let now = self.measure.since;
+        (0..conns.len()).try_for_each(|i| self.post_more(conns, i, now))
+    }
+
+    fn offset(&self, slot: u64) -> usize {
+        // Below the depth.
+        usize::try_from(slot).unwrap_or(0) * self.run.size as usize
+    }
+
+    fn complete(&mut self, conns: &[Conn], mark: Mark, now: Instant) -> Result<(), WorkloadError> {
+        let i = mark.conn as usize;
+        let (conn, run) = (&conns[i], self.run);
+        let flow = &mut self.flows[i];
+        let slot = u64::from(mark.slot);
+        if flow.checking {
+            return self.checked(conn, i, slot);
+        }
+        let waits_for_read_back = run.verify && run.op == Op::Write && !mark.read_back;
+        if waits_for_read_back {
+            return Ok(());
+        }
+        self.measure.count(flow.posted_at[mark.slot as usize], now);
+        let op = flow.done;
+        flow.done += 1;
+        if run.verify && run.op != Op::Send {
+            self.compare(conn, slot, if run.op == Op::Read { slot } else { op }, op)?;
+        }
+        self.post_more(conns, i, now)?;
+        self.finish(conns, i, now)
+    }
+
+    /// Posts what may be posted.
+    fn post_more(&mut self, conns: &[Conn], i: usize, now: Instant) -> Result<(), WorkloadError> {
+        let depth = u64::from(self.run.depth);
+        loop {
+            let flow = &self.flows[i];
+            if flow.complete || flow.posted - flow.done >= depth || flow.posted >= flow.allowed {
+                return Ok(());
+            }
+            let last = match self.run.until {
+                Until::Iters(n) => flow.posted + 1 >= n,
+                Until::Elapsed(_) if self.measure.ended.is_none() => false,
+                // One more Send, which asks the server for its last credit.
+                Until::Elapsed(_) if self.run.op == Op::Send => true,
+                Until::Elapsed(_) => {
+                    self.flows[i].complete = true;
+                    return Ok(());
+                }
+            };
+            self.post(&conns[i], i, last, now)?;
+        }
+    }
+
+    fn post(&mut self, conn: &Conn, i: usize, last: bool, now: Instant) -> Result<(), WorkloadError> {
+        let run = self.run;
+        let op = self.flows[i].posted;
+        let slot = op % u64::from(run.depth);
+        let at = self.offset(slot);
+        if run.verify {
+            if run.op == Op::Read {
+                // So that what an earlier one brought does not pass for this one.
+                self.bytes.fill(0);
+            } else {
+                pattern::fill(&mut self.bytes, run.seed, op);
+            }
+            conn.local.write(at, &self.bytes);
+        }
+        let remote = (conn.remote.stag, conn.remote.to.wrapping_add(at as u64));
+        let mark = Mark { conn: index(i), read_back: false, slot: index(self.offset_slot(slot)) };
+        let wr = SendWr {
+            wr_id: mark.encode(),
+            op: match run.op {
+                Op::Write => SendOp::Write { stag: remote.0, to: remote.1 },
+                Op::Read => SendOp::Read { stag: remote.0, to: remote.1 },
+                Op::Send => SendOp::Send { solicited: last, invalidate: None },
+            },
+            sges: SgList::one(conn.local.sge(at, run.size as usize)),
+            signaled: true,
+            fence: false,
+        };
+        conn.qp.post_send(&wr)?;
+        if run.verify && run.op == Op::Write {
+            conn.qp.post_send(&self.read_back(conn, i, slot))?;
+        }
+        let flow = &mut self.flows[i];
+        flow.posted_at[mark.slot as usize] = now;
+        flow.posted += 1;
+        flow.complete = last;
+        Ok(())
+    }
+
+    fn offset_slot(&self, slot: u64) -> usize {
+        usize::try_from(slot).unwrap_or(0)
+    }
+
+    /// A Read of what was written into a slot.
+    fn read_back(&self, conn: &Conn, i: usize, slot: u64) -> SendWr {
+        let at = self.offset(slot);
+        let mark = Mark { conn: index(i), read_back: true, slot: index(self.offset_slot(slot)) };
+        SendWr {
+            wr_id: mark.encode(),
+            op: SendOp::Read { stag: conn.remote.stag, to: conn.remote.to.wrapping_add(at as u64) },
+            sges: SgList::one(conn.back.sge(at, self.run.size as usize)),
+            signaled: true,
+            fence: false,
+        }
+    }
+
+    /// Compares a slot with the octets of message `expected`.
+    fn compare(&mut self, conn: &Conn, slot: u64, expected: u64, message: u64) -> Result<(), WorkloadError> {
+        let at = self.offset(slot);
+        let mr = if self.run.op == Op::Read { &conn.local } else { &conn.back };
+        mr.read(at, &mut self.bytes);
+        match pattern::first_difference(&self.bytes, self.run.seed, expected) {
+            None => Ok(()),
+            Some(at) => Err(WorkloadError::Wrong { message, size: self.run.size, at }),
+        }
+    }
+
+    /// Ends a flow all of whose operations are done, after a look at what is in the slots.
+    fn finish(&mut self, conns: &[Conn], i: usize, now: Instant) -> Result<(), WorkloadError> {
+        let run = self.run;
+        let flow = &mut self.flows[i];
+        if !flow.complete || flow.done < flow.posted || flow.checking || flow.finished {
+            return Ok(());
+        }
+        if run.op == Op::Send && flow.credited < flow.posted {
+            return Ok(());
+        }
+        let filled = flow.posted.min(run.depth.into());
+        if self.flows.iter().all(Flow::has_run) {
+            self.measure.end(now);
+        }
+        if run.op == Op::Send || run.verify || run.size == 0 {
+            return self.finished(i);
+        }
+        if run.op == Op::Read {
+            (0..filled).try_for_each(|slot| self.compare(&conns[i], slot, slot, slot))?;
+            return self.finished(i);
+        }
+        let flow = &mut self.flows[i];
+        flow.checking = true;
+        flow.posted = filled;
+        flow.done = 0;
+        (0..filled).try_for_each(|slot| conns[i].qp.post_send(&self.read_back(&conns[i], i, slot)))?;
+        Ok(())
+    }
+
+    fn checked(&mut self, conn: &Conn, i: usize, slot: u64) -> Result<(), WorkloadError> {
+        self.compare(conn, slot, slot, slot)?;
+        let flow = &mut self.flows[i];
+        flow.done += 1;
+        if flow.done == flow.posted { self.finished(i) } else { Ok(()) }
+    }
+
+    fn finished(&mut self, i: usize) -> Result<(), WorkloadError> {
+        self.flows[i].finished = true;
+        self.finished += 1;
+        Ok(())
+    }
+
+    /// Takes the server's credits.
+    fn credits(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
+        if self.run.op != Op::Send {
+            return Ok(false);
+        }
+        let mut busy = false;
+        while let Some(cqe) = cqs.recv.poll() {
+            busy = true;
+            let mark = Mark::decode(cqe.wr_id);
+            let i = mark.conn as usize;
+            successful(&cqe)?;
+            if cqe.len as usize != CREDIT_LEN {
+                return Err(WorkloadError::Stray(cqe.len));
+            }
+            let mut b = [0; CREDIT_LEN];
+            conns[i].back.read(mark.slot as usize * CREDIT_LEN, &mut b);
+            let [taken, wrong] = decode_credit(&b);
+            if wrong > 0 {
+                return Err(WorkloadError::WrongThere(wrong));
+            }
+            let flow = &mut self.flows[i];
+            if taken > flow.posted || taken < flow.credited {
+                return Err(WorkloadError::Stray(cqe.len));
+            }
+            flow.credited = taken;
+            flow.allowed = taken + u64::from(conns[i].window);
+            post_credit_buffer(&conns[i], i, mark.slot)?;
+            let now = self.measure.clock.now();
+            self.measure.tick(now);
+            self.post_more(conns, i, now)?;
+            self.finish(conns, i, now)?;
+        }
+        Ok(busy)
+    }
+}
+
+fn decode_credit(b: &[u8; CREDIT_LEN]) -> [u64; 2] {
+    let (taken, wrong) = b.split_at(8);
+    [taken, wrong].map(|n| n.iter().fold(0, |v, &b| v << 8 | u64::from(b)))
+}
+
+fn post_credit_buffer(conn: &Conn, i: usize, slot: u32) -> Result<(), WorkloadError> {
+    let sge = conn.back.sge(slot as usize * CREDIT_LEN, CREDIT_LEN);
+    let wr_id = Mark { conn: index(i), read_back: false, slot }.encode();
+    Ok(conn.qp.post_recv(&RecvWr { wr_id, sges: SgList::one(sge) })?)
+}
+
+/// Connections and slots are few.
+fn index(i: usize) -> u32 {
+    u32::try_from(i).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,354 @@
+//! The private data of a benchmark's connections. All numbers are big-endian.
+//!
+//! ```text
+//! Hello     magic(4) version(1) op(1) mode(1) flags(1)  size(4) depth(4)  seed(8)
+//!           stag(4) zero(4)  to(8)  len(8)                                              48 octets
+//! Welcome   magic(4) version(1) zero(3)  stag(4) window(4)  to(8)  len(8)               32 octets
+//! Refusal   magic(4) version(1) reason(1) zero(2)                                        8 octets
+//! ```
+//!
+//! `stag`, `to`, `len` name the sender's region for the peer; all zero when there is none. The one
+//! flag is 1: compare every message. Whatever is not exactly of this form is refused.
+
+use core::fmt;
+
+use heddle_iwarp::Stag;
+
+use crate::spec::{MAX_DEPTH, MAX_SIZE, Mode, Op};
+
+const MAGIC: [u8; 4] = *b"HPRF";
+
+/// The version of these formats and of the traffic that follows.
+pub const VERSION: u8 = 1;
+
+const FLAG_VERIFY: u8 = 1;
+
+/// Memory of one side that the other may reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Its STag.
+    pub stag: Stag,
+    /// Tagged offset of its first octet.
+    pub to: u64,
+    /// Octets.
+    pub len: u64,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The operation.
+    pub op: Op,
+    /// What is measured.
+    pub mode: Mode,
+    /// Whether the server compares every message.
+    pub verify: bool,
+    /// Octets of a message: at most [`MAX_SIZE`].
+    pub size: u32,
+    /// Operations outstanding: 1 to [`MAX_DEPTH`].
+    pub depth: u32,
+    /// From which the octets follow.
+    pub seed: u64,
+    /// Where a ping-pong's Writes come back; at least `size` long then.
+    pub region: Region,
+}
+
+/// Private data that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelloError {
+    /// Some other program.
+    #[error("the peer's private data is not that of a benchmark")]
+    NotOurs,
+    /// Ours, of another time.
+    #[error("the peer speaks version {0} of the benchmark protocol, this is version {VERSION}")]
+    Version(u8),
+    /// Breaks the format, or asks for the impossible.
+    #[error("the peer's private data is malformed: {0}")]
+    Malformed(&'static str),
+}
+
+/// A refusal, as a code that survives being unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason(pub u8);
+
+impl Reason {
+    /// Not a [`Hello`].
+    pub const NOT_OURS: Reason = Reason(1);
+    /// Another version.
+    pub const VERSION: Reason = Reason(2);
+    /// A malformed one.
+    pub const MALFORMED: Reason = Reason(3);
+    /// Not enough registered memory.
+    pub const NO_MEMORY: Reason = Reason(4);
+    /// Too many connections.
+    pub const BUSY: Reason = Reason(5);
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Reason::NOT_OURS => f.write_str("it does not take us for a benchmark"),
+            Reason::VERSION => f.write_str("it speaks another version"),
+            Reason::MALFORMED => f.write_str("it finds the request malformed"),
+            Reason::NO_MEMORY => f.write_str("it has not enough registered memory"),
+            Reason::BUSY => f.write_str("it has too many connections"),
+            Reason(n) => write!(f, "reason {n}"),
+        }
+    }
+}
+
+impl From<HelloError> for Reason {
+    fn from(e: HelloError) -> Reason {
+        match e {
+            HelloError::NotOurs => Reason::NOT_OURS,
+            HelloError::Version(_) => Reason::VERSION,
+            HelloError::Malformed(_) => Reason::MALFORMED,
+        }
+    }
+}
+
+impl Hello {
+    /// Octets on the wire.
+    pub const LEN: usize = 48;
+
+    /// As private data.
+    pub fn encode(&self) -> Vec<u8> {
+        let op = match self.op {
+            Op::Write => 0,
+            Op::Read => 1,
+            Op::Send => 2,
+        };
+        let mode = match self.mode {
+            Mode::Bw => 0,
+            Mode::Lat => 1,
+            Mode::Rate => 2,
+        };
+        let mut b = Vec::with_capacity(Self::LEN);
+        b.extend(MAGIC);
+        b.extend([VERSION, op, mode, if self.verify { FLAG_VERIFY } else { 0 }]);
+        b.extend(self.size.to_be_bytes());
+        b.extend(self.depth.to_be_bytes());
+        b.extend(self.seed.to_be_bytes());
+        b.extend(self.region.stag.0.to_be_bytes());
+        b.extend([0; 4]);
+        b.extend(self.region.to.to_be_bytes());
+        b.extend(self.region.len.to_be_bytes());
+        b
+    }
+
+    /// Checks a client's private data.
+    pub fn decode(b: &[u8]) -> Result<Hello, HelloError> {
+        let mut r = Reader::of(b, Self::LEN)?;
+        let [op, mode, flags] = [r.u8(), r.u8(), r.u8()];
+        let op = match op {
+            0 => Op::Write,
+            1 => Op::Read,
+            2 => Op::Send,
+            _ => return Err(HelloError::Malformed("unknown operation")),
+        };
+        let mode = match mode {
+            0 => Mode::Bw,
+            1 => Mode::Lat,
+            2 => Mode::Rate,
+            _ => return Err(HelloError::Malformed("unknown mode")),
+        };
+        if flags & !FLAG_VERIFY != 0 {
+            return Err(HelloError::Malformed("unknown flag"));
+        }
+        let (size, depth, seed) = (r.u32(), r.u32(), r.u64());
+        let stag = Stag(r.u32());
+        r.zero(4)?;
+        let region = Region { stag, to: r.u64(), len: r.u64() };
+        if size > MAX_SIZE || depth == 0 || depth > MAX_DEPTH {
+            return Err(HelloError::Malformed("size or depth out of range"));
+        }
+        if mode == Mode::Lat && depth != 1 {
+            return Err(HelloError::Malformed("latency with a depth other than 1"));
+        }
+        if op == Op::Write && mode == Mode::Lat && (size == 0 || region.len < size.into()) {
+            return Err(HelloError::Malformed("no room for the answers of a ping-pong"));
+        }
+        Ok(Hello { op, mode, verify: flags != 0, size, depth, seed, region })
+    }
+}
+
+/// What a server grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Receive buffers for Sends.
+    pub window: u32,
+    /// Where Writes go and Reads come from.
+    pub region: Region,
+}
+
+impl Welcome {
+    /// Octets on the wire.
+    pub const LEN: usize = 32;
+
+    /// As private data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(Self::LEN);
+        b.extend(MAGIC);
+        b.extend([VERSION, 0, 0, 0]);
+        b.extend(self.region.stag.0.to_be_bytes());
+        b.extend(self.window.to_be_bytes());
+        b.extend(self.region.to.to_be_bytes());
+        b.extend(self.region.len.to_be_bytes());
+        b
+    }
+
+    /// Checks a server's private data. Whether the region is large enough is for the caller.
+    pub fn decode(b: &[u8]) -> Result<Welcome, HelloError> {
+        let mut r = Reader::of(b, Self::LEN)?;
+        r.zero(3)?;
+        let (stag, window) = (Stag(r.u32()), r.u32());
+        Ok(Welcome { window, region: Region { stag, to: r.u64(), len: r.u64() } })
+    }
+}
+
+/// Why a server rejects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal(pub Reason);
+
+impl Refusal {
+    /// Octets on the wire.
+    pub const LEN: usize = 8;
+
+    /// As private data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = MAGIC.to_vec();
+        b.extend([VERSION, self.0.0, 0, 0]);
+        b
+    }
+
+    /// Checks a server's private data.
+    pub fn decode(b: &[u8]) -> Result<Refusal, HelloError> {
+        let mut r = Reader::of(b, Self::LEN)?;
+        let reason = Reason(r.u8());
+        r.zero(2)?;
+        Ok(Refusal(reason))
+    }
+}
+
+/// Reads fields off octets whose number has been checked.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Past magic and version, with exactly `len` octets in all.
+    fn of(b: &'a [u8], len: usize) -> Result<Reader<'a>, HelloError> {
+        let rest = b.strip_prefix(&MAGIC).ok_or(HelloError::NotOurs)?;
+        let (&version, rest) = rest.split_first().ok_or(HelloError::NotOurs)?;
+        if version != VERSION {
+            return Err(HelloError::Version(version));
+        }
+        if b.len() != len {
+            return Err(HelloError::Malformed("wrong length"));
+        }
+        Ok(Reader(rest))
+    }
+
+    /// The next `N` octets; zeros beyond the end, where no reader of a checked length gets.
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((head, rest)) = self.0.split_first_chunk::<N>() else { return [0; N] };
+        self.0 = rest;
+        *head
+    }
+
+    fn u8(&mut self) -> u8 {
+        self.take::<1>()[0]
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.take())
+    }
+
+    fn zero(&mut self, n: usize) -> Result<(), HelloError> {
+        if (0..n).all(|_| self.u8() == 0) {
+            Ok(())
+        } else {
+            Err(HelloError::Malformed("a reserved octet is not zero"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            op: Op::Write,
+            mode: Mode::Lat,
+            verify: true,
+            size: 8,
+            depth: 1,
+            seed: 0x0102_0304_0506_0708,
+            region: Region { stag: Stag(0xa1b2_c3d4), to: 0x1122_3344_5566_7788, len: 8 },
+        }
+    }
+
+    #[test]
+    fn test_hello_golden_octets() {
+        let want = b"HPRF\x01\x00\x01\x01\0\0\0\x08\0\0\0\x01\x01\x02\x03\x04\x05\x06\x07\x08\
+            \xa1\xb2\xc3\xd4\0\0\0\0\x11\x22\x33\x44\x55\x66\x77\x88\0\0\0\0\0\0\0\x08";
+        assert_eq!(hello().encode(), want);
+        assert_eq!(Hello::decode(want), Ok(hello()));
+    }
+
+    #[test]
+    fn test_hello_refuses_each_fault() {
+        let with = |at: usize, v: u8| {
+            let mut b = hello().encode();
+            b[at] = v;
+            Hello::decode(&b)
+        };
+        assert_eq!(Hello::decode(b""), Err(HelloError::NotOurs));
+        assert_eq!(with(0, b'h'), Err(HelloError::NotOurs));
+        assert_eq!(with(4, 2), Err(HelloError::Version(2)));
+        // operation, mode, flags, size, depth twice, reserved, the answers' length
+        for (at, v) in [(5, 3), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
+            assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "octet {at} = {v}");
+        }
+        let b = hello().encode();
+        assert!(Hello::decode(&b[..47]).is_err());
+        assert!(Hello::decode(&[&b[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn test_welcome_and_refusal_go_round() {
+        let w = Welcome { window: 32, region: hello().region };
+        assert_eq!(Welcome::decode(&w.encode()), Ok(w));
+        assert_eq!(w.encode().len(), Welcome::LEN);
+        for reason in [Reason::NO_MEMORY, Reason(77)] {
+            assert_eq!(Refusal::decode(&Refusal(reason).encode()), Ok(Refusal(reason)));
+        }
+        assert_eq!(Refusal(Reason(1)).encode().len(), Refusal::LEN);
+        assert_eq!(Welcome::decode(b"some other text"), Err(HelloError::NotOurs));
+    }
+
+    proptest! {
+        #[test]
+        fn test_decode_never_panics_and_accepts_only_what_it_would_say(
+            b in proptest::collection::vec(any::<u8>(), 0..64), ours in any::<bool>(),
+        ) {
+            let mut b = b;
+            if ours && b.len() > 5 {
+                b[..5].copy_from_slice(b"HPRF\x01");
+            }
+            if let Ok(h) = Hello::decode(&b) {
+                prop_assert_eq!(h.encode(), b.clone());
+            }
+            if let Ok(w) = Welcome::decode(&b) {
+                prop_assert_eq!(w.encode(), b.clone());
+            }
+            if let Ok(r) = Refusal::decode(&b) {
+                prop_assert_eq!(r.encode(), b);
+            }
+        }
+    }
+}

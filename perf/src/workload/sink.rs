@@ -1,0 +1,195 @@
+//! The `sink` service: takes whatever comes, and counts it.
+//!
+//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 1 MiB that the
+//! peer may write and read. The private data of its acceptance names it, big-endian:
+//! `"HSNK"`, STag (4 octets), tagged offset (8), length (8).
+
+use core::net::SocketAddr;
+
+use heddle_ctl::{
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Waker,
+};
+use heddle_iwarp::{Access, PostError, RecvWr, SgList};
+use tracing::{debug, info, warn};
+
+/// Longest Send.
+pub const MAX_SEND: usize = 64 << 10;
+/// Receive buffers of a connection.
+pub const BUFFERS: u32 = 64;
+/// Octets of the region a peer may write.
+pub const REGION: usize = 1 << 20;
+
+const MAX_CONNS: usize = 256;
+const CQ_DEPTH: u32 = 1 << 14;
+const TURN: usize = 256;
+
+heddle_base::counters! {
+    /// What a sink has taken.
+    pub struct SinkCounters {
+        /// Connections accepted.
+        connections,
+        /// Connections rejected for want of room.
+        refused,
+        /// Messages received.
+        messages,
+        /// Octets in them.
+        bytes,
+    }
+}
+
+/// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
+pub struct Sink {
+    device: Device,
+    events: EventQueue,
+    cq: Cq,
+    conns: Vec<Option<Drain>>,
+    counters: SinkCounters,
+}
+
+struct Drain {
+    id: CmId,
+    remote: SocketAddr,
+    qp: Qp,
+    buffers: Mr,
+    region: Mr,
+    counters: SinkCounters,
+}
+
+impl Sink {
+    /// Listens. `waker` is woken when there is something to do.
+    pub fn new(device: &Device, addr: SocketAddr, params: ListenParams, waker: Option<&Waker>) -> Result<Sink, CtlError> {
+        let events = EventQueue::new(waker.cloned());
+        device.listen(addr, params, &events)?;
+        let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
+        let counters = SinkCounters::default();
+        Ok(Sink { device: device.clone(), events, cq, conns: Vec::new(), counters })
+    }
+
+    /// Whether a step would find something.
+    pub fn has_work(&self) -> bool {
+        !self.events.is_empty() || !self.cq.is_empty()
+    }
+
+    /// What all connections have brought.
+    pub fn counters(&self) -> &SinkCounters {
+        &self.counters
+    }
+
+    /// Does what there is to do; true when there was something. Never blocks.
+    pub fn step(&mut self) -> bool {
+        let mut busy = self.poll_cq();
+        while let Some(event) = self.events.poll() {
+            busy = true;
+            self.handle_event(event);
+        }
+        busy
+    }
+
+    fn poll_cq(&mut self) -> bool {
+        let mut busy = false;
+        for _ in 0..TURN {
+            let Some(cqe) = self.cq.poll() else { break };
+            busy = true;
+            if !cqe.status.is_success() {
+                continue;
+            }
+            let place = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
+            let Some(Some(conn)) = self.conns.get_mut(place) else { continue };
+            if conn.qp.qpn() != cqe.qpn {
+                continue;
+            }
+            for c in [&mut self.counters, &mut conn.counters] {
+                c.messages += 1;
+                c.bytes += u64::from(cqe.len);
+            }
+            let buffer = u32::try_from(cqe.wr_id & 0xffff_ffff).unwrap_or(0);
+            if conn.post_buffer(place, buffer).is_err() {
+                // It may be gone already.
+                let _ = self.device.disconnect(conn.id);
+            }
+        }
+        busy
+    }
+
+    fn handle_event(&mut self, event: CmEvent) {
+        match event {
+            CmEvent::ConnectRequest { id, remote, .. } => match self.accept(id, remote) {
+                Ok(()) => self.counters.connections += 1,
+                Err(e) => {
+                    self.counters.refused += 1;
+                    warn!(peer = %remote, error = %e, "cannot accept");
+                    let _ = self.device.reject(id, Vec::new());
+                }
+            },
+            CmEvent::Established { .. } | CmEvent::Rejected { .. } => {}
+            CmEvent::ConnectError { id, error } => {
+                debug!(%error, "no connection");
+                self.forget(id);
+            }
+            CmEvent::Disconnected { id, reason } => {
+                if let Some(c) = self.forget(id) {
+                    let SinkCounters { messages, bytes, .. } = c.counters;
+                    info!(peer = %c.remote, messages, bytes, %reason, "closed");
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, id: CmId) -> Option<Drain> {
+        while self.poll_cq() {}
+        let place = self.conns.iter().position(|c| c.as_ref().is_some_and(|c| c.id == id))?;
+        self.conns[place].take()
+    }
+
+    fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), SinkError> {
+        let place = match self.conns.iter().position(Option::is_none) {
+            Some(p) => p,
+            None if self.conns.len() < MAX_CONNS => {
+                self.conns.push(None);
+                self.conns.len() - 1
+            }
+            None => return Err(SinkError::Full),
+        };
+        let d = &self.device;
+        let pd = d.alloc_pd();
+        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
+        let init = QpInit { send_cq, recv_cq, sq_depth: 1, rq_depth: BUFFERS };
+        let conn = Drain {
+            id,
+            remote,
+            qp: d.create_qp(pd, init)?,
+            buffers: d.alloc_mr(pd, BUFFERS as usize * MAX_SEND, Access::LOCAL_WRITE)?,
+            region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
+            counters: SinkCounters::default(),
+        };
+        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b))?;
+        let mut params = AcceptParams::new(conn.qp.clone());
+        params.private_data = [
+            &b"HSNK"[..],
+            &conn.region.stag().0.to_be_bytes(),
+            &conn.region.to().to_be_bytes(),
+            &(conn.region.len() as u64).to_be_bytes(),
+        ]
+        .concat();
+        d.accept(id, params)?;
+        self.conns[place] = Some(conn);
+        Ok(())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SinkError {
+    #[error("too many connections")]
+    Full,
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+impl Drain {
+    fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
+        let sges = SgList::one(self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND));
+        self.qp.post_recv(&RecvWr { wr_id: (place as u64) << 32 | u64::from(buffer), sges })
+    }
+}

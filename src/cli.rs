@@ -1,0 +1,143 @@
+//! The command line.
+
+use std::error::Error;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod demo;
+mod log;
+mod net;
+mod pcap;
+mod progress;
+mod rping;
+mod serve;
+mod signals;
+
+/// A software RNIC: iWARP in user space on DPDK.
+#[derive(Debug, Parser)]
+#[command(name = "heddle", version = VERSION, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (built for DPDK ", env!("HEDDLE_DPDK_VERSION"), ")");
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure throughput, latency or rate
+    Bench(bench::Args),
+    /// Serve the programs of a host: rping, perf, sink
+    Serve(serve::Args),
+    /// Send messages to and fro, wire-compatible with the rping of rdma-core
+    #[command(disable_version_flag = true)]
+    Rping(rping::Args),
+    /// Answer the frames of a capture file, in virtual time
+    Pcap(pcap::Args),
+    /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
+    Demo(demo::Args),
+}
+
+/// Why a command did not do what was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It was asked for wrongly.
+    Usage(String),
+    /// It failed.
+    Failed(String),
+}
+
+impl Failure {
+    pub(crate) fn usage(what: impl fmt::Display) -> Failure {
+        Failure::Usage(what.to_string())
+    }
+
+    pub(crate) fn failed(what: impl fmt::Display) -> Failure {
+        Failure::Failed(what.to_string())
+    }
+}
+
+impl<E: Error> From<E> for Failure {
+    /// What happened, and each cause that it does not name already.
+    fn from(e: E) -> Failure {
+        let mut text = e.to_string();
+        let mut cause = e.source();
+        while let Some(c) = cause {
+            let c_text = c.to_string();
+            if !text.contains(&c_text) {
+                text = format!("{text}: {c_text}");
+            }
+            cause = c.source();
+        }
+        Failure::Failed(text)
+    }
+}
+
+/// Runs what the process was started for.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return refuse(&e),
+    };
+    let done = match cli.command {
+        Command::Bench(a) => bench::run(&a),
+        Command::Serve(a) => serve::run(&a),
+        Command::Rping(a) => rping::run(&a),
+        Command::Pcap(a) => pcap::run(&a),
+        Command::Demo(a) => demo::run(&a),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(what)) => {
+            complain(&format!("{what} (see heddle --help)"));
+            ExitCode::from(2)
+        }
+        Err(Failure::Failed(what)) => {
+            complain(&what);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn refuse(e: &clap::Error) -> ExitCode {
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // With colours if the terminal has them; a closed pipe is not our error.
+            let _ = e.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = e.print();
+            ExitCode::from(2)
+        }
+        _ => {
+            // Its first line says what; usage and hints are for `--help`.
+            let text = e.to_string();
+            let line = text.lines().take_while(|l| !l.trim().is_empty()).collect::<Vec<_>>();
+            let line = line.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line);
+            complain(&format!("{line} (see heddle --help)"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// One line on stderr.
+fn complain(what: &str) {
+    let line = what.replace('\n', " ");
+    // There is nobody left to tell.
+    let _ = writeln!(io::stderr(), "heddle: {line}");
+}
+
+/// Text for people, on stdout. A reader that has gone away is not an error.
+pub(crate) fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

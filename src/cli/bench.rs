@@ -1,0 +1,202 @@
+//! `heddle bench`
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
+use heddle::perf::report::{BenchReport, table, write_json};
+use heddle::perf::spec::{BenchSpec, Faults, Mode, Op, Probability, Size, Sizes, Span, Until};
+use heddle::perf::workload::Run;
+use heddle::perf::pin;
+use heddle::{CoreList, EndpointConfig, Seed};
+
+use super::log::LogArgs;
+use super::net::{NetArgs, start_eal};
+use super::progress::Line;
+use super::{Failure, say};
+
+/// Without --connect, client and server run in this process, joined by rings.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Operation: write, read, send
+    #[arg(long, default_value = "write")]
+    op: Op,
+    /// What to measure: bw (throughput), lat (latency, one message to and fro), rate (operations per second)
+    #[arg(long, default_value = "bw")]
+    mode: Mode,
+    /// Octets of a message [default: 64K; 8 in modes lat and rate]
+    #[arg(long, value_name = "N")]
+    size: Option<Size>,
+    /// Several sizes in turn, the powers of two in a range (1..1M)
+    #[arg(long, value_name = "A..B", conflicts_with = "size")]
+    sizes: Option<Sizes>,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    qps: u32,
+    /// Operations outstanding per connection [default: as many as make 1 MiB, 4 to 128; 1 in mode lat]
+    #[arg(long, value_name = "N")]
+    depth: Option<u32>,
+    /// Operations per connection
+    #[arg(long, value_name = "N", conflicts_with = "duration")]
+    iters: Option<u64>,
+    /// Time per size (10s, 500ms)
+    #[arg(long, value_name = "T", default_value = "2s")]
+    duration: Span,
+    /// What carries the frames
+    #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
+    wire: WireArg,
+    /// Processors: of client and server; with --connect of the client [default: the first ones]
+    #[arg(long, value_name = "LIST", conflicts_with = "inline")]
+    lcores: Option<CoreList>,
+    /// One thread does everything
+    #[arg(long)]
+    inline: bool,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500)]
+    mtu: u16,
+    /// CRC-32C of each FPDU, as MPA has it
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    crc: Switch,
+    /// Share of frames to lose (0.01 or 1%)
+    #[arg(long, value_name = "P", default_value = "0")]
+    loss: Probability,
+    /// Share of frames to deliver behind later ones
+    #[arg(long, value_name = "P", default_value = "0")]
+    reorder: Probability,
+    /// Share of frames to deliver twice
+    #[arg(long, value_name = "P", default_value = "0")]
+    dup: Probability,
+    /// From which lost frames and messages' octets follow
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Compare every octet of every message (slow)
+    #[arg(long)]
+    verify: bool,
+    /// Write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The perf service of another process or host; needs --vdev or --pci, and --ip
+    #[arg(long, value_name = "ADDR:PORT")]
+    connect: Option<SocketAddr>,
+    #[command(flatten)]
+    net: NetArgs,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+/// Yes or no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WireArg {
+    /// Two ports of this process, joined by rings
+    Ring,
+}
+
+impl Args {
+    fn spec(&self) -> Result<BenchSpec, Failure> {
+        let small = matches!(self.mode, Mode::Lat | Mode::Rate);
+        let size = self.size.unwrap_or(Size(if small { 8 } else { 64 << 10 }));
+        let spec = BenchSpec {
+            op: self.op,
+            mode: self.mode,
+            sizes: self.sizes.unwrap_or(Sizes::one(size)),
+            qps: self.qps,
+            depth: self.depth,
+            until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
+            crc: self.crc == Switch::On,
+            mtu: self.mtu,
+            faults: Faults { loss: self.loss, reorder: self.reorder, dup: self.dup, seed: self.seed },
+            verify: self.verify,
+        };
+        spec.check().map_err(Failure::usage)?;
+        Ok(spec)
+    }
+
+    /// Where the client, or client and server, run.
+    fn placement(&self) -> Result<Placement, Failure> {
+        match &self.lcores {
+            _ if self.inline => Ok(Placement::Inline),
+            None => Ok(pin::first().map_or(Placement::Inline, Placement::Lcores)),
+            Some(list) => match *list.cores() {
+                [a, b] => Ok(Placement::Lcores([a, b])),
+                _ => Err(Failure::usage("--lcores needs two processors, of client and server, as 0,1")),
+            },
+        }
+    }
+
+    fn remote_core(&self) -> Result<Option<usize>, Failure> {
+        match self.lcores.as_ref().map(CoreList::cores) {
+            None => Ok(None),
+            Some([one]) => Ok(Some(*one)),
+            Some(_) => Err(Failure::usage("--lcores needs one processor with --connect")),
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let spec = args.spec()?;
+    if let Some(path) = &args.json
+        && path.is_dir()
+    {
+        return Err(Failure::usage(format!("--json: {} is a directory", path.display())));
+    }
+    let reports = match args.connect {
+        Some(server) => connect(args, &spec, server)?,
+        None => embedded(args, &spec)?,
+    };
+    say(&table(&reports));
+    if let Some(path) = &args.json {
+        write_json(path, &reports)?;
+    }
+    Ok(())
+}
+
+fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> {
+    if args.net.vdev.is_some() || args.net.pci.is_some() || !args.net.ips.is_empty() {
+        return Err(Failure::usage("--vdev, --pci and --ip go with --connect: without it the wire is a ring"));
+    }
+    let placement = args.placement()?;
+    args.log.start();
+    let shape = EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
+    let eal = start_eal(&shape, 2, Vec::new())?;
+    let mut pair = Pair::open(&eal, spec)?;
+    let mut reports = Vec::new();
+    for size in spec.sizes.iter() {
+        let _line = line(args, spec, size, &pair.progress);
+        reports.push(pair.run(spec, Run::new(spec, size), placement)?);
+    }
+    Ok(reports)
+}
+
+fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<BenchReport>, Failure> {
+    if !spec.faults.is_none() {
+        return Err(Failure::usage("--loss, --reorder and --dup go with the ring, not with --connect"));
+    }
+    args.net.source()?;
+    let core = args.remote_core()?;
+    args.log.start();
+    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec))?;
+    if let Some(core) = core {
+        pin::pin_to(core)?;
+    }
+    let mut remote = Remote::new(&eal, endpoint, server);
+    let mut reports = Vec::new();
+    for size in spec.sizes.iter() {
+        let _line = line(args, spec, size, &remote.progress);
+        let mut report = remote.run(spec, Run::new(spec, size))?;
+        report.lcores.extend(core);
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+fn line(args: &Args, spec: &BenchSpec, size: Size, progress: &heddle::perf::embedded::Progress) -> Line {
+    let what = format!("{} {} {size}", spec.op, spec.mode);
+    Line::start(what, progress.clone(), args.log.quiet)
+}

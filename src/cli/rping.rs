@@ -1,0 +1,139 @@
+//! `heddle rping`
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use heddle::perf::rping::{DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer};
+use heddle::perf::workload::Step;
+use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, Revision};
+use tracing_subscriber::filter::LevelFilter;
+
+use super::bench::Switch;
+use super::net::NetArgs;
+use super::signals::Stop;
+use super::{Failure, log, say};
+
+/// The options are those of rdma-core's rping, and those that say what its RNIC is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Be the client
+    #[arg(short = 'c', conflicts_with = "server", required_unless_present = "server")]
+    client: bool,
+    /// Be the server
+    #[arg(short = 's')]
+    server: bool,
+    /// Address: the server's [default with -s: the first of --ip]
+    #[arg(short = 'a', value_name = "ADDR", required_unless_present = "server")]
+    addr: Option<IpAddr>,
+    /// Port
+    #[arg(short = 'p', value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Messages; 0 is without end (the client says when it is enough)
+    #[arg(short = 'C', value_name = "COUNT", default_value_t = 0)]
+    count: u64,
+    /// Octets of a message
+    #[arg(short = 'S', value_name = "SIZE", default_value_t = DEFAULT_SIZE,
+          value_parser = clap::value_parser!(u32).range(i64::from(MIN_SIZE)..=i64::from(MAX_SIZE)))]
+    size: u32,
+    /// Compare what comes back with what went out
+    #[arg(short = 'V')]
+    validate: bool,
+    /// Show the messages
+    #[arg(short = 'v')]
+    show: bool,
+    /// Say what happens
+    #[arg(short = 'd')]
+    debug: bool,
+    /// With -s: serve one client after the other
+    #[arg(short = 'P', requires = "server")]
+    persistent: bool,
+    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peer
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    crc: Switch,
+    /// MPA revision to ask for
+    #[arg(long, value_enum, default_value_t = RevisionArg::Two)]
+    mpa: RevisionArg,
+    #[command(flatten)]
+    net: NetArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RevisionArg {
+    #[value(name = "1")]
+    One,
+    #[value(name = "2")]
+    Two,
+}
+
+/// Registered memory: a client has four small regions, a server as many for each of its clients.
+const MEMORY: usize = 64 << 20;
+
+/// How long the last packets of a closed connection may still go to and fro.
+const LINGER: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    args.net.source()?;
+    log::start(if args.debug { LevelFilter::DEBUG } else { LevelFilter::WARN });
+    let stop = Stop::on_signals()?;
+    let crc = if args.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
+    let own = args.net.ips.first().map(heddle::Cidr::addr);
+    let Some(ip) = args.addr.or(own) else {
+        return Err(Failure::usage("-a is missing"));
+    };
+    let addr = SocketAddr::new(ip, args.port);
+    let (eal, mut endpoint) = args.net.open(1500, MEMORY)?;
+    let result = if args.server {
+        serve(args, &stop, &mut endpoint, addr, crc)
+    } else {
+        ping(args, &stop, &eal, &mut endpoint, addr, crc)
+    };
+    let until = endpoint.now() + LINGER;
+    while endpoint.now() < until {
+        endpoint.poll();
+    }
+    result
+}
+
+fn ping(args: &Args, stop: &Stop, eal: &Eal, endpoint: &mut Endpoint, remote: SocketAddr, crc: CrcPolicy) -> Result<(), Failure> {
+    let revision = if args.mpa == RevisionArg::One { Revision::V1 } else { Revision::V2 };
+    let Args { count, size, validate, .. } = *args;
+    let config = RpingConfig { remote, count, size, validate, crc, revision };
+    let mut client = RpingClient::new(endpoint.device(), &Clock::new(eal), config, args.show)?;
+    loop {
+        endpoint.poll();
+        if client.step()? == Step::Done {
+            break;
+        }
+        if let Some(line) = client.take_line() {
+            say(&format!("ping data: {line}\n"));
+        }
+        if stop.is_set() {
+            client.stop();
+        }
+    }
+    let verified = if validate { ", all of them as they went out" } else { "" };
+    say(&format!("{} messages of {size} bytes to {remote} and back{verified}\n", client.done()));
+    Ok(())
+}
+
+fn serve(args: &Args, stop: &Stop, endpoint: &mut Endpoint, addr: SocketAddr, crc: CrcPolicy) -> Result<(), Failure> {
+    let params = ListenParams { crc, ..ListenParams::default() };
+    let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
+    endpoint.poll();
+    say(&format!("rping listening on {addr}\n"));
+    while !stop.is_set() && (args.persistent || server.closed() == 0) {
+        endpoint.poll();
+        if server.step() {
+            for line in server.take_lines() {
+                say(&format!("server ping data: {line}\n"));
+            }
+        }
+        if !args.persistent
+            && let Some(why) = server.failure()
+        {
+            return Err(Failure::failed(why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! The program as people call it: what it refuses, and how it ends.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn heddle(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_heddle")).args(args).output().expect("the binary was built")
+}
+
+/// Refused as asked for wrongly, in one line on stderr with `what` in it.
+fn assert_usage(args: &[&str], what: &str) {
+    assert_complains(args, 2, what);
+}
+
+fn assert_complains(args: &[&str], status: i32, what: &str) {
+    let out = heddle(args);
+    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert_eq!(out.status.code(), Some(status), "{args:?}: {stderr}");
+    assert_eq!(stdout, "", "{args:?}");
+    assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+    assert!(stderr.starts_with("heddle: ") && stderr.contains(what), "{args:?}: {stderr}");
+}
+
+#[test]
+fn test_version_names_dpdk() {
+    let out = heddle(&["--version"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success());
+    assert!(text.starts_with(concat!("heddle ", env!("CARGO_PKG_VERSION"), " (built for DPDK ")), "{text}");
+    assert!(text.contains(heddle::DPDK_VERSION));
+}
+
+#[test]
+fn test_help_of_every_command() {
+    let out = heddle(&["--help"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success());
+    for command in ["bench", "serve", "rping", "pcap", "demo"] {
+        assert!(text.contains(command), "{command}: {text}");
+        assert_eq!(heddle(&[command, "--help"]).status.code(), Some(0), "{command}");
+    }
+}
+
+#[test]
+fn test_usage_no_command_or_an_unknown_one() {
+    assert_eq!(heddle(&[]).status.code(), Some(2));
+    assert_usage(&["brew"], "'brew'");
+    assert_usage(&["bench", "--coffee"], "'--coffee'");
+}
+
+#[test]
+fn test_usage_bench_values() {
+    for (args, what) in [
+        (&["--op", "writ"][..], "known: write, read, send"),
+        (&["--mode", "fast"], "known: bw, lat, rate"),
+        (&["--size", "64KB"], "64KB"),
+        (&["--size", "128M"], "size 134217728 is not between"),
+        (&["--size", "8", "--sizes", "1..8"], "cannot be used with"),
+        (&["--sizes", "8..1"], "range of sizes"),
+        (&["--depth", "0"], "depth 0"),
+        (&["--qps", "0"], "number of connections 0"),
+        (&["--iters", "0"], "number of operations 0"),
+        (&["--duration", "10"], "with its unit"),
+        (&["--duration", "1s", "--iters", "5"], "cannot be used with"),
+        (&["--mtu", "100"], "MTU 100"),
+        (&["--crc", "maybe"], "maybe"),
+        (&["--wire", "string"], "string"),
+        (&["--loss", "1.5"], "share of frames"),
+        (&["--lcores", "0"], "two processors"),
+        (&["--lcores", "1-0"], "goes down"),
+        (&["--lcores", "0,1", "--inline"], "cannot be used with"),
+        (&["--mode", "lat", "--depth", "2"], "depth of 1"),
+        (&["--mode", "lat", "--size", "0"], "a byte to wait for"),
+        (&["--verify", "--size", "0"], "nothing to verify"),
+        (&["--qps", "1024", "--size", "1M", "--depth", "64"], "registered memory"),
+        (&["--connect", "10.0.0.1"], "--connect"),
+        (&["--connect", "10.0.0.1:1"], "--ip is missing"),
+        (&["--connect", "10.0.0.1:1", "--ip", "10.0.0.2/24"], "--vdev or --pci is missing"),
+        (&["--connect", "10.0.0.1:1", "--loss", "1%"], "not with --connect"),
+        (&["--ip", "10.0.0.2/24"], "go with --connect"),
+        (&["--json", "/"], "is a directory"),
+        (&["-q", "-v"], "cannot be used with"),
+    ] {
+        assert_usage(&[&["bench"], args].concat(), what);
+    }
+}
+
+#[test]
+fn test_usage_serve_values() {
+    let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
+    let with = |more: &[&'static str]| [&["serve"], &net[..], more].concat();
+    assert_usage(&with(&[]), "--listen");
+    assert_usage(&with(&["--listen", "10.0.0.1:1"]), "names no service");
+    assert_usage(&with(&["--listen", "10.0.0.1:1=ftp"]), "unknown service 'ftp'");
+    assert_usage(&with(&["--listen", "10.0.0.1=rping"]), "address and port");
+    assert_usage(&with(&["--listen", "10.0.0.9:1=rping"]), "no --ip has that address");
+    let twice = ["--listen", "10.0.0.1:1=rping", "--listen", "10.0.0.1:1=sink"];
+    assert_usage(&with(&twice), "given twice");
+    assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--mtu", "99"]), "MTU 99");
+    assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--memory", "0"]), "MiB of memory 0");
+    assert_usage(&["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24"], "--vdev or --pci");
+    assert_usage(&["serve", "--listen", "10.0.0.1:1=sink", "--vdev", "net_null0"], "--ip is missing");
+    let bad_vdev = ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24", "--vdev", "eth0"];
+    assert_usage(&bad_vdev, "starts with net_");
+    let bad_ip = ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/33", "--vdev", "net_null0"];
+    assert_usage(&bad_ip, "ADDRESS/PREFIX");
+}
+
+#[test]
+fn test_usage_rping_values() {
+    let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
+    let with = |more: &[&'static str]| [&["rping"], &net[..], more].concat();
+    assert_usage(&with(&[]), "-c");
+    assert_usage(&with(&["-c"]), "-a");
+    assert_usage(&with(&["-c", "-s", "-a", "10.0.0.2"]), "cannot be used with");
+    assert_usage(&with(&["-c", "-a", "there"]), "there");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "-p", "0"]), "-p");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "-S", "25"]), "26..=65535");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "-S", "65536"]), "26..=65535");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "-P"]), "-s");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "--mpa", "3"]), "3");
+    assert_usage(&["rping", "-c", "-a", "10.0.0.2"], "--ip is missing");
+}
+
+#[test]
+fn test_usage_pcap_values() {
+    assert_usage(&["pcap"], "--rx");
+    assert_usage(&["pcap", "--rx", "a,b", "--tx", "c", "--ip", "10.0.0.1/24"], "comma");
+    assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1"], "ADDRESS/PREFIX");
+}
+
+#[test]
+fn test_failed_files_that_are_not_there() {
+    assert_complains(&["demo", "--file", "/nonexistent/f"], 1, "cannot read /nonexistent/f");
+    let pcap = ["pcap", "--rx", "/nonexistent/f", "--tx", "/tmp/t", "--ip", "10.0.0.1/24"];
+    assert_complains(&pcap, 1, "cannot read /nonexistent/f");
+    assert!(!Path::new("/tmp/t").exists() || heddle(&pcap).status.code() == Some(1));
+}
+
+#[test]
+fn test_failed_device_that_is_not_there() {
+    let args = ["serve", "--vdev", "net_nosuchdriver0", "--ip", "10.0.0.1/24", "--listen", "10.0.0.1:1=sink"];
+    assert_complains(&args, 1, "net_nosuchdriver0");
+}
