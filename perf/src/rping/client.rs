@@ -9,7 +9,8 @@ use heddle_ctl::{
     EventQueue, Mr, Qp, QpInit,
 };
 use heddle_dataplane::Clock;
-use heddle_iwarp::mpa::startup::{CrcPolicy, Revision};
+use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_iwarp::{Access, CqeStatus, PostError, RecvWr, SendOp, SendWr, SgList};
 use tracing::debug;
 
