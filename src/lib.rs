@@ -16,7 +16,7 @@ pub use heddle_dataplane::{Clock, CoreList, Eal, EalConfig, FaultConfig, PortSou
 pub use heddle_iwarp::mpa::frame::Revision;
 pub use heddle_iwarp::mpa::startup::CrcPolicy;
 pub use heddle_iwarp::{
-    Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, Sge, SgList, Stag,
+    Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList, Sge, Stag,
 };
 pub use heddle_tcp::Cidr;
 
