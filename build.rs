@@ -5,7 +5,8 @@ use std::process::exit;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
-    match pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk") {
+    match pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk")
+    {
         Ok(dpdk) => println!("cargo::rustc-env=HEDDLE_DPDK_VERSION={}", dpdk.version),
         Err(e) => {
             let why = match e {

@@ -13,9 +13,10 @@ pub use heddle_ctl::{
     OpenError, Qp, QpInit, Sleeper, Snapshot, Waker,
 };
 pub use heddle_dataplane::{Clock, CoreList, Eal, EalConfig, FaultConfig, PortSource, VdevArg};
-pub use heddle_iwarp::mpa::startup::{CrcPolicy, Revision};
+pub use heddle_iwarp::mpa::frame::Revision;
+pub use heddle_iwarp::mpa::startup::CrcPolicy;
 pub use heddle_iwarp::{
-    Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, Sge, SgList, Stag,
+    Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList, Sge, Stag,
 };
 pub use heddle_tcp::Cidr;
 

@@ -29,7 +29,8 @@ fn assert_usage(args: &[&str], what: &str) {
 
 fn assert_complains(args: &[&str], status: i32, what: &str) {
     let out = heddle(args);
-    let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert_eq!(out.status.code(), Some(status), "{args:?}: {stderr}");
     assert_eq!(stdout, "", "{args:?}");
     assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
@@ -41,7 +42,10 @@ fn test_version_names_dpdk() {
     let out = heddle(&["--version"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
-    assert!(text.starts_with(concat!("heddle ", env!("CARGO_PKG_VERSION"), " (built for DPDK ")), "{text}");
+    assert!(
+        text.starts_with(concat!("heddle ", env!("CARGO_PKG_VERSION"), " (built for DPDK ")),
+        "{text}"
+    );
     assert!(text.contains(heddle::DPDK_VERSION));
 }
 
@@ -113,11 +117,19 @@ fn test_usage_serve_values() {
     assert_usage(&with(&twice), "given twice");
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--mtu", "99"]), "MTU 99");
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--memory", "0"]), "MiB of memory 0");
-    assert_usage(&["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24"], "--vdev or --pci");
-    assert_usage(&["serve", "--listen", "10.0.0.1:1=sink", "--vdev", "net_null0"], "--ip is missing");
-    let bad_vdev = ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24", "--vdev", "eth0"];
+    assert_usage(
+        &["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24"],
+        "--vdev or --pci",
+    );
+    assert_usage(
+        &["serve", "--listen", "10.0.0.1:1=sink", "--vdev", "net_null0"],
+        "--ip is missing",
+    );
+    let bad_vdev =
+        ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24", "--vdev", "eth0"];
     assert_usage(&bad_vdev, "starts with net_");
-    let bad_ip = ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/33", "--vdev", "net_null0"];
+    let bad_ip =
+        ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/33", "--vdev", "net_null0"];
     assert_usage(&bad_ip, "ADDRESS/PREFIX");
 }
 
@@ -153,6 +165,14 @@ fn test_failed_files_that_are_not_there() {
 
 #[test]
 fn test_failed_device_that_is_not_there() {
-    let args = ["serve", "--vdev", "net_nosuchdriver0", "--ip", "10.0.0.1/24", "--listen", "10.0.0.1:1=sink"];
+    let args = [
+        "serve",
+        "--vdev",
+        "net_nosuchdriver0",
+        "--ip",
+        "10.0.0.1/24",
+        "--listen",
+        "10.0.0.1:1=sink",
+    ];
     assert_complains(&args, 1, "net_nosuchdriver0");
 }

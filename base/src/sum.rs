@@ -52,20 +52,20 @@ impl Sum {
 
     /// This sum plus that of the bytes that follow.
     #[must_use]
-    pub fn add(self, other: Sum) -> Sum {
+    pub fn plus(self, other: Sum) -> Sum {
         Sum(fold(u64::from(self.0) + u64::from(other.0)))
     }
 
     /// This sum plus `other`, whose first byte lies `off` bytes after this one's first byte.
     #[must_use]
     pub fn add_at(self, off: usize, other: Sum) -> Sum {
-        self.add(if off % 2 == 0 { other } else { Sum(other.0.swap_bytes()) })
+        self.plus(if off.is_multiple_of(2) { other } else { Sum(other.0.swap_bytes()) })
     }
 
     /// This sum plus one 16-bit word.
     #[must_use]
     pub fn add_u16(self, word: u16) -> Sum {
-        self.add(Sum(word))
+        self.plus(Sum(word))
     }
 
     /// This sum plus one 32-bit word.
@@ -89,7 +89,7 @@ fn fold(mut v: u64) -> u16 {
     while v > 0xffff {
         v = (v & 0xffff) + (v >> 16);
     }
-    v as u16
+    u16::try_from(v).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

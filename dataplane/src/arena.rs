@@ -297,12 +297,17 @@ fn map(len: usize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
     {
         return Ok((p, huge, HUGE));
     }
+    // All pages are touched below: more than there is would end in the out-of-memory killer.
+    if let Some(available) = available_memory().filter(|&a| huge as u64 > a) {
+        let why = format!("{} MiB are available", available >> 20);
+        return Err(std::io::Error::other(why));
+    }
     if len < HUGE {
         let mapped = len.next_multiple_of(PAGE);
         return Ok((mmap(mapped, libc::MAP_POPULATE)?, mapped, PAGE));
     }
     // Aligned to a hugepage, for transparent ones: map more and cut both ends off.
-    let raw = mmap(huge + HUGE, libc::MAP_NORESERVE)?;
+    let raw = mmap(huge + HUGE, 0)?;
     let skip = raw.as_ptr().align_offset(HUGE);
     // SAFETY: all ranges lie inside the mapping just made, which nobody else knows; what is
     // unmapped is not used again; madvise is a hint.
@@ -319,6 +324,13 @@ fn map(len: usize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
         libc::madvise(base.cast(), huge, libc::MADV_POPULATE_WRITE);
         Ok((NonNull::new_unchecked(base), huge, PAGE))
     }
+}
+
+/// Bytes the system can give without swapping, if it says.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 fn mmap(len: usize, flags: i32) -> std::io::Result<NonNull<u8>> {

@@ -31,7 +31,7 @@ pub enum Hugepages {
 /// What DPDK's own log shows on stderr. It is never written to stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Nothing; the last lines are kept for error messages.
+    /// Nothing; errors are kept for our own messages.
     #[default]
     Quiet,
     /// Everything at level "info" and above.
@@ -178,9 +178,17 @@ pub(crate) fn clear_log() {
     let _ = take_log();
 }
 
-/// What DPDK logged since the last call, as one line: its first complaint says the cause, later
-/// ones that it gave up.
-pub(crate) fn log_line() -> Option<String> {
+/// Why a call failed, as one line: what DPDK logged since [`clear_log`], else the text of `code`.
+pub(crate) fn reason(code: c_int) -> String {
+    // Drivers return -1 for all sorts of things: "not permitted" would mislead.
+    log_line().unwrap_or_else(|| match code.abs() {
+        1 => "DPDK gives no reason".into(),
+        _ => error_text(code),
+    })
+}
+
+/// The first line logged: it says the cause, later ones that DPDK gave up.
+fn log_line() -> Option<String> {
     let log = take_log();
     let mut lines = log.lines().map(str::trim).filter(|l| !l.is_empty());
     let first = lines.next()?;
@@ -197,11 +205,11 @@ fn take_log() -> String {
 }
 
 fn capture_log(level: LogLevel) {
-    const NOTICE: u32 = 6;
+    const ERROR: u32 = 4;
     const INFO: u32 = 7;
     const DEBUG: u32 = 8;
     let (global, echo) = match level {
-        LogLevel::Quiet => (NOTICE, 0),
+        LogLevel::Quiet => (ERROR, 0),
         LogLevel::Info => (INFO, 1),
         LogLevel::Debug => (DEBUG, 1),
     };
@@ -255,8 +263,7 @@ fn start(args: Vec<String>) -> Result<(), EalError> {
     // valid and writable; STARTED makes this the first and only call.
     let rc = unsafe { sys::rte_eal_init(argc, argv.as_mut_ptr()) };
     if rc < 0 {
-        let code = error_text(last_errno());
-        return Err(EalError::Dpdk(log_line().map_or(code.clone(), |l| format!("{l} ({code})"))));
+        return Err(EalError::Dpdk(reason(last_errno())));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! their own; the EAL itself starts none.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,7 +160,7 @@ impl<T: Send + 'static> LcoreWorker<T> {
                     let _ = tx.send(Err(None));
                     return None;
                 }
-                let registration = match Registration::new() {
+                let registration = match Registration::of_this_thread() {
                     Ok(r) => r,
                     Err(why) => {
                         let _ = tx.send(Err(Some(why)));
@@ -237,17 +238,41 @@ impl<T> Drop for LcoreWorker<T> {
     }
 }
 
-/// A thread DPDK knows, until dropped on the same thread (also while a panic unwinds).
-struct Registration(std::marker::PhantomData<*mut ()>);
+/// A thread DPDK knows, and to which mempools give a cache, until dropped on the same thread.
+///
+/// [`LcoreWorker`] registers its own; an application's thread that drives a worker inline
+/// registers itself.
+#[derive(Debug)]
+pub struct Registration {
+    ours: bool,
+    _this_thread: PhantomData<*mut ()>,
+}
 
 impl Registration {
-    fn new() -> Result<Registration, String> {
-        // SAFETY: the EAL runs (a worker is spawned with proof of it), and this thread is not
-        // registered: it was just started.
+    /// Registers the calling thread. The thread that started the EAL, and one that is registered
+    /// already, are left as they are.
+    ///
+    /// # Errors
+    /// When DPDK has no number left (it has 128 in a usual build).
+    pub fn new(_eal: &Eal) -> Result<Registration, LcoreError> {
+        Registration::of_this_thread()
+            .map_err(|why| LcoreError::Start { name: "of the calling thread".into(), why })
+    }
+
+    fn of_this_thread() -> Result<Registration, String> {
+        const LCORE_ID_ANY: u32 = u32::MAX;
+        // SAFETY: reads a thread-local.
+        let ours = unsafe { sys::heddle_lcore_id() } == LCORE_ID_ANY;
+        let registration = Registration { ours, _this_thread: PhantomData };
+        if !ours {
+            return Ok(registration);
+        }
+        // SAFETY: the EAL runs (callers have proof of it), and this thread is not registered.
         let rc = unsafe { sys::rte_thread_register() };
         if rc == 0 {
-            Ok(Registration(std::marker::PhantomData))
+            Ok(registration)
         } else {
+            std::mem::forget(registration);
             Err(format!(
                 "DPDK does not register the thread: {}",
                 eal::error_text(eal::last_errno())
@@ -258,7 +283,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: this thread was registered by `new` (the type cannot leave its thread); its
+        if !self.ours {
+            return;
+        }
+        // SAFETY: this thread was registered by us (the type cannot leave its thread); its
         // mempool caches are flushed by nobody but stay usable by the next thread of that number.
         unsafe { sys::rte_thread_unregister() }
     }

@@ -6,36 +6,50 @@
 //! * [`port`], [`queue`]: ports and their burst-wise queues, owned by one worker each.
 //! * [`arena`]: registered memory; external-buffer mbufs point into it and nothing is copied.
 //! * [`raw`]: the one file that copies and digests registered memory.
+//! * [`worker`]: one thread's share of the RNIC, on a pair of port queues.
+//! * [`control`], [`queues`], [`waker`]: the bounded rings between workers, the control plane and
+//!   applications.
 //! * [`lcore`]: pinned worker threads. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
-//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `ring`, `queue`, `arena`, `raw`, `crc`,
+//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `device`, `ring`, `queue`, `arena`, `raw`, `crc`,
 //! `lcore` and `clock`; each block lists what the callee asks for.
 
 pub mod arena;
 pub mod clock;
+pub mod control;
 mod crc;
+mod device;
 pub mod eal;
 pub mod fault;
 pub mod lcore;
 pub mod mbuf;
+pub mod memory;
 pub mod mempool;
 pub mod port;
 pub mod queue;
+pub mod queues;
 pub mod raw;
 mod ring;
+mod tx;
 mod vdev;
+pub mod waker;
+pub mod worker;
 
 pub use arena::{Arena, ArenaError};
 pub use clock::{Clock, ManualClock};
+pub use control::{Command, Report};
 pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
 pub use fault::{FaultConfig, FaultInjector};
-pub use lcore::{CoreList, LcoreError, LcoreWorker, Stop};
+pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, RxChecksum, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::{Port, PortCaps, PortConfig, PortError, PortSource, PortStats};
 pub use queue::{RxQueue, TxQueue};
+pub use queues::{Cq, Qp, QpInit};
 pub use vdev::VdevArg;
+pub use waker::{Sleeper, Waker};
+pub use worker::{CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
 pub const BURST: usize = 32;

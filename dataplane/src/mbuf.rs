@@ -454,6 +454,18 @@ fn later_chunk(mut m: &sys::rte_mbuf, mut off: usize) -> &[u8] {
     &[]
 }
 
+impl heddle_tcp::RxFrame for Mbuf {
+    #[inline]
+    fn checksum(&self) -> heddle_tcp::RxChecksum {
+        use heddle_tcp::RxChecksum as Told;
+        match (self.rx_ip_checksum(), self.rx_l4_checksum()) {
+            (RxChecksum::Bad, _) | (_, RxChecksum::Bad) => Told::Bad,
+            (RxChecksum::Good, RxChecksum::Good) => Told::Good,
+            _ => Told::Unknown,
+        }
+    }
+}
+
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {

@@ -4,17 +4,18 @@
 //! to be owned by one worker. It is stopped, closed and unplugged when the last of port and queues
 //! is dropped; there is no `stop`, which would pull the device from under a worker in a burst.
 //!
-//! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` does not,
-//! but writes whole chains (tested); for others that do not, [`crate::TxQueue`] copies the frame
-//! into one segment and counts it.
+//! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` and
+//! `net_null` do not, but write and free whole chains (tested); for others that do not, as
+//! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts it.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
 use thiserror::Error;
 
+use crate::device::{Device, find, plug};
 use crate::eal::{self, Eal};
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
@@ -154,17 +155,6 @@ pub enum PortError {
     },
 }
 
-/// A started device; what the handles of port and queues share.
-#[derive(Debug)]
-pub(crate) struct Device {
-    pub(crate) id: u16,
-    name: String,
-    /// Name on the virtual bus, when it is ours to remove.
-    plugged: Option<CString>,
-    /// Freed after the device.
-    rings: Option<Arc<RingPair>>,
-}
-
 /// An opened port.
 #[derive(Debug)]
 pub struct Port {
@@ -187,6 +177,7 @@ impl Port {
             PortSource::Device(name) => Device {
                 id: find(name).ok_or_else(|| PortError::NotFound(name.clone()))?,
                 name: name.clone(),
+                args: String::new(),
                 plugged: None,
                 rings: None,
             },
@@ -213,6 +204,7 @@ impl Port {
             let device = Device {
                 id,
                 name: format!("{name}.{}", ["a", "b"][side]),
+                args: String::new(),
                 plugged: Some(bus_name),
                 rings: Some(Arc::clone(&rings)),
             };
@@ -228,9 +220,7 @@ impl Port {
         let driver = c_string(info.driver_name);
         let caps = device.configure(&info, &driver, config)?;
         let mac = device.mac();
-        eal::clear_log();
-        // SAFETY: a configured port with all its queues set up.
-        device.check("start", unsafe { sys::rte_eth_dev_start(device.id) })?;
+        device.start()?;
         if config.promiscuous {
             // Virtual devices that cannot switch it receive everything anyway.
             // SAFETY: a started port.
@@ -343,161 +333,6 @@ impl Port {
         }
         self.device.check("DMA mapping", rc)
     }
-}
-
-impl Device {
-    pub(crate) fn check(&self, step: &'static str, rc: i32) -> Result<(), PortError> {
-        if rc == 0 {
-            return Ok(());
-        }
-        let code = eal::error_text(rc);
-        let why = eal::log_line().map_or(code.clone(), |l| format!("{l} ({code})"));
-        Err(PortError::Setup { device: self.name.clone(), step, why })
-    }
-
-    fn info(&self) -> Result<sys::rte_eth_dev_info, PortError> {
-        let mut info = sys::rte_eth_dev_info::default();
-        eal::clear_log();
-        // SAFETY: a valid port; the callee fills `info`.
-        let rc = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
-        self.check("query", rc)?;
-        Ok(info)
-    }
-
-    fn limit(&self, what: &'static str, wanted: u32, max: u32) -> Result<(), PortError> {
-        if wanted <= max {
-            return Ok(());
-        }
-        Err(PortError::Limit { device: self.name.clone(), what, wanted, max })
-    }
-
-    fn configure(
-        &self,
-        info: &sys::rte_eth_dev_info,
-        driver: &str,
-        config: &PortConfig,
-    ) -> Result<PortCaps, PortError> {
-        let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
-        let most = info.max_rx_queues.min(info.max_tx_queues);
-        self.limit("a number of queues", u32::from(queues), u32::from(most))?;
-        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu))?;
-
-        let mut conf = sys::rte_eth_conf::default();
-        let frame = u32::from(config.mtu) + 18 + u32::from(crate::mempool::HEADROOM);
-        let small = config.pools.iter().any(|p| u32::from(p.data_room()) < frame);
-        conf.rxmode.mtu = u32::from(config.mtu);
-        conf.rxmode.offloads = info.rx_offload_capa
-            & (sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM
-                | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
-                | if small { sys::HEDDLE_RX_OFFLOAD_SCATTER } else { 0 });
-        // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
-        conf.txmode.offloads = info.tx_offload_capa
-            & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
-                | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM
-                | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS);
-        let rss = info.flow_type_rss_offloads & (sys::HEDDLE_RSS_IP | sys::HEDDLE_RSS_TCP);
-        if queues > 1 && rss != 0 {
-            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
-            conf.rxmode.offloads |= info.rx_offload_capa & sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
-            conf.rx_adv_conf.rss_conf.rss_hf = rss;
-        }
-        eal::clear_log();
-        // SAFETY: a valid, stopped port; the configuration outlives the call.
-        self.check("configuration", unsafe {
-            sys::rte_eth_dev_configure(self.id, queues, queues, &conf)
-        })?;
-        let (mut nrx, mut ntx) = (config.rx_desc, config.tx_desc);
-        // SAFETY: a configured port; both counts outlive the call.
-        self.check("number of descriptors", unsafe {
-            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut nrx, &mut ntx)
-        })?;
-        for (i, pool) in (0u16..).zip(&config.pools) {
-            // SAFETY: a configured, stopped port; null means the driver's defaults; the pool lives
-            // as long as the process. Socket -1 is "any".
-            self.check("receive queue", unsafe {
-                sys::rte_eth_rx_queue_setup(
-                    self.id,
-                    i,
-                    nrx,
-                    u32::MAX,
-                    std::ptr::null(),
-                    pool.as_ptr(),
-                )
-            })?;
-            let mut txconf = info.default_txconf;
-            txconf.offloads = conf.txmode.offloads;
-            // SAFETY: as above.
-            self.check("transmit queue", unsafe {
-                sys::rte_eth_tx_queue_setup(self.id, i, ntx, u32::MAX, &txconf)
-            })?;
-        }
-        let (rx, tx) = (conf.rxmode.offloads, conf.txmode.offloads);
-        Ok(PortCaps {
-            rx_ip_checksum: rx & sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM != 0,
-            rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
-            tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
-            tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
-            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || driver == "net_pcap",
-            rss: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
-        })
-    }
-
-    fn mac(&self) -> [u8; 6] {
-        let mut addr = sys::rte_ether_addr::default();
-        // SAFETY: a valid port; the callee fills `addr`.
-        let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
-        let mac = addr.addr_bytes;
-        if rc == 0 && mac != [0; 6] && mac[0] & 1 == 0 {
-            return mac;
-        }
-        let h = crc32c::crc32c(self.name.as_bytes()).to_be_bytes();
-        [0x02, 0x48, h[0], h[1], h[2], h[3]]
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        // SAFETY: no queue is left, so no burst runs; stopping and closing a port that is stopped
-        // or half set up is an error code, not harm. The device is removed after its port.
-        unsafe {
-            let _ = sys::rte_eth_dev_stop(self.id);
-            let _ = sys::rte_eth_dev_close(self.id);
-            if let Some(name) = &self.plugged {
-                let _ = sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
-            }
-        }
-        drop(self.rings.take());
-    }
-}
-
-fn plug(v: &VdevArg) -> Result<Device, PortError> {
-    if find(v.name()).is_some() {
-        return Err(PortError::InUse(v.name().to_owned()));
-    }
-    let (name, args) = (v.c_name(), v.c_args());
-    eal::clear_log();
-    // SAFETY: the EAL runs; all strings are NUL-terminated and copied by the callee.
-    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) };
-    let probe = |why: String| PortError::Probe { device: v.to_string(), why };
-    if rc != 0 {
-        let code = eal::error_text(rc);
-        return Err(probe(eal::log_line().map_or(code.clone(), |l| format!("{l} ({code})"))));
-    }
-    match find(v.name()) {
-        Some(id) => Ok(Device { id, name: v.name().to_owned(), plugged: Some(name), rings: None }),
-        None => {
-            // SAFETY: as above.
-            let _ = unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) };
-            Err(probe("the driver made no port for it".into()))
-        }
-    }
-}
-
-fn find(name: &str) -> Option<u16> {
-    let name = CString::new(name).ok()?;
-    let mut id = 0u16;
-    // SAFETY: the EAL runs; `name` is NUL-terminated and `id` outlives the call.
-    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
 }
 
 fn c_string(p: *const std::ffi::c_char) -> String {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use heddle_dpdk_sys as sys;
 
+use crate::device::Device;
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
-use crate::port::Device;
 
 heddle_base::counters! {
     /// What a receive queue did.
@@ -141,8 +141,8 @@ impl TxQueue {
         // ownership of the first `sent`; the rest is moved to the front and the length cut, so
         // that each chain has one owner at every time (nothing here unwinds).
         let sent = unsafe {
-            let p = frames.as_mut_ptr();
             frames.set_len(0);
+            let p = frames.as_mut_ptr();
             let sent = usize::from(sys::heddle_tx_burst(self.port, self.queue, p.cast(), offered));
             std::ptr::copy(p.add(sent), p, len - sent);
             frames.set_len(len - sent);

@@ -9,6 +9,25 @@
 //! CRC-32C is the Castagnoli CRC with the usual reflection and inversion; `crc` arguments and
 //! results are finished values, so that `crc32c_append(crc32c_append(0, a), b)` is the CRC of `a`
 //! followed by `b`, as in the `crc32c` crate.
+//!
+//! # Which loop, and why
+//! Own loops, because no crate computes CRC and checksum, or CRC and copy, in one pass, nor reads
+//! through raw pointers. Chosen once per process: AVX-512 with VPCLMULQDQ folding, else SSE4.2 in
+//! three lanes, else the `crc32c` crate by blocks. On a Sapphire Rapids Xeon at about 3 GHz, GB/s
+//! with buffers in the cache (`cargo run --release -p heddle-dataplane --example digest`):
+//!
+//! | bytes                               |   64 |  512 | 1442 | 8938 | 65536 |
+//! |-------------------------------------|-----:|-----:|-----:|-----:|------:|
+//! | CRC, `crc32c` 0.6.9                 |  8.7 | 20.4 | 14.9 | 21.6 |  25.6 |
+//! | CRC, `crc-fast` 1.10                | 10.8 | 50.3 | 56.5 | 90.4 |  90.7 |
+//! | CRC, AVX-512 here                   | 12.8 | 60.9 | 73.3 | 90.1 |  77.9 |
+//! | CRC, SSE4.2 here                    | 10.4 | 26.7 | 26.0 | 28.1 |  27.7 |
+//! | CRC + sum, `crc-fast`, `Sum::of`    |  7.4 | 15.5 | 14.7 | 24.3 |  25.2 |
+//! | CRC + sum, AVX-512 here             | 10.2 | 35.3 | 42.6 | 51.3 |  54.5 |
+//! | CRC + sum, SSE4.2 here              |  8.2 | 16.5 | 17.3 | 25.2 |  25.3 |
+//! | copy + CRC, `memcpy`, `crc-fast`    |  5.1 | 14.6 | 19.5 | 55.9 |  28.3 |
+//! | copy + CRC, AVX-512 here            | 10.4 | 50.5 | 59.6 | 62.3 |  29.2 |
+//! | copy + CRC, SSE4.2 here             | 10.7 | 25.9 | 22.0 | 26.7 |  21.7 |
 
 use heddle_base::Sum;
 

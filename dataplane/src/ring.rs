@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
 
+use crate::device::control;
 use crate::eal;
 use crate::port::PortError;
 
@@ -53,6 +54,7 @@ impl RingPair {
         let mut tx: Vec<_> = self.ways[side].iter().map(|r| r.as_ptr()).collect();
         let mut rx: Vec<_> = self.ways[1 - side].iter().map(|r| r.as_ptr()).collect();
         let n = u32::try_from(tx.len()).unwrap_or(u32::MAX);
+        let _control = control();
         eal::clear_log();
         // SAFETY: the EAL runs; both arrays have `n` valid rings and are copied; the name is
         // NUL-terminated and copied. The rings outlive the port: its device holds this pair.
@@ -60,7 +62,7 @@ impl RingPair {
             sys::rte_eth_from_rings(c_name.as_ptr(), rx.as_mut_ptr(), n, tx.as_mut_ptr(), n, 0)
         };
         let Ok(id) = u16::try_from(id) else {
-            let why = eal::log_line().unwrap_or_else(|| eal::error_text(eal::last_errno()));
+            let why = eal::reason(eal::last_errno());
             return Err(PortError::Setup { device: name, step: "joining rings", why });
         };
         Ok((id, CString::new(format!("net_ring_{name}")).unwrap_or_default()))

@@ -6,7 +6,9 @@
 //! the [`Memory`] trait, and only with a [`MemRange`], which nobody but the STag table can make.
 #![forbid(unsafe_code)]
 
+pub mod ddp;
 mod memory;
+pub mod mpa;
 pub mod mr;
 pub mod qp;
 pub mod rdmap;

@@ -71,7 +71,7 @@ impl Memory for TestMemory {
             }
             let bytes = &piece[..cells.len()];
             crc = self.crc(crc, bytes);
-            sum = sum.add(Sum::of(bytes));
+            sum = sum.plus(Sum::of(bytes));
         }
         (crc, sum)
     }

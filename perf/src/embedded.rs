@@ -103,7 +103,12 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
 }
 
 fn fault_config(f: &Faults) -> FaultConfig {
-    FaultConfig { drop: f.loss.get(), duplicate: f.dup.get(), reorder: f.reorder.get(), ..FaultConfig::default() }
+    FaultConfig {
+        drop: f.loss.get(),
+        duplicate: f.dup.get(),
+        reorder: f.reorder.get(),
+        ..FaultConfig::default()
+    }
 }
 
 impl Pair {
@@ -115,11 +120,18 @@ impl Pair {
             memory: memory_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
-            ..EndpointConfig::new(Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(), seed.derive(n.into()))
+            ..EndpointConfig::new(
+                Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
+                seed.derive(n.into()),
+            )
         };
         let (a, b) = Endpoint::ring_pair(eal, "bench", &config(1), &config(2))?;
         // Whether there is a CRC is the client's to say: it is used when either side asks.
-        let params = ListenParams { crc: CrcPolicy::Off, backlog: spec.qps as usize + 16, ..ListenParams::default() };
+        let params = ListenParams {
+            crc: CrcPolicy::Off,
+            backlog: spec.qps as usize + 16,
+            ..ListenParams::default()
+        };
         let server = PerfServer::new(b.device(), SERVER, params, None)?;
         let side = Side { endpoint: a, clock: Clock::new(eal) };
         Ok(Pair {
@@ -130,7 +142,12 @@ impl Pair {
     }
 
     /// Runs one size.
-    pub fn run(&mut self, spec: &BenchSpec, run: Run, placement: Placement) -> Result<BenchReport, BenchError> {
+    pub fn run(
+        &mut self,
+        spec: &BenchSpec,
+        run: Run,
+        placement: Placement,
+    ) -> Result<BenchReport, BenchError> {
         let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
         let before = [a.endpoint.snapshot(), b.endpoint.snapshot()];
         self.progress.0.store(0, Ordering::Relaxed);
@@ -156,7 +173,12 @@ impl Pair {
     }
 }
 
-fn run_inline(a: &mut Side, b: &mut ServerSide, run: Run, progress: &Progress) -> Result<Outcome, WorkloadError> {
+fn run_inline(
+    a: &mut Side,
+    b: &mut ServerSide,
+    run: Run,
+    progress: &Progress,
+) -> Result<Outcome, WorkloadError> {
     let mut client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
     let mut steps = 0u32;
     let result = loop {
@@ -192,7 +214,14 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
 
-fn run_on(eal: &Eal, cores: [usize; 2], a: Side, b: ServerSide, run: Run, progress: &Progress) -> Result<Both, BenchError> {
+fn run_on(
+    eal: &Eal,
+    cores: [usize; 2],
+    a: Side,
+    b: ServerSide,
+    run: Run,
+    progress: &Progress,
+) -> Result<Both, BenchError> {
     let mut b = b;
     let server = LcoreWorker::spawn(eal, cores[1], "heddle-server", move |stop| {
         while !stop.is_set() || b.server.connections() > 0 && !stop.is_set() {
@@ -216,7 +245,12 @@ fn run_on(eal: &Eal, cores: [usize; 2], a: Side, b: ServerSide, run: Run, progre
 }
 
 /// Runs a client on the calling thread, against a server somewhere else.
-fn run_client(a: &mut Side, remote: SocketAddr, run: Run, progress: &Progress) -> Result<Outcome, WorkloadError> {
+fn run_client(
+    a: &mut Side,
+    remote: SocketAddr,
+    run: Run,
+    progress: &Progress,
+) -> Result<Outcome, WorkloadError> {
     let mut client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
     let mut steps = 0u32;
     let result = loop {

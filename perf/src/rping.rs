@@ -59,7 +59,8 @@ impl Info {
 
     /// From a message; every content is one.
     pub fn decode(b: &[u8; Info::LEN]) -> Info {
-        let number = |r: core::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
+        let number =
+            |r: core::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
         let low = |v: u64| u32::try_from(v & 0xffff_ffff).unwrap_or(0);
         Info { to: number(0..8), stag: Stag(low(number(8..12))), len: low(number(12..16)) }
     }

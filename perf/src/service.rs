@@ -84,7 +84,12 @@ enum Service {
 
 impl Services {
     /// Starts all of `specs`. `waker` is woken when one of them has something to do.
-    pub fn start(device: &Device, specs: &[ServiceSpec], params: &ListenParams, waker: Option<&Waker>) -> Result<Services, CtlError> {
+    pub fn start(
+        device: &Device,
+        specs: &[ServiceSpec],
+        params: &ListenParams,
+        waker: Option<&Waker>,
+    ) -> Result<Services, CtlError> {
         let start = |s: &ServiceSpec| {
             let params = params.clone();
             Ok(match s.kind {

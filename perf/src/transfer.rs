@@ -90,7 +90,12 @@ struct Link {
 
 impl Mover {
     /// Listens at `addr`, which is `server`'s, and registers `len` octets at both.
-    pub fn new(client: Endpoint, server: Endpoint, addr: SocketAddr, len: usize) -> Result<Mover, TransferError> {
+    pub fn new(
+        client: Endpoint,
+        server: Endpoint,
+        addr: SocketAddr,
+        len: usize,
+    ) -> Result<Mover, TransferError> {
         let end = |endpoint: Endpoint| {
             let pd = endpoint.device().alloc_pd();
             let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
@@ -105,7 +110,11 @@ impl Mover {
     /// Moves `bytes`: from client to server by Send and Write, from server to client by Read.
     pub fn run(&mut self, op: Op, bytes: &[u8]) -> Result<Moved, TransferError> {
         let zeros = vec![0; bytes.len()];
-        let (source, sink) = if op == Op::Read { (&self.server, &self.client) } else { (&self.client, &self.server) };
+        let (source, sink) = if op == Op::Read {
+            (&self.server, &self.client)
+        } else {
+            (&self.client, &self.server)
+        };
         source.mr.write(0, bytes);
         sink.mr.write(0, &zeros);
         let link = self.connect()?;
@@ -147,8 +156,12 @@ impl Mover {
             }
             match self.client.events.poll() {
                 Some(CmEvent::Established { .. }) => up += 1,
-                Some(CmEvent::ConnectError { error, .. }) => return Err(TransferError::Connect(error)),
-                Some(CmEvent::Disconnected { reason, .. }) => return Err(TransferError::Disconnected(reason)),
+                Some(CmEvent::ConnectError { error, .. }) => {
+                    return Err(TransferError::Connect(error));
+                }
+                Some(CmEvent::Disconnected { reason, .. }) => {
+                    return Err(TransferError::Disconnected(reason));
+                }
                 _ if now > until => return Err(TransferError::Stalled),
                 _ => {}
             }

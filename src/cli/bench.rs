@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
+use heddle::perf::pin;
 use heddle::perf::report::{BenchReport, table, write_json};
 use heddle::perf::spec::{BenchSpec, Faults, Mode, Op, Probability, Size, Sizes, Span, Until};
 use heddle::perf::workload::Run;
-use heddle::perf::pin;
 use heddle::{CoreList, EndpointConfig, Seed};
 
 use super::log::LogArgs;
@@ -111,7 +111,12 @@ impl Args {
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
             crc: self.crc == Switch::On,
             mtu: self.mtu,
-            faults: Faults { loss: self.loss, reorder: self.reorder, dup: self.dup, seed: self.seed },
+            faults: Faults {
+                loss: self.loss,
+                reorder: self.reorder,
+                dup: self.dup,
+                seed: self.seed,
+            },
             verify: self.verify,
         };
         spec.check().map_err(Failure::usage)?;
@@ -125,7 +130,9 @@ impl Args {
             None => Ok(pin::first().map_or(Placement::Inline, Placement::Lcores)),
             Some(list) => match *list.cores() {
                 [a, b] => Ok(Placement::Lcores([a, b])),
-                _ => Err(Failure::usage("--lcores needs two processors, of client and server, as 0,1")),
+                _ => Err(Failure::usage(
+                    "--lcores needs two processors, of client and server, as 0,1",
+                )),
             },
         }
     }
@@ -159,11 +166,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> {
     if args.net.vdev.is_some() || args.net.pci.is_some() || !args.net.ips.is_empty() {
-        return Err(Failure::usage("--vdev, --pci and --ip go with --connect: without it the wire is a ring"));
+        return Err(Failure::usage(
+            "--vdev, --pci and --ip go with --connect: without it the wire is a ring",
+        ));
     }
     let placement = args.placement()?;
     args.log.start();
-    let shape = EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
+    let shape =
+        EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
     let eal = start_eal(&shape, 2, Vec::new())?;
     let mut pair = Pair::open(&eal, spec)?;
     let mut reports = Vec::new();
@@ -176,7 +186,9 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
 
 fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<BenchReport>, Failure> {
     if !spec.faults.is_none() {
-        return Err(Failure::usage("--loss, --reorder and --dup go with the ring, not with --connect"));
+        return Err(Failure::usage(
+            "--loss, --reorder and --dup go with the ring, not with --connect",
+        ));
     }
     args.net.source()?;
     let core = args.remote_core()?;
@@ -196,7 +208,12 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     Ok(reports)
 }
 
-fn line(args: &Args, spec: &BenchSpec, size: Size, progress: &heddle::perf::embedded::Progress) -> Line {
+fn line(
+    args: &Args,
+    spec: &BenchSpec,
+    size: Size,
+    progress: &heddle::perf::embedded::Progress,
+) -> Line {
     let what = format!("{} {} {size}", spec.op, spec.mode);
     Line::start(what, progress.clone(), args.log.quiet)
 }

@@ -89,7 +89,10 @@ fn read(args: &Args) -> Result<(String, Vec<u8>), Failure> {
     let bytes = fs::read(path).map_err(failed)?;
     // A device or a file that grows can give more than was announced.
     if bytes.is_empty() || bytes.len() as u64 > MAX_FILE {
-        return Err(Failure::failed(format!("{name} is empty, or larger than {} MiB", MAX_FILE >> 20)));
+        return Err(Failure::failed(format!(
+            "{name} is empty, or larger than {} MiB",
+            MAX_FILE >> 20
+        )));
     }
     Ok((name, bytes))
 }

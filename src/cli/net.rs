@@ -47,7 +47,9 @@ impl NetArgs {
         match (&self.vdev, &self.pci) {
             (Some(v), _) => Ok(PortSource::Vdev(v.clone())),
             (None, Some(p)) => Ok(PortSource::Device(p.clone())),
-            (None, None) => Err(Failure::usage("--vdev or --pci is missing: an RNIC needs a device")),
+            (None, None) => {
+                Err(Failure::usage("--vdev or --pci is missing: an RNIC needs a device"))
+            }
         }
     }
 
@@ -67,7 +69,11 @@ impl NetArgs {
 }
 
 /// Starts DPDK with memory for `ports` ports set up as `config` says.
-pub(crate) fn start_eal(config: &EndpointConfig, ports: u32, pci: Vec<String>) -> Result<Eal, Failure> {
+pub(crate) fn start_eal(
+    config: &EndpointConfig,
+    ports: u32,
+    pci: Vec<String>,
+) -> Result<Eal, Failure> {
     // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
     let frame = u32::from(config.mtu).max(2048) + 512;
     let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
@@ -104,8 +110,19 @@ mod tests {
 
     #[test]
     fn test_cidr_refuses() {
-        for bad in ["", "10.0.0.1", "10.0.0.1/", "10.0.0.1/33", "fd00::1/129", "10.0.0/8", "x/8",
-            "10.0.0.1/+8", "0.0.0.0/0", "224.0.0.1/4", "10.0.0.1/24/2"] {
+        for bad in [
+            "",
+            "10.0.0.1",
+            "10.0.0.1/",
+            "10.0.0.1/33",
+            "fd00::1/129",
+            "10.0.0/8",
+            "x/8",
+            "10.0.0.1/+8",
+            "0.0.0.0/0",
+            "224.0.0.1/4",
+            "10.0.0.1/24/2",
+        ] {
             assert!(cidr(bad).is_err(), "{bad}");
         }
     }

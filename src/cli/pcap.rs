@@ -45,7 +45,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for path in [&args.rx, &args.tx] {
         // DPDK takes a comma for the start of the next argument.
         if path.as_os_str().to_str().is_none_or(|p| p.contains(',')) {
-            return Err(Failure::usage(format!("{}: a file name with a comma, or not in UTF-8", path.display())));
+            return Err(Failure::usage(format!(
+                "{}: a file name with a comma, or not in UTF-8",
+                path.display()
+            )));
         }
     }
     std::fs::File::open(&args.rx)
@@ -59,7 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let eal = start_eal(&config, 1, Vec::new())?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);
     let mut endpoint = Endpoint::open(&eal, &device, &config)?;
-    let mut services = Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
+    let mut services =
+        Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
     let mut quiet = Duration::ZERO;
     while quiet < QUIET {
         let busy = endpoint.poll();

@@ -34,7 +34,11 @@ impl Line {
                 let seconds = start.elapsed().as_secs();
                 let text = format!("{what}: {} operations in {seconds} s", progress.ops());
                 // Nobody to tell.
-                let _ = if terminal { write!(stderr(), "\r\x1b[K{text}") } else { writeln!(stderr(), "{text}") };
+                let _ = if terminal {
+                    write!(stderr(), "\r\x1b[K{text}")
+                } else {
+                    writeln!(stderr(), "{text}")
+                };
                 shown = true;
             }
             if terminal && shown {

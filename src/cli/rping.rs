@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::ValueEnum;
-use heddle::perf::rping::{DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer};
+use heddle::perf::rping::{
+    DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
+};
 use heddle::perf::workload::Step;
 use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, Revision};
 use tracing_subscriber::filter::LevelFilter;
@@ -95,7 +97,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     result
 }
 
-fn ping(args: &Args, stop: &Stop, eal: &Eal, endpoint: &mut Endpoint, remote: SocketAddr, crc: CrcPolicy) -> Result<(), Failure> {
+fn ping(
+    args: &Args,
+    stop: &Stop,
+    eal: &Eal,
+    endpoint: &mut Endpoint,
+    remote: SocketAddr,
+    crc: CrcPolicy,
+) -> Result<(), Failure> {
     let revision = if args.mpa == RevisionArg::One { Revision::V1 } else { Revision::V2 };
     let Args { count, size, validate, .. } = *args;
     let config = RpingConfig { remote, count, size, validate, crc, revision };
@@ -117,7 +126,13 @@ fn ping(args: &Args, stop: &Stop, eal: &Eal, endpoint: &mut Endpoint, remote: So
     Ok(())
 }
 
-fn serve(args: &Args, stop: &Stop, endpoint: &mut Endpoint, addr: SocketAddr, crc: CrcPolicy) -> Result<(), Failure> {
+fn serve(
+    args: &Args,
+    stop: &Stop,
+    endpoint: &mut Endpoint,
+    addr: SocketAddr,
+    crc: CrcPolicy,
+) -> Result<(), Failure> {
     let params = ListenParams { crc, ..ListenParams::default() };
     let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
     endpoint.poll();

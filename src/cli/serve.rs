@@ -48,7 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.net.source()?;
     if !spec::MTU.contains(&args.mtu) {
         let (min, max) = ((*spec::MTU.start()).into(), (*spec::MTU.end()).into());
-        return Err(Failure::usage(SpecError::Range { what: "MTU", given: args.mtu.into(), min, max }));
+        return Err(Failure::usage(SpecError::Range {
+            what: "MTU",
+            given: args.mtu.into(),
+            min,
+            max,
+        }));
     }
     if !(1..=MAX_MEMORY).contains(&args.memory) {
         let (given, max) = (args.memory.into(), MAX_MEMORY.into());
@@ -79,7 +84,8 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     let node = Node::start(eal, endpoint, core)?;
     let sleeper = Sleeper::new();
     let waker = sleeper.waker();
-    let mut services = Services::start(node.device(), &args.listen, &ListenParams::default(), Some(&waker))?;
+    let mut services =
+        Services::start(node.device(), &args.listen, &ListenParams::default(), Some(&waker))?;
     announce(args);
     while !stop.is_set() {
         if !services.step() {
@@ -95,7 +101,8 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
 }
 
 fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failure> {
-    let mut services = Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
+    let mut services =
+        Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
     // The first poll carries out the orders to listen.
     endpoint.poll();
     announce(args);

@@ -34,7 +34,7 @@ unsafe fn run<const COPY: bool, const SUM: bool>(
         }
         crc = crc32c::crc32c_append(crc, &block[..n]);
         if SUM {
-            sum = sum.add(Sum::of(&block[..n]));
+            sum = sum.plus(Sum::of(&block[..n]));
         }
         off += n;
     }

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "noise")]
+
 use super::*;
 use proptest::prelude::*;
 

@@ -8,14 +8,6 @@ use heddle_base::StreamPos;
 /// contiguous piece. Larger ones are referred to.
 pub const INLINE_PAYLOAD: u32 = 32;
 
-/// Smallest ULPDU size [`poll_transmit`](super::Qp::poll_transmit) works with (RFC 5044
-/// section 3.2: the LLP offers at least 128 bytes).
-pub const MIN_MULPDU: u16 = 128;
-
-/// Longest FPDU a peer can send: a ULPDU of 65535 bytes with length field, pad and CRC. The owner
-/// must be able to show [`handle_stream`](super::Qp::handle_stream) that many bytes at once.
-pub const MAX_FPDU: usize = 65_544;
-
 /// Which end of the MPA start-up this was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -1,7 +1,7 @@
 //! What a peer (or a local region) can do wrong on a QP, and what we say about it.
 //!
 //! One table: fault → Terminate code (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044
-//! section 8) → headers that go with it (RFC 5040 figure 10) → counter.
+//! section 8) and counter. Which headers go with a code is [`TermCode`]'s to say.
 
 use super::counters::QpCounters;
 use crate::mr::MrFault;
@@ -45,62 +45,41 @@ pub(super) enum Fault {
     Local,
 }
 
-/// What a Terminate repeats of the message that caused it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copied {
-    Nothing,
-    /// Segment length and DDP header.
-    Ddp,
-    /// And the RDMAP header, if it was a Read Request.
-    DdpAndRdmap,
-}
-
-const TAGGED: u8 = 1;
-const UNTAGGED: u8 = 2;
-const PROTECTION: u8 = 1;
-const OPERATION: u8 = 2;
-
 impl Fault {
     pub(super) const fn code(self) -> TermCode {
         match self {
-            Fault::Crc => mpa(2),
-            Fault::DdpVersion { tagged: true } => ddp(TAGGED, 4),
-            Fault::DdpVersion { tagged: false } => ddp(UNTAGGED, 6),
-            Fault::RdmapVersion => rdmap(OPERATION, 5),
-            Fault::Opcode => rdmap(OPERATION, 6),
+            Fault::Crc => TermCode::MPA_CRC,
+            Fault::DdpVersion { tagged: true } => TermCode::DDP_TAGGED_VERSION,
+            Fault::DdpVersion { tagged: false } => TermCode::DDP_UNTAGGED_VERSION,
+            Fault::RdmapVersion => TermCode::RDMAP_VERSION,
+            Fault::Opcode => TermCode::RDMAP_OPCODE,
             Fault::Short | Fault::Malformed | Fault::Response(Mismatch::Short) => {
-                rdmap(OPERATION, 7)
+                TermCode::RDMAP_STREAM_CATASTROPHIC
             }
-            Fault::Queue => ddp(UNTAGGED, 1),
-            Fault::NoBuffer => ddp(UNTAGGED, 2),
-            Fault::Msn => ddp(UNTAGGED, 3),
-            Fault::Offset => ddp(UNTAGGED, 4),
-            Fault::TooLong => ddp(UNTAGGED, 5),
+            Fault::Queue => TermCode::DDP_INVALID_QN,
+            Fault::NoBuffer => TermCode::DDP_NO_BUFFER,
+            Fault::Msn => TermCode::DDP_MSN_RANGE,
+            Fault::Offset => TermCode::DDP_INVALID_MO,
+            Fault::TooLong => TermCode::DDP_TOO_LONG,
             // DDP has no code of its own for a missing right: the STag has no buffer that allows
             // placement.
             Fault::Tagged(MrFault::InvalidStag | MrFault::Access)
-            | Fault::Response(Mismatch::Stag) => ddp(TAGGED, 0),
-            Fault::Tagged(MrFault::Bounds) | Fault::Response(Mismatch::Range) => ddp(TAGGED, 1),
-            Fault::Tagged(MrFault::NotAssociated) => ddp(TAGGED, 2),
-            Fault::Tagged(MrFault::ToWrap) => ddp(TAGGED, 3),
-            Fault::ReadSource(MrFault::InvalidStag) | Fault::Invalidate(MrFault::InvalidStag) => {
-                rdmap(PROTECTION, 0)
+            | Fault::Response(Mismatch::Stag) => TermCode::DDP_INVALID_STAG,
+            Fault::Tagged(MrFault::Bounds) | Fault::Response(Mismatch::Range) => {
+                TermCode::DDP_BOUNDS
             }
-            Fault::ReadSource(MrFault::Bounds) => rdmap(PROTECTION, 1),
-            Fault::ReadSource(MrFault::Access) => rdmap(PROTECTION, 2),
+            Fault::Tagged(MrFault::NotAssociated) => TermCode::DDP_STAG_NOT_ASSOCIATED,
+            Fault::Tagged(MrFault::ToWrap) => TermCode::DDP_TO_WRAP,
+            Fault::ReadSource(MrFault::InvalidStag) | Fault::Invalidate(MrFault::InvalidStag) => {
+                TermCode::RDMAP_INVALID_STAG
+            }
+            Fault::ReadSource(MrFault::Bounds) => TermCode::RDMAP_BOUNDS,
+            Fault::ReadSource(MrFault::Access) => TermCode::RDMAP_ACCESS,
             Fault::ReadSource(MrFault::NotAssociated)
-            | Fault::Invalidate(MrFault::NotAssociated) => rdmap(PROTECTION, 3),
-            Fault::ReadSource(MrFault::ToWrap) => rdmap(PROTECTION, 4),
-            Fault::Invalidate(_) => rdmap(PROTECTION, 9),
-            Fault::Local => rdmap(0, 0),
-        }
-    }
-
-    pub(super) const fn copied(self) -> Copied {
-        match self {
-            Fault::Crc | Fault::Short | Fault::Local => Copied::Nothing,
-            Fault::ReadSource(_) | Fault::Invalidate(_) => Copied::DdpAndRdmap,
-            _ => Copied::Ddp,
+            | Fault::Invalidate(MrFault::NotAssociated) => TermCode::RDMAP_STAG_NOT_ASSOCIATED,
+            Fault::ReadSource(MrFault::ToWrap) => TermCode::RDMAP_TO_WRAP,
+            Fault::Invalidate(_) => TermCode::RDMAP_CANNOT_INVALIDATE,
+            Fault::Local => TermCode::RDMAP_LOCAL_CATASTROPHIC,
         }
     }
 
@@ -130,16 +109,4 @@ impl Fault {
         };
         *n += 1;
     }
-}
-
-const fn rdmap(etype: u8, code: u8) -> TermCode {
-    TermCode { layer: 0, etype, code }
-}
-
-const fn ddp(etype: u8, code: u8) -> TermCode {
-    TermCode { layer: 1, etype, code }
-}
-
-const fn mpa(code: u8) -> TermCode {
-    TermCode { layer: 2, etype: 0, code }
 }

@@ -278,7 +278,7 @@ mod tests {
                 for off in 0..n {
                     for len in [1, 2, 7, 40] {
                         let mut part = vec![0; len];
-                        let m = f.copy_to(&mem, off as u32, &mut part);
+                        let m = f.copy_to(&mem, u32::try_from(off).unwrap(), &mut part);
                         assert_eq!(m, len.min(n - off));
                         assert_eq!(part[..m], whole[off..off + m]);
                     }

@@ -35,7 +35,6 @@ mod counters;
 mod cqe;
 mod fault;
 mod fpdu;
-mod hdr;
 mod queues;
 mod reads;
 mod rx;
@@ -48,13 +47,14 @@ mod tx;
 mod untagged;
 mod wr;
 
-pub use config::{INLINE_PAYLOAD, MAX_FPDU, MIN_MULPDU, QpConfig, QpEnv, Role};
+pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use counters::QpCounters;
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use state::QpState;
 pub use wr::{MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, SgList, Sge};
 
+use crate::rdmap::Terminate;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
@@ -98,7 +98,7 @@ pub struct Qp {
     cq: VecDeque<Cqe>,
     events: ArrayVec<QpEvent, 4>,
     /// A Terminate that waits to be sent.
-    terminate: Option<Box<terminate::Pending>>,
+    terminate: Option<Box<Terminate>>,
 }
 
 impl Qp {
@@ -222,6 +222,11 @@ impl Qp {
     /// Its number.
     pub const fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Whether its FPDUs carry markers, which makes them longer.
+    pub const fn sends_markers(&self) -> bool {
+        self.send_markers
     }
 
     /// Its protection domain.

@@ -63,7 +63,7 @@ impl Reads {
     }
 
     /// Whether a Read Request for `size` bytes is within what was negotiated. With an IRD of 0
-    /// the ready-to-receive Read of no bytes (RFC 6581 section 7) still is.
+    /// the ready-to-receive Read of no bytes (RFC 6581 section 9) still is.
     pub(super) fn can_accept(&self, size: u32) -> bool {
         self.inbound.len() < self.ird || (self.ird == 0 && size == 0 && self.inbound.is_empty())
     }

@@ -2,10 +2,12 @@
 
 use super::cqe::QpEvent;
 use super::fault::Fault;
-use super::hdr::{Header, TAGGED_LEN, UNTAGGED_LEN};
 use super::terminate::Culprit;
 use super::{Qp, QpEnv};
-use crate::{MemRange, Memory};
+use crate::ddp::{self, DdpError, DdpHeader, Qn};
+use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
+use crate::rdmap::{Control, ControlError, CopiedHeader, Opcode};
+use crate::{MemRange, Memory, Msn, Stag};
 use heddle_base::Chunks;
 
 /// Where one FPDU lies in the stream that was shown.
@@ -17,19 +19,36 @@ pub(super) struct Frame {
     pub(super) ulpdu: u16,
 }
 
-/// A segment whose frame, CRC and versions are good.
+/// A DDP segment in its frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    pub(super) header: Header,
+    /// The first bytes, for the Terminate that may have to repeat them.
+    raw: [u8; ddp::MAX_LEN],
+    ulpdu: u16,
     /// Of the payload, in the stream that was shown.
     pub(super) at: usize,
     /// Bytes of payload.
     pub(super) len: u32,
 }
 
-/// Length field, ULPDU, pad and CRC.
-const fn fpdu_len(ulpdu: u16) -> usize {
-    (2 + ulpdu as usize).next_multiple_of(4) + 4
+/// What the header of a tagged segment says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tagged {
+    pub(super) opcode: Opcode,
+    pub(super) last: bool,
+    pub(super) stag: Stag,
+    pub(super) to: u64,
+}
+
+/// What the header of an untagged segment says; the queue follows from the opcode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Untagged {
+    pub(super) opcode: Opcode,
+    pub(super) last: bool,
+    /// Meaningful in the Sends with Invalidate.
+    pub(super) invalidate: Stag,
+    pub(super) msn: Msn,
+    pub(super) mo: u32,
 }
 
 impl Qp {
@@ -37,7 +56,7 @@ impl Qp {
     /// rest must be shown again when more has come behind it.
     ///
     /// `stream` is the peer's stream from [`rx_next`](Qp::rx_next) on, in order and without gaps,
-    /// in any number of pieces. After the end of the RDMAP stream everything is taken and dropped.
+    /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes. After the end of the RDMAP stream everything is taken and dropped.
     pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
         &mut self,
         env: &QpEnv<'_, M>,
@@ -52,6 +71,7 @@ impl Qp {
             }
             let frame = Frame { at, ulpdu: u16::from_be_bytes(length) };
             let len = fpdu_len(frame.ulpdu);
+            debug_assert!(len <= MAX_FPDU_LEN);
             if total - at < len {
                 break;
             }
@@ -78,35 +98,42 @@ impl Qp {
         if self.crc && !crc_is_right(env.mem, stream, frame) {
             return Err(Fault::Crc.into());
         }
-        let ulpdu = usize::from(frame.ulpdu);
-        if ulpdu < TAGGED_LEN {
-            return Err(Fault::Short.into());
+        let mut seg = Segment { raw: [0; ddp::MAX_LEN], ulpdu: frame.ulpdu, at: 0, len: 0 };
+        stream.copy_at(frame.at + HEADER_LEN, seg.raw_header_mut());
+        let (header, header_len) = DdpHeader::parse(seg.raw_header()).map_err(|e| {
+            seg.blame(match e {
+                DdpError::Short { .. } => Fault::Short,
+                DdpError::Version { tagged, .. } => Fault::DdpVersion { tagged },
+            })
+        })?;
+        seg.at = frame.at + HEADER_LEN + header_len;
+        // Parsing has made sure that the header is inside.
+        seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        // DDP's checks come before RDMAP's.
+        if let DdpHeader::Untagged { qn, .. } = header
+            && qn > Qn::TERMINATE
+        {
+            return Err(seg.blame(Fault::Queue));
         }
-        // A tagged header is shorter than an untagged one: with no payload the copy would run
-        // into the CRC, and those bytes are not looked at.
-        let mut header = Header([0; UNTAGGED_LEN]);
-        stream.copy_at(frame.at + 2, &mut header.0);
-        let Some(payload) = ulpdu.checked_sub(header.len()) else {
-            return Err(Fault::Short.into());
-        };
-        let seg = Segment {
-            header,
-            at: frame.at + 2 + header.len(),
-            len: u32::try_from(payload).unwrap_or(0),
-        };
-        if !header.ddp_version_ok() {
-            return Err(seg.blame(Fault::DdpVersion { tagged: header.tagged() }));
-        }
-        if !header.rdmap_version_ok() {
-            return Err(seg.blame(Fault::RdmapVersion));
-        }
-        if header.tagged() {
-            self.handle_tagged(env, stream, &seg)?;
-        } else {
-            self.handle_untagged(env, stream, &seg)?;
+        let control = Control::check(&header).map_err(|e| {
+            seg.blame(match e {
+                ControlError::Version(_) => Fault::RdmapVersion,
+                ControlError::UnknownOpcode(_) | ControlError::Misplaced { .. } => Fault::Opcode,
+            })
+        })?;
+        match header {
+            DdpHeader::Tagged { last, stag, to, .. } => {
+                let tagged = Tagged { opcode: control.opcode, last, stag, to };
+                self.handle_tagged(env, stream, &seg, tagged)?;
+            }
+            DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. } => {
+                let invalidate = Stag(rsvd_ulp32);
+                let untagged = Untagged { opcode: control.opcode, last, invalidate, msn, mo };
+                self.handle_untagged(env, stream, &seg, untagged)?;
+            }
         }
         self.counters.rx_fpdus += 1;
-        if !self.seen_fpdu {
+        if !self.seen_fpdu && self.state.is_live() {
             self.seen_fpdu = true;
             self.hold = false;
             self.raise(QpEvent::FirstFpdu);
@@ -116,23 +143,30 @@ impl Qp {
 }
 
 impl Segment {
-    /// A fault of this segment.
-    pub(super) fn blame(&self, fault: Fault) -> Culprit {
-        Culprit { fault, segment: Some((self.header, self.ulpdu())), read: None, request: None }
+    /// As many of the raw bytes as the segment has.
+    fn raw_header(&self) -> &[u8] {
+        &self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
     }
 
-    fn ulpdu(&self) -> u16 {
-        u16::try_from(self.len as usize + self.header.len()).unwrap_or(u16::MAX)
+    fn raw_header_mut(&mut self) -> &mut [u8] {
+        &mut self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
+    }
+
+    /// A fault of this segment.
+    #[cold]
+    pub(super) fn blame(&self, fault: Fault) -> Culprit {
+        let segment = CopiedHeader::of_segment(self.raw_header()).map(|h| (h, self.ulpdu));
+        Culprit { segment, ..fault.into() }
     }
 }
 
 fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool {
-    let body = fpdu_len(frame.ulpdu) - 4;
+    let body = fpdu_len(frame.ulpdu) - CRC_LEN;
     let mut crc = 0;
     stream.for_each_chunk(frame.at, body, |piece| crc = mem.crc(crc, piece));
-    let mut field = [0; 4];
+    let mut field = [0; CRC_LEN];
     stream.copy_at(frame.at + body, &mut field);
-    u32::from_le_bytes(field) == crc
+    crc_from_wire(field) == crc
 }
 
 /// Copies `ranges`' worth of payload from position `at` of the stream.

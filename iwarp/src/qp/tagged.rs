@@ -1,11 +1,11 @@
 //! Tagged segments: RDMA Write and RDMA Read Response.
 
 use super::fault::{Fault, Mismatch};
-use super::hdr::op;
 use super::queues::Progress;
-use super::rx::{Segment, place};
+use super::rx::{Segment, Tagged, place};
 use super::terminate::Culprit;
 use super::{CqeStatus, Qp, QpEnv, Queue};
+use crate::rdmap::Opcode;
 use crate::{Access, Memory};
 use heddle_base::Chunks;
 
@@ -16,10 +16,11 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Tagged,
     ) -> Result<(), Culprit> {
-        match seg.header.opcode() {
-            op::WRITE => self.handle_write(env, stream, seg),
-            op::READ_RESPONSE => self.handle_response(env, stream, seg),
+        match h.opcode {
+            Opcode::WRITE => self.handle_write(env, stream, seg, h),
+            Opcode::READ_RESPONSE => self.handle_response(env, stream, seg, h),
             _ => Err(seg.blame(Fault::Opcode)),
         }
     }
@@ -30,13 +31,13 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Tagged,
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
         if seg.len > 0 {
-            let h = &seg.header;
             let range = env
                 .mrs
-                .check(self.pd, self.qpn, h.stag(), h.to(), seg.len, Access::REMOTE_WRITE)
+                .check(self.pd, self.qpn, h.stag, h.to, seg.len, Access::REMOTE_WRITE)
                 .map_err(|f| seg.blame(Fault::Tagged(f)))?;
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
@@ -49,22 +50,22 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Tagged,
     ) -> Result<(), Culprit> {
-        let h = &seg.header;
         let Some(read) = self.reads.outbound.front().copied() else {
             return Err(seg.blame(Fault::Opcode));
         };
         if seg.len > read.left {
             return Err(seg.blame(Fault::Response(Mismatch::Range)));
         }
-        if h.last() && seg.len < read.left {
+        if h.last && seg.len < read.left {
             return Err(seg.blame(Fault::Response(Mismatch::Short)));
         }
         if seg.len > 0 {
-            if h.stag() != read.stag {
+            if h.stag != read.stag {
                 return Err(seg.blame(Fault::Response(Mismatch::Stag)));
             }
-            if h.to() != read.to {
+            if h.to != read.to {
                 return Err(seg.blame(Fault::Response(Mismatch::Range)));
             }
             let range = env
@@ -77,7 +78,7 @@ impl Qp {
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
-        if h.last() {
+        if h.last {
             self.reads.outbound.pop_front();
             self.sq.ring.at_mut(read.index).progress = Progress::Done;
             self.counters.rx_read_responses += 1;

@@ -9,20 +9,20 @@
 //! ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place segments of any
 //! length, so this costs only headers where SGEs are short.
 
-use super::config::{INLINE_PAYLOAD, MIN_MULPDU};
+use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
 use super::fpdu::{Fpdu, Head};
-use super::hdr::{
-    Header, READ_REQUEST_LEN, ReadRequest, TAGGED_BYTES, UNTAGGED_BYTES, UNTAGGED_LEN, Untagged,
-    op, put_tagged, qn,
-};
 use super::queues::Progress;
 use super::reads::{Inbound, Outbound};
 use super::state::QpState;
-use super::terminate::Culprit;
+use super::terminate::{Culprit, untagged};
 use super::wr::{SendOp, Sge};
 use super::{Qp, QpEnv};
+use crate::ddp::{DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
+use crate::mpa::markers;
+use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
 use crate::{Access, MemRange, Memory, Stag};
 
 /// The message whose segments are being made.
@@ -41,8 +41,8 @@ struct Payload {
 }
 
 impl Qp {
-    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken as at least
-    /// [`MIN_MULPDU`]); `None` when there is nothing to send now. It follows the previous one in
+    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken
+    /// into [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the previous one in
     /// the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
         if self.state == QpState::Terminate {
@@ -55,7 +55,7 @@ impl Qp {
             Some(s) => s,
             None => self.start_message()?,
         };
-        let mulpdu = u32::from(mulpdu.max(MIN_MULPDU));
+        let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
         let made = match sending {
             Sending::Request { off } => self.request_segment(env, off, mulpdu),
             Sending::Response => self.response_segment(env, mulpdu),
@@ -141,26 +141,26 @@ impl Qp {
                 let n = self.segment_len(off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
-                put_tagged(&mut head, off + n == len, op::WRITE, stag, to);
+                put_tagged(&mut head, off + n == len, Opcode::WRITE, stag, to);
                 self.request_payload(env, &mut head, off, n)?
             }
             SendOp::Send { solicited, invalidate } => {
                 let n = self.segment_len(off, mulpdu - UNTAGGED_BYTES);
                 let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => op::SEND,
-                    (false, true) => op::SEND_INV,
-                    (true, false) => op::SEND_SE,
-                    (true, true) => op::SEND_SE_INV,
+                    (false, false) => Opcode::SEND,
+                    (false, true) => Opcode::SEND_INV,
+                    (true, false) => Opcode::SEND_SE,
+                    (true, true) => Opcode::SEND_SE_INV,
                 };
-                let header = Untagged {
+                let header = DdpHeader::Untagged {
                     last: off + n == len,
-                    opcode,
-                    invalidate: invalidate.unwrap_or_default(),
-                    qn: qn::SEND,
+                    rsvd_ulp: Control::new(opcode).to_byte(),
+                    rsvd_ulp32: invalidate.unwrap_or_default().0,
+                    qn: Qn::SEND,
                     msn,
                     mo: off,
                 };
-                head.put(&header.emit());
+                header.emit(head.room(UNTAGGED_LEN));
                 self.request_payload(env, &mut head, off, n)?
             }
         };
@@ -235,16 +235,9 @@ impl Qp {
             });
         }
         let mut head = Head::new();
-        let header = Untagged {
-            last: true,
-            opcode: op::READ_REQUEST,
-            invalidate: Stag(0),
-            qn: qn::READ,
-            msn,
-            mo: 0,
-        };
-        head.put(&header.emit());
-        let request = ReadRequest { sink: sink.stag, sink_to: sink.to, size, src, src_to };
+        untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(head.room(UNTAGGED_LEN));
+        let request =
+            ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
         head.put(&request.emit());
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
@@ -282,7 +275,7 @@ impl Qp {
         let mut head = Head::new();
         // A sink offset that wraps is the reader's own doing; its checks are not ours.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
-        put_tagged(&mut head, last, op::READ_RESPONSE, r.sink, to);
+        put_tagged(&mut head, last, Opcode::READ_RESPONSE, r.sink, to);
         let mut range = MemRange::new(0, 0);
         if len > 0 {
             // The region may have gone since the request was accepted.
@@ -317,8 +310,9 @@ impl Qp {
     ) -> Fpdu {
         self.counters.tx_bytes += u64::from(payload.len);
         self.counters.tx_inlined += u64::from(payload.len > 0 && payload.range.is_empty());
-        let want_sum = env.want_sum && !self.send_markers;
-        let fpdu = Fpdu::new(env.mem, head, payload.range, self.crc, want_sum, last);
+        // Markers make a copy with a CRC of its own.
+        let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
+        let fpdu = Fpdu::new(env.mem, head, payload.range, crc, sum, last);
         self.queue(env, fpdu)
     }
 
@@ -336,33 +330,40 @@ impl Qp {
     fn with_markers<M: Memory>(&self, env: &QpEnv<'_, M>, fpdu: &Fpdu) -> Fpdu {
         let mut plain = vec![0; fpdu.len() as usize];
         fpdu.copy_to(env.mem, 0, &mut plain);
-        Fpdu::owned(plain, fpdu.ends_message())
+        let mut marked = Vec::new();
+        markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
+        Fpdu::owned(marked, fpdu.ends_message())
     }
+}
+
+/// Bytes of the two headers.
+const TAGGED_BYTES: u32 = 14;
+const UNTAGGED_BYTES: u32 = 18;
+const _: () =
+    assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
+
+#[inline]
+fn put_tagged(head: &mut Head, last: bool, opcode: Opcode, stag: Stag, to: u64) {
+    let rsvd_ulp = Control::new(opcode).to_byte();
+    DdpHeader::Tagged { last, rsvd_ulp, stag, to }.emit(head.room(TAGGED_LEN));
 }
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
 /// as it was, and the RDMAP header moved on to where we were (RFC 5040 section 4.8).
 fn response_culprit(r: &Inbound, fault: Fault) -> Culprit {
-    let header = Untagged {
-        last: true,
-        opcode: op::READ_REQUEST,
-        invalidate: Stag(0),
-        qn: qn::READ,
-        msn: r.msn,
-        mo: 0,
-    };
-    let request = ReadRequest {
-        sink: r.sink,
+    let mut header = [0; UNTAGGED_LEN];
+    untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, r.msn).emit(&mut header);
+    let len = u16::try_from(UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(0);
+    let read = ReadRequest {
+        sink_stag: r.sink,
         sink_to: r.sink_to.wrapping_add(u64::from(r.sent)),
         size: r.size - r.sent,
-        src: r.src,
+        src_stag: r.src,
         src_to: r.src_to.saturating_add(u64::from(r.sent)),
     };
-    let len = UNTAGGED_LEN + READ_REQUEST_LEN;
     Culprit {
-        fault,
-        segment: Some((Header(header.emit()), u16::try_from(len).unwrap_or(0))),
-        read: Some(request.emit()),
-        request: None,
+        segment: CopiedHeader::of_segment(&header).map(|h| (h, len)),
+        read: Some(read),
+        ..fault.into()
     }
 }

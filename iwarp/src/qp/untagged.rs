@@ -2,13 +2,13 @@
 
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
-use super::hdr::{READ_REQUEST_LEN, ReadRequest, op, qn};
 use super::queues::Rqe;
 use super::reads::Inbound;
-use super::rx::{Segment, place};
-use super::terminate::{Culprit, MAX_BODY};
+use super::rx::{Segment, Untagged, place};
+use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
+use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN};
 use crate::{Access, MemRange, Memory};
 use arrayvec::ArrayVec;
 use heddle_base::Chunks;
@@ -20,16 +20,19 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Untagged,
     ) -> Result<(), Culprit> {
-        let h = &seg.header;
-        match (h.qn(), h.opcode()) {
-            (qn::SEND, op::SEND | op::SEND_INV | op::SEND_SE | op::SEND_SE_INV) => {
-                self.handle_send(env, stream, seg)
+        match h.opcode {
+            Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV => {
+                self.handle_send(env, stream, seg, h)
             }
-            (qn::READ, op::READ_REQUEST) => self.handle_read_request(env, stream, seg),
-            (qn::TERMINATE, op::TERMINATE) => self.handle_terminate(stream, seg),
-            (qn::SEND | qn::READ | qn::TERMINATE, _) => Err(seg.blame(Fault::Opcode)),
-            _ => Err(seg.blame(Fault::Queue)),
+            Opcode::READ_REQUEST => self.handle_read_request(env, stream, seg, h),
+            Opcode::TERMINATE => {
+                self.handle_terminate(stream, seg);
+                Ok(())
+            }
+            // RFC 7306, not spoken yet.
+            _ => Err(seg.blame(Fault::Opcode)),
         }
     }
 
@@ -39,16 +42,16 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Untagged,
     ) -> Result<(), Culprit> {
-        let h = &seg.header;
-        if h.msn() != self.rq.msn {
+        if h.msn != self.rq.msn {
             return Err(seg.blame(Fault::Msn));
         }
         let Some(rqe) = self.rq.front() else {
             return Err(seg.blame(Fault::NoBuffer));
         };
         // In order over TCP, so the only legal offset is where the last segment ended.
-        if h.mo() != self.rq.received {
+        if h.mo != self.rq.received {
             return Err(seg.blame(Fault::Offset));
         }
         if seg.len > rqe.len - self.rq.received {
@@ -57,10 +60,7 @@ impl Qp {
                 ..seg.blame(Fault::TooLong)
             });
         }
-        let invalidate = match h.opcode() {
-            op::SEND_INV | op::SEND_SE_INV if h.last() => Some(h.invalidate()),
-            _ => None,
-        };
+        let invalidate = (h.last && h.opcode.invalidates()).then_some(h.invalidate);
         if let Some(stag) = invalidate {
             env.mrs
                 .check_invalidate(self.pd, self.qpn, stag)
@@ -75,7 +75,7 @@ impl Qp {
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
-        if h.last() {
+        if h.last {
             if let Some(stag) = invalidate {
                 // Somebody may have taken it back since the check.
                 env.mrs
@@ -85,8 +85,7 @@ impl Qp {
             let len = core::mem::take(&mut self.rq.received);
             self.rq.msn = self.rq.msn.next();
             self.counters.rx_sends += 1;
-            let solicited = matches!(h.opcode(), op::SEND_SE | op::SEND_SE_INV);
-            self.report_recv(CqeStatus::Success, len, solicited, invalidate);
+            self.report_recv(CqeStatus::Success, len, h.opcode.is_solicited(), invalidate);
         }
         Ok(())
     }
@@ -114,12 +113,12 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
         seg: &Segment,
+        h: Untagged,
     ) -> Result<(), Culprit> {
-        let h = &seg.header;
-        if h.msn() != self.reads.msn {
+        if h.msn != self.reads.msn {
             return Err(seg.blame(Fault::Msn));
         }
-        if h.mo() != 0 {
+        if h.mo != 0 {
             return Err(seg.blame(Fault::Offset));
         }
         if seg.len as usize > READ_REQUEST_LEN {
@@ -127,13 +126,13 @@ impl Qp {
         }
         let mut bytes = [0; READ_REQUEST_LEN];
         if seg.len as usize != READ_REQUEST_LEN
-            || !h.last()
+            || !h.last
             || stream.copy_at(seg.at, &mut bytes) != READ_REQUEST_LEN
         {
             return Err(seg.blame(Fault::Malformed));
         }
-        let blame = |fault| Culprit { read: Some(bytes), ..seg.blame(fault) };
-        let r = ReadRequest::parse(&bytes);
+        let r = ReadRequest::parse(&bytes).map_err(|_| seg.blame(Fault::Malformed))?;
+        let blame = |fault| Culprit { read: Some(r), ..seg.blame(fault) };
         if !self.reads.can_accept(r.size) {
             return Err(blame(Fault::NoBuffer));
         }
@@ -141,14 +140,14 @@ impl Qp {
         // checked at all (RFC 5040 section 5.2.1).
         if r.size > 0 {
             env.mrs
-                .check(self.pd, self.qpn, r.src, r.src_to, r.size, Access::REMOTE_READ)
+                .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
                 .map_err(|f| blame(Fault::ReadSource(f)))?;
         }
         self.reads.inbound.push_back(Inbound {
-            msn: h.msn(),
-            sink: r.sink,
+            msn: h.msn,
+            sink: r.sink_stag,
             sink_to: r.sink_to,
-            src: r.src,
+            src: r.src_stag,
             src_to: r.src_to,
             size: r.size,
             sent: 0,
@@ -158,12 +157,12 @@ impl Qp {
         Ok(())
     }
 
-    fn handle_terminate<C: Chunks>(&mut self, stream: &C, seg: &Segment) -> Result<(), Culprit> {
+    #[cold]
+    fn handle_terminate<C: Chunks>(&mut self, stream: &C, seg: &Segment) {
         // The stream is over whatever it says: read what can be read.
-        let mut bytes = [0; MAX_BODY];
-        let n = (seg.len as usize).min(MAX_BODY);
+        let mut bytes = [0; TERMINATE_MAX_LEN];
+        let n = (seg.len as usize).min(TERMINATE_MAX_LEN);
         let n = stream.copy_at(seg.at, &mut bytes[..n]);
         self.terminated_by_peer(&bytes[..n]);
-        Ok(())
     }
 }

@@ -59,7 +59,11 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if !(0.01..=3600.0).contains(&args.seconds) {
-        let _ = writeln!(io::stderr(), "compare: --seconds {} is not between 0.01 and 3600", args.seconds);
+        let _ = writeln!(
+            io::stderr(),
+            "compare: --seconds {} is not between 0.01 and 3600",
+            args.seconds
+        );
         return ExitCode::from(2);
     }
     match compare(&args) {
@@ -92,7 +96,12 @@ fn compare(args: &Args) -> Result<bool, Box<dyn Error>> {
     Ok(good)
 }
 
-fn bandwidth(args: &Args, spec: &BenchSpec, pair: &mut Pair, seconds: Duration) -> Result<bool, Box<dyn Error>> {
+fn bandwidth(
+    args: &Args,
+    spec: &BenchSpec,
+    pair: &mut Pair,
+    seconds: Duration,
+) -> Result<bool, Box<dyn Error>> {
     let control = fastest_smoltcp(seconds)?;
     let run = Run::new(spec, Size(64 << 10));
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
@@ -136,13 +145,20 @@ fn fastest_smoltcp(seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
     Ok(Bulk { duration: seconds, ..best })
 }
 
-fn latency(args: &Args, spec: &BenchSpec, pair: &mut Pair, seconds: Duration) -> Result<bool, Box<dyn Error>> {
+fn latency(
+    args: &Args,
+    spec: &BenchSpec,
+    pair: &mut Pair,
+    seconds: Duration,
+) -> Result<bool, Box<dyn Error>> {
     let cores = pin::first::<2>()?;
-    let spec = BenchSpec { op: Op::Write, mode: Mode::Lat, sizes: Sizes::one(Size(8)), ..spec.clone() };
+    let spec =
+        BenchSpec { op: Op::Write, mode: Mode::Lat, sizes: Sizes::one(Size(8)), ..spec.clone() };
     let run = Run::new(&spec, Size(8));
     let kernel = |wait| PingPong { wait, size: 8, duration: seconds, cores }.run();
     let us = |ns: u64| ns as f64 / 1e3;
-    let (mut ours, mut blocking, mut spinning) = (Rounds::default(), Rounds::default(), Rounds::default());
+    let (mut ours, mut blocking, mut spinning) =
+        (Rounds::default(), Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
         for first in [true, false] {
             if first == (round % 2 == 0) {
@@ -153,7 +169,9 @@ fn latency(args: &Args, spec: &BenchSpec, pair: &mut Pair, seconds: Duration) ->
             }
         }
     }
-    say("round trip of 8 octets, two threads, us: median [smallest..largest] of the rounds' medians");
+    say(
+        "round trip of 8 octets, two threads, us: median [smallest..largest] of the rounds' medians",
+    );
     say(&format!("  heddle, RDMA Write, CRC-32C             {ours:.2}"));
     say(&format!("  kernel TCP over loopback, blocking      {blocking:.2}"));
     say(&format!("  kernel TCP over loopback, spinning      {spinning:.2}"));

@@ -9,7 +9,8 @@ use heddle_ctl::{
     EventQueue, Mr, Qp, QpInit,
 };
 use heddle_dataplane::Clock;
-use heddle_iwarp::mpa::startup::{CrcPolicy, Revision};
+use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_iwarp::{Access, CqeStatus, PostError, RecvWr, SendOp, SendWr, SgList};
 use tracing::debug;
 
@@ -105,11 +106,17 @@ pub struct RpingClient {
 
 impl RpingClient {
     /// Starts to connect. With `show`, [`take_line`](Self::take_line) gives each message's text.
-    pub fn new(device: &Device, clock: &Clock, config: RpingConfig, show: bool) -> Result<RpingClient, RpingError> {
+    pub fn new(
+        device: &Device,
+        clock: &Clock,
+        config: RpingConfig,
+        show: bool,
+    ) -> Result<RpingClient, RpingError> {
         let pd = device.alloc_pd();
         let events = EventQueue::new(None);
         let cq = device.create_cq(64, None)?;
-        let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 8, rq_depth: BUFFERS };
+        let init =
+            QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 8, rq_depth: BUFFERS };
         let qp = device.create_qp(pd, init)?;
         let size = config.size as usize;
         let inbox = device.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?;
@@ -172,7 +179,9 @@ impl RpingClient {
             return Ok(Step::Busy);
         }
         let Some(cqe) = self.cq.poll() else {
-            if self.state != State::Connecting && self.clock.now().since(self.waits_since) > PATIENCE {
+            if self.state != State::Connecting
+                && self.clock.now().since(self.waits_since) > PATIENCE
+            {
                 return Err(RpingError::Stalled(self.sent));
             }
             return Ok(Step::Idle);
@@ -201,13 +210,17 @@ impl RpingClient {
                 if self.config.count > 0 || self.sent == 0 { self.ping() } else { self.close() }
             }
             CmEvent::Rejected { .. } => Err(RpingError::Rejected(self.config.remote)),
-            CmEvent::ConnectError { error, .. } => Err(RpingError::Connect(self.config.remote, error)),
+            CmEvent::ConnectError { error, .. } => {
+                Err(RpingError::Connect(self.config.remote, error))
+            }
             CmEvent::Disconnected { reason, .. } if self.state == State::Closing => {
                 debug!(%reason, "closed");
                 self.state = State::Done;
                 Ok(())
             }
-            CmEvent::Disconnected { reason, .. } => Err(RpingError::Disconnected(self.done, reason)),
+            CmEvent::Disconnected { reason, .. } => {
+                Err(RpingError::Disconnected(self.done, reason))
+            }
             CmEvent::ConnectRequest { .. } => Ok(()),
         }
     }
@@ -247,7 +260,11 @@ impl RpingClient {
             self.last = self.show.then(|| printable(&got));
         }
         self.done += 1;
-        if self.config.count > 0 && self.done >= self.config.count { self.close() } else { self.ping() }
+        if self.config.count > 0 && self.done >= self.config.count {
+            self.close()
+        } else {
+            self.ping()
+        }
     }
 
     fn close(&mut self) -> Result<(), RpingError> {

@@ -3,7 +3,8 @@
 use core::net::SocketAddr;
 
 use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Waker,
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
+    Waker,
 };
 use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
 use tracing::{debug, info, warn};
@@ -77,7 +78,13 @@ enum Fault {
 impl RpingServer {
     /// Listens. `waker` is woken when there is something to do. With `show`,
     /// [`take_lines`](Self::take_lines) gives the text of the messages.
-    pub fn new(device: &Device, addr: SocketAddr, params: ListenParams, waker: Option<&Waker>, show: bool) -> Result<RpingServer, CtlError> {
+    pub fn new(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        waker: Option<&Waker>,
+        show: bool,
+    ) -> Result<RpingServer, CtlError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         Ok(RpingServer {
@@ -151,7 +158,9 @@ impl RpingServer {
                     let _ = self.device.reject(id, Vec::new());
                 }
             }
-            CmEvent::Established { remote, agreed, .. } => info!(peer = %remote, ?agreed, "connected"),
+            CmEvent::Established { remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected")
+            }
             CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error } => {
                 debug!(%error, "no connection");
@@ -212,7 +221,12 @@ impl Serving {
         self.qp.post_recv(&RecvWr { wr_id: mark(place, INBOX) | n, sges })
     }
 
-    fn handle(&mut self, place: usize, cqe: &Cqe, lines: &mut Option<Vec<String>>) -> Result<(), Fault> {
+    fn handle(
+        &mut self,
+        place: usize,
+        cqe: &Cqe,
+        lines: &mut Option<Vec<String>>,
+    ) -> Result<(), Fault> {
         match cqe.wr_id & KIND {
             INBOX => {
                 if cqe.len as usize != Info::LEN {

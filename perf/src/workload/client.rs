@@ -250,12 +250,21 @@ impl Measure {
 
 impl Client {
     /// Prepares everything and starts to connect.
-    pub fn new(device: &Device, clock: &Clock, remote: SocketAddr, run: Run) -> Result<Client, WorkloadError> {
+    pub fn new(
+        device: &Device,
+        clock: &Clock,
+        remote: SocketAddr,
+        run: Run,
+    ) -> Result<Client, WorkloadError> {
         let events = EventQueue::new(None);
         let pd = device.alloc_pd();
         // Room for every completion there can be at a time is not needed: the worker waits.
-        let cqs = Cqs { send: device.create_cq(CQ_DEPTH, None)?, recv: device.create_cq(CQ_DEPTH, None)? };
-        let conns = (0..run.qps).map(|_| Conn::new(device, pd, &cqs, &run)).collect::<Result<_, _>>()?;
+        let cqs = Cqs {
+            send: device.create_cq(CQ_DEPTH, None)?,
+            recv: device.create_cq(CQ_DEPTH, None)?,
+        };
+        let conns =
+            (0..run.qps).map(|_| Conn::new(device, pd, &cqs, &run)).collect::<Result<_, _>>()?;
         let mut client = Client {
             device: device.clone(),
             clock: clock.clone(),
@@ -357,7 +366,9 @@ impl Client {
         while let Some(event) = self.events.poll() {
             busy = true;
             let remote = self.remote;
-            let Some(conn) = self.conns.iter_mut().find(|c| c.id == Some(event.id())) else { continue };
+            let Some(conn) = self.conns.iter_mut().find(|c| c.id == Some(event.id())) else {
+                continue;
+            };
             match event {
                 CmEvent::Established { private_data, .. } => {
                     conn.take_welcome(remote, &self.run, &Welcome::decode(&private_data)?)?;
@@ -392,8 +403,14 @@ impl Client {
         match &mut self.phase {
             Phase::Connecting if self.up == self.conns.len() => {
                 let engine = match self.run.mode {
-                    Mode::Bw | Mode::Rate => Engine::Stream(Box::new(Stream::new(&self.clock, self.run, &self.conns))),
-                    Mode::Lat => Engine::PingPong(Box::new(PingPong::new(&self.clock, self.run, &self.conns))),
+                    Mode::Bw | Mode::Rate => {
+                        Engine::Stream(Box::new(Stream::new(&self.clock, self.run, &self.conns)))
+                    }
+                    Mode::Lat => Engine::PingPong(Box::new(PingPong::new(
+                        &self.clock,
+                        self.run,
+                        &self.conns,
+                    ))),
                 };
                 self.phase = Phase::Running(engine);
             }
@@ -473,7 +490,12 @@ impl Conn {
         Hello { op, mode, verify, size, depth, seed, region }
     }
 
-    fn take_welcome(&mut self, remote: SocketAddr, run: &Run, w: &Welcome) -> Result<(), WorkloadError> {
+    fn take_welcome(
+        &mut self,
+        remote: SocketAddr,
+        run: &Run,
+        w: &Welcome,
+    ) -> Result<(), WorkloadError> {
         let misfit = |why| Err(WorkloadError::Misfit { remote, why });
         if run.op != Op::Send && w.region.len < run.region() as u64 {
             return misfit("its region is too short");
@@ -521,7 +543,8 @@ mod tests {
 
     #[test]
     fn test_mark_goes_round() {
-        for (conn, read_back, slot) in [(0, false, 0), (7, true, 5), (u32::MAX, true, 0x7fff_ffff)] {
+        for (conn, read_back, slot) in [(0, false, 0), (7, true, 5), (u32::MAX, true, 0x7fff_ffff)]
+        {
             let m = Mark::decode(Mark { conn, read_back, slot }.encode());
             assert_eq!((m.conn, m.read_back, m.slot), (conn, read_back, slot));
         }
@@ -530,7 +553,10 @@ mod tests {
     #[test]
     fn test_measure_starts_again_after_the_warm_up_and_ends_at_the_deadline() {
         let (clock, hand) = Clock::manual();
-        let spec = crate::spec::BenchSpec { until: Until::Elapsed(Duration::from_secs(1)), ..Default::default() };
+        let spec = crate::spec::BenchSpec {
+            until: Until::Elapsed(Duration::from_secs(1)),
+            ..Default::default()
+        };
         let mut m = Measure::new(&clock, &Run::new(&spec, crate::spec::Size(8)));
         let at = |ms: u64, m: &mut Measure| {
             hand.set(Instant::from_millis(ms));

@@ -3,7 +3,8 @@
 use core::net::SocketAddr;
 
 use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Waker,
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
+    Waker,
 };
 use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
 use tracing::{debug, info, warn};
@@ -64,7 +65,12 @@ const CREDIT: u64 = 1 << 31;
 
 impl PerfServer {
     /// Listens. `waker` is woken when there is something to do.
-    pub fn new(device: &Device, addr: SocketAddr, params: ListenParams, waker: Option<&Waker>) -> Result<PerfServer, CtlError> {
+    pub fn new(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        waker: Option<&Waker>,
+    ) -> Result<PerfServer, CtlError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         Ok(PerfServer {
@@ -84,7 +90,10 @@ impl PerfServer {
 
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
-        self.must_poll() || !self.events.is_empty() || !self.send_cq.is_empty() || !self.recv_cq.is_empty()
+        self.must_poll()
+            || !self.events.is_empty()
+            || !self.send_cq.is_empty()
+            || !self.recv_cq.is_empty()
     }
 
     /// Connections.
@@ -214,14 +223,21 @@ impl PerfServer {
         let mut params = AcceptParams::new(conn.qp.clone());
         let len = if hello.op == Op::Send { 0 } else { conn.local.len() as u64 };
         let region = Region { stag: conn.local.stag(), to: conn.local.to(), len };
-        params.private_data = Welcome { window: send_window(hello.mode, hello.depth), region }.encode();
+        params.private_data =
+            Welcome { window: send_window(hello.mode, hello.depth), region }.encode();
         self.device.accept(id, params).map_err(|_| Reason::BUSY)?;
         self.conns[place] = Some(conn);
         Ok(())
     }
 
     /// Allocates what a connection needs; `None` when it asks for too much.
-    fn prepare(&self, id: CmId, remote: SocketAddr, hello: Hello, place: usize) -> Result<Option<Serving>, CtlError> {
+    fn prepare(
+        &self,
+        id: CmId,
+        remote: SocketAddr,
+        hello: Hello,
+        place: usize,
+    ) -> Result<Option<Serving>, CtlError> {
         let window = send_window(hello.mode, hello.depth);
         let slots = if hello.op == Op::Send { window } else { hello.depth };
         let len = u64::from(slots) * u64::from(hello.size);
@@ -282,7 +298,9 @@ impl Serving {
                     self.local.write(slot as usize * size as usize, &bytes);
                 }
             }
-            Op::Send => (0..send_window(mode, depth)).try_for_each(|b| self.post_buffer(place, b))?,
+            Op::Send => {
+                (0..send_window(mode, depth)).try_for_each(|b| self.post_buffer(place, b))?
+            }
         }
         Ok(())
     }

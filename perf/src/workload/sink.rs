@@ -7,7 +7,8 @@
 use core::net::SocketAddr;
 
 use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Waker,
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
+    Waker,
 };
 use heddle_iwarp::{Access, PostError, RecvWr, SgList};
 use tracing::{debug, info, warn};
@@ -57,7 +58,12 @@ struct Drain {
 
 impl Sink {
     /// Listens. `waker` is woken when there is something to do.
-    pub fn new(device: &Device, addr: SocketAddr, params: ListenParams, waker: Option<&Waker>) -> Result<Sink, CtlError> {
+    pub fn new(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        waker: Option<&Waker>,
+    ) -> Result<Sink, CtlError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;

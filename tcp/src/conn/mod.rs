@@ -1,109 +1,337 @@
-//! One TCP connection.
+//! One TCP connection: from SYN to TIME-WAIT, without packets, clock or payload.
+//!
+//! Positions in both streams are 64-bit ([`StreamPos`]); sequence numbers exist only at the edge,
+//! in segments. The SYN has no position (the states stand for it), a FIN has the position one past
+//! the last byte:
+//!
+//! ```text
+//!   sending   1         2          3          4          receiving   1          2          3
+//!        -----|---------|----------|----------|-----            -----|----------|----------|-----
+//!          snd_una   snd_next   snd_max   right edge              rcv_nxt   (ranges)    rcv_adv
+//!
+//!   1 oldest unacknowledged byte                           1 next byte expected in order
+//!   2 next to send; behind snd_max when sending again      2 accepted ahead of a gap
+//!   3 highest sent, the SND.NXT of RFC 9293                3 right edge advertised; never moves
+//!   4 snd_una + min(snd_wnd, congestion window)              left
+//! ```
+//!
+//! What is not here: SACK and RACK, ECN, keep-alives, urgent data (the pointer is ignored, the bytes
+//! are delivered like others), Nagle's algorithm (a record is sent as soon as it may be).
+#![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+mod ack;
 mod config;
+mod congestion;
 mod event;
+mod handshake;
+mod ranges;
+mod receive;
+mod rto;
+mod send;
+mod sequence;
 mod state;
 mod stats;
+#[cfg(test)]
+mod tests;
+mod timers;
 
 pub use config::ConnConfig;
 pub use event::ConnEvent;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
-use crate::{Segment, SegmentOutcome, SendQueue, SeqNumber, TxSegment};
+use crate::SeqNumber;
+use congestion::NewReno;
+use event::Events;
 use heddle_base::{Instant, StreamPos};
+use ranges::Ranges;
+use rto::Rto;
+use state::Input;
+
+/// A timer that is not running.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+/// A FIN whose position is not known yet.
+const NO_FIN: StreamPos = StreamPos(u64::MAX);
 
 /// A TCP connection.
+///
+/// Calling order, all by the one thread that owns it:
+///
+/// 1. [`handle_segment`](Connection::handle_segment) for each segment received; when it reports
+///    payload, [`accept_payload`](Connection::accept_payload) before the next segment, or not at
+///    all, which is as if the bytes had been lost on the way.
+/// 2. [`handle_timeout`](Connection::handle_timeout) when
+///    [`poll_timeout`](Connection::poll_timeout) has passed.
+/// 3. [`poll_event`](Connection::poll_event) until it gives nothing.
+/// 4. [`poll_transmit`](Connection::poll_transmit) until it gives nothing, also after the owner
+///    queued bytes, closed or aborted. To gather ACKs, handle all segments of a burst first.
+///
+/// The connection is done for when its [`state`](Connection::state) is [`State::Closed`] and
+/// `poll_transmit` gives nothing more (an abort leaves a RST to send).
 #[derive(Clone, Debug)]
 pub struct Connection {
-    state: State,
+    hot: Hot,
+    cold: Cold,
 }
 
-#[allow(unused_variables, missing_docs)]
+/// What every segment touches.
+#[derive(Clone, Debug)]
+struct Hot {
+    state: State,
+    pending: Pending,
+    /// Timestamps were negotiated.
+    ts_ok: bool,
+    /// Something lies ahead of `rcv_nxt`: accepted ranges, or a FIN.
+    gaps: bool,
+    snd_shift: u8,
+    rcv_shift: u8,
+
+    /// Sequence number of position 0 of the peer's stream.
+    rcv_base: SeqNumber,
+    rcv_nxt: StreamPos,
+    rcv_adv: StreamPos,
+    /// `rcv_nxt` of the last ACK sent: Last.ACK.sent of RFC 7323.
+    last_ack: StreamPos,
+    recv_window: u32,
+    /// Largest payload seen, at most our MSS: the peer's idea of a full-sized segment.
+    rcv_mss: u32,
+    ts_recent: u32,
+    ts_recent_at: Instant,
+    ts_offset: u32,
+
+    /// Sequence number of position 0 of our stream.
+    snd_base: SeqNumber,
+    snd_una: StreamPos,
+    snd_next: StreamPos,
+    snd_max: StreamPos,
+    snd_fin: StreamPos,
+    snd_wnd: u32,
+    /// The largest window the peer ever offered.
+    max_wnd: u32,
+    snd_wl1: SeqNumber,
+    snd_wl2: SeqNumber,
+    emss: u32,
+    cc: NewReno,
+
+    /// The segment timed for the round-trip estimate: its end and when it was sent.
+    timed: Option<(StreamPos, Instant)>,
+    /// Retransmission or window probe.
+    rtx_at: Instant,
+    /// Delayed ACK.
+    ack_at: Instant,
+    /// When data was last sent.
+    last_tx: Instant,
+    /// When the peer last acknowledged something new, or else when it first had something to
+    /// acknowledge.
+    progress_at: Instant,
+}
+
+/// What only openings, losses, timers and closings touch.
+#[derive(Clone, Debug)]
+struct Cold {
+    cfg: ConnConfig,
+    active: bool,
+    /// `close` was called before the connection was established.
+    close_early: bool,
+    /// The peer's FIN, once seen.
+    rcv_fin: StreamPos,
+    ranges: Ranges,
+    rto: Rto,
+    /// Timestamp clock at the last transmission of anything sent before.
+    again_ts: u32,
+    events: Events,
+    /// Both sides scale windows.
+    scaling: bool,
+    /// Our SYN was sent at least once.
+    syn_sent: bool,
+    /// SYNs sent again because of the timer.
+    syn_retries: u32,
+    /// Expiries of the retransmission timer since the last progress.
+    timeouts: u32,
+    /// Window probes since the window was last open, for their backoff.
+    probes: u8,
+    wait_at: Instant,
+    /// A reset to answer an impossible ACK during the handshake: its sequence number and the
+    /// timestamp to echo.
+    reset_reply: (SeqNumber, Option<u32>),
+    challenge_since: Instant,
+    challenges: u32,
+    counters: ConnCounters,
+}
+
+/// Things to send regardless of data; a set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pending(u8);
+
+impl Pending {
+    const ACK: Pending = Pending(1);
+    /// The segment at `snd_una`, again.
+    const RETRANSMIT: Pending = Pending(2);
+    /// A window probe.
+    const PROBE: Pending = Pending(4);
+    const SYN: Pending = Pending(8);
+    const RESET: Pending = Pending(16);
+    const RESET_REPLY: Pending = Pending(32);
+    /// Those that go before data.
+    const CONTROL: Pending = Pending(8 | 16 | 32);
+
+    const fn any(self, of: Pending) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    fn set(&mut self, p: Pending) {
+        self.0 |= p.0;
+    }
+
+    fn clear(&mut self, p: Pending) {
+        self.0 &= !p.0;
+    }
+
+    /// Whether any of `p` was set; they are not any more.
+    fn take(&mut self, p: Pending) -> bool {
+        let was = self.any(p);
+        self.clear(p);
+        was
+    }
+}
+
 impl Connection {
-    /// Active open: a connection that sends a SYN with the initial sequence number `iss`.
-    /// `ts_offset` is added to the timestamp clock (RFC 7323 section 7.1).
-    pub fn connect(cfg: &ConnConfig, now: Instant, iss: SeqNumber, ts_offset: u32) -> Connection {
-        Connection { state: State::SynSent }
-    }
-
-    /// Passive open: a connection in SYN-RECEIVED that answers `syn`.
-    pub fn accept(
-        cfg: &ConnConfig,
-        now: Instant,
-        iss: SeqNumber,
-        ts_offset: u32,
-        syn: &Segment,
-    ) -> Connection {
-        Connection { state: State::SynReceived }
-    }
-
-    pub fn handle_segment(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
-        SegmentOutcome::default()
-    }
-
-    pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {}
-
-    pub fn poll_transmit<Q: SendQueue + ?Sized>(
-        &mut self,
-        now: Instant,
-        q: &Q,
-    ) -> Option<TxSegment> {
-        None
-    }
-
-    pub fn wants_transmit(&self, end: StreamPos) -> bool {
-        false
-    }
-
+    /// The next event, if one waits.
     pub fn poll_event(&mut self) -> Option<ConnEvent> {
-        None
+        self.cold.events.pop()
     }
 
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+    /// Ends our direction: a FIN follows the bytes queued, and those the owner still queues before
+    /// it is sent (the owner should queue none). The peer's direction goes on until its FIN.
+    ///
+    /// In SYN-SENT the connection is dropped ([`ConnEvent::Aborted`]). Closing twice does nothing.
+    pub fn close(&mut self) {
+        if self.hot.state == State::SynReceived {
+            self.cold.close_early = true;
+        }
+        if self.enter(Input::Close) == Some(State::Closed) {
+            self.finish(ConnEvent::Aborted);
+        }
     }
 
-    pub fn handle_timeout(&mut self, now: Instant) {}
-
-    pub fn close(&mut self) {}
-
-    pub fn abort(&mut self) {}
-
-    /// Changes the receive window offered from now on. The right edge already advertised stays.
-    pub fn set_recv_window(&mut self, bytes: u32) {}
-
-    /// Whether a SYN for the same addresses may replace this connection, which is in TIME-WAIT
-    /// (RFC 9293 section 3.6.1, RFC 6191).
-    pub fn may_be_replaced_by(&self, syn: &Segment) -> bool {
-        false
+    /// Ends the connection at once, with a RST where the peer may still send or wait for data
+    /// (RFC 9293 section 3.10.5).
+    pub fn abort(&mut self) {
+        let reset = matches!(
+            self.hot.state,
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+        );
+        // An orderly end was already announced in TIME-WAIT.
+        let told = self.hot.state == State::TimeWait;
+        if self.enter(Input::Kill).is_none() {
+            return;
+        }
+        self.stop();
+        if !told {
+            self.cold.events.push(ConnEvent::Aborted);
+        }
+        if reset {
+            self.hot.pending.set(Pending::RESET);
+        }
     }
 
+    /// Changes the receive window offered from now on, for an owner that runs out of buffers or has
+    /// them again; `0` closes the window. The right edge already advertised stays, so that a
+    /// smaller window takes effect as bytes arrive. At most what the window scale allows.
+    pub fn set_recv_window(&mut self, bytes: u32) {
+        self.hot.recv_window = self.limit_window(bytes);
+        // Tell the peer when the edge can move far enough to matter (RFC 9293 section 3.8.6.2.2).
+        let gain = self.window_gain();
+        let shut = self.hot.rcv_adv == self.hot.rcv_nxt;
+        let enough = if shut { self.window_step() } else { (self.hot.recv_window / 2).max(1) };
+        if self.hot.state.receives() && gain >= u64::from(enough) {
+            self.hot.pending.set(Pending::ACK);
+        }
+    }
+
+    /// The state.
     pub fn state(&self) -> State {
-        self.state
+        self.hot.state
     }
 
+    /// Effective send MSS: payload bytes of a full segment, options taken off. Final once
+    /// established.
     pub fn emss(&self) -> u32 {
-        536
+        self.hot.emss
     }
 
+    /// The oldest byte not acknowledged.
     pub fn snd_una(&self) -> StreamPos {
-        StreamPos::START
+        self.hot.snd_una.min(self.hot.snd_fin)
     }
 
+    /// One past the highest byte ever sent.
     pub fn snd_nxt(&self) -> StreamPos {
-        StreamPos::START
+        self.hot.snd_max.min(self.hot.snd_fin)
     }
 
+    /// The next byte expected from the peer; all before it were accepted.
     pub fn rcv_nxt(&self) -> StreamPos {
-        StreamPos::START
+        self.hot.rcv_nxt.min(self.cold.rcv_fin)
     }
 
+    /// How many bytes beyond `end`, the end of the queue, could be sent now under the peer's window
+    /// and the congestion window: lets the owner make FPDUs just in time.
     pub fn send_room(&self, end: StreamPos) -> u64 {
-        0
+        if matches!(self.hot.state, State::Established | State::CloseWait) {
+            self.right_edge().since(end)
+        } else {
+            0
+        }
     }
 
+    /// Measurements and counters.
     pub fn stats(&self) -> ConnStats {
-        ConnStats::default()
+        ConnStats {
+            srtt: self.cold.rto.srtt(),
+            rttvar: self.cold.rto.rttvar(),
+            rto: self.cold.rto.get(),
+            cwnd: self.hot.cc.cwnd(),
+            ssthresh: self.hot.cc.ssthresh(),
+            snd_wnd: self.hot.snd_wnd,
+            counters: self.cold.counters,
+        }
+    }
+
+    /// Applies the transition table; the new state, or `None` when `input` means nothing here.
+    fn enter(&mut self, input: Input) -> Option<State> {
+        let next = state::transition(self.hot.state, input)?;
+        self.hot.state = next;
+        Some(next)
+    }
+
+    /// The connection ends now, with `event`.
+    fn finish(&mut self, event: ConnEvent) {
+        let _ = self.enter(Input::Kill);
+        self.stop();
+        self.cold.events.push(event);
+    }
+
+    /// Nothing more is sent and no timer runs.
+    fn stop(&mut self) {
+        self.hot.pending = Pending::default();
+        self.hot.rtx_at = NEVER;
+        self.hot.ack_at = NEVER;
+        self.cold.wait_at = NEVER;
+    }
+
+    fn max_recv_window(&self) -> u32 {
+        u32::from(u16::MAX) << self.hot.rcv_shift
+    }
+
+    /// `bytes` as the window field can express it.
+    fn limit_window(&self, bytes: u32) -> u32 {
+        let unit = (1u32 << self.hot.rcv_shift) - 1;
+        let aligned = if bytes > unit { bytes & !unit } else { bytes };
+        aligned.min(self.max_recv_window())
     }
 }

@@ -161,7 +161,13 @@ impl Stream {
         }
     }
 
-    fn post(&mut self, conn: &Conn, i: usize, last: bool, now: Instant) -> Result<(), WorkloadError> {
+    fn post(
+        &mut self,
+        conn: &Conn,
+        i: usize,
+        last: bool,
+        now: Instant,
+    ) -> Result<(), WorkloadError> {
         let run = self.run;
         let op = self.flows[i].posted;
         let slot = op % u64::from(run.depth);
@@ -217,7 +223,13 @@ impl Stream {
     }
 
     /// Compares a slot with the octets of message `expected`.
-    fn compare(&mut self, conn: &Conn, slot: u64, expected: u64, message: u64) -> Result<(), WorkloadError> {
+    fn compare(
+        &mut self,
+        conn: &Conn,
+        slot: u64,
+        expected: u64,
+        message: u64,
+    ) -> Result<(), WorkloadError> {
         let at = self.offset(slot);
         let mr = if self.run.op == Op::Read { &conn.local } else { &conn.back };
         mr.read(at, &mut self.bytes);
@@ -252,7 +264,8 @@ impl Stream {
         flow.checking = true;
         flow.posted = filled;
         flow.done = 0;
-        (0..filled).try_for_each(|slot| conns[i].qp.post_send(&self.read_back(&conns[i], i, slot)))?;
+        (0..filled)
+            .try_for_each(|slot| conns[i].qp.post_send(&self.read_back(&conns[i], i, slot)))?;
         Ok(())
     }
 

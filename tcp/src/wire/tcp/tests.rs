@@ -22,7 +22,7 @@ fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
     emit_fixed(seg, len, fixed);
     let mut out = out.to_vec();
     out.extend(payload);
-    let sum = pseudo_header(A, B, u16::try_from(out.len()).unwrap()).add(Sum::of(&out));
+    let sum = pseudo_header(A, B, u16::try_from(out.len()).unwrap()).plus(Sum::of(&out));
     out[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.complement().to_be_bytes());
     out
 }
@@ -105,7 +105,7 @@ proptest! {
         };
         let mut b = vec![0; repr.buffer_len()];
         repr.emit(&mut TcpPacket::new_unchecked(&mut b[..]), &A.into(), &B.into(), &Default::default());
-        let sum = pseudo_header(A, B, u16::try_from(b.len()).unwrap()).add(Sum::of(&b));
+        let sum = pseudo_header(A, B, u16::try_from(b.len()).unwrap()).plus(Sum::of(&b));
         prop_assert!(sum.is_valid());
         let h = TcpHeader::parse(&b, b.len()).unwrap();
         prop_assert_eq!(h.segment.seq.0.cast_signed(), seq);

@@ -1,0 +1,220 @@
+//! The RNIC as an application sees it.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Sender, TrySendError};
+use heddle_dataplane::{Arena, Cq, Qp, QpInit, Waker};
+use heddle_iwarp::{Access, MrTable, Pd, Qpn, Stag};
+
+use crate::arena_alloc::Stretches;
+use crate::event::{CmId, EventQueue, ListenerId};
+use crate::params::{AcceptParams, ConnectParams, ListenParams, Request};
+use crate::{CtlError, Mr};
+
+/// Largest depth of a send, receive or completion queue.
+const MAX_DEPTH: u32 = 1 << 16;
+
+/// How long [`Device::listen`] waits for the worker in a [`Node`](crate::Node).
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Regions of one RNIC: the arena they lie in, and the table of their STags.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pub(crate) mrs: Arc<MrTable>,
+    arena: Arena,
+    /// Tagged offset of the arena's first byte. Not its address: peers need not learn where this
+    /// process keeps its memory.
+    to: u64,
+    stretches: Mutex<Stretches>,
+    /// Stretches that a worker may still be writing.
+    limbo: Mutex<Vec<(usize, usize)>>,
+    has_limbo: AtomicBool,
+}
+
+impl Registry {
+    pub(crate) fn new(mrs: Arc<MrTable>, arena: Arena, to: u64) -> Registry {
+        let stretches = Mutex::new(Stretches::new(arena.len()));
+        let limbo = Mutex::new(Vec::new());
+        Registry { mrs, arena, to, stretches, limbo, has_limbo: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn deregister(&self, stag: Stag, at: usize, len: usize) {
+        // The table may have been told already, by a Send with Invalidate.
+        let _ = self.mrs.deregister(stag);
+        lock(&self.limbo).push((at, len));
+        self.has_limbo.store(true, Ordering::Release);
+    }
+
+    /// Stretches that may be reused once every worker has passed a quiescent point.
+    pub(crate) fn take_limbo(&self) -> Vec<(usize, usize)> {
+        if !self.has_limbo.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        core::mem::take(&mut *lock(&self.limbo))
+    }
+
+    pub(crate) fn free(&self, stretches: &[(usize, usize)]) {
+        let mut s = lock(&self.stretches);
+        for &(at, len) in stretches {
+            s.give(at, len);
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One RNIC as an application sees it; clones are handles of the same one. Any thread may use it.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    registry: Arc<Registry>,
+    requests: Sender<Request>,
+    /// In an [`Endpoint`](crate::Endpoint) nobody answers while the caller waits.
+    inline: AtomicBool,
+    next_pd: AtomicU32,
+    next_qpn: AtomicU32,
+    next_id: AtomicU64,
+}
+
+impl Device {
+    pub(crate) fn new(registry: Arc<Registry>, requests: Sender<Request>) -> Device {
+        Device(Arc::new(Shared {
+            registry,
+            requests,
+            inline: AtomicBool::new(true),
+            next_pd: AtomicU32::new(1),
+            next_qpn: AtomicU32::new(1),
+            next_id: AtomicU64::new(1),
+        }))
+    }
+
+    /// From here on a thread of its own runs the control plane.
+    pub(crate) fn set_threaded(&self) {
+        self.0.inline.store(false, Ordering::Relaxed);
+    }
+
+    /// A new protection domain.
+    pub fn alloc_pd(&self) -> Pd {
+        Pd(self.0.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A completion queue; `waker` is woken when a completion arrives.
+    pub fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, CtlError> {
+        check_depth(depth)?;
+        Ok(Cq::new(depth as usize, waker))
+    }
+
+    /// A queue pair that is not connected yet. Receives may be posted at once.
+    pub fn create_qp(&self, pd: Pd, init: QpInit) -> Result<Qp, CtlError> {
+        check_depth(init.sq_depth)?;
+        check_depth(init.rq_depth)?;
+        Ok(Qp::new(Qpn(self.0.next_qpn.fetch_add(1, Ordering::Relaxed)), pd, init))
+    }
+
+    /// Registers `len` zeroed bytes of the RNIC's memory.
+    pub fn alloc_mr(&self, pd: Pd, len: usize, access: Access) -> Result<Mr, CtlError> {
+        let r = &self.0.registry;
+        let at = {
+            let mut s = lock(&r.stretches);
+            s.take(len).ok_or_else(|| CtlError::NoMemory {
+                wanted: len,
+                free: s.largest(),
+                size: s.size(),
+            })?
+        };
+        zero(&r.arena, at, len);
+        let to = r.to + at as u64;
+        match r.mrs.register(pd, at as u64, to, len as u64, access) {
+            Ok(mr) => {
+                Ok(Mr { stag: mr.stag, to, len, at, arena: r.arena.clone(), registry: r.clone() })
+            }
+            Err(e) => {
+                lock(&r.stretches).give(at, len);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Listens for connections; their requests come through `events`.
+    ///
+    /// With a [`Node`](crate::Node) this waits for the worker's answer. With an
+    /// [`Endpoint`](crate::Endpoint) the order is carried out at its next poll, and a failure is
+    /// in its counters and log.
+    pub fn listen(
+        &self,
+        addr: SocketAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, CtlError> {
+        let id = ListenerId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
+        let (done, answer) = crossbeam_channel::bounded(1);
+        self.request(Request::Listen { id, addr, params, events: events.clone(), done })?;
+        if !self.0.inline.load(Ordering::Relaxed) {
+            answer.recv_timeout(LISTEN_TIMEOUT).map_err(|_| CtlError::Gone)??;
+        }
+        Ok(id)
+    }
+
+    /// Stops listening; connections go on.
+    pub fn unlisten(&self, id: ListenerId) -> Result<(), CtlError> {
+        self.request(Request::Unlisten { id })
+    }
+
+    /// Connects to a peer; the outcome comes through `events`.
+    pub fn connect(
+        &self,
+        remote: SocketAddr,
+        params: ConnectParams,
+        events: &EventQueue,
+    ) -> Result<CmId, CtlError> {
+        let id = CmId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
+        self.request(Request::Connect { id, remote, params, events: events.clone() })?;
+        Ok(id)
+    }
+
+    /// Accepts a connection request.
+    pub fn accept(&self, id: CmId, params: AcceptParams) -> Result<(), CtlError> {
+        self.request(Request::Accept { id, params })
+    }
+
+    /// Rejects a connection request, with at most 508 octets for the peer's application.
+    pub fn reject(&self, id: CmId, private_data: Vec<u8>) -> Result<(), CtlError> {
+        self.request(Request::Reject { id, private_data })
+    }
+
+    /// Ends a connection in order; [`CmEvent::Disconnected`](crate::CmEvent::Disconnected) follows.
+    pub fn disconnect(&self, id: CmId) -> Result<(), CtlError> {
+        self.request(Request::Disconnect { id })
+    }
+
+    fn request(&self, request: Request) -> Result<(), CtlError> {
+        self.0.requests.try_send(request).map_err(|e| match e {
+            TrySendError::Full(_) => CtlError::Overloaded,
+            TrySendError::Disconnected(_) => CtlError::Gone,
+        })
+    }
+}
+
+/// What was there before is nobody's business.
+fn zero(arena: &Arena, mut at: usize, len: usize) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let end = at + len;
+    while at < end {
+        let n = ZEROS.len().min(end - at);
+        if arena.place(at, &ZEROS[..n]).is_err() {
+            return;
+        }
+        at += n;
+    }
+}
+
+fn check_depth(depth: u32) -> Result<(), CtlError> {
+    if (1..=MAX_DEPTH).contains(&depth) { Ok(()) } else { Err(CtlError::Depth(depth, MAX_DEPTH)) }
+}

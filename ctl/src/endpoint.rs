@@ -1,0 +1,250 @@
+//! A worker and its control plane in one, driven by one thread.
+
+use std::sync::Arc;
+
+use core::net::IpAddr;
+use heddle_base::{Instant, Random, Seed};
+use heddle_dataplane::{
+    Arena, ArenaError, Clock, CommandSender, Eal, FaultConfig, FaultInjector, Mempool,
+    MempoolConfig, MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker,
+    WorkerConfig, WorkerSnapshot,
+};
+use heddle_iwarp::MrTable;
+use heddle_rnic::RnicConfig;
+use heddle_tcp::{Cidr, ConnConfig, StackConfig};
+
+use crate::control::{Control, REQUESTS, WorkerLink};
+use crate::device::{Device, Registry};
+use crate::{CtlCounters, CtlError};
+
+/// How an RNIC is set up.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Our addresses with their prefixes.
+    pub addrs: Vec<Cidr>,
+    /// Where peers outside the prefixes are reached.
+    pub gateway: Option<IpAddr>,
+    /// Largest IP packet, in octets: 576..=9000.
+    pub mtu: u16,
+    /// Connections at a time.
+    pub max_conns: usize,
+    /// Memory regions at a time.
+    pub max_mrs: usize,
+    /// Octets of registered memory.
+    pub memory: usize,
+    /// Frames in the port's pool.
+    pub frames: u32,
+    /// From where everything a peer must not guess is derived.
+    pub seed: Seed,
+    /// Faults to make on sent frames.
+    pub fault: FaultConfig,
+    /// Time; the cycle counter when absent.
+    pub clock: Option<Clock>,
+    /// Frames taken from the port at a time, 1..=32.
+    pub rx_burst: usize,
+    /// TCP's numbers; the MSS is set from the MTU.
+    pub tcp: ConnConfig,
+}
+
+impl EndpointConfig {
+    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults.
+    pub fn new(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
+        EndpointConfig {
+            addrs,
+            gateway: None,
+            mtu: 1500,
+            max_conns: 1024,
+            max_mrs: 4096,
+            memory: 64 << 20,
+            frames: 16 * 1024,
+            seed,
+            fault: FaultConfig::default(),
+            clock: None,
+            rx_burst: 32,
+            tcp: ConnConfig::default(),
+        }
+    }
+}
+
+/// Why there is no RNIC.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The port failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// No pool for frames.
+    #[error(transparent)]
+    Mempool(#[from] MempoolError),
+    /// No registered memory.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The MTU is out of range.
+    #[error("an MTU of {0} is not between 576 and 9000")]
+    Mtu(u16),
+    /// Nothing to be reached at.
+    #[error("an RNIC needs at least one IP address")]
+    NoAddress,
+    /// The control plane could not start.
+    #[error("cannot start the control thread: {0}")]
+    Thread(std::io::Error),
+    /// The worker could not start.
+    #[error(transparent)]
+    Lcore(#[from] heddle_dataplane::LcoreError),
+    /// The control plane refused.
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+}
+
+/// Everything an RNIC has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Snapshot {
+    /// The worker.
+    pub worker: WorkerSnapshot,
+    /// The control plane.
+    pub ctl: CtlCounters,
+    /// The port.
+    pub port: PortStats,
+}
+
+/// An RNIC that runs on the thread that polls it. See the crate's documentation.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub(crate) worker: Worker,
+    pub(crate) control: Control,
+    pub(crate) commands: CommandSender,
+    pub(crate) device: Device,
+    pub(crate) port: Port,
+    pub(crate) clock: Clock,
+    polls: u32,
+}
+
+/// The control plane is looked at when the worker was busy, and every so many polls besides.
+const CONTROL_EVERY: u32 = 32;
+
+impl Endpoint {
+    /// An RNIC on a DPDK device.
+    pub fn open(
+        eal: &Eal,
+        source: &PortSource,
+        config: &EndpointConfig,
+    ) -> Result<Endpoint, OpenError> {
+        let pool = pool(eal, config)?;
+        let port = Port::open(eal, source, &port_config(config, pool))?;
+        Endpoint::on_port(eal, port, pool, config)
+    }
+
+    /// Two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy.
+    pub fn ring_pair(
+        eal: &Eal,
+        name: &str,
+        a: &EndpointConfig,
+        b: &EndpointConfig,
+    ) -> Result<(Endpoint, Endpoint), OpenError> {
+        let pools = (pool(eal, a)?, pool(eal, b)?);
+        let (configs, capacity) = ((port_config(a, pools.0), port_config(b, pools.1)), 1024);
+        let (pa, pb) = Port::ring_pair(eal, name, capacity, &configs.0, &configs.1)?;
+        Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
+    }
+
+    fn on_port(
+        eal: &Eal,
+        mut port: Port,
+        pool: Mempool,
+        config: &EndpointConfig,
+    ) -> Result<Endpoint, OpenError> {
+        let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
+        let arena = Arena::new(eal, config.memory)?;
+        port.map(&arena)?;
+        let mrs = Arc::new(MrTable::new(&config.seed.derive(LABEL_STAGS), config.max_mrs));
+        let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
+        let caps = port.caps();
+        let stack = StackConfig {
+            addrs: config.addrs.clone(),
+            gateway: config.gateway,
+            mtu: config.mtu,
+            max_conns: config.max_conns,
+            conn: config.tcp.clone(),
+            tx_tcp_csum: caps.tx_tcp_checksum,
+            tx_ip_csum: caps.tx_ip_checksum,
+            ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))
+        };
+        let Some((rx, tx)) = port.take_queues().into_iter().next() else {
+            return Err(OpenError::NoAddress);
+        };
+        let fault = (!config.fault.is_none())
+            .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));
+        let held = usize::try_from(config.frames / 4).unwrap_or(usize::MAX);
+        let (worker, commands, reports) = Worker::new(WorkerConfig {
+            rnic: RnicConfig { stack, max_held_frames: held },
+            rx,
+            tx,
+            pool,
+            arena: arena.clone(),
+            mrs: mrs.clone(),
+            clock: clock.clone(),
+            fault,
+            rx_burst: config.rx_burst,
+        });
+        // Tagged offsets start anywhere in the lower half of the address space, at a page.
+        let to = Random::new(&config.seed.derive(LABEL_TO)).next_u64() >> 1 & !0xfff;
+        let registry = Arc::new(Registry::new(mrs, arena, to));
+        let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
+        let device = Device::new(registry.clone(), requests);
+        let link = WorkerLink { commands: commands.clone(), reports, backlog: Default::default() };
+        let control = Control::new(requests_out, vec![link], registry);
+        Ok(Endpoint { worker, control, commands, device, port, clock, polls: 0 })
+    }
+
+    /// The application's handle.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The time the RNIC goes by.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Does what there is to do; true when there was something. The thread that calls it is the
+    /// RNIC's only one.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        let busy = self.worker.poll();
+        self.polls = self.polls.wrapping_add(1);
+        if busy || self.polls.is_multiple_of(CONTROL_EVERY) {
+            return self.control.poll(self.clock.now()) || busy;
+        }
+        busy
+    }
+
+    /// Everything counted so far.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            worker: self.worker.snapshot(),
+            ctl: *self.control.counters(),
+            port: self.port.stats(),
+        }
+    }
+}
+
+/// What the parts' seeds are derived by.
+const LABEL_STAGS: u64 = 1;
+const LABEL_STACK: u64 = 2;
+const LABEL_FAULT: u64 = 3;
+const LABEL_TO: u64 = 4;
+
+fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
+    if !(576..=9000).contains(&config.mtu) {
+        return Err(OpenError::Mtu(config.mtu));
+    }
+    Ok(Mempool::new(eal, &MempoolConfig::for_mtu(config.frames, config.mtu))?)
+}
+
+fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
+    PortConfig { mtu: config.mtu, ..PortConfig::new(pool) }
+}

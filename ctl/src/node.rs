@@ -1,0 +1,63 @@
+//! An RNIC on threads of its own.
+
+use std::time::Duration;
+
+use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSnapshot};
+
+use crate::Device;
+use crate::control::ControlThread;
+use crate::endpoint::{Endpoint, OpenError};
+
+/// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
+/// when there is nothing to do. Dropping it stops both.
+#[derive(Debug)]
+pub struct Node {
+    worker: LcoreWorker<()>,
+    _control: ControlThread,
+    commands: CommandSender,
+    device: Device,
+    port: Port,
+}
+
+/// How long a worker may take to answer a question.
+const ANSWER: Duration = Duration::from_secs(1);
+
+impl Node {
+    /// Moves `endpoint` to processor `core`.
+    pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
+        let Endpoint { mut worker, control, commands, device, port, clock, .. } = endpoint;
+        device.set_threaded();
+        let control = ControlThread::spawn(control, clock).map_err(OpenError::Thread)?;
+        let name = format!("heddle-w{core}");
+        let worker = LcoreWorker::spawn(eal, core, &name, move |stop| {
+            while !stop.is_set() {
+                if !worker.poll() {
+                    std::hint::spin_loop();
+                }
+            }
+        })?;
+        Ok(Node { worker, _control: control, commands, device, port })
+    }
+
+    /// The application's handle.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// Everything the worker has counted; `None` when it does not answer.
+    pub fn snapshot(&self) -> Option<WorkerSnapshot> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.commands.send(Command::Snapshot { reply }).ok()?;
+        answer.recv_timeout(ANSWER).ok().map(|s| *s)
+    }
+
+    /// Whether the worker still runs; it ends early only by a defect.
+    pub fn is_running(&self) -> bool {
+        !self.worker.is_finished()
+    }
+}

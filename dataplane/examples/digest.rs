@@ -1,0 +1,110 @@
+//! Throughput of CRC-32C, checksum and copy loops, against the crates one would take otherwise.
+//!
+//! `cargo run --release -p heddle-dataplane --example digest`
+//!
+//! GB/s (10^9 bytes), the median of 15 rounds; every candidate takes its turn in each round, so
+//! that a slow phase of the machine meets all alike. Buffers are warm in the cache.
+
+#![allow(clippy::print_stdout, reason = "a report for a terminal")]
+#![allow(clippy::cast_possible_truncation, reason = "arbitrary bytes")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use heddle_base::Sum;
+use heddle_dataplane::raw;
+
+type Candidate<'a> = (&'static str, Box<dyn FnMut(&[u8], &mut [u8]) -> u32 + 'a>);
+
+const SIZES: [usize; 5] = [64, 512, 1442, 8938, 65536];
+const ROUNDS: usize = 15;
+
+fn main() {
+    let crc_fast_crc = |b: &[u8]| {
+        let c = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, b);
+        u32::try_from(c).unwrap_or(0)
+    };
+    let fold = |s: Sum| u32::from(s.folded());
+    let mut all: Vec<Candidate> = vec![
+        ("crc      crc32c crate", Box::new(|s, _| crc32c::crc32c(s))),
+        ("crc      crc-fast", Box::new(move |s, _| crc_fast_crc(s))),
+        ("crc      raw", Box::new(|s, _| raw::crc32c_append(0, s))),
+        ("sum      Sum::of", Box::new(move |s, _| fold(Sum::of(s)))),
+        ("crc+sum  crc32c, Sum::of", Box::new(move |s, _| crc32c::crc32c(s) ^ fold(Sum::of(s)))),
+        ("crc+sum  crc-fast, Sum::of", Box::new(move |s, _| crc_fast_crc(s) ^ fold(Sum::of(s)))),
+        (
+            "crc+sum  raw::digest",
+            Box::new(move |s, _| {
+                // SAFETY: a slice is valid for reads of its length.
+                let (c, sum) = unsafe { raw::digest(s.as_ptr(), s.len(), 0) };
+                c ^ fold(sum)
+            }),
+        ),
+        (
+            "copy     memcpy",
+            Box::new(|s, d| {
+                d.copy_from_slice(s);
+                0
+            }),
+        ),
+        (
+            "copy+crc memcpy, crc-fast",
+            Box::new(move |s, d| {
+                d.copy_from_slice(s);
+                crc_fast_crc(d)
+            }),
+        ),
+        (
+            "copy+crc memcpy, raw crc",
+            Box::new(|s, d| {
+                d.copy_from_slice(s);
+                raw::crc32c_append(0, d)
+            }),
+        ),
+        (
+            "copy+crc raw::copy_crc",
+            Box::new(|s, d| {
+                // SAFETY: `d` is as long as `s`; slices do not overlap.
+                unsafe { raw::copy_crc(d.as_mut_ptr(), s, 0) }
+            }),
+        ),
+        (
+            "copy+crc+sum raw::copy_digest",
+            Box::new(move |s, d| {
+                // SAFETY: `d` is as long as `s`; slices do not overlap.
+                let (c, sum) = unsafe { raw::copy_digest(d.as_mut_ptr(), s, 0) };
+                c ^ fold(sum)
+            }),
+        ),
+    ];
+
+    println!("chosen here: {}", raw::implementation());
+    print!("{:32}", "GB/s at bytes");
+    SIZES.iter().for_each(|s| print!("{s:>9}"));
+    println!();
+    let mut table = vec![Vec::new(); all.len()];
+    for size in SIZES {
+        let src: Vec<u8> = (0..size).map(|i| (i * 7 % 251) as u8).collect();
+        let mut dst = vec![0u8; size];
+        let turns = (4 << 20) / size;
+        let mut times = vec![Vec::new(); all.len()];
+        for _ in 0..ROUNDS {
+            for ((_, run), times) in all.iter_mut().zip(&mut times) {
+                let start = Instant::now();
+                for _ in 0..turns {
+                    black_box(run(black_box(&src), black_box(&mut dst)));
+                }
+                times.push(start.elapsed().as_secs_f64());
+            }
+        }
+        for (times, row) in times.iter_mut().zip(&mut table) {
+            times.sort_by(f64::total_cmp);
+            row.push((size * turns) as f64 / times[ROUNDS / 2] / 1e9);
+        }
+    }
+    for ((name, _), row) in all.iter().zip(&table) {
+        print!("{name:32}");
+        row.iter().for_each(|v| print!("{v:>9.1}"));
+        println!();
+    }
+}

@@ -1,0 +1,223 @@
+//! A device behind a port: plugged in, configured, started; stopped and removed when dropped.
+
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_dpdk_sys as sys;
+
+use crate::eal;
+use crate::port::{PortCaps, PortConfig, PortError};
+use crate::ring::RingPair;
+use crate::vdev::VdevArg;
+
+/// DPDK leaves it to its user to configure devices from one thread at a time; queues may be
+/// dropped by any thread, and with them the device.
+static CONTROL: Mutex<()> = Mutex::new(());
+
+/// Held around calls that configure, but never while a [`Device`] is dropped.
+pub(crate) fn control() -> MutexGuard<'static, ()> {
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A started device; what the handles of port and queues share.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) id: u16,
+    pub(crate) name: String,
+    /// What the virtual device was given.
+    pub(crate) args: String,
+    /// Name on the virtual bus, when it is ours to remove.
+    pub(crate) plugged: Option<CString>,
+    /// Freed after the device.
+    pub(crate) rings: Option<Arc<RingPair>>,
+}
+
+impl Device {
+    pub(crate) fn check(&self, step: &'static str, rc: i32) -> Result<(), PortError> {
+        if rc == 0 {
+            return Ok(());
+        }
+        let why = eal::reason(rc);
+        Err(PortError::Setup { device: self.name.clone(), step, why })
+    }
+
+    pub(crate) fn info(&self) -> Result<sys::rte_eth_dev_info, PortError> {
+        let mut info = sys::rte_eth_dev_info::default();
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a valid port; the callee fills `info`.
+        let rc = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
+        self.check("query", rc)?;
+        Ok(info)
+    }
+
+    pub(crate) fn start(&self) -> Result<(), PortError> {
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a configured port with all its queues set up.
+        self.check("start", unsafe { sys::rte_eth_dev_start(self.id) })
+    }
+
+    fn limit(&self, what: &'static str, wanted: u32, max: u32) -> Result<(), PortError> {
+        if wanted <= max {
+            return Ok(());
+        }
+        Err(PortError::Limit { device: self.name.clone(), what, wanted, max })
+    }
+
+    pub(crate) fn configure(
+        &self,
+        info: &sys::rte_eth_dev_info,
+        driver: &str,
+        config: &PortConfig,
+    ) -> Result<PortCaps, PortError> {
+        let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
+        let most = info.max_rx_queues.min(info.max_tx_queues);
+        self.limit("a number of queues", u32::from(queues), u32::from(most))?;
+        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu))?;
+
+        let mut conf = sys::rte_eth_conf::default();
+        let frame = u32::from(config.mtu) + 18 + u32::from(crate::mempool::HEADROOM);
+        let small = config.pools.iter().any(|p| u32::from(p.data_room()) < frame);
+        conf.rxmode.mtu = u32::from(config.mtu);
+        conf.rxmode.offloads = info.rx_offload_capa
+            & (sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM
+                | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
+                | if small { sys::HEDDLE_RX_OFFLOAD_SCATTER } else { 0 });
+        // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
+        conf.txmode.offloads = info.tx_offload_capa
+            & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
+                | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM
+                | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS);
+        let rss = info.flow_type_rss_offloads & (sys::HEDDLE_RSS_IP | sys::HEDDLE_RSS_TCP);
+        if queues > 1 && rss != 0 {
+            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
+            conf.rxmode.offloads |= info.rx_offload_capa & sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
+            conf.rx_adv_conf.rss_conf.rss_hf = rss;
+        }
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a valid, stopped port; the configuration outlives the call.
+        self.check("configuration", unsafe {
+            sys::rte_eth_dev_configure(self.id, queues, queues, &conf)
+        })?;
+        let (mut nrx, mut ntx) = (config.rx_desc, config.tx_desc);
+        // SAFETY: a configured port; both counts outlive the call.
+        self.check("number of descriptors", unsafe {
+            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut nrx, &mut ntx)
+        })?;
+        for (i, pool) in (0u16..).zip(&config.pools) {
+            // SAFETY: a configured, stopped port; null means the driver's defaults; the pool lives
+            // as long as the process. Socket -1 is "any".
+            self.check("receive queue", unsafe {
+                sys::rte_eth_rx_queue_setup(
+                    self.id,
+                    i,
+                    nrx,
+                    u32::MAX,
+                    std::ptr::null(),
+                    pool.as_ptr(),
+                )
+            })?;
+            let mut txconf = info.default_txconf;
+            txconf.offloads = conf.txmode.offloads;
+            // SAFETY: as above.
+            self.check("transmit queue", unsafe {
+                sys::rte_eth_tx_queue_setup(self.id, i, ntx, u32::MAX, &txconf)
+            })?;
+        }
+        let (rx, tx) = (conf.rxmode.offloads, conf.txmode.offloads);
+        Ok(PortCaps {
+            rx_ip_checksum: rx & sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM != 0,
+            rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
+            tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
+            tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
+            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0
+                || self.takes_chains_unannounced(driver),
+            rss: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
+        })
+    }
+
+    /// Drivers that take frames of several segments without saying so.
+    fn takes_chains_unannounced(&self, driver: &str) -> bool {
+        match driver {
+            "net_pcap" => true,
+            // It frees what it gets, unless it was told to copy (`copy=1`).
+            "net_null" => !self.args.contains("copy"),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn mac(&self) -> [u8; 6] {
+        let mut addr = sys::rte_ether_addr::default();
+        // SAFETY: a valid port; the callee fills `addr`.
+        let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
+        let mac = addr.addr_bytes;
+        if rc == 0 && mac != [0; 6] && mac[0] & 1 == 0 {
+            return mac;
+        }
+        let h = crc32c::crc32c(self.name.as_bytes()).to_be_bytes();
+        [0x02, 0x48, h[0], h[1], h[2], h[3]]
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let control = control();
+        // SAFETY: no queue is left, so no burst runs; stopping and closing a port that is stopped
+        // or half set up is an error code, not harm. The device is removed after its port.
+        unsafe {
+            let _ = sys::rte_eth_dev_stop(self.id);
+            let _ = sys::rte_eth_dev_close(self.id);
+            if let Some(name) = &self.plugged {
+                let _ = sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
+            }
+        }
+        drop(control);
+        drop(self.rings.take());
+    }
+}
+
+pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
+    if find(v.name()).is_some() {
+        return Err(PortError::InUse(v.name().to_owned()));
+    }
+    let (name, args) = (v.c_name(), v.c_args());
+    let _control = control();
+    eal::clear_log();
+    // SAFETY: the EAL runs; all strings are NUL-terminated and copied by the callee.
+    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) };
+    let probe = |why: String| PortError::Probe { device: v.to_string(), why };
+    if rc != 0 {
+        let why = eal::reason(rc);
+        // These two are the EAL's own, of little help to users.
+        return Err(probe(if why.starts_with("failed to parse device") {
+            "no driver takes a device of this name".into()
+        } else if why.starts_with("Driver cannot attach") {
+            "the driver refuses it, without a reason; check the arguments".into()
+        } else {
+            why
+        }));
+    }
+    match find(v.name()) {
+        Some(id) => Ok(Device {
+            id,
+            name: v.name().to_owned(),
+            args: v.args().to_owned(),
+            plugged: Some(name),
+            rings: None,
+        }),
+        None => {
+            // SAFETY: as above.
+            let _ = unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) };
+            Err(probe("the driver made no port for it".into()))
+        }
+    }
+}
+
+pub(crate) fn find(name: &str) -> Option<u16> {
+    let name = CString::new(name).ok()?;
+    let mut id = 0u16;
+    // SAFETY: the EAL runs; `name` is NUL-terminated and `id` outlives the call.
+    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
+}

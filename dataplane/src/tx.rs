@@ -1,0 +1,214 @@
+//! Building frames out of mbufs.
+
+use arrayvec::ArrayVec;
+use heddle_base::Instant;
+use heddle_iwarp::{MemRange, Memory};
+use heddle_rnic::{Offload, TxSink};
+
+use crate::fault::FaultInjector;
+use crate::mbuf::{Mbuf, TxOffload};
+use crate::memory::ArenaMemory;
+use crate::mempool::Mempool;
+use crate::queue::TxQueue;
+
+/// Frames that may wait for the port.
+pub(crate) const TX_FRAMES: usize = 64;
+
+/// Frames that may wait behind fault injection.
+const TX_READY: usize = TX_FRAMES;
+
+/// Empty mbufs taken from the pool at a time.
+const SPARE_MBUFS: usize = 32;
+
+/// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
+/// refers to the memory, one for the CRC behind it).
+const COPY_BELOW: u32 = 256;
+
+heddle_base::counters! {
+    /// What became of frames to send.
+    pub struct SinkCounters {
+        /// Frames dropped because no mbuf was free.
+        tx_no_mbuf,
+        /// Payload octets copied into the frame: short ones, and all where the port cannot gather.
+        tx_copied_bytes,
+        /// Payload octets the port reads from registered memory.
+        tx_external_bytes,
+        /// Times the port took fewer frames than there were.
+        tx_port_full,
+    }
+}
+
+/// The sending end of a worker: frames being built, frames that wait, and the port's queue.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    queue: TxQueue,
+    pool: Mempool,
+    fault: Option<FaultInjector>,
+    waiting: ArrayVec<Mbuf, TX_FRAMES>,
+    /// Frames faults have been done to already; empty without faults.
+    ready: ArrayVec<Mbuf, TX_READY>,
+    spare: ArrayVec<Mbuf, SPARE_MBUFS>,
+    pub(crate) counters: SinkCounters,
+}
+
+impl Tx {
+    pub(crate) fn new(queue: TxQueue, pool: Mempool, fault: Option<FaultInjector>) -> Tx {
+        Tx {
+            queue,
+            pool,
+            fault,
+            waiting: ArrayVec::new(),
+            ready: ArrayVec::new(),
+            spare: ArrayVec::new(),
+            counters: SinkCounters::default(),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &TxQueue {
+        &self.queue
+    }
+
+    pub(crate) fn fault(&self) -> Option<&FaultInjector> {
+        self.fault.as_ref()
+    }
+
+    /// Whether nothing waits for the port.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.ready.is_empty()
+    }
+
+    /// A builder of frames over `mem`.
+    pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a ArenaMemory) -> MbufSink<'a> {
+        MbufSink { tx: self, mem, now, frame: None, failed: false }
+    }
+
+    /// Hands what waits to the port; what it does not take waits on.
+    #[inline]
+    pub(crate) fn flush(&mut self, now: Instant) {
+        if self.fault.is_some() {
+            return self.flush_with_faults(now);
+        }
+        if !self.waiting.is_empty() {
+            self.queue.burst(&mut self.waiting);
+            self.counters.tx_port_full += u64::from(!self.waiting.is_empty());
+        }
+    }
+
+    #[cold]
+    fn flush_with_faults(&mut self, now: Instant) {
+        let Some(fault) = &mut self.fault else { return };
+        fault.handle(now, &mut self.waiting);
+        fault.poll(now, &mut self.ready);
+        if !self.ready.is_empty() {
+            self.queue.burst(&mut self.ready);
+            self.counters.tx_port_full += u64::from(!self.ready.is_empty());
+        }
+    }
+}
+
+/// Builds frames out of mbufs: headers in one of the pool, payload by reference where the port
+/// gathers.
+pub(crate) struct MbufSink<'a> {
+    tx: &'a mut Tx,
+    mem: &'a ArenaMemory,
+    now: Instant,
+    frame: Option<Mbuf>,
+    failed: bool,
+}
+
+impl MbufSink<'_> {
+    #[inline]
+    fn spare(&mut self) -> Option<Mbuf> {
+        if self.tx.spare.is_empty() {
+            self.tx.pool.alloc_bulk(&mut self.tx.spare, SPARE_MBUFS);
+        }
+        self.tx.spare.pop()
+    }
+
+    /// Room for `n` bytes at the end of the frame.
+    #[inline]
+    fn room(&mut self, n: usize) -> Option<&mut [u8]> {
+        if !self.frame.as_mut().is_some_and(|f| f.tailroom() >= n) {
+            let tail = self.spare()?;
+            match &mut self.frame {
+                Some(f) => f.chain(tail).ok()?,
+                None => self.frame = Some(tail),
+            }
+        }
+        self.frame.as_mut()?.append(n)
+    }
+
+    #[inline]
+    fn copy(&mut self, bytes: &[u8]) -> Option<()> {
+        self.room(bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    #[inline]
+    fn reference(&mut self, range: MemRange) -> Option<()> {
+        let len = range.len();
+        if len < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
+            self.tx.counters.tx_copied_bytes += u64::from(len);
+            let mem = self.mem;
+            mem.gather(range, self.room(len as usize)?);
+            return Some(());
+        }
+        let off = usize::try_from(range.addr()).ok()?;
+        let payload =
+            Mbuf::external(&self.tx.pool, self.mem.arena(), off, u16::try_from(len).ok()?).ok()?;
+        self.tx.counters.tx_external_bytes += u64::from(len);
+        self.frame.as_mut()?.chain(payload).ok()
+    }
+}
+
+impl TxSink for MbufSink<'_> {
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        if self.tx.waiting.is_full() {
+            self.tx.flush(self.now);
+        }
+        !self.tx.waiting.is_full()
+    }
+
+    #[inline]
+    fn begin(&mut self, _len: usize) {
+        self.frame = None;
+        self.failed = false;
+    }
+
+    #[inline]
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.failed |= !bytes.is_empty() && self.copy(bytes).is_none();
+    }
+
+    #[inline]
+    fn memory(&mut self, range: MemRange) {
+        self.failed |= self.reference(range).is_none();
+    }
+
+    #[inline]
+    fn end(&mut self, offload: Offload) {
+        let Some(mut frame) = self.frame.take() else {
+            self.tx.counters.tx_no_mbuf += 1;
+            return;
+        };
+        if self.failed {
+            self.tx.counters.tx_no_mbuf += 1;
+            return;
+        }
+        if offload.ip || offload.tcp {
+            frame.set_tx_offload(TxOffload {
+                l2_len: offload.l2_len,
+                l3_len: u16::from(offload.l3_len),
+                l4_len: offload.l4_len,
+                ipv6: false,
+                ip_checksum: offload.ip,
+                tcp_checksum: offload.tcp,
+            });
+        }
+        if self.tx.waiting.try_push(frame).is_err() {
+            // `has_room` said there was; a caller that did not ask loses the frame.
+            self.tx.counters.tx_no_mbuf += 1;
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What the tests share: one EAL for the process, without hugepages and without root.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::sync::OnceLock;
+
+use arrayvec::ArrayVec;
+use heddle_base::Chunks;
+use heddle_dataplane::{
+    Eal, EalConfig, Hugepages, Mbuf, Mempool, MempoolConfig, Port, PortConfig, PortError,
+    PortSource, RxQueue, TxQueue,
+};
+
+/// Enough for one burst.
+pub type Burst = ArrayVec<Mbuf, 32>;
+
+/// The EAL of this test process.
+pub fn eal() -> Eal {
+    static EAL: OnceLock<Eal> = OnceLock::new();
+    *EAL.get_or_init(|| {
+        let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+        Eal::init(&config).unwrap()
+    })
+}
+
+/// A pool of its own for a test, so that what it leaks shows.
+pub fn pool(count: u32) -> Mempool {
+    Mempool::new(&eal(), &MempoolConfig::for_mtu(count, 1500)).unwrap()
+}
+
+/// Opens a virtual device with one pair of queues.
+pub fn open(vdev: &str, pool: Mempool) -> Result<(Port, RxQueue, TxQueue), PortError> {
+    let source = PortSource::Vdev(vdev.parse()?);
+    let mut port = Port::open(&eal(), &source, &PortConfig::new(pool))?;
+    let (rx, tx) = port.take_queues().pop().unwrap();
+    Ok((port, rx, tx))
+}
+
+/// `len` bytes that depend on `seed`.
+pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
+}
+
+/// A one-segment frame.
+pub fn frame(pool: Mempool, content: &[u8]) -> Mbuf {
+    let mut m = pool.alloc().unwrap();
+    m.append(content.len()).unwrap().copy_from_slice(content);
+    m
+}
+
+/// All bytes of a frame.
+pub fn content(m: &Mbuf) -> Vec<u8> {
+    let mut v = vec![0; m.len()];
+    assert_eq!(m.copy_at(0, &mut v), v.len());
+    v
+}

@@ -1,0 +1,226 @@
+use crate::rdmap::TermCode;
+use crate::types::{Msn, Stag};
+use core::fmt;
+
+/// The DDP version we speak (the DV field).
+pub const VERSION: u8 = 1;
+/// Bytes of a tagged header.
+pub const TAGGED_LEN: usize = 14;
+/// Bytes of an untagged header.
+pub const UNTAGGED_LEN: usize = 18;
+/// Bytes of the longest header.
+pub const MAX_LEN: usize = UNTAGGED_LEN;
+
+const TAGGED: u8 = 0x80;
+const LAST: u8 = 0x40;
+const VERSION_MASK: u8 = 0x03;
+
+/// A DDP queue number (QN): names a queue of untagged buffers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Qn(pub u32);
+
+impl Qn {
+    /// Sends, and Immediate Data (RFC 7306).
+    pub const SEND: Qn = Qn(0);
+    /// Read Requests, and Atomic Requests (RFC 7306).
+    pub const READ_REQUEST: Qn = Qn(1);
+    /// Terminates.
+    pub const TERMINATE: Qn = Qn(2);
+    /// Atomic Responses (RFC 7306).
+    pub const ATOMIC_RESPONSE: Qn = Qn(3);
+}
+
+impl fmt::Debug for Qn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Qn::SEND => f.write_str("Send"),
+            Qn::READ_REQUEST => f.write_str("ReadRequest"),
+            Qn::TERMINATE => f.write_str("Terminate"),
+            Qn::ATOMIC_RESPONSE => f.write_str("AtomicResponse"),
+            Qn(n) => write!(f, "Qn({n})"),
+        }
+    }
+}
+
+impl fmt::Display for Qn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The header of a DDP segment.
+///
+/// `rsvd_ulp` belongs to the layer above: [`rdmap::Control`](crate::rdmap::Control) reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DdpHeader {
+    /// For a buffer the receiver advertised (section 4.2).
+    Tagged {
+        /// Ends its message.
+        last: bool,
+        /// Octet of the layer above.
+        rsvd_ulp: u8,
+        /// The buffer.
+        stag: Stag,
+        /// Where the payload goes: the buffer's own offsets, in bytes.
+        to: u64,
+    },
+    /// For the next buffer of a queue (section 4.3).
+    Untagged {
+        /// Ends its message.
+        last: bool,
+        /// First octet of the layer above.
+        rsvd_ulp: u8,
+        /// The other four octets of the layer above.
+        rsvd_ulp32: u32,
+        /// The queue.
+        qn: Qn,
+        /// Which message of the queue; the first is 1.
+        msn: Msn,
+        /// Where the payload goes, in bytes from the start of the message.
+        mo: u32,
+    },
+}
+
+/// Why bytes are not a DDP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DdpError {
+    /// The segment ends inside its header.
+    #[error("DDP segment of {have} bytes cannot hold its header of {need}")]
+    Short {
+        /// Bytes there are.
+        have: usize,
+        /// Bytes the header has.
+        need: usize,
+    },
+    /// A version we do not speak.
+    #[error("DDP version {version} in a {} segment", if *tagged { "tagged" } else { "untagged" })]
+    Version {
+        /// Which of the two headers it is; the error codes differ.
+        tagged: bool,
+        /// What the DV field said.
+        version: u8,
+    },
+}
+
+impl DdpError {
+    /// What a Terminate for it says.
+    ///
+    /// RFC 5041 names no code for a segment that does not hold its header, so we report the stream
+    /// as broken at the RDMAP layer.
+    pub const fn term_code(self) -> TermCode {
+        match self {
+            DdpError::Short { .. } => TermCode::RDMAP_STREAM_CATASTROPHIC,
+            DdpError::Version { tagged: true, .. } => TermCode::DDP_TAGGED_VERSION,
+            DdpError::Version { tagged: false, .. } => TermCode::DDP_UNTAGGED_VERSION,
+        }
+    }
+}
+
+impl DdpHeader {
+    /// Reads the header at the start of a DDP segment and says how long it is; the payload is the
+    /// rest.
+    ///
+    /// # Errors
+    /// [`DdpError`] when the segment is too short for its header or of another version. An empty
+    /// segment is reported as one that needs an untagged header.
+    #[inline]
+    pub fn parse(segment: &[u8]) -> Result<(DdpHeader, usize), DdpError> {
+        let have = segment.len();
+        let Some(&control) = segment.first() else {
+            return Err(DdpError::Short { have, need: UNTAGGED_LEN });
+        };
+        let tagged = control & TAGGED != 0;
+        // The version comes first: another version may have a header of another length.
+        let version = control & VERSION_MASK;
+        if version != VERSION {
+            return Err(DdpError::Version { tagged, version });
+        }
+        let last = control & LAST != 0;
+        if tagged {
+            let Some(b) = segment.first_chunk::<TAGGED_LEN>() else {
+                return Err(DdpError::Short { have, need: TAGGED_LEN });
+            };
+            let header = DdpHeader::Tagged {
+                last,
+                rsvd_ulp: b[1],
+                stag: Stag(be32(b, 2)),
+                to: u64::from(be32(b, 6)) << 32 | u64::from(be32(b, 10)),
+            };
+            Ok((header, TAGGED_LEN))
+        } else {
+            let Some(b) = segment.first_chunk::<UNTAGGED_LEN>() else {
+                return Err(DdpError::Short { have, need: UNTAGGED_LEN });
+            };
+            let header = DdpHeader::Untagged {
+                last,
+                rsvd_ulp: b[1],
+                rsvd_ulp32: be32(b, 2),
+                qn: Qn(be32(b, 6)),
+                msn: Msn(be32(b, 10)),
+                mo: be32(b, 14),
+            };
+            Ok((header, UNTAGGED_LEN))
+        }
+    }
+
+    /// Writes the header to the start of `out` and says how long it is.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`len`](Self::len): a mistake of the caller, never of the peer.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        match *self {
+            DdpHeader::Tagged { last, rsvd_ulp, stag, to } => {
+                let b = &mut out[..TAGGED_LEN];
+                b[0] = TAGGED | if last { LAST } else { 0 } | VERSION;
+                b[1] = rsvd_ulp;
+                b[2..6].copy_from_slice(&stag.0.to_be_bytes());
+                b[6..14].copy_from_slice(&to.to_be_bytes());
+                TAGGED_LEN
+            }
+            DdpHeader::Untagged { last, rsvd_ulp, rsvd_ulp32, qn, msn, mo } => {
+                let b = &mut out[..UNTAGGED_LEN];
+                b[0] = if last { LAST } else { 0 } | VERSION;
+                b[1] = rsvd_ulp;
+                b[2..6].copy_from_slice(&rsvd_ulp32.to_be_bytes());
+                b[6..10].copy_from_slice(&qn.0.to_be_bytes());
+                b[10..14].copy_from_slice(&msn.0.to_be_bytes());
+                b[14..18].copy_from_slice(&mo.to_be_bytes());
+                UNTAGGED_LEN
+            }
+        }
+    }
+
+    /// Bytes of the header on the wire.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub const fn len(&self) -> usize {
+        match self {
+            DdpHeader::Tagged { .. } => TAGGED_LEN,
+            DdpHeader::Untagged { .. } => UNTAGGED_LEN,
+        }
+    }
+
+    /// Whether the segment ends its message.
+    pub const fn is_last(&self) -> bool {
+        match *self {
+            DdpHeader::Tagged { last, .. } | DdpHeader::Untagged { last, .. } => last,
+        }
+    }
+
+    /// Whether the segment goes to a tagged buffer.
+    pub const fn is_tagged(&self) -> bool {
+        matches!(self, DdpHeader::Tagged { .. })
+    }
+
+    /// The octet of the layer above that both headers have.
+    pub const fn rsvd_ulp(&self) -> u8 {
+        match *self {
+            DdpHeader::Tagged { rsvd_ulp, .. } | DdpHeader::Untagged { rsvd_ulp, .. } => rsvd_ulp,
+        }
+    }
+}
+
+#[inline]
+const fn be32(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}

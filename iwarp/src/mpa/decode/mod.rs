@@ -1,0 +1,186 @@
+//! One direction of a stream in FPDU mode, taken apart: for captures, tests and tools.
+//!
+//! It copies and looks at everything; the data path does neither. It goes on behind an FPDU with a
+//! bad CRC, trusting its length, because a reader of a capture wants to see more than the first
+//! fault; a receiver must not.
+
+use super::fpdu::{self, CRC_LEN, HEADER_LEN};
+use super::markers::{self, MarkerError};
+use crate::ddp::{DdpError, DdpHeader};
+use crate::rdmap::{Control, ControlError, TermCode};
+use std::borrow::Cow;
+
+/// What the start-up settled about FPDUs in this direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Framing {
+    /// CRCs are in use.
+    pub crc: bool,
+    /// There are markers.
+    pub markers: bool,
+}
+
+/// What the CRC of an FPDU says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrcVerdict {
+    /// CRCs are not in use: the field may hold anything.
+    Unused,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad {
+        /// What the bytes give.
+        computed: u32,
+        /// What the field holds.
+        received: u32,
+    },
+}
+
+/// Why an FPDU cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FpduError {
+    /// The CRC is wrong, so nothing else in it means anything.
+    #[error("FPDU with CRC {received:#010x}, not {computed:#010x}")]
+    Crc {
+        /// What the bytes give.
+        computed: u32,
+        /// What the field holds.
+        received: u32,
+    },
+    /// A marker in it is wrong.
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    /// Its DDP header is.
+    #[error(transparent)]
+    Ddp(#[from] DdpError),
+    /// Its RDMAP control octet is.
+    #[error(transparent)]
+    Rdmap(#[from] ControlError),
+}
+
+impl FpduError {
+    /// What a Terminate for it says.
+    pub const fn term_code(self) -> TermCode {
+        match self {
+            FpduError::Crc { .. } => TermCode::MPA_CRC,
+            FpduError::Marker(e) => e.term_code(),
+            FpduError::Ddp(e) => e.term_code(),
+            FpduError::Rdmap(e) => e.term_code(),
+        }
+    }
+}
+
+/// An FPDU of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoded<'a> {
+    /// Where it starts in the FPDU stream: at its length, or the marker before it.
+    pub offset: u64,
+    /// Bytes of the stream it took, markers included.
+    pub wire_len: usize,
+    /// The DDP segment.
+    pub ulpdu: Cow<'a, [u8]>,
+    /// The pad, which is zero from a sender that keeps the rules.
+    pub pad: [u8; 3],
+    /// What the CRC says.
+    pub crc: CrcVerdict,
+    /// The first marker that is wrong.
+    pub marker: Result<(), MarkerError>,
+}
+
+impl Decoded<'_> {
+    /// Its headers, checked in the order a receiver has to: CRC, markers, DDP, RDMAP.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn headers(&self) -> Result<(DdpHeader, Control), FpduError> {
+        if let CrcVerdict::Bad { computed, received } = self.crc {
+            return Err(FpduError::Crc { computed, received });
+        }
+        self.marker?;
+        let (ddp, _) = DdpHeader::parse(&self.ulpdu)?;
+        Ok((ddp, Control::check(&ddp)?))
+    }
+
+    /// What follows the DDP header; empty if that cannot be read.
+    pub fn payload(&self) -> &[u8] {
+        DdpHeader::parse(&self.ulpdu).map_or(&[], |(_, n)| &self.ulpdu[n..])
+    }
+}
+
+/// Iterates over the whole FPDUs at the start of `stream`, whose first byte is the first of FPDU
+/// mode; [`Fpdus::rest`] has what is left when it ends.
+pub const fn decode(stream: &[u8], framing: Framing) -> Fpdus<'_> {
+    Fpdus { rest: stream, offset: 0, framing }
+}
+
+/// The iterator of [`decode`].
+#[derive(Clone, Debug)]
+pub struct Fpdus<'a> {
+    rest: &'a [u8],
+    offset: u64,
+    framing: Framing,
+}
+
+impl<'a> Fpdus<'a> {
+    /// Bytes not decoded: at the end of the iteration, an FPDU that is not all there.
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// Where those bytes start in the FPDU stream.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn plain(&self) -> Option<(Decoded<'a>, usize)> {
+        let len = self.rest.first_chunk::<HEADER_LEN>()?;
+        let ulpdu_len = u16::from_be_bytes(*len);
+        let fpdu = self.rest.get(..fpdu::fpdu_len(ulpdu_len))?;
+        let computed =
+            if self.framing.crc { fpdu::crc(0, &fpdu[..fpdu.len() - CRC_LEN]) } else { 0 };
+        let ulpdu = Cow::Borrowed(&fpdu[HEADER_LEN..HEADER_LEN + usize::from(ulpdu_len)]);
+        Some((self.decoded(fpdu, ulpdu, computed, Ok(())), fpdu.len()))
+    }
+
+    fn marked(&self) -> Option<(Decoded<'a>, usize)> {
+        let u = markers::remove(self.rest, self.offset)?;
+        let ulpdu_len = usize::from(u16::from_be_bytes([u.fpdu[0], u.fpdu[1]]));
+        let ulpdu = Cow::Owned(u.fpdu[HEADER_LEN..HEADER_LEN + ulpdu_len].to_vec());
+        Some((self.decoded(&u.fpdu, ulpdu, u.crc, u.marker), u.consumed))
+    }
+
+    fn decoded(
+        &self,
+        fpdu: &[u8],
+        ulpdu: Cow<'a, [u8]>,
+        computed: u32,
+        marker: Result<(), MarkerError>,
+    ) -> Decoded<'a> {
+        let (body, field) = fpdu.split_at(fpdu.len() - CRC_LEN);
+        let received = field.first_chunk().map_or(0, |f| fpdu::crc_from_wire(*f));
+        let mut pad = [0; 3];
+        for (to, from) in pad.iter_mut().zip(&body[HEADER_LEN + ulpdu.len()..]) {
+            *to = *from;
+        }
+        let crc = match self.framing.crc {
+            false => CrcVerdict::Unused,
+            true if computed == received => CrcVerdict::Good,
+            true => CrcVerdict::Bad { computed, received },
+        };
+        Decoded { offset: self.offset, wire_len: 0, ulpdu, pad, crc, marker }
+    }
+}
+
+impl<'a> Iterator for Fpdus<'a> {
+    type Item = Decoded<'a>;
+
+    fn next(&mut self) -> Option<Decoded<'a>> {
+        let (mut d, consumed) = if self.framing.markers { self.marked()? } else { self.plain()? };
+        d.wire_len = consumed;
+        self.rest = &self.rest[consumed..];
+        self.offset += consumed as u64;
+        Some(d)
+    }
+}
+
+#[cfg(test)]
+mod tests;

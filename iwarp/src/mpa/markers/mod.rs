@@ -1,0 +1,160 @@
+//! Markers (RFC 5044 sections 4.2 and 4.3): every 512 bytes of a direction's FPDU stream, counted
+//! from its first byte, stand four octets that say how far back the FPDU they are in begins.
+//!
+//! ```text
+//! offset   0            4                     512          516
+//!          | marker 0   | length, ULPDU ...   | marker 508 | ... ULPDU, pad, CRC |
+//!            ^ between FPDUs: belongs to the next            ^ back to offset 4
+//! ```
+//!
+//! * A marker between two FPDUs holds 0 and belongs to the one behind it.
+//! * The CRC covers the markers of its FPDU, a leading one included, and so must be computed over
+//!   the stream with its markers in place.
+//! * FPDUs are whole words, and so are 512 and the markers: none ever splits a header or a CRC.
+//!
+//! We put markers in when the peer asks for them, which copies the FPDU; without markers nothing
+//! here runs. We never ask a peer for markers; taking them out serves tests and tools.
+
+use super::fpdu::{self, CRC_LEN, HEADER_LEN};
+use crate::rdmap::TermCode;
+
+/// Bytes from the start of one marker to the next.
+pub const INTERVAL: usize = 512;
+/// Bytes of a marker.
+pub const MARKER_LEN: usize = 4;
+
+/// Bytes to the next place of a marker: 0 when it is here.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "less than 512")]
+const fn to_marker(offset: u64) -> usize {
+    (offset.wrapping_neg() % INTERVAL as u64) as usize
+}
+
+/// Where the length field of the FPDU that takes up the stream at `offset` is: behind a leading
+/// marker.
+const fn header_at(offset: u64) -> u64 {
+    if to_marker(offset) == 0 { offset + MARKER_LEN as u64 } else { offset }
+}
+
+/// Bytes an FPDU of `len` bytes takes with its markers when it starts `offset` bytes into the FPDU
+/// stream (bytes already sent in FPDU mode, their markers included).
+pub const fn marked_len(len: usize, offset: u64) -> usize {
+    // Between markers there are 508 bytes of FPDU. One is due at the place of each whole interval
+    // that begins before the FPDU's last byte.
+    let first = to_marker(offset);
+    if len <= first {
+        return len;
+    }
+    len + MARKER_LEN * (len - first).div_ceil(INTERVAL - MARKER_LEN)
+}
+
+/// Appends the finished `fpdu` to `out` with its markers, as it stands `offset` bytes into the FPDU
+/// stream, and computes its CRC anew if `with_crc`.
+///
+/// `fpdu` is one whole FPDU without markers and `offset` the bytes sent in FPDU mode before it,
+/// markers included: both multiples of 4. Both are ours, so only debug builds check.
+pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
+    debug_assert!(fpdu.len().is_multiple_of(4) && offset.is_multiple_of(4));
+    debug_assert!(fpdu.len() >= HEADER_LEN + CRC_LEN);
+    let start = out.len();
+    out.reserve(marked_len(fpdu.len(), offset));
+    let mut at = offset;
+    let header = header_at(offset);
+    let mut rest = fpdu;
+    while !rest.is_empty() {
+        if to_marker(at) == 0 {
+            // Saturating: 0 for the leading marker. An FPDU with markers is shorter than 2^16
+            // as long as its ULPDU keeps to the MULPDU's upper limit.
+            let back = u16::try_from(at.saturating_sub(header)).unwrap_or(0);
+            out.extend_from_slice(&[0, 0]);
+            out.extend_from_slice(&back.to_be_bytes());
+            at += MARKER_LEN as u64;
+        }
+        let n = rest.len().min(to_marker(at));
+        let (piece, r) = rest.split_at(n);
+        out.extend_from_slice(piece);
+        at += n as u64;
+        rest = r;
+    }
+    if with_crc {
+        let body = out.len().saturating_sub(CRC_LEN).max(start);
+        let crc = fpdu::crc(0, &out[start..body]);
+        out.truncate(body);
+        out.extend_from_slice(&fpdu::crc_to_wire(crc));
+    }
+}
+
+/// A marker that points elsewhere than the FPDU it is in begins (RFC 5044 section 8, code 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("marker at offset {at} points {got} bytes back, its FPDU begins {want} bytes back")]
+pub struct MarkerError {
+    /// Offset of the marker in the FPDU stream.
+    pub at: u64,
+    /// What it says, its two lowest bits taken as zero.
+    pub got: u16,
+    /// What is true.
+    pub want: u64,
+}
+
+impl MarkerError {
+    /// What a Terminate for it says.
+    pub const fn term_code(self) -> TermCode {
+        TermCode::MPA_MARKER
+    }
+}
+
+/// An FPDU with its markers taken out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmarked {
+    /// Length, ULPDU, pad and CRC.
+    pub fpdu: Vec<u8>,
+    /// CRC-32C of what the CRC field covers: markers included.
+    pub crc: u32,
+    /// Bytes of the stream it took, markers included.
+    pub consumed: usize,
+    /// The first marker that is wrong. Look at the CRC first: without a good one it means nothing.
+    pub marker: Result<(), MarkerError>,
+}
+
+/// Takes the FPDU at the start of `stream`, which lies `offset` bytes into the FPDU stream, out of
+/// its markers; `None` if it is not all there.
+pub fn remove(stream: &[u8], offset: u64) -> Option<Unmarked> {
+    let mut out = Unmarked { fpdu: Vec::new(), crc: 0, consumed: 0, marker: Ok(()) };
+    let (mut at, mut rest) = (offset, stream);
+    let header = header_at(offset);
+    // Until the length is known, the FPDU is at least this long.
+    let mut len = HEADER_LEN;
+    while out.fpdu.len() < len {
+        if to_marker(at) == 0 {
+            let (marker, r) = rest.split_first_chunk::<MARKER_LEN>()?;
+            // The first half is reserved; so are the two lowest bits of the second.
+            let got = u16::from_be_bytes([marker[2], marker[3]]) & !3;
+            let want = at.saturating_sub(header);
+            if out.marker.is_ok() && u64::from(got) != want {
+                out.marker = Err(MarkerError { at, got, want });
+            }
+            out.crc = fpdu::crc(out.crc, marker);
+            (at, rest) = (at + MARKER_LEN as u64, r);
+        }
+        // Stop at the CRC field, which its own CRC does not cover, and at the next marker.
+        let (have, before_crc) = (out.fpdu.len(), len.saturating_sub(CRC_LEN));
+        let end = if have < before_crc { before_crc } else { len };
+        let n = (end - have).min(to_marker(at));
+        let piece = rest.get(..n)?;
+        if have < before_crc || len == HEADER_LEN {
+            out.crc = fpdu::crc(out.crc, piece);
+        }
+        out.fpdu.extend_from_slice(piece);
+        (at, rest) = (at + n as u64, &rest[n..]);
+        if len == HEADER_LEN
+            && let [a, b, ..] = out.fpdu[..]
+        {
+            len = fpdu::fpdu_len(u16::from_be_bytes([a, b]));
+        }
+    }
+    out.consumed = stream.len() - rest.len();
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use crate::mpa::frame::{Depth, PrivateDataError, Revision, RtrSet};
+use crate::rdmap::TermCode;
+
+/// Why the start-up failed. Every variant but [`Finished`](Self::Finished) is the peer's doing, or
+/// something the two sides cannot agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartupError {
+    /// The peer does not speak MPA.
+    #[error("not an MPA frame: key differs at byte {at}")]
+    Key {
+        /// First byte that differs.
+        at: usize,
+    },
+    /// Both sides started as initiator, or both as responder.
+    #[error("the peer plays the same MPA role as we do")]
+    SameRole,
+    /// A revision we do not speak, or did not offer.
+    #[error("MPA revision {got}, not 1..={max}")]
+    Revision {
+        /// What the frame said.
+        got: Revision,
+        /// The highest that would have done.
+        max: Revision,
+    },
+    /// More private data than MPA allows.
+    #[error("{len} bytes of MPA private data, more than 512")]
+    PrivateDataTooLong {
+        /// What the frame announced.
+        len: usize,
+    },
+    /// The S bit is set but the words it announces are not all there.
+    #[error("enhanced MPA frame with {len} bytes of private data, less than 4")]
+    EnhancedTooShort {
+        /// What the frame announced.
+        len: usize,
+    },
+    /// Bytes behind a frame, which cannot be FPDUs yet: the private data length is wrong.
+    #[error("bytes behind the MPA frame before its answer")]
+    TrailingBytes,
+    /// The Reply lacks the words of RFC 6581 that our Request had.
+    #[error("unenhanced MPA Reply to an enhanced Request")]
+    NotEnhanced,
+    /// The responder will have more Reads outstanding than we can serve.
+    #[error("the responder's ORD of {needed} exceeds our limit of {max}")]
+    InsufficientIrd {
+        /// The responder's ORD.
+        needed: u16,
+        /// Our limit.
+        max: u16,
+    },
+    /// No first message that we can send and the responder takes.
+    #[error("no RTR message in common: ours {ours:?}, the responder's {theirs:?}")]
+    NoMatchingRtr {
+        /// What we can send.
+        ours: RtrSet,
+        /// What the responder takes.
+        theirs: RtrSet,
+    },
+    /// The Reply is for the other of the two models (peer-to-peer, client-server).
+    #[error("MPA Reply with flag A {got}, Request had {sent}")]
+    Model {
+        /// Flag A of our Request.
+        sent: bool,
+        /// Flag A of the Reply.
+        got: bool,
+    },
+    /// The exchange was over: a mistake of the caller.
+    #[error("MPA start-up is over")]
+    Finished,
+}
+
+/// What to do with the connection after a [`StartupError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartupAction {
+    /// Close it at once and say nothing (RFC 5044 section 8, code 4).
+    Close,
+    /// Send a Terminate ([`Initiator::terminate`](super::Initiator::terminate)), then close
+    /// (RFC 6581 section 9).
+    Terminate(TermCode),
+}
+
+impl StartupError {
+    /// What goes on the wire.
+    pub const fn action(self) -> StartupAction {
+        match self {
+            StartupError::InsufficientIrd { .. } => {
+                StartupAction::Terminate(TermCode::MPA_INSUFFICIENT_IRD)
+            }
+            StartupError::NoMatchingRtr { .. } | StartupError::Model { .. } => {
+                StartupAction::Terminate(TermCode::MPA_NO_MATCHING_RTR)
+            }
+            _ => StartupAction::Close,
+        }
+    }
+
+    /// The code to report it by; only [`action`](Self::action) says what is sent.
+    pub const fn code(self) -> TermCode {
+        match self.action() {
+            StartupAction::Terminate(code) => code,
+            StartupAction::Close => TermCode::MPA_INVALID_FRAME,
+        }
+    }
+}
+
+/// What the caller asked for cannot be said on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Too much private data.
+    #[error(transparent)]
+    PrivateData(#[from] PrivateDataError),
+    /// A read depth above 14 bits.
+    #[error("read depth {depth} exceeds {}", Depth::MAX.get().unwrap_or(0))]
+    Depth {
+        /// The depth.
+        depth: u16,
+    },
+    /// A revision that does not exist.
+    #[error("MPA revision {revision} is not 1 or 2")]
+    Revision {
+        /// The revision.
+        revision: Revision,
+    },
+    /// Revision 1 cannot negotiate the first message.
+    #[error("RTR messages need MPA revision 2")]
+    RtrNeedsRevision2,
+    /// A responder of revision 2 has to take at least one RTR message.
+    #[error("a responder of MPA revision 2 must take some RTR message")]
+    NoRtr,
+    /// No Request is waiting for an answer.
+    #[error("no MPA Request to answer")]
+    NoRequest,
+}

@@ -1,0 +1,140 @@
+//! The exchange before FPDU mode: one Request, one Reply (RFC 5044 section 7.1, RFC 6581).
+//!
+//! ```text
+//! Initiator::new ── request() ──►  Responder::handle_bytes ── Request ──► the application decides
+//! Initiator::handle_bytes  ◄──  accept() / reject()
+//!   Connected: FPDU mode             accepted: FPDU mode, but the first FPDU is the initiator's
+//! ```
+//!
+//! Each machine is given the bytes of its direction of the stream as they come, each byte once; it
+//! holds at most one frame. It knows no clock: how long to wait for a frame is the caller's rule.
+//!
+//! **No byte may follow a frame** before the other side has answered: the initiator sends no FPDU
+//! before it has the Reply, and the responder none before it has the initiator's first FPDU. Bytes
+//! that do mean a private data length that does not fit the frame, and are refused. Behind a
+//! rejecting Reply the stream is the application's again, so there they are left to the caller.
+//!
+//! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so does
+//! ours when its `max_revision` is 1. Our initiator does not fall back by itself: read depths and
+//! the first message would silently be lost. The caller may connect again with revision 1. A
+//! responder of either revision takes revision 1 requests.
+
+mod error;
+mod initiator;
+mod responder;
+#[cfg(test)]
+mod tests;
+
+use super::frame::{Depth, Enhanced, MAX_FRAME_LEN, Revision, Rtr, RtrSet};
+use super::{fpdu, markers};
+use crate::ddp::{DdpHeader, Qn};
+use crate::rdmap::{Control, Opcode, TERMINATE_MAX_LEN, TermCode, Terminate};
+use crate::types::Msn;
+
+pub use error::{ConfigError, StartupAction, StartupError};
+pub use initiator::{Initiator, InitiatorConfig, InitiatorStep};
+pub use responder::{AcceptParams, Responder, ResponderConfig, ResponderStep};
+
+/// Whether we ask for CRCs. They are used if either side asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CrcPolicy {
+    /// Ask for them.
+    #[default]
+    Required,
+    /// Do not ask; the peer may. For paths that protect data as well as a CRC does.
+    Off,
+}
+
+/// Which side of the exchange we were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sent the Request.
+    Initiator,
+    /// Sent the Reply.
+    Responder,
+}
+
+/// What both sides go by in FPDU mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Our side.
+    pub role: Role,
+    /// Revision of the exchange.
+    pub revision: Revision,
+    /// CRCs are made and checked.
+    pub crc: bool,
+    /// We put markers into what we send. We never ask for any, so none are received.
+    pub send_markers: bool,
+    /// Reads of the peer we serve at a time.
+    pub ird: u16,
+    /// Reads of ours that may be outstanding.
+    pub ord: u16,
+    /// What the peer said about its depths and the model; `None` without RFC 6581. For the
+    /// application, which is to see the peer's numbers beside ours.
+    pub peer: Option<Enhanced>,
+    /// The message the initiator has to send before any other; `None` on the responder, and in the
+    /// client-server model.
+    pub rtr: Option<Rtr>,
+    /// The first messages the responder said it takes; empty in the client-server model.
+    pub rtr_offered: RtrSet,
+}
+
+impl Negotiated {
+    /// We may send nothing before the first FPDU of the peer has come and is good.
+    pub const fn must_wait_for_first_fpdu(&self) -> bool {
+        matches!(self.role, Role::Responder)
+    }
+}
+
+/// Bytes of a frame, as they come.
+#[derive(Clone, Debug, Default)]
+struct Gathered(Vec<u8>);
+
+impl Gathered {
+    /// Takes what of `bytes` can belong to the frame; returns how many bytes there were before.
+    fn take(&mut self, bytes: &[u8]) -> usize {
+        let before = self.0.len();
+        let n = bytes.len().min(MAX_FRAME_LEN.saturating_sub(before));
+        self.0.extend_from_slice(&bytes[..n]);
+        before
+    }
+}
+
+/// How FPDUs look on this connection, as far as we send them.
+#[derive(Clone, Copy, Debug)]
+struct Framing {
+    crc: bool,
+    markers: bool,
+}
+
+impl Framing {
+    /// The first and only FPDU of a direction: a Terminate that ends the start-up.
+    fn terminate(self, code: TermCode) -> Vec<u8> {
+        let header = DdpHeader::Untagged {
+            last: true,
+            rsvd_ulp: Control::new(Opcode::TERMINATE).to_byte(),
+            rsvd_ulp32: 0,
+            qn: Qn::TERMINATE,
+            msn: Msn(1),
+            mo: 0,
+        };
+        let mut body = [0; TERMINATE_MAX_LEN];
+        let n = Terminate::new(code).emit(&mut body);
+        let mut ulpdu = vec![0; header.len()];
+        header.emit(&mut ulpdu);
+        ulpdu.extend_from_slice(&body[..n]);
+        let mut out = Vec::new();
+        let fits = fpdu::append(&ulpdu, self.crc, &mut out).is_ok();
+        debug_assert!(fits, "a Terminate is short");
+        if self.markers {
+            let mut marked = Vec::new();
+            markers::insert(&out, 0, self.crc, &mut marked);
+            out = marked;
+        }
+        out
+    }
+}
+
+fn depth(n: u16) -> Result<Depth, ConfigError> {
+    Depth::new(n).ok_or(ConfigError::Depth { depth: n })
+}

@@ -1,0 +1,274 @@
+use super::{ConfigError, CrcPolicy, Gathered, Negotiated, Role, StartupError, depth};
+use crate::mpa::frame::{Depth, Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
+
+/// What a responder can do, before it knows who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponderConfig {
+    /// Highest revision to speak; every lower one is spoken too.
+    pub max_revision: Revision,
+    /// Whether to ask for CRCs.
+    pub crc: CrcPolicy,
+    /// The most Reads of a peer served at a time, if the initiator wants more than the application
+    /// offers.
+    pub max_ird: u16,
+    /// First messages we can take; at least one if revision 2 is spoken.
+    pub rtr: RtrSet,
+}
+
+impl Default for ResponderConfig {
+    /// Both revisions, with CRCs, 16 Reads, every first message.
+    fn default() -> Self {
+        ResponderConfig {
+            max_revision: Revision::V2,
+            crc: CrcPolicy::Required,
+            max_ird: 16,
+            rtr: RtrSet::ALL,
+        }
+    }
+}
+
+/// What bytes from the initiator led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponderStep {
+    /// The Request is not all there.
+    NeedMore,
+    /// A good Request: [`accept`](Responder::accept) or [`reject`](Responder::reject) it.
+    Request {
+        /// Its revision, which the Reply will have.
+        revision: Revision,
+        /// The initiator wants CRCs.
+        crc: bool,
+        /// The initiator needs markers in what it receives.
+        markers: bool,
+        /// What it said of its depths and the model; `None` without RFC 6581.
+        peer: Option<Enhanced>,
+        /// The initiator application's data.
+        private_data: Vec<u8>,
+        /// Bytes of this call's slice that were the Request's: all of them.
+        consumed: usize,
+    },
+}
+
+/// What the application accepts a Request with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AcceptParams<'a> {
+    /// Reads of the peer to serve at a time; raised to the initiator's ORD within the limit of the
+    /// [`ResponderConfig`].
+    pub ird: u16,
+    /// Reads of ours to have outstanding; lowered to the initiator's IRD.
+    pub ord: u16,
+    /// For the initiator's application: up to 512 bytes, 508 if the Request was enhanced.
+    pub private_data: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    revision: Revision,
+    crc: bool,
+    markers: bool,
+    peer: Option<Enhanced>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Waiting,
+    Asked(Request),
+    Finished,
+}
+
+/// The side that waits for the Request and sends the Reply.
+///
+/// Give every byte received to [`handle_bytes`](Self::handle_bytes) until it returns a
+/// [`Request`](ResponderStep::Request); then answer it once, send the Reply, and after an accepting
+/// one enter FPDU mode, where the initiator has the first word.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    config: ResponderConfig,
+    gathered: Gathered,
+    state: State,
+}
+
+impl Responder {
+    /// A responder that waits for a Request.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when the configuration does not fit the revision.
+    pub fn new(config: &ResponderConfig) -> Result<Responder, ConfigError> {
+        depth(config.max_ird)?;
+        match config.max_revision {
+            Revision::V2 if config.rtr.is_empty() => return Err(ConfigError::NoRtr),
+            Revision::V1 | Revision::V2 => {}
+            revision => return Err(ConfigError::Revision { revision }),
+        }
+        Ok(Responder { config: *config, gathered: Gathered::default(), state: State::Waiting })
+    }
+
+    /// Takes bytes from the initiator, each once.
+    ///
+    /// # Errors
+    /// [`StartupError`], always with the action to close: there is nobody to answer to.
+    pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<ResponderStep, StartupError> {
+        match self.state {
+            State::Waiting => {}
+            State::Asked(_) if !bytes.is_empty() => {
+                self.state = State::Finished;
+                return Err(StartupError::TrailingBytes);
+            }
+            State::Asked(_) | State::Finished => return Err(StartupError::Finished),
+        }
+        let before = self.gathered.take(bytes);
+        let parsed = Frame::parse(Kind::Request, self.config.max_revision, &self.gathered.0);
+        match parsed {
+            Ok(None) => Ok(ResponderStep::NeedMore),
+            Ok(Some((_, len))) if len - before.min(len) != bytes.len() => {
+                self.state = State::Finished;
+                Err(StartupError::TrailingBytes)
+            }
+            Ok(Some((frame, _))) => {
+                let Frame { revision, crc, markers, enhanced: peer, .. } = frame;
+                self.state = State::Asked(Request { revision, crc, markers, peer });
+                Ok(ResponderStep::Request {
+                    revision,
+                    crc,
+                    markers,
+                    peer,
+                    private_data: frame.private_data.to_vec(),
+                    consumed: bytes.len(),
+                })
+            }
+            Err(e) => {
+                self.state = State::Finished;
+                Err(e)
+            }
+        }
+    }
+
+    /// The accepting Reply, and what holds from then on.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when there is no Request to answer or the Reply cannot be said; the Request
+    /// can still be answered in another way then.
+    pub fn accept(
+        &mut self,
+        params: &AcceptParams<'_>,
+    ) -> Result<(Vec<u8>, Negotiated), ConfigError> {
+        let request = self.request()?;
+        // Both are checked even where the revision has no field for them.
+        depth(params.ird)?;
+        depth(params.ord)?;
+        let mut negotiated = Negotiated {
+            role: Role::Responder,
+            revision: request.revision,
+            crc: request.crc || self.config.crc == CrcPolicy::Required,
+            send_markers: request.markers,
+            ird: params.ird,
+            ord: params.ord,
+            peer: request.peer,
+            rtr: None,
+            rtr_offered: RtrSet::NONE,
+        };
+        let enhanced = match request.peer {
+            Some(peer) => Some(self.settle(&mut negotiated, peer)?),
+            None => None,
+        };
+        let reply = Frame {
+            kind: Kind::Reply,
+            markers: false,
+            crc: negotiated.crc,
+            reject: false,
+            revision: request.revision,
+            enhanced,
+            private_data: params.private_data,
+        }
+        .emit()?;
+        self.state = State::Finished;
+        Ok((reply, negotiated))
+    }
+
+    /// RFC 6581 section 9: our ORD at most the initiator's IRD, our IRD at least its ORD as far as
+    /// we can, and the first messages both can, or else those we can.
+    fn settle(&self, n: &mut Negotiated, peer: Enhanced) -> Result<Enhanced, ConfigError> {
+        let max_ird = self.config.max_ird.max(n.ird);
+        let mut rtr = RtrSet::NONE;
+        if peer.peer_to_peer {
+            let mut ours = self.config.rtr;
+            let without_read = ours.without(RtrSet::of(Rtr::Read));
+            if max_ird == 0 && !without_read.is_empty() {
+                ours = without_read;
+            }
+            let both = ours.and(peer.rtr);
+            rtr = if both.is_empty() { ours } else { both };
+            if rtr.has(Rtr::Read) {
+                // The Read that says "ready" has to be served like any other.
+                n.ird = n.ird.max(1);
+            }
+        }
+        let ird = match peer.ord.get() {
+            Some(wanted) => {
+                n.ird = n.ird.max(wanted.min(max_ird));
+                depth(n.ird)?
+            }
+            None => Depth::UNNEGOTIATED,
+        };
+        let ord = match peer.ird.get() {
+            Some(most) => {
+                n.ord = n.ord.min(most);
+                depth(n.ord)?
+            }
+            None => Depth::UNNEGOTIATED,
+        };
+        n.rtr_offered = rtr;
+        Ok(Enhanced { ird, ord, peer_to_peer: peer.peer_to_peer, rtr })
+    }
+
+    /// The refusing Reply. The TCP connection is left as it is.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when there is no Request to answer or the private data does not fit.
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ConfigError> {
+        self.refuse(private_data, 0)
+    }
+
+    /// The refusing Reply for an initiator that serves too few Reads: names how many we need.
+    ///
+    /// A Request of revision 1 has no field for it; then it is a plain refusal.
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject).
+    pub fn reject_needing_ord(
+        &mut self,
+        ord: u16,
+        private_data: &[u8],
+    ) -> Result<Vec<u8>, ConfigError> {
+        self.refuse(private_data, ord)
+    }
+
+    fn refuse(&mut self, private_data: &[u8], ord: u16) -> Result<Vec<u8>, ConfigError> {
+        let request = self.request()?;
+        let (ird, ord) = (depth(self.config.max_ird)?, depth(ord)?);
+        let reply = Frame {
+            kind: Kind::Reply,
+            markers: false,
+            crc: request.crc || self.config.crc == CrcPolicy::Required,
+            reject: true,
+            revision: request.revision,
+            enhanced: request.peer.map(|p| Enhanced {
+                ird: if p.ord == Depth::UNNEGOTIATED { p.ord } else { ird },
+                ord: if p.ird == Depth::UNNEGOTIATED { p.ird } else { ord },
+                peer_to_peer: p.peer_to_peer,
+                rtr: if p.peer_to_peer { self.config.rtr } else { RtrSet::NONE },
+            }),
+            private_data,
+        }
+        .emit()?;
+        self.state = State::Finished;
+        Ok(reply)
+    }
+
+    fn request(&self) -> Result<Request, ConfigError> {
+        match self.state {
+            State::Asked(r) => Ok(r),
+            State::Waiting | State::Finished => Err(ConfigError::NoRequest),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Local errors, and Terminates of the peer.
+
+use super::*;
+
+#[test]
+fn test_rts_send_from_memory_that_is_not_ours() {
+    for op in [
+        SendOp::Send { solicited: false, invalidate: None },
+        SendOp::Write { stag: Stag(9), to: 0 },
+        SendOp::Read { stag: Stag(9), to: 0 },
+    ] {
+        let mut t = Target::new();
+        let other = t.mrs.register(Pd(4), 0, 0, 100, rights()).unwrap().stag;
+        let sges = SgList::one(Sge { stag: other, to: 0, len: 8 });
+        t.qp.post_send(&SendWr { wr_id: 3, op, sges, signaled: false, fence: false }).unwrap();
+        t.post(4, SendOp::Write { stag: Stag(9), to: 0 });
+        let posted = t.posted();
+        // The Terminate is sent instead of the request.
+        let sent = t.transmit();
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0][2..24][18..], [0, 0, 0, 0]);
+        let done = completions(&mut t.qp);
+        assert_eq!(done.len(), posted.len());
+        assert_eq!((done[0].wr_id, done[0].status), (3, CqeStatus::LocalProtection));
+        assert!(done[1..].iter().all(|c| c.status == CqeStatus::Flushed));
+        assert_eq!(t.qp.counters().err_local, 1);
+        assert_eq!(t.qp.state(), QpState::Terminate);
+    }
+}
+
+/// Of several errors the Terminate tells the first.
+#[test]
+fn test_rts_two_errors_at_once_report_the_first() {
+    let mut t = Target::new();
+    let mut bytes = framed(&send(9, 0, true, 8), true);
+    bytes.extend(framed(&write(Stag(1), 0, 8), true));
+    assert_eq!(t.feed_raw(&bytes), bytes.len());
+    assert_eq!((t.qp.counters().err_msn, t.qp.counters().err_stag), (1, 0));
+    let code = TermCode::DDP_MSN_RANGE;
+    let local = QpEvent::Terminated { by: Side::Local, code };
+    assert_eq!(events(&mut t.qp), [local]);
+}
+
+fn peers_terminate(body: &[u8]) -> Vec<u8> {
+    cat(&untagged(Opcode::TERMINATE, true, 2, 1, 0), body)
+}
+
+#[test]
+fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
+    let mut t = Target::new();
+    t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+    t.post(2, SendOp::Send { solicited: false, invalidate: None });
+    assert_eq!(t.transmit().len(), 2);
+    // It is about the Send: queue 0, MSN 1.
+    let mut body = vec![0x12, 2, 0xc0, 0, 0, 218];
+    body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
+    t.feed(&peers_terminate(&body));
+    assert_eq!(t.qp.state(), QpState::Error);
+    let code = TermCode::DDP_NO_BUFFER;
+    assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
+    let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
+    let flushed = CqeStatus::Flushed;
+    let hit = CqeStatus::RemoteTerminated(code);
+    assert_eq!(done, [(1, flushed), (2, hit), (100, flushed), (101, flushed)]);
+    assert!(t.transmit().is_empty());
+    assert!(!t.qp.has_transmit());
+    assert_eq!(t.qp.counters().rx_terminates, 1);
+}
+
+#[test]
+fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
+    for (header, want) in [
+        (tagged(Opcode::WRITE, true, Stag(9), 100), Some(1)),
+        (tagged(Opcode::WRITE, true, Stag(9), 5000), Some(2)),
+        (untagged(Opcode::READ_REQUEST, true, 1, 1, 0), Some(3)),
+        // As siw has it, with the size in place of the MSN: the oldest Read.
+        (untagged(Opcode::READ_REQUEST, true, 1, 200, 0), Some(3)),
+        // Of one that is over, and of no one in particular.
+        (tagged(Opcode::WRITE, true, Stag(8), 0), None),
+        (Vec::new(), Some(1)),
+    ] {
+        let mut t = Target::new();
+        t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+        t.post(2, SendOp::Write { stag: Stag(9), to: 5000 });
+        t.post(3, SendOp::Read { stag: Stag(9), to: 0 });
+        t.post(4, SendOp::Write { stag: Stag(9), to: 0 });
+        assert_eq!(t.transmit().len(), 4);
+        let bits = if header.is_empty() { 0 } else { 0xc0 };
+        let mut body = vec![0x11, 1, bits, 0, 0, 0];
+        body.extend(header);
+        t.feed(&peers_terminate(&body));
+        let hits: Vec<_> = completions(&mut t.qp)
+            .iter()
+            .filter(|c| c.status == CqeStatus::RemoteTerminated(TermCode::DDP_BOUNDS))
+            .map(|c| c.wr_id)
+            .collect();
+        assert_eq!(hits, want.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn test_rts_terminate_as_siw_writes_it() {
+    let mut t = Target::new();
+    let mut body = vec![0x21, 2, 3, 0, 0, 20];
+    body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
+    t.feed(&peers_terminate(&body));
+    let code = TermCode::DDP_NO_BUFFER;
+    assert_eq!(events(&mut t.qp)[0], QpEvent::Terminated { by: Side::Remote, code });
+}
+
+#[test]
+fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
+    for body in [vec![], vec![0x12], vec![0x12, 2, 0xc0, 0], vec![0x12, 2, 0xe0, 0, 0, 9, 1, 2]] {
+        let mut t = Target::new();
+        t.feed(&peers_terminate(&body));
+        assert_eq!(t.qp.state(), QpState::Error);
+        assert_eq!(completions(&mut t.qp).len(), 2);
+        assert!(t.transmit().is_empty());
+    }
+    let mut t = Target::new();
+    t.feed(&peers_terminate(&[0x12; 1000]));
+    assert_eq!(t.qp.state(), QpState::Error);
+}
+
+#[test]
+fn test_terminating_terminate_from_the_peer_changes_nothing() {
+    let mut t = Target::new();
+    t.feed(&send(9, 0, true, 8));
+    assert_eq!(t.qp.state(), QpState::Terminate);
+    events(&mut t.qp);
+    t.feed(&peers_terminate(&[0x12, 2, 0, 0]));
+    assert_eq!(t.qp.state(), QpState::Terminate);
+    assert!(events(&mut t.qp).is_empty());
+    assert_eq!(t.transmit().len(), 1);
+}
+
+#[test]
+fn test_terminating_abort_forgets_the_terminate() {
+    let mut t = Target::new();
+    t.feed(&send(9, 0, true, 8));
+    t.qp.abort();
+    assert_eq!(t.qp.state(), QpState::Error);
+    assert!(t.transmit().is_empty());
+}

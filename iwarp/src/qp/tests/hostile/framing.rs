@@ -1,0 +1,143 @@
+//! Damage below RDMAP: FPDU framing, CRC, versions, opcodes and queues.
+
+use super::*;
+
+#[test]
+fn test_rts_wrong_crc_in_every_byte() {
+    let good = framed(&send(1, 0, true, 9), true);
+    for at in 2..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        Target::new().refuses_raw(&bad, TermCode::MPA_CRC, 0, &[], "err_crc");
+    }
+    let mut t = Target::new();
+    t.feed_raw(&good);
+    assert_eq!(t.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn test_rts_crc_field_is_not_looked_at_when_off() {
+    let mut t = Target::with(QpConfig { crc: false, ..QpConfig::default() });
+    let mut bytes = framed(&send(1, 0, true, 9), false);
+    let n = bytes.len();
+    bytes[n - 4..].copy_from_slice(b"\x01\x02\x03\x04");
+    t.feed_raw(&bytes);
+    assert_eq!(t.qp.counters().rx_sends, 1);
+}
+
+#[test]
+fn test_rts_pad_and_reserved_bits_are_not_looked_at() {
+    let mut t = Target::new();
+    let mut segment = send(1, 0, true, 9);
+    segment[0] |= 0x3c;
+    segment[1] |= 0x30;
+    segment[2..6].copy_from_slice(&[1, 2, 3, 4]);
+    let mut bytes = framed(&segment, true);
+    let n = bytes.len();
+    bytes[n - 5] = 0xff;
+    let crc = crc32c::crc32c(&bytes[..n - 4]);
+    bytes[n - 4..].copy_from_slice(&crc.to_le_bytes());
+    t.feed_raw(&bytes);
+    assert_eq!(t.qp.counters().rx_sends, 1);
+    assert_eq!(t.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn test_rts_incomplete_fpdu_is_left_and_places_nothing() {
+    for crc in [true, false] {
+        let whole = framed(&send(1, 0, true, 40), crc);
+        let mut t = Target::with(QpConfig { crc, ..QpConfig::default() });
+        let memory = t.mem.snapshot();
+        for n in 0..whole.len() {
+            assert_eq!(t.feed_raw(&whole[..n]), 0);
+            assert_eq!(t.mem.snapshot(), memory);
+        }
+        assert_eq!(t.feed_raw(&whole), whole.len());
+        assert_eq!(t.mem.read(1000, 40), [0x5a; 40]);
+    }
+}
+
+#[test]
+fn test_rts_several_fpdus_at_once_and_a_rest() {
+    let mut t = Target::new();
+    let one = framed(&write(t.all, TO + 500, 3), true);
+    let mut bytes = one.repeat(3);
+    bytes.extend(&one[..7]);
+    assert_eq!(t.feed_raw(&bytes), 3 * one.len());
+    assert_eq!(t.qp.counters().rx_fpdus, 3);
+    assert_eq!(t.qp.rx_next(), StreamPos(3 * one.len() as u64));
+}
+
+#[test]
+fn test_rts_ulpdu_shorter_than_its_header() {
+    for crc in [true, false] {
+        for full in [write(Stag(1), 0, 0), send(1, 0, true, 0)] {
+            let last = full.len() - 1;
+            for n in [0, 1, 13, last] {
+                let n = n.min(last);
+                let mut t = Target::with(QpConfig { crc, ..QpConfig::default() });
+                let code = TermCode::RDMAP_STREAM_CATASTROPHIC;
+                t.refuses(&full[..n], code, 0, "err_short");
+            }
+        }
+    }
+}
+
+#[test]
+fn test_rts_ddp_version_other_than_one() {
+    for version in [0, 2, 3] {
+        let mut t = Target::new();
+        let mut s = write(t.all, TO, 8);
+        s[0] = s[0] & !3 | version;
+        t.refuses(&s, TermCode::DDP_TAGGED_VERSION, 14, "err_ddp_version");
+        let mut s = send(1, 0, true, 8);
+        s[0] = s[0] & !3 | version;
+        Target::new().refuses(&s, TermCode::DDP_UNTAGGED_VERSION, 18, "err_ddp_version");
+    }
+}
+
+#[test]
+fn test_rts_rdmap_version() {
+    for version in [2u8, 3] {
+        let mut t = Target::new();
+        let mut s = write(t.all, TO, 8);
+        s[1] = version << 6 | s[1] & 0x3f;
+        t.refuses(&s, TermCode::RDMAP_VERSION, 14, "err_rdmap_version");
+    }
+    // That of the RDMA Consortium is valid too.
+    let mut t = Target::new();
+    let mut s = write(t.all, TO, 8);
+    s[1] &= 0x3f;
+    t.accepts(&s);
+}
+
+#[test]
+fn test_rts_every_opcode_that_may_not_be_tagged() {
+    for opcode in (0..16).map(Opcode).filter(|o| *o != Opcode::WRITE) {
+        // A Read Response without a Read is one of them.
+        let mut t = Target::new();
+        let s = cat(&tagged(opcode, true, t.all, TO), &[0; 8]);
+        t.refuses(&s, TermCode::RDMAP_OPCODE, 14, "err_opcode");
+    }
+}
+
+#[test]
+fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
+    for opcode in (0..16).map(Opcode) {
+        for qn in 0..3u32 {
+            if opcode.queue() == Some(Qn(qn)) && opcode.0 < 8 {
+                continue;
+            }
+            let s = cat(&untagged(opcode, true, qn, 1, 0), &[0; 28]);
+            Target::new().refuses(&s, TermCode::RDMAP_OPCODE, 18, "err_opcode");
+        }
+    }
+}
+
+#[test]
+fn test_rts_unknown_queue() {
+    for qn in [3, 4, 0x8000_0000, u32::MAX] {
+        let s = cat(&untagged(Opcode::SEND, true, qn, 1, 0), &[0; 8]);
+        Target::new().refuses(&s, TermCode::DDP_INVALID_QN, 18, "err_queue");
+    }
+}

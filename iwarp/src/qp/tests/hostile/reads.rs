@@ -1,0 +1,256 @@
+//! Read Requests and Read Responses.
+
+use super::*;
+
+fn refused_read(t: &mut Target, s: &[u8], code: TermCode, counter: &str) {
+    t.refuses(s, code, 46, counter);
+}
+
+#[test]
+fn test_rts_read_request_for_an_unknown_stag() {
+    let s = read_request(1, Stag(0x55), TO, 8);
+    refused_read(&mut Target::new(), &s, TermCode::RDMAP_INVALID_STAG, "err_stag");
+}
+
+#[test]
+fn test_rts_read_request_for_a_region_of_another_pd_or_qp() {
+    for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
+        let mut t = Target::new();
+        let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 100, rights()).unwrap().stag;
+        let s = read_request(1, stag, 0, 8);
+        refused_read(&mut t, &s, TermCode::RDMAP_STAG_NOT_ASSOCIATED, "err_association");
+    }
+}
+
+#[test]
+fn test_rts_read_request_without_the_right() {
+    let mut t = Target::new();
+    let stag = t.region(Access::LOCAL_WRITE.with(Access::REMOTE_WRITE));
+    let s = read_request(1, stag, TO, 8);
+    refused_read(&mut t, &s, TermCode::RDMAP_ACCESS, "err_access");
+    let mut t = Target::new();
+    let stag = t.region(Access::REMOTE_READ);
+    t.accepts(&read_request(1, stag, TO, 8));
+}
+
+#[test]
+fn test_rts_read_request_at_the_bounds_and_past_them() {
+    let end = TO + u64::from(LEN);
+    for (to, n) in [(TO - 1, 1), (end - 7, 8), (end, 1), (TO, 1001), (TO, u32::MAX)] {
+        let mut t = Target::new();
+        let s = read_request(1, t.all, to, n);
+        refused_read(&mut t, &s, TermCode::RDMAP_BOUNDS, "err_bounds");
+    }
+    for (to, n) in [(TO, 1), (end - 8, 8), (TO, 1000)] {
+        let mut t = Target::new();
+        let s = read_request(1, t.all, to, n);
+        t.accepts(&s);
+    }
+}
+
+#[test]
+fn test_rts_read_request_whose_offset_wraps() {
+    let mut t = Target::new();
+    let s = read_request(1, t.all, u64::MAX - 6, 8);
+    refused_read(&mut t, &s, TermCode::RDMAP_TO_WRAP, "err_wrap");
+    let mut t = Target::new();
+    let s = read_request(1, t.all, u64::MAX - 8, 8);
+    refused_read(&mut t, &s, TermCode::RDMAP_BOUNDS, "err_bounds");
+}
+
+#[test]
+fn test_rts_read_request_of_no_bytes_is_not_checked_and_answered() {
+    let mut t = Target::new();
+    t.accepts(&read_request(1, Stag(1), u64::MAX, 0));
+    assert_eq!(t.transmit(), [framed(&tagged(Opcode::READ_RESPONSE, true, Stag(6), 99), true)]);
+}
+
+#[test]
+fn test_rts_read_request_is_answered_with_what_memory_holds() {
+    let mut t = Target::new();
+    t.mem.write(1000, b"heddle");
+    let s = read_request(1, t.all, TO, 6);
+    t.accepts(&s);
+    let want = cat(&tagged(Opcode::READ_RESPONSE, true, Stag(6), 99), b"heddle");
+    assert_eq!(t.transmit(), [framed(&want, true)]);
+}
+
+#[test]
+fn test_rts_read_request_beyond_the_ird() {
+    let mut t = Target::new();
+    for msn in 1..=2 {
+        let s = read_request(msn, t.all, TO, 8);
+        t.accepts(&s);
+    }
+    let s = read_request(3, t.all, TO, 8);
+    t.refuses(&s, TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    // Answered Reads make room.
+    let mut t = Target::new();
+    for msn in 1..=20 {
+        let s = read_request(msn, t.all, TO, 8);
+        t.accepts(&s);
+        assert_eq!(t.transmit().len(), 1);
+    }
+}
+
+#[test]
+fn test_rts_read_request_with_an_ird_of_zero() {
+    let config = QpConfig { ird: 0, ..QpConfig::default() };
+    let mut t = Target::with(config.clone());
+    let s = read_request(1, t.all, TO, 8);
+    t.refuses(&s, TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    // The ready-to-receive message, as siw sends it.
+    let mut t = Target::with(config.clone());
+    t.accepts(&read_request(1, Stag(1), 0, 0));
+    t.refuses(&read_request(2, Stag(1), 0, 0), TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    let mut t = Target::with(config);
+    t.accepts(&read_request(1, Stag(1), 0, 0));
+    assert_eq!(t.transmit().len(), 1);
+    t.accepts(&read_request(2, Stag(1), 0, 0));
+}
+
+#[test]
+fn test_rts_read_request_msn_out_of_range() {
+    for msn in [0, 2, u32::MAX] {
+        let mut t = Target::new();
+        let s = read_request(msn, t.all, TO, 8);
+        t.refuses(&s, TermCode::DDP_MSN_RANGE, 18, "err_msn");
+    }
+}
+
+#[test]
+fn test_rts_read_request_of_another_shape() {
+    let full = |t: &Target| read_request(1, t.all, TO, 8);
+    let mut t = Target::new();
+    let s = full(&t);
+    t.refuses(&s[..45], TermCode::RDMAP_STREAM_CATASTROPHIC, 18, "err_malformed");
+    let mut t = Target::new();
+    let s = cat(&full(&t), &[0]);
+    t.refuses(&s, TermCode::DDP_TOO_LONG, 18, "err_too_long");
+    let mut t = Target::new();
+    let mut s = full(&t);
+    s[0] &= !0x40;
+    t.refuses(&s, TermCode::RDMAP_STREAM_CATASTROPHIC, 18, "err_malformed");
+    let mut t = Target::new();
+    let mut s = full(&t);
+    s[17] = 4;
+    t.refuses(&s, TermCode::DDP_INVALID_MO, 18, "err_offset");
+}
+
+/// The region goes away after the request was accepted: nothing more is read, and the Terminate
+/// says how far it had got.
+#[test]
+fn test_rts_read_source_deregistered_while_answering() {
+    for sent in [0u32, 1, 2] {
+        let mut t = Target::new();
+        let stag = t.mrs.register(PD, ADDR, TO, LEN.into(), Access::REMOTE_READ).unwrap().stag;
+        t.accepts(&read_request(1, stag, TO, 900));
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, want_sum: false };
+        for _ in 0..sent {
+            t.qp.poll_transmit(&env, 314).unwrap();
+        }
+        t.mrs.deregister(stag).unwrap();
+        let posted = t.posted();
+        let fpdu = {
+            let env = QpEnv { mem: &t.mem, mrs: &t.mrs, want_sum: false };
+            t.qp.poll_transmit(&env, 314).unwrap()
+        };
+        let mut bytes = vec![0; fpdu.len() as usize];
+        fpdu.copy_to(&t.mem, 0, &mut bytes);
+        let done = 300 * sent;
+        let mut want = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+        want.extend([0x01, 0, 0xe0, 0, 0, 46]);
+        want.extend(untagged(Opcode::READ_REQUEST, true, 1, 1, 0));
+        let moved = ReadRequest {
+            sink_stag: Stag(6),
+            sink_to: 99 + u64::from(done),
+            size: 900 - done,
+            src_stag: stag,
+            src_to: TO + u64::from(done),
+        };
+        want.extend(moved.emit());
+        assert_eq!(bytes, framed(&want, true));
+        assert_eq!(completions(&mut t.qp).len(), posted.len());
+        assert_eq!(t.qp.state(), QpState::Terminate);
+        assert!(t.transmit().is_empty());
+    }
+}
+
+#[test]
+fn test_reading_response_is_placed_and_completes() {
+    let mut t = Target::with_read();
+    let stag = t.all;
+    t.accepts(&response(stag, TO, false, 150));
+    assert!(completions(&mut t.qp).is_empty());
+    t.accepts(&response(stag, TO + 150, true, 50));
+    let done = completions(&mut t.qp);
+    assert_eq!((done[0].wr_id, done[0].status, done[0].len), (1, CqeStatus::Success, 200));
+    assert_eq!(t.mem.read(1000, 200), [0x5a; 200]);
+}
+
+#[test]
+fn test_reading_response_to_another_place() {
+    let mut t = Target::with_read();
+    let s = response(Stag(t.all.0 ^ 0x100), TO, true, 200);
+    t.refuses(&s, TermCode::DDP_INVALID_STAG, 14, "err_response");
+    for to in [TO + 1, TO - 1, 0] {
+        let mut t = Target::with_read();
+        let s = response(t.all, to, true, 200);
+        t.refuses(&s, TermCode::DDP_BOUNDS, 14, "err_response");
+    }
+    let mut t = Target::with_read();
+    let stag = t.all;
+    t.accepts(&response(stag, TO, false, 100));
+    t.refuses(&response(stag, TO, true, 100), TermCode::DDP_BOUNDS, 14, "err_response");
+}
+
+#[test]
+fn test_reading_response_of_another_length() {
+    let mut t = Target::with_read();
+    let s = response(t.all, TO, true, 201);
+    t.refuses(&s, TermCode::DDP_BOUNDS, 14, "err_response");
+    for n in [0, 199] {
+        let mut t = Target::with_read();
+        let s = response(t.all, TO, true, n);
+        t.refuses(&s, TermCode::RDMAP_STREAM_CATASTROPHIC, 14, "err_response");
+    }
+    let mut t = Target::with_read();
+    let stag = t.all;
+    t.accepts(&response(stag, TO, false, 200));
+    assert!(completions(&mut t.qp).is_empty(), "the message has not ended");
+    t.accepts(&response(stag, TO + 200, true, 0));
+    assert_eq!(completions(&mut t.qp).len(), 1);
+}
+
+#[test]
+fn test_reading_response_twice() {
+    let mut t = Target::with_read();
+    let s = response(t.all, TO, true, 200);
+    t.accepts(&s);
+    t.refuses(&s, TermCode::RDMAP_OPCODE, 14, "err_opcode");
+}
+
+#[test]
+fn test_reading_sink_deregistered_meanwhile() {
+    let mut t = Target::with_read();
+    let stag = t.all;
+    t.mrs.deregister(stag).unwrap();
+    let s = response(stag, TO, true, 200);
+    let copied = cat(&214u16.to_be_bytes(), &s[..14]);
+    let special = [(1, CqeStatus::LocalProtection)];
+    let code = TermCode::DDP_INVALID_STAG;
+    t.refuses_raw_but(&framed(&s, true), code, 0xc0, &copied, "err_stag", &special);
+}
+
+/// The sink is open to the response alone.
+#[test]
+fn test_reading_write_to_a_sink_without_remote_write() {
+    let mut t = Target::new();
+    let stag = t.region(Access::LOCAL_WRITE);
+    let sges = SgList::one(Sge { stag, to: TO, len: 8 });
+    let op = SendOp::Read { stag: Stag(77), to: 0 };
+    let wr = SendWr { wr_id: 1, op, sges, signaled: true, fence: false };
+    t.qp.post_send(&wr).unwrap();
+    assert_eq!(t.transmit().len(), 1);
+    t.refuses(&write(stag, TO, 8), TermCode::DDP_INVALID_STAG, 14, "err_access");
+}

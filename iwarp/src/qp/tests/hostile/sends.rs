@@ -1,0 +1,162 @@
+//! Sends, with and without Invalidate.
+
+use super::*;
+
+#[test]
+fn test_rts_send_msn_out_of_range() {
+    for msn in [0, 2, 3, u32::MAX] {
+        let s = send(msn, 0, true, 8);
+        Target::new().refuses(&s, TermCode::DDP_MSN_RANGE, 18, "err_msn");
+    }
+    Target::new().accepts(&send(1, 0, true, 8));
+}
+
+#[test]
+fn test_rts_send_msn_goes_up_by_one_and_wraps_to_zero() {
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, true, 8));
+    t.accepts(&send(2, 0, true, 8));
+    let mut t = Target::new();
+    t.qp.rq.msn = Msn(u32::MAX);
+    t.accepts(&send(u32::MAX, 0, true, 8));
+    t.accepts(&send(0, 0, true, 8));
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, true, 8));
+    t.refuses(&send(1, 0, true, 8), TermCode::DDP_MSN_RANGE, 18, "err_msn");
+}
+
+#[test]
+fn test_rts_send_without_a_buffer() {
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, true, 8));
+    t.accepts(&send(2, 0, true, 8));
+    t.refuses(&send(3, 0, true, 8), TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    // One without bytes needs one too.
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, true, 0));
+    t.accepts(&send(2, 0, true, 0));
+    t.refuses(&send(3, 0, true, 0), TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+}
+
+#[test]
+fn test_rts_send_offset_with_a_gap_or_an_overlap() {
+    for mo in [1, 8, 63, 64, 65, u32::MAX] {
+        let s = send(1, mo, true, 1);
+        Target::new().refuses(&s, TermCode::DDP_INVALID_MO, 18, "err_offset");
+    }
+    for mo in [0, 7, 9, u32::MAX] {
+        let mut t = Target::new();
+        t.accepts(&send(1, 0, false, 8));
+        t.refuses(&send(1, mo, true, 8), TermCode::DDP_INVALID_MO, 18, "err_offset");
+    }
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, false, 8));
+    t.accepts(&send(1, 8, true, 8));
+}
+
+#[test]
+fn test_rts_send_longer_than_its_buffer() {
+    let long = [(100, CqeStatus::LocalLength)];
+    let check = |t: &mut Target, s: &[u8]| {
+        let copied = cat(&u16::try_from(s.len()).unwrap().to_be_bytes(), &s[..18]);
+        let bytes = framed(s, true);
+        let code = TermCode::DDP_TOO_LONG;
+        t.refuses_raw_but(&bytes, code, 0xc0, &copied, "err_too_long", &long);
+    };
+    check(&mut Target::new(), &send(1, 0, true, BUFFER as usize + 1));
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, false, BUFFER as usize));
+    check(&mut t, &send(1, BUFFER, true, 1));
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, true, BUFFER as usize));
+    assert_eq!(completions(&mut t.qp)[0].len, BUFFER);
+    // All of it, and the end of the message in a segment of its own.
+    let mut t = Target::new();
+    t.accepts(&send(1, 0, false, BUFFER as usize));
+    t.accepts(&send(1, BUFFER, true, 0));
+    assert_eq!(completions(&mut t.qp)[0].len, BUFFER);
+}
+
+#[test]
+fn test_rts_receive_buffer_in_memory_that_is_gone() {
+    let mut t = Target::new();
+    let stag = t.all;
+    t.mrs.deregister(stag).unwrap();
+    let bytes = framed(&send(1, 0, true, 8), true);
+    let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;
+    let special = [(100, CqeStatus::LocalProtection)];
+    t.refuses_raw_but(&bytes, code, 0, &[], "err_local", &special);
+}
+
+#[test]
+fn test_rts_receive_buffer_without_the_right_to_write() {
+    let mut t = Target::new();
+    t.feed(&send(1, 0, true, 1));
+    t.feed(&send(2, 0, true, 1));
+    completions(&mut t.qp);
+    let stag = t.region(Access::REMOTE_READ.with(Access::REMOTE_WRITE));
+    let good = Sge { stag: t.all, to: TO, len: 8 };
+    let bad = Sge { stag, to: TO, len: 8 };
+    let sges = SgList::new(&[good, bad]).unwrap();
+    t.qp.post_recv(&RecvWr { wr_id: 7, sges }).unwrap();
+    // The first SGE would do; the second is wrong, so neither is touched.
+    let bytes = framed(&send(3, 0, true, 9), true);
+    let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;
+    let special = [(7, CqeStatus::LocalProtection)];
+    t.refuses_raw_but(&bytes, code, 0, &[], "err_local", &special);
+}
+
+fn send_inv(stag: Stag) -> Vec<u8> {
+    let mut s = send(1, 0, true, 8);
+    s[1] = 0x40 | Opcode::SEND_INV.0;
+    s[2..6].copy_from_slice(&stag.0.to_be_bytes());
+    s
+}
+
+#[test]
+fn test_rts_invalidate_of_an_unknown_stag() {
+    let s = send_inv(Stag(0x1234_5678));
+    Target::new().refuses(&s, TermCode::RDMAP_INVALID_STAG, 18, "err_invalidate");
+}
+
+#[test]
+fn test_rts_invalidate_of_a_region_of_another_pd_or_qp() {
+    let access = Access::REMOTE_INVALIDATE;
+    for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
+        let mut t = Target::new();
+        let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 8, access).unwrap().stag;
+        let code = TermCode::RDMAP_STAG_NOT_ASSOCIATED;
+        t.refuses(&send_inv(stag), code, 18, "err_invalidate");
+        t.mrs.check(pd, qpn, stag, 0, 8, Access::NONE).expect("is still valid");
+    }
+}
+
+#[test]
+fn test_rts_invalidate_of_a_shared_region() {
+    let mut t = Target::new();
+    let stag = t.all;
+    t.refuses(&send_inv(stag), TermCode::RDMAP_CANNOT_INVALIDATE, 18, "err_invalidate");
+    t.mrs.check(PD, QPN, stag, TO, 8, Access::NONE).expect("is still valid");
+}
+
+#[test]
+fn test_rts_invalidate_of_the_qps_own_region() {
+    let mut t = Target::new();
+    let access = Access::REMOTE_INVALIDATE;
+    let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
+    t.accepts(&send_inv(stag));
+    assert_eq!(completions(&mut t.qp)[0].invalidated, Some(stag));
+    assert!(t.mrs.check(PD, QPN, stag, 0, 8, Access::NONE).is_err());
+}
+
+/// Only the end of the message invalidates.
+#[test]
+fn test_rts_invalidate_before_the_last_segment() {
+    let mut t = Target::new();
+    let access = Access::REMOTE_INVALIDATE;
+    let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
+    let mut s = send_inv(stag);
+    s[0] &= !0x40;
+    t.accepts(&s);
+    assert!(t.mrs.check(PD, QPN, stag, 0, 8, Access::NONE).is_ok());
+}

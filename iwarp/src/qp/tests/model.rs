@@ -1,0 +1,181 @@
+//! Random mixes of operations against a model of what memory and completions must become.
+
+use super::pair::{BASE, Node};
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+/// One operation of a side; places and lengths are scaled to what there is.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Send {
+        len: usize,
+        pieces: usize,
+        solicited: bool,
+    },
+    Write {
+        len: usize,
+        pieces: usize,
+    },
+    Read {
+        len: usize,
+    },
+    /// Lets the pair run for a while.
+    Step,
+}
+
+fn op() -> impl Strategy<Value = (usize, Op, bool, bool)> {
+    let len = prop_oneof![0usize..40, 1400usize..1500, 0usize..6000];
+    let pieces = 1usize..=4;
+    let op = prop_oneof![
+        (len.clone(), pieces.clone(), any::<bool>())
+            .prop_map(|(len, pieces, solicited)| Op::Send { len, pieces, solicited }),
+        (len.clone(), pieces).prop_map(|(len, pieces)| Op::Write { len, pieces }),
+        len.prop_map(|len| Op::Read { len }),
+        Just(Op::Step),
+    ];
+    (0usize..2, op, any::<bool>(), any::<bool>())
+}
+
+/// Hands out pieces of a region that do not overlap, so that order of placement does not matter.
+#[derive(Default)]
+struct Arena(usize);
+
+impl Arena {
+    fn take(&mut self, len: usize) -> usize {
+        let at = self.0;
+        self.0 += len + 1;
+        at
+    }
+}
+
+/// `len` bytes at `at` in `n` uneven SGEs.
+fn split(node: &Node, at: usize, len: usize, n: usize) -> SgList {
+    let mut sges = Vec::new();
+    let (mut at, mut left) = (at, len);
+    for i in (0..n).rev() {
+        let take = if i == 0 { left } else { left / (i + 1) + usize::from(left > 2 * i) };
+        let take = take.min(left);
+        sges.push(node.sge(at, take));
+        at += take;
+        left -= take;
+    }
+    SgList::new(&sges).unwrap()
+}
+
+#[derive(Default)]
+struct Model {
+    arena: [Arena; 2],
+    /// Expected completions: id, length, op.
+    sq: [VecDeque<(u64, usize, CqeOp)>; 2],
+    rq: [VecDeque<(u64, usize, bool)>; 2],
+    /// Requests posted and not given back.
+    used: [u32; 2],
+    got: [u32; 2],
+}
+
+impl Model {
+    fn check(&mut self, p: &mut Pair) {
+        for i in 0..2 {
+            for c in completions(&mut p.nodes[i].qp) {
+                assert_eq!(c.status, CqeStatus::Success);
+                if c.queue == Queue::Sq {
+                    self.got[i] += c.retired;
+                    let (id, len, op) = self.sq[i].pop_front().expect("a request");
+                    assert_eq!((c.wr_id, c.len as usize, c.op), (id, len, op));
+                } else {
+                    let (id, len, solicited) = self.rq[i].pop_front().expect("a buffer");
+                    assert_eq!((c.wr_id, c.len as usize, c.solicited), (id, len, solicited));
+                }
+            }
+        }
+    }
+
+    fn post(&mut self, p: &mut Pair, i: usize, id: u64, op: Op, signaled: bool, fence: bool) {
+        let peer = 1 - i;
+        let (stag, mut wr) = (
+            p.nodes[peer].stag,
+            SendWr {
+                wr_id: id,
+                op: SendOp::Send { solicited: false, invalidate: None },
+                sges: SgList::EMPTY,
+                signaled,
+                fence,
+            },
+        );
+        let (len, what) = match op {
+            Op::Step => return,
+            Op::Read { len } => {
+                let (src, sink) = (self.arena[peer].take(len), self.arena[i].take(len));
+                let data = random_bytes(len, id);
+                p.nodes[peer].write(src, &data);
+                p.nodes[i].expect(sink, &data);
+                wr.op = SendOp::Read { stag, to: BASE + src as u64 };
+                wr.sges = SgList::one(p.nodes[i].sge(sink, len));
+                (len, CqeOp::Read)
+            }
+            Op::Write { len, pieces } | Op::Send { len, pieces, .. } => {
+                let (src, dst) = (self.arena[i].take(len), self.arena[peer].take(len + 3));
+                let data = random_bytes(len, id);
+                p.nodes[i].write(src, &data);
+                p.nodes[peer].expect(dst, &data);
+                wr.sges = split(&p.nodes[i], src, len, pieces);
+                if let Op::Send { solicited, .. } = op {
+                    let buffer = split(&p.nodes[peer], dst, len + 3, 5 - pieces);
+                    p.recv(peer, 1000 + id, buffer);
+                    self.rq[peer].push_back((1000 + id, len, solicited));
+                    wr.op = SendOp::Send { solicited, invalidate: None };
+                    (len, CqeOp::Send)
+                } else {
+                    wr.op = SendOp::Write { stag, to: BASE + dst as u64 };
+                    (len, CqeOp::Write)
+                }
+            }
+        };
+        p.nodes[i].qp.post_send(&wr).unwrap();
+        self.used[i] += 1;
+        if signaled {
+            self.sq[i].push_back((id, len, what));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn test_rts_random_mixes_of_operations_match_the_model(
+        seed in any::<u64>(),
+        crc in any::<bool>(),
+        markers in any::<bool>(),
+        mulpdu in prop_oneof![Just(128u16), Just(1442), Just(8938), 128u16..3000],
+        reads in 1u16..4,
+        piece in prop_oneof![Just(1usize), 2usize..64, Just(3000)],
+        ops in proptest::collection::vec(op(), 1..40),
+    ) {
+        let mut c = PairConfig { seed, mulpdu, piece, size: 1 << 19, ..PairConfig::default() };
+        (c.qp.crc, c.qp.send_markers) = (crc, markers);
+        (c.qp.ird, c.qp.ord) = (reads, reads);
+        let mut p = Pair::open(c);
+        let mut m = Model::default();
+        for (id, (side, op, signaled, fence)) in ops.iter().enumerate() {
+            m.post(&mut p, *side, id as u64, *op, *signaled, *fence);
+            if let Op::Step = op {
+                p.transmit(*side, 3);
+                p.deliver(1 - *side, 2000);
+                m.check(&mut p);
+            }
+        }
+        // A last one with a completion gives all silent ones back.
+        for i in 0..2 {
+            m.post(&mut p, i, 900, Op::Write { len: 1, pieces: 1 }, true, false);
+        }
+        p.run();
+        m.check(&mut p);
+        p.check_healthy();
+        for i in 0..2 {
+            prop_assert!(m.sq[i].is_empty() && m.rq[i].is_empty());
+            prop_assert_eq!(m.used[i], m.got[i]);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+use super::TermCode;
+use crate::ddp::{DdpHeader, Qn};
+use core::fmt;
+
+/// The version bits of the control octet (section 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version(pub u8);
+
+impl Version {
+    /// The RDMA Consortium's RDMAP. Valid on the wire; we do not send it.
+    pub const RDMAC: Version = Version(0);
+    /// RFC 5040.
+    pub const IETF: Version = Version(1);
+}
+
+/// What an RDMA message is (4 bits).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Opcode(pub u8);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $print:literal;)+) => {
+        impl Opcode {
+            $($(#[$doc])* pub const $name: Opcode = Opcode($value);)+
+
+            /// The message's name, if the opcode is assigned.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Opcode::$name => Some($print),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// RDMA Write.
+    WRITE = 0, "Write";
+    /// RDMA Read Request.
+    READ_REQUEST = 1, "ReadRequest";
+    /// RDMA Read Response.
+    READ_RESPONSE = 2, "ReadResponse";
+    /// Send.
+    SEND = 3, "Send";
+    /// Send with Invalidate.
+    SEND_INV = 4, "SendInv";
+    /// Send with Solicited Event.
+    SEND_SE = 5, "SendSe";
+    /// Send with Solicited Event and Invalidate.
+    SEND_SE_INV = 6, "SendSeInv";
+    /// Terminate.
+    TERMINATE = 7, "Terminate";
+    /// Immediate Data (RFC 7306).
+    IMMEDIATE = 8, "Immediate";
+    /// Immediate Data with Solicited Event (RFC 7306).
+    IMMEDIATE_SE = 9, "ImmediateSe";
+    /// Atomic Request (RFC 7306).
+    ATOMIC_REQUEST = 10, "AtomicRequest";
+    /// Atomic Response (RFC 7306).
+    ATOMIC_RESPONSE = 11, "AtomicResponse";
+}
+
+impl Opcode {
+    /// The queue the message goes to; `None` for tagged messages and for unassigned opcodes
+    /// (figure 4; RFC 7306 figure 2).
+    pub const fn queue(self) -> Option<Qn> {
+        match self {
+            Opcode::SEND
+            | Opcode::SEND_INV
+            | Opcode::SEND_SE
+            | Opcode::SEND_SE_INV
+            | Opcode::IMMEDIATE
+            | Opcode::IMMEDIATE_SE => Some(Qn::SEND),
+            Opcode::READ_REQUEST | Opcode::ATOMIC_REQUEST => Some(Qn::READ_REQUEST),
+            Opcode::TERMINATE => Some(Qn::TERMINATE),
+            Opcode::ATOMIC_RESPONSE => Some(Qn::ATOMIC_RESPONSE),
+            _ => None,
+        }
+    }
+
+    /// Whether the message goes to a tagged buffer.
+    pub const fn is_tagged(self) -> bool {
+        matches!(self, Opcode::WRITE | Opcode::READ_RESPONSE)
+    }
+
+    /// Whether the message is one of the four Sends.
+    pub const fn is_send(self) -> bool {
+        matches!(self, Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV)
+    }
+
+    /// Whether the message names an STag to invalidate, in the 32 bits DDP has for the layer above.
+    pub const fn invalidates(self) -> bool {
+        matches!(self, Opcode::SEND_INV | Opcode::SEND_SE_INV)
+    }
+
+    /// Whether the message asks for an event at the receiver.
+    pub const fn is_solicited(self) -> bool {
+        matches!(self, Opcode::SEND_SE | Opcode::SEND_SE_INV | Opcode::IMMEDIATE_SE)
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Opcode({:#x})", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The RDMAP control octet: version, two reserved bits, opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Control {
+    /// Version of RDMAP.
+    pub version: Version,
+    /// What the message is.
+    pub opcode: Opcode,
+}
+
+/// Why a control octet cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Neither the RDMA Consortium's version nor the IETF's.
+    #[error("RDMAP version {}", .0.0)]
+    Version(Version),
+    /// An opcode nobody has assigned.
+    #[error("RDMAP opcode {:#x} is not assigned", .0.0)]
+    UnknownOpcode(Opcode),
+    /// A known message in the wrong buffer model, or on the wrong queue.
+    #[error("{opcode} where it may not come")]
+    Misplaced {
+        /// The message.
+        opcode: Opcode,
+        /// The queue it came on; `None` if in a tagged segment.
+        queue: Option<Qn>,
+    },
+}
+
+impl ControlError {
+    /// What a Terminate for it says.
+    pub const fn term_code(self) -> TermCode {
+        match self {
+            ControlError::Version(_) => TermCode::RDMAP_VERSION,
+            ControlError::UnknownOpcode(_) | ControlError::Misplaced { .. } => {
+                TermCode::RDMAP_OPCODE
+            }
+        }
+    }
+}
+
+impl Control {
+    /// The control octet of a message of ours.
+    pub const fn new(opcode: Opcode) -> Control {
+        Control { version: Version::IETF, opcode }
+    }
+
+    /// Takes the octet apart; every octet has a meaning, [`check`](Self::check) judges it.
+    #[inline]
+    pub const fn from_byte(b: u8) -> Control {
+        Control { version: Version(b >> 6), opcode: Opcode(b & 0x0f) }
+    }
+
+    /// The octet on the wire, reserved bits zero.
+    #[inline]
+    pub const fn to_byte(self) -> u8 {
+        self.version.0 << 6 | self.opcode.0 & 0x0f
+    }
+
+    /// The control octet of a DDP segment, if its version is known, its opcode assigned and the
+    /// message one that may come in this kind of segment (figure 4).
+    ///
+    /// Both versions pass, as RFC 5040 section 4.1 has it.
+    ///
+    /// # Errors
+    /// [`ControlError`] in the order version, opcode, place.
+    #[inline]
+    pub fn check(header: &DdpHeader) -> Result<Control, ControlError> {
+        let c = Control::from_byte(header.rsvd_ulp());
+        if c.version.0 > Version::IETF.0 {
+            return Err(ControlError::Version(c.version));
+        }
+        let queue = match *header {
+            DdpHeader::Tagged { .. } => None,
+            DdpHeader::Untagged { qn, .. } => Some(qn),
+        };
+        if c.opcode.name().is_none() {
+            return Err(ControlError::UnknownOpcode(c.opcode));
+        }
+        if c.opcode.queue() != queue {
+            return Err(ControlError::Misplaced { opcode: c.opcode, queue });
+        }
+        Ok(c)
+    }
+}

@@ -1,0 +1,18 @@
+//! RDMAP headers (RFC 5040 section 4) and the codes a Terminate carries.
+//!
+//! RDMAP has no header of its own on most messages: its control octet travels in the octet DDP
+//! reserves for the layer above ([`Control`]), and only Read Requests and Terminates begin their
+//! payload with a header ([`ReadRequest`], [`Terminate`]). Whether a message may come where it
+//! came is the QP's question; [`Opcode::queue`] and [`Opcode::is_tagged`] give the rule.
+
+mod control;
+mod read_request;
+mod term_code;
+mod terminate;
+#[cfg(test)]
+mod tests;
+
+pub use control::{Control, ControlError, Opcode, Version};
+pub use read_request::{READ_REQUEST_LEN, ReadRequest, ReadRequestError};
+pub use term_code::TermCode;
+pub use terminate::{CopiedHeader, TERMINATE_MAX_LEN, Terminate, TerminateError};

@@ -1,0 +1,198 @@
+use super::read_request::{READ_REQUEST_LEN, ReadRequest};
+use super::{Control, Opcode, TermCode};
+use crate::ddp::{self, DdpError, DdpHeader};
+use core::fmt;
+
+/// Bytes of the longest Terminate: control, segment length, untagged header, Read Request header.
+pub const TERMINATE_MAX_LEN: usize = CONTROL_LEN + 2 + ddp::MAX_LEN + READ_REQUEST_LEN;
+
+const CONTROL_LEN: usize = 4;
+/// Header control bits, in the third octet.
+const SEGMENT_LENGTH: u8 = 0x80;
+const DDP_HEADER: u8 = 0x40;
+const RDMAP_HEADER: u8 = 0x20;
+
+/// The payload of a Terminate (section 4.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// What went wrong.
+    pub code: TermCode,
+    /// ULPDU length of the segment that caused it (the M bit).
+    pub segment_len: Option<u16>,
+    /// Its DDP header (the D bit).
+    pub ddp: Option<CopiedHeader>,
+    /// Its RDMAP header, if it was a Read Request (the R bit).
+    pub read_request: Option<ReadRequest>,
+    /// It was written the way Linux siw writes it on a little-endian machine: the nibbles of the
+    /// first octet swapped and M, D, R in the lowest bits of the third. Never set by us.
+    pub swapped: bool,
+}
+
+/// The DDP header of a segment that was refused, as it came: it may be what was wrong with it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CopiedHeader {
+    bytes: [u8; ddp::MAX_LEN],
+    len: u8,
+}
+
+/// Why bytes are not a Terminate.
+///
+/// The stream ends either way and a Terminate is never answered with another, so this has no code
+/// on the wire: the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TerminateError {
+    /// Too short for the control field.
+    #[error("Terminate of {have} bytes has no control field")]
+    Short {
+        /// Bytes there are.
+        have: usize,
+    },
+    /// Ends inside a header it says it repeats.
+    #[error("Terminate of {have} bytes ({code}) ends inside a header it repeats")]
+    Truncated {
+        /// The reason given, which is whole.
+        code: TermCode,
+        /// Bytes there are.
+        have: usize,
+    },
+}
+
+impl Terminate {
+    /// A Terminate that repeats no header.
+    pub const fn new(code: TermCode) -> Terminate {
+        Terminate { code, segment_len: None, ddp: None, read_request: None, swapped: false }
+    }
+
+    /// The Terminate for `segment`, the DDP segment that caused it, with the headers that figure 10
+    /// has for `code`: as far as the segment holds them.
+    pub fn for_segment(code: TermCode, segment: &[u8]) -> Terminate {
+        let mut t = Terminate::new(code);
+        if !code.includes_ddp_header() {
+            return t;
+        }
+        let Some(header) = CopiedHeader::of_segment(segment) else {
+            return t;
+        };
+        t.segment_len = u16::try_from(segment.len()).ok();
+        t.ddp = Some(header);
+        let opcode = Control::from_byte(header.as_bytes()[1]).opcode;
+        if code.includes_rdmap_header() && opcode == Opcode::READ_REQUEST && !header.is_tagged() {
+            t.read_request = segment
+                .get(header.as_bytes().len()..)
+                .and_then(|p| p.get(..READ_REQUEST_LEN))
+                .and_then(|p| ReadRequest::parse(p).ok());
+        }
+        t
+    }
+
+    /// Reads the payload of a Terminate, by the RFC or as siw writes it.
+    ///
+    /// The RFC's reserved bits are ignored on receipt, so siw's layout is assumed only when the
+    /// RFC's cannot be meant: none of its header bits is set and one of siw's is, or no bit is set
+    /// and only the swapped reading is a code anybody has defined. Use the result to report, not to
+    /// decide.
+    ///
+    /// # Errors
+    /// When it is too short for what it announces. Bytes behind that are ignored.
+    pub fn parse(payload: &[u8]) -> Result<Terminate, TerminateError> {
+        let have = payload.len();
+        let Some((control, mut rest)) = payload.split_first_chunk::<CONTROL_LEN>() else {
+            return Err(TerminateError::Short { have });
+        };
+        let (code, flags, swapped) = read_control(*control);
+        let mut t = Terminate { swapped, ..Terminate::new(code) };
+        let truncated = TerminateError::Truncated { code, have };
+        if flags & (SEGMENT_LENGTH | DDP_HEADER) != 0 {
+            let (len, r) = rest.split_first_chunk::<2>().ok_or(truncated)?;
+            if flags & SEGMENT_LENGTH != 0 {
+                t.segment_len = Some(u16::from_be_bytes(*len));
+            }
+            rest = r;
+        }
+        if flags & DDP_HEADER != 0 {
+            let header = CopiedHeader::of_segment(rest).ok_or(truncated)?;
+            rest = &rest[header.as_bytes().len()..];
+            t.ddp = Some(header);
+        }
+        if flags & RDMAP_HEADER != 0 {
+            let b = rest.get(..READ_REQUEST_LEN).ok_or(truncated)?;
+            t.read_request = ReadRequest::parse(b).ok();
+        }
+        Ok(t)
+    }
+
+    /// Writes it, in the RFC's layout whatever [`swapped`](Self::swapped) says, to the start of
+    /// `out`; returns its length.
+    pub fn emit(&self, out: &mut [u8; TERMINATE_MAX_LEN]) -> usize {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        out[0] = self.code.layer << 4 | self.code.etype & 0x0f;
+        out[1] = self.code.code;
+        out[2] = flag(self.segment_len.is_some(), SEGMENT_LENGTH)
+            | flag(self.ddp.is_some(), DDP_HEADER)
+            | flag(self.read_request.is_some(), RDMAP_HEADER);
+        out[3] = 0;
+        let mut n = CONTROL_LEN;
+        let mut put = |bytes: &[u8]| {
+            out[n..n + bytes.len()].copy_from_slice(bytes);
+            n += bytes.len();
+        };
+        if self.segment_len.is_some() || self.ddp.is_some() {
+            put(&self.segment_len.unwrap_or(0).to_be_bytes());
+        }
+        if let Some(h) = &self.ddp {
+            put(h.as_bytes());
+        }
+        if let Some(r) = &self.read_request {
+            put(&r.emit());
+        }
+        n
+    }
+}
+
+/// Code, header bits (at the RFC's places) and whether it is siw's layout.
+fn read_control(b: [u8; CONTROL_LEN]) -> (TermCode, u8, bool) {
+    let rfc = TermCode::new(b[0] >> 4, b[0] & 0x0f, b[1]);
+    let siw = TermCode::new(b[0] & 0x0f, b[0] >> 4, b[1]);
+    let (rfc_flags, siw_flags) = (b[2] & 0xe0, (b[2] & 0x07).reverse_bits());
+    let swapped =
+        rfc_flags == 0 && (siw_flags != 0 || (rfc.name().is_none() && siw.name().is_some()));
+    if swapped { (siw, siw_flags, true) } else { (rfc, rfc_flags, false) }
+}
+
+impl CopiedHeader {
+    /// The header at the start of a DDP segment, of whatever version; `None` if the segment is too
+    /// short for the header its T bit announces.
+    pub fn of_segment(segment: &[u8]) -> Option<CopiedHeader> {
+        let len = if segment.first()? & 0x80 != 0 { ddp::TAGGED_LEN } else { ddp::UNTAGGED_LEN };
+        let header = segment.get(..len)?;
+        let mut bytes = [0; ddp::MAX_LEN];
+        bytes[..len].copy_from_slice(header);
+        Some(CopiedHeader { bytes, len: u8::try_from(len).ok()? })
+    }
+
+    /// The header as it came.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The header, if it is one we can read.
+    ///
+    /// # Errors
+    /// When its version is not ours.
+    pub fn header(&self) -> Result<DdpHeader, DdpError> {
+        DdpHeader::parse(self.as_bytes()).map(|(h, _)| h)
+    }
+
+    fn is_tagged(&self) -> bool {
+        usize::from(self.len) == ddp::TAGGED_LEN
+    }
+}
+
+impl fmt::Debug for CopiedHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.header() {
+            Ok(h) => h.fmt(f),
+            Err(_) => write!(f, "{:02x?}", self.as_bytes()),
+        }
+    }
+}

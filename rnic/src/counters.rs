@@ -1,0 +1,33 @@
+//! What the joint between TCP and iWARP counts.
+
+heddle_base::counters! {
+    /// Counters of one RNIC, beside those of its TCP stack and queue pairs.
+    pub struct RnicCounters {
+        /// Payload octets taken from received segments.
+        rx_payload_bytes,
+        /// Segments whose bytes went to the queue pair straight from the frame.
+        rx_direct,
+        /// Segments that had to wait for the rest of an FPDU.
+        rx_held,
+        /// Segments that arrived ahead of a gap and were kept.
+        rx_ahead,
+        /// Segments refused because too many frames were being kept; the peer sends them again.
+        rx_refused,
+        /// Octets copied because keeping their frame would have wasted buffers.
+        held_copied_bytes,
+        /// Octets that arrived before FPDU mode beyond what a start-up needs, and were refused.
+        startup_overflow_bytes,
+        /// Octets that arrived for a connection whose queue pair is gone.
+        rx_after_close_bytes,
+        /// FPDUs made.
+        tx_fpdus,
+        /// Octets of FPDUs made.
+        tx_fpdu_bytes,
+        /// Segments built from FPDUs or start-up bytes.
+        tx_segments,
+        /// Of those, segments sent before.
+        tx_retransmits,
+        /// Payload octets handed to the port by reference to registered memory.
+        tx_referenced_bytes,
+    }
+}

@@ -1,0 +1,282 @@
+//! Received bytes that cannot be placed yet: part of an FPDU, or ahead of a gap.
+
+use std::collections::VecDeque;
+
+use heddle_base::{Chunks, StreamPos};
+
+/// Frames shorter than this are copied when they have to be kept: a buffer of 2 KiB for a few
+/// bytes would let a peer that sends tiny segments take all buffers.
+const COPY_BELOW: usize = 512;
+
+/// A run of stream bytes and the frame they lie in.
+#[derive(Debug)]
+struct Held<F> {
+    pos: StreamPos,
+    len: usize,
+    body: Body<F>,
+}
+
+#[derive(Debug)]
+enum Body<F> {
+    Frame { frame: F, off: usize },
+    Copied { bytes: Vec<u8>, off: usize },
+}
+
+impl<F: Chunks> Held<F> {
+    fn end(&self) -> StreamPos {
+        self.pos + self.len as u64
+    }
+
+    fn skip(&mut self, n: usize) {
+        let n = n.min(self.len);
+        self.pos += n as u64;
+        self.len -= n;
+        match &mut self.body {
+            Body::Frame { off, .. } | Body::Copied { off, .. } => *off += n,
+        }
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        if off >= self.len {
+            return &[];
+        }
+        let c = match &self.body {
+            Body::Frame { frame, off: start } => frame.chunk_at(start + off),
+            Body::Copied { bytes, off: start } => bytes.chunk_at(start + off),
+        };
+        &c[..c.len().min(self.len - off)]
+    }
+
+    fn holds_frame(&self) -> bool {
+        matches!(self.body, Body::Frame { .. })
+    }
+}
+
+/// Bytes of one connection that wait, with a count of the frames they keep.
+///
+/// `ready` is contiguous and starts at the first byte not yet consumed; `ahead` lies beyond gaps,
+/// sorted by position, and may overlap.
+#[derive(Debug)]
+pub(crate) struct HeldBytes<F> {
+    ready: VecDeque<Held<F>>,
+    ready_len: usize,
+    ahead: VecDeque<Held<F>>,
+    frames: usize,
+}
+
+impl<F> Default for HeldBytes<F> {
+    fn default() -> Self {
+        HeldBytes { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), frames: 0 }
+    }
+}
+
+impl<F: Chunks> HeldBytes<F> {
+    /// Whether nothing at all waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.ahead.is_empty()
+    }
+
+    /// Whether bytes wait ahead of a gap.
+    pub(crate) fn has_ahead(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// In-order bytes that wait.
+    pub(crate) fn ready_len(&self) -> usize {
+        self.ready_len
+    }
+
+    /// A copy of the last `n` in-order bytes.
+    pub(crate) fn last_ready(&self, n: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(n);
+        let skip = self.ready_len.saturating_sub(n);
+        self.ready().for_each_chunk(skip, n, |c| bytes.extend_from_slice(c));
+        bytes
+    }
+
+    /// Whether in-order bytes wait.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready_len > 0
+    }
+
+    /// Frames kept from the port's pool.
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// The in-order bytes.
+    pub(crate) fn ready(&self) -> Ready<'_, F> {
+        Ready(self)
+    }
+
+    /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. With
+    /// `copy` the bytes are copied and the frame goes back to its pool.
+    pub(crate) fn push_ready(
+        &mut self,
+        pos: StreamPos,
+        frame: F,
+        off: usize,
+        len: usize,
+        copy: bool,
+    ) {
+        self.ready_len += len;
+        if copy || len < COPY_BELOW {
+            self.copy_ready(pos, &frame, off, len);
+        } else {
+            self.frames += 1;
+            self.ready.push_back(Held { pos, len, body: Body::Frame { frame, off } });
+        }
+    }
+
+    fn copy_ready(&mut self, pos: StreamPos, frame: &F, off: usize, len: usize) {
+        let at = match self.ready.back_mut() {
+            Some(Held { body: Body::Copied { .. }, .. }) => self.ready.len() - 1,
+            _ => {
+                let body = Body::Copied { bytes: Vec::with_capacity(len.max(2048)), off: 0 };
+                self.ready.push_back(Held { pos, len: 0, body });
+                self.ready.len() - 1
+            }
+        };
+        let held = &mut self.ready[at];
+        if let Body::Copied { bytes, .. } = &mut held.body {
+            frame.for_each_chunk(off, len, |c| bytes.extend_from_slice(c));
+            held.len += len;
+        }
+    }
+
+    /// Keeps bytes that lie ahead of a gap.
+    pub(crate) fn push_ahead(&mut self, pos: StreamPos, frame: F, off: usize, len: usize) {
+        let body = if len < COPY_BELOW {
+            let mut bytes = Vec::with_capacity(len);
+            frame.for_each_chunk(off, len, |c| bytes.extend_from_slice(c));
+            Body::Copied { bytes, off: 0 }
+        } else {
+            self.frames += 1;
+            Body::Frame { frame, off }
+        };
+        let at = self.ahead.partition_point(|h| h.pos <= pos);
+        self.ahead.insert(at, Held { pos, len, body });
+    }
+
+    /// Moves what has become contiguous with `next`, the next byte not yet ready, over to `ready`;
+    /// returns how many bytes that were.
+    pub(crate) fn close_gap(&mut self, mut next: StreamPos) -> usize {
+        let mut moved = 0;
+        while self.ahead.front().is_some_and(|h| h.pos <= next) {
+            let Some(mut h) = self.ahead.pop_front() else { break };
+            if h.end() <= next {
+                self.frames -= usize::from(h.holds_frame());
+                continue;
+            }
+            h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
+            moved += h.len;
+            next = h.end();
+            self.ready_len += h.len;
+            self.ready.push_back(h);
+        }
+        moved
+    }
+
+    /// Drops the first `n` ready bytes.
+    pub(crate) fn consume(&mut self, mut n: usize) {
+        self.ready_len = self.ready_len.saturating_sub(n);
+        while let Some(first) = self.ready.front_mut() {
+            if n < first.len {
+                first.skip(n);
+                break;
+            }
+            n -= first.len;
+            self.frames -= usize::from(first.holds_frame());
+            self.ready.pop_front();
+        }
+    }
+
+    /// Drops everything; returns how many frames that frees.
+    pub(crate) fn clear(&mut self) -> usize {
+        let frames = self.frames;
+        *self = HeldBytes::default();
+        frames
+    }
+}
+
+/// The in-order bytes of a [`HeldBytes`].
+pub(crate) struct Ready<'a, F>(&'a HeldBytes<F>);
+
+impl<F: Chunks> Chunks for Ready<'_, F> {
+    fn len(&self) -> usize {
+        self.0.ready_len
+    }
+
+    fn chunk_at(&self, mut off: usize) -> &[u8] {
+        for h in &self.0.ready {
+            if off < h.len {
+                return h.chunk_at(off);
+            }
+            off -= h.len;
+        }
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Frame(Vec<u8>);
+
+    impl Chunks for Frame {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn chunk_at(&self, off: usize) -> &[u8] {
+            self.0.chunk_at(off)
+        }
+    }
+
+    fn frame(first: u8, len: usize) -> Frame {
+        Frame((0..len).map(|i| first.wrapping_add(i as u8)).collect())
+    }
+
+    fn ready(h: &HeldBytes<Frame>) -> Vec<u8> {
+        let mut v = Vec::new();
+        h.ready().for_each_chunk(0, usize::MAX, |c| v.extend_from_slice(c));
+        v
+    }
+
+    #[test]
+    fn test_ready_joins_frames_and_copies_small_ones() {
+        let mut h = HeldBytes::default();
+        h.push_ready(StreamPos(0), frame(0, 600), 10, 590, false);
+        h.push_ready(StreamPos(590), frame(1, 3), 0, 3, false);
+        h.push_ready(StreamPos(593), frame(9, 2), 0, 2, false);
+        assert_eq!((h.frames(), h.ready().len()), (1, 595));
+        h.consume(588);
+        assert_eq!(ready(&h), [86, 87, 1, 2, 3, 9, 10]);
+        h.consume(4);
+        assert_eq!((ready(&h), h.frames()), (vec![3, 9, 10], 0));
+        h.consume(3);
+        assert!(h.is_empty());
+    }
+
+    #[test]
+    fn test_close_gap_trims_overlaps() {
+        let mut h = HeldBytes::default();
+        h.push_ahead(StreamPos(1000), frame(0, 700), 0, 700);
+        h.push_ahead(StreamPos(900), frame(156, 600), 0, 600);
+        h.push_ahead(StreamPos(950), frame(0, 600), 0, 20);
+        assert_eq!(h.close_gap(StreamPos(899)), 0);
+        assert_eq!(h.close_gap(StreamPos(905)), 795);
+        let want: Vec<u8> = (905..1700).map(|p: usize| (p - 1000 + 1024) as u8).collect();
+        assert_eq!(ready(&h), want);
+        assert!(!h.has_ahead());
+        assert_eq!(h.clear(), 2);
+    }
+
+    #[test]
+    fn test_copy_frees_the_frame() {
+        let mut h = HeldBytes::default();
+        h.push_ready(StreamPos(0), frame(0, 1400), 0, 1400, true);
+        assert_eq!((h.frames(), h.ready().len()), (0, 1400));
+    }
+}

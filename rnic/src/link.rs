@@ -1,0 +1,66 @@
+//! What the RNIC keeps for each connection, beside the TCP connection itself.
+
+use heddle_base::StreamPos;
+use heddle_iwarp::Qp;
+use heddle_tcp::SendQueue;
+
+use crate::held::HeldBytes;
+use crate::queue::FpduQueue;
+
+/// The owner's side of one TCP connection.
+#[derive(Debug)]
+pub(crate) struct Link<F> {
+    pub(crate) queue: FpduQueue,
+    pub(crate) held: HeldBytes<F>,
+    pub(crate) mode: Mode,
+    /// One past the last received byte that is in order.
+    pub(crate) rx_next: StreamPos,
+    /// On the list of connections whose queue pair may have FPDUs to make.
+    pub(crate) on_ready_list: bool,
+    /// A Terminate is queued or was received: close the TCP connection once it is out.
+    pub(crate) closing: bool,
+}
+
+/// How received bytes are understood.
+#[derive(Debug, Default)]
+pub(crate) enum Mode {
+    /// MPA start-up: bytes go to the control plane.
+    #[default]
+    Startup,
+    /// FPDUs: bytes go to the queue pair.
+    Fpdu(Box<Qp>),
+    /// The connection is over.
+    Dead,
+}
+
+impl<F> Default for Link<F> {
+    fn default() -> Self {
+        Link {
+            queue: FpduQueue::default(),
+            held: HeldBytes::default(),
+            mode: Mode::Startup,
+            rx_next: StreamPos::START,
+            on_ready_list: false,
+            closing: false,
+        }
+    }
+}
+
+impl<F> Link<F> {
+    pub(crate) fn qp(&mut self) -> Option<&mut Qp> {
+        match &mut self.mode {
+            Mode::Fpdu(qp) => Some(qp),
+            _ => None,
+        }
+    }
+}
+
+impl<F> SendQueue for Link<F> {
+    fn end(&self) -> StreamPos {
+        self.queue.end()
+    }
+
+    fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
+        self.queue.segment_len(from, max)
+    }
+}

@@ -1,0 +1,168 @@
+//! The send queue of one connection: start-up bytes first, then FPDUs.
+
+use std::collections::VecDeque;
+
+use heddle_base::{StreamPos, Sum};
+use heddle_iwarp::qp::Piece;
+use heddle_iwarp::{Fpdu, Memory};
+use heddle_tcp::{ByteQueue, SendQueue};
+
+/// Bytes of a connection from its oldest unacknowledged one on.
+///
+/// ```text
+///        start-up (copied)          FPDUs (headers here, payload in registered memory)
+///   |--------------------------|---------------|---------------|-----------|
+///   una                      fpdu_start        ^ records: segments are cut here   end
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct FpduQueue {
+    startup: ByteQueue,
+    fpdus: VecDeque<Queued>,
+    /// One past the last FPDU; meaningful once there was one.
+    fpdu_end: StreamPos,
+}
+
+#[derive(Debug)]
+struct Queued {
+    start: StreamPos,
+    fpdu: Fpdu,
+}
+
+impl Queued {
+    fn end(&self) -> StreamPos {
+        self.start + u64::from(self.fpdu.len())
+    }
+}
+
+impl FpduQueue {
+    /// Queues bytes of the MPA start-up; there must be no FPDU yet.
+    pub(crate) fn push_startup(&mut self, bytes: &[u8]) {
+        debug_assert!(self.fpdus.is_empty());
+        self.startup.push(bytes);
+    }
+
+    /// Queues an FPDU behind everything else.
+    pub(crate) fn push_fpdu(&mut self, fpdu: Fpdu) {
+        let start = self.end();
+        self.fpdu_end = start + u64::from(fpdu.len());
+        self.fpdus.push_back(Queued { start, fpdu });
+    }
+
+    /// Whether everything queued has been sent once.
+    pub(crate) fn is_idle(&self, snd_nxt: StreamPos) -> bool {
+        self.end() <= snd_nxt
+    }
+
+    /// Drops what the peer has acknowledged.
+    pub(crate) fn release(&mut self, upto: StreamPos) {
+        self.startup.release(upto);
+        while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
+            self.fpdus.pop_front();
+        }
+    }
+
+    /// Drops everything: the connection is gone.
+    pub(crate) fn clear(&mut self) {
+        *self = FpduQueue { startup: ByteQueue::default(), fpdus: VecDeque::new(), ..*self };
+    }
+
+    /// The FPDU that holds `pos`, or the first after it.
+    fn find(&self, pos: StreamPos) -> usize {
+        // New data is what is asked for most, and it lies at the end.
+        match self.fpdus.back() {
+            Some(last) if last.start <= pos => self.fpdus.len() - 1,
+            _ => self.fpdus.partition_point(|q| q.end() <= pos),
+        }
+    }
+
+    /// Calls `f` with each piece of `[from, from + len)`, in order.
+    pub(crate) fn pieces(&self, from: StreamPos, len: u32, mut f: impl FnMut(Piece<'_>)) {
+        if from < self.startup.end() {
+            let mut bytes = Vec::with_capacity(len as usize);
+            self.startup.copy(from, len, &mut bytes);
+            return f(Piece::Bytes(&bytes));
+        }
+        let end = from + u64::from(len);
+        let mut pos = from;
+        for q in self.fpdus.range(self.find(from)..) {
+            if pos >= end {
+                break;
+            }
+            let skip = clamp(pos.since(q.start));
+            let take = clamp(end.since(pos)).min(q.fpdu.len().saturating_sub(skip));
+            q.fpdu.for_each_piece(skip, take, &mut f);
+            pos += u64::from(take);
+        }
+    }
+
+    /// The Internet checksum of `[from, from + len)`.
+    pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32) -> Sum {
+        if from >= self.startup.end()
+            && let Some(sum) = self.sum_of_whole(mem, from, len)
+        {
+            return sum;
+        }
+        let (mut sum, mut off) = (Sum::ZERO, 0);
+        self.pieces(from, len, |p| match p {
+            Piece::Bytes(b) => {
+                sum = sum.add_at(off, Sum::of(b));
+                off += b.len();
+            }
+            Piece::Memory(r) => {
+                sum = sum.add_at(off, mem.digest(r, 0).1);
+                off += r.len() as usize;
+            }
+        });
+        sum
+    }
+
+    /// The same, from the sums that were made with the CRCs; `None` unless the range is of whole
+    /// FPDUs.
+    fn sum_of_whole<M: Memory>(&self, mem: &M, from: StreamPos, len: u32) -> Option<Sum> {
+        let mut sum = Sum::ZERO;
+        let mut pos = from;
+        let end = from + u64::from(len);
+        for q in self.fpdus.range(self.find(from)..) {
+            if pos >= end {
+                break;
+            }
+            if q.start != pos || q.end() > end {
+                return None;
+            }
+            sum = sum.plus(q.fpdu.sum(mem));
+            pos = q.end();
+        }
+        (pos == end).then_some(sum)
+    }
+}
+
+impl SendQueue for FpduQueue {
+    fn end(&self) -> StreamPos {
+        self.startup.end().max(self.fpdu_end)
+    }
+
+    fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
+        if from < self.startup.end() {
+            return self.startup.segment_len(from, max);
+        }
+        let first = self.find(from);
+        let Some(q) = self.fpdus.get(first) else { return 0 };
+        let rest = clamp(q.end().since(from));
+        if from != q.start || rest > max {
+            // Part of an FPDU: finish it alone, so that the next segment starts with a header.
+            return rest.min(max);
+        }
+        let mut total = 0;
+        for q in self.fpdus.range(first..) {
+            if q.fpdu.len() > max - total {
+                break;
+            }
+            total += q.fpdu.len();
+        }
+        total
+    }
+}
+
+fn clamp(v: u64) -> u32 {
+    u32::try_from(v).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,331 @@
+//! The RNIC: connections, queue pairs, and the orders of the control plane.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use core::net::{IpAddr, SocketAddr};
+use heddle_base::Instant;
+use heddle_iwarp::{Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr};
+use heddle_tcp::{
+    ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack, StackConfig,
+    StackCounters, StackEvent,
+};
+
+use crate::counters::RnicCounters;
+use crate::event::{CloseReason, Event, FpduMode};
+use crate::link::{Link, Mode};
+
+/// What an RNIC is made with.
+#[derive(Clone, Debug)]
+pub struct RnicConfig {
+    /// Addresses, limits and seed of the TCP stack.
+    pub stack: StackConfig,
+    /// Received frames that may be kept because their bytes have to wait.
+    pub max_held_frames: usize,
+}
+
+/// An order the RNIC could not carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RnicError {
+    /// The connection does not exist (any more).
+    #[error("no such connection")]
+    NoConnection,
+    /// The connection is not in the state the order needs.
+    #[error("the connection is not in the start-up phase")]
+    NotStartup,
+    /// The connection has no running queue pair.
+    #[error("the connection has no queue pair")]
+    NoQueuePair,
+    /// The queue pair refused the work request.
+    #[error("{0}")]
+    Post(#[from] PostError),
+}
+
+/// A software RNIC on one port queue; see the crate's documentation for the calling order.
+///
+/// One thread owns it. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
+pub struct Rnic<F> {
+    pub(crate) stack: Stack<Link<F>>,
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) config: RnicConfig,
+    pub(crate) counters: RnicCounters,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) completions: VecDeque<(ConnId, Cqe)>,
+    /// Connections whose queue pair may have FPDUs to make.
+    pub(crate) ready: VecDeque<ConnId>,
+    pub(crate) held_frames: usize,
+    /// Connections with a queue pair.
+    running: Vec<ConnId>,
+    /// Counters of queue pairs that are gone.
+    retired_qps: QpCounters,
+    /// Whether FPDUs get their Internet checksum when they are made: the port does not compute it.
+    pub(crate) want_sum: bool,
+}
+
+impl<F> core::fmt::Debug for Rnic<F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Rnic")
+            .field("queue_pairs", &self.running.len())
+            .field("held_frames", &self.held_frames)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: RxFrame> Rnic<F> {
+    /// An RNIC with no connections, over the regions of `mrs`.
+    pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
+        let conns = config.stack.max_conns;
+        let want_sum = !config.stack.tx_tcp_csum;
+        Rnic {
+            stack: Stack::new(config.stack.clone()),
+            mrs,
+            config,
+            counters: RnicCounters::default(),
+            events: VecDeque::with_capacity(64),
+            completions: VecDeque::with_capacity(1024),
+            ready: VecDeque::with_capacity(conns),
+            held_frames: 0,
+            running: Vec::with_capacity(conns),
+            retired_qps: QpCounters::default(),
+            want_sum,
+        }
+    }
+
+    /// Accepts TCP connections to `port` on `addr`, or on every address of ours.
+    pub fn listen(
+        &mut self,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<(), ListenError> {
+        self.stack.listen(addr, port, backlog)
+    }
+
+    /// Stops accepting on `port`; connections go on.
+    pub fn unlisten(&mut self, port: u16) {
+        self.stack.unlisten(port);
+    }
+
+    /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.
+    pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<ConnId, ConnectError> {
+        self.stack.connect(now, remote, None)
+    }
+
+    /// Queues bytes of the MPA start-up.
+    pub fn send_startup(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), RnicError> {
+        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        if !matches!(link.mode, Mode::Startup) {
+            return Err(RnicError::NotStartup);
+        }
+        link.queue.push_startup(bytes);
+        self.stack.notify_send(conn);
+        Ok(())
+    }
+
+    /// Ends the start-up: sends what is left of it and makes the queue pair. Call
+    /// [`start`](Self::start) when its first receives are posted.
+    pub fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
+        self.send_startup(conn, &mode.reply)?;
+        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        let before = link.held.frames();
+        let held = link.held.ready_len();
+        link.held.consume(mode.startup_len);
+        self.held_frames = self.held_frames + link.held.frames() - before;
+        let mut config = mode.qp;
+        config.tx_start = link.queue.end();
+        config.rx_start = link.rx_next;
+        config.rx_start.0 =
+            config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
+        link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
+        self.running.push(conn);
+        Ok(())
+    }
+
+    /// Hands a new queue pair the bytes that came behind the start-up.
+    pub fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {
+        self.advance_held(mem, conn);
+        self.drain_qp(conn);
+    }
+
+    /// Posts to a queue pair's send queue.
+    pub fn post_send(&mut self, conn: ConnId, wr: &SendWr) -> Result<(), RnicError> {
+        let result = self.qp_mut(conn)?.post_send(wr);
+        self.drain_qp(conn);
+        Ok(result?)
+    }
+
+    /// Posts to a queue pair's receive queue.
+    pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr) -> Result<(), RnicError> {
+        Ok(self.qp_mut(conn)?.post_recv(wr)?)
+    }
+
+    fn qp_mut(&mut self, conn: ConnId) -> Result<&mut Qp, RnicError> {
+        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        link.qp().ok_or(RnicError::NoQueuePair)
+    }
+
+    /// The queue pair of a connection, for its counters and state.
+    pub fn qp(&self, conn: ConnId) -> Option<&Qp> {
+        match &self.stack.user(conn)?.mode {
+            Mode::Fpdu(qp) => Some(qp),
+            _ => None,
+        }
+    }
+
+    /// Ends a connection in order: what is posted is sent and acknowledged, then FIN.
+    pub fn disconnect(&mut self, conn: ConnId) {
+        if let Some((_, link)) = self.stack.get_mut(conn)
+            && let Some(qp) = link.qp()
+        {
+            // TCP follows when the send queue has drained.
+            qp.close();
+            return self.drain_qp(conn);
+        }
+        self.stack.close(conn);
+    }
+
+    /// Ends a connection with a reset.
+    pub fn abort(&mut self, conn: ConnId) {
+        self.stack.abort(conn);
+        self.end(conn);
+        self.pump_stack_events();
+    }
+
+    /// Forgets a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
+    pub fn release(&mut self, conn: ConnId) {
+        self.end(conn);
+        self.stack.release(conn);
+    }
+
+    /// Runs the timers that are due.
+    pub fn handle_timeouts(&mut self, now: Instant) {
+        self.stack.handle_timeouts(now);
+        self.pump_stack_events();
+    }
+
+    /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.stack.poll_timeout()
+    }
+
+    /// The next event for the control plane.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next completion, and the connection of its queue pair.
+    pub fn poll_completion(&mut self) -> Option<(ConnId, Cqe)> {
+        self.completions.pop_front()
+    }
+
+    /// Counters of the joint.
+    pub fn counters(&self) -> &RnicCounters {
+        &self.counters
+    }
+
+    /// Counters of the TCP/IP stack.
+    pub fn stack_counters(&self) -> &StackCounters {
+        self.stack.counters()
+    }
+
+    /// The TCP/IP stack, to look at.
+    pub fn connection(&self, conn: ConnId) -> Option<&heddle_tcp::Connection> {
+        self.stack.conn(conn)
+    }
+
+    /// Counters of all queue pairs there are and were, added up.
+    pub fn qp_counters(&self) -> QpCounters {
+        let mut sum = self.retired_qps;
+        for conn in &self.running {
+            if let Some(qp) = self.qp(*conn) {
+                sum.add(qp.counters());
+            }
+        }
+        sum
+    }
+
+    /// Received frames kept at this moment.
+    pub fn held_frames(&self) -> usize {
+        self.held_frames
+    }
+
+    /// Takes completions and events out of a queue pair, and puts the connection on the ready list
+    /// when there may be FPDUs to make.
+    pub(crate) fn drain_qp(&mut self, conn: ConnId) {
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let Mode::Fpdu(qp) = &mut link.mode else { return };
+        while let Some(cqe) = qp.poll_completion() {
+            self.completions.push_back((conn, cqe));
+        }
+        if qp.has_transmit() && !link.on_ready_list {
+            link.on_ready_list = true;
+            self.ready.push_back(conn);
+        }
+        let mut close = false;
+        while let Some(event) = qp.poll_event() {
+            close |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
+            if !matches!(event, QpEvent::Drained) {
+                self.events.push_back(Event::Qp { conn, event });
+            }
+        }
+        link.closing |= close;
+        if link.closing && !qp.has_transmit() {
+            link.closing = false;
+            self.stack.close(conn);
+        }
+    }
+
+    /// Flushes a connection's queue pair and drops what waits.
+    fn end(&mut self, conn: ConnId) {
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        if let Mode::Fpdu(qp) = &mut link.mode {
+            qp.abort();
+            self.retired_qps.add(qp.counters());
+            self.running.retain(|c| *c != conn);
+        }
+        self.held_frames -= link.held.clear();
+        self.drain_qp(conn);
+        if let Some((_, link)) = self.stack.get_mut(conn) {
+            link.mode = Mode::Dead;
+            link.queue.clear();
+        }
+    }
+
+    pub(crate) fn pump_stack_events(&mut self) {
+        while let Some((conn, event)) = self.stack.poll_event() {
+            let reason = match event {
+                StackEvent::Accepted { local, remote } => {
+                    self.events.push_back(Event::Accepted { conn, local, remote });
+                    continue;
+                }
+                StackEvent::Conn(ConnEvent::Connected) => {
+                    if let Some(local) = self.stack.local_addr(conn) {
+                        self.events.push_back(Event::Connected { conn, local });
+                    }
+                    continue;
+                }
+                StackEvent::Conn(ConnEvent::PeerClosed) => {
+                    if let Some((_, link)) = self.stack.get_mut(conn)
+                        && let Some(qp) = link.qp()
+                    {
+                        qp.handle_peer_closed();
+                        self.drain_qp(conn);
+                    }
+                    self.events.push_back(Event::PeerClosed { conn });
+                    continue;
+                }
+                StackEvent::Conn(ConnEvent::Closed) => CloseReason::Orderly,
+                StackEvent::Conn(ConnEvent::Reset) => CloseReason::Reset,
+                StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
+                StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,
+                StackEvent::Conn(ConnEvent::Aborted) => CloseReason::Aborted,
+                StackEvent::Unreachable => CloseReason::Unreachable,
+                // The connection goes on; TCP and the stack have counted it.
+                _ => continue,
+            };
+            self.end(conn);
+            self.events.push_back(Event::Closed { conn, reason });
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! From work requests to frames.
+
+use heddle_base::{Instant, StreamPos};
+use heddle_iwarp::qp::Piece;
+use heddle_iwarp::{Memory, QpEnv, mpa};
+use heddle_tcp::{ConnId, RxFrame, SendQueue, TcpChecksum, TxBody, TxFrame};
+
+use crate::link::Mode;
+use crate::rnic::Rnic;
+use crate::sink::{Offload, TxSink};
+
+/// FPDUs a connection makes before the next connection has its turn.
+const TURN: usize = 32;
+
+impl<F: RxFrame> Rnic<F> {
+    /// Builds the next frame in `sink`; false when there is none, or no room for it.
+    pub fn poll_transmit<M: Memory, S: TxSink>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        sink: &mut S,
+    ) -> bool {
+        if !sink.has_room() {
+            return false;
+        }
+        loop {
+            if let Some(frame) = self.stack.poll_transmit(now) {
+                self.emit(mem, frame, sink);
+                return true;
+            }
+            if !self.make_fpdus(mem) {
+                return false;
+            }
+        }
+    }
+
+    /// Lets the next ready queue pair cut FPDUs; false when none had any to cut.
+    fn make_fpdus<M: Memory>(&mut self, mem: &M) -> bool {
+        while let Some(conn) = self.ready.pop_front() {
+            let Some((tcp, link)) = self.stack.get_mut(conn) else { continue };
+            link.on_ready_list = false;
+            let Mode::Fpdu(qp) = &mut link.mode else { continue };
+            let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
+            let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
+            let mut made = 0;
+            // FPDUs are cut when TCP can send them, not before: the size of a segment may still
+            // change, and a queue that is short stays in the cache. One may always wait, so that
+            // TCP knows there is something to probe a closed window for.
+            while made < TURN
+                && (link.queue.is_idle(tcp.snd_nxt()) || tcp.send_room(link.queue.end()) > 0)
+            {
+                let Some(fpdu) = qp.poll_transmit(&env, mulpdu) else { break };
+                self.counters.tx_fpdus += 1;
+                self.counters.tx_fpdu_bytes += u64::from(fpdu.len());
+                link.queue.push_fpdu(fpdu);
+                made += 1;
+            }
+            if made == TURN {
+                link.on_ready_list = true;
+                self.ready.push_back(conn);
+            }
+            if made > 0 {
+                self.stack.notify_send(conn);
+                self.drain_qp(conn);
+                return true;
+            }
+            self.drain_qp(conn);
+        }
+        false
+    }
+
+    fn emit<M: Memory, S: TxSink>(&mut self, mem: &M, mut frame: TxFrame, sink: &mut S) {
+        let offload = Offload {
+            ip: frame.ip_checksum_offload,
+            tcp: frame.tcp_checksum == TcpChecksum::Offloaded,
+            l2_len: frame.l2_len,
+            l3_len: frame.l3_len,
+            l4_len: frame.l4_len,
+        };
+        match &frame.body {
+            TxBody::None => {
+                sink.begin(frame.header.len());
+                sink.bytes(&frame.header);
+            }
+            TxBody::Owned(bytes) => {
+                sink.begin(frame.header.len() + bytes.len());
+                sink.bytes(&frame.header);
+                sink.bytes(bytes);
+            }
+            TxBody::Stream { conn, pos, len, retransmit } => {
+                let (conn, pos, len) = (*conn, *pos, *len);
+                self.counters.tx_segments += 1;
+                self.counters.tx_retransmits += u64::from(*retransmit);
+                self.emit_stream(mem, &mut frame, (conn, pos, len), sink);
+            }
+        }
+        sink.end(offload);
+    }
+
+    fn emit_stream<M: Memory, S: TxSink>(
+        &mut self,
+        mem: &M,
+        frame: &mut TxFrame,
+        (conn, pos, len): (ConnId, StreamPos, u32),
+        sink: &mut S,
+    ) {
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        if frame.tcp_checksum == TcpChecksum::NeedsPayloadSum {
+            frame.finish_tcp_checksum(link.queue.sum(mem, pos, len));
+        }
+        sink.begin(frame.header.len() + len as usize);
+        sink.bytes(&frame.header);
+        let mut referenced = 0;
+        link.queue.pieces(pos, len, |p| match p {
+            Piece::Bytes(b) => sink.bytes(b),
+            Piece::Memory(r) => {
+                referenced += u64::from(r.len());
+                sink.memory(r);
+            }
+        });
+        self.counters.tx_referenced_bytes += referenced;
+    }
+}

@@ -1,0 +1,283 @@
+//! Two RNICs in virtual time, joined by a link that loses, duplicates and reorders frames.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_base::{Chunks, Instant, Random, Seed};
+use heddle_iwarp::testing::TestMemory;
+use heddle_iwarp::{Access, Cqe, MemRange, Memory, Mr, MrTable, Pd, QpConfig, Role};
+use heddle_rnic::{Event, FpduMode, Offload, Rnic, RnicConfig, TxSink};
+use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
+
+/// A received frame.
+#[derive(Debug)]
+pub struct Frame(pub Vec<u8>);
+
+impl Chunks for Frame {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        // Cut where nothing is aligned, so that every reader meets pieces.
+        let end = if off < 301 { 301.min(self.0.len()) } else { self.0.len() };
+        self.0.get(off..end).unwrap_or(&[])
+    }
+}
+
+impl RxFrame for Frame {}
+
+/// Collects frames as bytes.
+pub struct VecSink<'a> {
+    pub mem: &'a TestMemory,
+    pub frame: Vec<u8>,
+    pub done: Option<Vec<u8>>,
+}
+
+impl TxSink for VecSink<'_> {
+    fn has_room(&mut self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, len: usize) {
+        self.frame = Vec::with_capacity(len);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.frame.extend_from_slice(bytes);
+    }
+
+    fn memory(&mut self, range: MemRange) {
+        let at = self.frame.len();
+        self.frame.resize(at + range.len() as usize, 0);
+        self.mem.gather(range, &mut self.frame[at..]);
+    }
+
+    fn end(&mut self, offload: Offload) {
+        assert_eq!(
+            offload,
+            Offload {
+                l2_len: offload.l2_len,
+                l3_len: offload.l3_len,
+                l4_len: offload.l4_len,
+                ..Offload::default()
+            }
+        );
+        self.done = Some(std::mem::take(&mut self.frame));
+    }
+}
+
+/// One end.
+pub struct Host {
+    pub rnic: Rnic<Frame>,
+    pub mem: TestMemory,
+    pub mrs: Arc<MrTable>,
+    pub events: Vec<Event>,
+    pub completions: Vec<(ConnId, Cqe)>,
+}
+
+/// What the link does to frames.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    pub delay: Duration,
+    /// Time a full frame takes on the wire.
+    pub frame_time: Duration,
+    pub loss: f64,
+    pub reorder: f64,
+    pub duplicate: f64,
+    pub mtu: u16,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        LinkConfig {
+            delay: Duration::from_micros(20),
+            frame_time: Duration::from_nanos(1200),
+            loss: 0.0,
+            reorder: 0.0,
+            duplicate: 0.0,
+            mtu: 1500,
+        }
+    }
+}
+
+/// Two hosts and what is between them.
+pub struct Pair {
+    pub now: Instant,
+    pub hosts: [Host; 2],
+    pub link: LinkConfig,
+    random: Random,
+    /// Frames on their way, by arrival.
+    wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    wire_free: [Instant; 2],
+    sent: u64,
+    pub frames: [u64; 2],
+    pub lost: u64,
+}
+
+pub const PD: Pd = Pd(1);
+pub const PORT: u16 = 7174;
+
+impl Pair {
+    pub fn new(seed: u64, link: LinkConfig, memory: usize) -> Pair {
+        let host = |n: u8| {
+            let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
+            let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
+            let mrs = Arc::new(MrTable::new(&seed, 64));
+            let stack =
+                StackConfig { mtu: link.mtu, ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed) };
+            let config = RnicConfig { stack, max_held_frames: 4096 };
+            Host {
+                rnic: Rnic::new(config, mrs.clone()),
+                mem: TestMemory::new(memory, 0xee),
+                mrs,
+                events: Vec::new(),
+                completions: Vec::new(),
+            }
+        };
+        Pair {
+            now: Instant::from_millis(1000),
+            hosts: [host(1), host(2)],
+            link,
+            random: Random::new(&Seed::from_u64(seed ^ 0x5eed)),
+            wire: BTreeMap::new(),
+            wire_free: [Instant::ZERO; 2],
+            sent: 0,
+            frames: [0; 2],
+            lost: 0,
+        }
+    }
+
+    /// Registers `[addr, addr + len)` of a host's memory; its tagged offsets start at `addr` plus
+    /// a number that is not 0.
+    pub fn register(&self, host: usize, addr: usize, len: usize, access: Access) -> Mr {
+        let h = &self.hosts[host];
+        h.mrs.register(PD, addr as u64, addr as u64 + TO_BASE, len as u64, access).unwrap()
+    }
+
+    /// Connects host 0 to host 1 and puts both ends into FPDU mode, without an MPA exchange.
+    pub fn connect(&mut self, qp: &QpConfig) -> [ConnId; 2] {
+        let now = self.now;
+        self.hosts[1].rnic.listen(None, PORT, 8).unwrap();
+        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, 2], PORT).into()).unwrap();
+        let (mut up, mut b) = (false, None);
+        for _ in 0..100_000 {
+            self.step();
+            up |= self.hosts[0].events.drain(..).any(|e| matches!(e, Event::Connected { .. }));
+            for e in self.hosts[1].events.drain(..) {
+                if let Event::Accepted { conn, .. } = e {
+                    b = Some(conn);
+                }
+            }
+            if let (true, Some(b)) = (up, b) {
+                for (host, conn, role) in [(0, a, Role::Initiator), (1, b, Role::Responder)] {
+                    let qp = QpConfig { role, ..qp.clone() };
+                    let h = &mut self.hosts[host];
+                    h.rnic
+                        .enter_fpdu_mode(conn, FpduMode { startup_len: 0, reply: Vec::new(), qp })
+                        .unwrap();
+                    h.rnic.start(&h.mem, conn);
+                }
+                return [a, b];
+            }
+        }
+        panic!("no connection");
+    }
+
+    /// Sends everything there is to send, then jumps to the next thing that happens. False when
+    /// nothing ever will.
+    pub fn step(&mut self) -> bool {
+        for side in 0..2 {
+            self.transmit(side);
+        }
+        let next_frame = self.wire.keys().next().map(|k| k.0);
+        let timers = self.hosts.iter().filter_map(|h| h.rnic.poll_timeout());
+        let Some(next) = next_frame.into_iter().chain(timers).min() else { return false };
+        self.now = self.now.max(next);
+        while let Some(entry) = self.wire.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, frame) = entry.remove();
+            self.frames[to] += 1;
+            let h = &mut self.hosts[to];
+            h.rnic.handle_frame(self.now, &h.mem, Frame(frame));
+            Self::collect(h);
+        }
+        for h in &mut self.hosts {
+            if h.rnic.poll_timeout().is_some_and(|t| t <= self.now) {
+                h.rnic.handle_timeouts(self.now);
+            }
+            Self::collect(h);
+        }
+        true
+    }
+
+    fn collect(h: &mut Host) {
+        h.events.extend(std::iter::from_fn(|| h.rnic.poll_event()));
+        h.completions.extend(std::iter::from_fn(|| h.rnic.poll_completion()));
+    }
+
+    fn transmit(&mut self, side: usize) {
+        loop {
+            let h = &mut self.hosts[side];
+            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
+            if !h.rnic.poll_transmit(self.now, &h.mem, &mut sink) {
+                break;
+            }
+            let frame = sink.done.expect("a frame that was begun is ended");
+            assert!(frame.len() <= usize::from(self.link.mtu) + 14);
+            self.send(side, frame);
+            Self::collect(&mut self.hosts[side]);
+        }
+    }
+
+    /// Puts a frame of `side` on the wire.
+    pub fn send(&mut self, side: usize, frame: Vec<u8>) {
+        let start = self.now.max(self.wire_free[side]);
+        self.wire_free[side] = start + self.link.frame_time;
+        if self.random.chance(self.link.loss) {
+            self.lost += 1;
+            return;
+        }
+        let mut at = self.wire_free[side] + self.link.delay;
+        if self.random.chance(self.link.reorder) {
+            at = at + self.link.frame_time * (1 + self.random.below(12) as u32);
+        }
+        if self.random.chance(self.link.duplicate) {
+            self.sent += 1;
+            self.wire.insert((at + self.link.frame_time * 3, self.sent), (1 - side, frame.clone()));
+        }
+        self.sent += 1;
+        self.wire.insert((at, self.sent), (1 - side, frame));
+    }
+
+    /// Steps until `done`, for at most `limit` of virtual time.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            assert!(self.now < end, "not done after {limit:?} of virtual time");
+            assert!(self.step(), "nothing left that could happen");
+        }
+    }
+}
+
+/// What tagged offsets are ahead of addresses.
+pub const TO_BASE: u64 = 0x7000_0000_0000;
+
+/// Byte `i` of the payload that `seed` stands for.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(&x.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}

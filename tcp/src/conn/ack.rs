@@ -1,0 +1,152 @@
+//! What an acknowledgment does to the sending side.
+
+use super::sequence::shifted;
+use super::state::{Input, State};
+use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
+use crate::{Flags, Segment};
+use core::time::Duration;
+use heddle_base::{Instant, StreamPos};
+
+impl Connection {
+    /// Takes the ACK and window of an acceptable segment; `advance` is how far its ACK lies beyond
+    /// `snd_una`, at most up to `snd_max`. Returns what is newly acknowledged of our stream.
+    pub(super) fn take_ack(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        advance: i64,
+    ) -> Option<StreamPos> {
+        if advance > 0 {
+            let acked = self.advance_una(now, seg, shifted(self.hot.snd_una, advance));
+            self.update_window(now, seg, true);
+            return acked;
+        }
+        let outstanding = self.hot.snd_una < self.hot.snd_max;
+        // RFC 5681 section 2, the definition of a duplicate ACK.
+        if advance == 0
+            && outstanding
+            && seg.len == 0
+            && !seg.flags.has(Flags::FIN)
+            && self.scaled_window(seg) == self.hot.snd_wnd
+            && self.hot.snd_wnd != 0
+        {
+            self.cold.counters.dup_acks += 1;
+            if self.hot.cc.on_dup_ack(self.hot.snd_una, self.hot.snd_max) {
+                self.cold.counters.fast_retransmits += 1;
+                self.hot.pending.set(Pending::RETRANSMIT);
+            }
+        } else if advance == 0 {
+            self.update_window(now, seg, false);
+        }
+        None
+    }
+
+    /// Everything before `una` is acknowledged, and more than before.
+    #[inline]
+    pub(super) fn advance_una(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        una: StreamPos,
+    ) -> Option<StreamPos> {
+        let before = self.hot.snd_una;
+        let flight = self.hot.snd_max - before;
+        self.hot.snd_una = una;
+        self.hot.snd_next = self.hot.snd_next.max(una);
+        self.hot.progress_at = now;
+        self.cold.timeouts = 0;
+        self.measure(now, seg, una);
+        self.hot.pending.clear(Pending::RETRANSMIT);
+        if self.hot.cc.on_ack(una, una - before, flight) {
+            self.hot.pending.set(Pending::RETRANSMIT);
+        }
+        self.hot.rtx_at = if una == self.hot.snd_max { NEVER } else { now + self.cold.rto.get() };
+        // Bytes of the stream, not the FIN.
+        let acked = (before < self.hot.snd_fin).then(|| una.min(self.hot.snd_fin));
+        if una > self.hot.snd_fin && self.hot.snd_fin != NO_FIN {
+            self.fin_acked(now);
+        }
+        acked.filter(|&a| a > before)
+    }
+
+    /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
+    /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
+    /// section 4.1).
+    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos) {
+        match self.hot.timed {
+            Some((end, at)) => {
+                if una >= end {
+                    self.hot.timed = None;
+                    self.cold.rto.sample(now - at);
+                }
+            }
+            None => {
+                if let Some(rtt) = self.echoed_rtt(now, seg) {
+                    self.cold.rto.sample(rtt);
+                }
+            }
+        }
+    }
+
+    /// The round trip of what was last sent again, by the timestamp the peer echoes.
+    ///
+    /// An older echo may mean a late ACK of an earlier transmission, but as well that its ACK was
+    /// lost and the peer, which takes no timestamps from duplicates, answers the later ones with
+    /// the old value; that would measure our own timeouts.
+    pub(super) fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<Duration> {
+        let ts = seg.timestamps.filter(|_| self.hot.ts_ok)?;
+        let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
+        let most = self.ts_clock(now).wrapping_sub(self.cold.again_ts);
+        (ms <= most).then(|| Duration::from_millis(u64::from(ms)))
+    }
+
+    fn fin_acked(&mut self, now: Instant) {
+        match self.enter(Input::FinAcked) {
+            Some(State::TimeWait) => self.start_time_wait(now),
+            Some(State::Closed) => self.finish(ConnEvent::Closed),
+            _ => {}
+        }
+    }
+
+    /// Both directions are done: only TIME-WAIT is left.
+    pub(super) fn start_time_wait(&mut self, now: Instant) {
+        self.hot.rtx_at = NEVER;
+        self.cold.wait_at = now + self.cold.cfg.time_wait;
+        self.cold.events.push(ConnEvent::Closed);
+    }
+
+    fn scaled_window(&self, seg: &Segment) -> u32 {
+        u32::from(seg.window) << self.hot.snd_shift
+    }
+
+    /// Takes the window of a segment that is not older than the one the window came from
+    /// (RFC 9293 section 3.10.7.4); one that acknowledges more is never older.
+    #[inline]
+    pub(super) fn update_window(&mut self, now: Instant, seg: &Segment, newer: bool) {
+        let hot = &mut self.hot;
+        let seq = seg.seq.distance(hot.snd_wl1);
+        if !(newer || seq > 0 || (seq == 0 && !seg.ack.before(hot.snd_wl2))) {
+            return;
+        }
+        hot.snd_wl1 = seg.seq;
+        hot.snd_wl2 = seg.ack;
+        let old = hot.snd_wnd;
+        hot.snd_wnd = u32::from(seg.window) << hot.snd_shift;
+        hot.max_wnd = hot.max_wnd.max(hot.snd_wnd);
+        if hot.snd_wnd == 0 {
+            // An answer to a probe keeps the connection alive (RFC 9293 section 3.8.6.1).
+            hot.progress_at = now;
+        } else if hot.snd_wnd > old && (old == 0 || hot.snd_una == hot.snd_max) {
+            self.window_opened(now);
+        }
+    }
+
+    /// The window was shut, or too small to send anything into, and is larger now.
+    #[cold]
+    fn window_opened(&mut self, now: Instant) {
+        self.cold.probes = 0;
+        self.hot.pending.clear(Pending::PROBE);
+        self.hot.rtx_at =
+            if self.hot.snd_una == self.hot.snd_max { NEVER } else { now + self.cold.rto.get() };
+    }
+}

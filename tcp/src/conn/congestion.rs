@@ -1,0 +1,195 @@
+//! Congestion control and loss detection: NewReno (RFC 5681, RFC 6582, RFC 3042, RFC 6928).
+//!
+//! The connection tells it of acknowledgments, timeouts and sends, in bytes and stream positions,
+//! and obeys two answers: how many bytes may be outstanding, and whether the oldest unacknowledged
+//! segment is to be sent again. It knows no segments and no timers, so that another algorithm can
+//! take its place.
+
+use heddle_base::StreamPos;
+
+/// A window this large is never the bottleneck: the largest window TCP can advertise.
+const CWND_MAX: u32 = 1 << 30;
+/// Duplicate ACKs that mean a loss.
+const DUP_THRESHOLD: u32 = 3;
+
+/// NewReno's variables. Windows are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewReno {
+    cwnd: u32,
+    ssthresh: u32,
+    mss: u32,
+    /// Bytes acknowledged since cwnd last grew in congestion avoidance (RFC 5681 3.1).
+    acked: u32,
+    /// Duplicate ACKs in a row, not counted while a loss may not be inferred from them.
+    dup_acks: u32,
+    /// Bytes sent beyond cwnd by limited transmit since the first of them.
+    limited: u32,
+    recovering: bool,
+    /// What must be acknowledged before recovery ends, and before duplicate ACKs count again.
+    recover: StreamPos,
+}
+
+impl NewReno {
+    pub(super) fn new(mss: u32) -> NewReno {
+        let mss = mss.max(1);
+        NewReno {
+            cwnd: initial_window(mss),
+            ssthresh: u32::MAX,
+            mss,
+            acked: 0,
+            dup_acks: 0,
+            limited: 0,
+            recovering: false,
+            recover: StreamPos::START,
+        }
+    }
+
+    pub(super) fn cwnd(&self) -> u32 {
+        self.cwnd
+    }
+
+    pub(super) fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    /// Whether neither a loss nor a duplicate ACK needs attention: the fast path's condition.
+    pub(super) fn is_open(&self) -> bool {
+        self.dup_acks == 0
+    }
+
+    /// Bytes that may be outstanding when the next one to be sent is new: cwnd, and one segment
+    /// more for the first and the second duplicate ACK (RFC 3042).
+    pub(super) fn allowance(&self) -> u32 {
+        if self.dup_acks == 0 || self.recovering {
+            self.cwnd
+        } else {
+            self.cwnd.saturating_add(self.dup_acks.min(2).saturating_mul(self.mss))
+        }
+    }
+
+    /// Segments got smaller: the window shrinks in proportion, so that as many are outstanding
+    /// (RFC 5681 3.1).
+    pub(super) fn set_mss(&mut self, mss: u32) {
+        let mss = mss.max(1);
+        let scaled = u64::from(self.cwnd) * u64::from(mss) / u64::from(self.mss);
+        self.cwnd = clamp(scaled).clamp(mss, CWND_MAX);
+        self.mss = mss;
+    }
+
+    /// The handshake lost a SYN: begin with one segment (RFC 5681 3.1).
+    pub(super) fn syn_lost(&mut self) {
+        self.cwnd = self.mss;
+    }
+
+    /// New data was sent; `flight` bytes are outstanding now.
+    pub(super) fn on_sent(&mut self, len: u32, flight: u64) {
+        if self.dup_acks != 0 && !self.recovering && flight > u64::from(self.cwnd) {
+            self.limited = self.limited.saturating_add(len);
+        }
+    }
+
+    /// The oldest `acked` of `flight` outstanding bytes were acknowledged, up to `una`. True when
+    /// the segment at `una` is lost too and must be sent again (a partial acknowledgment).
+    pub(super) fn on_ack(&mut self, una: StreamPos, acked: u64, flight: u64) -> bool {
+        let left = flight.saturating_sub(acked);
+        if self.recovering {
+            if una < self.recover {
+                let acked = clamp(acked);
+                self.cwnd = self.cwnd.saturating_sub(acked).max(self.mss);
+                if acked >= self.mss {
+                    self.grow(self.mss);
+                }
+                return true;
+            }
+            self.recovering = false;
+            self.dup_acks = 0;
+            // RFC 6582 3.2 step 3, option 1: no burst when little is left outstanding.
+            self.cwnd = self.ssthresh.min(clamp(left).max(self.mss).saturating_add(self.mss));
+            self.acked = 0;
+            return false;
+        }
+        self.dup_acks = 0;
+        self.limited = 0;
+        // A window that was not used says nothing about the path (RFC 7661 in spirit).
+        if flight.saturating_mul(2) < u64::from(self.cwnd) {
+            return false;
+        }
+        if self.cwnd < self.ssthresh {
+            self.grow(clamp(acked).min(self.mss));
+        } else {
+            self.acked = self.acked.saturating_add(clamp(acked));
+            if self.acked >= self.cwnd {
+                self.acked -= self.cwnd;
+                self.grow(self.mss);
+            }
+        }
+        false
+    }
+
+    /// A duplicate ACK of `una` came while `[una, max)` is outstanding. True when it shows that the
+    /// segment at `una` is lost.
+    pub(super) fn on_dup_ack(&mut self, una: StreamPos, max: StreamPos) -> bool {
+        if self.recovering {
+            // A segment that left the network makes room for another; never for more segments
+            // than are outstanding, whatever the peer claims (RFC 5681 3.2 step 4).
+            if u64::from(self.cwnd) < u64::from(self.ssthresh).saturating_add(max - una) {
+                self.grow(self.mss);
+            }
+            return false;
+        }
+        if una < self.recover {
+            return false;
+        }
+        self.dup_acks = self.dup_acks.saturating_add(1);
+        if self.dup_acks < DUP_THRESHOLD {
+            return false;
+        }
+        let flight = (max - una).saturating_sub(u64::from(self.limited));
+        self.reduce(flight);
+        self.cwnd = self.ssthresh.saturating_add(self.mss.saturating_mul(3)).min(CWND_MAX);
+        self.recovering = true;
+        self.recover = max;
+        self.limited = 0;
+        true
+    }
+
+    /// The retransmission timer expired with `[una, max)` outstanding; `first` unless the oldest
+    /// segment had already been sent again because of the timer.
+    pub(super) fn on_timeout(&mut self, una: StreamPos, max: StreamPos, first: bool) {
+        if first {
+            self.reduce(max - una);
+        }
+        self.cwnd = self.mss;
+        self.acked = 0;
+        self.dup_acks = 0;
+        self.limited = 0;
+        self.recovering = false;
+        // What follows sends everything again, so that duplicate ACKs of `max` itself may be
+        // echoes of that: only beyond it do they mean a loss.
+        self.recover = max + 1;
+    }
+
+    /// Nothing was sent for longer than the timeout: start anew (RFC 5681 4.1).
+    pub(super) fn on_idle(&mut self) {
+        self.cwnd = self.cwnd.min(initial_window(self.mss));
+        self.acked = 0;
+    }
+
+    /// Equation (4) of RFC 5681.
+    fn reduce(&mut self, flight: u64) {
+        self.ssthresh = clamp(flight / 2).max(self.mss.saturating_mul(2));
+    }
+
+    fn grow(&mut self, by: u32) {
+        self.cwnd = self.cwnd.saturating_add(by).min(CWND_MAX);
+    }
+}
+
+/// RFC 6928: ten segments, or about 14,600 bytes where segments are large.
+fn initial_window(mss: u32) -> u32 {
+    mss.saturating_mul(10).min(mss.saturating_mul(2).max(14_600))
+}
+
+fn clamp(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

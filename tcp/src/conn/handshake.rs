@@ -1,0 +1,257 @@
+//! Opening: active, passive and simultaneous, and what the SYNs negotiate.
+
+use super::congestion::NewReno;
+use super::event::Events;
+use super::ranges::Ranges;
+use super::rto::Rto;
+use super::state::{Input, State};
+use super::{Cold, ConnConfig, ConnCounters, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending};
+use crate::{Flags, Segment, SeqNumber};
+use core::time::Duration;
+use heddle_base::{Instant, StreamPos};
+
+/// Below this no MSS is believed: tiny segments would only make work.
+const MIN_MSS: u16 = 64;
+/// The largest shift count (RFC 7323 section 2.3).
+const MAX_SHIFT: u8 = 14;
+/// Timestamps option with its padding.
+const TIMESTAMPS_LEN: u16 = 12;
+
+impl Connection {
+    /// Active open: a connection whose first
+    /// [`poll_transmit`](Connection::poll_transmit) gives a SYN numbered `iss`.
+    ///
+    /// `iss` must be unpredictable (RFC 6528), and so should be `ts_offset`, which is added to the
+    /// timestamp clock (RFC 7323 section 7.1).
+    pub fn connect(cfg: &ConnConfig, now: Instant, iss: SeqNumber, ts_offset: u32) -> Connection {
+        Connection::new(cfg, now, iss, ts_offset, true)
+    }
+
+    /// Passive open: a connection in SYN-RECEIVED that answers `syn`, a segment with SYN and
+    /// neither ACK nor RST. Payload or FIN of the SYN are ignored; the peer sends them again.
+    pub fn accept(
+        cfg: &ConnConfig,
+        now: Instant,
+        iss: SeqNumber,
+        ts_offset: u32,
+        syn: &Segment,
+    ) -> Connection {
+        let mut c = Connection::new(cfg, now, iss, ts_offset, false);
+        c.hot.state = State::SynReceived;
+        c.negotiate(now, syn);
+        c
+    }
+
+    fn new(
+        cfg: &ConnConfig,
+        now: Instant,
+        iss: SeqNumber,
+        ts_offset: u32,
+        active: bool,
+    ) -> Connection {
+        let cfg = ConnConfig {
+            mss: cfg.mss.max(MIN_MSS),
+            delayed_ack: cfg.delayed_ack.min(Duration::from_millis(500)),
+            ..*cfg
+        };
+        let rcv_shift = if cfg.window_scaling { shift_for(cfg.recv_window) } else { 0 };
+        let mut c = Connection {
+            hot: Hot {
+                state: State::SynSent,
+                pending: Pending::SYN,
+                ts_ok: false,
+                gaps: false,
+                snd_shift: 0,
+                rcv_shift,
+                rcv_base: SeqNumber(0),
+                rcv_nxt: StreamPos::START,
+                rcv_adv: StreamPos::START,
+                last_ack: StreamPos::START,
+                recv_window: 0,
+                rcv_mss: 1,
+                ts_recent: 0,
+                ts_recent_at: now,
+                ts_offset,
+                snd_base: iss.advance(1),
+                snd_una: StreamPos::START,
+                snd_next: StreamPos::START,
+                snd_max: StreamPos::START,
+                snd_fin: NO_FIN,
+                snd_wnd: 0,
+                max_wnd: 0,
+                snd_wl1: SeqNumber(0),
+                snd_wl2: SeqNumber(0),
+                emss: u32::from(cfg.mss.min(cfg.default_peer_mss.max(MIN_MSS))),
+                cc: NewReno::new(u32::from(cfg.mss)),
+                timed: None,
+                rtx_at: NEVER,
+                ack_at: NEVER,
+                last_tx: now,
+                progress_at: now,
+            },
+            cold: Cold {
+                cfg,
+                active,
+                close_early: false,
+                rcv_fin: NO_FIN,
+                ranges: Ranges::default(),
+                rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
+                again_ts: 0,
+                events: Events::default(),
+                scaling: false,
+                syn_sent: false,
+                syn_retries: 0,
+                timeouts: 0,
+                probes: 0,
+                wait_at: NEVER,
+                reset_reply: (SeqNumber(0), None),
+                challenge_since: now,
+                challenges: 0,
+                counters: ConnCounters::default(),
+            },
+        };
+        c.hot.recv_window = c.limit_window(cfg.recv_window);
+        c
+    }
+
+    /// Takes the peer's SYN: its numbers and options.
+    fn negotiate(&mut self, now: Instant, syn: &Segment) {
+        let cfg = self.cold.cfg;
+        let hot = &mut self.hot;
+        hot.rcv_base = syn.seq.advance(1);
+        if let (true, Some(ts)) = (cfg.timestamps, syn.timestamps) {
+            hot.ts_ok = true;
+            hot.ts_recent = ts.val;
+            hot.ts_recent_at = now;
+        }
+        match syn.window_scale {
+            Some(shift) if cfg.window_scaling => {
+                self.cold.scaling = true;
+                hot.snd_shift = shift.min(MAX_SHIFT);
+            }
+            _ => hot.rcv_shift = 0,
+        }
+        let mss = syn.mss.unwrap_or(cfg.default_peer_mss).max(MIN_MSS).min(cfg.mss);
+        let options = if hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
+        hot.emss = u32::from(mss - options);
+        hot.cc = NewReno::new(hot.emss);
+        hot.snd_wnd = u32::from(syn.window);
+        hot.max_wnd = hot.snd_wnd;
+        hot.snd_wl1 = syn.seq;
+        hot.snd_wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { hot.snd_base };
+        self.hot.recv_window = self.limit_window(self.hot.recv_window);
+    }
+
+    /// The path carries at most `bytes` of payload in a segment (RFC 1191): lowers
+    /// [`emss`](Connection::emss), never raises it, and sends what is outstanding again in pieces
+    /// that fit. Absurdly small values are cut to 64 less options, like an MSS option.
+    pub fn limit_emss(&mut self, bytes: u32) {
+        let options = if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
+        let bytes = bytes.max(u32::from(MIN_MSS - options));
+        if bytes >= self.hot.emss {
+            return;
+        }
+        self.hot.emss = bytes;
+        self.hot.cc.set_mss(bytes);
+        if self.hot.state.sends() {
+            self.hot.snd_next = self.hot.snd_una;
+            self.hot.timed = None;
+        }
+    }
+
+    /// RFC 9293 section 3.10.7.3.
+    pub(super) fn handle_syn_sent(&mut self, now: Instant, seg: &Segment) {
+        let acked = seg.flags.has(Flags::ACK);
+        if acked && seg.ack != self.hot.snd_base {
+            self.cold.counters.bad_acks += 1;
+            self.reply_reset(seg);
+            return;
+        }
+        if seg.flags.has(Flags::RST) {
+            // Only with an acceptable ACK is it an answer to our SYN.
+            if acked {
+                self.finish(ConnEvent::Refused);
+            }
+            return;
+        }
+        if !seg.flags.has(Flags::SYN) {
+            return;
+        }
+        self.negotiate(now, seg);
+        if acked {
+            self.hot.pending.set(Pending::ACK);
+            self.establish(now, seg, true);
+        } else {
+            // Simultaneous open: our SYN goes again, now with an ACK.
+            let _ = self.enter(Input::Syn);
+            self.hot.pending.set(Pending::SYN);
+            self.hot.timed = None;
+        }
+    }
+
+    /// The peer acknowledged our SYN with `seg`, whose window is `unscaled` if it was a SYN itself
+    /// (RFC 7323 section 2.2).
+    pub(super) fn establish(&mut self, now: Instant, seg: &Segment, unscaled: bool) {
+        let _ = self.enter(Input::SynAcked);
+        self.cold.events.push(ConnEvent::Connected);
+        self.hot.pending.clear(Pending::SYN);
+        self.hot.rtx_at = NEVER;
+        self.hot.progress_at = now;
+        self.hot.last_tx = now;
+        if let Some((_, at)) = self.hot.timed.take() {
+            self.cold.rto.sample(now - at);
+        }
+        if self.cold.syn_retries > 0 {
+            if let Some(rtt) = self.echoed_rtt(now, seg) {
+                self.cold.rto.sample(rtt);
+            }
+            self.cold.rto.after_lost_syn();
+            self.hot.cc.syn_lost();
+        }
+        let shift = if unscaled { 0 } else { self.hot.snd_shift };
+        self.hot.snd_wnd = u32::from(seg.window) << shift;
+        self.hot.max_wnd = self.hot.snd_wnd;
+        self.hot.snd_wl1 = seg.seq;
+        self.hot.snd_wl2 = seg.ack;
+        if self.cold.close_early {
+            let _ = self.enter(Input::Close);
+        }
+    }
+
+    /// Answers a segment whose ACK is impossible during the handshake.
+    pub(super) fn reply_reset(&mut self, seg: &Segment) {
+        if seg.flags.has(Flags::RST) {
+            return;
+        }
+        self.cold.reset_reply = (seg.ack, seg.timestamps.map(|t| t.val));
+        self.hot.pending.set(Pending::RESET_REPLY);
+    }
+
+    /// Whether `syn`, received for the addresses of this connection, may start a new one in its
+    /// place: it is in TIME-WAIT, and `syn` is newer than all the peer sent before, by its timestamp
+    /// or else by its sequence number (RFC 9293 section 3.6.1, RFC 6191).
+    pub fn may_be_replaced_by(&self, syn: &Segment) -> bool {
+        let bare =
+            syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK) && !syn.flags.has(Flags::RST);
+        if self.hot.state != State::TimeWait || !bare {
+            return false;
+        }
+        let newer_seq = syn.seq.after(self.rcv_seq());
+        match syn.timestamps {
+            Some(ts) if self.hot.ts_ok => {
+                let age = ts.val.wrapping_sub(self.hot.ts_recent).cast_signed();
+                age > 0 || (age == 0 && newer_seq)
+            }
+            _ => newer_seq,
+        }
+    }
+}
+
+/// The least shift count with which `window` fits the window field.
+fn shift_for(window: u32) -> u8 {
+    let mut shift = 0;
+    while shift < MAX_SHIFT && window >> shift > u32::from(u16::MAX) {
+        shift += 1;
+    }
+    shift
+}

@@ -1,0 +1,397 @@
+//! Segments in: checks in the order of RFC 9293 section 3.10.7.4, with RFC 7323 (PAWS) and RFC 5961.
+
+use super::sequence::{offset, shifted, signed};
+use super::state::{Input, State};
+use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
+use crate::{Flags, Payload, Segment, SegmentOutcome};
+use core::time::Duration;
+use heddle_base::{Instant, StreamPos};
+
+/// After this long without a segment TS.Recent says nothing (RFC 7323 section 5.5).
+const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
+
+impl Connection {
+    /// Takes a segment whose checksum and addresses were checked.
+    ///
+    /// Any segment may come in any state: what is wrong with it is counted, and answered where the
+    /// RFCs say so. Called by the worker that owns the connection, once per segment received.
+    #[inline]
+    pub fn handle_segment(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
+        if let Some(advance) = self.predict(seg) {
+            return self.handle_predicted(now, seg, advance);
+        }
+        self.handle_other(now, seg)
+    }
+
+    /// Header prediction: an established connection, the segment that was expected, nothing out of
+    /// the ordinary on either side. The answer is how far its ACK advances.
+    #[inline]
+    fn predict(&self, seg: &Segment) -> Option<i64> {
+        const PLAIN: u8 = Flags::ACK.0;
+        const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0;
+        let hot = &self.hot;
+        let advance = offset(hot.snd_base, hot.snd_una, seg.ack);
+        let ts_fine = match (hot.ts_ok, seg.timestamps) {
+            (true, Some(ts)) => ts.val.wrapping_sub(hot.ts_recent).cast_signed() >= 0,
+            (true, None) => false,
+            (false, _) => true,
+        };
+        let fine = hot.state == State::Established
+            && seg.flags.0 & LOOKED_AT == PLAIN
+            && seg.seq == self.rcv_seq()
+            && ts_fine
+            && !hot.gaps
+            && u64::from(seg.len) <= hot.rcv_adv - hot.rcv_nxt
+            && advance >= 0
+            && advance <= signed(hot.snd_max, hot.snd_una)
+            && (advance > 0 || seg.len > 0)
+            && hot.cc.is_open();
+        fine.then_some(advance)
+    }
+
+    #[inline]
+    fn handle_predicted(&mut self, now: Instant, seg: &Segment, advance: i64) -> SegmentOutcome {
+        self.take_timestamp(now, seg, 0);
+        let acked = if advance > 0 {
+            self.advance_una(now, seg, shifted(self.hot.snd_una, advance))
+        } else {
+            None
+        };
+        self.update_window(now, seg, advance > 0);
+        let payload = (seg.len > 0).then_some(Payload {
+            pos: self.hot.rcv_nxt,
+            skip: 0,
+            len: seg.len,
+            in_order: true,
+        });
+        SegmentOutcome { acked, payload }
+    }
+
+    #[inline(never)]
+    fn handle_other(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
+        match self.hot.state {
+            State::Closed => SegmentOutcome::default(),
+            State::SynSent => {
+                self.handle_syn_sent(now, seg);
+                SegmentOutcome::default()
+            }
+            State::SynReceived if self.is_own_handshake(seg) => {
+                if seg.flags.has(Flags::ACK) {
+                    // Simultaneous open: the SYN was taken before, the ACK is what counts.
+                    let rest = Segment {
+                        seq: seg.seq.advance(1),
+                        flags: Flags(seg.flags.0 & !(Flags::SYN.0 | Flags::FIN.0)),
+                        len: 0,
+                        ..*seg
+                    };
+                    return self.handle_numbered(now, &rest, seg.flags.has(Flags::SYN));
+                }
+                // The peer missed our SYN-ACK.
+                self.hot.pending.set(Pending::SYN);
+                SegmentOutcome::default()
+            }
+            _ => self.handle_numbered(now, seg, false),
+        }
+    }
+
+    /// Whether `seg` is once more the SYN this connection began with, perhaps with an ACK.
+    fn is_own_handshake(&self, seg: &Segment) -> bool {
+        seg.flags.has(Flags::SYN)
+            && !seg.flags.has(Flags::RST)
+            && seg.seq.advance(1) == self.hot.rcv_base
+            && (!seg.flags.has(Flags::ACK) || seg.ack == self.hot.snd_base)
+    }
+
+    /// SYN-RECEIVED and all later states. `unscaled`: the window field is that of a SYN.
+    fn handle_numbered(&mut self, now: Instant, seg: &Segment, unscaled: bool) -> SegmentOutcome {
+        let nothing = SegmentOutcome::default();
+        let window = signed(self.hot.rcv_adv, self.hot.rcv_nxt);
+        let at = offset(self.hot.rcv_base, self.hot.rcv_nxt, seg.seq);
+        if seg.flags.has(Flags::RST) {
+            self.handle_reset(now, at, window);
+            return nothing;
+        }
+        if seg.flags.has(Flags::SYN) {
+            self.handle_late_syn(now, at, window);
+            return nothing;
+        }
+        if !self.timestamp_is_fine(now, seg) {
+            return nothing;
+        }
+        if !self.is_acceptable(now, seg, at, window) {
+            return nothing;
+        }
+        if !seg.flags.has(Flags::ACK) {
+            self.cold.counters.bad_acks += 1;
+            return nothing;
+        }
+        let advance = offset(self.hot.snd_base, self.hot.snd_una, seg.ack);
+        if self.hot.state == State::SynReceived {
+            if advance != 0 {
+                self.cold.counters.bad_acks += 1;
+                self.reply_reset(seg);
+                return nothing;
+            }
+            self.establish(now, seg, unscaled);
+            if unscaled {
+                self.hot.pending.set(Pending::ACK);
+                return nothing;
+            }
+        } else if advance > signed(self.hot.snd_max, self.hot.snd_una)
+            || advance < -i64::from(self.hot.max_wnd)
+        {
+            // RFC 5961 section 5.2.
+            self.cold.counters.bad_acks += 1;
+            self.challenge(now);
+            return nothing;
+        }
+        self.take_timestamp(now, seg, at);
+        let acked = self.take_ack(now, seg, advance);
+        let payload =
+            if self.hot.state.receives() { self.take_text(now, seg, at, window) } else { None };
+        SegmentOutcome { acked, payload }
+    }
+
+    /// A RST `at` bytes from `rcv_nxt` (RFC 5961 section 3.2): payload or options do not matter.
+    fn handle_reset(&mut self, now: Instant, at: i64, window: i64) {
+        if at == 0 {
+            match self.hot.state {
+                // The end was announced; only the wait is cut short.
+                State::TimeWait => {
+                    let _ = self.enter(Input::Kill);
+                    self.stop();
+                }
+                State::SynReceived if self.cold.active => self.finish(ConnEvent::Refused),
+                _ => self.finish(ConnEvent::Reset),
+            }
+        } else if at > 0 && at < window {
+            self.challenge(now);
+        } else {
+            self.cold.counters.out_of_window += 1;
+        }
+    }
+
+    /// A SYN after the first one (RFC 5961 section 4.2).
+    fn handle_late_syn(&mut self, now: Instant, at: i64, window: i64) {
+        if self.hot.state == State::SynReceived && !self.cold.active && at >= 0 && at < window {
+            // RFC 9293 section 3.10.7.4: back to LISTEN, which is to forget this attempt.
+            self.finish(ConnEvent::Reset);
+            return;
+        }
+        self.challenge(now);
+    }
+
+    /// PAWS (RFC 7323 section 5.3), and the presence of what was negotiated (section 3.2).
+    fn timestamp_is_fine(&mut self, now: Instant, seg: &Segment) -> bool {
+        if !self.hot.ts_ok {
+            return true;
+        }
+        let Some(ts) = seg.timestamps else {
+            self.cold.counters.missing_timestamps += 1;
+            return false;
+        };
+        let old = ts.val.wrapping_sub(self.hot.ts_recent).cast_signed() < 0
+            && now - self.hot.ts_recent_at <= TS_RECENT_MAX_AGE;
+        if old {
+            self.cold.counters.paws_drops += 1;
+            self.hot.pending.set(Pending::ACK);
+        }
+        !old
+    }
+
+    /// Whether the segment touches the window (RFC 9293 section 3.10.7.4, first check); if not, the
+    /// answer is scheduled.
+    ///
+    /// Two cases are let through that the letter of the table refuses, since their ACK is needed: a
+    /// bare ACK at the right edge itself, from a peer that filled the window, and a segment at
+    /// `rcv_nxt` while the window is shut. Neither brings bytes.
+    fn is_acceptable(&mut self, now: Instant, seg: &Segment, at: i64, window: i64) -> bool {
+        let fin = seg.flags.has(Flags::FIN);
+        let len = i64::from(seg.len) + i64::from(fin);
+        let touches = if len == 0 {
+            at >= 0 && at <= window
+        } else {
+            (at < window && at + len > 0) || at == 0
+        };
+        if touches {
+            return true;
+        }
+        if len == 0 {
+            self.cold.counters.out_of_window += 1;
+            // A bare ACK: two peers that disagree must not answer each other for ever.
+            self.challenge(now);
+            return false;
+        }
+        if at < 0 {
+            self.cold.counters.duplicate_segments += 1;
+        } else {
+            self.cold.counters.out_of_window += 1;
+        }
+        self.hot.pending.set(Pending::ACK);
+        if self.hot.state == State::TimeWait && fin {
+            self.cold.wait_at = now + self.cold.cfg.time_wait;
+        }
+        false
+    }
+
+    /// RFC 7323 section 4.3: the timestamp to echo is that of the segment at the last ACK sent.
+    #[inline]
+    fn take_timestamp(&mut self, now: Instant, seg: &Segment, at: i64) {
+        if !self.hot.ts_ok {
+            return;
+        }
+        if let Some(ts) = seg.timestamps
+            && shifted(self.hot.rcv_nxt, at) <= self.hot.last_ack
+        {
+            self.hot.ts_recent = ts.val;
+            self.hot.ts_recent_at = now;
+        }
+    }
+
+    /// An ACK that asks the peer to prove itself, if the limit allows (RFC 5961 section 7).
+    pub(super) fn challenge(&mut self, now: Instant) {
+        if now - self.cold.challenge_since >= Duration::from_secs(1) {
+            self.cold.challenge_since = now;
+            self.cold.challenges = 0;
+        }
+        if self.cold.challenges >= self.cold.cfg.challenge_acks {
+            self.cold.counters.challenge_acks_suppressed += 1;
+            return;
+        }
+        self.cold.challenges += 1;
+        self.cold.counters.challenge_acks += 1;
+        self.hot.pending.set(Pending::ACK);
+    }
+
+    /// Payload and FIN of an acceptable segment.
+    fn take_text(&mut self, now: Instant, seg: &Segment, at: i64, window: i64) -> Option<Payload> {
+        let text = seg.len > 0 || seg.flags.has(Flags::FIN);
+        let end = at + i64::from(seg.len);
+        // Not what was expected, or more than was asked for: say at once where we are.
+        if text && (at != 0 || end > window) {
+            self.hot.pending.set(Pending::ACK);
+        }
+        let payload = if seg.len > 0 { self.new_payload(at, end.min(window)) } else { None };
+        if seg.flags.has(Flags::FIN) && end >= 0 && end < window {
+            self.note_fin(shifted(self.hot.rcv_nxt, end));
+            self.reach_fin(now);
+        }
+        payload
+    }
+
+    /// The first part of the payload from `at` to `end` (from `rcv_nxt`) that was not accepted yet.
+    fn new_payload(&mut self, at: i64, end: i64) -> Option<Payload> {
+        let next = self.hot.rcv_nxt;
+        let end = shifted(next, end).min(self.cold.rcv_fin);
+        let Some((pos, end)) = self.cold.ranges.first_gap(shifted(next, at.max(0)), end) else {
+            self.cold.counters.duplicate_segments += 1;
+            self.hot.pending.set(Pending::ACK);
+            return None;
+        };
+        let in_order = pos == next;
+        if !in_order {
+            self.cold.counters.ooo_segments += 1;
+            if !self.cold.ranges.has_room(pos, end) {
+                self.cold.counters.ooo_refused += 1;
+                return None;
+            }
+        }
+        let skip = u32::try_from(signed(pos, next) - at).ok()?;
+        let len = u32::try_from(end - pos).ok()?;
+        Some(Payload { pos, skip, len, in_order })
+    }
+
+    /// The owner took `len` bytes of the peer's stream from `pos` on: all or the first part of what
+    /// [`handle_segment`](Connection::handle_segment) reported last. They are acknowledged, at once
+    /// or a little later.
+    #[inline]
+    pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {
+        if !self.hot.state.receives() {
+            return;
+        }
+        let next = self.hot.rcv_nxt;
+        let end = (pos + u64::from(len)).min(self.hot.rcv_adv);
+        if self.hot.gaps || pos != next {
+            self.accept_among_gaps(now, pos, end);
+        } else if end > next {
+            self.hot.rcv_nxt = end;
+            self.schedule_ack(now, len);
+        }
+    }
+
+    #[inline(never)]
+    fn accept_among_gaps(&mut self, now: Instant, pos: StreamPos, end: StreamPos) {
+        let end = end.min(self.cold.rcv_fin);
+        let next = self.hot.rcv_nxt;
+        if pos > next {
+            self.cold.ranges.insert(pos, end);
+        } else if end > next {
+            let had_ranges = !self.cold.ranges.is_empty();
+            self.hot.rcv_nxt = self.cold.ranges.reach(end);
+            if had_ranges {
+                // A gap was filled, at least in part (RFC 5681 section 4.2).
+                self.hot.pending.set(Pending::ACK);
+            } else {
+                self.schedule_ack(now, u32::try_from(end - next).unwrap_or(u32::MAX));
+            }
+            self.reach_fin(now);
+        }
+        self.hot.gaps = !self.cold.ranges.is_empty()
+            || (self.cold.rcv_fin != NO_FIN && self.hot.rcv_nxt <= self.cold.rcv_fin);
+    }
+
+    /// Acknowledges `len` bytes more: at once when two full segments wait, else after a while
+    /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+    #[inline]
+    fn schedule_ack(&mut self, now: Instant, len: u32) {
+        let hot = &mut self.hot;
+        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.cfg.mss)));
+        let delay = self.cold.cfg.delayed_ack;
+        if hot.rcv_nxt - hot.last_ack >= 2 * u64::from(hot.rcv_mss) || delay.is_zero() {
+            hot.pending.set(Pending::ACK);
+        } else if hot.ack_at == NEVER {
+            hot.ack_at = now + delay;
+        }
+    }
+
+    /// Remembers where the peer's stream ends.
+    fn note_fin(&mut self, pos: StreamPos) {
+        let contradicts = if self.cold.rcv_fin == NO_FIN {
+            self.cold.ranges.end().is_some_and(|end| end > pos)
+        } else {
+            self.cold.rcv_fin != pos
+        };
+        if contradicts {
+            self.cold.counters.bad_fins += 1;
+            return;
+        }
+        self.cold.rcv_fin = pos;
+        self.hot.gaps = true;
+    }
+
+    /// Takes the FIN when all before it is accepted.
+    fn reach_fin(&mut self, now: Instant) {
+        if self.hot.rcv_nxt != self.cold.rcv_fin {
+            return;
+        }
+        let Some(state) = self.enter(Input::Fin) else { return };
+        self.hot.rcv_nxt += 1;
+        self.hot.gaps = false;
+        self.hot.pending.set(Pending::ACK);
+        self.cold.events.push(ConnEvent::PeerClosed);
+        if state == State::TimeWait {
+            self.start_time_wait(now);
+        }
+    }
+
+    /// How far the right edge could move.
+    pub(super) fn window_gain(&self) -> u64 {
+        (self.hot.rcv_nxt + u64::from(self.hot.recv_window)).since(self.hot.rcv_adv)
+    }
+
+    /// The least by which the right edge moves, so that the peer is not led into sending crumbs
+    /// (RFC 9293 section 3.8.6.2.2).
+    pub(super) fn window_step(&self) -> u32 {
+        u32::from(self.cold.cfg.mss).min(self.hot.recv_window / 2).max(1)
+    }
+}

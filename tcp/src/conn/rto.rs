@@ -1,0 +1,166 @@
+//! The retransmission timeout (RFC 6298).
+
+use core::time::Duration;
+
+/// Clock granularity G: that of the timestamps option, the coarser of our two sources.
+const GRANULARITY_NS: u64 = 1_000_000;
+
+/// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
+/// might belong to another transmission of the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rto {
+    /// Smoothed round trip in ns; `None` until the first sample.
+    srtt: Option<u64>,
+    rttvar: u64,
+    /// The timeout without backoff, within the bounds.
+    base: u64,
+    /// The timeout, backoff included.
+    current: u64,
+    min: u64,
+    max: u64,
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Rto {
+    pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Rto {
+        let max = nanos(max).max(GRANULARITY_NS);
+        let min = nanos(min).clamp(GRANULARITY_NS, max);
+        let base = nanos(initial).clamp(min, max);
+        Rto { srtt: None, rttvar: 0, base, current: base, min, max }
+    }
+
+    /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
+    pub(super) fn sample(&mut self, rtt: Duration) {
+        let r = nanos(rtt).min(self.max);
+        let srtt = match self.srtt {
+            None => {
+                self.rttvar = r / 2;
+                r
+            }
+            Some(srtt) => {
+                // RTTVAR first, with the old SRTT; alpha = 1/8, beta = 1/4.
+                self.rttvar = self.rttvar - self.rttvar / 4 + srtt.abs_diff(r) / 4;
+                srtt - srtt / 8 + r / 8
+            }
+        };
+        self.srtt = Some(srtt);
+        self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min, self.max);
+        self.current = self.base;
+    }
+
+    /// Doubles the timeout (RFC 6298 5.5), up to the maximum.
+    pub(super) fn back_off(&mut self) {
+        self.current = self.current.saturating_mul(2).min(self.max);
+    }
+
+    /// Starts data transmission after a SYN that timed out, until the next sample (RFC 6298 5.7).
+    pub(super) fn after_lost_syn(&mut self) {
+        self.base = self.base.max(3_000_000_000).min(self.max);
+        self.current = self.base;
+    }
+
+    /// The timeout, backoff included.
+    pub(super) fn get(&self) -> Duration {
+        Duration::from_nanos(self.current)
+    }
+
+    /// The timeout without its own backoff, doubled `times` times: the interval of window probes.
+    pub(super) fn probe_interval(&self, times: u8) -> Duration {
+        let doubled = self.base.saturating_mul(1u64.checked_shl(u32::from(times)).unwrap_or(0));
+        Duration::from_nanos(if doubled == 0 { self.max } else { doubled.min(self.max) })
+    }
+
+    pub(super) fn srtt(&self) -> Option<Duration> {
+        self.srtt.map(Duration::from_nanos)
+    }
+
+    pub(super) fn rttvar(&self) -> Duration {
+        Duration::from_nanos(self.rttvar)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn rto(min_ms: u32) -> Rto {
+        Rto::new(1000 * MS, min_ms * MS, 60_000 * MS)
+    }
+
+    #[test]
+    fn test_initial_timeout_is_one_second_and_backs_off() {
+        let mut r = rto(200);
+        assert_eq!(r.get(), 1000 * MS);
+        r.back_off();
+        assert_eq!(r.get(), 2000 * MS);
+        for _ in 0..10 {
+            r.back_off();
+        }
+        assert_eq!(r.get(), 60_000 * MS);
+    }
+
+    #[test]
+    fn test_first_and_next_sample_follow_the_formulas() {
+        let mut r = rto(1);
+        r.sample(100 * MS);
+        assert_eq!((r.srtt(), r.rttvar(), r.get()), (Some(100 * MS), 50 * MS, 300 * MS));
+        r.sample(180 * MS);
+        // RTTVAR = 3/4 * 50 + 1/4 * |100 - 180|; SRTT = 7/8 * 100 + 1/8 * 180.
+        assert_eq!((r.srtt(), r.rttvar()), (Some(110 * MS), Duration::from_micros(57_500)));
+        assert_eq!(r.get(), 340 * MS);
+    }
+
+    #[test]
+    fn test_steady_samples_leave_the_granularity_as_variance() {
+        let mut r = rto(1);
+        for _ in 0..200 {
+            r.sample(10 * MS);
+        }
+        let over = r.get() - r.srtt().unwrap();
+        assert_eq!(over, MS);
+    }
+
+    #[test]
+    fn test_minimum_rounds_up_and_sample_ends_backoff() {
+        let mut r = rto(200);
+        r.sample(MS);
+        assert_eq!(r.get(), 200 * MS);
+        r.back_off();
+        r.back_off();
+        assert_eq!(r.get(), 800 * MS);
+        r.sample(MS);
+        assert_eq!(r.get(), 200 * MS);
+    }
+
+    #[test]
+    fn test_lost_syn_starts_data_with_three_seconds() {
+        let mut r = rto(200);
+        r.back_off();
+        r.after_lost_syn();
+        assert_eq!(r.get(), 3000 * MS);
+    }
+
+    #[test]
+    fn test_probe_interval_doubles_to_the_maximum() {
+        let r = rto(200);
+        assert_eq!(r.probe_interval(0), 1000 * MS);
+        assert_eq!(r.probe_interval(2), 4000 * MS);
+        assert_eq!(r.probe_interval(63), 60_000 * MS);
+        assert_eq!(r.probe_interval(255), 60_000 * MS);
+    }
+
+    #[test]
+    fn test_extreme_settings_and_samples_do_not_overflow() {
+        let mut r = Rto::new(Duration::MAX, Duration::MAX, Duration::MAX);
+        r.back_off();
+        r = Rto::new(Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        r.sample(Duration::MAX);
+        r.sample(Duration::ZERO);
+        assert_eq!(r.get(), MS);
+    }
+}

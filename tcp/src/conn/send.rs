@@ -1,0 +1,311 @@
+//! Segments out.
+
+use super::sequence::seq_of;
+use super::state::State;
+use super::{Connection, NEVER, NO_FIN, Pending};
+use crate::{Flags, SendQueue, Timestamps, TxSegment};
+use heddle_base::{Instant, StreamPos};
+
+impl Connection {
+    /// The next segment to send, in this order: RST, SYN, bytes sent before, new bytes, FIN, ACK.
+    /// `None` when there is nothing to send (more). What is returned counts as sent.
+    ///
+    /// `q` holds the bytes from [`snd_una`](Connection::snd_una) on at least. Segments are cut by
+    /// [`SendQueue::segment_len`]; a record is cut only where the peer's window never had room for
+    /// it, to probe a window, and to repeat what was cut before.
+    pub fn poll_transmit<Q: SendQueue + ?Sized>(
+        &mut self,
+        now: Instant,
+        q: &Q,
+    ) -> Option<TxSegment> {
+        if self.hot.pending.any(Pending::CONTROL) {
+            return Some(self.control(now));
+        }
+        if self.hot.state.sends()
+            && let Some(tx) = self.data(now, q)
+        {
+            return Some(tx);
+        }
+        if self.hot.pending.any(Pending::ACK) {
+            return Some(self.segment(now, self.hot.snd_max, Flags::ACK));
+        }
+        None
+    }
+
+    /// Whether [`poll_transmit`](Connection::poll_transmit) may have something to do, for a queue
+    /// that ends at `end`.
+    pub fn wants_transmit(&self, end: StreamPos) -> bool {
+        let hot = &self.hot;
+        if hot.pending != Pending::default() {
+            return true;
+        }
+        let end = end.min(hot.snd_fin);
+        let more = hot.snd_next < end || (hot.state.closing() && hot.snd_next <= hot.snd_fin);
+        // Blocked with nothing outstanding: the probe timer must be started.
+        hot.state.sends() && more && (self.right_edge() > hot.snd_next || hot.rtx_at == NEVER)
+    }
+
+    /// `snd_una` plus what the peer and the network allow to be outstanding.
+    pub(super) fn right_edge(&self) -> StreamPos {
+        let hot = &self.hot;
+        let congestion =
+            if hot.snd_next == hot.snd_max { hot.cc.allowance() } else { hot.cc.cwnd() };
+        hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
+    }
+
+    #[cold]
+    fn control(&mut self, now: Instant) -> TxSegment {
+        if self.hot.pending.take(Pending::RESET_REPLY) {
+            let (seq, val) = self.cold.reset_reply;
+            // RFC 7323 section 5.2: the timestamp of what it answers is echoed.
+            let timestamps = val.map(|ecr| Timestamps { val: 0, ecr });
+            return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
+        }
+        if self.hot.pending.take(Pending::RESET) {
+            return self.segment(now, self.hot.snd_max, Flags::RST.with(Flags::ACK));
+        }
+        self.hot.pending.clear(Pending::SYN);
+        self.syn(now)
+    }
+
+    fn syn(&mut self, now: Instant) -> TxSegment {
+        let answer = self.hot.state == State::SynReceived;
+        let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
+        // Before the peer's SYN is known there is nothing to echo or acknowledge, and everything is
+        // offered; after it, only what the peer offered too.
+        let scaling = if answer { self.cold.scaling } else { self.cold.cfg.window_scaling };
+        let stamps = if answer { self.hot.ts_ok } else { self.cold.cfg.timestamps };
+        let window = u16::try_from(self.hot.recv_window).unwrap_or(u16::MAX);
+        self.hot.rcv_adv = self.hot.rcv_adv.max(StreamPos(u64::from(window)));
+        let retransmit = self.cold.syn_sent;
+        if retransmit {
+            self.note_again(now);
+        } else {
+            self.hot.timed = Some((StreamPos::START, now));
+            self.cold.syn_sent = true;
+        }
+        self.hot.pending.clear(Pending::ACK);
+        self.hot.rtx_at = now + self.cold.rto.get();
+        TxSegment {
+            seq: seq_of(self.hot.snd_base, StreamPos::START).advance(u32::MAX),
+            ack: if answer { self.rcv_seq() } else { crate::SeqNumber(0) },
+            flags,
+            window,
+            mss: Some(self.cold.cfg.mss),
+            window_scale: scaling.then_some(self.hot.rcv_shift),
+            timestamps: stamps.then(|| Timestamps {
+                val: self.ts_clock(now),
+                ecr: if answer { self.hot.ts_recent } else { 0 },
+            }),
+            pos: StreamPos::START,
+            len: 0,
+            retransmit,
+        }
+    }
+
+    /// Data or FIN, if there is any and the windows allow it.
+    fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
+        let end = q.end().min(self.hot.snd_fin);
+        if self.hot.pending.any(Pending(Pending::RETRANSMIT.0 | Pending::PROBE.0))
+            && let Some(tx) = self.data_again(now, q, end)
+        {
+            return Some(tx);
+        }
+        let from = self.hot.snd_next;
+        let fin_due = self.hot.state.closing() && from <= self.hot.snd_fin;
+        if from >= end && !fin_due {
+            return None;
+        }
+        if self.hot.snd_una == self.hot.snd_max && now - self.hot.last_tx > self.cold.rto.get() {
+            self.hot.cc.on_idle();
+        }
+        let room = self.right_edge() - from;
+        let mut len = 0;
+        if from < end {
+            len = self.cut(q, from, end, self.hot.emss);
+            if u64::from(len) > room {
+                len = self.cut_small(now, q, from, end, room)?;
+            }
+        } else if room == 0 {
+            self.await_window(now);
+            return None;
+        }
+        let fin = fin_due && from + u64::from(len) == end && u64::from(len) < room;
+        Some(self.emit(now, from, len, end, fin))
+    }
+
+    /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
+    fn cut<Q: SendQueue + ?Sized>(&self, q: &Q, from: StreamPos, end: StreamPos, max: u32) -> u32 {
+        let left = u32::try_from(end - from).unwrap_or(u32::MAX);
+        q.segment_len(from, max).min(max).min(left).max(1)
+    }
+
+    /// The next segment does not fit into `room`: silly window avoidance (RFC 9293 section
+    /// 3.8.6.2.1). A smaller one is sent only when it is at least half of the largest window the
+    /// peer ever offered, or repeats the oldest bytes into a window that shrank (section 3.8.6);
+    /// otherwise an ACK, or in the end the probe timer, will make room.
+    #[cold]
+    fn cut_small<Q: SendQueue + ?Sized>(
+        &mut self,
+        now: Instant,
+        q: &Q,
+        from: StreamPos,
+        end: StreamPos,
+        room: u64,
+    ) -> Option<u32> {
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let limited_by_peer = self.hot.snd_wnd <= self.hot.cc.cwnd();
+        let oldest_again = from == self.hot.snd_una && from < self.hot.snd_max;
+        if room > 0 && limited_by_peer && (oldest_again || room >= self.hot.max_wnd / 2) {
+            return Some(self.cut(q, from, end, room));
+        }
+        self.await_window(now);
+        None
+    }
+
+    /// Nothing can be sent: without a timer for what is outstanding, starts that of the probe.
+    fn await_window(&mut self, now: Instant) {
+        if self.hot.rtx_at == NEVER {
+            if self.hot.snd_una == self.hot.snd_max {
+                self.hot.progress_at = now;
+            }
+            self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
+        }
+    }
+
+    /// The segment at `snd_una` that duplicate ACKs or a partial one showed lost, or a probe.
+    #[cold]
+    fn data_again<Q: SendQueue + ?Sized>(
+        &mut self,
+        now: Instant,
+        q: &Q,
+        end: StreamPos,
+    ) -> Option<TxSegment> {
+        let una = self.hot.snd_una;
+        let left = self.hot.state.closing() || una < end;
+        if self.hot.pending.take(Pending::PROBE) && left {
+            return Some(self.probe(now, q, end));
+        }
+        if !self.hot.pending.take(Pending::RETRANSMIT) || self.hot.snd_wnd == 0 || !left {
+            return None;
+        }
+        let next = self.hot.snd_next;
+        // Never less than one RTO between this transmission and one by the timer (RFC 6298 5).
+        self.hot.rtx_at = NEVER;
+        let len =
+            if una < end { self.cut(q, una, end, self.hot.emss.min(self.hot.snd_wnd)) } else { 0 };
+        let fin = self.hot.snd_fin != NO_FIN
+            && una + u64::from(len) == self.hot.snd_fin
+            && len < self.hot.snd_wnd;
+        let tx = self.emit(now, una, len, end, fin);
+        self.hot.snd_next = self.hot.snd_next.max(next);
+        Some(tx)
+    }
+
+    /// A window probe (RFC 9293 section 3.8.6.1): the byte or FIN just beyond a shut window, or, when
+    /// there is a little room but too little for a segment, what fits (the override of section
+    /// 3.8.6.2.1). It may be sent again as part of a whole record when the window opens.
+    fn probe<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q, end: StreamPos) -> TxSegment {
+        self.cold.counters.probes += 1;
+        let una = self.hot.snd_una;
+        let wnd = self.hot.snd_wnd;
+        let len = if una < end { self.cut(q, una, end, self.hot.emss.min(wnd.max(1))) } else { 0 };
+        self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
+        let tx = self.emit(now, una, len, end, len == 0);
+        if wnd == 0 {
+            self.hot.snd_next = una;
+        }
+        tx
+    }
+
+    /// Bytes `[from, from + len)`, and the FIN behind them, become a segment.
+    #[inline]
+    fn emit(
+        &mut self,
+        now: Instant,
+        from: StreamPos,
+        len: u32,
+        end: StreamPos,
+        fin: bool,
+    ) -> TxSegment {
+        let text_end = from + u64::from(len);
+        let mut flags = Flags::ACK;
+        if text_end == end && len > 0 {
+            flags = flags.with(Flags::PSH);
+        }
+        if fin {
+            flags = flags.with(Flags::FIN);
+            self.hot.snd_fin = text_end;
+        }
+        let next = text_end + u64::from(fin);
+        let mut tx = self.segment(now, from, flags);
+        tx.len = len;
+        if from < self.hot.snd_max {
+            tx.retransmit = true;
+            self.note_again(now);
+        }
+        let hot = &mut self.hot;
+        if !tx.retransmit {
+            if hot.snd_una == hot.snd_max {
+                hot.progress_at = now;
+            }
+            if hot.timed.is_none() {
+                hot.timed = Some((next, now));
+            }
+            hot.cc.on_sent(len, next - hot.snd_una);
+        }
+        hot.snd_next = next;
+        hot.snd_max = hot.snd_max.max(next);
+        hot.last_tx = now;
+        if hot.rtx_at == NEVER {
+            hot.rtx_at = now + self.cold.rto.get();
+        }
+        tx
+    }
+
+    /// Bytes are sent once more: by Karn's rule what is in flight cannot be timed any more, and an
+    /// echo older than this transmission is ambiguous.
+    #[cold]
+    fn note_again(&mut self, now: Instant) {
+        self.hot.timed = None;
+        self.cold.again_ts = self.ts_clock(now);
+        self.cold.counters.retransmits += 1;
+    }
+
+    /// A segment without payload at `pos`; it carries the ACK, and the window.
+    #[inline]
+    fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
+        let window = self.advertise();
+        let hot = &mut self.hot;
+        hot.pending.clear(Pending::ACK);
+        hot.ack_at = NEVER;
+        hot.last_ack = hot.rcv_nxt;
+        TxSegment {
+            seq: self.snd_seq(pos),
+            ack: self.rcv_seq(),
+            flags,
+            window,
+            timestamps: self
+                .hot
+                .ts_ok
+                .then(|| Timestamps { val: self.ts_clock(now), ecr: self.hot.ts_recent }),
+            pos,
+            ..TxSegment::default()
+        }
+    }
+
+    /// The window field; moves the right edge as far as it will go, but never back, and not in
+    /// crumbs. Rounded up to the scale where the owner reduced the window, so that the edge stays.
+    #[inline]
+    fn advertise(&mut self) -> u16 {
+        if self.window_gain() >= u64::from(self.window_step()) {
+            self.hot.rcv_adv = self.hot.rcv_nxt + u64::from(self.hot.recv_window);
+        }
+        let shift = self.hot.rcv_shift;
+        let window = self.hot.rcv_adv - self.hot.rcv_nxt;
+        let field = (window + (1 << shift) - 1) >> shift;
+        let field = u16::try_from(field).unwrap_or(u16::MAX);
+        self.hot.rcv_adv = self.hot.rcv_adv.max(self.hot.rcv_nxt + (u64::from(field) << shift));
+        field
+    }
+}

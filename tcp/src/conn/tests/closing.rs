@@ -1,0 +1,182 @@
+//! Orderly ends, from every side, and aborts.
+
+use super::*;
+
+#[test]
+fn test_active_close_runs_through_time_wait() {
+    let mut b = Bench::established();
+    b.queue(10);
+    b.c.close();
+    assert_eq!(b.c.state(), State::FinWait1);
+    assert_eq!(b.sent(), ["FP. 0+10 ack 0"]);
+    assert_eq!(b.ack(11).acked, Some(StreamPos(10)));
+    assert_eq!(b.c.state(), State::FinWait2);
+    b.recv(&b.seg(0, 11).with(FIN));
+    assert_eq!(b.c.state(), State::TimeWait);
+    assert_eq!(b.sent(), [". 11 ack 1"]);
+    assert_eq!(b.events(), [ConnEvent::PeerClosed, ConnEvent::Closed]);
+    b.wait(999 * MS);
+    assert_eq!(b.c.state(), State::TimeWait);
+    b.wait(MS);
+    assert_eq!(b.c.state(), State::Closed);
+    assert_eq!((b.events(), b.c.poll_timeout()), (vec![], None));
+}
+
+#[test]
+fn test_passive_close_ends_without_a_wait() {
+    let mut b = Bench::established();
+    b.recv(&b.seg(0, 0).with(FIN));
+    assert_eq!(b.sent(), [". 0 ack 1"]);
+    // Half open: we still send.
+    b.queue(100);
+    assert_eq!(b.sent(), ["P. 0+100 ack 1"]);
+    b.c.close();
+    assert_eq!(b.sent(), ["F. 100 ack 1"]);
+    b.recv(&b.seg(1, 101));
+    assert_eq!(b.c.state(), State::Closed);
+    assert_eq!(b.events(), [ConnEvent::PeerClosed, ConnEvent::Closed]);
+    assert_eq!(b.c.poll_timeout(), None);
+}
+
+#[test]
+fn test_half_close_still_receives() {
+    let mut b = Bench::in_state(State::FinWait2);
+    for i in 0..20 {
+        let s = Segment { len: 1000, ..b.seg(i * 1000, 1) };
+        let p = b.recv(&s).payload.unwrap();
+        b.c.accept_payload(b.now, p.pos, p.len);
+        b.sent();
+    }
+    assert_eq!(b.c.rcv_nxt(), StreamPos(20_000));
+    assert_eq!(b.c.state(), State::FinWait2);
+}
+
+#[test]
+fn test_simultaneous_close() {
+    let mut b = Bench::established();
+    b.c.close();
+    assert_eq!(b.sent(), ["F. 0 ack 0"]);
+    b.recv(&b.seg(0, 0).with(FIN));
+    assert_eq!((b.c.state(), b.sent()), (State::Closing, strings(&[". 1 ack 1"])));
+    b.recv(&b.seg(1, 1));
+    assert_eq!(b.c.state(), State::TimeWait);
+    assert_eq!(b.events(), [ConnEvent::PeerClosed, ConnEvent::Closed]);
+}
+
+#[test]
+fn test_fin_wait_1_fin_with_ack_of_ours_goes_to_time_wait() {
+    let mut b = Bench::in_state(State::FinWait1);
+    b.recv(&b.seg(0, 1).with(FIN));
+    assert_eq!(b.c.state(), State::TimeWait);
+}
+
+#[test]
+fn test_fin_wait_1_fin_before_ours_is_sent() {
+    let mut b = Bench::established();
+    b.window = 0;
+    b.ack(0);
+    b.queue(10);
+    b.c.close();
+    b.sent();
+    b.recv(&b.seg(0, 0).with(FIN));
+    assert_eq!(b.c.state(), State::Closing);
+    b.window = 1000;
+    b.recv(&b.seg(1, 0));
+    assert_eq!(b.sent(), ["FP. 0+10 ack 1"]);
+    b.recv(&b.seg(1, 11));
+    assert_eq!(b.c.state(), State::TimeWait);
+}
+
+#[test]
+fn test_fin_goes_behind_everything_queued() {
+    let mut b = Bench::established();
+    b.queue(25_000);
+    b.c.close();
+    assert_eq!(b.sent().len(), 10);
+    b.ack(10_000);
+    assert_eq!(b.sent().len(), 11);
+    b.ack(20_000);
+    assert_eq!(b.sent().last().unwrap(), "FP. 24000+1000 ack 0");
+    // Bytes queued after the FIN was sent are never sent.
+    b.queue(500);
+    assert_eq!(b.sent(), strings(&[]));
+    b.ack(25_001);
+    assert_eq!((b.c.snd_una(), b.c.snd_nxt()), (StreamPos(25_000), StreamPos(25_000)));
+}
+
+#[test]
+fn test_fin_needs_room_in_the_window() {
+    let mut b = Bench::established();
+    b.window = 1000;
+    b.ack(0);
+    b.queue(1000);
+    b.c.close();
+    assert_eq!(b.sent(), ["P. 0+1000 ack 0"]);
+    b.ack(1000);
+    assert_eq!(b.sent(), ["F. 1000 ack 0"]);
+    let mut b = Bench::established();
+    b.window = 1001;
+    b.ack(0);
+    b.queue(1000);
+    b.c.close();
+    assert_eq!(b.sent(), ["FP. 0+1000 ack 0"]);
+}
+
+#[test]
+fn test_close_twice_is_close_once() {
+    let mut b = Bench::in_state(State::FinWait1);
+    b.c.close();
+    assert_eq!((b.c.state(), b.sent()), (State::FinWait1, vec![]));
+}
+
+#[test]
+fn test_time_wait_answers_a_repeated_fin_and_waits_anew() {
+    let mut b = Bench::in_state(State::TimeWait);
+    b.wait(900 * MS);
+    b.recv(&b.seg(0, 1).with(FIN));
+    assert_eq!(b.sent(), [". 1 ack 1"]);
+    b.wait(999 * MS);
+    assert_eq!(b.c.state(), State::TimeWait);
+    b.wait(MS);
+    assert_eq!(b.c.state(), State::Closed);
+}
+
+/// RFC 9293 MAY-2, SHLD-4: a SYN that is newer than all before may replace TIME-WAIT.
+#[test]
+fn test_time_wait_may_be_replaced_by_a_newer_syn() {
+    let b = Bench::in_state(State::TimeWait);
+    let syn = |seq| b.seg(seq, 0).with(SYN);
+    assert!(b.c.may_be_replaced_by(&syn(2)));
+    assert!(!b.c.may_be_replaced_by(&syn(1)));
+    assert!(!b.c.may_be_replaced_by(&syn(2).with(SYN_ACK)));
+    assert!(!b.c.may_be_replaced_by(&syn(2).with(Flags::SYN.with(RST))));
+    assert!(!b.c.may_be_replaced_by(&syn(2).with(ACK)));
+    let other = Bench::in_state(State::LastAck);
+    assert!(!other.c.may_be_replaced_by(&syn(2)));
+}
+
+#[test]
+fn test_last_ack_repeats_its_fin() {
+    let mut b = Bench::in_state(State::LastAck);
+    assert_eq!(b.wait(200 * MS), [(200, "F. 0 ack 1 again".to_string())]);
+}
+
+/// RFC 9293 section 3.10.5.
+#[test]
+fn test_abort_sends_a_reset_where_the_peer_needs_one() {
+    for s in State::ALL {
+        let mut b = Bench::in_state(s);
+        b.c.abort();
+        assert_eq!(b.c.state(), State::Closed);
+        let reset = match s {
+            State::SynReceived | State::Established => strings(&["R. 0 ack 0"]),
+            State::FinWait1 | State::FinWait2 => strings(&["R. 1 ack 0"]),
+            State::CloseWait => strings(&["R. 0 ack 1"]),
+            _ => vec![],
+        };
+        assert_eq!(b.sent(), reset, "{s:?}");
+        let told = !matches!(s, State::Closed | State::TimeWait);
+        assert_eq!(b.events(), vec![ConnEvent::Aborted; usize::from(told)], "{s:?}");
+        assert_eq!(b.c.poll_timeout(), None);
+    }
+}

@@ -1,0 +1,248 @@
+//! Tests of a connection: one against a script (this bench), and two against each other (`pair`).
+//!
+//! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
+
+mod closing;
+mod loss;
+mod matrix;
+mod opening;
+mod pair;
+mod pair_runs;
+mod random;
+mod receiving;
+mod resets;
+mod sending;
+mod timestamps;
+mod windows;
+
+use crate::{
+    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, Segment, SegmentOutcome,
+    SendQueue, SeqNumber, State, Timestamps, TxSegment,
+};
+use core::time::Duration;
+use heddle_base::{Instant, StreamPos};
+
+const MS: Duration = Duration::from_millis(1);
+const ISS: SeqNumber = SeqNumber(0xffff_ff00);
+const IRS: SeqNumber = SeqNumber(0xffff_fff0);
+
+const ACK: Flags = Flags::ACK;
+const FIN: Flags = Flags::FIN.with(Flags::ACK);
+const RST: Flags = Flags::RST;
+const SYN: Flags = Flags::SYN;
+const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
+
+/// Small numbers, no options: what most scripts want.
+fn plain() -> ConnConfig {
+    ConnConfig {
+        mss: 1000,
+        recv_window: 10_000,
+        timestamps: false,
+        window_scaling: false,
+        delayed_ack: 40 * MS,
+        time_wait: 1000 * MS,
+        ..ConnConfig::default()
+    }
+}
+
+/// A connection, its queue and its clock; the test plays the peer.
+struct Bench {
+    c: Connection,
+    q: ByteQueue,
+    now: Instant,
+    /// The window field of the segments made by [`Bench::seg`].
+    window: u16,
+    /// Their timestamps option.
+    ts: Option<Timestamps>,
+}
+
+impl Bench {
+    fn new(c: Connection, now: Instant) -> Bench {
+        Bench { c, q: ByteQueue::default(), now, window: 65_535, ts: None }
+    }
+
+    /// In SYN-SENT, nothing sent yet.
+    fn connecting(cfg: &ConnConfig) -> Bench {
+        let now = Instant::from_millis(1_000_000);
+        Bench::new(Connection::connect(cfg, now, ISS, 0), now)
+    }
+
+    /// In SYN-RECEIVED after a plain SYN, nothing sent yet.
+    fn accepting(cfg: &ConnConfig) -> Bench {
+        let now = Instant::from_millis(1_000_000);
+        let syn = Segment { mss: Some(cfg.mss), ..raw(IRS, SeqNumber(0), SYN) };
+        Bench::new(Connection::accept(cfg, now, ISS, 0, &syn), now)
+    }
+
+    /// Established by an active open, silent, no event waiting.
+    fn established_with(cfg: &ConnConfig) -> Bench {
+        let mut b = Bench::connecting(cfg);
+        assert!(b.tx().is_some());
+        let syn_ack = Segment { mss: Some(cfg.mss), ..b.seg(-1, 0).with(SYN_ACK) };
+        b.recv(&syn_ack);
+        assert_eq!(b.sent(), [". 0 ack 0"]);
+        assert_eq!(b.events(), [ConnEvent::Connected]);
+        b
+    }
+
+    fn established() -> Bench {
+        Bench::established_with(&plain())
+    }
+
+    /// In `state`, reached by ordinary segments, silent, no event waiting.
+    fn in_state(state: State) -> Bench {
+        let mut b = match state {
+            State::SynSent => Bench::connecting(&plain()),
+            State::SynReceived => Bench::accepting(&plain()),
+            _ => Bench::established(),
+        };
+        let fin = |b: &mut Bench, ack| {
+            let s = b.seg(0, ack).with(FIN);
+            b.recv(&s);
+        };
+        match state {
+            State::SynSent | State::SynReceived | State::Established => {}
+            State::FinWait1 => b.c.close(),
+            State::FinWait2 => {
+                b.c.close();
+                b.sent();
+                let s = b.seg(0, 1);
+                b.recv(&s);
+            }
+            State::CloseWait => fin(&mut b, 0),
+            State::Closing => {
+                b.c.close();
+                b.sent();
+                fin(&mut b, 0);
+            }
+            State::LastAck => {
+                fin(&mut b, 0);
+                b.c.close();
+            }
+            State::TimeWait => {
+                b.c.close();
+                b.sent();
+                fin(&mut b, 1);
+            }
+            State::Closed => b.c.abort(),
+        }
+        b.sent();
+        b.events();
+        assert_eq!(b.c.state(), state);
+        b
+    }
+
+    /// A bare ACK from the peer: `seq` and `ack` are stream positions (-1 is the SYN).
+    fn seg(&self, seq: i32, ack: i32) -> Segment {
+        let at = |base: SeqNumber, n: i32| base.advance(1).advance(n.cast_unsigned());
+        Segment { window: self.window, timestamps: self.ts, ..raw(at(IRS, seq), at(ISS, ack), ACK) }
+    }
+
+    fn recv(&mut self, seg: &Segment) -> SegmentOutcome {
+        let out = self.c.handle_segment(self.now, seg);
+        if let Some(upto) = out.acked {
+            self.q.release(upto);
+        }
+        out
+    }
+
+    /// A segment of `len` bytes at `seq`, its payload not accepted.
+    fn offer(&mut self, seq: i32, len: u32) -> Option<Payload> {
+        let una = self.c.snd_una();
+        let s = Segment { len, ..self.seg(seq, i32::try_from(una.0).unwrap()) };
+        self.recv(&s).payload
+    }
+
+    /// The same, and its payload is accepted.
+    fn data(&mut self, seq: i32, len: u32) -> Option<Payload> {
+        let p = self.offer(seq, len)?;
+        self.c.accept_payload(self.now, p.pos, p.len);
+        Some(p)
+    }
+
+    /// A bare ACK of our stream, the peer's being at `rcv_nxt`.
+    fn ack(&mut self, ack: i32) -> SegmentOutcome {
+        let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
+        self.recv(&s)
+    }
+
+    fn queue(&mut self, len: usize) {
+        self.q.push(&vec![7; len]);
+    }
+
+    fn tx(&mut self) -> Option<TxSegment> {
+        self.c.poll_transmit(self.now, &self.q)
+    }
+
+    /// All there is to send, as text.
+    fn sent(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while self.c.wants_transmit(self.q.end()) {
+            let Some(tx) = self.tx() else { break };
+            all.push(show(&tx));
+            assert!(all.len() < 1000, "endless output");
+        }
+        assert_eq!(self.tx(), None, "wants_transmit missed it");
+        all
+    }
+
+    fn events(&mut self) -> Vec<ConnEvent> {
+        core::iter::from_fn(|| self.c.poll_event()).collect()
+    }
+
+    /// Lets time pass, and timers with it; what is sent meanwhile, with when.
+    fn wait(&mut self, time: Duration) -> Vec<(u128, String)> {
+        let (start, end) = (self.now, self.now + time);
+        let mut all = Vec::new();
+        while let Some(at) = self.c.poll_timeout().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.c.handle_timeout(self.now);
+            let after = (self.now - start).as_millis();
+            all.extend(self.sent().into_iter().map(|s| (after, s)));
+        }
+        self.now = end;
+        all
+    }
+}
+
+impl Segment {
+    fn with(self, flags: Flags) -> Segment {
+        Segment { flags, ..self }
+    }
+}
+
+fn raw(seq: SeqNumber, ack: SeqNumber, flags: Flags) -> Segment {
+    Segment { seq, ack, flags, window: 65_535, ..Segment::default() }
+}
+
+/// Like tcpdump: flags, first position and length, acknowledged position.
+fn show(tx: &TxSegment) -> String {
+    let flags: String = [
+        (Flags::SYN, 'S'),
+        (Flags::FIN, 'F'),
+        (Flags::RST, 'R'),
+        (Flags::PSH, 'P'),
+        (Flags::ACK, '.'),
+    ]
+    .iter()
+    .filter(|(f, _)| tx.flags.has(*f))
+    .map(|(_, c)| *c)
+    .collect();
+    let seq = tx.seq.distance(ISS.advance(1));
+    let mut s = format!("{flags} {seq}");
+    if tx.len > 0 {
+        assert_eq!(tx.pos, StreamPos(u64::from(seq.unsigned_abs())), "position and number differ");
+        s += &format!("+{}", tx.len);
+    }
+    if tx.flags.has(Flags::ACK) {
+        s += &format!(" ack {}", tx.ack.distance(IRS.advance(1)));
+    }
+    if tx.retransmit {
+        s += " again";
+    }
+    s
+}
+
+fn strings(s: &[&str]) -> Vec<String> {
+    s.iter().map(ToString::to_string).collect()
+}

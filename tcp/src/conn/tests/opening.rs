@@ -1,0 +1,357 @@
+//! Handshakes and what they negotiate.
+
+use super::*;
+
+#[test]
+fn test_syn_sent_syn_ack_establishes() {
+    let mut b = Bench::connecting(&plain());
+    let syn = b.tx().unwrap();
+    assert_eq!((syn.seq, syn.flags, syn.mss), (ISS, SYN, Some(1000)));
+    assert_eq!((syn.window_scale, syn.timestamps, syn.window), (None, None, 10_000));
+    assert_eq!(b.tx(), None);
+    b.recv(&b.seg(-1, 0).with(SYN_ACK));
+    assert_eq!(b.c.state(), State::Established);
+    assert_eq!(b.sent(), [". 0 ack 0"]);
+    assert_eq!(b.events(), [ConnEvent::Connected]);
+    assert_eq!(b.c.poll_timeout(), None);
+}
+
+#[test]
+fn test_syn_received_ack_establishes() {
+    let mut b = Bench::accepting(&plain());
+    assert_eq!(b.sent(), ["S. -1 ack 0"]);
+    b.ack(0);
+    assert_eq!(b.c.state(), State::Established);
+    assert_eq!(b.events(), [ConnEvent::Connected]);
+    assert_eq!(b.sent(), strings(&[]));
+}
+
+#[test]
+fn test_syn_received_ack_with_data_and_fin() {
+    let mut b = Bench::accepting(&plain());
+    b.sent();
+    let s = Segment { len: 10, ..b.seg(0, 0).with(FIN) };
+    let p = b.recv(&s).payload.unwrap();
+    assert_eq!(b.c.state(), State::Established);
+    b.c.accept_payload(b.now, p.pos, p.len);
+    assert_eq!(b.c.state(), State::CloseWait);
+    assert_eq!(b.sent(), [". 0 ack 11"]);
+    assert_eq!(b.events(), [ConnEvent::Connected, ConnEvent::PeerClosed]);
+}
+
+#[test]
+fn test_syn_sent_syn_is_a_simultaneous_open() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.recv(&b.seg(-1, 0).with(SYN));
+    assert_eq!(b.c.state(), State::SynReceived);
+    assert_eq!(b.sent(), ["S. -1 ack 0 again"]);
+    // The peer's own SYN-ACK completes it; a bare ACK would as well.
+    b.recv(&b.seg(-1, 0).with(SYN_ACK));
+    assert_eq!(b.c.state(), State::Established);
+    assert_eq!(b.sent(), [". 0 ack 0"]);
+    assert_eq!(b.events(), [ConnEvent::Connected]);
+}
+
+#[test]
+fn test_two_active_opens_meet() {
+    let cfg = ConnConfig::default();
+    let (now, q) = (Instant::from_millis(5), ByteQueue::default());
+    let mut a = Connection::connect(&cfg, now, ISS, 1);
+    let mut z = Connection::connect(&cfg, now, IRS, 2);
+    let mut from_a = vec![a.poll_transmit(now, &q).unwrap()];
+    let mut from_z = vec![z.poll_transmit(now, &q).unwrap()];
+    for _ in 0..4 {
+        for t in core::mem::take(&mut from_z) {
+            a.handle_segment(now, &arrived(&t));
+        }
+        for t in core::mem::take(&mut from_a) {
+            z.handle_segment(now, &arrived(&t));
+        }
+        from_a.extend(core::iter::from_fn(|| a.poll_transmit(now, &q)));
+        from_z.extend(core::iter::from_fn(|| z.poll_transmit(now, &q)));
+    }
+    assert_eq!((a.state(), z.state()), (State::Established, State::Established));
+    assert!(from_a.is_empty() && from_z.is_empty());
+    assert_eq!(a.emss(), 1448);
+}
+
+/// A segment as its receiver sees it.
+pub(super) fn arrived(t: &TxSegment) -> Segment {
+    Segment {
+        seq: t.seq,
+        ack: t.ack,
+        flags: t.flags,
+        window: t.window,
+        len: t.len,
+        mss: t.mss,
+        window_scale: t.window_scale,
+        sack_permitted: false,
+        timestamps: t.timestamps,
+    }
+}
+
+#[test]
+fn test_syn_sent_bad_ack_is_reset() {
+    for ack in [-1, 1] {
+        let mut b = Bench::connecting(&plain());
+        b.sent();
+        b.recv(&b.seg(-1, ack).with(SYN_ACK));
+        assert_eq!(b.c.state(), State::SynSent);
+        assert_eq!(b.sent(), [format!("R {ack}")]);
+    }
+}
+
+#[test]
+fn test_syn_sent_rst_refuses_only_with_a_good_ack() {
+    let rst = Flags::RST.with(Flags::ACK);
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.recv(&b.seg(-1, 0).with(RST));
+    b.recv(&b.seg(-1, 1).with(rst));
+    assert_eq!(b.c.state(), State::SynSent);
+    assert_eq!(b.sent(), strings(&[]));
+    b.recv(&b.seg(-1, 0).with(rst));
+    assert_eq!(b.c.state(), State::Closed);
+    assert_eq!(b.events(), [ConnEvent::Refused]);
+    assert_eq!(b.c.poll_timeout(), None);
+}
+
+#[test]
+fn test_syn_sent_plain_segment_is_dropped() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.recv(&b.seg(0, 0));
+    assert_eq!((b.c.state(), b.sent()), (State::SynSent, vec![]));
+}
+
+/// RFC 9293 MUST-23: retries of a SYN last at least three minutes.
+#[test]
+fn test_syn_sent_silence_retries_then_times_out() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    let tries = b.wait(Duration::from_secs(400));
+    let at: Vec<_> = tries.iter().map(|(t, _)| t / 1000).collect();
+    assert_eq!(at, [1, 3, 7, 15, 31, 63, 123]);
+    assert!(tries.iter().all(|(_, s)| s == "S -1 again"));
+    assert_eq!(b.events(), [ConnEvent::TimedOut]);
+    assert_eq!(b.c.state(), State::Closed);
+    assert_eq!(b.c.stats().counters.timeouts, 8);
+}
+
+#[test]
+fn test_syn_sent_gives_up_after_183_seconds_not_before() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.wait(Duration::from_millis(182_999));
+    assert_eq!(b.c.state(), State::SynSent);
+    b.wait(MS);
+    assert_eq!(b.c.state(), State::Closed);
+}
+
+#[test]
+fn test_syn_received_silence_retries_then_times_out() {
+    let cfg = ConnConfig { syn_retries: 2, ..plain() };
+    let mut b = Bench::accepting(&cfg);
+    b.sent();
+    let tries = b.wait(Duration::from_secs(60));
+    assert_eq!(
+        tries,
+        [(1000, "S. -1 ack 0 again".to_string()), (3000, "S. -1 ack 0 again".to_string())]
+    );
+    assert_eq!(b.events(), [ConnEvent::TimedOut]);
+}
+
+#[test]
+fn test_syn_received_duplicate_syn_sends_syn_ack_again() {
+    let mut b = Bench::in_state(State::SynReceived);
+    b.recv(&b.seg(-1, 0).with(SYN));
+    assert_eq!(b.sent(), ["S. -1 ack 0 again"]);
+    assert_eq!(b.c.state(), State::SynReceived);
+}
+
+#[test]
+fn test_syn_received_bad_ack_is_reset() {
+    for ack in [-1, 1] {
+        let mut b = Bench::in_state(State::SynReceived);
+        b.recv(&b.seg(0, ack));
+        assert_eq!(b.sent(), [format!("R {ack}")]);
+        assert_eq!(b.c.state(), State::SynReceived);
+    }
+}
+
+/// RFC 9293 MUST-11: what a RST means depends on who opened.
+#[test]
+fn test_syn_received_rst_depends_on_the_opener() {
+    let mut b = Bench::in_state(State::SynReceived);
+    b.recv(&b.seg(0, 0).with(RST));
+    assert_eq!((b.c.state(), b.events()), (State::Closed, vec![ConnEvent::Reset]));
+
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.recv(&b.seg(-1, 0).with(SYN));
+    b.sent();
+    b.recv(&b.seg(0, 0).with(RST));
+    assert_eq!((b.c.state(), b.events()), (State::Closed, vec![ConnEvent::Refused]));
+}
+
+#[test]
+fn test_syn_received_new_syn_in_window_forgets_the_attempt() {
+    let mut b = Bench::in_state(State::SynReceived);
+    b.recv(&b.seg(5, 0).with(SYN));
+    assert_eq!(b.c.state(), State::Closed);
+    // Outside the window it is challenged instead.
+    let mut b = Bench::in_state(State::SynReceived);
+    b.recv(&b.seg(10_000, 0).with(SYN));
+    assert_eq!((b.c.state(), b.sent()), (State::SynReceived, strings(&[". 0 ack 0"])));
+}
+
+#[test]
+fn test_syn_received_close_waits_for_the_handshake() {
+    let mut b = Bench::in_state(State::SynReceived);
+    b.queue(10);
+    b.c.close();
+    assert_eq!((b.c.state(), b.sent()), (State::SynReceived, vec![]));
+    b.ack(0);
+    assert_eq!(b.c.state(), State::FinWait1);
+    assert_eq!(b.sent(), ["FP. 0+10 ack 0"]);
+}
+
+#[test]
+fn test_syn_sent_close_and_abort_drop_it() {
+    for end in [Connection::close, Connection::abort] {
+        let mut b = Bench::in_state(State::SynSent);
+        end(&mut b.c);
+        assert_eq!(b.c.state(), State::Closed);
+        assert_eq!((b.events(), b.sent()), (vec![ConnEvent::Aborted], vec![]));
+        assert_eq!(b.c.poll_timeout(), None);
+    }
+}
+
+/// RFC 5681 section 3.1: one segment after a lost SYN; RFC 6298 5.7: three seconds.
+#[test]
+fn test_lost_syn_begins_slowly() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.wait(1000 * MS);
+    b.recv(&b.seg(-1, 0).with(SYN_ACK));
+    b.queue(5000);
+    assert_eq!(b.sent().len(), 1, "one full segment carries the ACK");
+    let s = b.c.stats();
+    assert_eq!((s.srtt, s.rto, s.cwnd), (None, 3000 * MS, 536));
+}
+
+#[test]
+fn test_handshake_gives_a_round_trip_and_leaves_cwnd_alone() {
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.now = b.now + 30 * MS;
+    b.recv(&Segment { mss: Some(1000), ..b.seg(-1, 0).with(SYN_ACK) });
+    assert_eq!(b.c.stats().srtt, Some(30 * MS));
+    assert_eq!(b.c.stats().cwnd, 10_000);
+}
+
+#[test]
+fn test_effective_mss_is_the_smaller_less_options() {
+    let mss = |cfg: &ConnConfig, peer: Option<u16>, ts: bool| {
+        let timestamps = ts.then_some(Timestamps { val: 1, ecr: 0 });
+        let syn = Segment { mss: peer, timestamps, ..raw(IRS, SeqNumber(0), SYN) };
+        Connection::accept(cfg, Instant::ZERO, ISS, 0, &syn).emss()
+    };
+    let cfg = ConnConfig { mss: 1460, ..ConnConfig::default() };
+    assert_eq!(mss(&cfg, Some(1460), true), 1448);
+    assert_eq!(mss(&cfg, Some(1460), false), 1460);
+    assert_eq!(mss(&cfg, Some(9000), false), 1460);
+    assert_eq!(mss(&cfg, Some(700), false), 700);
+    assert_eq!(mss(&cfg, None, false), 536);
+    assert_eq!(mss(&ConnConfig { default_peer_mss: 1220, ..cfg }, None, false), 1220);
+    // An absurd MSS is not believed.
+    assert_eq!(mss(&cfg, Some(64), true), 52);
+    assert_eq!(mss(&cfg, Some(63), true), 52);
+    assert_eq!(mss(&cfg, Some(0), true), 52);
+}
+
+#[test]
+fn test_window_scale_is_offered_and_used_when_both_do() {
+    let cfg = ConnConfig { recv_window: 1 << 20, ..ConnConfig::default() };
+    let mut b = Bench::connecting(&cfg);
+    let syn = b.tx().unwrap();
+    assert_eq!((syn.window_scale, syn.window), (Some(5), 65_535));
+    b.recv(&Segment { window_scale: Some(7), window: 1000, ..b.seg(-1, 0).with(SYN_ACK) });
+    // The window of a SYN is not scaled; later ones are.
+    assert_eq!(b.c.stats().snd_wnd, 1000);
+    assert_eq!(b.tx().unwrap().window, 32_768);
+    b.window = 1000;
+    b.ack(0);
+    assert_eq!(b.c.stats().snd_wnd, 128_000);
+}
+
+#[test]
+fn test_window_scale_is_off_unless_both_offer_it() {
+    let cfg = ConnConfig { recv_window: 1 << 20, timestamps: false, ..ConnConfig::default() };
+    let syn = raw(IRS, SeqNumber(0), SYN);
+    let mut b = Bench::new(Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn), Instant::ZERO);
+    let tx = b.tx().unwrap();
+    assert_eq!((tx.window_scale, tx.window), (None, 65_535));
+    b.ack(0);
+    b.data(0, 10);
+    b.wait(50 * MS);
+    b.data(10, 10);
+    b.now = b.now + 50 * MS;
+    b.c.handle_timeout(b.now);
+    assert!(b.tx().unwrap().window > 65_000);
+    assert_eq!(b.c.stats().snd_wnd, 65_535);
+    // Nor when we do not.
+    let cfg = ConnConfig { window_scaling: false, ..cfg };
+    let syn = Segment { window_scale: Some(7), ..syn };
+    let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
+    assert_eq!(c.poll_transmit(Instant::ZERO, &ByteQueue::default()).unwrap().window_scale, None);
+}
+
+#[test]
+fn test_window_scale_zero_is_still_an_answer() {
+    let cfg = ConnConfig { recv_window: 65_535, ..ConnConfig::default() };
+    let syn = Segment { window_scale: Some(0), ..raw(IRS, SeqNumber(0), SYN) };
+    let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
+    let tx = c.poll_transmit(Instant::ZERO, &ByteQueue::default()).unwrap();
+    assert_eq!(tx.window_scale, Some(0));
+}
+
+#[test]
+fn test_window_scale_beyond_14_counts_as_14() {
+    for (offered, window) in [(14, 1 << 14), (15, 1 << 14), (255, 1 << 14), (13, 1 << 13)] {
+        let cfg = ConnConfig { timestamps: false, ..ConnConfig::default() };
+        let mut b = Bench::connecting(&cfg);
+        b.sent();
+        b.recv(&Segment { window_scale: Some(offered), ..b.seg(-1, 0).with(SYN_ACK) });
+        b.window = 1;
+        b.ack(0);
+        assert_eq!(b.c.stats().snd_wnd, window);
+    }
+}
+
+#[test]
+fn test_options_are_answered_only_when_offered() {
+    let cfg = ConnConfig::default();
+    let q = ByteQueue::default();
+    let bare = raw(IRS, SeqNumber(0), SYN);
+    let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &bare);
+    let tx = c.poll_transmit(Instant::ZERO, &q).unwrap();
+    assert_eq!((tx.timestamps, tx.window_scale, tx.mss), (None, None, Some(1460)));
+    let rich =
+        Segment { timestamps: Some(Timestamps { val: 77, ecr: 0 }), window_scale: Some(3), ..bare };
+    let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 9, &rich);
+    let tx = c.poll_transmit(Instant::ZERO, &q).unwrap();
+    assert_eq!(tx.timestamps, Some(Timestamps { val: 9, ecr: 77 }));
+    assert_eq!(tx.window_scale, Some(5));
+}
+
+#[test]
+fn test_payload_of_a_syn_comes_again() {
+    let syn = Segment { len: 100, mss: Some(1000), ..raw(IRS, SeqNumber(0), SYN) };
+    let mut b =
+        Bench::new(Connection::accept(&plain(), Instant::ZERO, ISS, 0, &syn), Instant::ZERO);
+    assert_eq!(b.sent(), ["S. -1 ack 0"]);
+    b.ack(0);
+    assert_eq!(b.data(0, 100).unwrap().len, 100);
+}

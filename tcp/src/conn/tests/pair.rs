@@ -1,0 +1,315 @@
+//! Two connections in virtual time over a link that delays, loses, repeats and reorders.
+
+use super::*;
+use heddle_base::{Random, Seed};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// One direction of the link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) latency: Duration,
+    /// Bytes per second.
+    pub(super) rate: u64,
+    /// Full frames' worth of bytes the bottleneck holds; what comes on top is lost.
+    pub(super) queue: usize,
+    pub(super) loss: f64,
+    pub(super) duplicate: f64,
+    /// Chance that a frame is held back by up to twice the latency.
+    pub(super) reorder: f64,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link {
+            latency: MS,
+            rate: 125_000_000,
+            queue: 1000,
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+        }
+    }
+}
+
+/// The byte at a position, the same on both sides.
+fn pattern(side: usize, pos: u64) -> u8 {
+    let x = pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (side as u64);
+    (x >> 56).to_le_bytes()[0] ^ x.to_le_bytes()[0]
+}
+
+/// One end: connection, what it still has to send, what it received.
+pub(super) struct End {
+    pub(super) c: Connection,
+    pub(super) q: ByteQueue,
+    /// Bytes to send in all.
+    pub(super) total: u64,
+    /// Accepted ahead of a gap, by start.
+    ahead: BTreeMap<u64, Vec<u8>>,
+    /// Bytes received in order and found right.
+    pub(super) received: u64,
+    pub(super) events: Vec<ConnEvent>,
+    /// Close when everything is sent.
+    pub(super) closes: bool,
+    closed: bool,
+    /// Chance that payload is refused.
+    pub(super) refuse: f64,
+    /// The link is free again then.
+    free: Instant,
+    edge: u64,
+}
+
+struct Flight {
+    seg: Segment,
+    bytes: Vec<u8>,
+}
+
+pub(super) struct Pair {
+    pub(super) now: Instant,
+    pub(super) ends: [End; 2],
+    link: Link,
+    /// (arrival, order, destination) of what is under way.
+    arrivals: BinaryHeap<Reverse<(Instant, u64, usize)>>,
+    flights: BTreeMap<u64, Flight>,
+    order: u64,
+    random: Random,
+    pub(super) frames: u64,
+    pub(super) seed: u64,
+}
+
+impl Pair {
+    pub(super) fn new(cfg: [&ConnConfig; 2], link: Link, seed: u64) -> Pair {
+        let now = Instant::from_millis(100);
+        let mut random = Random::new(&Seed::from_u64(seed));
+        let iss = SeqNumber(0u32.wrapping_sub(u32::try_from(random.below(200_000)).unwrap()));
+        let client = Connection::connect(cfg[0], now, iss, random.next_u32());
+        // The passive end is made when the SYN comes; until then a closed connection stands in.
+        let mut server = Connection::connect(cfg[1], now, iss, 0);
+        server.abort();
+        let _ = server.poll_event();
+        let end = |c| End {
+            c,
+            q: ByteQueue::default(),
+            total: 0,
+            ahead: BTreeMap::new(),
+            received: 0,
+            events: Vec::new(),
+            closes: false,
+            closed: false,
+            refuse: 0.0,
+            free: now,
+            edge: 0,
+        };
+        let mut p = Pair {
+            now,
+            ends: [end(client), end(server)],
+            link,
+            arrivals: BinaryHeap::new(),
+            flights: BTreeMap::new(),
+            order: 0,
+            random,
+            frames: 0,
+            seed,
+        };
+        p.pump(0);
+        // A link that loses the SYN: let the timer send it again.
+        for _ in 0..100 {
+            if p.open(cfg[1]) {
+                return p;
+            }
+        }
+        panic!("seed {seed}: no SYN arrived");
+    }
+
+    fn open(&mut self, cfg: &ConnConfig) -> bool {
+        if let Some(Reverse((at, order, 1))) = self.arrivals.pop() {
+            self.now = at;
+            let f = self.flights.remove(&order).unwrap();
+            let iss = SeqNumber(self.random.next_u32());
+            self.ends[1].c = Connection::accept(cfg, at, iss, self.random.next_u32(), &f.seg);
+            self.pump(1);
+            return true;
+        }
+        self.now = self.ends[0].c.poll_timeout().unwrap();
+        self.ends[0].c.handle_timeout(self.now);
+        self.pump(0);
+        false
+    }
+
+    /// Sends what `side` has to send.
+    pub(super) fn pump(&mut self, side: usize) {
+        let (now, link, seed) = (self.now, self.link, self.seed);
+        let end = &mut self.ends[side];
+        // Enough bytes queued to keep the connection busy.
+        while end.q.end().0 < end.total && end.q.end() - end.c.snd_una() < 2 << 20 {
+            let at = end.q.end().0;
+            let n = (end.total - at).min(65_536);
+            let bytes: Vec<_> = (at..at + n).map(|p| pattern(side, p)).collect();
+            end.q.push(&bytes);
+        }
+        if end.closes
+            && !end.closed
+            && end.q.end().0 == end.total
+            && !matches!(end.c.state(), State::SynSent)
+        {
+            end.closed = true;
+            end.c.close();
+        }
+        while let Some(tx) = end.c.poll_transmit(now, &end.q) {
+            self.frames += 1;
+            let una = end.c.snd_una();
+            let mut bytes = Vec::new();
+            if tx.len > 0 {
+                assert!(tx.pos >= una, "seed {seed}: sent what is acknowledged");
+                assert!(tx.len <= end.c.emss(), "seed {seed}: beyond the MSS");
+                end.q.copy(tx.pos, tx.len, &mut bytes);
+                let s = end.c.stats();
+                let beyond = (tx.pos + u64::from(tx.len)) - (una + u64::from(s.snd_wnd));
+                assert!(beyond == 0 || tx.len == 1, "seed {seed}: beyond the window by {beyond}");
+            }
+            let start = end.free.max(now);
+            let wire = 66 + u64::from(tx.len);
+            let took = wire * 1_000_000_000 / link.rate;
+            let full = 1_500_000_000_000 / link.rate;
+            let waiting = (start - now).as_nanos() / u128::from(full);
+            let syn = tx.flags.has(Flags::SYN) && tx.retransmit;
+            if waiting > link.queue as u128 || (!syn && self.random.chance(link.loss)) {
+                continue;
+            }
+            end.free = start + Duration::from_nanos(took);
+            let copies = 1 + u64::from(self.random.chance(link.duplicate));
+            for _ in 0..copies {
+                let mut at = end.free + link.latency;
+                if self.random.chance(link.reorder) {
+                    let most = u64::try_from(link.latency.as_nanos()).unwrap() * 2;
+                    at = at + Duration::from_nanos(self.random.below(most));
+                }
+                self.order += 1;
+                let f = Flight { seg: opening::arrived(&tx), bytes: bytes.clone() };
+                self.flights.insert(self.order, f);
+                self.arrivals.push(Reverse((at, self.order, 1 - side)));
+            }
+        }
+        while let Some(e) = end.c.poll_event() {
+            end.events.push(e);
+        }
+    }
+
+    /// Goes to the next thing that happens; false when nothing will.
+    pub(super) fn step(&mut self) -> bool {
+        let arrival = self.arrivals.peek().map(|Reverse((at, ..))| *at);
+        let timer = |e: &End| e.c.poll_timeout();
+        let timers = [timer(&self.ends[0]), timer(&self.ends[1])];
+        let next = [arrival, timers[0], timers[1]].into_iter().flatten().min();
+        let Some(next) = next else { return false };
+        self.now = self.now.max(next);
+        if arrival == Some(next) {
+            if let Some(Reverse((_, order, to))) = self.arrivals.pop()
+                && let Some(f) = self.flights.remove(&order)
+            {
+                self.arrive(to, &f);
+                self.pump(to);
+            }
+        } else {
+            for (side, timer) in timers.into_iter().enumerate() {
+                if timer.is_some_and(|t| t <= self.now) {
+                    self.ends[side].c.handle_timeout(self.now);
+                    self.pump(side);
+                }
+            }
+        }
+        true
+    }
+
+    fn arrive(&mut self, to: usize, f: &Flight) {
+        let (now, seed) = (self.now, self.seed);
+        let end = &mut self.ends[to];
+        let out = end.c.handle_segment(now, &f.seg);
+        if let Some(upto) = out.acked {
+            assert!(upto <= end.c.snd_nxt(), "seed {seed}");
+            end.q.release(upto);
+        }
+        let before = end.c.rcv_nxt();
+        assert_eq!(before.0, end.received, "seed {seed}: moved without acceptance");
+        let Some(p) = out.payload else { return };
+        assert_eq!(p.in_order, p.pos == before, "seed {seed}");
+        if self.random.chance(end.refuse) {
+            return;
+        }
+        let skip = usize::try_from(p.skip).unwrap();
+        let bytes = &f.bytes[skip..skip + usize::try_from(p.len).unwrap()];
+        for (pos, b) in (p.pos.0..).zip(bytes) {
+            assert_eq!(*b, pattern(1 - to, pos), "seed {seed}: wrong byte at {pos}");
+        }
+        assert!(end.ahead.insert(p.pos.0, bytes.to_vec()).is_none(), "seed {seed}: given twice");
+        end.c.accept_payload(now, p.pos, p.len);
+        while let Some(b) = end.ahead.remove(&end.received) {
+            end.received += b.len() as u64;
+        }
+        assert_eq!(end.c.rcv_nxt().0, end.received, "seed {seed}: rcv_nxt astray");
+        let edge = end.c.rcv_nxt().0;
+        assert!(edge >= end.edge, "seed {seed}");
+        end.edge = edge;
+    }
+
+    /// Everything under way and yet to come is lost.
+    pub(super) fn lose_everything(&mut self) {
+        self.link.loss = 1.0;
+        self.arrivals.clear();
+        self.flights.clear();
+    }
+
+    pub(super) fn done(&self) -> bool {
+        self.ends.iter().all(|e| matches!(e.c.state(), State::Closed | State::TimeWait))
+    }
+
+    /// Runs until both ends are done; how long it took.
+    pub(super) fn run(&mut self, limit: Duration) -> Duration {
+        let start = self.now;
+        while !self.done() {
+            let alive = self.step();
+            let [a, z] = &self.ends;
+            assert!(
+                alive && self.now - start < limit,
+                "seed {}: stuck at {:?}; {:?} {}/{} {:?}; {:?} {}/{} {:?}",
+                self.seed,
+                self.now,
+                a.c.state(),
+                a.received,
+                z.total,
+                a.c.stats(),
+                z.c.state(),
+                z.received,
+                a.total,
+                z.c.stats()
+            );
+        }
+        self.now - start
+    }
+
+    /// From now on each end closes once all it has to send is queued.
+    pub(super) fn close_when_sent(&mut self) {
+        for side in 0..2 {
+            self.ends[side].closes = true;
+            self.pump(side);
+        }
+    }
+
+    /// Runs to the end and checks that all arrived and both ends parted in order.
+    pub(super) fn run_orderly(&mut self, limit: Duration) -> Duration {
+        self.close_when_sent();
+        let took = self.run(limit);
+        let [a, z] = &self.ends;
+        assert_eq!((a.received, z.received), (z.total, a.total), "seed {}", self.seed);
+        for e in [a, z] {
+            let told: Vec<_> = e.events.iter().filter(|&&e| e != ConnEvent::Unresponsive).collect();
+            assert_eq!(
+                told,
+                [&ConnEvent::Connected, &ConnEvent::PeerClosed, &ConnEvent::Closed],
+                "seed {}",
+                self.seed
+            );
+        }
+        took
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs of the [`Pair`](super::pair::Pair): whatever the link does, what arrives is what was sent.
+
+use super::pair::{Link, Pair};
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn pair(link: Link, seed: u64) -> Pair {
+    let cfg = ConnConfig::default();
+    Pair::new([&cfg, &cfg], link, seed)
+}
+
+/// Megabits per second of `bytes` in `took`.
+fn rate(bytes: u64, took: Duration) -> u64 {
+    u64::try_from(u128::from(bytes) * 8000 / took.as_nanos().max(1)).unwrap()
+}
+
+#[test]
+fn test_pair_perfect_link_reaches_its_rate() {
+    let mut p = pair(Link::default(), 1);
+    p.ends[0].total = 20_000_000;
+    let took = p.run_orderly(HOUR);
+    assert!(rate(20_000_000, took) > 850, "{} Mb/s", rate(20_000_000, took));
+    let s = p.ends[0].c.stats();
+    assert_eq!(s.counters.timeouts, 0);
+}
+
+#[test]
+fn test_pair_both_directions_at_once() {
+    let mut p = pair(Link { loss: 0.01, reorder: 0.01, ..Link::default() }, 2);
+    p.ends[0].total = 2_000_000;
+    p.ends[1].total = 3_000_000;
+    p.run_orderly(HOUR);
+}
+
+#[test]
+fn test_pair_ten_megabytes_with_loss_duplication_and_reordering() {
+    let link =
+        Link { loss: 0.05, duplicate: 0.02, reorder: 0.05, latency: MS / 10, ..Link::default() };
+    for seed in 10..13 {
+        let mut p = pair(link, seed);
+        p.ends[0].total = 10_000_000;
+        p.run_orderly(HOUR);
+    }
+}
+
+/// Prints throughput by loss; run with `--nocapture` to see it.
+#[test]
+fn test_pair_throughput_by_loss() {
+    for (loss, at_least) in [(0.0, 800), (0.01, 20), (0.05, 1)] {
+        let mut all = Vec::new();
+        for seed in 100..105 {
+            let mut p = pair(Link { loss, latency: MS / 10, ..Link::default() }, seed);
+            p.ends[0].total = 10_000_000;
+            all.push(rate(10_000_000, p.run_orderly(HOUR)));
+        }
+        all.sort_unstable();
+        println!("loss {loss}: {all:?} Mb/s on 1 Gb/s, 0.2 ms round trip");
+        assert!(all[2] >= at_least, "loss {loss}: {all:?}");
+    }
+}
+
+#[test]
+fn test_pair_small_transfers_on_bad_links() {
+    for seed in 0..300 {
+        let mut p =
+            pair(Link { loss: 0.15, duplicate: 0.1, reorder: 0.3, ..Link::default() }, 1000 + seed);
+        p.ends[0].total = seed * 37 % 20_000;
+        p.ends[1].total = seed * 101 % 9_000;
+        p.run_orderly(HOUR);
+    }
+}
+
+#[test]
+fn test_pair_without_options() {
+    let cfg = ConnConfig { timestamps: false, window_scaling: false, ..ConnConfig::default() };
+    for seed in 0..10 {
+        let link = Link { loss: 0.03, reorder: 0.05, duplicate: 0.05, ..Link::default() };
+        let mut p = Pair::new([&cfg, &ConnConfig::default()], link, 2000 + seed);
+        p.ends[0].total = 300_000;
+        p.ends[1].total = 100_000;
+        p.run_orderly(HOUR);
+    }
+}
+
+#[test]
+fn test_pair_owner_refuses_at_random() {
+    for seed in 0..10 {
+        let mut p = pair(Link { loss: 0.01, ..Link::default() }, 3000 + seed);
+        p.ends[0].total = 500_000;
+        p.ends[1].refuse = 0.1;
+        p.run_orderly(HOUR);
+    }
+}
+
+#[test]
+fn test_pair_zero_window_periods() {
+    for seed in 0..10 {
+        let link = Link { loss: if seed % 2 == 0 { 0.0 } else { 0.02 }, ..Link::default() };
+        let mut p = pair(link, 4000 + seed);
+        p.ends[0].total = 5_000_000;
+        let mut open = true;
+        let mut turn = p.now + 20 * MS;
+        p.close_when_sent();
+        while !p.done() {
+            p.step();
+            if p.now >= turn {
+                open = !open;
+                turn = p.now + if open { 50 * MS } else { 500 * MS };
+                p.ends[1].c.set_recv_window(if open { 1 << 20 } else { 0 });
+                p.pump(1);
+            }
+            assert!(p.now < Instant::from_millis(3_600_000), "seed {}: stuck", p.seed);
+        }
+        p.run_orderly(HOUR);
+        assert!(p.ends[0].c.stats().counters.probes > 0, "seed {}", p.seed);
+    }
+}
+
+#[test]
+fn test_pair_tiny_window() {
+    let tiny = ConnConfig { recv_window: 700, window_scaling: false, ..ConnConfig::default() };
+    for seed in 0..5 {
+        let mut p = Pair::new(
+            [&ConnConfig::default(), &tiny],
+            Link { loss: 0.01, ..Link::default() },
+            5000 + seed,
+        );
+        p.ends[0].total = 50_000;
+        p.run_orderly(HOUR);
+    }
+}
+
+#[test]
+fn test_pair_dead_link_times_out_both() {
+    let mut p = pair(Link::default(), 6);
+    while p.ends[1].c.state() != State::Established {
+        p.step();
+    }
+    assert_eq!(p.ends[1].c.state(), State::Established);
+    p.ends[0].total = 5000;
+    p.ends[1].total = 5000;
+    p.lose_everything();
+    p.pump(0);
+    p.pump(1);
+    p.run(HOUR);
+    for e in &p.ends {
+        assert_eq!(e.events.last(), Some(&ConnEvent::TimedOut));
+    }
+}
+
+/// Bulk transfer over the wrap of the 32-bit space, four times and more.
+#[test]
+fn test_pair_positions_beyond_four_gigabytes() {
+    struct Endless(u64);
+    impl SendQueue for Endless {
+        fn end(&self) -> StreamPos {
+            StreamPos(self.0)
+        }
+        fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
+            u32::try_from(self.end() - from).unwrap_or(u32::MAX).min(max)
+        }
+    }
+    let cfg = ConnConfig { mss: 65_000, recv_window: 64 << 20, ..ConnConfig::default() };
+    let mut now = Instant::from_millis(1);
+    let total = (4 << 32) + 12_345;
+    let q = Endless(total);
+    let none = ByteQueue::default();
+    let mut a = Connection::connect(&cfg, now, SeqNumber(u32::MAX - 5), 7);
+    let syn = opening::arrived(&a.poll_transmit(now, &q).unwrap());
+    let mut z = Connection::accept(&cfg, now, SeqNumber(3), 9, &syn);
+    let mut n = 0u64;
+    while z.rcv_nxt() < StreamPos(total) {
+        while let Some(t) = a.poll_transmit(now, &q) {
+            n += 1;
+            // One in a thousand is lost.
+            if t.len > 0 && n.is_multiple_of(1000) {
+                continue;
+            }
+            if let Some(p) = z.handle_segment(now, &opening::arrived(&t)).payload {
+                z.accept_payload(now, p.pos, p.len);
+            }
+        }
+        now = now + MS;
+        z.handle_timeout(now);
+        let mut idle = true;
+        while let Some(t) = z.poll_transmit(now, &none) {
+            idle = false;
+            a.handle_segment(now, &opening::arrived(&t));
+        }
+        if idle {
+            now = now.max(a.poll_timeout().unwrap());
+            a.handle_timeout(now);
+        }
+        a.handle_timeout(now);
+    }
+    assert_eq!(z.rcv_nxt(), StreamPos(total));
+}

@@ -1,0 +1,210 @@
+//! Properties under arbitrary segments and calls.
+
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Segment(Segment),
+    Accept,
+    Queue(usize),
+    Close,
+    Abort,
+    Window(u32),
+    Wait(u64),
+    Timer,
+    Poll,
+}
+
+/// Numbers near those that matter, and anywhere.
+fn near(base: SeqNumber) -> impl Strategy<Value = SeqNumber> {
+    prop_oneof![
+        6 => (-3i32..40).prop_map(move |d| base.advance(1).advance(d.cast_unsigned())),
+        4 => (-3i32..12_000).prop_map(move |d| base.advance(1).advance(d.cast_unsigned())),
+        1 => any::<u32>().prop_map(SeqNumber),
+    ]
+}
+
+fn segment() -> impl Strategy<Value = Segment> {
+    let flags = prop_oneof![
+        8 => Just(Flags::ACK),
+        2 => Just(FIN),
+        1 => Just(SYN),
+        1 => Just(SYN_ACK),
+        1 => Just(RST),
+        2 => any::<u8>().prop_map(Flags),
+    ];
+    let len = prop_oneof![4 => Just(0u32), 4 => 1u32..2000, 1 => any::<u32>()];
+    let window = prop_oneof![Just(0u16), 0u16..1500, any::<u16>()];
+    let ts = prop_oneof![
+        1 => Just(None),
+        3 => (0u32..50, any::<u32>()).prop_map(|(val, ecr)| Some(Timestamps { val, ecr })),
+        1 => any::<(u32, u32)>().prop_map(|(val, ecr)| Some(Timestamps { val, ecr })),
+    ];
+    let options = (any::<Option<u16>>(), any::<Option<u8>>(), any::<bool>());
+    (near(IRS), near(ISS), flags, len, window, ts, options).prop_map(
+        |(seq, ack, flags, len, window, timestamps, (mss, window_scale, sack_permitted))| Segment {
+            seq,
+            ack,
+            flags,
+            window,
+            len,
+            mss,
+            window_scale,
+            sack_permitted,
+            timestamps,
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => segment().prop_map(Op::Segment),
+        6 => Just(Op::Accept),
+        3 => (1usize..4000).prop_map(Op::Queue),
+        1 => Just(Op::Close),
+        1 => prop_oneof![9 => Just(Op::Poll), 1 => Just(Op::Abort)],
+        1 => (0u32..20_000).prop_map(Op::Window),
+        2 => (0u64..3_000).prop_map(Op::Wait),
+        2 => Just(Op::Timer),
+        6 => Just(Op::Poll),
+    ]
+}
+
+/// What must hold whatever happens.
+struct Watch {
+    b: Bench,
+    edge: u64,
+    last: Option<Payload>,
+}
+
+impl Watch {
+    fn run(&mut self, op: Op) {
+        let rcv = self.b.c.rcv_nxt();
+        let una = self.b.c.snd_una();
+        match op {
+            Op::Segment(s) => {
+                let out = self.b.recv(&s);
+                assert_eq!(self.b.c.rcv_nxt(), rcv, "moved by a segment alone");
+                if let Some(a) = out.acked {
+                    assert!(a > una && a <= self.b.c.snd_nxt() && a == self.b.c.snd_una());
+                } else {
+                    assert_eq!(self.b.c.snd_una(), una);
+                }
+                if let Some(p) = out.payload {
+                    assert!(p.len > 0 && p.pos >= rcv && p.in_order == (p.pos == rcv));
+                    assert!(u64::from(p.skip) + u64::from(p.len) <= u64::from(s.len));
+                    assert!(p.pos.0 + u64::from(p.len) <= self.edge.max(65_535));
+                    assert!(self.b.c.state().receives());
+                }
+                self.last = out.payload;
+            }
+            Op::Accept => {
+                if let Some(p) = self.last.take() {
+                    let receives = self.b.c.state().receives();
+                    self.b.c.accept_payload(self.b.now, p.pos, p.len);
+                    if !receives {
+                        assert_eq!(self.b.c.rcv_nxt(), rcv);
+                    } else if p.in_order {
+                        assert!(self.b.c.rcv_nxt() >= p.pos + u64::from(p.len));
+                    } else {
+                        assert_eq!(self.b.c.rcv_nxt(), rcv);
+                    }
+                }
+            }
+            Op::Queue(n) => self.b.queue(n),
+            Op::Close => self.b.c.close(),
+            Op::Abort => self.b.c.abort(),
+            Op::Window(w) => self.b.c.set_recv_window(w),
+            Op::Wait(ms) => self.b.now = self.b.now + Duration::from_millis(ms),
+            Op::Timer => self.b.c.handle_timeout(self.b.now),
+            Op::Poll => self.poll(),
+        }
+        assert!(self.b.c.rcv_nxt() >= rcv && self.b.c.snd_una() >= una);
+        assert!(self.b.c.snd_una() <= self.b.c.snd_nxt() && self.b.c.snd_nxt() <= self.b.q.end());
+    }
+
+    fn poll(&mut self) {
+        let mut n = 0;
+        loop {
+            let wants = self.b.c.wants_transmit(self.b.q.end());
+            let s = self.b.c.stats();
+            let before = self.b.c.snd_nxt();
+            let Some(t) = self.b.tx() else { break };
+            assert!(wants, "wants_transmit said no to {t:?}");
+            n += 1;
+            assert!(n < 2000, "endless output");
+            if t.len > 0 {
+                let una = self.b.c.snd_una();
+                assert!(t.pos >= una && t.len <= self.b.c.emss());
+                assert!(t.pos + u64::from(t.len) <= self.b.q.end());
+                let probe = t.len == 1 && t.pos == una;
+                let end = t.pos + u64::from(t.len);
+                assert!(probe || end <= una + u64::from(s.snd_wnd), "beyond the peer's window");
+                let extra = 2 * u64::from(self.b.c.emss());
+                assert!(probe || end <= una + u64::from(s.cwnd) + extra, "beyond cwnd");
+                assert_eq!(t.retransmit, t.pos < before);
+            }
+            if t.flags.has(ACK) && !t.flags.has(RST) && self.b.c.state().receives() {
+                let edge = self.b.c.rcv_nxt().0 + u64::from(t.window);
+                assert!(edge >= self.edge, "the right edge moved left");
+                self.edge = edge;
+            }
+        }
+        while self.b.c.poll_event().is_some() {}
+        assert!(!self.b.c.wants_transmit(self.b.q.end()) || self.b.c.poll_timeout().is_some());
+    }
+}
+
+fn start(which: u8) -> Bench {
+    let cfg = ConnConfig { timestamps: which & 1 == 1, ..plain() };
+    match which / 2 {
+        0 => Bench::connecting(&cfg),
+        1 => Bench::accepting(&cfg),
+        n => Bench::in_state(State::ALL[usize::from(n) % State::ALL.len()]),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.max(2000),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn test_random_segments_and_calls_keep_the_promises(
+        which in 0u8..24,
+        ops in proptest::collection::vec(op(), 1..80),
+    ) {
+        let mut w = Watch { b: start(which), edge: 0, last: None };
+        for op in ops {
+            w.run(op);
+        }
+        w.run(Op::Poll);
+    }
+
+    /// Timers alone bring every connection that has something to do to an end.
+    #[test]
+    fn test_silence_ends_every_connection(
+        which in 0u8..24,
+        ops in proptest::collection::vec(op(), 1..40),
+    ) {
+        let mut w = Watch { b: start(which), edge: 0, last: None };
+        for op in ops {
+            w.run(op);
+        }
+        w.run(Op::Poll);
+        let mut rounds = 0;
+        while let Some(at) = w.b.c.poll_timeout() {
+            w.b.now = w.b.now.max(at);
+            w.run(Op::Timer);
+            w.run(Op::Poll);
+            rounds += 1;
+            prop_assert!(rounds < 1000, "{:?}", w.b.c);
+        }
+        prop_assert!(matches!(
+            w.b.c.state(),
+            State::Closed | State::Established | State::CloseWait | State::FinWait2
+        ));
+    }
+}

@@ -1,0 +1,77 @@
+//! Timers: retransmission, window probe, delayed ACK, TIME-WAIT.
+
+use super::state::{Input, State};
+use super::{ConnEvent, Connection, NEVER, Pending};
+use heddle_base::Instant;
+
+/// Timeouts in a row after which the owner is told (R1 of RFC 9293 section 3.8.3).
+const UNRESPONSIVE_AFTER: u32 = 3;
+
+impl Connection {
+    /// When [`handle_timeout`](Connection::handle_timeout) is to be called next.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let at = self.hot.rtx_at.min(self.hot.ack_at).min(self.cold.wait_at);
+        (at != NEVER).then_some(at)
+    }
+
+    /// Runs the timers that have expired; too early a call does nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.hot.ack_at <= now {
+            self.hot.ack_at = NEVER;
+            self.hot.pending.set(Pending::ACK);
+        }
+        if self.hot.rtx_at <= now {
+            self.hot.rtx_at = NEVER;
+            match self.hot.state {
+                State::SynSent | State::SynReceived => self.syn_timed_out(),
+                s if s.sends() => self.data_timed_out(now),
+                _ => {}
+            }
+        }
+        if self.cold.wait_at <= now {
+            self.cold.wait_at = NEVER;
+            if self.enter(Input::WaitOver).is_some() {
+                self.stop();
+            }
+        }
+    }
+
+    fn syn_timed_out(&mut self) {
+        self.cold.counters.timeouts += 1;
+        if self.cold.syn_retries >= self.cold.cfg.syn_retries {
+            self.finish(ConnEvent::TimedOut);
+            return;
+        }
+        self.cold.syn_retries += 1;
+        self.cold.rto.back_off();
+        self.hot.timed = None;
+        self.hot.pending.set(Pending::SYN);
+    }
+
+    fn data_timed_out(&mut self, now: Instant) {
+        if now - self.hot.progress_at >= self.cold.cfg.user_timeout {
+            self.finish(ConnEvent::TimedOut);
+            return;
+        }
+        let idle = self.hot.snd_una == self.hot.snd_max;
+        if idle || self.hot.snd_wnd == 0 {
+            // No room, or too little. What was sent beyond the edge goes again when it opens.
+            self.hot.snd_next = self.hot.snd_una;
+            self.cold.probes = self.cold.probes.saturating_add(1);
+            self.hot.pending.set(Pending::PROBE);
+            return;
+        }
+        self.cold.counters.timeouts += 1;
+        let first = self.cold.timeouts == 0;
+        self.cold.timeouts += 1;
+        if self.cold.timeouts == UNRESPONSIVE_AFTER {
+            self.cold.events.push(ConnEvent::Unresponsive);
+        }
+        self.hot.cc.on_timeout(self.hot.snd_una, self.hot.snd_max, first);
+        self.cold.rto.back_off();
+        self.hot.timed = None;
+        self.hot.pending.clear(Pending::RETRANSMIT);
+        self.hot.snd_next = self.hot.snd_una;
+    }
+}

@@ -1,0 +1,129 @@
+//! ARP packets: what they teach us, and our own questions and answers (RFC 826).
+
+use arrayvec::ArrayVec;
+use core::net::{IpAddr, Ipv4Addr};
+use heddle_base::Instant;
+
+use super::Stack;
+use super::counters::Drop;
+use super::frame::{FrameOutcome, TcpChecksum, TxBody, TxFrame};
+use super::neighbor::{Due, Learned, Source};
+use crate::SendQueue;
+use crate::wire::arp::{Arp, Operation, PACKET_LEN};
+use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet};
+
+impl<S: SendQueue + Default> Stack<S> {
+    pub(super) fn handle_arp(&mut self, now: Instant, packet: &[u8]) -> Result<FrameOutcome, Drop> {
+        let arp = Arp::parse(packet).map_err(|_| -> Drop { |c| &mut c.arp_malformed })?;
+        if !arp.sender_mac.is_station() {
+            return Err(|c| &mut c.arp_malformed);
+        }
+        let sender = IpAddr::V4(arp.sender_ip);
+        if self.cfg.is_ours(sender) {
+            return Err(if arp.sender_mac.0 == self.cfg.mac {
+                |c| &mut c.arp_ignored
+            } else {
+                |c| &mut c.arp_conflicts
+            });
+        }
+        let for_us = self.cfg.is_ours(IpAddr::V4(arp.target_ip));
+        // A host that has no address yet asks whether ours is taken (RFC 5227 section 2.1.1).
+        let probe = arp.sender_ip.is_unspecified();
+        let mut told = false;
+        if !probe {
+            let on_link = self.cfg.addrs.iter().any(|c| c.contains(sender));
+            if !on_link || !self.cfg.is_peer(arp.sender_ip) {
+                return Err(|c| &mut c.arp_malformed);
+            }
+            let source = match arp.operation {
+                Operation::Request if for_us => Source::Request,
+                Operation::Reply if for_us && arp.target_mac.0 == self.cfg.mac => Source::Reply,
+                _ => Source::Overheard,
+            };
+            told = self.learn(now, arp.sender_ip, arp.sender_mac, source);
+        }
+        if for_us && arp.operation == Operation::Request {
+            if self.arp_replies.allow(now) {
+                let answered =
+                    self.push_arp(Operation::Reply, arp.target_ip, arp.sender_mac, arp.sender_ip);
+                self.counters.tx_arp_replies += u64::from(answered);
+            }
+            told = true;
+        }
+        if told { Ok(FrameOutcome::Done) } else { Err(|c| &mut c.arp_ignored) }
+    }
+
+    /// Whether it was worth knowing.
+    fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, source: Source) -> bool {
+        let learned = self.neighbors.learn(now, ip, mac, source);
+        self.counters.neighbor_evictions = self.neighbors.evictions;
+        match learned {
+            Learned::Ignored => return false,
+            Learned::Resolved(neighbor) => self.resolved(neighbor),
+            Learned::Changed => self.counters.neighbor_changes += 1,
+            Learned::Refused => self.counters.arp_change_refused += 1,
+            Learned::Confirmed | Learned::New => {}
+        }
+        true
+    }
+
+    pub(super) fn handle_neighbor_timeouts(&mut self, now: Instant) {
+        while let Some(due) = self.neighbors.poll_due(now) {
+            match due {
+                Due::Ask { ip, at } => {
+                    if let Some((local, _)) = self.cfg.route(ip) {
+                        self.ask(local, ip, at);
+                    }
+                }
+                Due::Failed(neighbor) => self.unreachable(neighbor),
+                Due::Unconfirmed => self.counters.neighbor_unconfirmed += 1,
+            }
+        }
+    }
+
+    /// Asks who has `ip`.
+    pub(super) fn ask(&mut self, local: Ipv4Addr, ip: Ipv4Addr, at: MacAddr) {
+        let asked = self.push_arp(Operation::Request, local, at, ip);
+        self.counters.tx_arp_requests += u64::from(asked);
+    }
+
+    fn push_arp(
+        &mut self,
+        operation: Operation,
+        local: Ipv4Addr,
+        to: MacAddr,
+        ip: Ipv4Addr,
+    ) -> bool {
+        let mac = MacAddr(self.cfg.mac);
+        let mut header = [0; ethernet::HEADER_LEN];
+        EthernetHeader { dst: to, src: mac, ethertype: EtherType::ARP }.emit(&mut header);
+        let mut packet = [0; PACKET_LEN];
+        Arp {
+            operation,
+            sender_mac: mac,
+            sender_ip: local,
+            target_mac: if operation == Operation::Request { MacAddr::default() } else { to },
+            target_ip: ip,
+        }
+        .emit(&mut packet);
+        self.push_control(plain_frame(&[&header, &packet], 0, TxBody::None))
+    }
+}
+
+/// A frame that is not TCP.
+pub(super) fn plain_frame(headers: &[&[u8]], l3_len: u8, body: TxBody) -> TxFrame {
+    let mut header = ArrayVec::new();
+    for h in headers {
+        let fits = header.try_extend_from_slice(h);
+        debug_assert!(fits.is_ok());
+    }
+    TxFrame {
+        header,
+        body,
+        l2_len: 14,
+        l3_len,
+        l4_len: 0,
+        tcp_checksum: TcpChecksum::None,
+        ip_checksum_offload: false,
+    }
+}

@@ -1,0 +1,110 @@
+//! What a stack counts: every frame it drops has a reason here.
+
+/// Why a frame goes no further: the counter it is counted by.
+pub(super) type Drop = fn(&mut StackCounters) -> &mut u64;
+
+heddle_base::counters! {
+    /// What a stack did, and why it dropped what it dropped.
+    pub struct StackCounters {
+        /// Frames handed in.
+        rx_frames,
+        /// TCP segments that found their connection.
+        rx_segments,
+        /// Frames dropped: shorter than their headers say.
+        rx_truncated,
+        /// Frames dropped: headers not in the first piece of the frame.
+        rx_split_header,
+        /// Frames dropped: addressed to another station.
+        rx_other_station,
+        /// Frames dropped: neither IPv4 nor ARP.
+        rx_unknown_ethertype,
+        /// Datagrams dropped: impossible IPv4 header.
+        rx_bad_ip_header,
+        /// Datagrams dropped: wrong IPv4 header checksum.
+        rx_bad_ip_checksum,
+        /// Datagrams dropped: fragments.
+        rx_fragments,
+        /// Datagrams dropped: TTL 0.
+        rx_ttl_zero,
+        /// Datagrams dropped: addressed to another host.
+        rx_other_host,
+        /// Datagrams dropped: from an address no single other host has.
+        rx_bad_source,
+        /// Datagrams dropped: neither TCP nor ICMP.
+        rx_unknown_protocol,
+        /// TCP segments dropped: sent to a broadcast or multicast address.
+        rx_tcp_group,
+        /// TCP segments dropped: wrong checksum.
+        rx_bad_tcp_checksum,
+        /// Frames dropped: the port found a wrong checksum.
+        rx_bad_port_checksum,
+        /// TCP segments dropped: impossible header.
+        rx_bad_tcp_header,
+        /// TCP segments dropped: impossible option length.
+        rx_bad_tcp_options,
+        /// TCP segments dropped: RST for no connection.
+        rx_rst_unknown,
+        /// TCP segments dropped: control bits that open nothing, for a listener.
+        rx_bad_flags,
+        /// TCP segments for no connection, answered with RST or not.
+        rx_no_connection,
+        /// RSTs sent for segments of no connection.
+        tx_resets,
+        /// RSTs not sent because of the rate limit.
+        tx_resets_limited,
+        /// Connections opened by us.
+        opened,
+        /// Connections that peers opened and that reached the owner.
+        accepted,
+        /// SYNs that made a half-open connection.
+        half_opened,
+        /// Half-open connections that came to nothing.
+        half_open_failed,
+        /// SYNs dropped: the listener has as many half-open connections as it may.
+        listen_overflow,
+        /// SYNs dropped: as many connections as configured.
+        conns_full,
+        /// SYNs dropped: no route back, or no room for the neighbor.
+        syn_no_neighbor,
+        /// TIME-WAIT connections replaced by a new one of the same peer.
+        time_wait_reused,
+        /// ARP packets dropped: malformed or impossible addresses.
+        arp_malformed,
+        /// ARP packets dropped: they tell nothing about a neighbor we have or need.
+        arp_ignored,
+        /// ARP packets from another station that uses one of our addresses.
+        arp_conflicts,
+        /// Changes of a neighbor's hardware address not believed because it was just confirmed.
+        arp_change_refused,
+        /// Changes of a neighbor's hardware address.
+        neighbor_changes,
+        /// Neighbors forgotten to make room.
+        neighbor_evictions,
+        /// Neighbors in use that no longer answer.
+        neighbor_unconfirmed,
+        /// Neighbors that never answered.
+        neighbor_failed,
+        /// ARP requests sent.
+        tx_arp_requests,
+        /// ARP replies sent.
+        tx_arp_replies,
+        /// ICMP messages dropped: malformed or wrong checksum.
+        icmp_malformed,
+        /// ICMP messages dropped: of a kind we do not act on.
+        icmp_ignored,
+        /// ICMP errors dropped: they quote nothing a connection has in flight.
+        icmp_unmatched,
+        /// ICMP errors recorded for a connection.
+        icmp_soft_errors,
+        /// ICMP errors that tell of a smaller path MTU (not acted on).
+        icmp_frag_needed,
+        /// Echo replies sent.
+        tx_echo_replies,
+        /// Echo requests dropped: rate limit, or too large.
+        icmp_echo_limited,
+        /// Control frames dropped: too many wait to be sent.
+        tx_control_full,
+        /// TCP segments sent.
+        tx_segments,
+    }
+}

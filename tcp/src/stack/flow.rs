@@ -1,0 +1,241 @@
+//! From addresses and ports to a connection.
+//!
+//! Open addressing with linear probing over a table at most half full. A slot is eight bytes (part
+//! of the hash, and the connection's index), so a probe is nearly always one cache line; the key
+//! itself lies with the connection, which is needed anyway. Deletion shifts later entries back, so
+//! there are no tombstones and the table never degrades. The hash is keyed (SipHash-1-3): a peer
+//! cannot choose ports that collide.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use siphasher::sip::SipHasher13;
+
+/// The addresses and ports of a connection, ours first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlowKey {
+    /// Over IPv4: local and remote address, local and remote port.
+    V4 { addrs: u64, ports: u32 },
+    /// Over IPv6; no such connection is opened yet.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the table is ready for it, input is not"))]
+    V6 { local: u128, remote: u128, ports: u32 },
+}
+
+impl FlowKey {
+    /// The key of a connection over IPv4.
+    pub(super) fn v4(local: Ipv4Addr, lport: u16, remote: Ipv4Addr, rport: u16) -> FlowKey {
+        FlowKey::V4 {
+            addrs: u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()),
+            ports: u32::from(lport) << 16 | u32::from(rport),
+        }
+    }
+
+    /// The key of a connection between two addresses of one family.
+    #[cfg(test)]
+    pub(super) fn new(local: SocketAddr, remote: SocketAddr) -> Option<FlowKey> {
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(l), IpAddr::V4(r)) => Some(FlowKey::v4(l, local.port(), r, remote.port())),
+            (IpAddr::V6(l), IpAddr::V6(r)) => Some(FlowKey::V6 {
+                local: l.to_bits(),
+                remote: r.to_bits(),
+                ports: u32::from(local.port()) << 16 | u32::from(remote.port()),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Our end.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.end(true)
+    }
+
+    /// The peer's end.
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.end(false)
+    }
+
+    fn end(&self, local: bool) -> SocketAddr {
+        let (addr, ports): (IpAddr, u32) = match *self {
+            FlowKey::V4 { addrs, ports } => {
+                let [a, b, c, d, e, f, g, h] = addrs.to_be_bytes();
+                let octets = if local { [a, b, c, d] } else { [e, f, g, h] };
+                (Ipv4Addr::from(octets).into(), ports)
+            }
+            FlowKey::V6 { local: l, remote, ports } => {
+                (core::net::Ipv6Addr::from_bits(if local { l } else { remote }).into(), ports)
+            }
+        };
+        let [a, b, c, d] = ports.to_be_bytes();
+        SocketAddr::new(addr, u16::from_be_bytes(if local { [a, b] } else { [c, d] }))
+    }
+
+    /// A hash no one without `key` can compute.
+    pub(super) fn hash(&self, key: &[u8; 16]) -> u64 {
+        let hasher = SipHasher13::new_with_key(key);
+        match *self {
+            FlowKey::V4 { addrs, ports } => {
+                let mut b = [0; 12];
+                b[..8].copy_from_slice(&addrs.to_le_bytes());
+                b[8..].copy_from_slice(&ports.to_le_bytes());
+                hasher.hash(&b)
+            }
+            FlowKey::V6 { local, remote, ports } => {
+                let mut b = [0; 36];
+                b[..16].copy_from_slice(&local.to_le_bytes());
+                b[16..32].copy_from_slice(&remote.to_le_bytes());
+                b[32..].copy_from_slice(&ports.to_le_bytes());
+                hasher.hash(&b)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    index: u32,
+}
+
+const EMPTY: Slot = Slot { hash: 0, index: u32::MAX };
+
+/// The table.
+pub(super) struct FlowTable {
+    slots: Box<[Slot]>,
+    used: usize,
+}
+
+impl FlowTable {
+    /// A table for `max` connections.
+    pub(super) fn new(max: usize) -> FlowTable {
+        let n = max.saturating_mul(2).clamp(8, 1 << 31).next_power_of_two();
+        FlowTable { slots: vec![EMPTY; n].into_boxed_slice(), used: 0 }
+    }
+
+    /// The index stored under `hash` for which `is_it` holds.
+    #[inline]
+    pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let hash = part(hash);
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot.index == EMPTY.index {
+                return None;
+            }
+            if slot.hash == hash && is_it(slot.index) {
+                return Some(slot.index);
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// Stores `index` under `hash`; false when the table is full.
+    pub(super) fn insert(&mut self, hash: u64, index: u32) -> bool {
+        if self.used >= self.slots.len() / 2 {
+            return false;
+        }
+        let hash = part(hash);
+        let mut at = self.home(hash);
+        while self.slots[at].index != EMPTY.index {
+            at = self.after(at);
+        }
+        self.slots[at] = Slot { hash, index };
+        self.used += 1;
+        true
+    }
+
+    /// Takes out `index`, stored under `hash`.
+    pub(super) fn remove(&mut self, hash: u64, index: u32) {
+        let mut hole = self.home(part(hash));
+        while self.slots[hole].index != index {
+            if self.slots[hole].index == EMPTY.index {
+                return;
+            }
+            hole = self.after(hole);
+        }
+        self.used -= 1;
+        // Entries that probing carried over the hole move into it, up to the next empty slot.
+        let mut at = self.after(hole);
+        while self.slots[at].index != EMPTY.index {
+            let from_home = self.distance(self.home(self.slots[at].hash), at);
+            if from_home >= self.distance(hole, at) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+            at = self.after(at);
+        }
+        self.slots[hole] = EMPTY;
+    }
+
+    fn home(&self, hash: u32) -> usize {
+        hash as usize & (self.slots.len() - 1)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.slots.len() - 1)
+    }
+
+    fn distance(&self, from: usize, to: usize) -> usize {
+        to.wrapping_sub(from) & (self.slots.len() - 1)
+    }
+}
+
+fn part(hash: u64) -> u32 {
+    let [a, b, c, d, ..] = hash.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Few distinct hashes make long probe runs that wrap around the end of the table.
+        #[test]
+        fn test_table_behaves_as_a_map(ops in proptest::collection::vec((0u32..24, any::<bool>()), 0..300), spread in 1u64..9) {
+            let hash = |i: u32| 14 + u64::from(i) % spread;
+            let (mut t, mut model) = (FlowTable::new(16), BTreeMap::new());
+            for (i, put) in ops {
+                if put && !model.contains_key(&i) {
+                    let fits = t.insert(hash(i), i);
+                    prop_assert_eq!(fits, model.len() < 16);
+                    if fits {
+                        model.insert(i, ());
+                    }
+                } else if !put {
+                    t.remove(hash(i), i);
+                    model.remove(&i);
+                }
+                for i in 0..24 {
+                    let found = t.find(hash(i), |x| x == i);
+                    prop_assert_eq!(found, model.get(&i).map(|()| i));
+                }
+            }
+        }
+
+        #[test]
+        fn test_key_keeps_both_ends(l: u32, r: u32, lp: u16, rp: u16, l6: u128, r6: u128) {
+            let local = SocketAddr::from((Ipv4Addr::from_bits(l), lp));
+            let remote = SocketAddr::from((Ipv4Addr::from_bits(r), rp));
+            let k = FlowKey::new(local, remote).unwrap();
+            prop_assert_eq!((k.local(), k.remote()), (local, remote));
+            let local = SocketAddr::from((core::net::Ipv6Addr::from_bits(l6), lp));
+            let remote = SocketAddr::from((core::net::Ipv6Addr::from_bits(r6), rp));
+            let k = FlowKey::new(local, remote).unwrap();
+            prop_assert_eq!((k.local(), k.remote()), (local, remote));
+        }
+    }
+
+    #[test]
+    fn test_hash_depends_on_every_part() {
+        let k = |l: u32, lp, r: u32, rp| {
+            FlowKey::v4(Ipv4Addr::from_bits(l), lp, Ipv4Addr::from_bits(r), rp).hash(&[7; 16])
+        };
+        let base = k(1, 2, 3, 4);
+        for other in [k(2, 2, 3, 4), k(1, 3, 3, 4), k(1, 2, 4, 4), k(1, 2, 3, 5)] {
+            assert_ne!(base, other);
+        }
+        let key = FlowKey::v4(Ipv4Addr::from_bits(1), 2, Ipv4Addr::from_bits(3), 4);
+        assert_ne!(base, key.hash(&[8; 16]));
+    }
+}

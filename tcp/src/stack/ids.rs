@@ -1,0 +1,118 @@
+//! Numbers a stranger must not guess: initial sequence numbers, timestamp offsets, ports.
+
+use heddle_base::{Instant, Random, Seed};
+
+use super::flow::FlowKey;
+use crate::SeqNumber;
+
+/// First port [`Ids::first_port`] gives (the dynamic ports of RFC 6335 section 6).
+pub(super) const FIRST_EPHEMERAL: u16 = 49_152;
+/// Ports there are from there on.
+pub(super) const EPHEMERAL_PORTS: u16 = 16_384;
+
+const COUNTERS: usize = 256;
+
+/// Secret keys, one per purpose.
+pub(super) struct Ids {
+    pub(super) flow: [u8; 16],
+    pub(super) neighbor: [u8; 16],
+    isn: [u8; 16],
+    timestamp: [u8; 16],
+    port: [u8; 16],
+    port_counter: [u8; 16],
+    counters: [u16; COUNTERS],
+}
+
+impl Ids {
+    pub(super) fn new(seed: &Seed) -> Ids {
+        let mut random = Random::new(&seed.derive(0x5354_4143));
+        let mut key = || {
+            let mut k = [0; 16];
+            k[..8].copy_from_slice(&random.next_u64().to_le_bytes());
+            k[8..].copy_from_slice(&random.next_u64().to_le_bytes());
+            k
+        };
+        Ids {
+            flow: key(),
+            neighbor: key(),
+            isn: key(),
+            timestamp: key(),
+            port: key(),
+            port_counter: key(),
+            counters: [0; COUNTERS],
+        }
+    }
+
+    /// Initial sequence number (RFC 6528 section 3): a clock that ticks every 4 microseconds plus
+    /// a keyed hash of the connection.
+    pub(super) fn isn(&self, now: Instant, flow: &FlowKey) -> SeqNumber {
+        SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(flow.hash(&self.isn))))
+    }
+
+    /// What our timestamp clock is shifted by for this connection (RFC 7323 section 7.1). The same
+    /// pair of hosts and ports always gets the same, so the clock never runs back between
+    /// incarnations.
+    pub(super) fn ts_offset(&self, flow: &FlowKey) -> u32 {
+        low32(flow.hash(&self.timestamp))
+    }
+
+    /// The port to try `attempt`-th for a new connection, whose key `flow` has local port 0
+    /// (RFC 6056 section 3.3.4, double-hash selection).
+    pub(super) fn port(&self, flow: &FlowKey, attempt: u16) -> u16 {
+        let offset = flow.hash(&self.port);
+        let count = u64::from(self.counters[self.counter_of(flow)]) + u64::from(attempt);
+        let n = offset.wrapping_add(count) % u64::from(EPHEMERAL_PORTS);
+        FIRST_EPHEMERAL + u16::try_from(n).unwrap_or(0)
+    }
+
+    /// The `attempt`-th port was taken: the next connection starts behind it.
+    pub(super) fn port_taken(&mut self, flow: &FlowKey, attempt: u16) {
+        let i = self.counter_of(flow);
+        self.counters[i] = self.counters[i].wrapping_add(attempt).wrapping_add(1) % EPHEMERAL_PORTS;
+    }
+
+    fn counter_of(&self, flow: &FlowKey) -> usize {
+        low32(flow.hash(&self.port_counter)) as usize % COUNTERS
+    }
+}
+
+fn low32(v: u64) -> u32 {
+    let [a, b, c, d, ..] = v.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+    use std::collections::BTreeSet;
+
+    fn flow(lport: u16, rport: u16) -> FlowKey {
+        FlowKey::v4(Ipv4Addr::new(10, 0, 0, 1), lport, Ipv4Addr::new(10, 0, 0, 2), rport)
+    }
+
+    #[test]
+    fn test_isn_runs_with_the_clock_and_differs_by_flow_and_seed() {
+        let ids = Ids::new(&Seed::from_u64(1));
+        let at = |us: u64, f| ids.isn(Instant::from_nanos(us * 1000), &f);
+        assert_eq!(at(4, flow(1, 2)).distance(at(0, flow(1, 2))), 1);
+        assert_eq!(at(3, flow(1, 2)), at(0, flow(1, 2)));
+        assert_eq!(at(4_000_000, flow(1, 2)).distance(at(0, flow(1, 2))), 1_000_000);
+        assert_ne!(at(0, flow(1, 2)), at(0, flow(1, 3)));
+        let other = Ids::new(&Seed::from_u64(2));
+        assert_ne!(at(0, flow(1, 2)), other.isn(Instant::ZERO, &flow(1, 2)));
+        assert_ne!(ids.ts_offset(&flow(1, 2)), ids.ts_offset(&flow(2, 2)));
+    }
+
+    #[test]
+    fn test_ports_do_not_repeat_before_the_range_is_through() {
+        let mut ids = Ids::new(&Seed::from_u64(1));
+        let mut seen = BTreeSet::new();
+        for _ in 0..EPHEMERAL_PORTS {
+            let p = ids.port(&flow(0, 80), 0);
+            assert!(p >= FIRST_EPHEMERAL && seen.insert(p));
+            ids.port_taken(&flow(0, 80), 0);
+        }
+        assert_ne!(ids.port(&flow(0, 80), 0), ids.port(&flow(0, 81), 0));
+    }
+}

@@ -1,0 +1,132 @@
+//! Ports we accept connections on.
+
+use core::net::IpAddr;
+
+/// Ports one can listen on at a time.
+pub const MAX_LISTENERS: usize = 1024;
+
+/// Why a stack does not listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The address is not one of ours.
+    #[error("not an address of this stack")]
+    NotOurs,
+    /// Port 0 cannot be connected to.
+    #[error("port 0 cannot be listened on")]
+    PortZero,
+    /// Someone listens there already.
+    #[error("already listening there")]
+    InUse,
+    /// There are [`MAX_LISTENERS`] listeners.
+    #[error("too many listeners")]
+    Full,
+}
+
+/// One port.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) id: u32,
+    pub(super) addr: Option<IpAddr>,
+    pub(super) port: u16,
+    /// Half-open connections allowed.
+    pub(super) backlog: usize,
+    /// Half-open connections there are.
+    pub(super) half_open: usize,
+}
+
+/// All of them, by port; ids are never used twice.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    list: Vec<Listener>,
+    next_id: u32,
+}
+
+impl Listeners {
+    pub(super) fn add(
+        &mut self,
+        addr: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+    ) -> Result<(), ListenError> {
+        if port == 0 {
+            return Err(ListenError::PortZero);
+        }
+        if self.list.len() >= MAX_LISTENERS {
+            return Err(ListenError::Full);
+        }
+        if self.list.iter().any(|l| l.port == port && l.addr == addr) {
+            return Err(ListenError::InUse);
+        }
+        let at = self.list.partition_point(|l| l.port < port);
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        self.list.insert(at, Listener { id, addr, port, backlog, half_open: 0 });
+        Ok(())
+    }
+
+    /// Stops listening on `port` at every address; returns the ids of those that did.
+    pub(super) fn remove(&mut self, port: u16) -> Vec<u32> {
+        self.list.extract_if(.., |l| l.port == port).map(|l| l.id).collect()
+    }
+
+    /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
+    pub(super) fn find(&mut self, addr: IpAddr, port: u16) -> Option<&mut Listener> {
+        let from = self.list.partition_point(|l| l.port < port);
+        let mut found = None;
+        for (i, l) in self.list.iter().enumerate().skip(from).take_while(|(_, l)| l.port == port) {
+            if l.addr == Some(addr) || (l.addr.is_none() && found.is_none()) {
+                found = Some(i);
+                if l.addr.is_some() {
+                    break;
+                }
+            }
+        }
+        found.map(|i| &mut self.list[i])
+    }
+
+    /// Whether anyone listens on `port`.
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        self.list.binary_search_by_key(&port, |l| l.port).is_ok()
+    }
+
+    /// A half-open connection of listener `id` on `port` is no more.
+    pub(super) fn half_open_done(&mut self, id: u32, port: u16) {
+        let from = self.list.partition_point(|l| l.port < port);
+        let of_port = self.list[from..].iter_mut().take_while(|l| l.port == port);
+        if let Some(l) = of_port.into_iter().find(|l| l.id == id) {
+            l.half_open = l.half_open.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_listener_of_the_very_address_comes_first() {
+        let a: IpAddr = "10.0.0.1".parse().unwrap();
+        let b: IpAddr = "10.0.0.2".parse().unwrap();
+        let mut l = Listeners::default();
+        l.add(None, 80, 1).unwrap();
+        l.add(Some(a), 80, 2).unwrap();
+        l.add(Some(a), 79, 3).unwrap();
+        assert_eq!(l.add(None, 80, 1), Err(ListenError::InUse));
+        assert_eq!(l.add(None, 0, 1), Err(ListenError::PortZero));
+        assert_eq!(l.find(a, 80).unwrap().backlog, 2);
+        assert_eq!(l.find(b, 80).unwrap().backlog, 1);
+        assert!(l.find(b, 79).is_none() && l.find(a, 81).is_none());
+        assert_eq!(l.remove(80).len(), 2);
+        assert!(l.find(a, 80).is_none() && !l.has_port(80) && l.has_port(79));
+    }
+
+    #[test]
+    fn test_listeners_are_bounded() {
+        let mut l = Listeners::default();
+        for p in 1..=1024 {
+            l.add(None, p, 1).unwrap();
+        }
+        assert_eq!(l.add(None, 2000, 1), Err(ListenError::Full));
+    }
+}

@@ -1,0 +1,69 @@
+//! What is to be sent, and in which order: control frames first, then the connections in turn.
+
+use heddle_base::Instant;
+
+use super::Stack;
+use super::frame::{TxBody, TxFrame};
+use super::slab::{Drained, Owner};
+use crate::SendQueue;
+
+/// Segments a connection sends before the next one's turn: enough to keep its state in the cache,
+/// few enough that no one waits long.
+const TURN: u32 = 16;
+/// Control frames (ARP, RST, ICMP) that wait at most.
+const MAX_CONTROL: usize = 64;
+
+impl<S: SendQueue + Default> Stack<S> {
+    /// The next frame to send. Called by the worker that owns the stack until it gives `None`, or
+    /// for as long as the port has room; a frame that was given counts as sent.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<TxFrame> {
+        if let Some(frame) = self.control.pop_front() {
+            return Some(frame);
+        }
+        while let Some(index) = self.ready.front() {
+            if let Some(frame) = self.transmit(now, index) {
+                self.turn += 1;
+                if self.turn >= TURN {
+                    self.turn = 0;
+                    self.ready.rotate();
+                }
+                return Some(frame);
+            }
+            self.turn = 0;
+            self.ready.pop();
+            self.settle_quiet(index);
+        }
+        None
+    }
+
+    /// The next segment of a connection.
+    fn transmit(&mut self, now: Instant, index: u32) -> Option<TxFrame> {
+        let id = self.conns.id(index);
+        let e = self.conns.get_mut(index).filter(|e| !e.waits)?;
+        let mac = self.neighbors.mac(e.neighbor)?;
+        let seg = match e.owner {
+            Owner::Released { end } => e.conn.poll_transmit(now, &Drained(end)),
+            _ => e.conn.poll_transmit(now, &e.user),
+        }?;
+        let body = match seg.len {
+            0 => TxBody::None,
+            len => TxBody::Stream { conn: id, pos: seg.pos, len, retransmit: seg.retransmit },
+        };
+        let frame = e.template.frame(mac, &seg, body, self.offloads);
+        if let Some(at) = e.conn.poll_timeout() {
+            self.timers.arm(index, at);
+        }
+        self.counters.tx_segments += 1;
+        Some(frame)
+    }
+
+    /// Queues a frame that belongs to no connection; false when too many wait.
+    pub(super) fn push_control(&mut self, frame: TxFrame) -> bool {
+        if self.control.len() >= MAX_CONTROL {
+            self.counters.tx_control_full += 1;
+            return false;
+        }
+        self.control.push_back(frame);
+        true
+    }
+}

@@ -1,0 +1,67 @@
+//! A queue of indices that holds each at most once, and so is never longer than there are.
+
+use std::collections::VecDeque;
+
+/// The queue. Who is taken off it may be someone else by then: the taker looks.
+#[derive(Debug, Default)]
+pub(super) struct IndexQueue {
+    queue: VecDeque<u32>,
+    queued: Vec<bool>,
+}
+
+impl IndexQueue {
+    /// Puts `index` at the end, unless it is in the queue already.
+    #[inline]
+    pub(super) fn push(&mut self, index: u32) {
+        let i = index as usize;
+        if i >= self.queued.len() {
+            self.queued.resize(i + 1, false);
+        }
+        if !self.queued[i] {
+            self.queued[i] = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    /// The first.
+    pub(super) fn front(&self) -> Option<u32> {
+        self.queue.front().copied()
+    }
+
+    /// Takes the first off.
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let index = self.queue.pop_front()?;
+        self.queued[index as usize] = false;
+        Some(index)
+    }
+
+    /// Moves the first to the end.
+    pub(super) fn rotate(&mut self) {
+        if let Some(index) = self.queue.pop_front() {
+            self.queue.push_back(index);
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_each_index_once_in_order() {
+        let mut q = IndexQueue::default();
+        for i in [3, 1, 3, 2, 1] {
+            q.push(i);
+        }
+        assert_eq!((q.len(), q.front()), (3, Some(3)));
+        q.rotate();
+        assert_eq!([q.pop(), q.pop()], [Some(1), Some(2)]);
+        q.push(1);
+        assert_eq!([q.pop(), q.pop(), q.pop()], [Some(3), Some(1), None]);
+    }
+}

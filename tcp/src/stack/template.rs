@@ -1,0 +1,183 @@
+//! The headers of a connection's segments, built once.
+//!
+//! What does not change from segment to segment is copied, and its part of both checksums is
+//! known; only lengths, sequence numbers, window, flags and options are written and added.
+
+use arrayvec::ArrayVec;
+use core::net::{IpAddr, Ipv4Addr};
+use heddle_base::Sum;
+
+use super::flow::FlowKey;
+use super::frame::{TcpChecksum, TxBody, TxFrame};
+use crate::TxSegment;
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
+
+const IP_AT: usize = ethernet::HEADER_LEN;
+const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
+const LEN: usize = TCP_AT + tcp::HEADER_LEN;
+
+/// What a port computes by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offloads {
+    pub(super) tcp: bool,
+    pub(super) ip: bool,
+}
+
+/// Ethernet, IPv4 and TCP headers of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct HeaderTemplate {
+    bytes: [u8; LEN],
+    /// Of the IPv4 header with length and checksum 0.
+    ip_sum: Sum,
+    /// Of the pseudo-header with length 0, and the ports.
+    tcp_sum: Sum,
+}
+
+impl HeaderTemplate {
+    pub(super) fn new(src: MacAddr, flow: &FlowKey, ttl: u8, dscp: u8) -> HeaderTemplate {
+        let (local, remote) = (flow.local(), flow.remote());
+        let v4 = |ip| match ip {
+            IpAddr::V4(a) => a,
+            // IPv6 has a template of its own; no flow of it is made before.
+            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+        };
+        let mut t = HeaderTemplate { bytes: [0; LEN], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
+        let ethernet = EthernetHeader { dst: MacAddr::default(), src, ethertype: EtherType::IPV4 };
+        ethernet.emit(piece(&mut t.bytes, 0));
+        let ip = Ipv4Header {
+            src: v4(local.ip()),
+            dst: v4(remote.ip()),
+            protocol: ipv4::PROTO_TCP,
+            ttl,
+            traffic_class: dscp << 2,
+            header_len: ipv4::HEADER_LEN,
+            total_len: 0,
+            fragment: false,
+        };
+        ip.emit(piece(&mut t.bytes, IP_AT));
+        t.bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
+        tcp::emit_ports(local.port(), remote.port(), piece(&mut t.bytes, TCP_AT));
+        t.tcp_sum = ipv4::pseudo_header(ip.src, ip.dst, 0).plus(Sum::of(&t.bytes[TCP_AT..]));
+        t.ip_sum = Sum::of(&t.bytes[IP_AT..TCP_AT]);
+        t
+    }
+
+    /// Changes the DSCP of segments from now on.
+    pub(super) fn set_dscp(&mut self, dscp: u8) {
+        self.bytes[IP_AT + ipv4::TRAFFIC_CLASS_AT] = dscp << 2;
+        self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
+    }
+
+    /// The frame of `seg`. `body` holds the payload, `seg.len` bytes.
+    pub(super) fn frame(
+        &self,
+        dst: MacAddr,
+        seg: &TxSegment,
+        body: TxBody,
+        off: Offloads,
+    ) -> TxFrame {
+        let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
+        let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
+        let total_len = tcp_len.saturating_add(20);
+        let mut header: ArrayVec<u8, 128> = ArrayVec::new();
+        let fits = header.try_extend_from_slice(&self.bytes);
+        debug_assert!(fits.is_ok());
+        header[..6].copy_from_slice(&dst.0);
+
+        header[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
+        if !off.ip {
+            let sum = self.ip_sum.add_u16(total_len).complement();
+            header[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+        }
+
+        tcp::emit_options(seg, &mut header);
+        if let Some(fixed) = header[TCP_AT..].first_chunk_mut() {
+            tcp::emit_fixed(seg, l4_len, fixed);
+        }
+        let (tcp_checksum, field) = if off.tcp {
+            let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
+            // Taking a word off a one's complement sum is adding its complement.
+            let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2)).add_u16(tcp_len);
+            (TcpChecksum::Offloaded, pseudo.folded())
+        } else {
+            // The ports are in `tcp_sum`; what follows them was written just now.
+            let sum = self.tcp_sum.add_u16(tcp_len).plus(Sum::of(&header[TCP_AT + 4..]));
+            match seg.len {
+                0 => (TcpChecksum::None, sum.complement()),
+                _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),
+            }
+        };
+        header[TCP_AT + tcp::CHECKSUM_AT..][..2].copy_from_slice(&field.to_be_bytes());
+        TxFrame {
+            header,
+            body,
+            l2_len: 14,
+            l3_len: 20,
+            l4_len: u8::try_from(l4_len).unwrap_or(u8::MAX),
+            tcp_checksum,
+            ip_checksum_offload: off.ip,
+        }
+    }
+}
+
+/// `N` bytes of the template from `at` on; all callers stay within it.
+fn piece<const N: usize>(bytes: &mut [u8; LEN], at: usize) -> &mut [u8; N] {
+    #[expect(clippy::unwrap_used, reason = "N and the offset are constants within LEN")]
+    bytes[at..].first_chunk_mut().unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Flags, SeqNumber, Timestamps};
+    use proptest::prelude::*;
+    use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+
+    const SOFT: Offloads = Offloads { tcp: false, ip: false };
+
+    proptest! {
+        /// smoltcp finds both checksums right whatever the fields, the payload and the DSCP.
+        #[test]
+        fn test_checksums_are_right(
+            l: u32, r: u32, ports: (u16, u16), seq: u32, ack: u32, window: u16, syn: bool,
+            ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
+            let flow = FlowKey::v4(l, ports.0, r, ports.1);
+            let mut t = HeaderTemplate::new(MacAddr([2; 6]), &flow, 61, 0);
+            t.set_dscp(dscp);
+            let seg = TxSegment {
+                seq: SeqNumber(seq), ack: SeqNumber(ack), window,
+                flags: if syn { Flags::SYN } else { Flags::ACK },
+                mss: syn.then_some(1460), window_scale: syn.then_some(3),
+                timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+                len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
+            };
+            let mut f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), SOFT);
+            prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
+            prop_assert_eq!(f.len(), f.header.len() + payload.len());
+            f.finish_tcp_checksum(Sum::of(&payload));
+            f.finish_tcp_checksum(Sum::of(&payload)); // once is enough
+            let mut b = f.header.to_vec();
+            b.extend(&payload);
+            let e = EthernetFrame::new_checked(&b[..]).unwrap();
+            prop_assert_eq!((e.dst_addr().0, e.src_addr().0), ([4; 6], [2; 6]));
+            let ip = Ipv4Packet::new_checked(e.payload()).unwrap();
+            prop_assert!(ip.verify_checksum());
+            prop_assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit(), ip.dscp()), (l, r, 61, dscp));
+            let p = TcpPacket::new_checked(ip.payload()).unwrap();
+            prop_assert!(p.verify_checksum(&IpAddress::Ipv4(l), &IpAddress::Ipv4(r)));
+            prop_assert_eq!(p.payload(), &payload[..]);
+
+            // With offload the port adds up everything from the TCP header on.
+            let f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
+            prop_assert_eq!(f.tcp_checksum, TcpChecksum::Offloaded);
+            let mut b = f.header[TCP_AT..].to_vec();
+            b.extend(&payload);
+            let sum = Sum::of(&b).complement();
+            prop_assert_eq!(sum % 0xffff, p.checksum() % 0xffff);
+            prop_assert_eq!(&f.header[IP_AT + ipv4::CHECKSUM_AT..][..2], &[0, 0]);
+            prop_assert!(f.ip_checksum_offload);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Segments of no connection, and the opening of passive ones.
+
+use super::*;
+
+fn one_answer(seg: &TxSegment, data: &[u8]) -> Option<Segment> {
+    let mut b = listening_b(4);
+    b.handle_frame(ms(1), &tcp_frame((A, 1000), (B, 9), seg, data)[..]);
+    assert_eq!(b.connections(), 0);
+    let out = frames(&mut b, ms(1));
+    assert!(out.len() <= 1);
+    out.first().map(|f| {
+        let (h, s) = read_tcp(f);
+        assert_eq!((h.src_port, h.dst_port, &f[..6]), (9, 1000, &MAC_A[..]));
+        s
+    })
+}
+
+#[test]
+fn test_closed_answers_with_a_reset_that_is_believed() {
+    let s = one_answer(&segment(500, 7000, Flags::ACK), b"abc").unwrap();
+    assert_eq!((s.seq.0, s.flags), (7000, Flags::RST));
+    let s = one_answer(&syn(500), b"").unwrap();
+    assert_eq!((s.seq.0, s.ack.0, s.flags), (0, 501, Flags::RST.with(Flags::ACK)));
+    let s = one_answer(&segment(u32::MAX, 0, Flags::FIN), b"abc").unwrap();
+    assert_eq!((s.seq.0, s.ack.0, s.flags), (0, 3, Flags::RST.with(Flags::ACK)));
+}
+
+#[test]
+fn test_closed_does_not_answer_a_reset() {
+    assert_eq!(one_answer(&segment(1, 2, Flags::RST), b""), None);
+    assert_eq!(one_answer(&segment(1, 2, Flags::RST.with(Flags::ACK)), b"data"), None);
+}
+
+#[test]
+fn test_resets_are_rate_limited() {
+    let mut b = listening_b(4);
+    let mut n = 0;
+    for port in 1..1000 {
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, 9), &syn(1), b"")[..]);
+        n += frames(&mut b, ms(1)).len();
+    }
+    assert_eq!((n, b.counters().tx_resets, b.counters().tx_resets_limited), (200, 200, 799));
+}
+
+#[test]
+fn test_listen_ignores_what_opens_nothing() {
+    let mut b = listening_b(4);
+    let mut put = |flags| {
+        b.handle_frame(ms(1), &tcp_frame((A, 1000), (B, PORT), &segment(5, 9, flags), b"")[..]);
+        (b.connections(), frames(&mut b, ms(1)))
+    };
+    assert_eq!(put(Flags::RST), (0, vec![]));
+    assert_eq!(put(Flags::FIN), (0, vec![]));
+    assert_eq!(put(Flags(0)), (0, vec![]));
+    assert_eq!(put(Flags::SYN.with(Flags::FIN)), (0, vec![]));
+    assert_eq!(put(Flags::SYN.with(Flags::RST)), (0, vec![]));
+    let (conns, out) = put(Flags::ACK);
+    assert_eq!(conns, 0);
+    let (_, s) = read_tcp(&out[0]);
+    assert_eq!((s.flags, s.seq.0), (Flags::RST, 9));
+    let (_, out) = put(Flags::SYN.with(Flags::ACK));
+    assert_eq!(read_tcp(&out[0]).1.flags, Flags::RST);
+    assert_eq!(b.counters().rx_bad_flags, 3);
+    assert_eq!(b.counters().rx_rst_unknown, 2);
+}
+
+#[test]
+fn test_syn_from_or_to_many_is_dropped_without_answer() {
+    let mut b = listening_b(4);
+    let all = Ipv4Addr::new(10, 0, 0, 255);
+    let multi = Ipv4Addr::new(224, 0, 0, 1);
+    for (src, dst) in [
+        (all, B),
+        (multi, B),
+        (B, B),
+        (Ipv4Addr::BROADCAST, B),
+        (Ipv4Addr::UNSPECIFIED, B),
+        (A, all),
+        (A, multi),
+        (A, Ipv4Addr::BROADCAST),
+    ] {
+        for port in [PORT, 9] {
+            b.handle_frame(ms(1), &tcp_frame((src, 1000), (dst, port), &syn(1), b"")[..]);
+        }
+    }
+    assert_eq!((b.connections(), frames(&mut b, ms(1)).len()), (0, 0));
+    assert_eq!((b.counters().rx_bad_source, b.counters().rx_tcp_group), (10, 6));
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (Ipv4Addr::new(10, 0, 0, 9), PORT), &syn(1), b"")[..]);
+    assert_eq!(b.counters().rx_other_host, 1);
+}
+
+#[test]
+fn test_half_open_connections_are_bounded_per_listener() {
+    let mut b = listening_b(3);
+    b.listen(None, 80, 1).unwrap();
+    for port in 1..=10 {
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
+    }
+    assert_eq!((b.connections(), b.counters().listen_overflow), (3, 7));
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 80), &syn(1), b"")[..]);
+    assert_eq!((b.connections(), b.counters().half_opened), (4, 4));
+    // A reset makes room.
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &segment(2, 0, Flags::RST), b"")[..]);
+    frames(&mut b, ms(1));
+    assert_eq!((b.connections(), b.counters().half_open_failed), (3, 1));
+    b.handle_frame(ms(1), &tcp_frame((A, 99), (B, PORT), &syn(1), b"")[..]);
+    assert_eq!(b.connections(), 4);
+    // So does an accepted connection, which is not half-open any more.
+    assert_eq!(events(&mut b), []);
+}
+
+#[test]
+fn test_accepted_connection_makes_room_for_the_next() {
+    let mut b = listening_b(1);
+    for i in 0..3 {
+        let src = (A, 2000 + i);
+        b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &syn(100), b"")[..]);
+        let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
+        let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
+        b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &ack, b"")[..]);
+        assert_eq!(events(&mut b).len(), 1);
+    }
+    assert_eq!((b.counters().accepted, b.counters().listen_overflow), (3, 0));
+}
+
+#[test]
+fn test_half_open_without_answer_goes_quietly() {
+    let mut b = listening_b(1);
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    let mut now = ms(1);
+    while b.connections() > 0 {
+        frames(&mut b, now);
+        now = b.poll_timeout().unwrap().max(now);
+        assert!(now < ms(1_000_000));
+        b.handle_timeouts(now);
+    }
+    assert_eq!((events(&mut b), b.counters().half_open_failed), (vec![], 1));
+}
+
+#[test]
+fn test_passive_open_asks_for_the_neighbor_and_not_the_sender_of_the_frame() {
+    let mut b: Stack<ByteQueue> = Stack::new(config_b());
+    b.listen(None, PORT, 4).unwrap();
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    let out = frames(&mut b, ms(1));
+    assert_eq!((out.len(), &out[0][12..14]), (1, &b"\x08\x06"[..]));
+    let mac = [2, 9, 9, 9, 9, 9];
+    let reply = arp_frame(wire_arp::Operation::Reply, A, mac, B, MAC_B);
+    b.handle_frame(ms(1), &reply[..]);
+    let out = frames(&mut b, ms(1));
+    assert_eq!((out.len(), &out[0][..6]), (1, &mac[..]));
+    assert_eq!(read_tcp(&out[0]).1.flags, Flags::SYN.with(Flags::ACK));
+}
+
+#[test]
+fn test_passive_open_with_a_silent_neighbor_goes_quietly() {
+    let mut b: Stack<ByteQueue> = Stack::new(config_b());
+    b.listen(None, PORT, 1).unwrap();
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    for t in 1..5 {
+        b.handle_timeouts(ms(1 + t * 1000));
+    }
+    assert_eq!((b.connections(), events(&mut b)), (0, vec![]));
+    introduce_a(&mut b, ms(6000));
+    b.handle_frame(ms(6000), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    assert_eq!(frames(&mut b, ms(6000)).len(), 1);
+}
+
+#[test]
+fn test_syn_beyond_the_bound_of_connections_is_dropped() {
+    let mut b = listening_b(1000);
+    for port in 1..=100 {
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
+    }
+    assert_eq!((b.connections(), b.counters().conns_full), (64, 36));
+}
+
+#[test]
+fn test_unlisten_ends_half_open_connections_only() {
+    let mut b = listening_b(4);
+    let (id, ..) = established(&mut b, ms(1));
+    b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
+    frames(&mut b, ms(1));
+    b.unlisten(PORT);
+    let out = frames(&mut b, ms(1));
+    assert_eq!(out.len(), 1);
+    assert!(read_tcp(&out[0]).1.flags.has(Flags::RST));
+    assert_eq!((b.connections(), b.conn(id).unwrap().state()), (1, State::Established));
+    b.handle_frame(ms(1), &tcp_frame((A, 3), (B, PORT), &syn(1), b"")[..]);
+    assert_eq!((b.connections(), b.counters().rx_no_connection), (1, 1));
+}
+
+#[test]
+fn test_dscp_and_ttl_are_as_told() {
+    let mut cfg = config_b();
+    (cfg.ttl, cfg.dscp) = (7, 10);
+    let mut b: Stack<ByteQueue> = Stack::new(cfg);
+    introduce_a(&mut b, Instant::ZERO);
+    let id = b.connect(Instant::ZERO, (A, 80).into(), None).unwrap();
+    b.set_dscp(id, 46);
+    b.connect(Instant::ZERO, (A, 81).into(), None).unwrap();
+    let out = frames(&mut b, Instant::ZERO);
+    let read = |f: &[u8]| {
+        let ip = Ipv4Header::parse(&f[14..], f.len() - 14).unwrap();
+        (ip.ttl, ip.traffic_class >> 2)
+    };
+    assert_eq!((read(&out[0]), read(&out[1])), ((7, 46), (7, 10)));
+}
+
+#[test]
+fn test_initial_sequence_numbers_follow_the_clock_and_the_flow() {
+    let isn = |t: u64, port| {
+        let mut b = listening_b(4);
+        b.handle_frame(ms(t), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
+        read_tcp(&frames(&mut b, ms(t))[0]).1.seq
+    };
+    assert_eq!(isn(1001, 5).distance(isn(1, 5)), 250_000);
+    assert_ne!(isn(1, 5), isn(1, 6));
+}

@@ -1,0 +1,170 @@
+//! One timer per index: a binary heap in which every index has at most one place.
+//!
+//! Timers are *lazy*: an earlier time moves the entry forward, a later one leaves it where it is.
+//! When it comes up the owner looks at the real deadline and arms it again. A connection under
+//! traffic puts its retransmission off with every ACK; this way that costs nothing but one spurious
+//! wake-up per timeout. The heap never has more entries than indices.
+
+use heddle_base::Instant;
+
+const ABSENT: u32 = u32::MAX;
+
+/// The heap; `place[index]` is where the entry of `index` lies in it.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: Vec<(Instant, u32)>,
+    place: Vec<u32>,
+}
+
+impl Timers {
+    /// When the first timer comes up.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.heap.first().map(|&(at, _)| at)
+    }
+
+    /// Timers armed.
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Makes the timer of `index` come up at `at`, or earlier when it was armed so.
+    pub(super) fn arm(&mut self, index: u32, at: Instant) {
+        let i = index as usize;
+        if i >= self.place.len() {
+            self.place.resize(i + 1, ABSENT);
+        }
+        let pos = match self.place[i] {
+            ABSENT => {
+                self.heap.push((at, index));
+                self.heap.len() - 1
+            }
+            pos if at < self.heap[pos as usize].0 => {
+                self.heap[pos as usize].0 = at;
+                pos as usize
+            }
+            _ => return,
+        };
+        self.sift_up(pos);
+    }
+
+    /// Takes an index whose timer is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        let &(at, index) = self.heap.first()?;
+        (at <= now).then(|| {
+            self.remove(0);
+            index
+        })
+    }
+
+    /// Disarms the timer of `index`.
+    pub(super) fn cancel(&mut self, index: u32) {
+        if let Some(&pos) = self.place.get(index as usize)
+            && pos != ABSENT
+        {
+            self.remove(pos as usize);
+        }
+    }
+
+    fn remove(&mut self, pos: usize) {
+        let (_, index) = self.heap.swap_remove(pos);
+        self.place[index as usize] = ABSENT;
+        if pos < self.heap.len() {
+            let pos = self.sift_up(pos);
+            self.sift_down(pos);
+        }
+    }
+
+    fn sift_up(&mut self, mut pos: usize) -> usize {
+        while pos > 0 {
+            let parent = (pos - 1) / 2;
+            if self.heap[parent].0 <= self.heap[pos].0 {
+                break;
+            }
+            self.heap.swap(parent, pos);
+            self.note(pos);
+            pos = parent;
+        }
+        self.note(pos);
+        pos
+    }
+
+    fn sift_down(&mut self, mut pos: usize) {
+        loop {
+            let left = 2 * pos + 1;
+            let Some(&(mut least, _)) = self.heap.get(left) else { break };
+            let mut child = left;
+            if let Some(&(right, _)) = self.heap.get(left + 1)
+                && right < least
+            {
+                (child, least) = (left + 1, right);
+            }
+            if self.heap[pos].0 <= least {
+                break;
+            }
+            self.heap.swap(child, pos);
+            self.note(pos);
+            pos = child;
+        }
+        self.note(pos);
+    }
+
+    fn note(&mut self, pos: usize) {
+        let index = self.heap[pos].1 as usize;
+        // Positions are below the number of indices, which are `u32`.
+        self.place[index] = u32::try_from(pos).unwrap_or(ABSENT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Arm(u32, u64),
+        Cancel(u32),
+        Pop(u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            (0u32..20, 0u64..100).prop_map(|(i, t)| Op::Arm(i, t)),
+            (0u32..20).prop_map(Op::Cancel),
+            (0u64..100).prop_map(Op::Pop),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn test_behaves_as_a_map_from_index_to_the_earliest_time(ops in proptest::collection::vec(op(), 0..200)) {
+            let (mut t, mut model) = (Timers::default(), BTreeMap::new());
+            for op in ops {
+                match op {
+                    Op::Arm(i, at) => {
+                        t.arm(i, Instant::from_nanos(at));
+                        let e = model.entry(i).or_insert(at);
+                        *e = at.min(*e);
+                    }
+                    Op::Cancel(i) => {
+                        t.cancel(i);
+                        model.remove(&i);
+                    }
+                    Op::Pop(now) => {
+                        let least = model.values().min().copied();
+                        match t.pop_due(Instant::from_nanos(now)) {
+                            Some(i) => {
+                                prop_assert!(least.is_some_and(|at| at <= now));
+                                prop_assert_eq!(model.remove(&i), least);
+                            }
+                            None => prop_assert!(least.is_none_or(|at| at > now)),
+                        }
+                    }
+                }
+                prop_assert_eq!(t.len(), model.len());
+                prop_assert_eq!(t.next(), model.values().min().map(|&at| Instant::from_nanos(at)));
+            }
+        }
+    }
+}
