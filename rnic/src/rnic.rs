@@ -253,23 +253,28 @@ impl<F: RxFrame> Rnic<F> {
     /// Takes completions and events out of a queue pair, and puts the connection on the ready list
     /// when there may be FPDUs to make.
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
+        self.collect_qp(conn);
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let Mode::Fpdu(qp) = &mut link.mode else { return };
+        if qp.has_transmit() && !link.on_ready_list {
+            link.on_ready_list = true;
+            self.ready.push_back(conn);
+        }
+    }
+
+    /// Takes completions and events out of a queue pair.
+    pub(crate) fn collect_qp(&mut self, conn: ConnId) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let Mode::Fpdu(qp) = &mut link.mode else { return };
         while let Some(cqe) = qp.poll_completion() {
             self.completions.push_back((conn, cqe));
         }
-        if qp.has_transmit() && !link.on_ready_list {
-            link.on_ready_list = true;
-            self.ready.push_back(conn);
-        }
-        let mut close = false;
         while let Some(event) = qp.poll_event() {
-            close |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
+            link.closing |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
             if !matches!(event, QpEvent::Drained) {
                 self.events.push_back(Event::Qp { conn, event });
             }
         }
-        link.closing |= close;
         if link.closing && !qp.has_transmit() {
             link.closing = false;
             self.stack.close(conn);

@@ -64,7 +64,9 @@ impl<F: RxFrame> Rnic<F> {
                 self.drain_qp(conn);
                 return true;
             }
-            self.drain_qp(conn);
+            // It could not: it goes on when an acknowledgment makes room or a message comes, and
+            // each of those puts it on the list again.
+            self.collect_qp(conn);
         }
         false
     }
