@@ -186,10 +186,13 @@ impl Worker {
     /// completions, frames to send. True when there was something.
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
-        let received = self.receive(now);
+        let received = self.receive();
         let mut busy = received > 0;
         busy |= self.take_commands(now);
+        // After the frames were taken from the port and before they are looked at: what is in a
+        // frame may answer to a receive buffer that was posted before the frame was sent.
         busy |= self.take_work_requests();
+        self.handle_frames(now);
         if self.rnic.poll_timeout().is_some_and(|t| t <= now) {
             self.rnic.handle_timeouts(now);
             busy = true;
@@ -202,21 +205,24 @@ impl Worker {
     }
 
     #[inline]
-    fn receive(&mut self, now: Instant) -> usize {
+    fn receive(&mut self) -> usize {
         if self.rx_burst == RX_BURST {
             self.rx.burst(&mut self.frames);
         } else {
             self.receive_few();
         }
-        let n = self.frames.len();
         for f in &self.frames {
             f.prefetch();
         }
+        self.frames.len()
+    }
+
+    #[inline]
+    fn handle_frames(&mut self, now: Instant) {
         // Taken out one by one: a frame that must wait is kept by the RNIC.
         for frame in self.frames.drain(..) {
             self.rnic.handle_frame(now, &self.mem, frame);
         }
-        n
     }
 
     /// A deterministic run takes frames one at a time, so that what is answered does not depend on

@@ -14,7 +14,8 @@ use heddle_base::Seed;
 use heddle_ctl::{CtlError, Endpoint, EndpointConfig, ListenParams, OpenError, Snapshot};
 use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_tcp::Cidr;
+use heddle_tcp::{Cidr, ConnConfig};
+use tracing::debug;
 
 use crate::report::BenchReport;
 use crate::spec::{BenchSpec, Faults, Op, Wire};
@@ -120,6 +121,9 @@ impl Pair {
             memory: memory_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
+            // Nothing of an old connection is under way once the ring is empty, and the next size
+            // wants its place.
+            tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
             ..EndpointConfig::new(
                 Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
                 seed.derive(n.into()),
@@ -164,6 +168,13 @@ impl Pair {
         let mut report = report(spec, &run, &outcome?, Wire::Ring);
         if let Placement::Lcores(cores) = placement {
             report.lcores = cores.to_vec();
+        }
+        for (side, s) in ["client", "server"].iter().zip(&after) {
+            s.worker.for_each(|part, name, _, value| {
+                if value > 0 {
+                    debug!(side, part, name, value, "so far");
+                }
+            });
         }
         for (before, after) in before.iter().zip(&after) {
             report.retransmits += retransmits(after) - retransmits(before);

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(short = 'd')]
     debug: bool,
     /// With -s: serve one client after the other
-    #[arg(short = 'P', requires = "server")]
+    #[arg(short = 'P', conflicts_with = "client")]
     persistent: bool,
     /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peer
     #[arg(long, value_enum, default_value_t = Switch::On)]
