@@ -220,6 +220,7 @@ impl<F: Chunks> Chunks for Ready<'_, F> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::cast_possible_truncation, reason = "bytes that count up and wrap")]
     use super::*;
 
     struct Frame(Vec<u8>);

@@ -4,6 +4,8 @@
 //! completes, the bytes on the other side are compared one by one, and so are the guard bytes
 //! around them. Completions must come in order, each exactly once.
 
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
+
 mod sim;
 
 use std::collections::VecDeque;
