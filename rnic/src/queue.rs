@@ -96,8 +96,14 @@ impl FpduQueue {
     }
 
     /// The Internet checksum of `[from, from + len)`.
-    pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32) -> Sum {
-        if from >= self.startup.end()
+    ///
+    /// `fresh` has it computed from the bytes as they are now. A retransmission needs that: once
+    /// the peer has placed a Read Response it may have the memory it came from written again, and
+    /// if then our copy of its acknowledgment is lost, a checksum of the old bytes would have every
+    /// retransmission dropped as damaged and never acknowledged.
+    pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32, fresh: bool) -> Sum {
+        if !fresh
+            && from >= self.startup.end()
             && let Some(sum) = self.sum_of_whole(mem, from, len)
         {
             return sum;

@@ -90,10 +90,10 @@ impl<F: RxFrame> Rnic<F> {
                 sink.bytes(bytes);
             }
             TxBody::Stream { conn, pos, len, retransmit } => {
-                let (conn, pos, len) = (*conn, *pos, *len);
+                let (conn, pos, len, again) = (*conn, *pos, *len, *retransmit);
                 self.counters.tx_segments += 1;
-                self.counters.tx_retransmits += u64::from(*retransmit);
-                self.emit_stream(mem, &mut frame, (conn, pos, len), sink);
+                self.counters.tx_retransmits += u64::from(again);
+                self.emit_stream(mem, &mut frame, (conn, pos, len), again, sink);
             }
         }
         sink.end(offload);
@@ -104,11 +104,12 @@ impl<F: RxFrame> Rnic<F> {
         mem: &M,
         frame: &mut TxFrame,
         (conn, pos, len): (ConnId, StreamPos, u32),
+        retransmit: bool,
         sink: &mut S,
     ) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         if frame.tcp_checksum == TcpChecksum::NeedsPayloadSum {
-            frame.finish_tcp_checksum(link.queue.sum(mem, pos, len));
+            frame.finish_tcp_checksum(link.queue.sum(mem, pos, len, retransmit));
         }
         sink.begin(frame.header.len() + len as usize);
         sink.bytes(&frame.header);

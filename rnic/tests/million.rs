@@ -209,8 +209,13 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
         for me in 0..2 {
             assert!(
                 pair.hosts[me].events.iter().all(|e| matches!(e, Event::Qp { .. })),
-                "{:?}",
-                pair.hosts[me].events
+                "{:?} at {:?}: {:?}",
+                pair.hosts[me].events,
+                pair.now,
+                [0, 1].map(|h| {
+                    let c = pair.hosts[h].rnic.connection(conns[h]);
+                    c.map(|c| (c.stats(), c.snd_una(), c.snd_nxt(), c.rcv_nxt()))
+                })
             );
             for (conn, cqe) in std::mem::take(&mut pair.hosts[me].completions) {
                 assert_eq!((conn, cqe.status), (conns[me], CqeStatus::Success));

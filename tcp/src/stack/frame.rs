@@ -41,7 +41,8 @@ impl<F: RxFrame + ?Sized> RxFrame for &F {
 pub enum FrameOutcome {
     /// Nothing for the owner to do.
     Done,
-    /// Something about a connection.
+    /// A segment of a connection. Even one that neither acknowledges nor carries anything may have
+    /// changed how much the connection may send.
     Conn {
         /// Which.
         conn: ConnId,

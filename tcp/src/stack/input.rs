@@ -137,9 +137,6 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let outcome = e.conn.handle_segment(now, seg);
         self.settle(index);
-        if outcome.acked.is_none() && outcome.payload.is_none() {
-            return FrameOutcome::Done;
-        }
         match self.conns.get(index) {
             Some(e) if e.owner == Owner::Held => FrameOutcome::Conn {
                 conn: self.conns.id(index),
