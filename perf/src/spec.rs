@@ -222,13 +222,13 @@ pub enum SpecError {
 
 impl BenchSpec {
     /// Operations outstanding per connection, as given or by default: one for latency, otherwise as
-    /// many as make 1 MiB over all connections, but 4 to 128.
+    /// many as make 256 KiB over all connections, which fits into caches, but 4 to 128.
     pub fn depth_for(&self, size: Size) -> u32 {
         match (self.depth, self.mode) {
             (Some(d), _) => d,
             (None, Mode::Lat) => 1,
             (None, Mode::Bw | Mode::Rate) => {
-                ((1 << 20) / size.0.max(1) / self.qps.max(1)).clamp(4, 128)
+                ((256 << 10) / size.0.max(1) / self.qps.max(1)).clamp(4, 128)
             }
         }
     }

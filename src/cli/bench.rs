@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 1)]
     qps: u32,
-    /// Operations outstanding per connection [default: as many as make 1 MiB, 4 to 128; 1 in mode lat]
+    /// Operations outstanding per connection [default: as many as make 256K, 4 to 128; 1 in mode lat]
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     /// Operations per connection
