@@ -94,6 +94,7 @@ fn fold(mut v: u64) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::cast_possible_truncation, reason = "the definition, spelled out")]
     use super::*;
     use proptest::prelude::*;
 

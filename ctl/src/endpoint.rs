@@ -163,7 +163,7 @@ impl Endpoint {
             gateway: config.gateway,
             mtu: config.mtu,
             max_conns: config.max_conns,
-            conn: config.tcp.clone(),
+            conn: config.tcp,
             tx_tcp_csum: caps.tx_tcp_checksum,
             tx_ip_csum: caps.tx_ip_checksum,
             ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))

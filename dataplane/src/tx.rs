@@ -128,7 +128,7 @@ impl MbufSink<'_> {
     /// Room for `n` bytes at the end of the frame.
     #[inline]
     fn room(&mut self, n: usize) -> Option<&mut [u8]> {
-        if !self.frame.as_mut().is_some_and(|f| f.tailroom() >= n) {
+        if self.frame.as_mut().is_none_or(|f| f.tailroom() < n) {
             let tail = self.spare()?;
             match &mut self.frame {
                 Some(f) => f.chain(tail).ok()?,

@@ -4,6 +4,8 @@
 //! completes, the bytes on the other side are compared one by one, and so are the guard bytes
 //! around them. Completions must come in order, each exactly once.
 
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
+
 mod sim;
 
 use std::collections::VecDeque;
@@ -113,7 +115,7 @@ impl Side {
         let [mine, theirs] = if self.me == 0 { [0, 1] } else { [1, 0] };
         let to = there as u64 + TO_BASE;
         let op_code = match kind {
-            CqeOp::Send => SendOp::Send { solicited: op.id % 2 == 0, invalidate: None },
+            CqeOp::Send => SendOp::Send { solicited: op.id.is_multiple_of(2), invalidate: None },
             CqeOp::Write => SendOp::Write { stag: target.stag, to },
             _ => SendOp::Read { stag: target.stag, to },
         };
@@ -127,7 +129,7 @@ impl Side {
         }
         pair.hosts[source.0].mem.write(source.1, &data);
         let sges = SgList::one(sge(&self.local, here, len));
-        let wr = SendWr { wr_id: op.id, op: op_code, sges, signaled: true, fence: op.id % 7 == 0 };
+        let wr = SendWr { wr_id: op.id, op: op_code, sges, signaled: true, fence: op.id.is_multiple_of(7) };
         pair.hosts[self.me].rnic.post_send(self.conn, &wr).unwrap();
         self.outstanding.push_back(op);
         op
@@ -167,7 +169,8 @@ fn check(pair: &Pair, host: usize, at: usize, op: &Op) {
 }
 
 fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
-    println!("seed {seed}");
+    // Shown when the test fails.
+    eprintln!("seed {seed}");
     let mut pair = Pair::new(seed, link, MEMORY);
     let depth = SLOTS as u32;
     let qp = QpConfig {
@@ -227,7 +230,7 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
                 let op = sides[me].expected.pop_front().expect("a message nobody sent");
                 let i = cqe.wr_id as usize;
                 assert_eq!((i, cqe.len as usize), (sides[me].recv_next, op.len));
-                assert_eq!(cqe.solicited, op.id % 2 == 0);
+                assert_eq!(cqe.solicited, op.id.is_multiple_of(2));
                 check(&pair, me, RECV + i * SLOT, &op);
                 pair.hosts[me].mem.write(RECV + i * SLOT + 32, &vec![GUARD; op.len]);
                 sides[me].recv_next = (i + 1) % RECVS;
@@ -242,9 +245,9 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
         let again: u64 = pair.hosts.iter().map(|h| h.rnic.counters().tx_retransmits).sum();
         assert!(again > 0 && pair.lost > 0, "the link lost nothing");
     }
-    for host in 0..2 {
+    for (host, conn) in conns.into_iter().enumerate() {
         assert_eq!(pair.hosts[host].rnic.held_frames(), 0);
-        pair.hosts[host].rnic.disconnect(conns[host]);
+        pair.hosts[host].rnic.disconnect(conn);
     }
     let closed =
         |p: &Pair, h: usize| p.hosts[h].events.iter().any(|e| matches!(e, Event::Closed { .. }));

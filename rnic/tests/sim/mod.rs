@@ -1,6 +1,6 @@
 //! Two RNICs in virtual time, joined by a link that loses, duplicates and reorders frames.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
