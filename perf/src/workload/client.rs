@@ -190,8 +190,10 @@ struct Measure {
     since: Instant,
     /// When the warm-up is over and everything starts from zero; once.
     warm_until: Option<Instant>,
-    /// When no more is started.
+    /// When no more is started; moves with the end of the warm-up.
     deadline: Option<Instant>,
+    /// How long is measured.
+    length: Option<Duration>,
     /// When it stopped counting.
     ended: Option<Instant>,
 }
@@ -200,16 +202,18 @@ impl Measure {
     fn new(clock: &Clock, run: &Run) -> Measure {
         let now = clock.now();
         let warm = run.warm_up();
+        let length = match run.until {
+            Until::Elapsed(d) => Some(d),
+            Until::Iters(_) => None,
+        };
         Measure {
             clock: clock.clone(),
             recorder: Recorder::default(),
             ops: 0,
             since: now,
             warm_until: (!warm.is_zero()).then(|| now + warm),
-            deadline: match run.until {
-                Until::Elapsed(d) => Some(now + warm + d),
-                Until::Iters(_) => None,
-            },
+            deadline: length.map(|d| now + warm + d),
+            length,
             ended: None,
         }
     }
@@ -219,6 +223,7 @@ impl Measure {
         if self.warm_until.is_some_and(|t| t <= now) {
             self.warm_until = None;
             (self.ops, self.since) = (0, now);
+            self.deadline = self.length.map(|d| now + d);
             self.recorder.clear();
         }
         if self.deadline.is_some_and(|t| t <= now) {

@@ -1,0 +1,251 @@
+//! Benchmarks over a pair of rings, with every octet compared, and what comes of wrong peers.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Net, Raw, eal, server};
+use heddle_ctl::{CmEvent, ListenParams};
+use heddle_dataplane::Clock;
+use heddle_iwarp::Stag;
+use heddle_perf::embedded::{Pair, Placement};
+use heddle_perf::pin;
+use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until};
+use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
+use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
+
+const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
+
+fn spec(op: Op, mode: Mode, size: u32, iters: u64) -> BenchSpec {
+    BenchSpec {
+        op,
+        mode,
+        sizes: Sizes::one(Size(size)),
+        until: Until::Iters(iters),
+        verify: true,
+        ..BenchSpec::default()
+    }
+}
+
+#[test]
+fn test_every_operation_and_mode_inline_and_verified() {
+    let (eal, _turn) = eal();
+    let most = BenchSpec { qps: 3, ..spec(Op::Send, Mode::Bw, 100_000, 1) };
+    let mut pair = Pair::open(&eal, &most).unwrap();
+    for op in OPS {
+        for mode in [Mode::Bw, Mode::Rate, Mode::Lat] {
+            for (size, qps) in [(1, 1), (1460, 3), (100_000, 1), (4096, 3)] {
+                let s = BenchSpec { qps, ..spec(op, mode, size, 50) };
+                let r = pair.run(&s, Run::new(&s, Size(size)), Placement::Inline).unwrap();
+                assert!(r.verified, "{op} {mode} {size}");
+                assert_eq!(
+                    (r.ops, r.bytes),
+                    (50 * u64::from(qps), 50 * u64::from(qps * size)),
+                    "{op} {mode}"
+                );
+                assert_eq!((r.op, r.mode, r.size, r.qps), (op, mode, size, qps));
+                assert!(r.seconds > 0.0 && r.gbit_per_s > 0.0 && r.mops_per_s > 0.0);
+                let l = r.latency_ns;
+                assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p99 && l.p99 <= l.max, "{l:?}");
+                assert_eq!((r.retransmits, r.drops, r.lcores.len()), (0, 0, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn test_messages_of_nothing() {
+    let (eal, _turn) = eal();
+    let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
+    for (op, mode) in
+        [(Op::Write, Mode::Bw), (Op::Read, Mode::Lat), (Op::Send, Mode::Bw), (Op::Send, Mode::Lat)]
+    {
+        let s = BenchSpec { verify: false, ..spec(op, mode, 0, 300) };
+        let r = pair.run(&s, Run::new(&s, Size(0)), Placement::Inline).unwrap();
+        assert_eq!((r.ops, r.bytes, r.verified), (300, 0, false), "{op} {mode}");
+    }
+}
+
+#[test]
+fn test_a_run_by_the_clock_lasts_as_long_as_asked_and_is_not_called_verified() {
+    let (eal, _turn) = eal();
+    let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
+    for op in OPS {
+        let until = Until::Elapsed(Duration::from_millis(100));
+        let s = BenchSpec { until, verify: false, ..spec(op, Mode::Bw, 16384, 1) };
+        let r = pair.run(&s, Run::new(&s, Size(16384)), Placement::Inline).unwrap();
+        assert!(!r.verified && r.ops > 0, "{op}");
+        assert!((0.1..5.0).contains(&r.seconds), "{op}: {} s", r.seconds);
+    }
+}
+
+#[test]
+fn test_two_lcores() {
+    let (eal, _turn) = eal();
+    let Ok(cores) = pin::first::<2>() else { return };
+    let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
+    for op in OPS {
+        for mode in [Mode::Bw, Mode::Lat] {
+            let s = spec(op, mode, 4000, 200);
+            let r = pair.run(&s, Run::new(&s, Size(4000)), Placement::Lcores(cores)).unwrap();
+            assert_eq!((r.ops, r.verified, &r.lcores[..]), (200, true, &cores[..]), "{op} {mode}");
+        }
+    }
+}
+
+#[test]
+fn test_a_bad_wire_changes_nothing_but_the_time() {
+    let (eal, _turn) = eal();
+    let p = |s: &str| s.parse().unwrap();
+    let faults = Faults { loss: p("2%"), reorder: p("2%"), dup: p("2%"), seed: 11 };
+    let base = BenchSpec { faults, ..BenchSpec::default() };
+    let mut pair = Pair::open(&eal, &base).unwrap();
+    for op in OPS {
+        let s = BenchSpec { faults, ..spec(op, Mode::Bw, 16384, 60) };
+        let r = pair.run(&s, Run::new(&s, Size(16384)), Placement::Inline).unwrap();
+        assert!(r.verified && r.ops == 60, "{op}");
+        assert!(
+            r.drops > 0 && r.retransmits > 0,
+            "{op}: {} drops, {} retransmits",
+            r.drops,
+            r.retransmits
+        );
+    }
+}
+
+#[test]
+fn test_a_run_without_crc_and_with_large_packets() {
+    let (eal, _turn) = eal();
+    let s = BenchSpec { crc: false, mtu: 9000, ..spec(Op::Write, Mode::Bw, 50_000, 40) };
+    let mut pair = Pair::open(&eal, &s).unwrap();
+    let r = pair.run(&s, Run::new(&s, Size(50_000)), Placement::Inline).unwrap();
+    assert_eq!((r.crc, r.mtu, r.verified), (false, 9000, true));
+}
+
+fn hello() -> Hello {
+    Hello {
+        op: Op::Read,
+        mode: Mode::Bw,
+        verify: false,
+        size: 4096,
+        depth: 4,
+        seed: 1,
+        region: Region::default(),
+    }
+}
+
+#[test]
+fn test_server_rejects_each_bad_hello_with_its_reason() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let mut perf =
+        PerfServer::new(net.server.device(), server(7471), ListenParams::default(), None).unwrap();
+    let huge = Hello { size: 64 << 20, depth: 4096, ..hello() };
+    let large = Hello { size: 16 << 20, depth: 4, ..hello() };
+    let mut old = hello().encode();
+    old[4] = 9;
+    let mut flagged = hello().encode();
+    flagged[7] = 0x80;
+    for (private_data, reason) in [
+        (Vec::new(), Reason::NOT_OURS),
+        (b"GET / HTTP/1.1".to_vec(), Reason::NOT_OURS),
+        (vec![0xff; 400], Reason::NOT_OURS),
+        (old, Reason::VERSION),
+        (flagged, Reason::MALFORMED),
+        (hello().encode()[..40].to_vec(), Reason::MALFORMED),
+        (huge.encode(), Reason::NO_MEMORY),
+        (large.encode(), Reason::NO_MEMORY),
+    ] {
+        let raw = Raw::new(&net.client, 64);
+        raw.connect(&net.client, server(7471), &private_data);
+        let event = raw.event(&mut net, || {
+            perf.step();
+        });
+        let CmEvent::Rejected { private_data, .. } = event else { panic!("{reason}: {event:?}") };
+        assert_eq!(Refusal::decode(&private_data), Ok(Refusal(reason)));
+        assert_eq!(perf.connections(), 0, "{reason}");
+    }
+    // And it still serves.
+    let run = Run::new(&spec(Op::Read, Mode::Bw, 4096, 20), Size(4096));
+    let mut client =
+        Client::new(net.client.device(), &Clock::new(&eal), server(7471), run).unwrap();
+    net.until("the end of a run", || {
+        perf.step();
+        client.step().unwrap() == Step::Done
+    });
+    assert!(client.outcome().verified);
+}
+
+/// A server that accepts and shows a region of zeros.
+fn run_against_zeros(op: Op, mode: Mode, welcome: impl Fn(&Raw) -> Welcome) -> WorkloadError {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let raw = Raw::new(&net.server, 1 << 16);
+    net.server.device().listen(server(1), ListenParams::default(), &raw.events).unwrap();
+    let s = BenchSpec {
+        depth: Some(if mode == Mode::Lat { 1 } else { 4 }),
+        ..spec(op, mode, 4096, 20)
+    };
+    let run = Run::new(&s, Size(4096));
+    let mut client = Client::new(net.client.device(), &Clock::new(&eal), server(1), run).unwrap();
+    let mut failure = None;
+    let device = net.server.device().clone();
+    net.until("a failure", || {
+        if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
+            let mut params = heddle_ctl::AcceptParams::new(raw.qp.clone());
+            params.private_data = welcome(&raw).encode();
+            device.accept(id, params).unwrap();
+        }
+        failure = client.step().err();
+        failure.is_some()
+    });
+    failure.expect("it was waited for")
+}
+
+fn all_of(raw: &Raw) -> Region {
+    Region { stag: raw.mr.stag(), to: raw.mr.to(), len: raw.mr.len() as u64 }
+}
+
+#[test]
+fn test_client_sees_wrong_octets_when_it_reads() {
+    for mode in [Mode::Bw, Mode::Lat] {
+        let e = run_against_zeros(Op::Read, mode, |raw| Welcome { window: 0, region: all_of(raw) });
+        assert!(matches!(e, WorkloadError::Wrong { size: 4096, at: 0, .. }), "{mode}: {e}");
+    }
+}
+
+#[test]
+fn test_client_sees_that_it_may_not_write_there() {
+    let e = run_against_zeros(Op::Write, Mode::Bw, |raw| Welcome {
+        window: 0,
+        region: Region { stag: Stag(raw.mr.stag().0 ^ 0x100), ..all_of(raw) },
+    });
+    assert!(matches!(e, WorkloadError::Completion { .. } | WorkloadError::Disconnected(_)), "{e}");
+}
+
+#[test]
+fn test_client_refuses_a_region_or_a_window_that_is_too_small() {
+    let e = run_against_zeros(Op::Write, Mode::Bw, |raw| Welcome {
+        window: 0,
+        region: Region { len: 4 * 4096 - 1, ..all_of(raw) },
+    });
+    assert!(matches!(e, WorkloadError::Misfit { .. }), "{e}");
+    let e = run_against_zeros(Op::Send, Mode::Bw, |raw| Welcome { window: 7, region: all_of(raw) });
+    assert!(matches!(e, WorkloadError::Misfit { .. }), "{e}");
+}
+
+#[test]
+fn test_client_says_that_nobody_listens() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let run = Run::new(&spec(Op::Read, Mode::Bw, 64, 1), Size(64));
+    let mut client = Client::new(net.client.device(), &Clock::new(&eal), server(9), run).unwrap();
+    let mut failure = None;
+    net.until("a failure", || {
+        failure = client.step().err();
+        failure.is_some()
+    });
+    let e = failure.expect("it was waited for");
+    assert!(matches!(e, WorkloadError::Connect { .. }), "{e}");
+    assert!(e.to_string().contains("10.0.0.2:9"), "{e}");
+}

@@ -1,0 +1,238 @@
+//! rping, sink and the transfer of files over a pair of rings.
+
+mod common;
+
+use common::{Net, Raw, SERVER, eal, server};
+use heddle_ctl::{CmEvent, ListenParams};
+use heddle_dataplane::Clock;
+use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList, Stag};
+use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
+use heddle_perf::service::{ServiceSpec, Services};
+use heddle_perf::spec::Op;
+use heddle_perf::transfer::{CHUNK, Mover, hash};
+use heddle_perf::workload::{Sink, Step, pattern};
+
+fn config(count: u64, size: u32) -> RpingConfig {
+    RpingConfig {
+        remote: server(7174),
+        count,
+        size,
+        validate: true,
+        crc: CrcPolicy::Required,
+        revision: Revision::V2,
+    }
+}
+
+#[test]
+fn test_rping_of_several_sizes_in_both_revisions_and_without_crc() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let params = ListenParams { crc: CrcPolicy::Off, ..ListenParams::default() };
+    let mut service =
+        RpingServer::new(net.server.device(), server(7174), params, None, true).unwrap();
+    let mut served = 0;
+    for revision in [Revision::V1, Revision::V2] {
+        for crc in [CrcPolicy::Required, CrcPolicy::Off] {
+            for size in [26, 64, 1460, 65_535] {
+                let config = RpingConfig { crc, revision, ..config(10, size) };
+                let device = net.client.device().clone();
+                let mut client =
+                    RpingClient::new(&device, &Clock::new(&eal), config, true).unwrap();
+                let mut lines = Vec::new();
+                net.until("the end of rping", || {
+                    service.step();
+                    let done = client.step().unwrap() == Step::Done;
+                    lines.extend(client.take_line());
+                    done
+                });
+                assert_eq!((client.done(), lines.len()), (10, 10), "{size}");
+                assert_eq!(client.agreed().map(|a| a.crc), Some(crc == CrcPolicy::Required));
+                served += 1;
+                net.until("the end at the server", || {
+                    service.step();
+                    service.closed() == served
+                });
+                assert_eq!(service.failure(), None);
+                assert_eq!(service.take_lines(), lines, "both ends show the same");
+            }
+        }
+    }
+}
+
+#[test]
+fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.server.device().clone();
+    let mut service =
+        RpingServer::new(&device, server(7174), ListenParams::default(), None, false).unwrap();
+    let info = |len: u32| Info { to: 0, stag: Stag(1), len }.encode();
+    for (what, messages) in [
+        ("a short message", vec![info(64)[..15].to_vec()]),
+        ("a source that is too long", vec![info(65_536).to_vec()]),
+        ("a source that is not there", vec![info(64).to_vec()]),
+        ("two messages at a time", vec![info(64).to_vec(), info(64).to_vec()]),
+    ] {
+        let raw = Raw::new(&net.client, 64);
+        for _ in 0..4 {
+            raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+        }
+        raw.connect(&net.client, server(7174), b"");
+        let event = raw.event(&mut net, || {
+            service.step();
+        });
+        assert!(matches!(event, CmEvent::Established { .. }), "{what}: {event:?}");
+        for m in &messages {
+            raw.mr.write(0, m);
+            let op = SendOp::Send { solicited: false, invalidate: None };
+            let sges = SgList::one(raw.mr.sge(0, m.len()));
+            raw.qp.post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false }).unwrap();
+        }
+        let event = raw.event(&mut net, || {
+            service.step();
+        });
+        assert!(matches!(event, CmEvent::Disconnected { .. }), "{what}: {event:?}");
+    }
+    assert!(service.failure().is_some());
+    let mut client =
+        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    net.until("the end of rping", || {
+        service.step();
+        client.step().unwrap() == Step::Done
+    });
+    assert_eq!(client.done(), 3);
+}
+
+#[test]
+fn test_rping_client_sees_a_server_that_writes_nothing() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let raw = Raw::new(&net.server, 64);
+    for _ in 0..4 {
+        raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+    }
+    net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
+    let mut client =
+        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    let device = net.server.device().clone();
+    let mut failure = None;
+    net.until("a failure", || {
+        if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
+            device.accept(id, heddle_ctl::AcceptParams::new(raw.qp.clone())).unwrap();
+        }
+        while let Some(cqe) = raw.cq.poll() {
+            if cqe.wr_id == 0 && cqe.status.is_success() {
+                // "Go ahead", though nothing was read or written.
+                let op = SendOp::Send { solicited: false, invalidate: None };
+                let sges = SgList::one(raw.mr.sge(0, 16));
+                raw.qp
+                    .post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false })
+                    .unwrap();
+            }
+        }
+        failure = client.step().err();
+        failure.is_some()
+    });
+    let e = failure.expect("it was waited for");
+    assert!(matches!(e, RpingError::Differs(1, 0)), "{e}");
+}
+
+#[test]
+fn test_sink_counts_and_grants_a_region() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.server.device().clone();
+    let mut sink = Sink::new(&device, server(9), ListenParams::default(), None).unwrap();
+    let raw = Raw::new(&net.client, 70_000);
+    let id = raw.connect(&net.client, server(9), b"anything");
+    let CmEvent::Established { private_data: p, .. } = raw.event(&mut net, || {
+        sink.step();
+    }) else {
+        panic!("not accepted")
+    };
+    assert_eq!((&p[..4], p.len()), (&b"HSNK"[..], 24));
+    let stag = Stag(u32::from_be_bytes([p[4], p[5], p[6], p[7]]));
+    let to = u64::from_be_bytes(p[8..16].try_into().unwrap());
+    let mut bytes = vec![0; 70_000];
+    pattern::fill(&mut bytes, 1, 1);
+    raw.mr.write(0, &bytes);
+    let post = |wr_id, op, len| {
+        let sges = SgList::one(raw.mr.sge(0, len));
+        raw.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false }).unwrap();
+    };
+    let send = SendOp::Send { solicited: false, invalidate: None };
+    post(1, SendOp::Write { stag, to }, 70_000);
+    for len in [0, 1, 1460, 65_536] {
+        post(2, send, len);
+    }
+    net.until("four messages", || {
+        sink.step();
+        sink.counters().messages == 4
+    });
+    assert_eq!(sink.counters().bytes, 66_997);
+    // What was written is there: read it back over zeros.
+    raw.mr.write(0, &vec![0; 70_000]);
+    post(3, SendOp::Read { stag, to }, 70_000);
+    net.until("the Read", || {
+        sink.step();
+        raw.cq.poll().is_some_and(|c| c.wr_id == 3 && c.status.is_success())
+    });
+    let mut back = vec![0; 70_000];
+    raw.mr.read(0, &mut back);
+    assert!(back == bytes);
+    // A message longer than the buffers ends the connection; the next one is served.
+    post(4, send, 65_537);
+    let event = raw.event(&mut net, || {
+        sink.step();
+    });
+    assert!(matches!(event, CmEvent::Disconnected { id: i, .. } if i == id), "{event:?}");
+    let again = Raw::new(&net.client, 64);
+    again.connect(&net.client, server(9), b"");
+    let event = again.event(&mut net, || {
+        sink.step();
+    });
+    assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+    assert_eq!(sink.counters().connections, 2);
+}
+
+#[test]
+fn test_services_side_by_side_answer_on_their_own_ports() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let specs: Vec<ServiceSpec> =
+        ["10.0.0.2:7174=rping", "10.0.0.2:9=sink"].iter().map(|s| s.parse().unwrap()).collect();
+    let device = net.server.device().clone();
+    let mut services = Services::start(&device, &specs, &ListenParams::default(), None).unwrap();
+    let mut client =
+        RpingClient::new(net.client.device(), &Clock::new(&eal), config(2, 100), false).unwrap();
+    net.until("the end of rping", || {
+        services.step();
+        client.step().unwrap() == Step::Done
+    });
+    let raw = Raw::new(&net.client, 64);
+    raw.connect(&net.client, server(9), b"");
+    let event = raw.event(&mut net, || {
+        services.step();
+    });
+    let CmEvent::Established { private_data, .. } = event else { panic!("{event:?}") };
+    assert_eq!(&private_data[..4], b"HSNK");
+}
+
+#[test]
+fn test_transfer_at_the_edges_of_chunks() {
+    let (eal, _turn) = eal();
+    for len in [1, CHUNK - 1, CHUNK, CHUNK + 1, 40 * CHUNK + 7] {
+        let net = Net::new(&eal);
+        let mut bytes = vec![0; len];
+        pattern::fill(&mut bytes, 5, len as u64);
+        let addr = std::net::SocketAddr::new(SERVER.into(), 7471);
+        let mut mover = Mover::new(net.client, net.server, addr, len).unwrap();
+        for op in [Op::Send, Op::Write, Op::Read] {
+            let moved = mover.run(op, &bytes).unwrap();
+            assert_eq!(moved.hash, hash(&bytes), "{op} {len}");
+            assert_eq!((moved.bytes, moved.ops), (len as u64, len.div_ceil(CHUNK) as u64));
+        }
+    }
+}
