@@ -129,7 +129,13 @@ impl Side {
         }
         pair.hosts[source.0].mem.write(source.1, &data);
         let sges = SgList::one(sge(&self.local, here, len));
-        let wr = SendWr { wr_id: op.id, op: op_code, sges, signaled: true, fence: op.id.is_multiple_of(7) };
+        let wr = SendWr {
+            wr_id: op.id,
+            op: op_code,
+            sges,
+            signaled: true,
+            fence: op.id.is_multiple_of(7),
+        };
         pair.hosts[self.me].rnic.post_send(self.conn, &wr).unwrap();
         self.outstanding.push_back(op);
         op
