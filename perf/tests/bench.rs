@@ -1,5 +1,7 @@
 //! Benchmarks over a pair of rings, with every octet compared, and what comes of wrong peers.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use std::time::Duration;
