@@ -134,7 +134,7 @@ pub struct BenchSpec {
     pub sizes: Sizes,
     /// Connections.
     pub qps: u32,
-    /// Operations outstanding per connection; `None` is [`BenchSpec::default_depth`].
+    /// Operations outstanding per connection; [`BenchSpec::depth_for`] says what `None` is.
     pub depth: Option<u32>,
     /// When each size is over.
     pub until: Until,
