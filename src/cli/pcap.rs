@@ -1,18 +1,23 @@
 //! `heddle pcap`
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle::perf::report::align;
 use heddle::perf::service::{ServiceSpec, Services};
-use heddle::{Cidr, Clock, Endpoint, EndpointConfig, ListenParams, PortSource, Seed, VdevArg};
+use heddle::{
+    Cidr, Clock, Endpoint, EndpointConfig, Instant, ListenParams, PortSource, Seed, VdevArg,
+};
 
 use super::log::LogArgs;
 use super::net::{cidr, start_eal};
 use super::{Failure, say};
 
-/// Frames of one capture file come in, what is answered goes into another. Time is virtual and all
-/// randomness follows from --seed, so that the same input gives the same output.
+/// Frames of one capture file come in, one per 10 us of virtual time, what is answered goes into
+/// another. All randomness follows from --seed, so that the same input gives the same output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file with the frames to receive
@@ -51,12 +56,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             )));
         }
     }
-    std::fs::File::open(&args.rx)
+    File::open(&args.rx)
         .map_err(|e| Failure::failed(format!("cannot read {}: {e}", args.rx.display())))?;
     args.log.start();
     let (clock, hand) = Clock::manual();
     let config = EndpointConfig {
         clock: Some(clock),
+        rx_burst: 1,
         ..EndpointConfig::new(args.ips.clone(), Seed::from_u64(args.seed))
     };
     let eal = start_eal(&config, 1, Vec::new())?;
@@ -65,14 +71,22 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut services =
         Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
     let mut quiet = Duration::ZERO;
+    let mut sent = Vec::new();
     while quiet < QUIET {
         let busy = endpoint.poll();
+        if busy {
+            let frames = usize::try_from(endpoint.snapshot().worker.tx.tx_frames);
+            sent.resize(frames.unwrap_or(usize::MAX), hand.now());
+        }
         let busy = services.step() || busy;
         hand.advance(TICK);
         quiet = if busy { Duration::ZERO } else { quiet + TICK };
     }
     drop(services);
     let s = endpoint.snapshot();
+    drop(endpoint);
+    stamp(&args.tx, &sent)
+        .map_err(|e| Failure::failed(format!("cannot put times in {}: {e}", args.tx.display())))?;
     let mut rows = Vec::new();
     s.worker.for_each(|group, name, _, value| {
         if value > 0 {
@@ -83,6 +97,30 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     rows.retain(|r| r[1] != "polls" && r[1] != "busy_polls");
     say(&align(&["part", "counter", "value"], rows, 2));
     Ok(())
+}
+
+/// The device stamps frames by the time of day: gives each the virtual time it was sent at instead.
+fn stamp(path: &Path, sent: &[Instant]) -> io::Result<()> {
+    const NANOSECONDS: u32 = 0xa1b2_3c4d;
+    let file = File::options().read(true).write(true).open(path)?;
+    let len = file.metadata()?.len();
+    let word = |at: u64| {
+        let mut b = [0; 4];
+        file.read_exact_at(&mut b, at).map(|()| u32::from_ne_bytes(b))
+    };
+    // Without a frame there may not even be a file header.
+    if sent.is_empty() && len == 0 {
+        return Ok(());
+    }
+    let unit = if word(0)? == NANOSECONDS { 1 } else { 1000 };
+    let mut at = 24;
+    for t in sent {
+        let (s, ns) = (t.as_nanos() / 1_000_000_000, t.as_nanos() % 1_000_000_000);
+        let parts = [s, ns / unit].map(|v| u32::try_from(v).unwrap_or(u32::MAX));
+        file.write_all_at(&parts.map(u32::to_ne_bytes).concat(), at)?;
+        at += 16 + u64::from(word(at + 8)?);
+    }
+    if at == len { Ok(()) } else { Err(io::Error::other("there are more frames than were sent")) }
 }
 
 fn vdev(rx: &Path, tx: &Path) -> Result<VdevArg, Failure> {
