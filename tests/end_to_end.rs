@@ -53,7 +53,10 @@ fn run(args: &[&str], status: i32) -> (String, String) {
 }
 
 fn json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    serde_json::from_str(
+        &fs::read_to_string(path).expect("a test directory, and what we wrote there"),
+    )
+    .expect("a test directory, and what we wrote there")
 }
 
 #[test]
@@ -173,7 +176,13 @@ impl Server {
     /// Ends it as an operator would; its exit status.
     fn stop(self) -> Option<i32> {
         let pid = self.0.as_ref().expect("it runs").id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &pid])
+                .status()
+                .expect("a test directory, and what we wrote there")
+                .success()
+        );
         self.wait().status.code()
     }
 }
@@ -196,7 +205,7 @@ struct Memif {
 /// Two ends of shared memory. Each client has an address of its own: within a second of the last,
 /// the server would not believe that the same address has moved to another device.
 fn memif() -> Memif {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("a test directory, and what we wrote there");
     let socket = dir.path().join("s").display().to_string();
     let end =
         |n: u8, role: &str| format!("net_memif{n},role={role},socket={socket},socket-abstract=no");
@@ -318,22 +327,24 @@ fn write_pcap(path: &Path, frames: &[&[u8]]) {
         b.extend(word.to_le_bytes());
     }
     for f in frames {
-        let len = u32::try_from(f.len()).unwrap();
+        let len = u32::try_from(f.len()).expect("a test directory, and what we wrote there");
         for word in [0, 0, len, len] {
             b.extend(word.to_le_bytes());
         }
         b.extend(*f);
     }
-    fs::write(path, b).unwrap();
+    fs::write(path, b).expect("a test directory, and what we wrote there");
 }
 
 /// The frames of a capture file, without the time.
 fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
-    let bytes = fs::read(path).unwrap();
+    let bytes = fs::read(path).expect("a test directory, and what we wrote there");
     let mut frames = Vec::new();
     let mut rest = &bytes[24..];
     while !rest.is_empty() {
-        let len = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        let len = u32::from_le_bytes(
+            rest[8..12].try_into().expect("a test directory, and what we wrote there"),
+        ) as usize;
         frames.push(rest[16..16 + len].to_vec());
         rest = &rest[16 + len..];
     }
