@@ -134,7 +134,7 @@ pub struct BenchSpec {
     pub sizes: Sizes,
     /// Connections.
     pub qps: u32,
-    /// Operations outstanding per connection; `None` for a default that suits the size.
+    /// Operations outstanding per connection; [`BenchSpec::depth_for`] says what `None` is.
     pub depth: Option<u32>,
     /// When each size is over.
     pub until: Until,

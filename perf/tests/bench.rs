@@ -183,20 +183,21 @@ fn run_against_zeros(op: Op, mode: Mode, welcome: impl Fn(&Raw) -> Welcome) -> W
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let raw = Raw::new(&net.server, 1 << 16);
-    net.server.device().listen(server(1), ListenParams::default(), &raw.events).unwrap();
+    net.server.device().listen(server(1), ListenParams::default(), &raw.events).expect("a request");
     let s = BenchSpec {
         depth: Some(if mode == Mode::Lat { 1 } else { 4 }),
         ..spec(op, mode, 4096, 20)
     };
     let run = Run::new(&s, Size(4096));
-    let mut client = Client::new(net.client.device(), &Clock::new(&eal), server(1), run).unwrap();
+    let mut client =
+        Client::new(net.client.device(), &Clock::new(&eal), server(1), run).expect("a request");
     let mut failure = None;
     let device = net.server.device().clone();
     net.until("a failure", || {
         if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
             let mut params = heddle_ctl::AcceptParams::new(raw.qp.clone());
             params.private_data = welcome(&raw).encode();
-            device.accept(id, params).unwrap();
+            device.accept(id, params).expect("a request");
         }
         failure = client.step().err();
         failure.is_some()

@@ -373,6 +373,25 @@ mod tests {
     }
 
     #[test]
+    fn test_checksums_are_verified_and_frames_are_full_sized() {
+        let mut pair = Pair::new(&Bulk::new(1 << 16, Receive::Copy, Duration::ZERO));
+        pair.connect().unwrap();
+        let mut flow = Flow::new(Receive::Copy);
+        flow.send(pair.hosts[0].socket());
+        let now = Instant::from_secs(1);
+        let client = &mut pair.hosts[0];
+        client.iface.poll(now, &mut pair.link.end(0), &mut client.sockets);
+        assert_eq!(pair.link.to[1].iter().map(Vec::len).max(), Some(1514));
+        for frame in &mut pair.link.to[1] {
+            let at = frame.len().min(1001) - 1;
+            frame[at] ^= 1;
+        }
+        let server = &mut pair.hosts[1];
+        server.iface.poll(now, &mut pair.link.end(1), &mut server.sockets);
+        assert!(pair.link.to[1].is_empty() && !server.socket().can_recv(), "all were dropped");
+    }
+
+    #[test]
     fn test_a_wrong_byte_at_either_end_shows() {
         let f = Flow::new(Receive::Copy);
         let good = f.pattern[7..1467].to_vec();
