@@ -33,11 +33,21 @@ pub trait Chunks {
         done
     }
 
+    /// The `N` bytes at `off`; `None` when they are not all there. Headers are read with it: as a
+    /// rule they lie in one piece, and then nothing is copied but the array.
+    #[inline]
+    fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
+        match self.chunk_at(off).first_chunk() {
+            Some(bytes) => Some(*bytes),
+            None => {
+                let mut bytes = [0; N];
+                (self.copy_at(off, &mut bytes) == N).then_some(bytes)
+            }
+        }
+    }
+
     /// Calls `f` with each contiguous piece of `[off, off + len)` in order; stops early at the end.
-    fn for_each_chunk(&self, off: usize, len: usize, mut f: impl FnMut(&[u8]))
-    where
-        Self: Sized,
-    {
+    fn for_each_chunk(&self, off: usize, len: usize, mut f: impl FnMut(&[u8])) {
         let mut done = 0;
         while done < len {
             let src = self.chunk_at(off + done);
@@ -62,12 +72,19 @@ impl Chunks for [u8] {
 }
 
 impl<C: Chunks + ?Sized> Chunks for &C {
+    #[inline]
     fn len(&self) -> usize {
         (**self).len()
     }
 
+    #[inline]
     fn chunk_at(&self, off: usize) -> &[u8] {
         (**self).chunk_at(off)
+    }
+
+    #[inline]
+    fn for_each_chunk(&self, off: usize, len: usize, f: impl FnMut(&[u8])) {
+        (**self).for_each_chunk(off, len, f);
     }
 }
 
@@ -92,12 +109,19 @@ impl<C: Chunks> Chunks for Skip<C> {
         self.len
     }
 
+    #[inline]
     fn chunk_at(&self, off: usize) -> &[u8] {
         if off >= self.len {
             return &[];
         }
         let c = self.inner.chunk_at(self.skip + off);
         &c[..c.len().min(self.len - off)]
+    }
+
+    #[inline]
+    fn for_each_chunk(&self, off: usize, len: usize, f: impl FnMut(&[u8])) {
+        let len = len.min(self.len.saturating_sub(off));
+        self.inner.for_each_chunk(self.skip.saturating_add(off), len, f);
     }
 }
 

@@ -18,8 +18,15 @@ use heddle_base::Sum;
 pub(crate) type Kernel =
     unsafe fn(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum);
 
+/// The Internet checksum alone.
+///
+/// # Safety
+/// `src` is valid for reads of `len` bytes.
+pub(crate) type SumKernel = unsafe fn(src: *const u8, len: usize) -> Sum;
+
 pub(crate) struct Kernels {
     pub(crate) name: &'static str,
+    pub(crate) sum: SumKernel,
     pub(crate) crc: Kernel,
     pub(crate) digest: Kernel,
     pub(crate) copy_crc: Kernel,
@@ -48,6 +55,15 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
         }
     }
     all
+}
+
+/// What the compiler makes of a loop.
+///
+/// # Safety
+/// As [`SumKernel`].
+unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
+    // SAFETY: by the caller. Bytes of a received frame; see the module about external segments.
+    Sum::of(unsafe { std::slice::from_raw_parts(src, len) })
 }
 
 /// Folds a sum of native-endian words, with end-around carry, to what [`Sum`] holds.

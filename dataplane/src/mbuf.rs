@@ -19,7 +19,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use heddle_base::Chunks;
+use heddle_base::{Chunks, Sum};
 use heddle_dpdk_sys as sys;
 use thiserror::Error;
 
@@ -438,6 +438,25 @@ impl Chunks for Mbuf {
         let first = self.data();
         if off < first.len() { &first[off..] } else { later_chunk(self.head(), off - first.len()) }
     }
+
+    /// Walks the chain once.
+    #[inline]
+    fn for_each_chunk(&self, mut off: usize, mut len: usize, mut f: impl FnMut(&[u8])) {
+        let mut m = self.head();
+        while len > 0 {
+            let bytes = segment_bytes(m);
+            if off < bytes.len() {
+                let n = len.min(bytes.len() - off);
+                f(&bytes[off..off + n]);
+                (off, len) = (0, len - n);
+            } else {
+                off -= bytes.len();
+            }
+            // SAFETY: null or a valid mbuf of the same chain, borrowed as long as self is.
+            let Some(next) = (unsafe { m.next.as_ref() }) else { break };
+            m = next;
+        }
+    }
 }
 
 /// The bytes `off` behind the end of `m`, up to the end of the segment they are in.
@@ -463,6 +482,16 @@ impl heddle_tcp::RxFrame for Mbuf {
             (RxChecksum::Good, RxChecksum::Good) => Told::Good,
             _ => Told::Unknown,
         }
+    }
+
+    #[inline]
+    fn sum(&self, off: usize, len: usize) -> Option<Sum> {
+        let (mut sum, mut done) = (Sum::ZERO, 0);
+        self.for_each_chunk(off, len, |piece| {
+            sum = sum.add_at(done, crate::raw::sum(piece));
+            done += piece.len();
+        });
+        (done == len).then_some(sum)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The send queue of one connection: start-up bytes first, then FPDUs.
 
+use core::cell::Cell;
 use std::collections::VecDeque;
 
 use heddle_base::{StreamPos, Sum};
@@ -20,6 +21,8 @@ pub(crate) struct FpduQueue {
     fpdus: VecDeque<Queued>,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
+    /// Which FPDU was asked for last: the next question is for the same, or the one behind it.
+    cursor: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -56,23 +59,40 @@ impl FpduQueue {
     /// Drops what the peer has acknowledged.
     pub(crate) fn release(&mut self, upto: StreamPos) {
         self.startup.release(upto);
+        let mut gone = 0;
         while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
             self.fpdus.pop_front();
+            gone += 1;
         }
+        self.cursor.set(self.cursor.get().saturating_sub(gone));
     }
 
     /// Drops everything: the connection is gone.
     pub(crate) fn clear(&mut self) {
-        *self = FpduQueue { startup: ByteQueue::default(), fpdus: VecDeque::new(), ..*self };
+        let fpdu_end = self.fpdu_end;
+        *self = FpduQueue { fpdu_end, ..FpduQueue::default() };
     }
 
     /// The FPDU that holds `pos`, or the first after it.
+    #[inline]
     fn find(&self, pos: StreamPos) -> usize {
-        // New data is what is asked for most, and it lies at the end.
-        match self.fpdus.back() {
-            Some(last) if last.start <= pos => self.fpdus.len() - 1,
-            _ => self.fpdus.partition_point(|q| q.end() <= pos),
+        let last = self.cursor.get();
+        for at in [last, last + 1] {
+            if self.fpdus.get(at).is_some_and(|q| q.start <= pos && pos < q.end()) {
+                self.cursor.set(at);
+                return at;
+            }
         }
+        let at = self.fpdus.partition_point(|q| q.end() <= pos);
+        self.cursor.set(at);
+        at
+    }
+
+    /// The FPDU that is all of `[from, from + len)`, as a segment of new data mostly is.
+    #[inline]
+    pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<&Fpdu> {
+        let q = self.fpdus.get(self.find(from))?;
+        (q.start == from && q.fpdu.len() == len).then_some(&q.fpdu)
     }
 
     /// Calls `f` with each piece of `[from, from + len)`, in order.
@@ -143,10 +163,12 @@ impl FpduQueue {
 }
 
 impl SendQueue for FpduQueue {
+    #[inline]
     fn end(&self) -> StreamPos {
         self.startup.end().max(self.fpdu_end)
     }
 
+    #[inline]
     fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
         if from < self.startup.end() {
             return self.startup.segment_len(from, max);
@@ -158,12 +180,13 @@ impl SendQueue for FpduQueue {
             // Part of an FPDU: finish it alone, so that the next segment starts with a header.
             return rest.min(max);
         }
-        let mut total = 0;
-        for q in self.fpdus.range(first..) {
-            if q.fpdu.len() > max - total {
-                break;
-            }
+        let mut total = rest;
+        let mut at = first + 1;
+        while let Some(q) = self.fpdus.get(at)
+            && q.fpdu.len() <= max - total
+        {
             total += q.fpdu.len();
+            at += 1;
         }
         total
     }

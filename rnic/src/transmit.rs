@@ -108,10 +108,24 @@ impl<F: RxFrame> Rnic<F> {
         sink: &mut S,
     ) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        if frame.tcp_checksum == TcpChecksum::NeedsPayloadSum {
+        let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
+        sink.begin(frame.header.len() + len as usize);
+        if !retransmit && let Some(fpdu) = link.queue.whole(pos, len) {
+            if needs_sum {
+                frame.finish_tcp_checksum(fpdu.sum(mem));
+            }
+            sink.bytes(&frame.header);
+            sink.bytes(fpdu.head());
+            if let Some(payload) = fpdu.payload() {
+                self.counters.tx_referenced_bytes += u64::from(payload.len());
+                sink.memory(payload);
+                sink.bytes(fpdu.tail());
+            }
+            return;
+        }
+        if needs_sum {
             frame.finish_tcp_checksum(link.queue.sum(mem, pos, len, retransmit));
         }
-        sink.begin(frame.header.len() + len as usize);
         sink.bytes(&frame.header);
         let mut referenced = 0;
         link.queue.pieces(pos, len, |p| match p {

@@ -8,7 +8,7 @@
 use core::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
     _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_clmulepi64_epi128,
-    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_reduce_add_epi64, _mm512_set_epi64,
+    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_set_epi64,
     _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srli_epi64, _mm512_storeu_si512,
     _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
@@ -19,6 +19,7 @@ use super::{Kernels, add_carry, fold, low32, sse42, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "avx512-vpclmulqdq",
+    sum: sum_entry,
     crc: entry::<false, false>,
     digest: entry::<false, true>,
     copy_crc: entry::<true, false>,
@@ -30,6 +31,7 @@ const MIN: usize = 256;
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("vpclmulqdq")
         && sse42::is_available()
 }
@@ -57,6 +59,45 @@ unsafe fn entry<const COPY: bool, const SUM: bool>(
         }
     };
     (!crc, fold(sum))
+}
+
+/// # Safety
+/// As [`super::SumKernel`].
+unsafe fn sum_entry(src: *const u8, len: usize) -> Sum {
+    // SAFETY: chosen only when the processor has the features; the range is passed on.
+    fold(unsafe { sum(src, len) })
+}
+
+/// The sum of native-endian words.
+///
+/// # Safety
+/// The processor has AVX-512F and BW; `src` is valid for reads of `len` bytes.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn sum(mut src: *const u8, mut len: usize) -> u64 {
+    let mut sums = [_mm512_setzero_si512(); 4];
+    // SAFETY: each vector is taken only while `len`, what is left at `src`, covers it; the mask of
+    // the last one lets through only the bytes that are left.
+    unsafe {
+        while len >= 256 {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                take::<false, true>(src, std::ptr::null_mut(), 64 * i, sum);
+            }
+            src = src.add(256);
+            len -= 256;
+        }
+        while len >= 64 {
+            take::<false, true>(src, std::ptr::null_mut(), 0, &mut sums[0]);
+            src = src.add(64);
+            len -= 64;
+        }
+        if len > 0 {
+            let rest = _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast());
+            add_words(&mut sums[1], rest);
+        }
+    }
+    let [a, b, c, d] = sums;
+    let all = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
+    _mm512_reduce_add_epi64(all).cast_unsigned()
 }
 
 /// # Safety
@@ -138,11 +179,17 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
         v
     };
     if SUM {
-        // 32-bit words in 64-bit lanes: 2^31 additions, 64 GiB, would be needed to overflow.
-        let low = _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff));
-        *sum = _mm512_add_epi64(*sum, _mm512_add_epi64(low, _mm512_srli_epi64::<32>(v)));
+        add_words(sum, v);
     }
     v
+}
+
+/// Adds 32-bit words in 64-bit lanes: 2^31 additions, 64 GiB, would be needed to overflow.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn add_words(sum: &mut __m512i, v: __m512i) {
+    let low = _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff));
+    *sum = _mm512_add_epi64(*sum, _mm512_add_epi64(low, _mm512_srli_epi64::<32>(v)));
 }
 
 #[target_feature(enable = "avx512f")]

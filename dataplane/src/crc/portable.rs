@@ -7,6 +7,7 @@ use super::{Kernels, fold};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "portable",
+    sum: super::plain_sum,
     crc: run::<false, false>,
     digest: run::<false, true>,
     copy_crc: run::<true, false>,

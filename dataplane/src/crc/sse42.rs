@@ -15,6 +15,7 @@ use super::{Kernels, add_carry, fold, low32, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "sse4.2",
+    sum: super::plain_sum,
     crc: entry::<false, false>,
     digest: entry::<false, true>,
     copy_crc: entry::<true, false>,

@@ -116,6 +116,12 @@ impl DdpError {
     }
 }
 
+/// Whether the segment that starts like this is tagged.
+#[inline]
+pub(crate) const fn is_tagged(start: &[u8; TAGGED_LEN]) -> bool {
+    start[0] & TAGGED != 0
+}
+
 impl DdpHeader {
     /// Reads the header at the start of a DDP segment and says how long it is; the payload is the
     /// rest.

@@ -65,10 +65,7 @@ impl Qp {
         let total = stream.len();
         let mut at = 0;
         while self.state.is_live() {
-            let mut length = [0; 2];
-            if stream.copy_at(at, &mut length) < 2 {
-                break;
-            }
+            let Some(length) = stream.read_at(at) else { break };
             let frame = Frame { at, ulpdu: u16::from_be_bytes(length) };
             let len = fpdu_len(frame.ulpdu);
             debug_assert!(len <= MAX_FPDU_LEN);
@@ -99,7 +96,7 @@ impl Qp {
             return Err(Fault::Crc.into());
         }
         let mut seg = Segment { raw: [0; ddp::MAX_LEN], ulpdu: frame.ulpdu, at: 0, len: 0 };
-        stream.copy_at(frame.at + HEADER_LEN, seg.raw_header_mut());
+        seg.read_header(stream, frame.at + HEADER_LEN);
         let (header, header_len) = DdpHeader::parse(seg.raw_header()).map_err(|e| {
             seg.blame(match e {
                 DdpError::Short { .. } => Fault::Short,
@@ -148,8 +145,24 @@ impl Segment {
         &self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
     }
 
-    fn raw_header_mut(&mut self) -> &mut [u8] {
-        &mut self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
+    /// Takes the header that starts at `at`. A tagged one is read apart: on a gathering wire the
+    /// payload behind it lies in another piece.
+    #[inline]
+    fn read_header<C: Chunks>(&mut self, stream: &C, at: usize) {
+        let len = usize::from(self.ulpdu);
+        if len >= ddp::MAX_LEN
+            && let Some(head) = stream.read_at::<{ ddp::TAGGED_LEN }>(at)
+        {
+            if ddp::is_tagged(&head) {
+                self.raw[..ddp::TAGGED_LEN].copy_from_slice(&head);
+                return;
+            }
+            if let Some(head) = stream.read_at(at) {
+                self.raw = head;
+                return;
+            }
+        }
+        stream.copy_at(at, &mut self.raw[..len.min(ddp::MAX_LEN)]);
     }
 
     /// A fault of this segment.
@@ -164,9 +177,7 @@ fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool
     let body = fpdu_len(frame.ulpdu) - CRC_LEN;
     let mut crc = 0;
     stream.for_each_chunk(frame.at, body, |piece| crc = mem.crc(crc, piece));
-    let mut field = [0; CRC_LEN];
-    stream.copy_at(frame.at + body, &mut field);
-    crc_from_wire(field) == crc
+    stream.read_at(frame.at + body).is_some_and(|field| crc_from_wire(field) == crc)
 }
 
 /// Copies `ranges`' worth of payload from position `at` of the stream.

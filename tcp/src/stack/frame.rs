@@ -26,6 +26,16 @@ pub trait RxFrame: Chunks {
     fn checksum(&self) -> RxChecksum {
         RxChecksum::Unknown
     }
+
+    /// The Internet checksum of bytes `[off, off + len)`; `None` when they are not all there.
+    fn sum(&self, off: usize, len: usize) -> Option<Sum> {
+        let (mut sum, mut done) = (Sum::ZERO, 0);
+        self.for_each_chunk(off, len, |piece| {
+            sum = sum.add_at(done, Sum::of(piece));
+            done += piece.len();
+        });
+        (done == len).then_some(sum)
+    }
 }
 
 impl RxFrame for [u8] {}
@@ -33,6 +43,11 @@ impl RxFrame for [u8] {}
 impl<F: RxFrame + ?Sized> RxFrame for &F {
     fn checksum(&self) -> RxChecksum {
         (**self).checksum()
+    }
+
+    #[inline]
+    fn sum(&self, off: usize, len: usize) -> Option<Sum> {
+        (**self).sum(off, len)
     }
 }
 

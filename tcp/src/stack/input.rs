@@ -5,7 +5,7 @@
 //! whether those addresses are sensible, for the connection would not be there otherwise.
 
 use core::net::IpAddr;
-use heddle_base::{Instant, Sum};
+use heddle_base::Instant;
 
 use super::Stack;
 use super::counters::Drop;
@@ -175,16 +175,6 @@ impl<S: SendQueue + Default> Stack<S> {
 fn tcp_checksum_valid<F: RxFrame + ?Sized>(frame: &F, ip: &Ipv4Header, tcp_len: usize) -> bool {
     let start = ethernet::HEADER_LEN + ip.header_len;
     let Ok(len) = u16::try_from(tcp_len) else { return false };
-    let mut sum = ipv4::pseudo_header(ip.src, ip.dst, len);
-    let mut done = 0;
-    while done < tcp_len {
-        let piece = frame.chunk_at(start + done);
-        if piece.is_empty() {
-            return false;
-        }
-        let n = piece.len().min(tcp_len - done);
-        sum = sum.add_at(done, Sum::of(&piece[..n]));
-        done += n;
-    }
-    sum.is_valid()
+    let Some(sum) = frame.sum(start, tcp_len) else { return false };
+    ipv4::pseudo_header(ip.src, ip.dst, len).plus(sum).is_valid()
 }
