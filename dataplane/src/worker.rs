@@ -26,7 +26,7 @@ const RX_BURST: usize = crate::BURST;
 const RING: usize = 4096;
 
 /// Frames built before the port is polled for received ones again.
-const TX_BURST: usize = 64;
+const TX_BURST: usize = 32;
 
 /// Work requests taken from one queue pair before the next has its turn.
 const WR_TURN: usize = 64;
