@@ -16,6 +16,14 @@ impl Sum {
         Sum(v)
     }
 
+    /// The sum of numbers that were added up as they are: of 16-bit words, and of wider fields,
+    /// whose words add up to the same.
+    #[must_use]
+    #[inline]
+    pub fn of_numbers(total: u64) -> Sum {
+        Sum(fold(total))
+    }
+
     /// The folded sum, big-endian words.
     pub const fn folded(self) -> u16 {
         self.0

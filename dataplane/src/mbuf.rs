@@ -130,6 +130,32 @@ impl Mbuf {
         }
     }
 
+    /// Makes an empty mbuf refer to `[off, off + len)` of `arena`, as [`Mbuf::external`] does with
+    /// one of its own; `pool` is the mbuf's. On an error the mbuf is freed.
+    ///
+    /// # Errors
+    /// [`ExternalError::OutOfRange`] and [`ExternalError::TooManyReferences`].
+    #[inline]
+    pub(crate) fn into_external(
+        self,
+        pool: &Mempool,
+        arena: &Arena,
+        off: usize,
+        len: u16,
+    ) -> Result<Mbuf, ExternalError> {
+        let addr = match arena.ptr(off, usize::from(len)) {
+            Some(p) if len > 0 => p,
+            _ => return Err(ExternalError::OutOfRange),
+        };
+        let shinfo = arena.shinfo(pool.id()).ok_or(ExternalError::TooManyReferences)?;
+        debug_assert!(is_private(self.head()) && self.segments() == 1);
+        // SAFETY: a fresh direct mbuf, ours alone; the rest as in `external`.
+        unsafe {
+            sys::heddle_mbuf_attach(self.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
+        }
+        Ok(self)
+    }
+
     /// A copy of the whole frame in segments of `pool`; `None` when the pool is empty.
     pub fn copy(&self, pool: &Mempool) -> Option<Mbuf> {
         // SAFETY: both are valid; the callee reads `self` and returns a new chain or null.
@@ -405,6 +431,96 @@ impl Mbuf {
             let why = sys::heddle_mbuf_check(self.0.as_ptr());
             (!why.is_null()).then(|| std::ffi::CStr::from_ptr(why).to_string_lossy().into_owned())
         }
+    }
+}
+
+/// A frame that is put together segment by segment.
+///
+/// It knows the last segment and the room in it, so that adding to it does not walk the chain.
+#[derive(Debug)]
+pub(crate) struct FrameBuilder {
+    frame: Mbuf,
+    last: NonNull<sys::rte_mbuf>,
+    /// Where the next byte of the last segment goes, and how many there is room for; none behind
+    /// an external segment.
+    at: *mut u8,
+    room: usize,
+}
+
+impl FrameBuilder {
+    /// Starts with an empty mbuf of a pool.
+    #[inline]
+    pub(crate) fn new(first: Mbuf) -> FrameBuilder {
+        let (last, at, room) = (first.0, first.end(), first.room());
+        FrameBuilder { frame: first, last, at, room }
+    }
+
+    /// Copies `bytes` behind what there is; false when the last segment has no room for them.
+    #[inline]
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
+        let Some(dst) = self.reserve(bytes.len()) else { return false };
+        dst.copy_from_slice(bytes);
+        true
+    }
+
+    /// The next `n` bytes of the last segment, whose content is arbitrary; `None` without room.
+    #[inline]
+    pub(crate) fn reserve(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.room {
+            return None;
+        }
+        let n16 = u16::try_from(n).ok()?;
+        // SAFETY: `last` is a segment of the frame we own, no other reference to it exists; `at`
+        // has `room` bytes behind it in that segment's own buffer, which is initialised memory
+        // (mapped zeroed by the EAL) and private (`room` is 0 otherwise).
+        unsafe {
+            self.last.as_mut().data_len += n16;
+            self.frame.0.as_mut().pkt_len += u32::from(n16);
+            let dst = std::slice::from_raw_parts_mut(self.at, n);
+            self.at = self.at.add(n);
+            self.room -= n;
+            Some(dst)
+        }
+    }
+
+    /// Puts a single segment behind what there is.
+    #[inline]
+    pub(crate) fn chain(&mut self, segment: Mbuf) {
+        debug_assert!(segment.segments() == 1);
+        (self.at, self.room) = (segment.end(), segment.room());
+        let len = segment.head().data_len;
+        let segment = segment.into_raw();
+        // SAFETY: `last` is the end of the chain we own; `segment` is a valid single mbuf that we
+        // own and that the chain owns from here on. No frame comes near 65,535 segments: the
+        // stack's longest one has a few for each FPDU.
+        unsafe {
+            self.last.as_mut().next = segment.as_ptr();
+            self.last = segment;
+            let head = self.frame.0.as_mut();
+            head.nb_segs += 1;
+            head.pkt_len += u32::from(len);
+        }
+    }
+
+    /// The frame.
+    #[inline]
+    pub(crate) fn finish(self) -> Mbuf {
+        self.frame
+    }
+}
+
+impl Mbuf {
+    /// Behind the last byte of the first segment.
+    #[inline]
+    fn end(&self) -> *mut u8 {
+        segment_ptr(self.head()).cast_mut().wrapping_add(self.data_len())
+    }
+
+    /// Bytes that can be written there.
+    #[inline]
+    fn room(&self) -> usize {
+        let m = self.head();
+        if is_private(m) { usize::from(m.buf_len - m.data_off - m.data_len) } else { 0 }
     }
 }
 

@@ -6,7 +6,7 @@ use heddle_iwarp::{MemRange, Memory};
 use heddle_rnic::{Offload, TxSink};
 
 use crate::fault::FaultInjector;
-use crate::mbuf::{Mbuf, TxOffload};
+use crate::mbuf::{FrameBuilder, Mbuf, TxOffload};
 use crate::memory::ArenaMemory;
 use crate::mempool::Mempool;
 use crate::queue::TxQueue;
@@ -112,52 +112,69 @@ pub(crate) struct MbufSink<'a> {
     tx: &'a mut Tx,
     mem: &'a ArenaMemory,
     now: Instant,
-    frame: Option<Mbuf>,
+    frame: Option<FrameBuilder>,
     failed: bool,
 }
 
-impl MbufSink<'_> {
+impl Tx {
     #[inline]
     fn spare(&mut self) -> Option<Mbuf> {
-        if self.tx.spare.is_empty() {
-            self.tx.pool.alloc_bulk(&mut self.tx.spare, SPARE_MBUFS);
+        if self.spare.is_empty() {
+            self.pool.alloc_bulk(&mut self.spare, SPARE_MBUFS);
         }
-        self.tx.spare.pop()
+        self.spare.pop()
     }
+}
 
-    /// Room for `n` bytes at the end of the frame.
+impl MbufSink<'_> {
+    /// Another segment at the end of the frame.
     #[inline]
-    fn room(&mut self, n: usize) -> Option<&mut [u8]> {
-        if self.frame.as_mut().is_none_or(|f| f.tailroom() < n) {
-            let tail = self.spare()?;
-            match &mut self.frame {
-                Some(f) => f.chain(tail).ok()?,
-                None => self.frame = Some(tail),
-            }
+    fn grow(&mut self) -> Option<&mut FrameBuilder> {
+        let segment = self.tx.spare()?;
+        match &mut self.frame {
+            Some(f) => f.chain(segment),
+            None => self.frame = Some(FrameBuilder::new(segment)),
         }
-        self.frame.as_mut()?.append(n)
+        self.frame.as_mut()
     }
 
     #[inline]
     fn copy(&mut self, bytes: &[u8]) -> Option<()> {
-        self.room(bytes.len())?.copy_from_slice(bytes);
-        Some(())
+        if self.frame.as_mut().is_some_and(|f| f.append(bytes)) {
+            return Some(());
+        }
+        self.grow()?.append(bytes).then_some(())
     }
 
     #[inline]
     fn reference(&mut self, range: MemRange) -> Option<()> {
         let len = range.len();
         if len < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
-            self.tx.counters.tx_copied_bytes += u64::from(len);
-            let mem = self.mem;
-            mem.gather(range, self.room(len as usize)?);
-            return Some(());
+            return self.gather(range);
         }
         let off = usize::try_from(range.addr()).ok()?;
-        let payload =
-            Mbuf::external(&self.tx.pool, self.mem.arena(), off, u16::try_from(len).ok()?).ok()?;
+        let len16 = u16::try_from(len).ok()?;
+        let segment = self.tx.spare()?;
+        let payload = segment.into_external(&self.tx.pool, self.mem.arena(), off, len16).ok()?;
         self.tx.counters.tx_external_bytes += u64::from(len);
-        self.frame.as_mut()?.chain(payload).ok()
+        match &mut self.frame {
+            Some(f) => f.chain(payload),
+            None => self.frame = Some(FrameBuilder::new(payload)),
+        }
+        Some(())
+    }
+
+    /// Copies payload, into as many segments as it takes.
+    fn gather(&mut self, range: MemRange) -> Option<()> {
+        let n = range.len() as usize;
+        let mem = self.mem;
+        self.tx.counters.tx_copied_bytes += n as u64;
+        if let Some(dst) = self.frame.as_mut().and_then(|f| f.reserve(n)) {
+            mem.gather(range, dst);
+            return Some(());
+        }
+        mem.gather(range, self.grow()?.reserve(n)?);
+        Some(())
     }
 }
 
@@ -188,14 +205,11 @@ impl TxSink for MbufSink<'_> {
 
     #[inline]
     fn end(&mut self, offload: Offload) {
-        let Some(mut frame) = self.frame.take() else {
+        let Some(frame) = self.frame.take().filter(|_| !self.failed) else {
             self.tx.counters.tx_no_mbuf += 1;
             return;
         };
-        if self.failed {
-            self.tx.counters.tx_no_mbuf += 1;
-            return;
-        }
+        let mut frame = frame.finish();
         if offload.ip || offload.tcp {
             frame.set_tx_offload(TxOffload {
                 l2_len: offload.l2_len,

@@ -135,6 +135,8 @@ pub struct Worker {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
+    /// Frames that can be freed.
+    done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
     reports: Sender<Report>,
     report_backlog: VecDeque<Report>,
@@ -166,6 +168,7 @@ impl Worker {
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
+            done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
             report_backlog: VecDeque::new(),
@@ -219,10 +222,14 @@ impl Worker {
 
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
-        // Taken out one by one: a frame that must wait is kept by the RNIC.
+        // A frame that must wait is kept by the RNIC; the others are freed together.
         for frame in self.frames.drain(..) {
-            self.rnic.handle_frame(now, &self.mem, frame);
+            if let Some(done) = self.rnic.handle_frame(now, &self.mem, frame) {
+                // As large as `frames`.
+                self.done.push(done);
+            }
         }
+        Mbuf::free_bulk(&mut self.done);
     }
 
     /// A deterministic run takes frames one at a time, so that what is answered does not depend on

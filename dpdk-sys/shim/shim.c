@@ -34,9 +34,79 @@ void heddle_mbuf_free(struct rte_mbuf *m)
 	rte_pktmbuf_free(m);
 }
 
+/* Segments on their way back to one pool, and references to one external buffer to give up. */
+struct freed {
+	struct rte_mempool *pool;
+	struct rte_mbuf_ext_shared_info *shinfo;
+	void *addr;
+	unsigned int count;
+	uint16_t refs;
+	struct rte_mbuf *segs[64];
+};
+
+static void freed_put(struct freed *f)
+{
+	if (f->count > 0)
+		rte_mempool_put_bulk(f->pool, (void **)f->segs, f->count);
+	f->count = 0;
+}
+
+static void freed_unref(struct freed *f)
+{
+	if (f->refs > 0 && __atomic_sub_fetch(&f->shinfo->refcnt, f->refs, __ATOMIC_ACQ_REL) == 0)
+		f->shinfo->free_cb(f->addr, f->shinfo->fcb_opaque);
+	f->refs = 0;
+}
+
+/* As rte_pktmbuf_detach(), but the reference is given up later, together with others: counting
+ * down is an atomic operation on a cache line that all senders use. */
+static inline void detach_external(struct rte_mbuf *m, struct freed *f)
+{
+	uint16_t priv = rte_pktmbuf_priv_size(m->pool);
+
+	if (m->shinfo != f->shinfo) {
+		freed_unref(f);
+		f->shinfo = m->shinfo;
+		f->addr = m->buf_addr;
+	}
+	f->refs++;
+	m->priv_size = priv;
+	m->buf_addr = (char *)m + sizeof(*m) + priv;
+	rte_mbuf_iova_set(m, rte_mempool_virt2iova(m) + sizeof(*m) + priv);
+	m->buf_len = rte_pktmbuf_data_room_size(m->pool);
+	rte_pktmbuf_reset_headroom(m);
+	m->data_len = 0;
+	m->ol_flags = 0;
+}
+
 void heddle_mbuf_free_bulk(struct rte_mbuf **pkts, unsigned int n)
 {
-	rte_pktmbuf_free_bulk(pkts, n);
+	struct freed f;
+	struct rte_mbuf *m, *next;
+	unsigned int i;
+
+	f.pool = NULL;
+	f.shinfo = NULL;
+	f.count = 0;
+	f.refs = 0;
+	for (i = 0; i < n; i++) {
+		for (m = pkts[i]; m != NULL; m = next) {
+			next = m->next;
+			if (rte_mbuf_refcnt_read(m) == 1 && RTE_MBUF_HAS_EXTBUF(m) &&
+			    !RTE_MBUF_HAS_PINNED_EXTBUF(m))
+				detach_external(m, &f);
+			m = rte_pktmbuf_prefree_seg(m);
+			if (unlikely(m == NULL))
+				continue;
+			if (m->pool != f.pool || f.count == RTE_DIM(f.segs)) {
+				freed_put(&f);
+				f.pool = m->pool;
+			}
+			f.segs[f.count++] = m;
+		}
+	}
+	freed_put(&f);
+	freed_unref(&f);
 }
 
 int heddle_mbuf_chain(struct rte_mbuf *head, struct rte_mbuf *tail)
@@ -66,15 +136,20 @@ struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint
 {
 	struct rte_mbuf *m = rte_pktmbuf_alloc(pool);
 
-	if (unlikely(m == NULL))
-		return NULL;
+	if (likely(m != NULL))
+		heddle_mbuf_attach(m, addr, iova, len, shinfo);
+	return m;
+}
+
+void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
+			struct rte_mbuf_ext_shared_info *shinfo)
+{
 	/* Not rte_mbuf_ext_refcnt_update(): at a count of one that is a plain store. */
 	__atomic_add_fetch(&shinfo->refcnt, 1, __ATOMIC_ACQ_REL);
 	rte_pktmbuf_attach_extbuf(m, addr, iova, len, shinfo);
 	m->data_off = 0;
 	m->data_len = len;
 	m->pkt_len = len;
-	return m;
 }
 
 void heddle_shinfo_init(struct rte_mbuf_ext_shared_info *s,

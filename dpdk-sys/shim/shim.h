@@ -61,6 +61,8 @@ struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *
 /* 0, or the reason (a static string) the chain is not sound. */
 const char *heddle_mbuf_check(const struct rte_mbuf *m);
 /* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
+void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
+			struct rte_mbuf_ext_shared_info *shinfo);
 struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint64_t iova,
 				      uint16_t len, struct rte_mbuf_ext_shared_info *shinfo);
 

@@ -17,10 +17,12 @@ const READY_FRAMES: usize = 64;
 
 impl<F: RxFrame> Rnic<F> {
     /// Takes a frame from the port. Payload it carries is placed before this returns, unless it
-    /// has to wait; then the frame is kept.
-    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) {
-        match self.stack.handle_frame(now, &frame) {
-            FrameOutcome::Done => {}
+    /// has to wait; then the frame is kept. Otherwise it is given back, so that the caller can
+    /// free many at once.
+    #[inline]
+    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) -> Option<F> {
+        let left = match self.stack.handle_frame(now, &frame) {
+            FrameOutcome::Done => Some(frame),
             FrameOutcome::Conn { conn, acked, payload } => {
                 if let Some(upto) = acked
                     && let Some((_, link)) = self.stack.get_mut(conn)
@@ -30,15 +32,20 @@ impl<F: RxFrame> Rnic<F> {
                         qp.handle_acked(upto);
                     }
                 }
-                if let Some(p) = payload {
-                    self.take_payload(now, mem, conn, p, frame);
-                }
+                let left = match payload {
+                    Some(p) => self.take_payload(now, mem, conn, p, frame),
+                    None => Some(frame),
+                };
                 self.drain_qp(conn);
+                left
             }
-        }
+        };
         self.pump_stack_events();
+        left
     }
 
+    /// Takes new bytes of a connection; gives the frame back when nothing of it has to wait.
+    #[inline]
     fn take_payload<M: Memory>(
         &mut self,
         now: Instant,
@@ -46,78 +53,94 @@ impl<F: RxFrame> Rnic<F> {
         conn: ConnId,
         p: FramePayload,
         frame: F,
-    ) {
+    ) -> Option<F> {
+        let (_, link) = self.stack.get_mut(conn)?;
+        // In order, and nothing waits: as it is without loss.
+        if let Mode::Fpdu(qp) = &mut link.mode
+            && p.in_order
+            && link.held.is_empty()
+        {
+            let len = p.len as usize;
+            self.counters.rx_payload_bytes += u64::from(p.len);
+            link.rx_next = p.pos + u64::from(p.len);
+            let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
+            let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
+            self.stack.accept_payload(now, conn, p.pos, p.len);
+            if used >= len {
+                self.counters.rx_direct += 1;
+                return Some(frame);
+            }
+            self.hold_rest(conn, p, used, frame);
+            return None;
+        }
+        self.take_apart(now, mem, conn, p, frame)
+    }
+
+    /// Keeps what does not make a whole FPDU yet; `used` bytes did.
+    fn hold_rest(&mut self, conn: ConnId, p: FramePayload, used: usize, frame: F) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let rest = p.len as usize - used;
+        let copy = self.held_frames >= self.config.max_held_frames;
+        self.counters.rx_held += 1;
+        self.counters.held_copied_bytes += if copy { rest as u64 } else { 0 };
+        link.held.push_ready(p.pos + used as u64, frame, p.frame_off + used, rest, copy);
+        self.held_frames += link.held.frames();
+    }
+
+    /// Bytes that came out of order, or come to others that wait, or before or after FPDU mode.
+    #[inline(never)]
+    fn take_apart<M: Memory>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        conn: ConnId,
+        p: FramePayload,
+        frame: F,
+    ) -> Option<F> {
+        let (_, link) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
+        let startup = matches!(link.mode, Mode::Startup);
         if matches!(link.mode, Mode::Dead) {
             // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
             self.counters.rx_after_close_bytes += u64::from(p.len);
             self.stack.accept_payload(now, conn, p.pos, p.len);
-            return;
+            return Some(frame);
         }
+        let before = link.held.frames();
         if !p.in_order {
-            if matches!(link.mode, Mode::Startup) && p.pos.since(link.rx_next) > STARTUP_HOLD as u64
-            {
+            if startup && p.pos.since(link.rx_next) > STARTUP_HOLD as u64 {
                 self.counters.startup_overflow_bytes += u64::from(p.len);
-                return;
+                return Some(frame);
             }
             if self.held_frames >= self.config.max_held_frames {
                 self.counters.rx_refused += 1;
-                return;
+                return Some(frame);
             }
-            let before = link.held.frames();
             link.held.push_ahead(p.pos, frame, p.frame_off, len);
             self.held_frames += link.held.frames() - before;
             self.counters.rx_ahead += 1;
             self.stack.accept_payload(now, conn, p.pos, p.len);
-            return;
+            return None;
         }
-        if matches!(link.mode, Mode::Startup) && link.held.ready_len() + len > STARTUP_HOLD {
+        if startup && link.held.ready_len() + len > STARTUP_HOLD {
             self.counters.startup_overflow_bytes += u64::from(p.len);
-            return;
+            return Some(frame);
         }
         self.counters.rx_payload_bytes += u64::from(p.len);
         link.rx_next = p.pos + u64::from(p.len);
-        match &mut link.mode {
-            Mode::Fpdu(qp) if link.held.is_empty() => {
-                let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
-                let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
-                if used >= len {
-                    self.counters.rx_direct += 1;
-                } else {
-                    self.counters.rx_held += 1;
-                    let copy = self.held_frames >= self.config.max_held_frames;
-                    let rest = len - used;
-                    self.counters.held_copied_bytes += if copy { rest as u64 } else { 0 };
-                    link.held.push_ready(
-                        p.pos + used as u64,
-                        frame,
-                        p.frame_off + used,
-                        rest,
-                        copy,
-                    );
-                    self.held_frames += link.held.frames();
-                }
-            }
-            mode => {
-                if matches!(mode, Mode::Startup) {
-                    let mut bytes = Vec::with_capacity(len);
-                    heddle_base::Chunks::for_each_chunk(&&frame, p.frame_off, len, |c| {
-                        bytes.extend_from_slice(c);
-                    });
-                    self.events.push_back(Event::StartupBytes { conn, bytes });
-                }
-                let before = link.held.frames();
-                let copy =
-                    before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
-                self.counters.held_copied_bytes += if copy { len as u64 } else { 0 };
-                self.counters.rx_held += 1;
-                link.held.push_ready(p.pos, frame, p.frame_off, len, copy);
-                self.held_frames += link.held.frames() - before;
-            }
+        if startup {
+            let mut bytes = Vec::with_capacity(len);
+            frame.for_each_chunk(p.frame_off, len, |c| bytes.extend_from_slice(c));
+            self.events.push_back(Event::StartupBytes { conn, bytes });
         }
+        let copy = before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
+        self.counters.held_copied_bytes += if copy { len as u64 } else { 0 };
+        self.counters.rx_held += 1;
+        link.held.push_ready(p.pos, frame, p.frame_off, len, copy);
+        self.held_frames += link.held.frames() - before;
         self.stack.accept_payload(now, conn, p.pos, p.len);
         self.advance_held(mem, conn);
+        None
     }
 
     /// Feeds a connection's queue pair what has become ready among its held bytes.

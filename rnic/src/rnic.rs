@@ -8,7 +8,7 @@ use heddle_base::Instant;
 use heddle_iwarp::{Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr};
 use heddle_tcp::{
     ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack, StackConfig,
-    StackCounters, StackEvent,
+    StackCounters, StackEvent, TxFrame,
 };
 
 use crate::counters::RnicCounters;
@@ -60,6 +60,8 @@ pub struct Rnic<F> {
     retired_qps: QpCounters,
     /// Whether FPDUs get their Internet checksum when they are made: the port does not compute it.
     pub(crate) want_sum: bool,
+    /// The frame that is being sent, kept so that it is filled in place.
+    pub(crate) frame: TxFrame,
 }
 
 impl<F> core::fmt::Debug for Rnic<F> {
@@ -89,6 +91,7 @@ impl<F: RxFrame> Rnic<F> {
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
             want_sum,
+            frame: TxFrame::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use heddle_base::{Instant, StreamPos};
 use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Memory, QpEnv, mpa};
-use heddle_tcp::{ConnId, RxFrame, SendQueue, TcpChecksum, TxBody, TxFrame};
+use heddle_tcp::{ConnId, RxFrame, SendQueue, TcpChecksum, TxBody};
 
 use crate::link::Mode;
 use crate::rnic::Rnic;
@@ -24,8 +24,8 @@ impl<F: RxFrame> Rnic<F> {
             return false;
         }
         loop {
-            if let Some(frame) = self.stack.poll_transmit(now) {
-                self.emit(mem, frame, sink);
+            if self.stack.poll_transmit_into(now, &mut self.frame) {
+                self.emit(mem, sink);
                 return true;
             }
             if !self.make_fpdus(mem) {
@@ -71,7 +71,8 @@ impl<F: RxFrame> Rnic<F> {
         false
     }
 
-    fn emit<M: Memory, S: TxSink>(&mut self, mem: &M, mut frame: TxFrame, sink: &mut S) {
+    fn emit<M: Memory, S: TxSink>(&mut self, mem: &M, sink: &mut S) {
+        let frame = &mut self.frame;
         let offload = Offload {
             ip: frame.ip_checksum_offload,
             tcp: frame.tcp_checksum == TcpChecksum::Offloaded,
@@ -93,7 +94,7 @@ impl<F: RxFrame> Rnic<F> {
                 let (conn, pos, len, again) = (*conn, *pos, *len, *retransmit);
                 self.counters.tx_segments += 1;
                 self.counters.tx_retransmits += u64::from(again);
-                self.emit_stream(mem, &mut frame, (conn, pos, len), again, sink);
+                self.emit_stream(mem, (conn, pos, len), again, sink);
             }
         }
         sink.end(offload);
@@ -102,11 +103,11 @@ impl<F: RxFrame> Rnic<F> {
     fn emit_stream<M: Memory, S: TxSink>(
         &mut self,
         mem: &M,
-        frame: &mut TxFrame,
         (conn, pos, len): (ConnId, StreamPos, u32),
         retransmit: bool,
         sink: &mut S,
     ) {
+        let frame = &mut self.frame;
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
         sink.begin(frame.header.len() + len as usize);

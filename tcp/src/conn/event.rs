@@ -55,7 +55,16 @@ impl Events {
         self.0 |= e.bit();
     }
 
+    #[inline]
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
     pub(super) fn pop(&mut self) -> Option<ConnEvent> {
+        if self.is_empty() {
+            return None;
+        }
         let e = ConnEvent::ALL.into_iter().find(|e| self.0 & e.bit() != 0)?;
         self.0 &= !e.bit();
         Some(e)

@@ -196,6 +196,12 @@ impl Pending {
 }
 
 impl Connection {
+    /// Whether an event waits.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.cold.events.is_empty()
+    }
+
     /// The next event, if one waits.
     pub fn poll_event(&mut self) -> Option<ConnEvent> {
         self.cold.events.pop()

@@ -6,7 +6,7 @@ use heddle_base::Instant;
 
 use super::Stack;
 use super::counters::Drop;
-use super::frame::{FrameOutcome, TcpChecksum, TxBody, TxFrame};
+use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::neighbor::{Due, Learned, Source};
 use crate::SendQueue;
 use crate::wire::arp::{Arp, Operation, PACKET_LEN};
@@ -117,13 +117,5 @@ pub(super) fn plain_frame(headers: &[&[u8]], l3_len: u8, body: TxBody) -> TxFram
         let fits = header.try_extend_from_slice(h);
         debug_assert!(fits.is_ok());
     }
-    TxFrame {
-        header,
-        body,
-        l2_len: 14,
-        l3_len,
-        l4_len: 0,
-        tcp_checksum: TcpChecksum::None,
-        ip_checksum_offload: false,
-    }
+    TxFrame { header, body, l2_len: 14, l3_len, ..TxFrame::default() }
 }

@@ -91,7 +91,7 @@ pub const MAX_HEADER_LEN: usize =
 #[derive(Clone, Debug)]
 pub struct TxFrame {
     /// From the Ethernet header to the end of the last header.
-    pub header: ArrayVec<u8, 128>,
+    pub header: ArrayVec<u8, MAX_HEADER_LEN>,
     /// What follows.
     pub body: TxBody,
     /// Octets of the Ethernet header.
@@ -135,6 +135,21 @@ pub enum TcpChecksum {
     NeedsPayloadSum,
     /// The port computes it; the field holds the sum of the pseudo-header, not complemented.
     Offloaded,
+}
+
+impl Default for TxFrame {
+    /// An empty one, for [`Stack::poll_transmit`](super::Stack::poll_transmit) to fill in.
+    fn default() -> TxFrame {
+        TxFrame {
+            header: ArrayVec::new(),
+            body: TxBody::None,
+            l2_len: 0,
+            l3_len: 0,
+            l4_len: 0,
+            tcp_checksum: TcpChecksum::None,
+            ip_checksum_offload: false,
+        }
+    }
 }
 
 impl TxFrame {

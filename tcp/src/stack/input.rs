@@ -136,7 +136,11 @@ impl<S: SendQueue + Default> Stack<S> {
             return FrameOutcome::Done;
         }
         let outcome = e.conn.handle_segment(now, seg);
-        self.settle(index);
+        if e.owner == Owner::Held && !e.conn.has_events() {
+            self.touch(index);
+        } else {
+            self.settle(index);
+        }
         match self.conns.get(index) {
             Some(e) if e.owner == Owner::Held => FrameOutcome::Conn {
                 conn: self.conns.id(index),

@@ -59,6 +59,8 @@ use slab::{Entry, Owner, Slab};
 use template::Offloads;
 use timers::Timers;
 
+/// The index of no connection.
+const NONE: u32 = u32::MAX;
 /// RSTs a second for segments of no connection.
 const RESETS_PER_SECOND: u32 = 200;
 /// Echo replies a second.
@@ -83,6 +85,11 @@ pub struct Stack<S> {
     flows: FlowTable,
     conns: Slab<S>,
     timers: Timers,
+    /// A connection that received something it has not been settled for: the frames of a burst
+    /// are mostly of one connection, which is settled once behind the last of them.
+    touched: u32,
+    /// The connection of the last segment.
+    last_flow: u32,
     /// Connections that may have something to send.
     ready: IndexQueue,
     /// Segments the first of `ready` has sent in this turn.
@@ -113,6 +120,8 @@ impl<S: SendQueue + Default> Stack<S> {
             flows: FlowTable::new(cfg.max_conns),
             conns: Slab::new(cfg.max_conns),
             timers: Timers::default(),
+            touched: NONE,
+            last_flow: NONE,
             ready: IndexQueue::default(),
             turn: 0,
             eventful: IndexQueue::default(),
@@ -134,20 +143,23 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn accept_payload(&mut self, now: Instant, id: ConnId, pos: StreamPos, len: u32) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.accept_payload(now, pos, len);
-            self.settle(id.slot());
+            if e.conn.has_events() {
+                return self.settle(id.slot());
+            }
+            self.touch(id.slot());
         }
     }
 
     /// When [`Stack::handle_timeouts`] must be called next. It may be earlier than anything is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match (self.timers.next(), self.neighbors.next_timeout()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let touched = self.conns.get(self.touched).and_then(|e| e.conn.poll_timeout());
+        let all = [self.timers.next(), self.neighbors.next_timeout(), touched];
+        all.into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeouts(&mut self, now: Instant) {
+        self.settle_touched();
         // Each timer at most once: one that comes up again at once waits for the next call.
         for _ in 0..self.timers.len() {
             let Some(index) = self.timers.pop_due(now) else { break };
@@ -162,7 +174,13 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// What happened; call until it gives `None`.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<(ConnId, StackEvent)> {
+        self.eventful.front()?;
+        self.next_event()
+    }
+
+    fn next_event(&mut self) -> Option<(ConnId, StackEvent)> {
         while let Some(index) = self.eventful.front() {
             let id = self.conns.id(index);
             let next = self.conns.get_mut(index).and_then(|e| e.events.pop_at(0));
@@ -271,6 +289,24 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.cfg
     }
 
+    /// Remembers that a connection has to be settled, before anything else is asked of the stack.
+    /// Only for changes without events.
+    #[inline]
+    fn touch(&mut self, index: u32) {
+        if self.touched != index {
+            self.settle_touched();
+            self.touched = index;
+        }
+    }
+
+    #[inline]
+    fn settle_touched(&mut self) {
+        if self.touched != NONE {
+            self.settle(self.touched);
+            self.touched = NONE;
+        }
+    }
+
     /// Brings everything kept about a connection in line with its state, after anything that may
     /// have changed it.
     #[inline]
@@ -335,7 +371,17 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// The connection of these addresses and ports.
     #[inline]
-    fn find(&self, flow: &FlowKey) -> Option<u32> {
+    fn find(&mut self, flow: &FlowKey) -> Option<u32> {
+        let last = self.last_flow;
+        if self.conns.get(last).is_some_and(|e| e.attached && e.flow == *flow) {
+            return Some(last);
+        }
+        let found = self.look_up(flow);
+        self.last_flow = found.unwrap_or(NONE);
+        found
+    }
+
+    fn look_up(&self, flow: &FlowKey) -> Option<u32> {
         self.flows.find(flow.hash(&self.ids.flow), |index| {
             self.conns.get(index).is_some_and(|e| e.flow == *flow)
         })

@@ -17,44 +17,56 @@ impl<S: SendQueue + Default> Stack<S> {
     /// The next frame to send. Called by the worker that owns the stack until it gives `None`, or
     /// for as long as the port has room; a frame that was given counts as sent.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<TxFrame> {
-        if let Some(frame) = self.control.pop_front() {
-            return Some(frame);
+        let mut frame = TxFrame::default();
+        self.poll_transmit_into(now, &mut frame).then_some(frame)
+    }
+
+    /// As [`Stack::poll_transmit`], for a caller that keeps one frame to be filled again and
+    /// again; false, and `frame` is of no meaning, when there is none.
+    #[inline]
+    pub fn poll_transmit_into(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        self.settle_touched();
+        if let Some(control) = self.control.pop_front() {
+            *frame = control;
+            return true;
         }
         while let Some(index) = self.ready.front() {
-            if let Some(frame) = self.transmit(now, index) {
+            if self.transmit(now, index, frame) {
                 self.turn += 1;
                 if self.turn >= TURN {
                     self.turn = 0;
                     self.ready.rotate();
                 }
-                return Some(frame);
+                return true;
             }
             self.turn = 0;
             self.ready.pop();
             self.settle_quiet(index);
         }
-        None
+        false
     }
 
     /// The next segment of a connection.
-    fn transmit(&mut self, now: Instant, index: u32) -> Option<TxFrame> {
+    #[inline]
+    fn transmit(&mut self, now: Instant, index: u32, frame: &mut TxFrame) -> bool {
         let id = self.conns.id(index);
-        let e = self.conns.get_mut(index).filter(|e| !e.waits)?;
-        let mac = self.neighbors.mac(e.neighbor)?;
+        let Some(e) = self.conns.get_mut(index).filter(|e| !e.waits) else { return false };
+        let Some(mac) = self.neighbors.mac(e.neighbor) else { return false };
         let seg = match e.owner {
             Owner::Released { end } => e.conn.poll_transmit(now, &Drained(end)),
             _ => e.conn.poll_transmit(now, &e.user),
-        }?;
+        };
+        let Some(seg) = seg else { return false };
         let body = match seg.len {
             0 => TxBody::None,
             len => TxBody::Stream { conn: id, pos: seg.pos, len, retransmit: seg.retransmit },
         };
-        let frame = e.template.frame(mac, &seg, body, self.offloads);
+        e.template.fill(mac, &seg, body, self.offloads, frame);
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }
         self.counters.tx_segments += 1;
-        Some(frame)
+        true
     }
 
     /// Queues a frame that belongs to no connection; false when too many wait.

@@ -3,7 +3,6 @@
 //! What does not change from segment to segment is copied, and its part of both checksums is
 //! known; only lengths, sequence numbers, window, flags and options are written and added.
 
-use arrayvec::ArrayVec;
 use core::net::{IpAddr, Ipv4Addr};
 use heddle_base::Sum;
 
@@ -76,47 +75,59 @@ impl HeaderTemplate {
         body: TxBody,
         off: Offloads,
     ) -> TxFrame {
+        let mut frame = TxFrame::default();
+        self.fill(dst, seg, body, off, &mut frame);
+        frame
+    }
+
+    /// As [`HeaderTemplate::frame`], in place.
+    #[inline]
+    pub(super) fn fill(
+        &self,
+        dst: MacAddr,
+        seg: &TxSegment,
+        body: TxBody,
+        off: Offloads,
+        frame: &mut TxFrame,
+    ) {
         let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
         let total_len = tcp_len.saturating_add(20);
-        let mut header: ArrayVec<u8, 128> = ArrayVec::new();
+        let header = &mut frame.header;
+        header.clear();
         let fits = header.try_extend_from_slice(&self.bytes);
         debug_assert!(fits.is_ok());
-        header[..6].copy_from_slice(&dst.0);
-
-        header[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
-        if !off.ip {
-            let sum = self.ip_sum.add_u16(total_len).complement();
-            header[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
-        }
-
-        tcp::emit_options(seg, &mut header);
-        if let Some(fixed) = header[TCP_AT..].first_chunk_mut() {
-            tcp::emit_fixed(seg, l4_len, fixed);
-        }
+        tcp::emit_options(seg, header);
         let (tcp_checksum, field) = if off.tcp {
             let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
             // Taking a word off a one's complement sum is adding its complement.
             let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2)).add_u16(tcp_len);
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
-            // The ports are in `tcp_sum`; what follows them was written just now.
-            let sum = self.tcp_sum.add_u16(tcp_len).plus(Sum::of(&header[TCP_AT + 4..]));
+            // The ports are in `tcp_sum`.
+            let sum = self.tcp_sum.add_u16(tcp_len).plus(tcp::sum_behind_ports(seg, l4_len));
             match seg.len {
                 0 => (TcpChecksum::None, sum.complement()),
                 _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),
             }
         };
-        header[TCP_AT + tcp::CHECKSUM_AT..][..2].copy_from_slice(&field.to_be_bytes());
-        TxFrame {
-            header,
-            body,
-            l2_len: 14,
-            l3_len: 20,
-            l4_len: u8::try_from(l4_len).unwrap_or(u8::MAX),
-            tcp_checksum,
-            ip_checksum_offload: off.ip,
+        if let Some(fixed) = header.first_chunk_mut::<LEN>() {
+            fixed[..6].copy_from_slice(&dst.0);
+            fixed[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
+            if !off.ip {
+                let sum = self.ip_sum.add_u16(total_len).complement();
+                fixed[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+            }
+            if let Some(t) = fixed[TCP_AT..].first_chunk_mut() {
+                tcp::emit_fixed(seg, l4_len, field, t);
+            }
         }
+        frame.body = body;
+        frame.l2_len = 14;
+        frame.l3_len = 20;
+        frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
+        frame.tcp_checksum = tcp_checksum;
+        frame.ip_checksum_offload = off.ip;
     }
 }
 

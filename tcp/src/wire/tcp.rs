@@ -1,6 +1,7 @@
 //! TCP headers and options (RFC 9293 section 3.1, RFC 7323).
 
 use arrayvec::ArrayVec;
+use heddle_base::Sum;
 
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
@@ -115,6 +116,7 @@ fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malfor
 }
 
 /// Writes the options of `seg`, a multiple of four octets.
+#[inline]
 pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
     let mut put = |bytes: &[u8]| {
         // A header buffer has room for the longest header; a shorter one would lose options whole.
@@ -138,21 +140,54 @@ pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) 
 }
 
 /// Octets [`emit_options`] writes for `seg`.
+#[inline]
 pub fn options_len(seg: &TxSegment) -> usize {
     4 * usize::from(seg.mss.is_some())
         + 4 * usize::from(seg.window_scale.is_some())
         + 12 * usize::from(seg.timestamps.is_some())
 }
 
-/// Fills the variable fields of the fixed header in `out`; ports stay, the checksum becomes 0.
-pub(crate) fn emit_fixed(seg: &TxSegment, header_len: usize, out: &mut [u8; HEADER_LEN]) {
+/// Fills the variable fields of the fixed header in `out`; the ports stay.
+#[inline]
+pub(crate) fn emit_fixed(
+    seg: &TxSegment,
+    header_len: usize,
+    checksum: u16,
+    out: &mut [u8; HEADER_LEN],
+) {
     out[field::SEQ].copy_from_slice(&seg.seq.0.to_be_bytes());
     out[field::ACK].copy_from_slice(&seg.ack.0.to_be_bytes());
-    out[field::DATA_OFFSET] = u8::try_from(header_len / 4).unwrap_or(15) << 4;
+    out[field::DATA_OFFSET] = data_offset(header_len);
     out[field::FLAGS] = seg.flags.0;
     out[field::WINDOW].copy_from_slice(&seg.window.to_be_bytes());
-    out[field::CHECKSUM].fill(0);
+    out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
+
+#[inline]
+fn data_offset(header_len: usize) -> u8 {
+    u8::try_from(header_len / 4).unwrap_or(15) << 4
+}
+
+/// The sum of the header from the sequence number on, as [`emit_fixed`] and [`emit_options`] write
+/// it with a checksum of 0: from the numbers, without a look at the bytes.
+#[inline]
+pub(crate) fn sum_behind_ports(seg: &TxSegment, header_len: usize) -> Sum {
+    let mut total = u64::from(seg.seq.0) + u64::from(seg.ack.0) + u64::from(seg.window);
+    total += u64::from(u16::from_be_bytes([data_offset(header_len), seg.flags.0]));
+    let stamps = seg.timestamps.is_some();
+    if header_len == HEADER_LEN + if stamps { TIMESTAMPS_LEN } else { 0 } {
+        if let Some(ts) = seg.timestamps {
+            total += u64::from(ALIGNED_TIMESTAMPS) + u64::from(ts.val) + u64::from(ts.ecr);
+        }
+        return Sum::of_numbers(total);
+    }
+    let mut options: ArrayVec<u8, MAX_OPTIONS_LEN> = ArrayVec::new();
+    emit_options(seg, &mut options);
+    Sum::of_numbers(total).plus(Sum::of(&options))
+}
+
+/// Octets of a timestamps option with the two of padding before it.
+const TIMESTAMPS_LEN: usize = 12;
 
 /// Writes the ports.
 pub(crate) fn emit_ports(src: u16, dst: u16, out: &mut [u8; HEADER_LEN]) {

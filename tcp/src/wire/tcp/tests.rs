@@ -19,7 +19,7 @@ fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
     let len = out.len();
     let fixed = out.first_chunk_mut().unwrap();
     emit_ports(src, dst, fixed);
-    emit_fixed(seg, len, fixed);
+    emit_fixed(seg, len, 0, fixed);
     let mut out = out.to_vec();
     out.extend(payload);
     let sum = pseudo_header(A, B, u16::try_from(out.len()).unwrap()).plus(Sum::of(&out));
