@@ -44,11 +44,20 @@ impl FpduQueue {
         self.startup.push(bytes);
     }
 
-    /// Queues an FPDU behind everything else.
-    pub(crate) fn push_fpdu(&mut self, fpdu: Fpdu) {
+    /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
+    /// there was none to make.
+    #[inline]
+    pub(crate) fn push_fpdu(&mut self, make: impl FnOnce(&mut Fpdu) -> bool) -> u32 {
         let start = self.end();
-        self.fpdu_end = start + u64::from(fpdu.len());
-        self.fpdus.push_back(Queued { start, fpdu });
+        self.fpdus.push_back(Queued { start, fpdu: Fpdu::default() });
+        if let Some(q) = self.fpdus.back_mut()
+            && make(&mut q.fpdu)
+        {
+            self.fpdu_end = q.end();
+            return q.fpdu.len();
+        }
+        self.fpdus.pop_back();
+        0
     }
 
     /// Whether everything queued has been sent once.

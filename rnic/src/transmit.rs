@@ -49,10 +49,12 @@ impl<F: RxFrame> Rnic<F> {
             while made < TURN
                 && (link.queue.is_idle(tcp.snd_nxt()) || tcp.send_room(link.queue.end()) > 0)
             {
-                let Some(fpdu) = qp.poll_transmit(&env, mulpdu) else { break };
+                let len = link.queue.push_fpdu(|fpdu| qp.poll_transmit_into(&env, mulpdu, fpdu));
+                if len == 0 {
+                    break;
+                }
                 self.counters.tx_fpdus += 1;
-                self.counters.tx_fpdu_bytes += u64::from(fpdu.len());
-                link.queue.push_fpdu(fpdu);
+                self.counters.tx_fpdu_bytes += u64::from(len);
                 made += 1;
             }
             if made == TURN {

@@ -1,5 +1,6 @@
 //! An FPDU to send: header bytes and a reference to the payload.
 
+use crate::mpa::fpdu::HEADER_LEN;
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
 
@@ -36,40 +37,21 @@ pub struct Fpdu {
     sum: Sum,
 }
 
-/// The head of an FPDU while it is written.
-pub(super) struct Head {
-    bytes: [u8; HEAD],
-    /// At most [`HEAD`].
-    len: u8,
-}
-
-impl Head {
-    /// An empty head: room for the length field only.
-    pub(super) const fn new() -> Head {
-        Head { bytes: [0; HEAD], len: 2 }
-    }
-
-    /// Appends bytes. The callers' sums stay below [`HEAD`]; what would not fit is cut.
+impl Default for Fpdu {
+    /// An empty one, for [`Qp::poll_transmit_into`](super::Qp::poll_transmit_into) to fill in.
     #[inline]
-    pub(super) fn put(&mut self, bytes: &[u8]) {
-        let dst = self.room(bytes.len());
-        let n = dst.len();
-        dst.copy_from_slice(&bytes[..n]);
-    }
-
-    /// The next `n` bytes, to be filled in.
-    #[inline]
-    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
-        let at = usize::from(self.len);
-        debug_assert!(at + n <= HEAD);
-        let end = (at + n).min(HEAD);
-        self.len = small(end);
-        &mut self.bytes[at..end]
-    }
-
-    fn finish_length(&mut self, payload: u32) {
-        let ulpdu = u32::from(self.len - 2).saturating_add(payload);
-        self.bytes[..2].copy_from_slice(&u16::try_from(ulpdu).unwrap_or(u16::MAX).to_be_bytes());
+    fn default() -> Fpdu {
+        Fpdu {
+            payload: MemRange::new(0, 0),
+            owned: None,
+            head: [0; HEAD],
+            tail: [0; 7],
+            head_len: 0,
+            tail_len: 0,
+            has_sum: false,
+            last: false,
+            sum: Sum::ZERO,
+        }
     }
 }
 
@@ -78,74 +60,96 @@ const fn pad_of(unpadded: u32) -> usize {
 }
 
 impl Fpdu {
-    /// Completes an FPDU: fills in the length, pads, and computes CRC and checksum in one pass.
+    /// Empties it for headers to be written: there is room for the length field only.
     #[inline]
-    pub(super) fn new<M: Memory>(
+    pub(super) fn start(&mut self) {
+        self.payload = MemRange::new(0, 0);
+        self.owned = None;
+        self.tail = [0; 7];
+        self.head_len = small(HEADER_LEN);
+        self.tail_len = 0;
+        self.has_sum = false;
+        self.sum = Sum::ZERO;
+    }
+
+    /// Appends bytes to the head. The callers' sums stay below [`HEAD`]; what would not fit is cut.
+    #[inline]
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        let dst = self.room(bytes.len());
+        let n = dst.len();
+        dst.copy_from_slice(&bytes[..n]);
+    }
+
+    /// The next `n` bytes of the head, to be filled in.
+    #[inline]
+    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
+        let at = usize::from(self.head_len);
+        debug_assert!(at + n <= HEAD);
+        let end = (at + n).min(HEAD);
+        self.head_len = small(end);
+        &mut self.head[at..end]
+    }
+
+    /// Completes an FPDU whose headers are written: fills in the length, pads, and computes CRC
+    /// and checksum in one pass.
+    #[inline]
+    pub(super) fn complete<M: Memory>(
+        &mut self,
         mem: &M,
-        mut head: Head,
         payload: MemRange,
         crc: bool,
         want_sum: bool,
         last: bool,
-    ) -> Fpdu {
-        head.finish_length(payload.len());
-        let mut f = Fpdu {
-            payload,
-            owned: None,
-            head: head.bytes,
-            tail: [0; 7],
-            head_len: 0,
-            tail_len: 0,
-            has_sum: false,
-            last,
-            sum: Sum::ZERO,
-        };
-        let head_len = usize::from(head.len);
-        let pad = pad_of(u32::from(head.len).wrapping_add(payload.len()));
+    ) {
+        let head_len = usize::from(self.head_len);
+        let unpadded = u32::from(self.head_len).wrapping_add(payload.len());
+        let ulpdu = unpadded.saturating_sub(2);
+        self.head[..2].copy_from_slice(&u16::try_from(ulpdu).unwrap_or(u16::MAX).to_be_bytes());
+        self.payload = payload;
+        self.last = last;
+        let pad = pad_of(unpadded);
         if payload.is_empty() {
             let body = head_len + pad;
+            self.head[head_len..body + 4].fill(0);
             if crc {
-                let c = mem.crc(0, &f.head[..body]);
-                f.head[body..body + 4].copy_from_slice(&c.to_le_bytes());
+                let c = mem.crc(0, &self.head[..body]);
+                self.head[body..body + 4].copy_from_slice(&c.to_le_bytes());
             }
-            f.head_len = small(body + 4);
+            self.head_len = small(body + 4);
         } else {
-            f.head_len = head.len;
-            f.tail_len = small(pad + 4);
+            self.tail_len = small(pad + 4);
             if crc {
-                let c = mem.crc(0, &f.head[..head_len]);
-                let (c, sum) = mem.digest(payload, c);
-                let c = mem.crc(c, &f.tail[..pad]);
-                f.tail[pad..pad + 4].copy_from_slice(&c.to_le_bytes());
-                f.sum = f.join(sum);
-                f.has_sum = true;
-                return f;
+                let c = mem.crc(0, &self.head[..head_len]);
+                let (mut c, sum) = mem.digest(payload, c);
+                if pad > 0 {
+                    c = mem.crc(c, &self.tail[..pad]);
+                }
+                self.tail[pad..pad + 4].copy_from_slice(&c.to_le_bytes());
+                self.sum = self.join(sum);
+                self.has_sum = true;
+                return;
             }
         }
         if want_sum {
-            f.sum = f.sum(mem);
-            f.has_sum = true;
+            self.sum = self.sum(mem);
+            self.has_sum = true;
         }
-        f
     }
 
     /// An FPDU whose bytes are all here.
     pub(super) fn owned(bytes: Vec<u8>, last: bool) -> Fpdu {
         Fpdu {
-            payload: MemRange::new(0, 0),
             sum: Sum::of(&bytes),
             owned: Some(bytes.into()),
-            head: [0; HEAD],
-            tail: [0; 7],
-            head_len: 0,
-            tail_len: 0,
             has_sum: true,
             last,
+            ..Fpdu::default()
         }
     }
 
     /// Bytes in all; a multiple of 4.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    #[inline]
     pub fn len(&self) -> u32 {
         match &self.owned {
             Some(b) => u32::try_from(b.len()).unwrap_or(u32::MAX),
@@ -159,22 +163,26 @@ impl Fpdu {
     }
 
     /// The bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         self.owned.as_deref().unwrap_or(&self.head[..usize::from(self.head_len)])
     }
 
     /// The payload that stays in registered memory.
+    #[inline]
     pub fn payload(&self) -> Option<MemRange> {
         (!self.payload.is_empty()).then_some(self.payload)
     }
 
     /// The bytes after the payload: pad and CRC.
+    #[inline]
     pub fn tail(&self) -> &[u8] {
         &self.tail[..usize::from(self.tail_len)]
     }
 
     /// Internet checksum of all bytes. Free when the FPDU has a CRC or was made with `want_sum`;
     /// otherwise reads the payload.
+    #[inline]
     pub fn sum<M: Memory>(&self, mem: &M) -> Sum {
         if self.has_sum {
             return self.sum;
@@ -185,6 +193,7 @@ impl Fpdu {
         }
     }
 
+    #[inline]
     fn join(&self, payload: Sum) -> Sum {
         let at = usize::from(self.head_len);
         Sum::of(self.head())
@@ -255,9 +264,11 @@ mod tests {
     }
 
     fn sample(mem: &TestMemory, payload: u32, crc: bool, want_sum: bool) -> Fpdu {
-        let mut head = Head::new();
-        head.put(&[0xc1; 14]);
-        Fpdu::new(mem, head, MemRange::new(3, payload), crc, want_sum, true)
+        let mut f = Fpdu::default();
+        f.start();
+        f.put(&[0xc1; 14]);
+        f.complete(mem, MemRange::new(3, payload), crc, want_sum, true);
+        f
     }
 
     #[test]

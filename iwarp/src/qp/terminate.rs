@@ -63,8 +63,12 @@ impl Qp {
 
     /// The Terminate, once; nothing is sent after it (RFC 5040 section 5.4).
     #[cold]
-    pub(super) fn transmit_terminate<M: Memory>(&mut self, env: &QpEnv<'_, M>) -> Option<Fpdu> {
-        let term = self.terminate.take()?;
+    pub(super) fn transmit_terminate<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        out: &mut Fpdu,
+    ) -> bool {
+        let Some(term) = self.terminate.take() else { return false };
         self.counters.tx_terminates += 1;
         let mut body = [0; TERMINATE_MAX_LEN];
         let len = term.emit(&mut body);
@@ -73,8 +77,12 @@ impl Qp {
         ulpdu.extend_from_slice(&body[..len]);
         let mut bytes = Vec::new();
         // At most 70 bytes: it cannot be too long.
-        fpdu::append(&ulpdu, self.crc, &mut bytes).ok()?;
-        Some(self.queue(env, Fpdu::owned(bytes, true)))
+        if fpdu::append(&ulpdu, self.crc, &mut bytes).is_err() {
+            return false;
+        }
+        *out = Fpdu::owned(bytes, true);
+        self.queue(env, out);
+        true
     }
 
     /// The peer's Terminate came; `body` is what follows its DDP header.

@@ -12,7 +12,7 @@
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
-use super::fpdu::{Fpdu, Head};
+use super::fpdu::Fpdu;
 use super::queues::Progress;
 use super::reads::{Inbound, Outbound};
 use super::state::QpState;
@@ -41,32 +41,55 @@ struct Payload {
 }
 
 impl Qp {
-    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken
-    /// into [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the previous one in
-    /// the stream without a gap.
+    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken into
+    /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the
+    /// previous one in the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
-        if self.state == QpState::Terminate {
-            return self.transmit_terminate(env);
-        }
+        let mut fpdu = Fpdu::default();
+        self.poll_transmit_into(env, mulpdu, &mut fpdu).then_some(fpdu)
+    }
+
+    /// As [`poll_transmit`](Qp::poll_transmit), in the place where the FPDU is kept; false, and
+    /// `out` is of no meaning, when there is none.
+    #[inline]
+    pub fn poll_transmit_into<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        mulpdu: u16,
+        out: &mut Fpdu,
+    ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
-            return None;
+            return self.state == QpState::Terminate && self.transmit_terminate(env, out);
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => self.start_message()?,
+            None => match self.start_message() {
+                Some(s) => s,
+                None => return false,
+            },
         };
         let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
+        out.start();
         let made = match sending {
-            Sending::Request { off } => self.request_segment(env, off, mulpdu),
-            Sending::Response => self.response_segment(env, mulpdu),
+            Sending::Request { off } => self.request_segment(env, off, mulpdu, out),
+            Sending::Response => self.response_segment(env, mulpdu, out),
         };
         match made {
-            Ok(fpdu) => Some(fpdu),
-            Err(culprit) => {
-                self.fail(culprit);
-                self.transmit_terminate(env)
-            }
+            Ok(()) => true,
+            Err(culprit) => self.transmit_failure(env, culprit, out),
         }
+    }
+
+    /// What could not be sent ends the stream.
+    #[cold]
+    fn transmit_failure<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        culprit: Culprit,
+        out: &mut Fpdu,
+    ) -> bool {
+        self.fail(culprit);
+        self.transmit_terminate(env, out)
     }
 
     /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU.
@@ -129,20 +152,20 @@ impl Qp {
         env: &QpEnv<'_, M>,
         off: u32,
         mulpdu: u32,
-    ) -> Result<Fpdu, Culprit> {
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
         let wqe = self.sq.ring.at(self.sq.next);
         let (len, msn) = (wqe.len, wqe.msn);
-        let mut head = Head::new();
         let payload = match wqe.wr.op {
             SendOp::Read { stag, to } => {
-                return self.read_request(env, stag, to);
+                return self.read_request(env, stag, to, out);
             }
             SendOp::Write { stag, to } => {
                 let n = self.segment_len(off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
-                put_tagged(&mut head, off + n == len, Opcode::WRITE, stag, to);
-                self.request_payload(env, &mut head, off, n)?
+                put_tagged(out, off + n == len, Opcode::WRITE, stag, to);
+                self.request_payload(env, out, off, n)?
             }
             SendOp::Send { solicited, invalidate } => {
                 let n = self.segment_len(off, mulpdu - UNTAGGED_BYTES);
@@ -160,18 +183,18 @@ impl Qp {
                     msn,
                     mo: off,
                 };
-                header.emit(head.room(UNTAGGED_LEN));
-                self.request_payload(env, &mut head, off, n)?
+                header.emit(out.room(UNTAGGED_LEN));
+                self.request_payload(env, out, off, n)?
             }
         };
         let last = off + payload.len == len;
-        let fpdu = self.finish(env, head, &payload, last);
+        self.finish(env, &payload, last, out);
         if last {
             self.request_sent();
         } else {
             self.sending = Some(Sending::Request { off: off + payload.len });
         }
-        Ok(fpdu)
+        Ok(())
     }
 
     /// Payload bytes of the segment that begins `off` bytes into the next request.
@@ -189,7 +212,7 @@ impl Qp {
     fn request_payload<M: Memory>(
         &self,
         env: &QpEnv<'_, M>,
-        head: &mut Head,
+        head: &mut Fpdu,
         off: u32,
         len: u32,
     ) -> Result<Payload, Culprit> {
@@ -220,7 +243,8 @@ impl Qp {
         env: &QpEnv<'_, M>,
         src: Stag,
         src_to: u64,
-    ) -> Result<Fpdu, Culprit> {
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
         let wqe = self.sq.ring.at(self.sq.next);
         let (size, msn) = (wqe.len, wqe.msn);
         let sink = wqe.wr.sges.as_slice().first().copied().unwrap_or_default();
@@ -234,11 +258,10 @@ impl Qp {
                 ..Fault::Local.into()
             });
         }
-        let mut head = Head::new();
-        untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(head.room(UNTAGGED_LEN));
+        untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
         let request =
             ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
-        head.put(&request.emit());
+        out.put(&request.emit());
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
             stag: sink.stag,
@@ -246,9 +269,9 @@ impl Qp {
             left: size,
         });
         let none = Payload { range: MemRange::new(0, 0), len: 0 };
-        let fpdu = self.finish(env, head, &none, true);
+        self.finish(env, &none, true, out);
         self.request_sent();
-        Ok(fpdu)
+        Ok(())
     }
 
     /// The last segment of the next request is made.
@@ -266,16 +289,16 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         mulpdu: u32,
-    ) -> Result<Fpdu, Culprit> {
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
         let Some(r) = self.reads.inbound.front().copied() else {
             return Err(Fault::Malformed.into());
         };
         let len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
         let last = r.sent + len == r.size;
-        let mut head = Head::new();
         // A sink offset that wraps is the reader's own doing; its checks are not ours.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
-        put_tagged(&mut head, last, Opcode::READ_RESPONSE, r.sink, to);
+        put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to);
         let mut range = MemRange::new(0, 0);
         if len > 0 {
             // The region may have gone since the request was accepted.
@@ -285,44 +308,46 @@ impl Qp {
                 .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
                 .map_err(|f| response_culprit(&r, Fault::ReadSource(f)))?;
             if len <= INLINE_PAYLOAD {
-                env.mem.gather(found, head.room(len as usize));
+                env.mem.gather(found, out.room(len as usize));
             } else {
                 range = found;
             }
         }
-        let fpdu = self.finish(env, head, &Payload { range, len }, last);
+        self.finish(env, &Payload { range, len }, last, out);
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
         } else if let Some(front) = self.reads.inbound.front_mut() {
             front.sent += len;
         }
-        Ok(fpdu)
+        Ok(())
     }
 
+    /// Completes an FPDU whose headers are written.
     #[inline]
     fn finish<M: Memory>(
         &mut self,
         env: &QpEnv<'_, M>,
-        head: Head,
         payload: &Payload,
         last: bool,
-    ) -> Fpdu {
+        out: &mut Fpdu,
+    ) {
         self.counters.tx_bytes += u64::from(payload.len);
         self.counters.tx_inlined += u64::from(payload.len > 0 && payload.range.is_empty());
         // Markers make a copy with a CRC of its own.
         let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
-        let fpdu = Fpdu::new(env.mem, head, payload.range, crc, sum, last);
-        self.queue(env, fpdu)
+        out.complete(env.mem, payload.range, crc, sum, last);
+        self.queue(env, out);
     }
 
     /// Gives an FPDU its place in the stream.
     #[inline]
-    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: Fpdu) -> Fpdu {
-        let fpdu = if self.send_markers { self.with_markers(env, &fpdu) } else { fpdu };
+    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
+        if self.send_markers {
+            *fpdu = self.with_markers(env, fpdu);
+        }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
-        fpdu
     }
 
     /// A copy of `fpdu` with the markers that fall into it. This reads and copies the payload.
@@ -343,7 +368,7 @@ const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
 
 #[inline]
-fn put_tagged(head: &mut Head, last: bool, opcode: Opcode, stag: Stag, to: u64) {
+fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64) {
     let rsvd_ulp = Control::new(opcode).to_byte();
     DdpHeader::Tagged { last, rsvd_ulp, stag, to }.emit(head.room(TAGGED_LEN));
 }

@@ -13,6 +13,7 @@ impl Connection {
     /// `q` holds the bytes from [`snd_una`](Connection::snd_una) on at least. Segments are cut by
     /// [`SendQueue::segment_len`]; a record is cut only where the peer's window never had room for
     /// it, to probe a window, and to repeat what was cut before.
+    #[inline]
     pub fn poll_transmit<Q: SendQueue + ?Sized>(
         &mut self,
         now: Instant,
@@ -68,6 +69,7 @@ impl Connection {
         self.syn(now)
     }
 
+    #[cold]
     fn syn(&mut self, now: Instant) -> TxSegment {
         let answer = self.hot.state == State::SynReceived;
         let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
@@ -104,6 +106,7 @@ impl Connection {
     }
 
     /// Data or FIN, if there is any and the windows allow it.
+    #[inline]
     fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
         let end = q.end().min(self.hot.snd_fin);
         if self.hot.pending.any(Pending(Pending::RETRANSMIT.0 | Pending::PROBE.0))
@@ -135,6 +138,7 @@ impl Connection {
     }
 
     /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
+    #[inline]
     fn cut<Q: SendQueue + ?Sized>(&self, q: &Q, from: StreamPos, end: StreamPos, max: u32) -> u32 {
         let left = u32::try_from(end - from).unwrap_or(u32::MAX);
         q.segment_len(from, max).min(max).min(left).max(1)
@@ -205,6 +209,7 @@ impl Connection {
     /// A window probe (RFC 9293 section 3.8.6.1): the byte or FIN just beyond a shut window, or, when
     /// there is a little room but too little for a segment, what fits (the override of section
     /// 3.8.6.2.1). It may be sent again as part of a whole record when the window opens.
+    #[cold]
     fn probe<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q, end: StreamPos) -> TxSegment {
         self.cold.counters.probes += 1;
         let una = self.hot.snd_una;
@@ -219,7 +224,8 @@ impl Connection {
     }
 
     /// Bytes `[from, from + len)`, and the FIN behind them, become a segment.
-    #[inline]
+    // Inlined, as `segment` is, so that the segment is made where it is used.
+    #[inline(always)]
     fn emit(
         &mut self,
         now: Instant,
@@ -273,7 +279,7 @@ impl Connection {
     }
 
     /// A segment without payload at `pos`; it carries the ACK, and the window.
-    #[inline]
+    #[inline(always)]
     fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
         let window = self.advertise();
         let hot = &mut self.hot;

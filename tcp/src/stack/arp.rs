@@ -13,6 +13,7 @@ use crate::wire::arp::{Arp, Operation, PACKET_LEN};
 use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet};
 
 impl<S: SendQueue + Default> Stack<S> {
+    #[inline(never)]
     pub(super) fn handle_arp(&mut self, now: Instant, packet: &[u8]) -> Result<FrameOutcome, Drop> {
         let arp = Arp::parse(packet).map_err(|_| -> Drop { |c| &mut c.arp_malformed })?;
         if !arp.sender_mac.is_station() {

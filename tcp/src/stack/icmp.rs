@@ -18,6 +18,7 @@ use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4
 use crate::{SendQueue, SeqNumber, State};
 
 impl<S: SendQueue + Default> Stack<S> {
+    #[inline(never)]
     pub(super) fn take_icmp<F: RxFrame + ?Sized>(
         &mut self,
         now: Instant,

@@ -40,6 +40,7 @@ impl<S: SendQueue + Default> Stack<S> {
     ///
     /// Bytes the answer tells of are as if they had not arrived until
     /// [`Stack::accept_payload`].
+    #[inline]
     pub fn handle_frame<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
         self.counters.rx_frames += 1;
         match self.take(now, frame) {
@@ -51,6 +52,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
+    #[inline(always)]
     fn take<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> Result<FrameOutcome, Drop> {
         let head = frame.chunk_at(0);
         let ethernet = EthernetHeader::parse(head).map_err(|_| -> Drop {
@@ -70,6 +72,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
+    #[inline(always)]
     fn take_ipv4<F: RxFrame + ?Sized>(
         &mut self,
         now: Instant,
@@ -127,6 +130,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// A segment of a connection.
+    #[inline(always)]
     fn take_segment(&mut self, now: Instant, index: u32, arrival: &Arrival) -> FrameOutcome {
         self.counters.rx_segments += 1;
         let seg = &arrival.tcp.segment;
@@ -158,6 +162,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// A SYN for the addresses of a connection in TIME-WAIT that may take its place.
+    #[cold]
     fn replace(&mut self, now: Instant, index: u32, arrival: &Arrival) {
         let listening =
             self.listeners.find(IpAddr::V4(arrival.ip.dst), arrival.tcp.dst_port).is_some();
@@ -176,6 +181,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
+#[inline]
 fn tcp_checksum_valid<F: RxFrame + ?Sized>(frame: &F, ip: &Ipv4Header, tcp_len: usize) -> bool {
     let start = ethernet::HEADER_LEN + ip.header_len;
     let Ok(len) = u16::try_from(tcp_len) else { return false };

@@ -121,6 +121,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
+    #[inline(never)]
     pub(super) fn take_stranger(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Drop> {
         let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
         let dst = IpAddr::V4(ip.dst);

@@ -73,6 +73,7 @@ impl EthernetHeader {
     ///
     /// # Errors
     /// [`Malformed::Truncated`] when there are fewer than [`HEADER_LEN`] bytes.
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<EthernetHeader, Malformed> {
         let h: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
         Ok(EthernetHeader {

@@ -58,6 +58,7 @@ impl Ipv4Header {
     ///
     /// # Errors
     /// When the header is no IPv4 header, or the frame is shorter than it says.
+    #[inline(always)]
     pub fn parse(head: &[u8], available: usize) -> Result<Ipv4Header, Malformed> {
         let Some(h) = head.first_chunk::<HEADER_LEN>() else {
             return Err(missing(HEADER_LEN, available));
@@ -89,6 +90,7 @@ impl Ipv4Header {
     }
 
     /// Whether the header checksum over the `header_len` octets at the start of `head` is right.
+    #[inline]
     pub fn checksum_valid(&self, head: &[u8]) -> bool {
         head.get(..self.header_len).is_some_and(|h| Sum::of(h).is_valid())
     }
@@ -121,6 +123,7 @@ pub(crate) const CHECKSUM_AT: usize = field::CHECKSUM.start;
 pub(crate) const TRAFFIC_CLASS_AT: usize = field::TRAFFIC_CLASS;
 
 /// The pseudo-header of TCP over IPv4 (RFC 9293 section 3.1).
+#[inline]
 pub fn pseudo_header(src: Ipv4Addr, dst: Ipv4Addr, tcp_len: u16) -> Sum {
     Sum::ZERO
         .add_u32(src.to_bits())

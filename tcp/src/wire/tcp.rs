@@ -59,6 +59,9 @@ impl TcpHeader {
     ///
     /// # Errors
     /// When the data offset or an option length is impossible, or the segment is too short.
+    // Inlined so that the fields stay in registers: a header written to memory field by field and
+    // read back as a whole stalls the load.
+    #[inline(always)]
     pub fn parse(head: &[u8], tcp_len: usize) -> Result<TcpHeader, Malformed> {
         let Some(h) = head.first_chunk::<HEADER_LEN>() else {
             return Err(missing(HEADER_LEN, tcp_len));
@@ -92,6 +95,7 @@ impl TcpHeader {
     }
 }
 
+#[inline(never)]
 fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malformed> {
     let syn = segment.flags.has(Flags::SYN);
     loop {
