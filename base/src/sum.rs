@@ -43,11 +43,21 @@ impl Sum {
     #[inline]
     fn of_short(bytes: &[u8]) -> Sum {
         let mut acc = 0u64;
-        let mut words = bytes.chunks_exact(4);
+        let mut words = bytes.chunks_exact(8);
         for w in &mut words {
-            acc += u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+            let (sum, carry) = acc.overflowing_add(u64::from_ne_bytes([
+                w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7],
+            ]));
+            acc = sum + u64::from(carry);
         }
-        acc += u64::from(match *words.remainder() {
+        // What is left of it has room for a few words more.
+        acc = (acc & 0xffff_ffff) + (acc >> 32);
+        let mut rest = words.remainder();
+        if let [a, b, c, d, more @ ..] = rest {
+            acc += u64::from(u32::from_ne_bytes([*a, *b, *c, *d]));
+            rest = more;
+        }
+        acc += u64::from(match *rest {
             [a, b, c] => u32::from_ne_bytes([a, b, c, 0]),
             [a, b] => u32::from_ne_bytes([a, b, 0, 0]),
             [a] => u32::from_ne_bytes([a, 0, 0, 0]),
@@ -86,7 +96,9 @@ impl Sum {
     #[must_use]
     #[inline]
     pub fn plus(self, other: Sum) -> Sum {
-        Sum(fold(u64::from(self.0) + u64::from(other.0)))
+        let (sum, carry) = self.0.overflowing_add(other.0);
+        // With a carry the sum is at most 0xfffe.
+        Sum(sum + u16::from(carry))
     }
 
     /// This sum plus `other`, whose first byte lies `off` bytes after this one's first byte.

@@ -28,13 +28,9 @@ pub(crate) struct FpduQueue {
 #[derive(Debug)]
 struct Queued {
     start: StreamPos,
+    /// One past its last byte.
+    end: StreamPos,
     fpdu: Fpdu,
-}
-
-impl Queued {
-    fn end(&self) -> StreamPos {
-        self.start + u64::from(self.fpdu.len())
-    }
 }
 
 impl FpduQueue {
@@ -49,12 +45,14 @@ impl FpduQueue {
     #[inline]
     pub(crate) fn push_fpdu(&mut self, make: impl FnOnce(&mut Fpdu) -> bool) -> u32 {
         let start = self.end();
-        self.fpdus.push_back(Queued { start, fpdu: Fpdu::default() });
+        self.fpdus.push_back(Queued { start, end: start, fpdu: Fpdu::default() });
         if let Some(q) = self.fpdus.back_mut()
             && make(&mut q.fpdu)
         {
-            self.fpdu_end = q.end();
-            return q.fpdu.len();
+            let len = q.fpdu.len();
+            q.end = start + u64::from(len);
+            self.fpdu_end = q.end;
+            return len;
         }
         self.fpdus.pop_back();
         0
@@ -69,7 +67,7 @@ impl FpduQueue {
     pub(crate) fn release(&mut self, upto: StreamPos) {
         self.startup.release(upto);
         let mut gone = 0;
-        while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
+        while self.fpdus.front().is_some_and(|q| q.end <= upto) {
             self.fpdus.pop_front();
             gone += 1;
         }
@@ -87,12 +85,12 @@ impl FpduQueue {
     fn find(&self, pos: StreamPos) -> usize {
         let last = self.cursor.get();
         for at in [last, last + 1] {
-            if self.fpdus.get(at).is_some_and(|q| q.start <= pos && pos < q.end()) {
+            if self.fpdus.get(at).is_some_and(|q| q.start <= pos && pos < q.end) {
                 self.cursor.set(at);
                 return at;
             }
         }
-        let at = self.fpdus.partition_point(|q| q.end() <= pos);
+        let at = self.fpdus.partition_point(|q| q.end <= pos);
         self.cursor.set(at);
         at
     }
@@ -101,7 +99,7 @@ impl FpduQueue {
     #[inline]
     pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<&Fpdu> {
         let q = self.fpdus.get(self.find(from))?;
-        (q.start == from && q.fpdu.len() == len).then_some(&q.fpdu)
+        (q.start == from && q.end == from + u64::from(len)).then_some(&q.fpdu)
     }
 
     /// Calls `f` with each piece of `[from, from + len)`, in order.
@@ -161,11 +159,11 @@ impl FpduQueue {
             if pos >= end {
                 break;
             }
-            if q.start != pos || q.end() > end {
+            if q.start != pos || q.end > end {
                 return None;
             }
             sum = sum.plus(q.fpdu.sum(mem));
-            pos = q.end();
+            pos = q.end;
         }
         (pos == end).then_some(sum)
     }
@@ -184,7 +182,7 @@ impl SendQueue for FpduQueue {
         }
         let first = self.find(from);
         let Some(q) = self.fpdus.get(first) else { return 0 };
-        let rest = clamp(q.end().since(from));
+        let rest = clamp(q.end.since(from));
         if from != q.start || rest > max {
             // Part of an FPDU: finish it alone, so that the next segment starts with a header.
             return rest.min(max);
@@ -192,9 +190,9 @@ impl SendQueue for FpduQueue {
         let mut total = rest;
         let mut at = first + 1;
         while let Some(q) = self.fpdus.get(at)
-            && q.fpdu.len() <= max - total
+            && clamp(q.end.since(q.start)) <= max - total
         {
-            total += q.fpdu.len();
+            total += clamp(q.end.since(q.start));
             at += 1;
         }
         total

@@ -255,8 +255,13 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Takes completions and events out of a queue pair, and puts the connection on the ready list
     /// when there may be FPDUs to make.
+    #[inline]
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
-        self.collect_qp(conn);
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let Mode::Fpdu(qp) = &mut link.mode else { return };
+        if qp.has_news() || link.closing {
+            self.collect_qp(conn);
+        }
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let Mode::Fpdu(qp) = &mut link.mode else { return };
         if qp.has_transmit() && !link.on_ready_list {

@@ -16,6 +16,12 @@ impl Qp {
         self.complete_sends();
     }
 
+    /// Whether there is a completion or an event.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.cq.is_empty() || !self.events.is_empty()
+    }
+
     /// The next completion, oldest first; its [`retired`](Cqe::retired) entries are free again.
     pub fn poll_completion(&mut self) -> Option<Cqe> {
         let cqe = self.cq.pop_front()?;

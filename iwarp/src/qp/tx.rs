@@ -93,6 +93,7 @@ impl Qp {
     }
 
     /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU.
+    #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
             return self.terminate.is_some();
@@ -161,14 +162,14 @@ impl Qp {
                 return self.read_request(env, stag, to, out);
             }
             SendOp::Write { stag, to } => {
-                let n = self.segment_len(off, mulpdu - TAGGED_BYTES);
+                let (n, sge) = self.next_piece(off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
                 put_tagged(out, off + n == len, Opcode::WRITE, stag, to);
-                self.request_payload(env, out, off, n)?
+                self.request_payload(env, out, off, n, sge)?
             }
             SendOp::Send { solicited, invalidate } => {
-                let n = self.segment_len(off, mulpdu - UNTAGGED_BYTES);
+                let (n, sge) = self.next_piece(off, mulpdu - UNTAGGED_BYTES);
                 let opcode = match (solicited, invalidate.is_some()) {
                     (false, false) => Opcode::SEND,
                     (false, true) => Opcode::SEND_INV,
@@ -184,7 +185,7 @@ impl Qp {
                     mo: off,
                 };
                 header.emit(out.room(UNTAGGED_LEN));
-                self.request_payload(env, out, off, n)?
+                self.request_payload(env, out, off, n, sge)?
             }
         };
         let last = off + payload.len == len;
@@ -197,14 +198,17 @@ impl Qp {
         Ok(())
     }
 
-    /// Payload bytes of the segment that begins `off` bytes into the next request.
-    fn segment_len(&self, off: u32, max: u32) -> u32 {
+    /// Payload bytes of the segment that begins `off` bytes into the next request, and the memory
+    /// they lie in; `None` when they are few enough to be copied, from wherever.
+    #[inline]
+    fn next_piece(&self, off: u32, max: u32) -> (u32, Option<Sge>) {
         let wqe = self.sq.ring.at(self.sq.next);
         let left = wqe.len - off;
         if left <= INLINE_PAYLOAD {
-            return left;
+            return (left, None);
         }
-        wqe.wr.sges.piece(off, max.min(left)).map_or(0, |s| s.len)
+        let sge = wqe.wr.sges.piece(off, max.min(left));
+        (sge.map_or(0, |s| s.len), sge)
     }
 
     /// Checks the memory of a segment and copies or refers to it.
@@ -215,22 +219,25 @@ impl Qp {
         head: &mut Fpdu,
         off: u32,
         len: u32,
+        sge: Option<Sge>,
     ) -> Result<Payload, Culprit> {
         let mut range = MemRange::new(0, 0);
-        let sges = &self.sq.ring.at(self.sq.next).wr.sges;
-        sges.try_for_each(off, len, |s| {
-            let r = self.local(env, s, Access::NONE)?;
-            if len <= INLINE_PAYLOAD {
-                env.mem.gather(r, head.room(r.len() as usize));
-            } else {
-                range = r;
+        match sge.filter(|s| s.len > INLINE_PAYLOAD) {
+            Some(sge) => range = self.local(env, sge, Access::NONE)?,
+            None => {
+                let sges = &self.sq.ring.at(self.sq.next).wr.sges;
+                sges.try_for_each(off, len, |s| {
+                    let r = self.local(env, s, Access::NONE)?;
+                    env.mem.gather(r, head.room(r.len() as usize));
+                    Ok::<(), Culprit>(())
+                })?;
             }
-            Ok::<(), Culprit>(())
-        })?;
+        }
         Ok(Payload { range, len })
     }
 
     /// Checks local memory of the request that is being sent.
+    #[inline]
     fn local<M>(&self, env: &QpEnv<'_, M>, s: Sge, need: Access) -> Result<MemRange, Culprit> {
         env.mrs.check(self.pd, self.qpn, s.stag, s.to, s.len, need).map_err(|_| Culprit {
             request: Some((Queue::Sq, self.sq.next, CqeStatus::LocalProtection)),

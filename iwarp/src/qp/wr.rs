@@ -85,7 +85,15 @@ impl SgList {
     }
 
     /// The part of one piece where byte `off` of the message lies, at most `max` long.
+    #[inline]
     pub(crate) fn piece(&self, off: u32, max: u32) -> Option<Sge> {
+        // Most lists have one entry, and most segments begin in the first one.
+        if let Some(s) = self.as_slice().first()
+            && off < s.len
+        {
+            let to = s.to.saturating_add(u64::from(off));
+            return Some(Sge { stag: s.stag, len: (s.len - off).min(max), to });
+        }
         let mut out = ArrayVec::<Sge, 1>::new();
         let _ = self.try_for_each(off, max, |s| out.try_push(s));
         out.pop()

@@ -125,11 +125,8 @@ pub(crate) const TRAFFIC_CLASS_AT: usize = field::TRAFFIC_CLASS;
 /// The pseudo-header of TCP over IPv4 (RFC 9293 section 3.1).
 #[inline]
 pub fn pseudo_header(src: Ipv4Addr, dst: Ipv4Addr, tcp_len: u16) -> Sum {
-    Sum::ZERO
-        .add_u32(src.to_bits())
-        .add_u32(dst.to_bits())
-        .add_u16(u16::from(PROTO_TCP))
-        .add_u16(tcp_len)
+    let addrs = u64::from(src.to_bits()) + u64::from(dst.to_bits());
+    Sum::of_numbers(addrs + u64::from(PROTO_TCP) + u64::from(tcp_len))
 }
 
 /// Whether the `needed` bytes are missing from the frame or only lie in its next piece.
