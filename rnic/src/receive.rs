@@ -66,7 +66,8 @@ impl<F: RxFrame> Rnic<F> {
                 return;
             }
             let before = link.held.frames();
-            link.held.push_ahead(p.pos, frame, p.frame_off, len);
+            let copied = link.held.push_ahead(&mut self.bufs, p.pos, frame, p.frame_off, len);
+            self.counters.held_copied_bytes += copied as u64;
             self.held_frames += link.held.frames() - before;
             self.counters.rx_ahead += 1;
             self.stack.accept_payload(now, conn, p.pos, p.len);
@@ -88,14 +89,15 @@ impl<F: RxFrame> Rnic<F> {
                     self.counters.rx_held += 1;
                     let copy = self.held_frames >= self.config.max_held_frames;
                     let rest = len - used;
-                    self.counters.held_copied_bytes += if copy { rest as u64 } else { 0 };
-                    link.held.push_ready(
+                    let copied = link.held.push_ready(
+                        &mut self.bufs,
                         p.pos + used as u64,
                         frame,
                         p.frame_off + used,
                         rest,
                         copy,
                     );
+                    self.counters.held_copied_bytes += copied as u64;
                     self.held_frames += link.held.frames();
                 }
             }
@@ -110,9 +112,10 @@ impl<F: RxFrame> Rnic<F> {
                 let before = link.held.frames();
                 let copy =
                     before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
-                self.counters.held_copied_bytes += if copy { len as u64 } else { 0 };
                 self.counters.rx_held += 1;
-                link.held.push_ready(p.pos, frame, p.frame_off, len, copy);
+                let copied =
+                    link.held.push_ready(&mut self.bufs, p.pos, frame, p.frame_off, len, copy);
+                self.counters.held_copied_bytes += copied as u64;
                 self.held_frames += link.held.frames() - before;
             }
         }
@@ -128,7 +131,7 @@ impl<F: RxFrame> Rnic<F> {
         }
         let before = link.held.frames();
         if link.held.has_ahead() {
-            let moved = link.held.close_gap(link.rx_next);
+            let moved = link.held.close_gap(&mut self.bufs, link.rx_next);
             link.rx_next += moved as u64;
             self.counters.rx_payload_bytes += moved as u64;
             if moved > 0 && matches!(link.mode, Mode::Startup) {
@@ -141,7 +144,7 @@ impl<F: RxFrame> Rnic<F> {
         {
             let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
             let used = qp.handle_stream(&env, &link.held.ready());
-            link.held.consume(used);
+            link.held.consume(&mut self.bufs, used);
         }
         let after = link.held.frames();
         self.held_frames = self.held_frames + after - before;
