@@ -303,16 +303,25 @@ impl<F: RxFrame> Rnic<F> {
         }
     }
 
+    /// Tells that a connection exists, before anything else about it. A segment with payload that
+    /// ends the handshake (the bare ACK was lost, or came later) has left its bytes already.
+    fn announce(&mut self, conn: ConnId, event: Event) {
+        let its_bytes =
+            |e: &Event| matches!(e, Event::StartupBytes { conn: its, .. } if *its == conn);
+        let at = self.events.iter().position(its_bytes).unwrap_or(self.events.len());
+        self.events.insert(at, event);
+    }
+
     pub(crate) fn pump_stack_events(&mut self) {
         while let Some((conn, event)) = self.stack.poll_event() {
             let reason = match event {
                 StackEvent::Accepted { local, remote } => {
-                    self.events.push_back(Event::Accepted { conn, local, remote });
+                    self.announce(conn, Event::Accepted { conn, local, remote });
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::Connected) => {
                     if let Some(local) = self.stack.local_addr(conn) {
-                        self.events.push_back(Event::Connected { conn, local });
+                        self.announce(conn, Event::Connected { conn, local });
                     }
                     continue;
                 }
