@@ -18,7 +18,7 @@ use heddle_dataplane::{FaultConfig, ManualClock};
 use heddle_rnic::RnicCounters;
 
 /// Operations of each connection before the count begins, and while it goes on.
-const WARM_UP: u64 = 1000;
+const WARM_UP: u64 = 4000;
 const COUNTED: u64 = 4000;
 
 #[test]
