@@ -7,14 +7,12 @@
 
 mod counting;
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use counting::alloc::{self, Calls};
 use counting::traffic::{KINDS, Kind, SIZES, Traffic};
-use counting::{Setup, connect, eal};
-use heddle_ctl::Endpoint;
-use heddle_dataplane::{FaultConfig, ManualClock};
+use counting::{Net, Setup};
+use heddle_dataplane::FaultConfig;
 use heddle_rnic::RnicCounters;
 
 /// Operations of each connection before the count begins, and while it goes on.
@@ -47,65 +45,31 @@ fn test_the_counter_counts() {
     assert!(alloc::mine().since(before).allocated > 0, "starting a thread allocates");
 }
 
-/// Two RNICs on this thread, and their time.
-struct Net {
-    a: Endpoint,
-    b: Endpoint,
-    hand: ManualClock,
-    setup: Setup,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Net {
-    fn new(setup: &Setup) -> Net {
-        let (eal, turn) = eal();
-        let (setup, hand) = setup.clone().with_manual_clock();
-        let (a, b) = setup.open(&eal);
-        Net { a, b, hand, setup, _turn: turn }
-    }
-
-    fn poll(&mut self) {
-        self.a.poll();
-        self.b.poll();
-        self.hand.advance(Duration::from_micros(5));
-    }
-
-    /// Allocator calls during each of some numbers of operations, one after another on connections
-    /// of their own.
-    fn count<const N: usize>(&mut self, kind: Kind, sizes: &[usize], ops: [u64; N]) -> [Calls; N] {
-        let (client, server) = (self.a.device().clone(), self.b.device().clone());
-        let (conns, crc) = (self.setup.conns, self.setup.crc);
-        let conns = connect(&client, &server, conns, crc, || self.poll());
-        let mut traffic = Traffic::new(&conns, kind, sizes);
+/// Allocator calls during each of some numbers of operations, one after another on connections of
+/// their own.
+fn count<const N: usize>(net: &mut Net, kind: Kind, sizes: &[usize], ops: [u64; N]) -> [Calls; N] {
+    net.connected(|net, conns| {
+        let mut traffic = Traffic::new(conns, kind, sizes);
         let mut total = 0;
-        let calls = ops.map(|n| {
+        ops.map(|n| {
             total += n;
             let before = alloc::mine();
-            traffic.run(total, || self.poll());
+            traffic.run(total, || net.poll());
             alloc::mine().since(before)
-        });
-        for conn in &conns {
-            client.disconnect(conn.id).unwrap();
-        }
-        drop(conns);
-        // Until the memory has come back.
-        for _ in 0..10_000 {
-            self.poll();
-        }
-        calls
-    }
+        })
+    })
+}
 
-    fn counters(&self, f: fn(&RnicCounters) -> u64) -> u64 {
-        f(&self.a.snapshot().worker.rnic) + f(&self.b.snapshot().worker.rnic)
-    }
+fn counters(net: &Net, f: fn(&RnicCounters) -> u64) -> u64 {
+    f(&net.a.snapshot().worker.rnic) + f(&net.b.snapshot().worker.rnic)
 }
 
 /// Counts every row and tells of all that are wrong.
 fn assert_none(setup: &Setup, warm_up: u64, rows: &[(Kind, &[usize])]) {
-    let mut net = Net::new(setup);
+    let mut net = Net::new(setup.clone());
     let mut wrong = Vec::new();
     for &(kind, sizes) in rows {
-        let [_, calls] = net.count(kind, sizes, [warm_up, COUNTED]);
+        let [_, calls] = count(&mut net, kind, sizes, [warm_up, COUNTED]);
         if calls != Calls::NONE {
             let ops = COUNTED * setup.conns as u64;
             wrong.push(format!("{kind:?} of {sizes:?}: {calls:?} in {ops} operations"));
@@ -160,15 +124,16 @@ fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
         hold_time: Duration::from_micros(100),
         ..FaultConfig::default()
     };
-    let mut net = Net::new(&Setup { fault, ..Setup::default() });
+    let mut net = Net::new(Setup { fault, ..Setup::default() });
     let mut wrong = Vec::new();
     for kind in KINDS {
         for sizes in [SIZES.as_slice(), &[100], &[4096]] {
             let seen: [fn(&RnicCounters) -> u64; 3] =
                 [|c| c.tx_retransmits, |c| c.rx_ahead, |c| c.rx_held];
-            let before = seen.map(|f| net.counters(f));
-            let [_, calls @ ..] = net.count(kind, sizes, [WARM_UP, COUNTED, COUNTED, COUNTED]);
-            let after = seen.map(|f| net.counters(f));
+            let before = seen.map(|f| counters(&net, f));
+            let [_, calls @ ..] =
+                count(&mut net, kind, sizes, [WARM_UP, COUNTED, COUNTED, COUNTED]);
+            let after = seen.map(|f| counters(&net, f));
             // The row would show nothing if nothing had been lost and held.
             let seen = after.iter().zip(before).all(|(after, before)| *after > before);
             assert!(seen, "{kind:?} of {sizes:?}: {before:?} {after:?}");
@@ -181,7 +146,7 @@ fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
             }
         }
     }
-    let copied = net.counters(|c| c.held_copied_bytes);
+    let copied = counters(&net, |c| c.held_copied_bytes);
     assert!(copied > 0, "short segments were held, and so copied");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }

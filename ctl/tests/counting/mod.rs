@@ -58,17 +58,10 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// As it is, with a clock of its own.
-    pub fn with_manual_clock(mut self) -> (Setup, ManualClock) {
-        let (clock, hand) = Clock::manual();
-        hand.advance(Duration::from_secs(1));
-        self.clock = Some(clock);
-        (self, hand)
-    }
-
-    /// Short where the test moves the clock; a thread may be off its processor for longer.
+    /// Above the time an ACK may be held back. Short where the test moves the clock; a thread may be
+    /// off its processor for longer.
     fn rto_min(&self) -> Duration {
-        Duration::from_millis(if self.clock.is_some() { 5 } else { 200 })
+        Duration::from_millis(if self.clock.is_some() { 20 } else { 200 })
     }
 
     /// Opens client and server.
@@ -81,7 +74,12 @@ impl Setup {
             max_conns: 64,
             fault: self.fault,
             clock: self.clock.clone(),
-            tcp: ConnConfig { rto_min: self.rto_min(), ..ConnConfig::default() },
+            tcp: ConnConfig {
+                rto_min: self.rto_min(),
+                // Each row of a table has connections of its own.
+                time_wait: Duration::from_millis(10),
+                ..ConnConfig::default()
+            },
             ..EndpointConfig::new(
                 vec![Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).unwrap()],
                 Seed::from_u64(self.seed).derive(n.into()),
@@ -161,4 +159,47 @@ pub fn connect(
     }
     server.unlisten(listener).unwrap();
     conns
+}
+
+/// Two RNICs on the test's own thread, in a time of their own: a run is the same each time.
+pub struct Net {
+    pub a: Endpoint,
+    pub b: Endpoint,
+    hand: ManualClock,
+    setup: Setup,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Net {
+    pub fn new(setup: Setup) -> Net {
+        let (eal, turn) = eal();
+        let (clock, hand) = Clock::manual();
+        hand.advance(Duration::from_secs(1));
+        let setup = Setup { clock: Some(clock), ..setup };
+        let (a, b) = setup.open(&eal);
+        Net { a, b, hand, setup, _turn: turn }
+    }
+
+    pub fn poll(&mut self) {
+        self.a.poll();
+        self.b.poll();
+        self.hand.advance(Duration::from_micros(5));
+    }
+
+    /// Does something with connections made for it.
+    pub fn connected<R>(&mut self, f: impl FnOnce(&mut Net, &[Conn]) -> R) -> R {
+        let (client, server) = (self.a.device().clone(), self.b.device().clone());
+        let (n, crc) = (self.setup.conns, self.setup.crc);
+        let conns = connect(&client, &server, n, crc, || self.poll());
+        let result = f(self, &conns);
+        for conn in &conns {
+            client.disconnect(conn.id).unwrap();
+        }
+        drop(conns);
+        // Until the memory has come back.
+        for _ in 0..10_000 {
+            self.poll();
+        }
+        result
+    }
 }
