@@ -116,7 +116,6 @@ fn test_no_operation_allocates_on_many_connections() {
 /// doubling, after the warm-up. What they may not do is go to the allocator and back.
 #[test]
 fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
-    const GROWTHS: u64 = 4;
     let fault = FaultConfig {
         drop: 0.005,
         duplicate: 0.005,
@@ -137,10 +136,7 @@ fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
             // The row would show nothing if nothing had been lost and held.
             let seen = after.iter().zip(before).all(|(after, before)| *after > before);
             assert!(seen, "{kind:?} of {sizes:?}: {before:?} {after:?}");
-            let fine = calls.contains(&Calls::NONE)
-                && calls.iter().all(|c| c.freed == 0)
-                && calls.iter().map(|c| c.allocated).sum::<u64>() <= GROWTHS;
-            if !fine {
+            if !alloc::is_steady(&calls) {
                 wrong
                     .push(format!("{kind:?} of {sizes:?}: {calls:?} in {COUNTED} operations each"));
             }
