@@ -1,6 +1,6 @@
 //! What the control plane is told of a connection, and in which order.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "a test")]
 
 mod sim;
 
