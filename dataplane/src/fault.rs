@@ -99,7 +99,7 @@ impl FaultInjector {
             random: Random::new(seed),
             pool,
             ready: VecDeque::with_capacity(MAX_WAITING),
-            held: VecDeque::with_capacity(64),
+            held: VecDeque::with_capacity(MAX_WAITING),
             passed: 0,
             counters: FaultCounters::default(),
         }

@@ -32,6 +32,8 @@ heddle_base::counters! {
         tx_refused,
         /// Frames copied into one segment.
         tx_linearized,
+        /// Bytes of all their segments, headers included.
+        tx_linearized_bytes,
         /// Frames dropped because no buffer could hold them in one segment.
         tx_linearize_drops,
     }
@@ -185,12 +187,14 @@ impl TxQueue {
             // The first segment usually holds headers only and has room for a frame behind them.
             if m.linearize() {
                 counters.tx_linearized += 1;
+                counters.tx_linearized_bytes += m.pkt_len() as u64;
                 return true;
             }
             match m.copy(&pool) {
                 Some(copy) if copy.segments() == 1 => {
                     *m = copy;
                     counters.tx_linearized += 1;
+                    counters.tx_linearized_bytes += m.pkt_len() as u64;
                     true
                 }
                 _ => {

@@ -13,7 +13,7 @@ use heddle_tcp::{ConnId, StackCounters};
 
 use crate::control::{Command, Report};
 use crate::fault::FaultCounters;
-use crate::memory::ArenaMemory;
+use crate::memory::{ArenaMemory, MemoryCounters};
 use crate::queue::{RxCounters, TxCounters};
 use crate::queues::{Doorbells, Qp, flushed_recv, flushed_send};
 use crate::tx::{SinkCounters, Tx};
@@ -103,6 +103,8 @@ pub struct WorkerSnapshot {
     pub qps: QpCounters,
     /// Building frames.
     pub sink: SinkCounters,
+    /// Copies into and out of registered memory.
+    pub memory: MemoryCounters,
     /// The receive queue.
     pub rx: RxCounters,
     /// The transmit queue.
@@ -119,6 +121,7 @@ impl WorkerSnapshot {
         self.stack.for_each(|n, h, v| f("stack", n, h, v));
         self.qps.for_each(|n, h, v| f("qp", n, h, v));
         self.sink.for_each(|n, h, v| f("sink", n, h, v));
+        self.memory.for_each(|n, h, v| f("memory", n, h, v));
         self.rx.for_each(|n, h, v| f("rx", n, h, v));
         self.tx.for_each(|n, h, v| f("tx", n, h, v));
         self.fault.for_each(|n, h, v| f("fault", n, h, v));
@@ -447,6 +450,7 @@ impl Worker {
             stack: *self.rnic.stack_counters(),
             qps: self.rnic.qp_counters(),
             sink: self.tx.counters,
+            memory: self.mem.counters(),
             rx: *self.rx.counters(),
             tx: *self.tx.queue().counters(),
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),

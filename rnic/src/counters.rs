@@ -13,7 +13,7 @@ heddle_base::counters! {
         rx_ahead,
         /// Segments refused because too many frames were being kept; the peer sends them again.
         rx_refused,
-        /// Octets copied because keeping their frame would have wasted buffers.
+        /// Octets copied because keeping their frame would have wasted buffers: a second copy.
         held_copied_bytes,
         /// Octets that arrived before FPDU mode beyond what a start-up needs, and were refused.
         startup_overflow_bytes,

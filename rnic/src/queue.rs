@@ -40,6 +40,12 @@ impl FpduQueue {
         self.startup.push(bytes);
     }
 
+    /// Makes room for `fpdus` at once. More may come to wait, as many as the window takes; the room
+    /// grows then, and stays.
+    pub(crate) fn reserve(&mut self, fpdus: usize) {
+        self.fpdus.reserve(fpdus);
+    }
+
     /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
     /// there was none to make.
     #[inline]

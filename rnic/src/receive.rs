@@ -82,8 +82,9 @@ impl<F: RxFrame> Rnic<F> {
         let rest = p.len as usize - used;
         let copy = self.held_frames >= self.config.max_held_frames;
         self.counters.rx_held += 1;
-        self.counters.held_copied_bytes += if copy { rest as u64 } else { 0 };
-        link.held.push_ready(p.pos + used as u64, frame, p.frame_off + used, rest, copy);
+        let (pos, off) = (p.pos + used as u64, p.frame_off + used);
+        let copied = link.held.push_ready(&mut self.bufs, pos, frame, off, rest, copy);
+        self.counters.held_copied_bytes += copied as u64;
         self.held_frames += link.held.frames();
     }
 
@@ -116,7 +117,8 @@ impl<F: RxFrame> Rnic<F> {
                 self.counters.rx_refused += 1;
                 return Some(frame);
             }
-            link.held.push_ahead(p.pos, frame, p.frame_off, len);
+            let copied = link.held.push_ahead(&mut self.bufs, p.pos, frame, p.frame_off, len);
+            self.counters.held_copied_bytes += copied as u64;
             self.held_frames += link.held.frames() - before;
             self.counters.rx_ahead += 1;
             self.stack.accept_payload(now, conn, p.pos, p.len);
@@ -134,9 +136,9 @@ impl<F: RxFrame> Rnic<F> {
             self.events.push_back(Event::StartupBytes { conn, bytes });
         }
         let copy = before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
-        self.counters.held_copied_bytes += if copy { len as u64 } else { 0 };
         self.counters.rx_held += 1;
-        link.held.push_ready(p.pos, frame, p.frame_off, len, copy);
+        let copied = link.held.push_ready(&mut self.bufs, p.pos, frame, p.frame_off, len, copy);
+        self.counters.held_copied_bytes += copied as u64;
         self.held_frames += link.held.frames() - before;
         self.stack.accept_payload(now, conn, p.pos, p.len);
         self.advance_held(mem, conn);
@@ -151,7 +153,7 @@ impl<F: RxFrame> Rnic<F> {
         }
         let before = link.held.frames();
         if link.held.has_ahead() {
-            let moved = link.held.close_gap(link.rx_next);
+            let moved = link.held.close_gap(&mut self.bufs, link.rx_next);
             link.rx_next += moved as u64;
             self.counters.rx_payload_bytes += moved as u64;
             if moved > 0 && matches!(link.mode, Mode::Startup) {
@@ -164,7 +166,7 @@ impl<F: RxFrame> Rnic<F> {
         {
             let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
             let used = qp.handle_stream(&env, &link.held.ready());
-            link.held.consume(used);
+            link.held.consume(&mut self.bufs, used);
         }
         let after = link.held.frames();
         self.held_frames = self.held_frames + after - before;

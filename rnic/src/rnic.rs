@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
-use heddle_iwarp::{Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr};
+use heddle_iwarp::{
+    Cqe, Memory, MrTable, PostError, Qp, QpConfig, QpCounters, QpEvent, RecvWr, SendWr,
+};
 use heddle_tcp::{
     ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack, StackConfig,
     StackCounters, StackEvent, TxFrame,
@@ -13,6 +15,7 @@ use heddle_tcp::{
 
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
+use crate::held::CopyBufs;
 use crate::link::{Link, Mode};
 
 /// What an RNIC is made with.
@@ -54,6 +57,7 @@ pub struct Rnic<F> {
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
     pub(crate) held_frames: usize,
+    pub(crate) bufs: CopyBufs,
     /// Connections with a queue pair.
     running: Vec<ConnId>,
     /// Counters of queue pairs that are gone.
@@ -88,6 +92,7 @@ impl<F: RxFrame> Rnic<F> {
             completions: VecDeque::with_capacity(1024),
             ready: VecDeque::with_capacity(conns),
             held_frames: 0,
+            bufs: CopyBufs::default(),
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
             want_sum,
@@ -133,13 +138,14 @@ impl<F: RxFrame> Rnic<F> {
         let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         let before = link.held.frames();
         let held = link.held.ready_len();
-        link.held.consume(mode.startup_len);
+        link.held.consume(&mut self.bufs, mode.startup_len);
         self.held_frames = self.held_frames + link.held.frames() - before;
         let mut config = mode.qp;
         config.tx_start = link.queue.end();
         config.rx_start = link.rx_next;
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
+        link.queue.reserve(fpdus_at_a_time(&config));
         link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
         self.running.push(conn);
         Ok(())
@@ -297,7 +303,7 @@ impl<F: RxFrame> Rnic<F> {
             self.retired_qps.add(qp.counters());
             self.running.retain(|c| *c != conn);
         }
-        self.held_frames -= link.held.clear();
+        self.held_frames -= link.held.clear(&mut self.bufs);
         self.drain_qp(conn);
         if let Some((_, link)) = self.stack.get_mut(conn) {
             link.mode = Mode::Dead;
@@ -305,16 +311,25 @@ impl<F: RxFrame> Rnic<F> {
         }
     }
 
+    /// Tells that a connection exists, before anything else about it. A segment with payload that
+    /// ends the handshake (the bare ACK was lost, or came later) has left its bytes already.
+    fn announce(&mut self, conn: ConnId, event: Event) {
+        let its_bytes =
+            |e: &Event| matches!(e, Event::StartupBytes { conn: its, .. } if *its == conn);
+        let at = self.events.iter().position(its_bytes).unwrap_or(self.events.len());
+        self.events.insert(at, event);
+    }
+
     pub(crate) fn pump_stack_events(&mut self) {
         while let Some((conn, event)) = self.stack.poll_event() {
             let reason = match event {
                 StackEvent::Accepted { local, remote } => {
-                    self.events.push_back(Event::Accepted { conn, local, remote });
+                    self.announce(conn, Event::Accepted { conn, local, remote });
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::Connected) => {
                     if let Some(local) = self.stack.local_addr(conn) {
-                        self.events.push_back(Event::Connected { conn, local });
+                        self.announce(conn, Event::Connected { conn, local });
                     }
                     continue;
                 }
@@ -342,3 +357,15 @@ impl<F: RxFrame> Rnic<F> {
         }
     }
 }
+
+/// FPDUs a queue pair has under way when each message is one, and a bound for deep queues: a
+/// connection that never uses its depth shall not pay for all of it.
+fn fpdus_at_a_time(qp: &QpConfig) -> usize {
+    usize::try_from(qp.sq_depth)
+        .unwrap_or(usize::MAX)
+        .saturating_add(qp.ird.into())
+        .min(MAX_RESERVE)
+}
+
+/// See [`fpdus_at_a_time`].
+const MAX_RESERVE: usize = 256;

@@ -21,6 +21,10 @@ heddle_base::counters! {
         tx_bytes,
         /// FPDUs whose payload was small enough to be copied.
         tx_inlined,
+        /// ULP payload bytes copied in these.
+        tx_inlined_bytes,
+        /// ULP payload bytes copied to have markers among them, the inlined ones once more.
+        tx_marked_bytes,
         /// Times the next send had to wait for a fence or for ORD.
         tx_read_stalls,
         /// FPDUs whose CRC was wrong.

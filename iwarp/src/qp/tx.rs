@@ -340,7 +340,11 @@ impl Qp {
         out: &mut Fpdu,
     ) {
         self.counters.tx_bytes += u64::from(payload.len);
-        self.counters.tx_inlined += u64::from(payload.len > 0 && payload.range.is_empty());
+        if payload.len > 0 && payload.range.is_empty() {
+            self.counters.tx_inlined += 1;
+            self.counters.tx_inlined_bytes += u64::from(payload.len);
+        }
+        self.counters.tx_marked_bytes += u64::from(self.send_markers) * u64::from(payload.len);
         // Markers make a copy with a CRC of its own.
         let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
         out.complete(env.mem, payload.range, crc, sum, last);

@@ -220,7 +220,27 @@ fn test_rts_small_write_is_one_contiguous_piece() {
             assert_eq!((at.addr(), at.len()), (GUARD as u64, len32(len)), "payload is referred to");
         }
     }
-    assert_eq!(p.nodes[0].qp.counters().tx_inlined, 2);
+    let c = p.nodes[0].qp.counters();
+    assert_eq!((c.tx_inlined, c.tx_inlined_bytes, c.tx_bytes), (2, 40, 73));
+}
+
+#[test]
+fn test_rts_with_markers_payload_is_copied_and_counted() {
+    for markers in [false, true] {
+        let mut c = config(1442, true, 1);
+        c.qp.send_markers = markers;
+        let mut p = Pair::open(c);
+        let b = p.nodes[1].stag;
+        let src = SgList::one(p.nodes[0].sge(0, 1000));
+        p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
+        let a = &mut p.nodes[0];
+        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, want_sum: false };
+        let f = a.qp.poll_transmit(&env, 1442).unwrap();
+        assert_eq!(f.payload().is_none(), markers);
+        let c = a.qp.counters();
+        let want = if markers { 1000 } else { 0 };
+        assert_eq!((c.tx_bytes, c.tx_inlined_bytes, c.tx_marked_bytes), (1000, 0, want));
+    }
 }
 
 /// Cutting at SGE boundaries costs segments, never bytes.
