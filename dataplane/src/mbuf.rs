@@ -413,14 +413,18 @@ impl Mbuf {
             | u64::from(o.l4_len) << 16;
     }
 
-    /// Asks the cache for the first bytes of the frame.
+    /// Asks the cache for the headers of the frame (those of TCP and of DDP end in the second
+    /// line) and for what describes its second segment.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of x86-64.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(segment_ptr(self.head()).cast());
+            let data = segment_ptr(self.head());
+            _mm_prefetch::<_MM_HINT_T0>(data.cast());
+            _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(64).cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.head().next.cast_const().cast());
         }
     }
 

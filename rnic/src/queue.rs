@@ -195,7 +195,8 @@ impl SendQueue for FpduQueue {
         }
         let mut total = rest;
         let mut at = first + 1;
-        while let Some(q) = self.fpdus.get(at)
+        while max - total >= MIN_FPDU
+            && let Some(q) = self.fpdus.get(at)
             && clamp(q.end.since(q.start)) <= max - total
         {
             total += clamp(q.end.since(q.start));
@@ -204,6 +205,9 @@ impl SendQueue for FpduQueue {
         total
     }
 }
+
+/// Octets of the shortest FPDU: a tagged segment without payload (RFC 5044 section 4.1).
+const MIN_FPDU: u32 = 20;
 
 fn clamp(v: u64) -> u32 {
     u32::try_from(v).unwrap_or(u32::MAX)

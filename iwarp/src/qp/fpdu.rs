@@ -29,7 +29,7 @@ pub struct Fpdu {
     /// The whole FPDU, when it is neither: with markers, or a Terminate.
     owned: Option<Box<[u8]>>,
     head: [u8; HEAD],
-    tail: [u8; 7],
+    tail: [u8; 8],
     head_len: u8,
     tail_len: u8,
     has_sum: bool,
@@ -45,7 +45,7 @@ impl Default for Fpdu {
             payload: MemRange::new(0, 0),
             owned: None,
             head: [0; HEAD],
-            tail: [0; 7],
+            tail: [0; 8],
             head_len: 0,
             tail_len: 0,
             has_sum: false,
@@ -65,7 +65,8 @@ impl Fpdu {
     pub(super) fn start(&mut self) {
         self.payload = MemRange::new(0, 0);
         self.owned = None;
-        self.tail = [0; 7];
+        self.head = [0; HEAD];
+        self.tail = [0; 8];
         self.head_len = small(HEADER_LEN);
         self.tail_len = 0;
         self.has_sum = false;
@@ -196,9 +197,11 @@ impl Fpdu {
     #[inline]
     fn join(&self, payload: Sum) -> Sum {
         let at = usize::from(self.head_len);
-        Sum::of(self.head())
+        // Head and tail are zero behind their ends: whole words are summed, without a look at how
+        // long they are.
+        Sum::of_words(&self.head)
             .add_at(at, payload)
-            .add_at(at + self.payload.len() as usize, Sum::of(self.tail()))
+            .add_at(at + self.payload.len() as usize, Sum::of_words(&self.tail))
     }
 
     /// Calls `f` with the pieces of bytes `[off, off + len)`, in order and none of them empty;

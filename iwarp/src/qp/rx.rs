@@ -183,6 +183,12 @@ fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool
 /// Copies `ranges`' worth of payload from position `at` of the stream.
 #[inline]
 pub(super) fn place<M: Memory, C: Chunks>(mem: &M, stream: &C, mut at: usize, ranges: &[MemRange]) {
+    if let [range] = ranges {
+        let piece = stream.chunk_at(at);
+        if let Some(bytes) = piece.get(..range.len() as usize) {
+            return mem.place(*range, bytes);
+        }
+    }
     for range in ranges {
         let mut done = 0;
         stream.for_each_chunk(at, range.len() as usize, |piece| {

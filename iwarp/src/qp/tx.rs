@@ -200,7 +200,7 @@ impl Qp {
 
     /// Payload bytes of the segment that begins `off` bytes into the next request, and the memory
     /// they lie in; `None` when they are few enough to be copied, from wherever.
-    #[inline]
+    #[inline(always)]
     fn next_piece(&self, off: u32, max: u32) -> (u32, Option<Sge>) {
         let wqe = self.sq.ring.at(self.sq.next);
         let left = wqe.len - off;
@@ -212,7 +212,7 @@ impl Qp {
     }
 
     /// Checks the memory of a segment and copies or refers to it.
-    #[inline]
+    #[inline(always)]
     fn request_payload<M: Memory>(
         &self,
         env: &QpEnv<'_, M>,

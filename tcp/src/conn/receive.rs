@@ -49,7 +49,7 @@ impl Connection {
         fine.then_some(advance)
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_predicted(&mut self, now: Instant, seg: &Segment, advance: i64) -> SegmentOutcome {
         self.take_timestamp(now, seg, 0);
         let acked = if advance > 0 {

@@ -28,11 +28,6 @@ impl Arrival {
     pub(super) fn flow(&self) -> FlowKey {
         FlowKey::v4(self.ip.dst, self.tcp.dst_port, self.ip.src, self.tcp.src_port)
     }
-
-    /// Where its payload lies in the frame.
-    fn payload_off(&self) -> usize {
-        ethernet::HEADER_LEN + self.ip.header_len + self.tcp.header_len
-    }
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -109,35 +104,27 @@ impl<S: SendQueue + Default> Stack<S> {
         }
 
         let tcp_len = ip.total_len - ip.header_len;
-        let tcp = TcpHeader::parse(&head[ip.header_len..], tcp_len).map_err(|e| -> Drop {
-            match e {
-                Malformed::Split => |c| &mut c.rx_split_header,
-                Malformed::Options => |c| &mut c.rx_bad_tcp_options,
-                Malformed::Truncated | Malformed::Header => |c| &mut c.rx_bad_tcp_header,
-            }
-        })?;
+        let tcp = match TcpHeader::parse(&head[ip.header_len..], tcp_len) {
+            Ok(tcp) => tcp,
+            Err(e) => return Err(tcp_fault(e)),
+        };
         if checksum == RxChecksum::Unknown && !tcp_checksum_valid(frame, &ip, tcp_len) {
             return Err(|c| &mut c.rx_bad_tcp_checksum);
         }
-        let arrival = Arrival { ethernet, ip, tcp };
         if ethernet.dst.is_group() {
             return Err(|c| &mut c.rx_tcp_group);
         }
-        match self.find(&arrival.flow()) {
-            Some(index) => Ok(self.take_segment(now, index, &arrival)),
-            None => self.take_stranger(now, &arrival).map(|()| FrameOutcome::Done),
-        }
-    }
-
-    /// A segment of a connection.
-    #[inline(always)]
-    fn take_segment(&mut self, now: Instant, index: u32, arrival: &Arrival) -> FrameOutcome {
+        let flow = FlowKey::v4(ip.dst, tcp.dst_port, ip.src, tcp.src_port);
+        let Some(index) = self.find(&flow) else {
+            let arrival = Arrival { ethernet, ip, tcp };
+            return self.take_stranger(now, &arrival).map(|()| FrameOutcome::Done);
+        };
+        let seg = &tcp.segment;
         self.counters.rx_segments += 1;
-        let seg = &arrival.tcp.segment;
-        let Some(e) = self.conns.get_mut(index) else { return FrameOutcome::Done };
+        let Some(e) = self.conns.get_mut(index) else { return Ok(FrameOutcome::Done) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
-            self.replace(now, index, arrival);
-            return FrameOutcome::Done;
+            self.replace(now, index, &Arrival { ethernet, ip, tcp });
+            return Ok(FrameOutcome::Done);
         }
         let outcome = e.conn.handle_segment(now, seg);
         if e.owner == Owner::Held && !e.conn.has_events() {
@@ -145,20 +132,23 @@ impl<S: SendQueue + Default> Stack<S> {
         } else {
             self.settle(index);
         }
-        match self.conns.get(index) {
+        Ok(match self.conns.get(index) {
             Some(e) if e.owner == Owner::Held => FrameOutcome::Conn {
                 conn: self.conns.id(index),
                 acked: outcome.acked,
                 payload: outcome.payload.map(|p| FramePayload {
                     pos: p.pos,
-                    frame_off: arrival.payload_off() + p.skip as usize,
+                    frame_off: ethernet::HEADER_LEN
+                        + ip.header_len
+                        + tcp.header_len
+                        + p.skip as usize,
                     len: p.len,
                     in_order: p.in_order,
                 }),
             },
             // What comes before the handshake is done, or after the owner let go, is not taken.
             _ => FrameOutcome::Done,
-        }
+        })
     }
 
     /// A SYN for the addresses of a connection in TIME-WAIT that may take its place.
@@ -178,6 +168,15 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Err(counter) = self.take_stranger(now, arrival) {
             *counter(&mut self.counters) += 1;
         }
+    }
+}
+
+#[cold]
+fn tcp_fault(e: Malformed) -> Drop {
+    match e {
+        Malformed::Split => |c| &mut c.rx_split_header,
+        Malformed::Options => |c| &mut c.rx_bad_tcp_options,
+        Malformed::Truncated | Malformed::Header => |c| &mut c.rx_bad_tcp_header,
     }
 }
 

@@ -71,47 +71,61 @@ impl TcpHeader {
             return Err(Malformed::Header);
         }
         let options = head.get(HEADER_LEN..header_len).ok_or(Malformed::Split)?;
-        let mut segment = Segment {
-            seq: SeqNumber(be32(h, field::SEQ.start)),
-            ack: SeqNumber(be32(h, field::ACK.start)),
-            flags: Flags(h[field::FLAGS]),
-            window: be16(h, field::WINDOW.start),
-            len: u32::try_from(tcp_len - header_len).map_err(|_| Malformed::Header)?,
-            ..Segment::default()
-        };
-        match options {
-            [] => {}
-            [1, 1, 8, 10, rest @ ..] if rest.len() == 8 && !segment.flags.has(Flags::SYN) => {
-                segment.timestamps = Some(Timestamps { val: be32(rest, 0), ecr: be32(rest, 4) });
+        let flags = Flags(h[field::FLAGS]);
+        let len = u32::try_from(tcp_len - header_len).map_err(|_| Malformed::Header)?;
+        let options = match options {
+            [] => Options::default(),
+            [1, 1, 8, 10, rest @ ..] if rest.len() == 8 && !flags.has(Flags::SYN) => {
+                let timestamps = Some(Timestamps { val: be32(rest, 0), ecr: be32(rest, 4) });
+                Options { timestamps, ..Options::default() }
             }
-            _ => parse_options(options, &mut segment)?,
-        }
+            _ => parse_options(options, flags.has(Flags::SYN))?,
+        };
         Ok(TcpHeader {
             src_port: be16(h, field::SRC_PORT.start),
             dst_port: be16(h, field::DST_PORT.start),
             header_len,
-            segment,
+            segment: Segment {
+                seq: SeqNumber(be32(h, field::SEQ.start)),
+                ack: SeqNumber(be32(h, field::ACK.start)),
+                flags,
+                window: be16(h, field::WINDOW.start),
+                len,
+                mss: options.mss,
+                window_scale: options.window_scale,
+                sack_permitted: options.sack_permitted,
+                timestamps: options.timestamps,
+            },
         })
     }
 }
 
+/// The options we know.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    mss: Option<u16>,
+    window_scale: Option<u8>,
+    sack_permitted: bool,
+    timestamps: Option<Timestamps>,
+}
+
 #[inline(never)]
-fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malformed> {
-    let syn = segment.flags.has(Flags::SYN);
+fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
+    let mut found = Options::default();
     loop {
         let len = match options {
-            [] | [kind::END, ..] => return Ok(()),
+            [] | [kind::END, ..] => return Ok(found),
             [kind::NOP, ..] => 1,
             [_, len, ..] if *len >= 2 => usize::from(*len),
             _ => return Err(Malformed::Options),
         };
         let (option, rest) = options.split_at_checked(len).ok_or(Malformed::Options)?;
         match *option {
-            [kind::MSS, _, a, b] if syn => segment.mss = Some(u16::from_be_bytes([a, b])),
-            [kind::WINDOW_SCALE, _, shift] if syn => segment.window_scale = Some(shift),
-            [kind::SACK_PERMITTED, _] if syn => segment.sack_permitted = true,
+            [kind::MSS, _, a, b] if syn => found.mss = Some(u16::from_be_bytes([a, b])),
+            [kind::WINDOW_SCALE, _, shift] if syn => found.window_scale = Some(shift),
+            [kind::SACK_PERMITTED, _] if syn => found.sack_permitted = true,
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
-                segment.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
+                found.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
             _ => {}
         }
