@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::Instant;
@@ -161,12 +161,11 @@ impl ConnectionManager {
         match request {
             Request::Listen { id, addr, params, events, done } => {
                 let worker = route(addr);
-                let bind = (!addr.ip().is_unspecified()).then(|| addr.ip());
                 self.commands.push_back((
                     worker,
                     Command::Listen {
                         token: id.0,
-                        addr: bind,
+                        addr: bind(addr),
                         port: addr.port(),
                         backlog: params.backlog,
                     },
@@ -176,8 +175,8 @@ impl ConnectionManager {
             }
             Request::Unlisten { id } => {
                 if let Some(l) = self.listeners.remove(&id) {
-                    let port = l.addr.port();
-                    self.commands.push_back((route(l.addr), Command::Unlisten { port }));
+                    let (addr, port) = (bind(l.addr), l.addr.port());
+                    self.commands.push_back((route(l.addr), Command::Unlisten { addr, port }));
                 }
             }
             Request::Connect { id, remote, params, events } => {
@@ -640,4 +639,9 @@ struct FpduStart {
     startup_len: usize,
     reply: Vec<u8>,
     role: Role,
+}
+
+/// The address a worker binds to; absent for all of ours.
+fn bind(addr: SocketAddr) -> Option<IpAddr> {
+    (!addr.ip().is_unspecified()).then(|| addr.ip())
 }

@@ -250,7 +250,7 @@ impl Worker {
                 let result = self.rnic.listen(addr, port, backlog);
                 self.report(Report::Listening { token, result });
             }
-            Command::Unlisten { port } => self.rnic.unlisten(port),
+            Command::Unlisten { addr, port } => self.rnic.unlisten(addr, port),
             Command::Connect { token, remote } => {
                 let result = self.rnic.connect(now, remote);
                 self.report(Report::Connecting { token, result });

@@ -102,9 +102,9 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.listen(addr, port, backlog)
     }
 
-    /// Stops accepting on `port`; connections go on.
-    pub fn unlisten(&mut self, port: u16) {
-        self.stack.unlisten(port);
+    /// Ends what [`listen`](Self::listen) began with the same address and port; connections go on.
+    pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
+        self.stack.unlisten(addr, port);
     }
 
     /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.
