@@ -78,9 +78,10 @@ heddle_base::counters! {
         arp_ignored,
         /// ARP packets from another station that uses one of our addresses.
         arp_conflicts,
-        /// Changes of a neighbor's hardware address not believed because it was just confirmed.
+        /// Claims that a neighbor has another hardware address, not believed because it answers at
+        /// the one we know.
         arp_change_refused,
-        /// Changes of a neighbor's hardware address.
+        /// Changes of a neighbor's hardware address, or entries forgotten for the claim of one.
         neighbor_changes,
         /// Neighbors forgotten to make room.
         neighbor_evictions,

@@ -222,7 +222,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let iss = self.ids.isn(now, &flow);
         let ts_offset = self.ids.ts_offset(&flow);
-        let waits = self.neighbors.mac(neighbor).is_none();
+        let waits = !self.neighbors.is_settled(neighbor);
         let entry = Entry {
             flow,
             conn: match syn {
