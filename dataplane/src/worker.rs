@@ -40,8 +40,8 @@ heddle_base::counters! {
         busy_polls,
         /// Completions that had to wait because a CQ was full.
         cq_full,
-        /// Reports that had to wait because the control plane was behind.
-        report_backlog,
+        /// Polls in which orders or events had to wait because the control plane was behind.
+        reports_full,
         /// Work requests the queue pair refused when it took them.
         wr_refused,
     }
@@ -137,7 +137,6 @@ pub struct Worker {
     frames: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
     reports: Sender<Report>,
-    report_backlog: VecDeque<Report>,
     bells: Arc<Doorbells>,
     /// By index of the connection.
     slots: Vec<Option<Slot>>,
@@ -168,7 +167,6 @@ impl Worker {
             frames: ArrayVec::new(),
             commands: commands.clone(),
             reports,
-            report_backlog: VecDeque::new(),
             bells: Doorbells::new(conns),
             slots: (0..conns).map(|_| None).collect(),
             again: VecDeque::with_capacity(conns),
@@ -237,7 +235,11 @@ impl Worker {
 
     fn take_commands(&mut self, now: Instant) -> bool {
         let mut busy = false;
-        while let Some(command) = self.commands.pop() {
+        // Each is answered by one report at most; where there is no room for it, it waits in its
+        // ring, and when that is full too, with the control plane.
+        while !self.reports.is_full()
+            && let Some(command) = self.commands.pop()
+        {
             busy = true;
             self.carry_out(now, command);
         }
@@ -363,12 +365,16 @@ impl Worker {
             busy = true;
             self.complete(conn, cqe);
         }
-        while let Some(event) = self.rnic.poll_event() {
+        while !self.reports.is_full()
+            && let Some(event) = self.rnic.poll_event()
+        {
             busy = true;
             self.report(Report::Event(event));
         }
-        if !self.report_backlog.is_empty() {
-            self.send_backlog();
+        if self.reports.is_full() {
+            // Busy, so that an inline control plane is given its turn.
+            busy = true;
+            self.counters.reports_full += 1;
         }
         busy
     }
@@ -390,25 +396,11 @@ impl Worker {
         }
     }
 
+    /// There is room: nobody else sends, and the caller has looked.
     fn report(&mut self, report: Report) {
-        if !self.report_backlog.is_empty() {
-            self.report_backlog.push_back(report);
-        } else if let Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) =
-            self.reports.try_send(report)
-        {
-            self.counters.report_backlog += 1;
-            self.report_backlog.push_back(report);
-        }
-    }
-
-    #[cold]
-    fn send_backlog(&mut self) {
-        while let Some(report) = self.report_backlog.pop_front() {
-            if let Err(TrySendError::Full(report)) = self.reports.try_send(report) {
-                self.report_backlog.push_front(report);
-                break;
-            }
-        }
+        // When nobody receives any more, the control plane has ended.
+        let sent = self.reports.try_send(report);
+        debug_assert!(!matches!(sent, Err(TrySendError::Full(_))));
     }
 
     #[inline]

@@ -209,9 +209,21 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.poll_timeout()
     }
 
-    /// The next event for the control plane.
+    /// The next event for the control plane. However long they are left to wait, their number is
+    /// bounded: a connection has a few, each at most once, and stays until it is released.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        while let Some(event) = self.events.pop_front() {
+            let Event::StartupBytes { conn, .. } = event else { return Some(event) };
+            let Some((_, link)) = self.stack.get_mut(conn) else { continue };
+            link.startup_event = false;
+            // The start-up may be over by now, one way or the other.
+            let new = link.held.ready_len().saturating_sub(link.startup_told);
+            if matches!(link.mode, Mode::Startup) && new > 0 {
+                link.startup_told += new;
+                return Some(Event::StartupBytes { conn, bytes: link.held.last_ready(new) });
+            }
+        }
+        None
     }
 
     /// The next completion, and the connection of its queue pair.
