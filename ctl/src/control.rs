@@ -36,7 +36,8 @@ pub(crate) struct Control {
 pub(crate) struct WorkerLink {
     pub(crate) commands: CommandSender,
     pub(crate) reports: Receiver<Report>,
-    /// Orders the worker's ring had no room for.
+    /// Orders the worker's ring had no room for: a few for each connection, see
+    /// [`Control::poll`].
     pub(crate) backlog: VecDeque<Command>,
 }
 
@@ -60,7 +61,12 @@ impl Control {
     /// Does what there is to do; true when there was something. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut busy = false;
-        while let Ok(request) = self.requests.try_recv() {
+        // Applications wait while a worker is behind. Reports are taken all the same, or worker and
+        // control plane would wait for each other; the orders they lead to are few for each
+        // connection, and the worker has only so many connections until it takes them.
+        while !self.is_behind()
+            && let Ok(request) = self.requests.try_recv()
+        {
             busy = true;
             self.cm.handle_request(now, request, route);
             self.send_commands();
@@ -106,6 +112,11 @@ impl Control {
         }
     }
 
+    /// Whether a worker has orders to take that do not fit into its ring.
+    fn is_behind(&self) -> bool {
+        self.links.iter().any(|l| !l.backlog.is_empty())
+    }
+
     /// Starts a round of waiting for all workers, when there is memory to give back.
     fn quiesce(&mut self) {
         if self.quiescing.is_some() {
@@ -139,12 +150,14 @@ impl Control {
     /// Sleeps until something arrives, `limit` has passed or a deadline has.
     fn wait(&self, now: Instant, limit: Duration) {
         let mut select = Select::new();
-        select.recv(&self.requests);
+        let behind = self.is_behind();
+        if !behind {
+            select.recv(&self.requests);
+        }
         for link in &self.links {
             select.recv(&link.reports);
         }
-        let backlog = self.links.iter().any(|l| !l.backlog.is_empty());
-        let limit = if backlog { Duration::from_millis(1) } else { limit };
+        let limit = if behind { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
         // Ready or timed out: either way the caller looks at everything.
         let _ = select.ready_timeout(until);

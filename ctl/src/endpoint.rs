@@ -146,7 +146,9 @@ impl Endpoint {
         Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
     }
 
-    fn on_port(
+    /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody has
+    /// taken; `pool` is where the frames it sends come from.
+    pub fn on_port(
         eal: &Eal,
         mut port: Port,
         pool: Mempool,
@@ -189,7 +191,8 @@ impl Endpoint {
         let to = Random::new(&config.seed.derive(LABEL_TO)).next_u64() >> 1 & !0xfff;
         let registry = Arc::new(Registry::new(mrs, arena, to));
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
-        let device = Device::new(registry.clone(), requests);
+        let device =
+            Device::new(registry.clone(), requests, config.addrs.iter().map(Cidr::addr).collect());
         let link = WorkerLink { commands: commands.clone(), reports, backlog: Default::default() };
         let control = Control::new(requests_out, vec![link], registry);
         Ok(Endpoint { worker, control, commands, device, port, clock, polls: 0 })
