@@ -176,11 +176,17 @@ impl ConnectionManager {
                 self.pending_listens.insert(id, PendingListen { listener, done, wanted: true });
             }
             Request::Unlisten { id } => {
-                if let Some(pending) = self.pending_listens.get_mut(&id) {
-                    pending.wanted = false;
-                } else if let Some(l) = self.listeners.remove(&id) {
-                    let (addr, port) = (bind(l.addr), l.addr.port());
-                    self.commands.push_back((route(l.addr), Command::Unlisten { addr, port }));
+                let addr = match self.pending_listens.get_mut(&id) {
+                    Some(pending) => {
+                        pending.wanted = false;
+                        Some(pending.listener.addr)
+                    }
+                    None => self.listeners.remove(&id).map(|l| l.addr),
+                };
+                // Now and not after the worker's answer: the next request may be to listen there.
+                if let Some(at) = addr {
+                    let (addr, port) = (bind(at), at.port());
+                    self.commands.push_back((route(at), Command::Unlisten { addr, port }));
                 }
             }
             Request::Connect { id, remote, params, events } => {
@@ -217,7 +223,7 @@ impl ConnectionManager {
         self.now = now;
         match report {
             Report::Listening { token, result } => {
-                self.listening(worker, ListenerId(token), result);
+                self.listening(ListenerId(token), result);
             }
             Report::Connecting { token, result } => {
                 let id = CmId(token);
@@ -241,12 +247,7 @@ impl ConnectionManager {
 
     /// The worker's answer. A listener counts from here on, so that one the worker refuses takes no
     /// connections of another at the same port.
-    fn listening(
-        &mut self,
-        worker: WorkerIndex,
-        id: ListenerId,
-        result: Result<(), heddle_tcp::ListenError>,
-    ) {
+    fn listening(&mut self, id: ListenerId, result: Result<(), heddle_tcp::ListenError>) {
         let Some(PendingListen { listener, done, wanted }) = self.pending_listens.remove(&id)
         else {
             return;
@@ -255,10 +256,7 @@ impl ConnectionManager {
             Ok(()) if wanted => {
                 self.listeners.insert(id, listener);
             }
-            Ok(()) => {
-                let (addr, port) = (bind(listener.addr), listener.addr.port());
-                self.commands.push_back((worker, Command::Unlisten { addr, port }));
-            }
+            Ok(()) => {}
             Err(e) => tracing::error!(addr = %listener.addr, "cannot listen: {e}"),
         }
         // The application may have stopped waiting, or never waited.
