@@ -252,15 +252,16 @@ impl ConnectionManager {
         else {
             return;
         };
+        let addr = listener.addr;
         match result {
             Ok(()) if wanted => {
                 self.listeners.insert(id, listener);
             }
             Ok(()) => {}
-            Err(e) => tracing::error!(addr = %listener.addr, "cannot listen: {e}"),
+            Err(e) => tracing::error!(%addr, "cannot listen: {e}"),
         }
         // The application may have stopped waiting, or never waited.
-        let _ = done.try_send(result.map_err(CtlError::Listen));
+        let _ = done.try_send(result.map_err(|e| CtlError::Listen(addr, e)));
     }
 
     fn connecting(&mut self, worker: WorkerIndex, id: CmId, conn: ConnId) {

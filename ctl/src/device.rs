@@ -171,7 +171,7 @@ impl Device {
         {
             // Held until the request is in its ring: requests about one port keep their order.
             let mut listening = lock(&self.0.listening);
-            self.check_listen(&listening, addr).map_err(CtlError::Listen)?;
+            self.check_listen(&listening, addr).map_err(|e| CtlError::Listen(addr, e))?;
             self.request(Request::Listen { id, addr, params, events: events.clone(), done })?;
             listening.push((id, addr));
         }

@@ -11,7 +11,7 @@ use heddle_dataplane::{
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{Cidr, ConnConfig, StackConfig};
+use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
 
 use crate::control::{Control, REQUESTS, WorkerLink};
 use crate::device::{Device, Registry};
@@ -64,6 +64,21 @@ impl EndpointConfig {
             tcp: ConnConfig::default(),
         }
     }
+
+    /// Whether an RNIC can be set up like this, as far as that can be known without a device.
+    ///
+    /// # Errors
+    /// [`OpenError`], as opening would have it.
+    pub fn check(&self) -> Result<(), OpenError> {
+        if self.addrs.is_empty() {
+            return Err(OpenError::NoAddress);
+        }
+        check_addrs(&self.addrs, self.gateway)?;
+        if !(576..=9000).contains(&self.mtu) {
+            return Err(OpenError::Mtu(self.mtu));
+        }
+        Ok(())
+    }
 }
 
 /// Why there is no RNIC.
@@ -84,6 +99,9 @@ pub enum OpenError {
     /// Nothing to be reached at.
     #[error("an RNIC needs at least one IP address")]
     NoAddress,
+    /// The addresses or the gateway are of no use.
+    #[error(transparent)]
+    Addr(#[from] AddrError),
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
@@ -154,6 +172,7 @@ impl Endpoint {
         pool: Mempool,
         config: &EndpointConfig,
     ) -> Result<Endpoint, OpenError> {
+        config.check()?;
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
         let arena = Arena::new(eal, config.memory)?;
         port.map(&arena)?;
@@ -242,9 +261,7 @@ const LABEL_FAULT: u64 = 3;
 const LABEL_TO: u64 = 4;
 
 fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
-    if !(576..=9000).contains(&config.mtu) {
-        return Err(OpenError::Mtu(config.mtu));
-    }
+    config.check()?;
     Ok(Mempool::new(eal, &MempoolConfig::for_mtu(config.frames, config.mtu))?)
 }
 

@@ -169,7 +169,7 @@ fn test_listen_says_what_is_wrong_before_anything_is_polled() {
         ("10.0.0.9:81", ListenError::NotOurs),
         ("[::1]:81", ListenError::NotOurs),
     ] {
-        let Err(CtlError::Listen(e)) = listen(addr) else { panic!("{addr}") };
+        let Err(CtlError::Listen(_, e)) = listen(addr) else { panic!("{addr}") };
         assert_eq!(e, why, "{addr}");
     }
     // All addresses is another place than one of them, and may be listened on once too.
@@ -197,7 +197,7 @@ fn test_listen_says_what_is_wrong_before_anything_is_polled() {
         listen(&format!("10.0.0.1:{port}")).unwrap();
         net.settle();
     }
-    assert!(matches!(listen("10.0.0.1:3000"), Err(CtlError::Listen(ListenError::Full))));
+    assert!(matches!(listen("10.0.0.1:3000"), Err(CtlError::Listen(_, ListenError::Full))));
 }
 
 #[test]

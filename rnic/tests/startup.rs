@@ -1,6 +1,6 @@
 //! What the control plane is told of bytes before FPDU mode.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
 mod sim;
 

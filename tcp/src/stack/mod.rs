@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use core::net::SocketAddr;
 use heddle_base::{Instant, StreamPos};
 
-pub use config::{Cidr, CidrError, StackConfig};
+pub use config::{AddrError, Cidr, CidrError, StackConfig, check_addrs};
 pub use counters::StackCounters;
 pub use event::{ConnectError, IcmpError, StackEvent};
 pub use frame::{
