@@ -643,6 +643,11 @@ impl ConnectionManager {
                 } else {
                     DisconnectReason::Tcp(reason)
                 };
+                // What was posted and not taken by the worker completes before the event that says
+                // that everything has.
+                if let Some(qp) = c.qp {
+                    qp.kill();
+                }
                 c.events.push(CmEvent::Disconnected { id, reason: why_closed.unwrap_or(orderly) });
             }
             Phase::Closing => {}

@@ -99,6 +99,9 @@ pub enum OpenError {
     /// Nothing to be reached at.
     #[error("an RNIC needs at least one IP address")]
     NoAddress,
+    /// The port's queues are somebody else's.
+    #[error("the queues of the port are taken already")]
+    NoQueues,
     /// The addresses or the gateway are of no use.
     #[error(transparent)]
     Addr(#[from] AddrError),
@@ -190,7 +193,7 @@ impl Endpoint {
             ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))
         };
         let Some((rx, tx)) = port.take_queues().into_iter().next() else {
-            return Err(OpenError::NoAddress);
+            return Err(OpenError::NoQueues);
         };
         let fault = (!config.fault.is_none())
             .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));

@@ -8,10 +8,10 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use heddle_ctl::{CmEvent, DisconnectReason, EventQueue, Mr};
+use heddle_ctl::{AcceptParams, CmEvent, DisconnectReason, EventQueue, Mr, QpInit};
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate};
-use heddle_iwarp::{Access, CqeStatus, Msn, QpCounters, Stag};
+use heddle_iwarp::{Access, CqeStatus, Msn, QpCounters, SendOp, SendWr, SgList, Stag};
 use heddle_tcp::{ConnEvent, ConnId};
 
 /// Memory a peer may or may not reach.
@@ -464,4 +464,41 @@ fn test_peer_that_goes_away_inside_an_fpdu() {
             honest.exchange(&mut net);
         }
     }
+}
+
+/// More is posted than the worker takes in a turn, and the peer resets.
+#[test]
+fn test_everything_posted_has_completed_when_the_end_is_told() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    let conn = net.tcp(PORT);
+    net.peer.send(conn, &request(b""));
+    let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
+    let device = net.us.device().clone();
+    let cq = device.create_cq(1024, None).unwrap();
+    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 500, rq_depth: 1 };
+    let qp = device.create_qp(device.alloc_pd(), init).unwrap();
+    device.accept(id, AcceptParams::new(qp.clone())).unwrap();
+    assert!(matches!(net.event(&events), CmEvent::Established { .. }));
+    net.settle();
+    let op = SendOp::Send { solicited: false, invalidate: None };
+    for wr_id in 0..500 {
+        let wr = SendWr { wr_id, op, sges: SgList::default(), signaled: false, fence: false };
+        qp.post_send(&wr).unwrap();
+    }
+    net.peer.stack.abort(conn);
+    net.peer.poll(net.now());
+    let event = loop {
+        net.us.poll();
+        if let Some(e) = events.poll() {
+            break e;
+        }
+    };
+    assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+    let done: Vec<_> = std::iter::from_fn(|| cq.poll()).collect();
+    assert!(done.iter().all(|c| c.status == CqeStatus::Flushed));
+    assert_eq!(done.iter().map(|c| c.retired).sum::<u32>(), 500);
+    net.settle();
+    assert!(cq.is_empty());
 }

@@ -79,7 +79,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn poll(&mut self, now: Instant) -> bool {
+    pub fn poll(&mut self, now: Instant) -> bool {
         let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
         let mut busy = self.rx.burst(&mut frames) > 0;
         for f in frames.drain(..) {
