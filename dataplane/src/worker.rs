@@ -40,7 +40,7 @@ heddle_base::counters! {
         busy_polls,
         /// Completions that had to wait because a CQ was full.
         cq_full,
-        /// Polls in which orders or events had to wait because the control plane was behind.
+        /// Times orders or events had to wait because the control plane was behind.
         reports_full,
         /// Work requests the queue pair refused when it took them.
         wr_refused,
@@ -237,11 +237,15 @@ impl Worker {
         let mut busy = false;
         // Each is answered by one report at most; where there is no room for it, it waits in its
         // ring, and when that is full too, with the control plane.
-        while !self.reports.is_full()
-            && let Some(command) = self.commands.pop()
-        {
+        while !self.commands.is_empty() {
+            // Also when they have to wait, so that an inline control plane is given its turn.
             busy = true;
-            self.carry_out(now, command);
+            if self.reports_are_full() {
+                break;
+            }
+            if let Some(command) = self.commands.pop() {
+                self.carry_out(now, command);
+            }
         }
         busy
     }
@@ -365,16 +369,14 @@ impl Worker {
             busy = true;
             self.complete(conn, cqe);
         }
-        while !self.reports.is_full()
-            && let Some(event) = self.rnic.poll_event()
-        {
+        while self.rnic.has_events() {
             busy = true;
-            self.report(Report::Event(event));
-        }
-        if self.reports.is_full() {
-            // Busy, so that an inline control plane is given its turn.
-            busy = true;
-            self.counters.reports_full += 1;
+            if self.reports_are_full() {
+                break;
+            }
+            if let Some(event) = self.rnic.poll_event() {
+                self.report(Report::Event(event));
+            }
         }
         busy
     }
@@ -394,6 +396,12 @@ impl Worker {
             }
             slot.pending.push_back(cqe);
         }
+    }
+
+    fn reports_are_full(&mut self) -> bool {
+        let full = self.reports.is_full();
+        self.counters.reports_full += u64::from(full);
+        full
     }
 
     /// There is room: nobody else sends, and the caller has looked.

@@ -209,6 +209,12 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.poll_timeout()
     }
 
+    /// Whether [`poll_event`](Self::poll_event) may have something to give.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event for the control plane. However long they are left to wait, their number is
     /// bounded: a connection has a few, each at most once, and stays until it is released.
     pub fn poll_event(&mut self) -> Option<Event> {
