@@ -57,6 +57,7 @@ fn main() {
         Err(pkg_config::Error::ProbeFailure { .. }) => {
             fail("pkg-config does not find libdpdk, or it is older")
         }
+        Err(pkg_config::Error::Command { .. }) => fail("pkg-config does not run"),
         Err(e) => fail(&e.to_string().replace('\n', " ")),
     };
     let flags = cflags();

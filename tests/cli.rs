@@ -81,7 +81,10 @@ fn test_usage_bench_values() {
         (&["--iters", "0"], "number of operations 0"),
         (&["--duration", "10"], "with its unit"),
         (&["--duration", "1s", "--iters", "5"], "cannot be used with"),
-        (&["--mtu", "100"], "MTU 100"),
+        (&["--mtu", "575"], "MTU 575 is not between 576 and 9000"),
+        (&["--mtu", "9001"], "MTU 9001 is not between 576 and 9000"),
+        (&["--mtu", "70000"], "MTU 70000 is not between 576 and 9000"),
+        (&["--seed", "99999999999999999999"], "--seed"),
         (&["--crc", "maybe"], "maybe"),
         (&["--wire", "string"], "string"),
         (&["--loss", "1.5"], "share of frames"),
@@ -117,20 +120,42 @@ fn test_usage_serve_values() {
     assert_usage(&with(&twice), "given twice");
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--mtu", "99"]), "MTU 99");
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--memory", "0"]), "MiB of memory 0");
-    assert_usage(
-        &["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24"],
-        "--vdev or --pci",
-    );
-    assert_usage(
-        &["serve", "--listen", "10.0.0.1:1=sink", "--vdev", "net_null0"],
-        "--ip is missing",
-    );
-    let bad_vdev =
-        ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/24", "--vdev", "eth0"];
-    assert_usage(&bad_vdev, "starts with net_");
-    let bad_ip =
-        ["serve", "--listen", "10.0.0.1:1=sink", "--ip", "10.0.0.1/33", "--vdev", "net_null0"];
-    assert_usage(&bad_ip, "ADDRESS/PREFIX");
+    for listen in ["10.0.0.1:0=sink", "10.0.0.1:65536=sink", "10.0.0.1:-1=sink", ":1=sink"] {
+        assert_usage(&with(&["--listen", listen]), "address and port");
+    }
+}
+
+/// What is wrong with a device, an address or a gateway is said before DPDK is started.
+#[test]
+fn test_usage_devices_and_addresses() {
+    let listen = ["serve", "--listen", "0.0.0.0:1=sink"];
+    let (vdev, ip) = (["--vdev", "net_null0"], ["--ip", "10.0.0.1/24"]);
+    for (args, what) in [
+        (&[&ip[..]][..], "--vdev or --pci is missing"),
+        (&[&vdev[..]], "--ip is missing"),
+        (&[&vdev, &["--pci", "3b:00.0"], &ip], "cannot be used with"),
+        (&[&["--vdev", "eth0"], &ip], "starts with net_"),
+        (&[&["--vdev", ""], &ip], "starts with net_"),
+        (&[&["--vdev", "net_null0,"], &ip], "an argument is empty"),
+        (&[&["--vdev", "net_null0,=1"], &ip], "an argument has no name"),
+        (&[&["--vdev", "net_null 0"], &ip], "characters other than"),
+        (&[&["--pci", "eth0"], &ip], "not a PCI address: \"eth0\""),
+        (&[&["--pci", ""], &ip], "not a PCI address"),
+        (&[&["--pci", "3b:00.8"], &ip], "not a PCI address"),
+        (&[&vdev, &["--ip", "10.0.0.1/33"]], "ADDRESS/PREFIX"),
+        (&[&vdev, &["--ip", "10.0.0.1/255.255.255.0"]], "ADDRESS/PREFIX"),
+        (&[&vdev, &["--ip", "10.0.0.256/24"]], "ADDRESS/PREFIX"),
+        (&[&vdev, &["--ip", "fd00::1/64"]], "IPv6 is not served yet"),
+        (&[&vdev, &["--ip", "10.0.0.0/24"]], "10.0.0.0/24 is no address for a host"),
+        (&[&vdev, &["--ip", "10.0.0.255/24"]], "10.0.0.255/24 is no address for a host"),
+        (&[&vdev, &["--ip", "127.0.0.1/8"]], "127.0.0.1/8 is no address for a host"),
+        (&[&vdev, &ip, &ip], "10.0.0.1 is given twice"),
+        (&[&vdev, &ip, &["--gateway", "10.0.1.1"]], "the gateway 10.0.1.1 is on no link of ours"),
+        (&[&vdev, &ip, &["--gateway", "10.0.0.1"]], "the gateway 10.0.0.1 is on no link of ours"),
+        (&[&vdev, &ip, &["--gateway", "here"]], "--gateway"),
+    ] {
+        assert_usage(&[&listen[..], &args.concat()].concat(), what);
+    }
 }
 
 #[test]
@@ -147,6 +172,8 @@ fn test_usage_rping_values() {
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-P"]), "cannot be used with");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "--mpa", "3"]), "3");
     assert_usage(&["rping", "-c", "-a", "10.0.0.2"], "--ip is missing");
+    assert_usage(&with(&["-s", "-a", "10.0.0.9"]), "-a 10.0.0.9: no --ip has that address");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "-p", "65536"]), "-p");
 }
 
 #[test]
@@ -154,6 +181,7 @@ fn test_usage_pcap_values() {
     assert_usage(&["pcap"], "--rx");
     assert_usage(&["pcap", "--rx", "a,b", "--tx", "c", "--ip", "10.0.0.1/24"], "comma");
     assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1"], "ADDRESS/PREFIX");
+    assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "fd00::1/64"], "IPv6 is not served");
 }
 
 #[test]
@@ -163,16 +191,43 @@ fn test_failed_files_that_are_not_there() {
     assert_complains(&pcap, 1, "cannot read /nonexistent/f");
 }
 
+/// The device is named, with what it or its driver says.
 #[test]
-fn test_failed_device_that_is_not_there() {
-    let args = [
-        "serve",
-        "--vdev",
-        "net_nosuchdriver0",
-        "--ip",
-        "10.0.0.1/24",
-        "--listen",
-        "10.0.0.1:1=sink",
-    ];
-    assert_complains(&args, 1, "net_nosuchdriver0");
+fn test_failed_devices_that_do_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("text");
+    std::fs::write(&text, "not a capture file").unwrap();
+    let not_pcap = format!("net_pcap0,rx_pcap={}", text.display());
+    for (device, what) in [
+        (["--vdev", "net_nosuchdriver0"], "device net_nosuchdriver0: no driver takes"),
+        (["--vdev", "net_null0,nosuchkey=1"], "device net_null0,nosuchkey=1: "),
+        (["--vdev", "net_af_packet0"], "device net_af_packet0: "),
+        (
+            ["--vdev", "net_af_packet0,iface=nosuchiface"],
+            "device net_af_packet0,iface=nosuchiface: ",
+        ),
+        (["--vdev", "net_pcap0,rx_pcap=/nonexistent"], "No such file or directory"),
+        (["--vdev", &*not_pcap], "unknown file format"),
+        (["--vdev", "net_memif0,socket=/nonexistent/s,socket-abstract=no"], "socket"),
+        (["--pci", "fffe:ff:1f.7"], "device fffe:ff:1f.7: there is no such device"),
+    ] {
+        let rest = ["--ip", "10.0.0.1/24", "--listen", "10.0.0.1:1=sink"];
+        assert_complains(&[&["serve"], &device[..], &rest].concat(), 1, what);
+    }
+}
+
+#[test]
+fn test_failed_processor_and_peer_that_are_not_there() {
+    let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
+    let with = |args: &[&'static str]| [args, &net[..]].concat();
+    let serve = with(&["serve", "--listen", "10.0.0.1:1=sink", "--lcore", "9999"]);
+    assert_complains(&serve, 1, "processor 9999");
+    for (peer, what) in [
+        ("192.0.2.1", "cannot connect to 192.0.2.1:7174: TCP connection failed: no route"),
+        ("10.0.0.1", "not the address of a peer"),
+        ("fd00::1", "address family not supported"),
+        ("10.0.0.9", "next hop cannot be resolved"),
+    ] {
+        assert_complains(&with(&["rping", "-c", "-C", "1", "-a", peer]), 1, what);
+    }
 }

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::Instant;
@@ -44,7 +44,7 @@ pub(crate) struct ConnectionManager {
     listeners: HashMap<ListenerId, Listener>,
     deadlines: BTreeSet<(Instant, CmId)>,
     commands: VecDeque<(WorkerIndex, Command)>,
-    pending_listens: HashMap<u64, PendingListen>,
+    pending_listens: HashMap<ListenerId, PendingListen>,
     next_passive: u64,
     now: Instant,
     pub(crate) counters: CtlCounters,
@@ -61,8 +61,10 @@ struct Listener {
 
 #[derive(Debug)]
 struct PendingListen {
-    id: ListenerId,
+    listener: Listener,
     done: crossbeam_channel::Sender<Result<(), CtlError>>,
+    /// The application has not taken it back meanwhile.
+    wanted: bool,
 }
 
 #[derive(Debug)]
@@ -161,23 +163,30 @@ impl ConnectionManager {
         match request {
             Request::Listen { id, addr, params, events, done } => {
                 let worker = route(addr);
-                let bind = (!addr.ip().is_unspecified()).then(|| addr.ip());
                 self.commands.push_back((
                     worker,
                     Command::Listen {
                         token: id.0,
-                        addr: bind,
+                        addr: bind(addr),
                         port: addr.port(),
                         backlog: params.backlog,
                     },
                 ));
-                self.pending_listens.insert(id.0, PendingListen { id, done });
-                self.listeners.insert(id, Listener { addr, params, events, starting: 0 });
+                let listener = Listener { addr, params, events, starting: 0 };
+                self.pending_listens.insert(id, PendingListen { listener, done, wanted: true });
             }
             Request::Unlisten { id } => {
-                if let Some(l) = self.listeners.remove(&id) {
-                    let port = l.addr.port();
-                    self.commands.push_back((route(l.addr), Command::Unlisten { port }));
+                let addr = match self.pending_listens.get_mut(&id) {
+                    Some(pending) => {
+                        pending.wanted = false;
+                        Some(pending.listener.addr)
+                    }
+                    None => self.listeners.remove(&id).map(|l| l.addr),
+                };
+                // Now and not after the worker's answer: the next request may be to listen there.
+                if let Some(at) = addr {
+                    let (addr, port) = (bind(at), at.port());
+                    self.commands.push_back((route(at), Command::Unlisten { addr, port }));
                 }
             }
             Request::Connect { id, remote, params, events } => {
@@ -213,7 +222,9 @@ impl ConnectionManager {
     pub(crate) fn handle_report(&mut self, now: Instant, worker: WorkerIndex, report: Report) {
         self.now = now;
         match report {
-            Report::Listening { token, result } => self.listening(token, result),
+            Report::Listening { token, result } => {
+                self.listening(ListenerId(token), result);
+            }
             Report::Connecting { token, result } => {
                 let id = CmId(token);
                 match result {
@@ -234,13 +245,23 @@ impl ConnectionManager {
         }
     }
 
-    fn listening(&mut self, token: u64, result: Result<(), heddle_tcp::ListenError>) {
-        let Some(pending) = self.pending_listens.remove(&token) else { return };
-        if result.is_err() {
-            self.listeners.remove(&pending.id);
+    /// The worker's answer. A listener counts from here on, so that one the worker refuses takes no
+    /// connections of another at the same port.
+    fn listening(&mut self, id: ListenerId, result: Result<(), heddle_tcp::ListenError>) {
+        let Some(PendingListen { listener, done, wanted }) = self.pending_listens.remove(&id)
+        else {
+            return;
+        };
+        let addr = listener.addr;
+        match result {
+            Ok(()) if wanted => {
+                self.listeners.insert(id, listener);
+            }
+            Ok(()) => {}
+            Err(e) => tracing::error!(%addr, "cannot listen: {e}"),
         }
-        // The application may have stopped waiting.
-        let _ = pending.done.try_send(result.map_err(CtlError::Listen));
+        // The application may have stopped waiting, or never waited.
+        let _ = done.try_send(result.map_err(|e| CtlError::Listen(addr, e)));
     }
 
     fn connecting(&mut self, worker: WorkerIndex, id: CmId, conn: ConnId) {
@@ -288,24 +309,27 @@ impl ConnectionManager {
         local: SocketAddr,
         remote: SocketAddr,
     ) {
-        let found = self.listeners.iter_mut().find(|(_, l)| {
-            l.addr.port() == local.port()
-                && (l.addr.ip().is_unspecified() || l.addr.ip() == local.ip())
-        });
-        let Some((&listener, l)) = found else {
-            self.commands.push_back((worker, Command::Abort { conn }));
-            self.commands.push_back((worker, Command::Release { conn }));
-            return;
+        let Some(listener) = self.listener_at(local) else {
+            return self.turn_away(worker, conn);
         };
-        if l.starting >= l.params.backlog {
+        let full = |l: &Listener| l.starting >= l.params.backlog;
+        if self.listeners.get(&listener).is_some_and(full) {
+            self.evict_starting(listener);
+        }
+        let Some(l) = self.listeners.get_mut(&listener) else { return };
+        if full(l) {
             self.counters.backlog_full += 1;
-            self.commands.push_back((worker, Command::Abort { conn }));
-            self.commands.push_back((worker, Command::Release { conn }));
-            return;
+            return self.turn_away(worker, conn);
+        }
+        if l.events.is_overfull() {
+            self.counters.events_full += 1;
+            return self.turn_away(worker, conn);
         }
         let config =
             ResponderConfig { crc: l.params.crc, max_ird: MAX_IRD, ..ResponderConfig::default() };
-        let Ok(responder) = Responder::new(&config) else { return };
+        let Ok(responder) = Responder::new(&config) else {
+            return self.turn_away(worker, conn);
+        };
         l.starting += 1;
         let deadline = now + l.params.request_timeout;
         let events = l.events.clone();
@@ -328,6 +352,37 @@ impl ConnectionManager {
             },
         );
         self.set_deadline(id, Some(deadline));
+    }
+
+    /// The listener for `local`: one at that very address comes before one at all of ours.
+    fn listener_at(&self, local: SocketAddr) -> Option<ListenerId> {
+        let at = |l: &Listener| l.addr.port() == local.port();
+        let found = |f: &dyn Fn(&Listener) -> bool| {
+            self.listeners.iter().find(|(_, l)| at(l) && f(l)).map(|(id, _)| *id)
+        };
+        found(&|l| l.addr.ip() == local.ip()).or_else(|| found(&|l| l.addr.ip().is_unspecified()))
+    }
+
+    /// Resets a connection that nobody has been told of.
+    fn turn_away(&mut self, worker: WorkerIndex, conn: ConnId) {
+        self.commands.push_back((worker, Command::Abort { conn }));
+        self.commands.push_back((worker, Command::Release { conn }));
+    }
+
+    /// Resets the connection of `listener` that has kept us waiting for its MPA Request for longest:
+    /// an honest peer sends it at once, and peers that connect and say nothing must not keep others
+    /// out. Those that wait for the application are left alone.
+    fn evict_starting(&mut self, listener: ListenerId) {
+        let oldest = self.deadlines.iter().map(|(_, id)| *id).find(|id| {
+            self.conns.get(id).is_some_and(|c| {
+                c.listener == Some(listener) && matches!(c.phase, Phase::AwaitRequest { .. })
+            })
+        });
+        if let Some(id) = oldest {
+            self.counters.backlog_evicted += 1;
+            self.counters.failed += 1;
+            self.give_up(id, End::Reset);
+        }
     }
 
     fn startup_bytes(&mut self, now: Instant, id: CmId, bytes: &[u8]) {
@@ -380,7 +435,7 @@ impl ConnectionManager {
                 Ok(InitiatorStep::Rejected { private_data, .. }) => {
                     self.counters.rejects_received += 1;
                     let events = c.events.clone();
-                    self.give_up(id);
+                    self.give_up(id, End::Orderly);
                     events.push(CmEvent::Rejected { id, private_data });
                 }
                 Err(e) => {
@@ -388,18 +443,27 @@ impl ConnectionManager {
                         StartupAction::Terminate(code) => initiator.terminate(code),
                         StartupAction::Close => None,
                     };
-                    if let Some(bytes) = last_word {
-                        self.send_startup(id, bytes);
+                    self.counters.startup_errors += 1;
+                    let error = ConnectFailure::Mpa(e.to_string());
+                    match last_word {
+                        Some(bytes) => {
+                            self.counters.terminates_sent += 1;
+                            self.send_startup(id, bytes);
+                            self.fail_in(id, error, End::Orderly);
+                        }
+                        None => self.fail(id, error),
                     }
+                }
+            },
+            // A peer sends nothing behind its Request before it has the Reply, so the Request was
+            // longer than it said (RFC 5044 section 7.1.1), whether that came in one segment or not.
+            Phase::AwaitApplication { responder, .. } => {
+                if let Err(e) = responder.handle_bytes(bytes) {
                     self.counters.startup_errors += 1;
                     self.fail(id, ConnectFailure::Mpa(e.to_string()));
                 }
-            },
-            // More bytes of an eager peer; they stay held in the worker.
-            Phase::Connecting { .. }
-            | Phase::AwaitApplication { .. }
-            | Phase::Running { .. }
-            | Phase::Closing => {}
+            }
+            Phase::Connecting { .. } | Phase::Running { .. } | Phase::Closing => {}
         }
     }
 
@@ -421,7 +485,15 @@ impl ConnectionManager {
                 let start = FpduStart { startup_len: used, reply, role: Role::Responder };
                 self.run(id, &negotiated, start, Vec::new());
             }
-            Err(e) => self.fail(id, ConnectFailure::Mpa(e.to_string())),
+            Err(e) => {
+                // The application's mistake; the peer need not wait for its time-out.
+                let reply = responder.reject(&[]);
+                if let Ok(reply) = reply {
+                    self.counters.rejects_sent += 1;
+                    self.send_startup(id, reply);
+                }
+                self.fail_in(id, ConnectFailure::Mpa(e.to_string()), End::Orderly);
+            }
         }
     }
 
@@ -434,7 +506,7 @@ impl ConnectionManager {
         if let Ok(reply) = reply {
             self.send_startup(id, reply);
         }
-        self.give_up(id);
+        self.give_up(id, End::Orderly);
     }
 
     // ---- active side
@@ -515,8 +587,8 @@ impl ConnectionManager {
             }
             (Phase::Closing, _) => {}
             _ => {
-                self.counters.failed += 1;
-                self.give_up(id);
+                self.counters.cancelled += 1;
+                self.fail(id, ConnectFailure::Cancelled);
             }
         }
     }
@@ -527,11 +599,19 @@ impl ConnectionManager {
             return;
         };
         if let QpEvent::Terminated { by, code } = event {
-            let reason = match by {
-                Side::Local => DisconnectReason::LocalTerminate(*code),
-                Side::Remote => DisconnectReason::RemoteTerminate(*code),
+            let (reason, counter) = match by {
+                Side::Local => {
+                    (DisconnectReason::LocalTerminate(*code), &mut self.counters.terminates_sent)
+                }
+                Side::Remote => (
+                    DisconnectReason::RemoteTerminate(*code),
+                    &mut self.counters.terminates_received,
+                ),
             };
+            *counter += 1;
             why_closed.get_or_insert(reason);
+            // The worker closes when the Terminate is out; the peer may not care.
+            self.set_deadline(id, Some(self.now + CLOSE_TIMEOUT));
         }
     }
 
@@ -544,7 +624,7 @@ impl ConnectionManager {
                 self.commands.push_back((c.worker, Command::Disconnect { conn }));
                 self.set_deadline(id, Some(self.now + CLOSE_TIMEOUT));
             }
-            _ => self.fail(id, ConnectFailure::PeerClosed),
+            _ => self.fail_in(id, ConnectFailure::PeerClosed, End::Orderly),
         }
     }
 
@@ -563,10 +643,16 @@ impl ConnectionManager {
                 } else {
                     DisconnectReason::Tcp(reason)
                 };
+                // What was posted and not taken by the worker completes before the event that says
+                // that everything has.
+                if let Some(qp) = c.qp {
+                    qp.kill();
+                }
                 c.events.push(CmEvent::Disconnected { id, reason: why_closed.unwrap_or(orderly) });
             }
             Phase::Closing => {}
             phase => {
+                self.counters.failed += 1;
                 if let Some(qp) = c.qp {
                     qp.kill();
                 }
@@ -579,41 +665,40 @@ impl ConnectionManager {
         }
     }
 
-    /// Ends a connection that is not established, and says why.
+    /// Ends a connection that is not established with a reset, and says why.
     fn fail(&mut self, id: CmId, error: ConnectFailure) {
+        self.fail_in(id, error, End::Reset);
+    }
+
+    fn fail_in(&mut self, id: CmId, error: ConnectFailure, end: End) {
         let Some(c) = self.conns.get(&id) else { return };
         if matches!(c.phase, Phase::Closing) {
             return;
         }
         let (events, unknown) = (c.events.clone(), matches!(c.phase, Phase::AwaitRequest { .. }));
         self.counters.failed += 1;
-        self.give_up(id);
+        self.give_up(id, end);
         if !unknown {
             events.push(CmEvent::ConnectError { id, error });
         }
     }
 
-    fn give_up(&mut self, id: CmId) {
+    fn give_up(&mut self, id: CmId, end: End) {
         self.set_deadline(id, None);
         self.started(id);
         let Some(c) = self.conns.get_mut(&id) else { return };
         if let Some(qp) = c.qp.take() {
             qp.kill();
         }
-        let was = core::mem::replace(&mut c.phase, Phase::Closing);
-        match (was, c.conn) {
-            (Phase::Connecting { .. }, None) => {
-                // Not even begun in the worker; when it reports the connection, that is aborted.
-            }
-            (Phase::Connecting { .. }, Some(conn)) => {
-                self.commands.push_back((c.worker, Command::Abort { conn }));
-            }
-            // Whatever was sent (a rejection) should arrive: end in order.
-            (_, Some(conn)) => {
+        c.phase = Phase::Closing;
+        // When the worker has not even begun, the connection is reset once it reports it.
+        let Some(conn) = c.conn else { return };
+        match end {
+            End::Reset => self.commands.push_back((c.worker, Command::Abort { conn })),
+            End::Orderly => {
                 self.commands.push_back((c.worker, Command::Disconnect { conn }));
                 self.set_deadline(id, Some(self.now + CLOSE_TIMEOUT));
             }
-            (_, None) => {}
         }
     }
 
@@ -635,9 +720,24 @@ impl ConnectionManager {
     }
 }
 
+/// How a connection ends that is not established.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// At once. Whoever breaks a rule, or says nothing, must not hold a place for as long as it likes
+    /// not to answer our FIN, nor leave us in TIME-WAIT.
+    Reset,
+    /// With a FIN: what was sent last (a Reply, a Terminate) is to arrive.
+    Orderly,
+}
+
 /// How a connection enters FPDU mode, as far as the start-up decides it.
 struct FpduStart {
     startup_len: usize,
     reply: Vec<u8>,
     role: Role,
+}
+
+/// The address a worker binds to; absent for all of ours.
+fn bind(addr: SocketAddr) -> Option<IpAddr> {
+    (!addr.ip().is_unspecified()).then(|| addr.ip())
 }

@@ -36,7 +36,8 @@ pub(crate) struct Control {
 pub(crate) struct WorkerLink {
     pub(crate) commands: CommandSender,
     pub(crate) reports: Receiver<Report>,
-    /// Orders the worker's ring had no room for.
+    /// Orders the worker's ring had no room for: a few for each connection, see
+    /// [`Control::poll`].
     pub(crate) backlog: VecDeque<Command>,
 }
 
@@ -60,7 +61,12 @@ impl Control {
     /// Does what there is to do; true when there was something. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut busy = false;
-        while let Ok(request) = self.requests.try_recv() {
+        // Applications wait while a worker is behind. Reports are taken all the same, or worker and
+        // control plane would wait for each other; the orders they lead to are few for each
+        // connection, and the worker has only so many connections until it takes them.
+        while !self.is_behind()
+            && let Ok(request) = self.requests.try_recv()
+        {
             busy = true;
             self.cm.handle_request(now, request, route);
             self.send_commands();
@@ -106,6 +112,11 @@ impl Control {
         }
     }
 
+    /// Whether a worker has orders to take that do not fit into its ring.
+    fn is_behind(&self) -> bool {
+        self.links.iter().any(|l| !l.backlog.is_empty())
+    }
+
     /// Starts a round of waiting for all workers, when there is memory to give back.
     fn quiesce(&mut self) {
         if self.quiescing.is_some() {
@@ -139,12 +150,14 @@ impl Control {
     /// Sleeps until something arrives, `limit` has passed or a deadline has.
     fn wait(&self, now: Instant, limit: Duration) {
         let mut select = Select::new();
-        select.recv(&self.requests);
+        let behind = self.is_behind();
+        if !behind {
+            select.recv(&self.requests);
+        }
         for link in &self.links {
             select.recv(&link.reports);
         }
-        let backlog = self.links.iter().any(|l| !l.backlog.is_empty());
-        let limit = if backlog { Duration::from_millis(1) } else { limit };
+        let limit = if behind { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
         // Ready or timed out: either way the caller looks at everything.
         let _ = select.ready_timeout(until);
@@ -189,5 +202,85 @@ impl Drop for ControlThread {
         {
             tracing::error!("the control thread panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use heddle_base::Seed;
+    use heddle_dataplane::{
+        Arena, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, Qp, QpInit,
+        Worker, WorkerConfig,
+    };
+    use heddle_iwarp::{MrTable, Pd, Qpn};
+    use heddle_rnic::RnicConfig;
+    use heddle_tcp::StackConfig;
+
+    use crate::event::CmId;
+    use crate::params::ConnectParams;
+    use crate::{CmEvent, Device, EventQueue};
+
+    /// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows
+    /// behind the two.
+    #[test]
+    fn test_requests_wait_while_the_worker_is_behind() {
+        let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+        let eal = Eal::init(&config).unwrap();
+        let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(255, 1500)).unwrap();
+        let ports = PortConfig::new(pool);
+        let (mut port, _far) = Port::ring_pair(&eal, "control", 64, &ports, &ports).unwrap();
+        let (rx, tx) = port.take_queues().pop().unwrap();
+        let seed = Seed::from_u64(1);
+        let arena = Arena::new(&eal, 8192).unwrap();
+        let mrs = Arc::new(MrTable::new(&seed, 16));
+        let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed);
+        let (clock, hand) = Clock::manual();
+        let (mut worker, commands, reports) = Worker::new(WorkerConfig {
+            rnic: RnicConfig { stack, max_held_frames: 64 },
+            rx,
+            tx,
+            pool,
+            arena: arena.clone(),
+            mrs: mrs.clone(),
+            clock,
+            fault: None,
+            rx_burst: 32,
+        });
+        let registry = Arc::new(Registry::new(mrs, arena, 0));
+        let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
+        let device = Device::new(registry.clone(), requests, Vec::new());
+        let link = WorkerLink { commands, reports, backlog: VecDeque::new() };
+        let mut control = Control::new(requests_out, vec![link], registry);
+
+        let cq = device.create_cq(1, None).unwrap();
+        let init = QpInit { send_cq: cq.clone(), recv_cq: cq, sq_depth: 1, rq_depth: 1 };
+        let qp = Qp::new(Qpn(1), Pd(1), init);
+        let events = EventQueue::new(None);
+        let remote = "192.0.2.1:1".parse().unwrap();
+        let mut asked: Vec<CmId> = Vec::new();
+        for _ in 0..3 {
+            let params = || ConnectParams::new(qp.clone());
+            while let Ok(id) = device.connect(remote, params(), &events) {
+                asked.push(id);
+            }
+            control.poll(hand.now());
+            assert!(control.links[0].backlog.len() <= 1);
+        }
+        // What the worker's ring holds, one that did not fit, and the ring of requests.
+        assert_eq!(asked.len(), 4096 + 1 + REQUESTS);
+        assert!(control.counters().command_backlog > 0);
+        // There is no route, so each fails when the worker hears of it; in turn, none lost.
+        let mut failed = Vec::new();
+        while failed.len() < asked.len() {
+            worker.poll();
+            control.poll(hand.now());
+            while let Some(event) = events.poll() {
+                let CmEvent::ConnectError { id, .. } = event else { panic!("{event:?}") };
+                failed.push(id);
+            }
+        }
+        assert_eq!(failed, asked);
     }
 }

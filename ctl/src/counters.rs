@@ -25,6 +25,16 @@ heddle_base::counters! {
         close_timeouts,
         /// Connections reset because their listener had too many in their start-up.
         backlog_full,
+        /// Connections reset, while their MPA Request was awaited, to make room for newer ones.
+        backlog_evicted,
+        /// Connections reset because the application does not take its events.
+        events_full,
+        /// Connections given up by the application before they were established.
+        cancelled,
+        /// Terminates sent: peers that broke a rule.
+        terminates_sent,
+        /// Terminates received.
+        terminates_received,
         /// Orders that had to wait because a worker was behind.
         command_backlog,
     }

@@ -1,6 +1,6 @@
 //! The RNIC as an application sees it.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_channel::{Sender, TrySendError};
 use heddle_dataplane::{Arena, Cq, Qp, QpInit, Waker};
 use heddle_iwarp::{Access, MrTable, Pd, Qpn, Stag};
+use heddle_tcp::{ListenError, MAX_LISTENERS};
 
 use crate::arena_alloc::Stretches;
 use crate::event::{CmId, EventQueue, ListenerId};
@@ -81,11 +82,21 @@ struct Shared {
     next_pd: AtomicU32,
     next_qpn: AtomicU32,
     next_id: AtomicU64,
+    /// Our addresses, and where there are listeners. The worker goes by the same rules, but in an
+    /// endpoint it is asked only after `listen` has returned.
+    addrs: Vec<IpAddr>,
+    listening: Mutex<Vec<(ListenerId, SocketAddr)>>,
 }
 
 impl Device {
-    pub(crate) fn new(registry: Arc<Registry>, requests: Sender<Request>) -> Device {
+    pub(crate) fn new(
+        registry: Arc<Registry>,
+        requests: Sender<Request>,
+        addrs: Vec<IpAddr>,
+    ) -> Device {
         Device(Arc::new(Shared {
+            addrs,
+            listening: Mutex::new(Vec::new()),
             registry,
             requests,
             inline: AtomicBool::new(true),
@@ -144,9 +155,11 @@ impl Device {
 
     /// Listens for connections; their requests come through `events`.
     ///
-    /// With a [`Node`](crate::Node) this waits for the worker's answer. With an
-    /// [`Endpoint`](crate::Endpoint) the order is carried out at its next poll, and a failure is
-    /// in its counters and log.
+    /// With a [`Node`](crate::Node) the listener is there when this returns, with an
+    /// [`Endpoint`](crate::Endpoint) after its next poll.
+    ///
+    /// # Errors
+    /// [`CtlError::Listen`] when the address is not ours or is taken.
     pub fn listen(
         &self,
         addr: SocketAddr,
@@ -155,16 +168,51 @@ impl Device {
     ) -> Result<ListenerId, CtlError> {
         let id = ListenerId(self.0.next_id.fetch_add(1, Ordering::Relaxed));
         let (done, answer) = crossbeam_channel::bounded(1);
-        self.request(Request::Listen { id, addr, params, events: events.clone(), done })?;
+        {
+            // Held until the request is in its ring: requests about one port keep their order.
+            let mut listening = lock(&self.0.listening);
+            self.check_listen(&listening, addr).map_err(|e| CtlError::Listen(addr, e))?;
+            self.request(Request::Listen { id, addr, params, events: events.clone(), done })?;
+            listening.push((id, addr));
+        }
         if !self.0.inline.load(Ordering::Relaxed) {
-            answer.recv_timeout(LISTEN_TIMEOUT).map_err(|_| CtlError::Gone)??;
+            let answer = answer.recv_timeout(LISTEN_TIMEOUT).map_err(|_| CtlError::Gone);
+            if let Err(e) | Ok(Err(e)) = answer {
+                lock(&self.0.listening).retain(|l| l.0 != id);
+                return Err(e);
+            }
         }
         Ok(id)
     }
 
+    /// The worker's rules, [`Stack::listen`](heddle_tcp::Stack::listen).
+    fn check_listen(
+        &self,
+        listening: &[(ListenerId, SocketAddr)],
+        addr: SocketAddr,
+    ) -> Result<(), ListenError> {
+        let any = addr.ip().is_unspecified();
+        if !any && !self.0.addrs.contains(&addr.ip()) {
+            return Err(ListenError::NotOurs);
+        }
+        if addr.port() == 0 {
+            return Err(ListenError::PortZero);
+        }
+        if listening.len() >= MAX_LISTENERS {
+            return Err(ListenError::Full);
+        }
+        let taken = listening.iter().any(|(_, l)| {
+            l.port() == addr.port() && (l.ip() == addr.ip() || any && l.ip().is_unspecified())
+        });
+        if taken { Err(ListenError::InUse) } else { Ok(()) }
+    }
+
     /// Stops listening; connections go on.
     pub fn unlisten(&self, id: ListenerId) -> Result<(), CtlError> {
-        self.request(Request::Unlisten { id })
+        let mut listening = lock(&self.0.listening);
+        self.request(Request::Unlisten { id })?;
+        listening.retain(|l| l.0 != id);
+        Ok(())
     }
 
     /// Connects to a peer; the outcome comes through `events`.
@@ -190,6 +238,8 @@ impl Device {
     }
 
     /// Ends a connection in order; [`CmEvent::Disconnected`](crate::CmEvent::Disconnected) follows.
+    /// One that is not established yet is given up at once, and
+    /// [`CmEvent::ConnectError`](crate::CmEvent::ConnectError) follows.
     pub fn disconnect(&self, id: CmId) -> Result<(), CtlError> {
         self.request(Request::Disconnect { id })
     }

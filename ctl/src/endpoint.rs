@@ -11,7 +11,7 @@ use heddle_dataplane::{
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{Cidr, ConnConfig, StackConfig};
+use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
 
 use crate::control::{Control, REQUESTS, WorkerLink};
 use crate::device::{Device, Registry};
@@ -64,6 +64,21 @@ impl EndpointConfig {
             tcp: ConnConfig::default(),
         }
     }
+
+    /// Whether an RNIC can be set up like this, as far as that can be known without a device.
+    ///
+    /// # Errors
+    /// [`OpenError`], as opening would have it.
+    pub fn check(&self) -> Result<(), OpenError> {
+        if self.addrs.is_empty() {
+            return Err(OpenError::NoAddress);
+        }
+        check_addrs(&self.addrs, self.gateway)?;
+        if !(576..=9000).contains(&self.mtu) {
+            return Err(OpenError::Mtu(self.mtu));
+        }
+        Ok(())
+    }
 }
 
 /// Why there is no RNIC.
@@ -84,6 +99,12 @@ pub enum OpenError {
     /// Nothing to be reached at.
     #[error("an RNIC needs at least one IP address")]
     NoAddress,
+    /// The port's queues are somebody else's.
+    #[error("the queues of the port are taken already")]
+    NoQueues,
+    /// The addresses or the gateway are of no use.
+    #[error(transparent)]
+    Addr(#[from] AddrError),
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
@@ -146,12 +167,15 @@ impl Endpoint {
         Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
     }
 
-    fn on_port(
+    /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody has
+    /// taken; `pool` is where the frames it sends come from.
+    pub fn on_port(
         eal: &Eal,
         mut port: Port,
         pool: Mempool,
         config: &EndpointConfig,
     ) -> Result<Endpoint, OpenError> {
+        config.check()?;
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
         let arena = Arena::new(eal, config.memory)?;
         port.map(&arena)?;
@@ -169,7 +193,7 @@ impl Endpoint {
             ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))
         };
         let Some((rx, tx)) = port.take_queues().into_iter().next() else {
-            return Err(OpenError::NoAddress);
+            return Err(OpenError::NoQueues);
         };
         let fault = (!config.fault.is_none())
             .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));
@@ -189,7 +213,8 @@ impl Endpoint {
         let to = Random::new(&config.seed.derive(LABEL_TO)).next_u64() >> 1 & !0xfff;
         let registry = Arc::new(Registry::new(mrs, arena, to));
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
-        let device = Device::new(registry.clone(), requests);
+        let device =
+            Device::new(registry.clone(), requests, config.addrs.iter().map(Cidr::addr).collect());
         let link = WorkerLink { commands: commands.clone(), reports, backlog: Default::default() };
         let control = Control::new(requests_out, vec![link], registry);
         Ok(Endpoint { worker, control, commands, device, port, clock, polls: 0 })
@@ -239,9 +264,7 @@ const LABEL_FAULT: u64 = 3;
 const LABEL_TO: u64 = 4;
 
 fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
-    if !(576..=9000).contains(&config.mtu) {
-        return Err(OpenError::Mtu(config.mtu));
-    }
+    config.check()?;
     Ok(Mempool::new(eal, &MempoolConfig::for_mtu(config.frames, config.mtu))?)
 }
 

@@ -1,5 +1,7 @@
 //! What can go wrong between an application and the control plane.
 
+use core::net::SocketAddr;
+
 use heddle_iwarp::MrError;
 use heddle_tcp::ListenError;
 
@@ -13,8 +15,8 @@ pub enum CtlError {
     #[error("the control plane has ended")]
     Gone,
     /// The worker cannot listen there.
-    #[error("cannot listen: {0}")]
-    Listen(ListenError),
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, ListenError),
     /// The arena has no room for the region.
     #[error("no room for {wanted} bytes of registered memory ({free} of {size} are free)")]
     NoMemory {

@@ -51,6 +51,9 @@ pub enum ConnectFailure {
     /// The peer ended the connection before it was established.
     #[error("the peer closed the connection during the MPA start-up")]
     PeerClosed,
+    /// The application itself ended it before it was established.
+    #[error("cancelled")]
+    Cancelled,
     /// The worker could not carry out an order.
     #[error("the worker refused: {0}")]
     Worker(String),
@@ -152,10 +155,14 @@ impl CmEvent {
 
 /// Events of the listeners and connections made with it; clones are handles of the same queue.
 ///
-/// It does not drop events. Its length is bounded by the connections: each has at most one request
-/// or outcome and one end in it.
+/// It does not drop events. A listener resets new connections while thousands of events wait to be
+/// taken, so that peers cannot make it long; what an application asks for itself adds an outcome and
+/// an end for each connection.
 #[derive(Clone, Debug)]
 pub struct EventQueue(Arc<Shared>);
+
+/// Events that may wait before listeners take no more connections.
+const MAX_WAITING: usize = 4096;
 
 #[derive(Debug)]
 struct Shared {
@@ -177,6 +184,11 @@ impl EventQueue {
     /// Whether there is nothing to poll at this moment.
     pub fn is_empty(&self) -> bool {
         self.0.queue.is_empty()
+    }
+
+    /// Whether so many events wait that no connections of peers should add to them.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.0.queue.len() >= MAX_WAITING
     }
 
     pub(crate) fn push(&self, event: CmEvent) {

@@ -21,8 +21,10 @@ pub enum Command {
         /// Connections that may be half-open at a time.
         backlog: usize,
     },
-    /// Stop accepting.
+    /// Stop accepting what a [`Command::Listen`] with the same address and port began.
     Unlisten {
+        /// Our address; all of them when absent.
+        addr: Option<IpAddr>,
         /// TCP port.
         port: u16,
     },

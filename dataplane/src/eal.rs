@@ -120,7 +120,7 @@ impl Eal {
     /// when a PCI address is malformed, and when DPDK refuses.
     pub fn init(config: &EalConfig) -> Result<Eal, EalError> {
         for p in &config.pci {
-            if !is_pci_address(p) {
+            if pci_name(p).is_none() {
                 return Err(EalError::BadPci(p.clone()));
             }
         }
@@ -338,21 +338,23 @@ fn restore_affinity(cpus: &[usize]) {
     }
 }
 
-fn is_pci_address(s: &str) -> bool {
+/// The name DPDK gives the device at a PCI address: all four numbers, without arguments.
+pub(crate) fn pci_name(s: &str) -> Option<String> {
     let addr = s.split(',').next().unwrap_or("");
     let hex = |t: &str, max: usize| {
-        !t.is_empty() && t.len() <= max && t.bytes().all(|b| b.is_ascii_hexdigit())
+        let digits = t.len() <= max && t.bytes().all(|b| b.is_ascii_hexdigit());
+        u32::from_str_radix(t, 16).ok().filter(|_| digits)
     };
-    let Some((rest, function)) = addr.rsplit_once('.') else { return false };
+    let (rest, function) = addr.rsplit_once('.')?;
     let parts: Vec<&str> = rest.split(':').collect();
-    let numbers = match parts[..] {
-        [b, d] => hex(b, 2) && hex(d, 2),
-        [dom, b, d] => hex(dom, 8) && hex(b, 2) && hex(d, 2),
-        _ => false,
+    let (domain, bus, device) = match parts[..] {
+        [b, d] => (0, hex(b, 2)?, hex(d, 2)?),
+        [dom, b, d] => (hex(dom, 8)?, hex(b, 2)?, hex(d, 2)?),
+        _ => return None,
     };
-    numbers
-        && matches!(function.as_bytes(), [b'0'..=b'7'])
-        && s.bytes().all(|b| b.is_ascii_graphic())
+    let fine =
+        matches!(function.as_bytes(), [b'0'..=b'7']) && s.bytes().all(|b| b.is_ascii_graphic());
+    fine.then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
 #[cfg(test)]
@@ -361,12 +363,17 @@ mod tests {
 
     #[test]
     fn test_pci_addresses() {
-        for ok in ["0000:3b:00.0", "3b:00.7", "0000:3b:00.0,rx_vec_en=1"] {
-            assert!(is_pci_address(ok), "{ok}");
+        for (ok, name) in [
+            ("0000:3b:00.0", "0000:3b:00.0"),
+            ("3B:0.7", "0000:3b:00.7"),
+            ("0000:3b:00.0,rx_vec_en=1", "0000:3b:00.0"),
+            ("10000:00:1f.6", "10000:00:1f.6"),
+        ] {
+            assert_eq!(pci_name(ok).as_deref(), Some(name), "{ok}");
         }
         for bad in ["", "3b", "3b:00", "3b:00.8", "zz:00.0", "0000:3b:00.0 --proc-type=auto", "-a"]
         {
-            assert!(!is_pci_address(bad), "{bad}");
+            assert_eq!(pci_name(bad), None, "{bad}");
         }
     }
 }

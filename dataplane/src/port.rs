@@ -27,7 +27,7 @@ use crate::vdev::VdevArg;
 pub enum PortSource {
     /// A virtual device, plugged in for the port and removed with it.
     Vdev(VdevArg),
-    /// A device the EAL has already, by its name (a PCI address).
+    /// A device the EAL has already, by its PCI address in any of its forms, or its name.
     Device(String),
 }
 
@@ -174,9 +174,10 @@ impl Port {
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
             PortSource::Vdev(v) => plug(v)?,
-            PortSource::Device(name) => Device {
-                id: find(name).ok_or_else(|| PortError::NotFound(name.clone()))?,
-                name: name.clone(),
+            PortSource::Device(given) => Device {
+                id: find(&eal::pci_name(given).unwrap_or_else(|| given.clone()))
+                    .ok_or_else(|| PortError::NotFound(given.clone()))?,
+                name: given.clone(),
                 args: String::new(),
                 plugged: None,
                 rings: None,

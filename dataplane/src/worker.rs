@@ -40,8 +40,8 @@ heddle_base::counters! {
         busy_polls,
         /// Completions that had to wait because a CQ was full.
         cq_full,
-        /// Reports that had to wait because the control plane was behind.
-        report_backlog,
+        /// Times orders or events had to wait because the control plane was behind.
+        reports_full,
         /// Work requests the queue pair refused when it took them.
         wr_refused,
     }
@@ -142,7 +142,6 @@ pub struct Worker {
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
     reports: Sender<Report>,
-    report_backlog: VecDeque<Report>,
     bells: Arc<Doorbells>,
     /// By index of the connection.
     slots: Vec<Option<Slot>>,
@@ -174,7 +173,6 @@ impl Worker {
             done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
-            report_backlog: VecDeque::new(),
             bells: Doorbells::new(conns),
             slots: (0..conns).map(|_| None).collect(),
             again: VecDeque::with_capacity(conns),
@@ -247,9 +245,17 @@ impl Worker {
 
     fn take_commands(&mut self, now: Instant) -> bool {
         let mut busy = false;
-        while let Some(command) = self.commands.pop() {
+        // Each is answered by one report at most; where there is no room for it, it waits in its
+        // ring, and when that is full too, with the control plane.
+        while !self.commands.is_empty() {
+            // Also when they have to wait, so that an inline control plane is given its turn.
             busy = true;
-            self.carry_out(now, command);
+            if self.reports_are_full() {
+                break;
+            }
+            if let Some(command) = self.commands.pop() {
+                self.carry_out(now, command);
+            }
         }
         busy
     }
@@ -260,7 +266,7 @@ impl Worker {
                 let result = self.rnic.listen(addr, port, backlog);
                 self.report(Report::Listening { token, result });
             }
-            Command::Unlisten { port } => self.rnic.unlisten(port),
+            Command::Unlisten { addr, port } => self.rnic.unlisten(addr, port),
             Command::Connect { token, remote } => {
                 let result = self.rnic.connect(now, remote);
                 self.report(Report::Connecting { token, result });
@@ -373,12 +379,14 @@ impl Worker {
             busy = true;
             self.complete(conn, cqe);
         }
-        while let Some(event) = self.rnic.poll_event() {
+        while self.rnic.has_events() {
             busy = true;
-            self.report(Report::Event(event));
-        }
-        if !self.report_backlog.is_empty() {
-            self.send_backlog();
+            if self.reports_are_full() {
+                break;
+            }
+            if let Some(event) = self.rnic.poll_event() {
+                self.report(Report::Event(event));
+            }
         }
         busy
     }
@@ -400,25 +408,17 @@ impl Worker {
         }
     }
 
-    fn report(&mut self, report: Report) {
-        if !self.report_backlog.is_empty() {
-            self.report_backlog.push_back(report);
-        } else if let Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) =
-            self.reports.try_send(report)
-        {
-            self.counters.report_backlog += 1;
-            self.report_backlog.push_back(report);
-        }
+    fn reports_are_full(&mut self) -> bool {
+        let full = self.reports.is_full();
+        self.counters.reports_full += u64::from(full);
+        full
     }
 
-    #[cold]
-    fn send_backlog(&mut self) {
-        while let Some(report) = self.report_backlog.pop_front() {
-            if let Err(TrySendError::Full(report)) = self.reports.try_send(report) {
-                self.report_backlog.push_front(report);
-                break;
-            }
-        }
+    /// There is room: nobody else sends, and the caller has looked.
+    fn report(&mut self, report: Report) {
+        // When nobody receives any more, the control plane has ended.
+        let sent = self.reports.try_send(report);
+        debug_assert!(!matches!(sent, Err(TrySendError::Full(_))));
     }
 
     #[inline]

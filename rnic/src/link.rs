@@ -15,6 +15,10 @@ pub(crate) struct Link<F> {
     pub(crate) mode: Mode,
     /// One past the last received byte that is in order.
     pub(crate) rx_next: StreamPos,
+    /// Start-up bytes the control plane has been given.
+    pub(crate) startup_told: usize,
+    /// An event about more of them waits.
+    pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
     pub(crate) on_ready_list: bool,
     /// A Terminate is queued or was received: close the TCP connection once it is out.
@@ -40,6 +44,8 @@ impl<F> Default for Link<F> {
             held: HeldBytes::default(),
             mode: Mode::Startup,
             rx_next: StreamPos::START,
+            startup_told: 0,
+            startup_event: false,
             on_ready_list: false,
             closing: false,
         }

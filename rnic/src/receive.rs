@@ -8,9 +8,9 @@ use crate::event::Event;
 use crate::link::Mode;
 use crate::rnic::Rnic;
 
-/// Octets that may wait before FPDU mode: the largest start-up frame (20 + 512), and FPDUs a peer
-/// may send right behind it.
-const STARTUP_HOLD: usize = 64 * 1024;
+/// Octets that may wait before FPDU mode: the largest start-up frame (20 + 512), in segments of any
+/// size the port can have.
+const STARTUP_HOLD: usize = 16 * 1024;
 
 /// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
 const READY_FRAMES: usize = 64;
@@ -130,19 +130,27 @@ impl<F: RxFrame> Rnic<F> {
         }
         self.counters.rx_payload_bytes += u64::from(p.len);
         link.rx_next = p.pos + u64::from(p.len);
-        if startup {
-            let mut bytes = Vec::with_capacity(len);
-            frame.for_each_chunk(p.frame_off, len, |c| bytes.extend_from_slice(c));
-            self.events.push_back(Event::StartupBytes { conn, bytes });
-        }
         let copy = before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
         self.counters.rx_held += 1;
         let copied = link.held.push_ready(&mut self.bufs, p.pos, frame, p.frame_off, len, copy);
         self.counters.held_copied_bytes += copied as u64;
         self.held_frames += link.held.frames() - before;
+        if startup {
+            self.tell_startup(conn);
+        }
         self.stack.accept_payload(now, conn, p.pos, p.len);
         self.advance_held(mem, conn);
         None
+    }
+
+    /// Has the control plane told of start-up bytes. At most one such event of a connection waits,
+    /// however small the segments are they came in; the bytes are put in when it is taken.
+    fn tell_startup(&mut self, conn: ConnId) {
+        if let Some((_, link)) = self.stack.get_mut(conn)
+            && !core::mem::replace(&mut link.startup_event, true)
+        {
+            self.events.push_back(Event::StartupBytes { conn, bytes: Vec::new() });
+        }
     }
 
     /// Feeds a connection's queue pair what has become ready among its held bytes.
@@ -157,10 +165,10 @@ impl<F: RxFrame> Rnic<F> {
             link.rx_next += moved as u64;
             self.counters.rx_payload_bytes += moved as u64;
             if moved > 0 && matches!(link.mode, Mode::Startup) {
-                let bytes = link.held.last_ready(moved);
-                self.events.push_back(Event::StartupBytes { conn, bytes });
+                self.tell_startup(conn);
             }
         }
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
         if let Mode::Fpdu(qp) = &mut link.mode
             && link.held.has_ready()
         {

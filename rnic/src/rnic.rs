@@ -110,9 +110,9 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.listen(addr, port, backlog)
     }
 
-    /// Stops accepting on `port`; connections go on.
-    pub fn unlisten(&mut self, port: u16) {
-        self.stack.unlisten(port);
+    /// Ends what [`listen`](Self::listen) began with the same address and port; connections go on.
+    pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
+        self.stack.unlisten(addr, port);
     }
 
     /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -218,9 +218,27 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.poll_timeout()
     }
 
-    /// The next event for the control plane.
+    /// Whether [`poll_event`](Self::poll_event) may have something to give.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next event for the control plane. However long they are left to wait, their number is
+    /// bounded: a connection has a few, each at most once, and stays until it is released.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        while let Some(event) = self.events.pop_front() {
+            let Event::StartupBytes { conn, .. } = event else { return Some(event) };
+            let Some((_, link)) = self.stack.get_mut(conn) else { continue };
+            link.startup_event = false;
+            // The start-up may be over by now, one way or the other.
+            let new = link.held.ready_len().saturating_sub(link.startup_told);
+            if matches!(link.mode, Mode::Startup) && new > 0 {
+                link.startup_told += new;
+                return Some(Event::StartupBytes { conn, bytes: link.held.last_ready(new) });
+            }
+        }
+        None
     }
 
     /// The next completion, and the connection of its queue pair.

@@ -12,7 +12,7 @@ use heddle::perf::workload::Run;
 use heddle::{CoreList, EndpointConfig, Seed};
 
 use super::log::LogArgs;
-use super::net::{NetArgs, start_eal};
+use super::net::{NetArgs, mtu, start_eal};
 use super::progress::Line;
 use super::{Failure, say};
 
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long)]
     inline: bool,
     /// Octets of an IP packet
-    #[arg(long, value_name = "N", default_value_t = 1500)]
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     /// CRC-32C of each FPDU, as MPA has it
     #[arg(long, value_enum, default_value_t = Switch::On)]

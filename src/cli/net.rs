@@ -4,7 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 
-use heddle::{Cidr, Eal, EalConfig, Endpoint, EndpointConfig, PortSource, Seed, VdevArg};
+use heddle::perf::spec;
+use heddle::{
+    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, Seed, VdevArg,
+    check_addrs,
+};
 
 use super::Failure;
 
@@ -38,12 +42,20 @@ pub(crate) fn cidr(s: &str) -> Result<Cidr, String> {
     Cidr::new(addr, prefix).ok_or_else(|| form.into())
 }
 
+/// Octets of an IP packet.
+pub(crate) fn mtu(s: &str) -> Result<u16, String> {
+    let (min, max) = (spec::MTU.start(), spec::MTU.end());
+    let wrong = || format!("MTU {s} is not between {min} and {max}");
+    s.parse().ok().filter(|n| spec::MTU.contains(n)).ok_or_else(wrong)
+}
+
 impl NetArgs {
     /// The device, once it is known that there is one and an address.
     pub(crate) fn source(&self) -> Result<PortSource, Failure> {
         if self.ips.is_empty() {
             return Err(Failure::usage("--ip is missing: an RNIC needs an address"));
         }
+        check_addrs(&self.ips, self.gateway).map_err(Failure::usage)?;
         match (&self.vdev, &self.pci) {
             (Some(v), _) => Ok(PortSource::Vdev(v.clone())),
             (None, Some(p)) => Ok(PortSource::Device(p.clone())),
@@ -78,7 +90,10 @@ pub(crate) fn start_eal(
     let frame = u32::from(config.mtu).max(2048) + 512;
     let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
     let memory_mb = 64 + u32::try_from(pools >> 20).unwrap_or(u32::MAX);
-    Ok(Eal::init(&EalConfig { memory_mb, pci, ..EalConfig::default() })?)
+    Eal::init(&EalConfig { memory_mb, pci, ..EalConfig::default() }).map_err(|e| match e {
+        EalError::BadPci(_) => Failure::usage(e),
+        e => e.into(),
+    })
 }
 
 /// From the system's generator.

@@ -10,6 +10,7 @@ use heddle::perf::report::align;
 use heddle::perf::service::{ServiceSpec, Services};
 use heddle::{
     Cidr, Clock, Endpoint, EndpointConfig, Instant, ListenParams, PortSource, Seed, VdevArg,
+    check_addrs,
 };
 
 use super::log::LogArgs;
@@ -47,6 +48,7 @@ const TICK: Duration = Duration::from_micros(10);
 const QUIET: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    check_addrs(&args.ips, None).map_err(Failure::usage)?;
     for path in [&args.rx, &args.tx] {
         // DPDK takes a comma for the start of the next argument.
         if path.as_os_str().to_str().is_none_or(|p| p.contains(',')) {

@@ -83,6 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let Some(ip) = args.addr.or(own) else {
         return Err(Failure::usage("-a is missing"));
     };
+    if args.server && !ip.is_unspecified() && !args.net.ips.iter().any(|c| c.addr() == ip) {
+        return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
+    }
     let addr = SocketAddr::new(ip, args.port);
     let (eal, mut endpoint) = args.net.open(1500, MEMORY)?;
     let result = if args.server {

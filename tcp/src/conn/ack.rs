@@ -103,6 +103,7 @@ impl Connection {
     fn fin_acked(&mut self, now: Instant) {
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
+            Some(State::FinWait2) => self.cold.wait_at = now + self.cold.cfg.fin_wait_2,
             Some(State::Closed) => self.finish(ConnEvent::Closed),
             _ => {}
         }

@@ -19,7 +19,7 @@ pub enum ConnEvent {
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// The peer did not answer for too long.
+    /// The peer did not answer for too long, or never sent its FIN.
     TimedOut,
     /// The peer answered our SYN with a reset.
     Refused,

@@ -150,6 +150,7 @@ struct Cold {
     timeouts: u32,
     /// Window probes since the window was last open, for their backoff.
     probes: u8,
+    /// FIN-WAIT-2 or TIME-WAIT.
     wait_at: Instant,
     /// A reset to answer an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.

@@ -156,7 +156,10 @@ impl Connection {
     fn handle_reset(&mut self, now: Instant, at: i64, window: i64) {
         if at == 0 {
             match self.hot.state {
-                // The end was announced; only the wait is cut short.
+                // The end was announced; only the wait is cut short. RFC 1337 would have us ignore
+                // the reset. We follow RFC 9293 section 3.10.7.4: only the exact number is taken
+                // (RFC 5961), and initial sequence numbers and timestamps keep old segments out of
+                // the next connection.
                 State::TimeWait => {
                     let _ = self.enter(Input::Kill);
                     self.stop();
@@ -308,6 +311,9 @@ impl Connection {
     pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {
         if !self.hot.state.receives() {
             return;
+        }
+        if self.hot.state == State::FinWait2 {
+            self.cold.wait_at = now + self.cold.cfg.fin_wait_2;
         }
         let next = self.hot.rcv_nxt;
         let end = (pos + u64::from(len)).min(self.hot.rcv_adv);

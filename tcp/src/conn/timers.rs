@@ -1,4 +1,4 @@
-//! Timers: retransmission, window probe, delayed ACK, TIME-WAIT.
+//! Timers: retransmission, window probe, delayed ACK, FIN-WAIT-2, TIME-WAIT.
 
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, Pending};
@@ -31,7 +31,11 @@ impl Connection {
         }
         if self.cold.wait_at <= now {
             self.cold.wait_at = NEVER;
-            if self.enter(Input::WaitOver).is_some() {
+            if self.hot.state == State::FinWait2 {
+                // The peer may be there and wait, so it is told.
+                self.finish(ConnEvent::TimedOut);
+                self.hot.pending.set(Pending::RESET);
+            } else if self.enter(Input::WaitOver).is_some() {
                 self.stop();
             }
         }

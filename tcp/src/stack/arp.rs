@@ -62,7 +62,16 @@ impl<S: SendQueue + Default> Stack<S> {
             Learned::Ignored => return false,
             Learned::Resolved(neighbor) => self.resolved(neighbor),
             Learned::Changed => self.counters.neighbor_changes += 1,
+            Learned::Contested(known) => {
+                if let Some((local, _)) = self.cfg.route(ip) {
+                    self.ask(local, ip, known);
+                }
+            }
             Learned::Refused => self.counters.arp_change_refused += 1,
+            Learned::Defended(neighbor) => {
+                self.counters.arp_change_refused += 1;
+                self.resolved(neighbor);
+            }
             Learned::Confirmed | Learned::New => {}
         }
         true
@@ -77,6 +86,13 @@ impl<S: SendQueue + Default> Stack<S> {
                     }
                 }
                 Due::Failed(neighbor) => self.unreachable(neighbor),
+                Due::Changed { neighbor, ip, at } => {
+                    self.counters.neighbor_changes += 1;
+                    self.resolved(neighbor);
+                    if let Some((local, _)) = self.cfg.route(ip) {
+                        self.ask(local, ip, at);
+                    }
+                }
                 Due::Unconfirmed => self.counters.neighbor_unconfirmed += 1,
             }
         }

@@ -79,6 +79,58 @@ impl FromStr for Cidr {
     }
 }
 
+/// Why a stack cannot have the addresses or the gateway it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddrError {
+    /// The address family is not served.
+    #[error("{0}: IPv6 is not served yet")]
+    Family(IpAddr),
+    /// No single host can have the address on its link.
+    #[error("{0} is no address for a host: it names none, many, or the host itself")]
+    NotAHost(Cidr),
+    /// The same address twice.
+    #[error("{0} is given twice")]
+    Twice(IpAddr),
+    /// The gateway cannot be reached, being on no link of ours.
+    #[error("the gateway {0} is on no link of ours")]
+    Gateway(IpAddr),
+}
+
+/// Looks at what [`StackConfig`] takes as it is: a stack with such addresses would run and never be
+/// reached.
+///
+/// # Errors
+/// See [`AddrError`].
+pub fn check_addrs(addrs: &[Cidr], gateway: Option<IpAddr>) -> Result<(), AddrError> {
+    let mut cfg = StackConfig::new(
+        [0; 6],
+        Cidr { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 32 },
+        Seed::from_u64(0),
+    );
+    cfg.addrs.clear();
+    for &c in addrs {
+        let IpAddr::V4(addr) = c.addr else { return Err(AddrError::Family(c.addr)) };
+        if cfg.is_ours(c.addr) {
+            return Err(AddrError::Twice(c.addr));
+        }
+        if !cfg.is_peer(addr) || c.is_broadcast(addr) {
+            return Err(AddrError::NotAHost(c));
+        }
+        cfg.addrs.push(c);
+    }
+    match gateway {
+        None => Ok(()),
+        Some(IpAddr::V4(g))
+            if cfg.is_peer(g) && cfg.addrs.iter().any(|c| c.contains(IpAddr::V4(g))) =>
+        {
+            Ok(())
+        }
+        Some(g @ IpAddr::V4(_)) => Err(AddrError::Gateway(g)),
+        Some(g) => Err(AddrError::Family(g)),
+    }
+}
+
 /// What a stack is told at construction.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -221,6 +273,39 @@ mod tests {
             assert!(!c.is_peer(ip(bad)), "{bad}");
         }
         assert!(c.is_peer(ip("10.1.2.4")) && c.is_peer(ip("10.1.3.255")));
+    }
+
+    #[test]
+    fn test_addresses_a_host_can_have() {
+        let check = |addrs: &[&str], gateway: Option<&str>| {
+            let addrs: Vec<Cidr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
+            check_addrs(&addrs, gateway.map(|g| g.parse().unwrap())).map_err(|e| e.to_string())
+        };
+        for (addrs, gateway) in [
+            (&["10.0.0.1/24"][..], None),
+            (&["10.0.0.1/24", "10.0.0.2/24", "192.0.2.1/32"], Some("10.0.0.254")),
+            (&["10.0.0.0/31"], Some("10.0.0.1")),
+            (&["10.0.0.1/0"], Some("192.0.2.1")),
+        ] {
+            assert_eq!(check(addrs, gateway), Ok(()), "{addrs:?}");
+        }
+        for (addrs, gateway, why) in [
+            (&["fd00::1/64"][..], None, "IPv6"),
+            (&["10.0.0.0/24"], None, "no address for a host"),
+            (&["10.0.0.255/24"], None, "no address for a host"),
+            (&["127.0.0.1/8"], None, "no address for a host"),
+            (&["0.0.0.0/0"], None, "no address for a host"),
+            (&["224.0.0.1/24"], None, "no address for a host"),
+            (&["255.255.255.255/32"], None, "no address for a host"),
+            (&["10.0.0.1/24", "10.0.0.1/16"], None, "10.0.0.1 is given twice"),
+            (&["10.0.0.1/24"], Some("10.0.1.1"), "10.0.1.1 is on no link"),
+            (&["10.0.0.1/24"], Some("10.0.0.1"), "10.0.0.1 is on no link"),
+            (&["10.0.0.1/24"], Some("10.0.0.255"), "10.0.0.255 is on no link"),
+            (&["10.0.0.1/24"], Some("fd00::1"), "IPv6"),
+        ] {
+            let e = check(addrs, gateway).unwrap_err();
+            assert!(e.contains(why), "{addrs:?} {gateway:?}: {e}");
+        }
     }
 
     #[test]

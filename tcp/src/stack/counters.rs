@@ -60,23 +60,28 @@ heddle_base::counters! {
         half_opened,
         /// Half-open connections that came to nothing.
         half_open_failed,
-        /// SYNs dropped: the listener has as many half-open connections as it may.
+        /// Half-open connections forgotten to make room for newer ones.
+        half_open_evicted,
+        /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,
-        /// SYNs dropped: as many connections as configured.
+        /// SYNs dropped: as many connections as configured, none of which can be forgotten.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
         /// TIME-WAIT connections replaced by a new one of the same peer.
         time_wait_reused,
+        /// TIME-WAIT connections forgotten to make room for new ones.
+        time_wait_evicted,
         /// ARP packets dropped: malformed or impossible addresses.
         arp_malformed,
         /// ARP packets dropped: they tell nothing about a neighbor we have or need.
         arp_ignored,
         /// ARP packets from another station that uses one of our addresses.
         arp_conflicts,
-        /// Changes of a neighbor's hardware address not believed because it was just confirmed.
+        /// Claims that a neighbor has another hardware address, not believed because it answers at
+        /// the one we know.
         arp_change_refused,
-        /// Changes of a neighbor's hardware address.
+        /// Changes of a neighbor's hardware address, or entries forgotten for the claim of one.
         neighbor_changes,
         /// Neighbors forgotten to make room.
         neighbor_evictions,

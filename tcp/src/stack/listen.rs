@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use super::age::AgeQueue;
+
 /// Ports one can listen on at a time.
 pub const MAX_LISTENERS: usize = 1024;
 
@@ -33,6 +35,8 @@ pub(super) struct Listener {
     pub(super) backlog: usize,
     /// Half-open connections there are.
     pub(super) half_open: usize,
+    /// The same by age.
+    pub(super) oldest: AgeQueue,
 }
 
 /// All of them, by port; ids are never used twice.
@@ -61,13 +65,20 @@ impl Listeners {
         let at = self.list.partition_point(|l| l.port < port);
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        self.list.insert(at, Listener { id, addr, port, backlog, half_open: 0 });
+        let oldest = AgeQueue::default();
+        self.list.insert(at, Listener { id, addr, port, backlog, half_open: 0, oldest });
         Ok(())
     }
 
-    /// Stops listening on `port` at every address; returns the ids of those that did.
-    pub(super) fn remove(&mut self, port: u16) -> Vec<u32> {
-        self.list.extract_if(.., |l| l.port == port).map(|l| l.id).collect()
+    /// Takes out the listener that was added with `addr` and `port`; its id.
+    pub(super) fn remove(&mut self, addr: Option<IpAddr>, port: u16) -> Option<u32> {
+        let at = self.list.iter().position(|l| l.port == port && l.addr == addr)?;
+        Some(self.list.remove(at).id)
+    }
+
+    /// The listener with most half-open connections, if it has any.
+    pub(super) fn busiest(&mut self) -> Option<&mut Listener> {
+        self.list.iter_mut().filter(|l| l.half_open > 0).max_by_key(|l| l.half_open)
     }
 
     /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
@@ -90,11 +101,15 @@ impl Listeners {
         self.list.binary_search_by_key(&port, |l| l.port).is_ok()
     }
 
+    /// The listener `id` on `port`, if it is still there.
+    pub(super) fn by_id(&mut self, id: u32, port: u16) -> Option<&mut Listener> {
+        let from = self.list.partition_point(|l| l.port < port);
+        self.list[from..].iter_mut().take_while(|l| l.port == port).find(|l| l.id == id)
+    }
+
     /// A half-open connection of listener `id` on `port` is no more.
     pub(super) fn half_open_done(&mut self, id: u32, port: u16) {
-        let from = self.list.partition_point(|l| l.port < port);
-        let of_port = self.list[from..].iter_mut().take_while(|l| l.port == port);
-        if let Some(l) = of_port.into_iter().find(|l| l.id == id) {
+        if let Some(l) = self.by_id(id, port) {
             l.half_open = l.half_open.saturating_sub(1);
         }
     }
@@ -117,7 +132,9 @@ mod tests {
         assert_eq!(l.find(a, 80).unwrap().backlog, 2);
         assert_eq!(l.find(b, 80).unwrap().backlog, 1);
         assert!(l.find(b, 79).is_none() && l.find(a, 81).is_none());
-        assert_eq!(l.remove(80).len(), 2);
+        assert!(l.remove(Some(a), 80).is_some() && l.remove(Some(a), 80).is_none());
+        assert_eq!(l.find(a, 80).unwrap().backlog, 1, "the other stays");
+        assert!(l.remove(None, 80).is_some());
         assert!(l.find(a, 80).is_none() && !l.has_port(80) && l.has_port(79));
     }
 

@@ -15,6 +15,7 @@
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
+mod age;
 mod arp;
 mod config;
 mod counters;
@@ -39,7 +40,7 @@ use std::collections::VecDeque;
 use core::net::SocketAddr;
 use heddle_base::{Instant, StreamPos};
 
-pub use config::{Cidr, CidrError, StackConfig};
+pub use config::{AddrError, Cidr, CidrError, StackConfig, check_addrs};
 pub use counters::StackCounters;
 pub use event::{ConnectError, IcmpError, StackEvent};
 pub use frame::{
@@ -49,6 +50,7 @@ pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 
 use crate::{ConnEvent, Connection, SendQueue, State};
+use age::AgeQueue;
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
 use limit::RateLimit;
@@ -98,6 +100,8 @@ pub struct Stack<S> {
     eventful: IndexQueue,
     /// Connections whose next hop is being asked for.
     waiting: IndexQueue,
+    /// Connections in TIME-WAIT without an owner, by age.
+    waiting_out: AgeQueue,
     neighbors: Neighbors,
     listeners: Listeners,
     control: VecDeque<TxFrame>,
@@ -126,6 +130,7 @@ impl<S: SendQueue + Default> Stack<S> {
             turn: 0,
             eventful: IndexQueue::default(),
             waiting: IndexQueue::default(),
+            waiting_out: AgeQueue::default(),
             neighbors: Neighbors::new(cfg.max_neighbors, ids.neighbor),
             ids,
             listeners: Listeners::default(),
@@ -221,6 +226,10 @@ impl<S: SendQueue + Default> Stack<S> {
         e.owner = Owner::Released { end: e.user.end() };
         e.user = S::default();
         e.events.clear();
+        let conns = &self.conns;
+        if conns.is_waiting_out(id) {
+            self.waiting_out.push(id, self.cfg.max_conns, |id| conns.is_waiting_out(id));
+        }
         self.settle(id.slot());
     }
 
@@ -350,12 +359,21 @@ impl<S: SendQueue + Default> Stack<S> {
         if e.owner == Owner::Held || !silent {
             return;
         }
+        if matches!(e.owner, Owner::HalfOpen { .. }) {
+            self.counters.half_open_failed += 1;
+        }
+        self.forget(index);
+    }
+
+    /// Takes a connection out of everything it is in and frees its slot, without a word to its peer
+    /// or its owner. The queues of indices may still have it; whoever takes it off looks.
+    fn forget(&mut self, index: u32) {
+        self.detach(index);
         let Some(e) = self.conns.remove(index) else { return };
         self.timers.cancel(index);
         self.neighbors.release(e.neighbor);
         if let Owner::HalfOpen { listener } = e.owner {
             self.listeners.half_open_done(listener, e.flow.local().port());
-            self.counters.half_open_failed += 1;
         }
     }
 

@@ -2,10 +2,16 @@
 //! is decided in `arp`.
 //!
 //! Who is believed. An entry is made when we need it (and ask), or when a host asks for our own
-//! address; never by an answer we did not ask for. An entry that is there follows whatever its
-//! host says, as RFC 826 has it, since hosts announce a failover that way; but not within a second
-//! of a confirmation, so that the first answer to a question wins over a forged second one. ARP
-//! has no authentication: whoever is on the link can still lie, as towards any host.
+//! address; never by an answer we did not ask for. RFC 826 has an entry follow whatever any packet
+//! says, and hosts announce a failover that way, but so does whoever wants the traffic of another.
+//! So a claim of another station address is tried out first: the station we know is asked, by
+//! itself, and if it answers the claim is refused; if it is silent for a fifth of a second it is
+//! gone, or no longer that host, and the claim holds. Connections opened meanwhile wait for the
+//! outcome. After a refusal no claim is tried out for a second, so that claims cannot make us ask
+//! more often than that. A claim about an entry that nobody uses only has us forget it: whoever
+//! needs it asks everyone. An answer to a question asked of everyone, because the station we knew
+//! did not answer, is believed at once. ARP has no authentication: whoever is on the link and
+//! outlasts or outruns the other can still lie, as towards any host.
 //!
 //! The table is bounded. Entries in use by connections are never evicted; of the others the one
 //! unused for longest goes first. At most half of the table can be questions without answer.
@@ -27,8 +33,12 @@ const RETRY: Duration = Duration::from_secs(1);
 const TRIES: u8 = 3;
 /// How long an answer is good for.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// How long a confirmed address is not changed.
-const LOCKED: Duration = Duration::from_secs(1);
+/// How long the station we know has for an answer when another claims its address, each time.
+const CONTEST: Duration = Duration::from_millis(100);
+/// How often it is asked then.
+const CONTEST_TRIES: u8 = 2;
+/// How long no other claim is tried out after one was refused.
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -38,6 +48,8 @@ enum State {
     Reachable,
     /// Known, but the answer is old; asked again so many times.
     Probing(u8),
+    /// Known, but another station claims to be it; the one we know was asked so many times.
+    Contested { claim: MacAddr, tries: u8 },
     /// Never answered; waits for its users to leave.
     Failed,
 }
@@ -49,6 +61,8 @@ struct Neighbor {
     state: State,
     /// When its address was last confirmed, or it was last given to a user.
     fresh: Instant,
+    /// Until when no claim of another address is tried out.
+    quiet_until: Instant,
     /// Connections that send through it.
     users: u32,
 }
@@ -62,6 +76,8 @@ pub(super) enum Due {
     Failed(u32),
     /// It is in use but no longer answers; its address is kept.
     Unconfirmed,
+    /// The station it was at is silent: it is at `at` now, which is to confirm it.
+    Changed { neighbor: u32, ip: Ipv4Addr, at: MacAddr },
 }
 
 /// How we come to know an address.
@@ -88,8 +104,12 @@ pub(super) enum Learned {
     Resolved(u32),
     /// It has another address now.
     Changed,
-    /// It claims another address too soon after a confirmation.
+    /// It is said to be elsewhere: ask the station we know, which is here.
+    Contested(MacAddr),
+    /// It is said to be elsewhere, too soon after the same was found wrong.
     Refused,
+    /// The station we know answers: another's claim was wrong.
+    Defended(u32),
 }
 
 struct Keyed([u8; 16]);
@@ -135,7 +155,14 @@ impl Neighbors {
     #[inline]
     pub(super) fn mac(&self, index: u32) -> Option<MacAddr> {
         let n = self.slots.get(index as usize)?.as_ref()?;
-        matches!(n.state, State::Reachable | State::Probing(_)).then_some(n.mac)
+        matches!(n.state, State::Reachable | State::Probing(_) | State::Contested { .. })
+            .then_some(n.mac)
+    }
+
+    /// Whether neighbor `index` can be sent to: its address is known, and no one else claims it.
+    pub(super) fn is_settled(&self, index: u32) -> bool {
+        let n = self.slots.get(index as usize).and_then(Option::as_ref);
+        n.is_some_and(|n| matches!(n.state, State::Reachable | State::Probing(_)))
     }
 
     /// A user for `ip`; true when it must be asked for now. `None` when there is no room.
@@ -153,6 +180,7 @@ impl Neighbors {
             mac: MacAddr::default(),
             state: State::Incomplete(1),
             fresh: now,
+            quiet_until: Instant::ZERO,
             users: 1,
         };
         let index = self.insert(n)?;
@@ -182,7 +210,14 @@ impl Neighbors {
             if source != Source::Request {
                 return Learned::Ignored;
             }
-            let n = Neighbor { ip, mac, state: State::Reachable, fresh: now, users: 0 };
+            let n = Neighbor {
+                ip,
+                mac,
+                state: State::Reachable,
+                fresh: now,
+                quiet_until: Instant::ZERO,
+                users: 0,
+            };
             return match self.insert(n) {
                 Some(index) => {
                     self.timers.arm(index, now + LIFETIME);
@@ -198,9 +233,25 @@ impl Neighbors {
                 self.incomplete -= 1;
                 Learned::Resolved(index)
             }
+            State::Contested { .. } if n.mac == mac => {
+                n.quiet_until = now + QUIET;
+                Learned::Defended(index)
+            }
             _ if n.mac == mac => Learned::Confirmed,
-            _ if now.since(n.fresh) < LOCKED => return Learned::Refused,
-            _ => Learned::Changed,
+            // Everyone was asked, since the station we know did not answer.
+            State::Probing(tries) if tries > TRIES && source == Source::Reply => Learned::Changed,
+            State::Contested { .. } => return Learned::Ignored,
+            _ if n.users == 0 => {
+                self.remove(index);
+                return Learned::Changed;
+            }
+            _ if now < n.quiet_until => return Learned::Refused,
+            _ => {
+                n.state = State::Contested { claim: mac, tries: 1 };
+                let known = n.mac;
+                self.timers.arm(index, now + CONTEST);
+                return Learned::Contested(known);
+            }
         };
         n.mac = mac;
         n.state = State::Reachable;
@@ -237,7 +288,20 @@ impl Neighbors {
                     let at = n.fresh + LIFETIME;
                     self.timers.arm(index, at);
                 }
-                State::Reachable | State::Probing(_) if n.users == 0 => self.remove(index),
+                _ if n.users == 0 => self.remove(index),
+                State::Contested { claim, tries } if tries < CONTEST_TRIES => {
+                    n.state = State::Contested { claim, tries: tries + 1 };
+                    let due = Due::Ask { ip: n.ip, at: n.mac };
+                    self.timers.arm(index, now + CONTEST);
+                    return Some(due);
+                }
+                State::Contested { claim, .. } => {
+                    n.mac = claim;
+                    n.state = State::Probing(1);
+                    let due = Due::Changed { neighbor: index, ip: n.ip, at: claim };
+                    self.timers.arm(index, now + RETRY);
+                    return Some(due);
+                }
                 // First at the address we know, then everywhere.
                 State::Reachable => {
                     n.state = State::Probing(1);

@@ -49,9 +49,6 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(ConnectError::InvalidRemote);
         }
         let (local, next_hop) = self.cfg.route(peer).ok_or(ConnectError::NoRoute)?;
-        if self.conns.is_full() {
-            return Err(ConnectError::TooManyConnections);
-        }
         let flow = match local_port.filter(|&p| p != 0) {
             Some(port) => FlowKey::v4(local, port, peer, remote.port()),
             None => self.choose_port(local, peer, remote.port()).ok_or(ConnectError::PortInUse)?,
@@ -82,8 +79,8 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Accepts connections to `port` at `addr`, or at any address of ours. At most `backlog` of
-    /// them are half-open (SYN received, handshake not done) at a time; SYNs beyond are dropped,
-    /// and their senders try again.
+    /// them are half-open (SYN received, handshake not done) at a time; a SYN beyond takes the place
+    /// of the oldest (RFC 4987 section 3.4).
     ///
     /// # Errors
     /// When that cannot be.
@@ -99,17 +96,15 @@ impl<S: SendQueue + Default> Stack<S> {
         self.listeners.add(addr, port, backlog)
     }
 
-    /// Stops accepting connections to `port`; its half-open ones are reset. Looks at all
-    /// connections.
-    pub fn unlisten(&mut self, port: u16) {
-        let gone = self.listeners.remove(port);
+    /// Ends what [`Stack::listen`] began with the same `addr` and `port`; half-open connections are
+    /// reset. Looks at all connections.
+    pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
+        let Some(gone) = self.listeners.remove(addr, port) else { return };
         let half_open: Vec<u32> = self
             .conns
             .indices()
             .filter(|&i| {
-                self.conns.get(i).is_some_and(
-                    |e| matches!(e.owner, Owner::HalfOpen { listener } if gone.contains(&listener)),
-                )
+                self.conns.get(i).is_some_and(|e| e.owner == Owner::HalfOpen { listener: gone })
             })
             .collect();
         for index in half_open {
@@ -150,29 +145,64 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_bad_flags);
         }
         if listener.half_open >= listener.backlog {
-            return Err(|c| &mut c.listen_overflow);
+            let conns = &self.conns;
+            match listener.oldest.pop(|id| conns.is_half_open(id)) {
+                Some(id) => self.evict_half_open(id),
+                None => return Err(|c| &mut c.listen_overflow),
+            }
         }
-        listener.half_open += 1;
-        let owner = Owner::HalfOpen { listener: listener.id };
-        let (id, port) = (listener.id, listener.port);
-        let opened = self.answer_syn(now, arrival, owner);
-        match opened {
-            Ok(()) => self.counters.half_opened += 1,
-            Err(_) => self.listeners.half_open_done(id, port),
+        let id = self.answer_syn(now, arrival)?;
+        self.counters.half_opened += 1;
+        let conns = &self.conns;
+        if let Some(l) = self.listeners.find(dst, arrival.tcp.dst_port) {
+            let most = l.backlog.min(self.cfg.max_conns);
+            l.half_open += 1;
+            l.oldest.push(id, most, |id| conns.is_half_open(id));
         }
-        opened
+        Ok(())
     }
 
     /// Makes the half-open connection.
-    fn answer_syn(&mut self, now: Instant, arrival: &Arrival, owner: Owner) -> Result<(), Drop> {
+    fn answer_syn(&mut self, now: Instant, arrival: &Arrival) -> Result<ConnId, Drop> {
         let ip = &arrival.ip;
         let (_, next_hop) = self.cfg.route(ip.src).ok_or::<Drop>(|c| &mut c.syn_no_neighbor)?;
         let syn = Some(&arrival.tcp.segment);
-        match self.open(now, arrival.flow(), (ip.dst, next_hop), owner, syn) {
-            Ok(_) => Ok(()),
-            Err(NoRoom::Connections) => Err(|c| &mut c.conns_full),
-            Err(NoRoom::Neighbors) => Err(|c| &mut c.syn_no_neighbor),
+        let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
+        let Some(listener) = listener.map(|l| l.id) else {
+            return Err(|c| &mut c.rx_no_connection);
+        };
+        let owner = Owner::HalfOpen { listener };
+        self.open(now, arrival.flow(), (ip.dst, next_hop), owner, syn).map_err(|e| -> Drop {
+            match e {
+                NoRoom::Connections => |c| &mut c.conns_full,
+                NoRoom::Neighbors => |c| &mut c.syn_no_neighbor,
+            }
+        })
+    }
+
+    /// Makes room for one connection where all places are taken: the oldest in TIME-WAIT goes, or
+    /// else the oldest half-open one of the listener that has most of them. False when there is
+    /// neither.
+    fn make_room(&mut self) -> bool {
+        let conns = &self.conns;
+        if let Some(id) = self.waiting_out.pop(|id| conns.is_waiting_out(id)) {
+            self.counters.time_wait_evicted += 1;
+            self.forget(id.slot());
+            return true;
         }
+        let oldest =
+            self.listeners.busiest().and_then(|l| l.oldest.pop(|id| conns.is_half_open(id)));
+        oldest.is_some_and(|id| {
+            self.evict_half_open(id);
+            true
+        })
+    }
+
+    /// Forgets a half-open connection without a word: its peer was perhaps never there, and one
+    /// that is there asks again when our SYN-ACK was lost.
+    fn evict_half_open(&mut self, id: ConnId) {
+        self.counters.half_open_evicted += 1;
+        self.forget(id.slot());
     }
 
     /// Makes a connection: an active one, or the answer to a SYN.
@@ -184,7 +214,7 @@ impl<S: SendQueue + Default> Stack<S> {
         owner: Owner,
         syn: Option<&Segment>,
     ) -> Result<ConnId, NoRoom> {
-        if self.conns.is_full() {
+        if self.conns.is_full() && !self.make_room() {
             return Err(NoRoom::Connections);
         }
         let (neighbor, ask) = self.neighbors.acquire(now, next_hop).ok_or(NoRoom::Neighbors)?;
@@ -193,7 +223,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let iss = self.ids.isn(now, &flow);
         let ts_offset = self.ids.ts_offset(&flow);
-        let waits = self.neighbors.mac(neighbor).is_none();
+        let waits = !self.neighbors.is_settled(neighbor);
         let entry = Entry {
             flow,
             conn: match syn {

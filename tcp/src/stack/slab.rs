@@ -6,7 +6,7 @@ use heddle_base::StreamPos;
 use super::event::{IcmpError, StackEvent};
 use super::flow::FlowKey;
 use super::template::HeaderTemplate;
-use crate::{Connection, SendQueue, SeqNumber};
+use crate::{Connection, SendQueue, SeqNumber, State};
 use arrayvec::ArrayVec;
 
 /// Names a connection of a stack. A key of a released connection never names a later one.
@@ -171,8 +171,7 @@ impl<S> Slab<S> {
 
     /// What the owner's key names: not what it released, nor what is not its own yet.
     pub(super) fn held(&self, id: ConnId) -> Option<&Entry<S>> {
-        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation)?;
-        slot.entry.as_ref().filter(|e| e.owner == Owner::Held)
+        self.by_key(id).filter(|e| e.owner == Owner::Held)
     }
 
     /// As [`Slab::held`].
@@ -180,6 +179,23 @@ impl<S> Slab<S> {
         let slot =
             self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
         slot.entry.as_mut().filter(|e| e.owner == Owner::Held)
+    }
+
+    /// Whether `id` names a connection whose handshake is not done.
+    pub(super) fn is_half_open(&self, id: ConnId) -> bool {
+        self.by_key(id).is_some_and(|e| matches!(e.owner, Owner::HalfOpen { .. }))
+    }
+
+    /// Whether `id` names a connection in TIME-WAIT that the owner let go.
+    pub(super) fn is_waiting_out(&self, id: ConnId) -> bool {
+        self.by_key(id).is_some_and(|e| {
+            matches!(e.owner, Owner::Released { .. }) && e.conn.state() == State::TimeWait
+        })
+    }
+
+    fn by_key(&self, id: ConnId) -> Option<&Entry<S>> {
+        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation)?;
+        slot.entry.as_ref()
     }
 
     /// Indices in use.

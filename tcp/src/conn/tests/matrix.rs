@@ -196,7 +196,7 @@ FinWt2
   bad-ack        = | . 1 ack 0
   close          =
   abort          Closed | R. 1 ack 0 | Aborted
-  timer          =
+  timer          Closed | R. 1 ack 0 | TimedOut
 ClsWt
   syn            = | . 0 ack 1
   syn-ack        = | . 0 ack 1

@@ -40,6 +40,7 @@ fn plain() -> ConnConfig {
         timestamps: false,
         window_scaling: false,
         delayed_ack: 40 * MS,
+        fin_wait_2: 2000 * MS,
         time_wait: 1000 * MS,
         ..ConnConfig::default()
     }

@@ -204,7 +204,7 @@ proptest! {
         }
         prop_assert!(matches!(
             w.b.c.state(),
-            State::Closed | State::Established | State::CloseWait | State::FinWait2
+            State::Closed | State::Established | State::CloseWait
         ));
     }
 }

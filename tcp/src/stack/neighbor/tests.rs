@@ -67,16 +67,97 @@ fn test_request_to_us_makes_an_entry() {
     assert_eq!(n.mac(i), Some(M1));
 }
 
-#[test]
-fn test_change_is_believed_only_a_while_after_a_confirmation() {
-    let mut n = table(8);
+/// A neighbor in use at `M1`, known since 0 s.
+fn in_use(n: &mut Neighbors) -> u32 {
     let (i, _) = n.acquire(at(0), ip(1)).unwrap();
-    n.learn(at(10), ip(1), M1, Source::Reply);
-    assert_eq!(n.learn(at(10), ip(1), M2, Source::Reply), Learned::Refused);
-    assert_eq!(n.mac(i), Some(M1));
-    assert_eq!(n.learn(at(11), ip(1), M2, Source::Overheard), Learned::Changed);
+    n.learn(at(0), ip(1), M1, Source::Reply);
+    i
+}
+
+fn due_at(n: &mut Neighbors, now: Instant) -> Vec<Due> {
+    core::iter::from_fn(|| n.poll_due(now)).collect()
+}
+
+#[test]
+fn test_claim_of_another_address_holds_when_the_station_we_know_is_silent() {
+    for source in [Source::Reply, Source::Request, Source::Overheard] {
+        let mut n = table(8);
+        let i = in_use(&mut n);
+        assert_eq!(n.learn(at(0), ip(1), M2, source), Learned::Contested(M1));
+        assert_eq!((n.mac(i), n.is_settled(i)), (Some(M1), false));
+        assert_eq!(n.learn(at(0), ip(1), M2, source), Learned::Ignored, "asked already");
+        let ask = Due::Ask { ip: ip(1), at: M1 };
+        assert_eq!(due_at(&mut n, Instant::from_millis(99)), []);
+        assert_eq!(due_at(&mut n, Instant::from_millis(100)), [ask]);
+        assert_eq!(due_at(&mut n, Instant::from_millis(199)), []);
+        let changed = Due::Changed { neighbor: i, ip: ip(1), at: M2 };
+        assert_eq!(due_at(&mut n, Instant::from_millis(200)), [changed]);
+        assert_eq!((n.mac(i), n.is_settled(i)), (Some(M2), true));
+        assert_eq!(n.learn(at(1), ip(1), M2, Source::Reply), Learned::Confirmed);
+    }
+}
+
+#[test]
+fn test_claim_of_another_address_is_refused_when_the_station_we_know_answers() {
+    let mut n = table(8);
+    let i = in_use(&mut n);
+    n.learn(at(5), ip(1), M2, Source::Reply);
+    assert_eq!(n.learn(at(5), ip(1), M1, Source::Reply), Learned::Defended(i));
+    assert_eq!((n.mac(i), n.is_settled(i)), (Some(M1), true));
+    assert_eq!(due(&mut n, 6), []);
+    // One question a second is all that claims can make us ask.
+    let almost = Instant::from_millis(5999);
+    assert_eq!(n.learn(almost, ip(1), M2, Source::Reply), Learned::Refused);
+    assert_eq!(n.learn(at(6), ip(1), M2, Source::Reply), Learned::Contested(M1));
+}
+
+#[test]
+fn test_wrong_claim_that_held_is_set_right_by_the_next_packet_of_the_host() {
+    let mut n = table(8);
+    let i = in_use(&mut n);
+    n.learn(at(0), ip(1), M2, Source::Overheard);
+    due(&mut n, 1);
+    due(&mut n, 2);
     assert_eq!(n.mac(i), Some(M2));
-    assert_eq!(n.learn(at(11), ip(1), M2, Source::Overheard), Learned::Confirmed);
+    assert_eq!(n.learn(at(2), ip(1), M1, Source::Request), Learned::Contested(M2));
+    due(&mut n, 3);
+    due(&mut n, 4);
+    assert_eq!(n.mac(i), Some(M1));
+}
+
+#[test]
+fn test_claim_about_an_entry_that_nobody_uses_has_it_forgotten() {
+    let mut n = table(8);
+    n.learn(at(0), ip(1), M1, Source::Request);
+    assert_eq!(n.learn(at(0), ip(1), M2, Source::Overheard), Learned::Changed);
+    assert_eq!((n.len(), n.next_timeout()), (0, None));
+    assert!(n.acquire(at(0), ip(1)).unwrap().1, "everyone is asked");
+}
+
+#[test]
+fn test_contest_whose_users_leave_ends_with_the_entry() {
+    let mut n = table(8);
+    let i = in_use(&mut n);
+    n.learn(at(0), ip(1), M2, Source::Reply);
+    n.release(i);
+    assert_eq!((due(&mut n, 1), n.len()), (vec![], 0));
+}
+
+#[test]
+fn test_answer_to_a_question_asked_of_everyone_is_believed_at_once() {
+    let mut n = table(8);
+    let i = in_use(&mut n);
+    for s in 60..63 {
+        due(&mut n, s);
+    }
+    assert_eq!(n.learn(at(62), ip(1), M2, Source::Reply), Learned::Contested(M1));
+    let mut n = table(8);
+    assert_eq!(in_use(&mut n), i);
+    for s in 60..64 {
+        due(&mut n, s);
+    }
+    assert_eq!(n.learn(at(63), ip(1), M2, Source::Reply), Learned::Changed);
+    assert_eq!(n.mac(i), Some(M2));
 }
 
 #[test]

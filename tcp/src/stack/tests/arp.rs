@@ -53,20 +53,57 @@ fn test_what_teaches_nothing_is_counted() {
     assert_eq!((b.neighbors.len(), frames(&mut b, t).len()), (0, 0));
 }
 
+/// To whom B's frames go, and whether they are ARP.
+fn sent(b: &mut Stack<ByteQueue>, t: Instant) -> Vec<([u8; 6], bool)> {
+    frames(b, t).iter().map(|f| (f[..6].try_into().unwrap(), f[12..14] == *b"\x08\x06")).collect()
+}
+
 #[test]
-fn test_new_station_address_of_a_peer_is_used_at_once() {
+fn test_new_station_address_of_a_peer_is_used_when_the_old_one_is_silent() {
     let mut b = listening_b(4);
     let (id, ..) = established(&mut b, ms(10));
     let moved = arp_frame(Operation::Request, A, MAC_C, B, [0; 6]);
-    b.handle_frame(ms(500), &moved[..]);
-    assert_eq!(b.counters().arp_change_refused, 1);
-    b.handle_frame(ms(1500), &moved[..]);
-    assert_eq!(b.counters().neighbor_changes, 1);
-    frames(&mut b, ms(1500));
+    b.handle_frame(ms(20), &moved[..]);
+    // The old one is asked, and by itself; the new one has its answer.
+    assert_eq!(sent(&mut b, ms(20)), [(MAC_A, true), (MAC_C, true)]);
+    // A connection opened meanwhile waits; one that is there goes on as before.
+    b.handle_frame(ms(21), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
     b.user_mut(id).unwrap().push(b"hello");
     b.notify_send(id);
-    let out = frames(&mut b, ms(1500));
-    assert_eq!((out.len(), &out[0][..6]), (1, &MAC_C[..]));
+    assert_eq!(sent(&mut b, ms(21)), [(MAC_A, false)]);
+    for t in [120, 220] {
+        b.handle_timeouts(ms(t));
+    }
+    assert_eq!(b.counters().neighbor_changes, 1);
+    let out = sent(&mut b, ms(220));
+    assert_eq!(out, [(MAC_A, true), (MAC_C, true), (MAC_C, false)], "the last is the SYN-ACK");
+    b.user_mut(id).unwrap().push(b"hello");
+    b.notify_send(id);
+    assert_eq!(sent(&mut b, ms(221)), [(MAC_C, false)]);
+}
+
+#[test]
+fn test_forged_claims_of_a_station_that_is_there_change_nothing_and_ask_once_a_second() {
+    let mut b = listening_b(4);
+    let (id, ..) = established(&mut b, ms(10));
+    let mut asked = 0;
+    for t in 0..3000 {
+        let forged = arp_frame(Operation::Reply, A, MAC_C, B, MAC_B);
+        b.handle_frame(ms(20 + t), &forged[..]);
+        b.handle_timeouts(ms(20 + t));
+        for (to, arp) in sent(&mut b, ms(20 + t)) {
+            assert_eq!((to, arp), (MAC_A, true));
+            asked += 1;
+            let answer = arp_frame(Operation::Reply, A, MAC_A, B, MAC_B);
+            b.handle_frame(ms(20 + t), &answer[..]);
+        }
+    }
+    assert_eq!((asked, b.counters().neighbor_changes), (3, 0));
+    assert_eq!(b.counters().arp_change_refused, 3000);
+    b.handle_frame(ms(4000), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
+    b.user_mut(id).unwrap().push(b"hello");
+    b.notify_send(id);
+    assert_eq!(sent(&mut b, ms(4000)), [(MAC_A, false), (MAC_A, false)]);
 }
 
 #[test]

@@ -93,20 +93,56 @@ fn test_syn_from_or_to_many_is_dropped_without_answer() {
 fn test_half_open_connections_are_bounded_per_listener() {
     let mut b = listening_b(3);
     b.listen(None, 80, 1).unwrap();
+    b.listen(None, 81, 0).unwrap();
     for port in 1..=10 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
     }
-    assert_eq!((b.connections(), b.counters().listen_overflow), (3, 7));
+    assert_eq!((b.connections(), b.counters().half_open_evicted), (3, 7));
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 80), &syn(1), b"")[..]);
-    assert_eq!((b.connections(), b.counters().half_opened), (4, 4));
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 81), &syn(1), b"")[..]);
+    assert_eq!((b.connections(), b.counters().half_opened), (4, 11));
+    assert_eq!(b.counters().listen_overflow, 1);
+    // Those forgotten are sent nothing; the three newest and the one at port 80 are answered.
+    let mut answered: Vec<_> =
+        frames(&mut b, ms(1)).iter().map(|f| read_tcp(f).0.dst_port).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [1, 8, 9, 10]);
     // A reset makes room.
-    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &segment(2, 0, Flags::RST), b"")[..]);
+    b.handle_frame(ms(1), &tcp_frame((A, 9), (B, PORT), &segment(2, 0, Flags::RST), b"")[..]);
     frames(&mut b, ms(1));
     assert_eq!((b.connections(), b.counters().half_open_failed), (3, 1));
     b.handle_frame(ms(1), &tcp_frame((A, 99), (B, PORT), &syn(1), b"")[..]);
-    assert_eq!(b.connections(), 4);
-    // So does an accepted connection, which is not half-open any more.
+    assert_eq!((b.connections(), b.counters().half_open_evicted), (4, 7));
     assert_eq!(events(&mut b), []);
+}
+
+#[test]
+fn test_handshake_gets_through_a_flood_of_syns() {
+    let mut b = listening_b(8);
+    let flood = |b: &mut Stack<ByteQueue>, n: u16| {
+        for port in 0..n {
+            b.handle_frame(ms(1), &tcp_frame((A, 5000 + port), (B, PORT), &syn(1), b"")[..]);
+            frames(b, ms(1));
+        }
+    };
+    flood(&mut b, 1000);
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(100), b"")[..]);
+    let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
+    flood(&mut b, 7);
+    let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &ack, b"")[..]);
+    assert!(matches!(events(&mut b)[..], [(_, StackEvent::Accepted { .. })]));
+    // The one that was accepted is not half-open any more and stays.
+    flood(&mut b, 1000);
+    assert_eq!((b.connections(), b.counters().accepted), (9, 1));
+    assert!(b.listeners.find(B.into(), PORT).unwrap().oldest.len() <= 16);
+    // One more SYN than there are places before the ACK comes: the handshake is forgotten.
+    b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(100), b"")[..]);
+    let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
+    flood(&mut b, 8);
+    let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
+    b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &ack, b"")[..]);
+    assert!(read_tcp(&frames(&mut b, ms(1))[0]).1.flags.has(Flags::RST));
 }
 
 #[test]
@@ -167,12 +203,55 @@ fn test_passive_open_with_a_silent_neighbor_goes_quietly() {
 }
 
 #[test]
-fn test_syn_beyond_the_bound_of_connections_is_dropped() {
+fn test_full_table_forgets_half_open_connections_and_no_others() {
     let mut b = listening_b(1000);
     for port in 1..=100 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
     }
-    assert_eq!((b.connections(), b.counters().conns_full), (64, 36));
+    assert_eq!((b.connections(), b.counters().half_open_evicted), (64, 36));
+    // Our own connections are not kept out either.
+    for n in 1..=64 {
+        assert!(b.connect(ms(1), (A, 80).into(), None).is_ok(), "{n}");
+    }
+    assert_eq!((b.connections(), b.counters().half_open_evicted), (64, 100));
+    assert_eq!(b.connect(ms(1), (A, 80).into(), None), Err(ConnectError::TooManyConnections));
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    assert_eq!((b.connections(), b.counters().conns_full), (64, 1));
+}
+
+/// A connection that we close first and let go, so that TIME-WAIT is ours.
+fn waiting_out(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
+    b.handle_frame(now, &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
+    let next = read_tcp(&frames(b, now)[0]).1.seq.0.wrapping_add(1);
+    let put = |b: &mut Stack<ByteQueue>, seg| {
+        b.handle_frame(now, &tcp_frame((A, port), (B, PORT), &seg, b"")[..]);
+    };
+    put(b, segment(101, next, Flags::ACK));
+    let [(id, _)] = events(b)[..] else { panic!("accepted") };
+    b.close(id);
+    frames(b, now);
+    put(b, segment(101, next.wrapping_add(1), Flags::FIN.with(Flags::ACK)));
+    assert_eq!(b.conn(id).unwrap().state(), State::TimeWait);
+    b.release(id);
+    events(b);
+    frames(b, now);
+}
+
+#[test]
+fn test_full_table_forgets_the_oldest_in_time_wait_first() {
+    let mut b = listening_b(4);
+    for port in 1..=200 {
+        waiting_out(&mut b, port, ms(1));
+    }
+    assert_eq!((b.connections(), b.counters().time_wait_evicted), (64, 136));
+    assert!(b.waiting_out.len() <= 128);
+    // A repeated FIN of the newest is still answered, one of the oldest is a stranger's.
+    let mut answers = |port| {
+        let fin = segment(101, 1, Flags::FIN.with(Flags::ACK));
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &fin, b"")[..]);
+        read_tcp(&frames(&mut b, ms(1))[0]).1.flags
+    };
+    assert_eq!((answers(200), answers(1)), (Flags::ACK, Flags::RST));
 }
 
 #[test]
@@ -181,7 +260,9 @@ fn test_unlisten_ends_half_open_connections_only() {
     let (id, ..) = established(&mut b, ms(1));
     b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
     frames(&mut b, ms(1));
-    b.unlisten(PORT);
+    b.unlisten(Some(B.into()), PORT);
+    assert_eq!(frames(&mut b, ms(1)).len(), 0, "nobody listens at that very address");
+    b.unlisten(None, PORT);
     let out = frames(&mut b, ms(1));
     assert_eq!(out.len(), 1);
     assert!(read_tcp(&out[0]).1.flags.has(Flags::RST));
