@@ -8,6 +8,9 @@
 pub struct Sum(u16);
 
 impl Sum {
+    /// Longest run of bytes that [`Sum::of`] sums word by word, without vectors.
+    pub const SHORT: usize = 64;
+
     /// The sum of nothing.
     pub const ZERO: Sum = Sum(0);
 
@@ -36,7 +39,7 @@ impl Sum {
     #[must_use]
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
-        if bytes.len() <= SHORT { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
+        if bytes.len() <= Sum::SHORT { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
     }
 
     /// Sum of bytes that are a whole number of words of 64 bits; an inlined run of additions.
@@ -147,18 +150,26 @@ impl Sum {
     }
 }
 
-/// Longest run of bytes that is summed word by word.
-const SHORT: usize = 64;
-
 /// Folds with end-around carry, without a branch.
 #[inline]
-fn fold(mut v: u64) -> u16 {
-    v = (v & 0xffff_ffff) + (v >> 32);
-    // 33 bits at most; then 18, 17 and 16.
-    v = (v & 0xffff) + (v >> 16);
-    v = (v & 0xffff) + (v >> 16);
-    v = (v & 0xffff) + (v >> 16);
-    u16::try_from(v).unwrap_or(u16::MAX)
+fn fold(v: u64) -> u16 {
+    // Each half plus the other, its carry added in; a sum with a carry has room for it.
+    let (sum, carry) = low32(v).overflowing_add(low32(v >> 32));
+    let v = sum + u32::from(carry);
+    let (sum, carry) = low16(v).overflowing_add(low16(v >> 16));
+    sum + u16::from(carry)
+}
+
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is meant")]
+const fn low32(v: u64) -> u32 {
+    v as u32
+}
+
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is meant")]
+const fn low16(v: u32) -> u16 {
+    v as u16
 }
 
 #[cfg(test)]

@@ -68,14 +68,8 @@ unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
 
 /// Folds a sum of native-endian words, with end-around carry, to what [`Sum`] holds.
 #[inline]
-fn fold(mut v: u64) -> Sum {
-    v = (v & 0xffff_ffff) + (v >> 32);
-    v = (v & 0xffff_ffff) + (v >> 32);
-    v = (v & 0xffff) + (v >> 16);
-    v = (v & 0xffff) + (v >> 16);
-    // Two folds leave at most 17 bits, two more 16.
-    v = (v & 0xffff) + (v >> 16);
-    Sum::from_folded(u16::from_be(u16::try_from(v).unwrap_or(u16::MAX)))
+fn fold(v: u64) -> Sum {
+    Sum::from_folded(u16::from_be(Sum::of_numbers(v).folded()))
 }
 
 /// The low half: a CRC in the 64-bit register the instruction uses.

@@ -103,15 +103,12 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
 /// The Internet checksum of `bytes`.
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
-    if bytes.len() < LONG_SUM {
+    if bytes.len() <= Sum::SHORT {
         return Sum::of(bytes);
     }
     // SAFETY: a reference is valid for reads of its length.
     unsafe { (crc::kernels().sum)(bytes.as_ptr(), bytes.len()) }
 }
-
-/// Shorter than this, the call costs more than wide vectors gain.
-const LONG_SUM: usize = 128;
 
 /// Name of the code chosen for this processor, for reports.
 pub fn implementation() -> &'static str {

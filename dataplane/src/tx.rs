@@ -164,6 +164,29 @@ impl MbufSink<'_> {
         Some(())
     }
 
+    /// Headers in one segment, the payload where it lies, the trailer in a third.
+    #[inline(always)]
+    fn three_segments(
+        &mut self,
+        header: &[u8],
+        head: &[u8],
+        payload: MemRange,
+        tail: &[u8],
+    ) -> Option<FrameBuilder> {
+        let (first, second, third) = (self.tx.spare()?, self.tx.spare()?, self.tx.spare()?);
+        let mut frame = FrameBuilder::new(first);
+        let room = frame.reserve(header.len() + head.len())?;
+        let (a, b) = room.split_at_mut_checked(header.len())?;
+        a.copy_from_slice(header);
+        b.copy_from_slice(head);
+        let off = usize::try_from(payload.addr()).ok()?;
+        let len = u16::try_from(payload.len()).ok()?;
+        frame.chain(second.into_external(&self.tx.pool, self.mem.arena(), off, len).ok()?);
+        frame.chain(third);
+        self.tx.counters.tx_external_bytes += u64::from(len);
+        frame.append(tail).then_some(frame)
+    }
+
     /// Copies payload, into as many segments as it takes.
     fn gather(&mut self, range: MemRange) -> Option<()> {
         let n = range.len() as usize;
@@ -201,6 +224,18 @@ impl TxSink for MbufSink<'_> {
     #[inline]
     fn memory(&mut self, range: MemRange) {
         self.failed |= self.reference(range).is_none();
+    }
+
+    #[inline]
+    fn fpdu(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
+        if payload.len() < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
+            self.bytes(header);
+            self.bytes(head);
+            self.memory(payload);
+            return self.bytes(tail);
+        }
+        self.frame = self.three_segments(header, head, payload, tail);
+        self.failed |= self.frame.is_none();
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! From a received frame to registered memory.
 
-use heddle_base::{Instant, Skip};
+use heddle_base::{Instant, Skip, StreamPos};
 use heddle_iwarp::{Memory, QpEnv};
 use heddle_tcp::{ConnId, FrameOutcome, FramePayload, RxFrame};
 
@@ -24,56 +24,66 @@ impl<F: RxFrame> Rnic<F> {
         let left = match self.stack.handle_frame(now, &frame) {
             FrameOutcome::Done => Some(frame),
             FrameOutcome::Conn { conn, acked, payload } => {
-                if let Some(upto) = acked
-                    && let Some((_, link)) = self.stack.get_mut(conn)
-                {
-                    link.queue.release(upto);
-                    if let Mode::Fpdu(qp) = &mut link.mode {
-                        qp.handle_acked(upto);
-                    }
-                }
-                let left = match payload {
-                    Some(p) => self.take_payload(now, mem, conn, p, frame),
-                    None => Some(frame),
-                };
-                self.drain_qp(conn);
-                left
+                self.handle_segment(now, mem, (conn, acked, payload), frame)
             }
         };
         self.pump_stack_events();
         left
     }
 
-    /// Takes new bytes of a connection; gives the frame back when nothing of it has to wait.
+    /// What a segment brought: an acknowledgment, bytes, or room to send. The connection is looked
+    /// up once where everything is as it is without loss.
     #[inline]
-    fn take_payload<M: Memory>(
+    fn handle_segment<M: Memory>(
         &mut self,
         now: Instant,
         mem: &M,
-        conn: ConnId,
-        p: FramePayload,
+        (conn, acked, payload): (ConnId, Option<StreamPos>, Option<FramePayload>),
         frame: F,
     ) -> Option<F> {
-        let (_, link) = self.stack.get_mut(conn)?;
-        // In order, and nothing waits: as it is without loss.
-        if let Mode::Fpdu(qp) = &mut link.mode
-            && p.in_order
-            && link.held.is_empty()
-        {
+        let Some((tcp, link)) = self.stack.get_mut(conn) else { return Some(frame) };
+        if let Some(upto) = acked {
+            link.queue.release(upto);
+        }
+        let Mode::Fpdu(qp) = &mut link.mode else {
+            return match payload {
+                Some(p) => self.take_apart(now, mem, conn, p, frame),
+                None => Some(frame),
+            };
+        };
+        if let Some(upto) = acked {
+            qp.handle_acked(upto);
+        }
+        if let Some(p) = payload {
+            if !p.in_order || !link.held.is_empty() {
+                let left = self.take_apart(now, mem, conn, p, frame);
+                self.drain_qp(conn);
+                return left;
+            }
             let len = p.len as usize;
             self.counters.rx_payload_bytes += u64::from(p.len);
             link.rx_next = p.pos + u64::from(p.len);
             let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
             let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
-            self.stack.accept_payload(now, conn, p.pos, p.len);
-            if used >= len {
-                self.counters.rx_direct += 1;
-                return Some(frame);
+            tcp.accept_payload(now, p.pos, p.len);
+            if used < len {
+                self.stack.changed(conn);
+                self.hold_rest(conn, p, used, frame);
+                self.drain_qp(conn);
+                return None;
             }
-            self.hold_rest(conn, p, used, frame);
-            return None;
+            self.counters.rx_direct += 1;
         }
-        self.take_apart(now, mem, conn, p, frame)
+        if qp.has_transmit() && !link.on_ready_list {
+            link.on_ready_list = true;
+            self.ready.push_back(conn);
+        }
+        let news = qp.has_news() || link.closing;
+        self.stack.changed(conn);
+        if news {
+            self.collect_qp(conn);
+        }
+        Some(frame)
     }
 
     /// Keeps what does not make a whole FPDU yet; `used` bytes did.

@@ -34,6 +34,15 @@ pub trait TxSink {
     /// Appends registered memory, by reference where the port can gather.
     fn memory(&mut self, range: MemRange);
 
+    /// Appends an FPDU behind its headers: four pieces, as most frames have them.
+    #[inline]
+    fn fpdu(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
+        self.bytes(header);
+        self.bytes(head);
+        self.memory(payload);
+        self.bytes(tail);
+    }
+
     /// Finishes the frame and queues it for the port. A frame that cannot be finished (no buffers)
     /// is dropped and counted there, as a full wire would drop it; TCP sends it again.
     fn end(&mut self, offload: Offload);

@@ -117,12 +117,15 @@ impl<F: RxFrame> Rnic<F> {
             if needs_sum {
                 frame.finish_tcp_checksum(fpdu.sum(mem));
             }
-            sink.bytes(&frame.header);
-            sink.bytes(fpdu.head());
-            if let Some(payload) = fpdu.payload() {
-                self.counters.tx_referenced_bytes += u64::from(payload.len());
-                sink.memory(payload);
-                sink.bytes(fpdu.tail());
+            match fpdu.payload() {
+                Some(payload) => {
+                    self.counters.tx_referenced_bytes += u64::from(payload.len());
+                    sink.fpdu(&frame.header, fpdu.head(), payload, fpdu.tail());
+                }
+                None => {
+                    sink.bytes(&frame.header);
+                    sink.bytes(fpdu.head());
+                }
             }
             return;
         }

@@ -245,8 +245,16 @@ impl<S: SendQueue + Default> Stack<S> {
         self.conns.held(id).map(|e| &e.conn)
     }
 
-    /// The connection and what the owner keeps with it. Call [`Stack::notify_send`] after a change
+    /// Something was done to the connection [`Stack::get_mut`] gave: it is looked after before
+    /// anything else is asked of the stack.
+    #[inline]
+    pub fn changed(&mut self, id: ConnId) {
+        self.touch(id.slot());
+    }
+
+    /// The connection and what the owner keeps with it. Call [`Stack::changed`] after a change
     /// that gives the connection something to do.
+    #[inline]
     pub fn get_mut(&mut self, id: ConnId) -> Option<(&mut Connection, &mut S)> {
         self.conns.held_mut(id).map(|e| (&mut e.conn, &mut e.user))
     }
