@@ -227,6 +227,32 @@ impl Arena {
         unsafe { self.0.0.as_ref() }
     }
 
+    /// Counts `n` references of mbufs of `pool` that are about to be made, in one atomic
+    /// operation; what is not used is given back with [`Arena::return_references`]. `None` when
+    /// there are too many.
+    #[inline]
+    pub(crate) fn take_references(&self, pool: usize, n: u16) -> Option<()> {
+        let s = self.shinfo(pool)?;
+        // SAFETY: a counter of the live block.
+        unsafe { sys::heddle_shinfo_add(s, n) };
+        Some(())
+    }
+
+    /// Gives back what [`Arena::take_references`] took.
+    #[inline]
+    pub(crate) fn return_references(&self, pool: usize, n: u16) {
+        let s = self.block().stripes[pool % STRIPES].0.get();
+        // SAFETY: a counter of the live block, which is not at zero afterwards: the arena's own
+        // references stay.
+        unsafe { sys::heddle_shinfo_sub(s, n) };
+    }
+
+    /// The counter of references, for a reference that has been taken.
+    #[inline]
+    pub(crate) fn counted(&self, pool: usize) -> *mut sys::rte_mbuf_ext_shared_info {
+        self.block().stripes[pool % STRIPES].0.get()
+    }
+
     /// A counter for one more mbuf; `None` when it is full.
     #[inline]
     pub(crate) fn shinfo(&self, pool: usize) -> Option<*mut sys::rte_mbuf_ext_shared_info> {

@@ -131,10 +131,12 @@ impl Mbuf {
     }
 
     /// Makes an empty mbuf refer to `[off, off + len)` of `arena`, as [`Mbuf::external`] does with
-    /// one of its own; `pool` is the mbuf's. On an error the mbuf is freed.
+    /// one of its own, for one of the references the caller has taken
+    /// ([`Arena::take_references`]); `pool` is the mbuf's. On an error the mbuf is freed and the
+    /// reference is still the caller's.
     ///
     /// # Errors
-    /// [`ExternalError::OutOfRange`] and [`ExternalError::TooManyReferences`].
+    /// [`ExternalError::OutOfRange`].
     #[inline]
     pub(crate) fn into_external(
         self,
@@ -147,7 +149,7 @@ impl Mbuf {
             Some(p) if len > 0 => p,
             _ => return Err(ExternalError::OutOfRange),
         };
-        let shinfo = arena.shinfo(pool.id()).ok_or(ExternalError::TooManyReferences)?;
+        let shinfo = arena.counted(pool.id());
         debug_assert!(is_private(self.head()) && self.segments() == 1);
         // SAFETY: a fresh direct mbuf, ours alone; the rest as in `external`.
         unsafe {

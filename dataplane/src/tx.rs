@@ -79,7 +79,7 @@ impl Tx {
 
     /// A builder of frames over `mem`.
     pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a ArenaMemory) -> MbufSink<'a> {
-        MbufSink { tx: self, mem, now, frame: None, failed: false }
+        MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0 }
     }
 
     /// Hands what waits to the port; what it does not take waits on.
@@ -114,6 +114,19 @@ pub(crate) struct MbufSink<'a> {
     now: Instant,
     frame: Option<FrameBuilder>,
     failed: bool,
+    /// References to registered memory that are counted and not made yet.
+    references: u16,
+}
+
+/// References counted at a time: as many as frames of a turn.
+const REFERENCES: u16 = 32;
+
+impl Drop for MbufSink<'_> {
+    fn drop(&mut self) {
+        if self.references > 0 {
+            self.mem.arena().return_references(self.tx.pool.id(), self.references);
+        }
+    }
 }
 
 impl Tx {
@@ -152,11 +165,7 @@ impl MbufSink<'_> {
         if len < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
             return self.gather(range);
         }
-        let off = usize::try_from(range.addr()).ok()?;
-        let len16 = u16::try_from(len).ok()?;
-        let segment = self.tx.spare()?;
-        let payload = segment.into_external(&self.tx.pool, self.mem.arena(), off, len16).ok()?;
-        self.tx.counters.tx_external_bytes += u64::from(len);
+        let payload = self.external(range)?;
         match &mut self.frame {
             Some(f) => f.chain(payload),
             None => self.frame = Some(FrameBuilder::new(payload)),
@@ -172,19 +181,35 @@ impl MbufSink<'_> {
         head: &[u8],
         payload: MemRange,
         tail: &[u8],
-    ) -> Option<FrameBuilder> {
-        let (first, second, third) = (self.tx.spare()?, self.tx.spare()?, self.tx.spare()?);
-        let mut frame = FrameBuilder::new(first);
+    ) -> Option<()> {
+        let (first, third) = (self.tx.spare()?, self.tx.spare()?);
+        let payload = self.external(payload)?;
+        // Made where it stays: moving it would wait for the stores.
+        let frame = self.frame.insert(FrameBuilder::new(first));
         let room = frame.reserve(header.len() + head.len())?;
         let (a, b) = room.split_at_mut_checked(header.len())?;
         a.copy_from_slice(header);
         b.copy_from_slice(head);
-        let off = usize::try_from(payload.addr()).ok()?;
-        let len = u16::try_from(payload.len()).ok()?;
-        frame.chain(second.into_external(&self.tx.pool, self.mem.arena(), off, len).ok()?);
+        frame.chain(payload);
         frame.chain(third);
+        frame.append(tail).then_some(())
+    }
+
+    /// A segment that refers to registered memory.
+    #[inline(always)]
+    fn external(&mut self, range: MemRange) -> Option<Mbuf> {
+        let (pool, arena) = (&self.tx.pool, self.mem.arena());
+        if self.references == 0 {
+            arena.take_references(pool.id(), REFERENCES)?;
+            self.references = REFERENCES;
+        }
+        let off = usize::try_from(range.addr()).ok()?;
+        let len = u16::try_from(range.len()).ok()?;
+        let segment = self.tx.spare()?;
+        let segment = segment.into_external(&self.tx.pool, arena, off, len).ok()?;
+        self.references -= 1;
         self.tx.counters.tx_external_bytes += u64::from(len);
-        frame.append(tail).then_some(frame)
+        Some(segment)
     }
 
     /// Copies payload, into as many segments as it takes.
@@ -234,8 +259,7 @@ impl TxSink for MbufSink<'_> {
             self.memory(payload);
             return self.bytes(tail);
         }
-        self.frame = self.three_segments(header, head, payload, tail);
-        self.failed |= self.frame.is_none();
+        self.failed |= self.three_segments(header, head, payload, tail).is_none();
     }
 
     #[inline]

@@ -423,10 +423,12 @@ impl Worker {
 
     #[inline]
     fn transmit(&mut self, now: Instant) -> bool {
-        let mut sink = self.tx.sink(now, &self.mem);
         let mut built = 0;
-        while built < TX_BURST && self.rnic.poll_transmit(now, &self.mem, &mut sink) {
-            built += 1;
+        {
+            let mut sink = self.tx.sink(now, &self.mem);
+            while built < TX_BURST && self.rnic.poll_transmit(now, &self.mem, &mut sink) {
+                built += 1;
+            }
         }
         self.tx.flush(now);
         built > 0

@@ -136,16 +136,16 @@ struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint
 {
 	struct rte_mbuf *m = rte_pktmbuf_alloc(pool);
 
-	if (likely(m != NULL))
+	if (likely(m != NULL)) {
+		heddle_shinfo_add(shinfo, 1);
 		heddle_mbuf_attach(m, addr, iova, len, shinfo);
+	}
 	return m;
 }
 
 void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
 			struct rte_mbuf_ext_shared_info *shinfo)
 {
-	/* Not rte_mbuf_ext_refcnt_update(): at a count of one that is a plain store. */
-	__atomic_add_fetch(&shinfo->refcnt, 1, __ATOMIC_ACQ_REL);
 	rte_pktmbuf_attach_extbuf(m, addr, iova, len, shinfo);
 	m->data_off = 0;
 	m->data_len = len;
@@ -163,6 +163,12 @@ void heddle_shinfo_init(struct rte_mbuf_ext_shared_info *s,
 uint16_t heddle_shinfo_refs(const struct rte_mbuf_ext_shared_info *s)
 {
 	return __atomic_load_n(&s->refcnt, __ATOMIC_ACQUIRE);
+}
+
+uint16_t heddle_shinfo_add(struct rte_mbuf_ext_shared_info *s, uint16_t n)
+{
+	/* Not rte_mbuf_ext_refcnt_update(): at a count of one that is a plain store. */
+	return __atomic_add_fetch(&s->refcnt, n, __ATOMIC_ACQ_REL);
 }
 
 uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n)

@@ -61,6 +61,7 @@ struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *
 /* 0, or the reason (a static string) the chain is not sound. */
 const char *heddle_mbuf_check(const struct rte_mbuf *m);
 /* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
+/* For one of the references of `shinfo`, which the caller has counted. */
 void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
 			struct rte_mbuf_ext_shared_info *shinfo);
 struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint64_t iova,
@@ -70,6 +71,7 @@ struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint
 void heddle_shinfo_init(struct rte_mbuf_ext_shared_info *s,
 			void (*free_cb)(void *addr, void *opaque), void *opaque, uint16_t refs);
 uint16_t heddle_shinfo_refs(const struct rte_mbuf_ext_shared_info *s);
+uint16_t heddle_shinfo_add(struct rte_mbuf_ext_shared_info *s, uint16_t n);
 uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n);
 
 /* Rings between two ports. */

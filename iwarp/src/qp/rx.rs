@@ -96,13 +96,18 @@ impl Qp {
             return Err(Fault::Crc.into());
         }
         let mut seg = Segment { raw: [0; ddp::MAX_LEN], ulpdu: frame.ulpdu, at: 0, len: 0 };
-        seg.read_header(stream, frame.at + HEADER_LEN);
-        let (header, header_len) = DdpHeader::parse(seg.raw_header()).map_err(|e| {
-            seg.blame(match e {
-                DdpError::Short { .. } => Fault::Short,
-                DdpError::Version { tagged, .. } => Fault::DdpVersion { tagged },
-            })
-        })?;
+        let parsed = match seg.tagged_header(stream, frame.at + HEADER_LEN) {
+            Some(header) => Ok((header, ddp::TAGGED_LEN)),
+            None => {
+                let len = usize::from(frame.ulpdu).min(ddp::MAX_LEN);
+                stream.copy_at(frame.at + HEADER_LEN, &mut seg.raw[..len]);
+                DdpHeader::parse(seg.raw_header())
+            }
+        };
+        let (header, header_len) = match parsed {
+            Ok(h) => h,
+            Err(e) => return Err(seg.blame_ddp(e)),
+        };
         seg.at = frame.at + HEADER_LEN + header_len;
         // Parsing has made sure that the header is inside.
         seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
@@ -112,12 +117,11 @@ impl Qp {
         {
             return Err(seg.blame(Fault::Queue));
         }
-        let control = Control::check(&header).map_err(|e| {
-            seg.blame(match e {
-                ControlError::Version(_) => Fault::RdmapVersion,
-                ControlError::UnknownOpcode(_) | ControlError::Misplaced { .. } => Fault::Opcode,
-            })
-        })?;
+        let control = match Control::check(&header) {
+            Ok(c) => c,
+            Err(ControlError::Version(_)) => return Err(seg.blame(Fault::RdmapVersion)),
+            Err(_) => return Err(seg.blame(Fault::Opcode)),
+        };
         match header {
             DdpHeader::Tagged { last, stag, to, .. } => {
                 let tagged = Tagged { opcode: control.opcode, last, stag, to };
@@ -145,24 +149,25 @@ impl Segment {
         &self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
     }
 
-    /// Takes the header that starts at `at`. A tagged one is read apart: on a gathering wire the
-    /// payload behind it lies in another piece.
-    #[inline]
-    fn read_header<C: Chunks>(&mut self, stream: &C, at: usize) {
-        let len = usize::from(self.ulpdu);
-        if len >= ddp::MAX_LEN
-            && let Some(head) = stream.read_at::<{ ddp::TAGGED_LEN }>(at)
-        {
-            if ddp::is_tagged(&head) {
-                self.raw[..ddp::TAGGED_LEN].copy_from_slice(&head);
-                return;
-            }
-            if let Some(head) = stream.read_at(at) {
-                self.raw = head;
-                return;
-            }
+    /// The header that starts at `at`, if it is a good tagged one in one piece, as nearly all of
+    /// bulk data are. It is read where it lies: from a copy made just now the loads would have to
+    /// wait for the stores.
+    #[inline(always)]
+    fn tagged_header<C: Chunks>(&mut self, stream: &C, at: usize) -> Option<DdpHeader> {
+        let head = stream.chunk_at(at).first_chunk::<{ ddp::TAGGED_LEN }>()?;
+        if usize::from(self.ulpdu) < ddp::TAGGED_LEN || !ddp::is_tagged(head) {
+            return None;
         }
-        stream.copy_at(at, &mut self.raw[..len.min(ddp::MAX_LEN)]);
+        self.raw[..ddp::TAGGED_LEN].copy_from_slice(head);
+        DdpHeader::parse(head).ok().map(|(header, _)| header)
+    }
+
+    #[cold]
+    fn blame_ddp(&self, e: DdpError) -> Culprit {
+        self.blame(match e {
+            DdpError::Short { .. } => Fault::Short,
+            DdpError::Version { tagged, .. } => Fault::DdpVersion { tagged },
+        })
     }
 
     /// A fault of this segment.

@@ -38,17 +38,20 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub fn handle_frame<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
         self.counters.rx_frames += 1;
-        match self.take(now, frame) {
-            Ok(outcome) => outcome,
-            Err(counter) => {
-                *counter(&mut self.counters) += 1;
-                FrameOutcome::Done
-            }
+        let mut outcome = FrameOutcome::Done;
+        if let Err(counter) = self.take(now, frame, &mut outcome) {
+            *counter(&mut self.counters) += 1;
         }
+        outcome
     }
 
     #[inline(always)]
-    fn take<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> Result<FrameOutcome, Drop> {
+    fn take<F: RxFrame + ?Sized>(
+        &mut self,
+        now: Instant,
+        frame: &F,
+        out: &mut FrameOutcome,
+    ) -> Result<(), Drop> {
         let head = frame.chunk_at(0);
         let ethernet = EthernetHeader::parse(head).map_err(|_| -> Drop {
             if frame.len() < ethernet::HEADER_LEN {
@@ -61,8 +64,8 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_other_station);
         }
         match ethernet.ethertype {
-            EtherType::IPV4 => self.take_ipv4(now, frame, head, ethernet),
-            EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]),
+            EtherType::IPV4 => self.take_ipv4(now, frame, head, ethernet, out),
+            EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
             _ => Err(|c| &mut c.rx_unknown_ethertype),
         }
     }
@@ -74,7 +77,8 @@ impl<S: SendQueue + Default> Stack<S> {
         frame: &F,
         head: &[u8],
         ethernet: EthernetHeader,
-    ) -> Result<FrameOutcome, Drop> {
+        out: &mut FrameOutcome,
+    ) -> Result<(), Drop> {
         let head = &head[ethernet::HEADER_LEN..];
         let ip =
             Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(|e| -> Drop {
@@ -99,7 +103,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         match ip.protocol {
             ipv4::PROTO_TCP => {}
-            ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip),
+            ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
             _ => return Err(|c| &mut c.rx_unknown_protocol),
         }
 
@@ -117,38 +121,37 @@ impl<S: SendQueue + Default> Stack<S> {
         let flow = FlowKey::v4(ip.dst, tcp.dst_port, ip.src, tcp.src_port);
         let Some(index) = self.find(&flow) else {
             let arrival = Arrival { ethernet, ip, tcp };
-            return self.take_stranger(now, &arrival).map(|()| FrameOutcome::Done);
+            return self.take_stranger(now, &arrival);
         };
         let seg = &tcp.segment;
         self.counters.rx_segments += 1;
-        let Some(e) = self.conns.get_mut(index) else { return Ok(FrameOutcome::Done) };
+        let Some(e) = self.conns.get_mut(index) else { return Ok(()) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
             self.replace(now, index, &Arrival { ethernet, ip, tcp });
-            return Ok(FrameOutcome::Done);
+            return Ok(());
         }
         let outcome = e.conn.handle_segment(now, seg);
-        if e.owner == Owner::Held && !e.conn.has_events() {
+        let plain = e.owner == Owner::Held && !e.conn.has_events();
+        if plain {
             self.touch(index);
         } else {
             self.settle(index);
         }
-        Ok(match self.conns.get(index) {
-            Some(e) if e.owner == Owner::Held => FrameOutcome::Conn {
+        // What comes before the handshake is done, or after the owner let go, is not taken.
+        if plain || self.conns.get(index).is_some_and(|e| e.owner == Owner::Held) {
+            let off = ethernet::HEADER_LEN + ip.header_len + tcp.header_len;
+            *out = FrameOutcome::Conn {
                 conn: self.conns.id(index),
                 acked: outcome.acked,
                 payload: outcome.payload.map(|p| FramePayload {
                     pos: p.pos,
-                    frame_off: ethernet::HEADER_LEN
-                        + ip.header_len
-                        + tcp.header_len
-                        + p.skip as usize,
+                    frame_off: off + p.skip as usize,
                     len: p.len,
                     in_order: p.in_order,
                 }),
-            },
-            // What comes before the handshake is done, or after the owner let go, is not taken.
-            _ => FrameOutcome::Done,
-        })
+            };
+        }
+        Ok(())
     }
 
     /// A SYN for the addresses of a connection in TIME-WAIT that may take its place.
