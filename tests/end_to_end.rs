@@ -127,20 +127,49 @@ fn test_bench_on_a_processor_that_is_not_there() {
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
+/// The file's SHA-256 in the first line, and then for each way in which it went: passes, operations,
+/// octets, throughput, five quantiles in order, and that it arrived as it was.
+fn assert_moved(out: &str, len: u64, sha256: &str) {
+    let lines: Vec<_> = out.lines().collect();
+    assert!(lines[0].ends_with(&format!(": {len} bytes, SHA-256 {sha256}")), "{out}");
+    let head = lines.iter().position(|l| l.starts_with("op ")).expect("a table");
+    let titles = "op passes ops bytes Gb/s p50 p90 p99 p99.9 max SHA-256";
+    assert!(lines[head].split_whitespace().eq(titles.split(' ')), "{out}");
+    assert_eq!(lines.len(), head + 4, "{out}");
+    for (line, op) in lines[head + 1..].iter().zip(["send", "write", "read"]) {
+        let cells: Vec<_> = line.split_whitespace().collect();
+        assert_eq!((cells.len(), cells[0], cells[10]), (11, op, "same"), "{out}");
+        let numbers: Vec<f64> = cells[1..10].iter().map(|c| c.parse().expect(c)).collect();
+        let [passes, ops, bytes, gbit, quantiles @ ..] = &numbers[..] else { panic!("{out}") };
+        assert!(*passes >= 1.0 && *bytes == passes * len as f64 && *gbit > 0.0, "{out}");
+        assert_eq!(*ops, passes * len.div_ceil(64 << 10) as f64, "{out}");
+        assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{out}");
+    }
+}
+
 #[test]
 fn test_demo_moves_a_file_three_ways() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
     let bytes: Vec<u8> = (0..300_001u32).flat_map(u32::to_le_bytes).take(300_001).collect();
     fs::write(&file, bytes).unwrap();
-    let (out, _) = run(&["demo", "--file", file.to_str().unwrap()], 0);
-    let lines: Vec<_> = out.lines().collect();
-    assert!(lines[0].contains("300001 bytes"), "{out}");
-    let hash = lines[0].rsplit(' ').next().unwrap();
-    for (line, op) in lines[2..].iter().zip(["send", "write", "read"]) {
-        assert!(line.starts_with(op) && line.contains(hash) && line.ends_with("same"), "{out}");
-    }
-    assert_eq!(lines.len(), 5, "{out}");
+    let (out, _) = run(&["demo", "--duration", "20ms", "--file", file.to_str().unwrap()], 0);
+    assert_moved(&out, 300_001, &sha256sum(&file));
+}
+
+#[test]
+fn test_demo_moves_the_program_itself() {
+    let (out, err) = run(&["demo", "-q", "--duration", "1ms"], 0);
+    let exe = env!("CARGO_BIN_EXE_heddle");
+    let len = fs::metadata(exe).unwrap().len();
+    assert_moved(&out, len, &sha256sum(Path::new(exe)));
+    assert_eq!(err, "");
+}
+
+/// By a program that is not ours.
+fn sha256sum(file: &Path) -> String {
+    let out = Command::new("sha256sum").arg(file).output().expect("coreutils have it");
+    String::from_utf8_lossy(&out.stdout).split(' ').next().unwrap_or_default().into()
 }
 
 #[test]
