@@ -9,6 +9,7 @@
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
 //!   [`pin`]: threads bound to processors. [`progress`]: how far a run is.
 
+mod connections;
 pub mod control;
 pub mod embedded;
 pub mod latency;
