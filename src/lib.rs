@@ -12,7 +12,9 @@ pub use heddle_ctl::{
     DisconnectReason, Endpoint, EndpointConfig, EventQueue, ListenParams, ListenerId, Mr, Node,
     OpenError, Qp, QpInit, Sleeper, Snapshot, Waker,
 };
-pub use heddle_dataplane::{Clock, CoreList, Eal, EalConfig, FaultConfig, PortSource, VdevArg};
+pub use heddle_dataplane::{
+    Clock, CoreList, Eal, EalConfig, FaultConfig, PortSource, PortStats, VdevArg, WorkerSnapshot,
+};
 pub use heddle_iwarp::mpa::frame::Revision;
 pub use heddle_iwarp::mpa::startup::CrcPolicy;
 pub use heddle_iwarp::{
