@@ -182,11 +182,30 @@ fn run_inline(
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let mut client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
-    let mut steps = 0u32;
-    let result = loop {
+    let client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
+    let result = drive(client, progress, || {
         poll_pair(&mut a.endpoint, &mut b.endpoint);
         b.server.step();
+    });
+    // The server hears of the end, and memory comes back.
+    let until = a.endpoint.now() + SETTLE;
+    while a.endpoint.now() < until && b.server.connections() > 0 {
+        a.endpoint.poll();
+        b.endpoint.poll();
+        b.server.step();
+    }
+    result
+}
+
+/// Steps a client to its end, with `poll` for what it needs to get on in between.
+fn drive(
+    mut client: Client,
+    progress: &Progress,
+    mut poll: impl FnMut(),
+) -> Result<Outcome, WorkloadError> {
+    let mut steps = 0u32;
+    let result = loop {
+        poll();
         match client.step() {
             Ok(Step::Done) => break Ok(client.outcome()),
             Ok(_) => {}
@@ -199,14 +218,6 @@ fn run_inline(
     };
     if result.is_err() {
         client.abandon();
-    }
-    drop(client);
-    // The server hears of the end, and memory comes back.
-    let until = a.endpoint.now() + SETTLE;
-    while a.endpoint.now() < until && (b.server.connections() > 0) {
-        a.endpoint.poll();
-        b.endpoint.poll();
-        b.server.step();
     }
     result
 }
@@ -240,7 +251,7 @@ fn run_on(
 ) -> Result<Both, BenchError> {
     let mut b = b;
     let server = LcoreWorker::spawn(eal, cores[1], "heddle-server", move |stop| {
-        while !stop.is_set() || b.server.connections() > 0 && !stop.is_set() {
+        while !stop.is_set() {
             b.endpoint.poll();
             b.server.step();
         }
@@ -267,24 +278,10 @@ fn run_client(
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let mut client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
-    let mut steps = 0u32;
-    let result = loop {
+    let client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
+    let result = drive(client, progress, || {
         a.endpoint.poll();
-        match client.step() {
-            Ok(Step::Done) => break Ok(client.outcome()),
-            Ok(_) => {}
-            Err(e) => break Err(e),
-        }
-        steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(UPDATE_EVERY) {
-            progress.set(client.outcome().ops);
-        }
-    };
-    if result.is_err() {
-        client.abandon();
-    }
-    drop(client);
+    });
     let until = a.endpoint.now() + LINGER;
     while a.endpoint.now() < until {
         a.endpoint.poll();
