@@ -9,6 +9,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod counters;
 mod demo;
 mod log;
 mod net;

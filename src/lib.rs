@@ -13,7 +13,8 @@ pub use heddle_ctl::{
     OpenError, Qp, QpInit, Sleeper, Snapshot, Waker,
 };
 pub use heddle_dataplane::{
-    Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, PortSource, VdevArg,
+    Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, PortSource, PortStats, VdevArg,
+    WorkerSnapshot,
 };
 pub use heddle_iwarp::mpa::frame::Revision;
 pub use heddle_iwarp::mpa::startup::CrcPolicy;

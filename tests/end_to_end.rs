@@ -1,18 +1,22 @@
 //! The program at work: alone, with a peer of its own over shared memory (`net_memif`), and on
 //! capture files.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use serde_json::Value;
 
-fn command(args: &[&str]) -> Command {
+/// The program with the arguments of a line; none of them has a space in it.
+fn command(line: &str) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_heddle"));
-    c.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
     c
 }
 
@@ -45,28 +49,29 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
 }
 
 /// Runs to the end; stdout and stderr.
-fn run(args: &[&str], status: i32) -> (String, String) {
-    let out = wait(command(args).spawn().expect("the binary was built"), &format!("{args:?}"));
+fn run(line: &str, status: i32) -> (String, String) {
+    let out = wait(command(line).spawn().expect("the binary was built"), line);
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    assert_eq!(out.status.code(), Some(status), "{args:?}: {}", text(&out.stderr));
+    assert_eq!(out.status.code(), Some(status), "{line}: {}", text(&out.stderr));
     (text(&out.stdout), text(&out.stderr))
 }
 
+/// The figures of `bench --json`.
 fn json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).expect("a file of this test"))
-        .expect("a file of this test")
+    let text = fs::read_to_string(path).expect("bench writes its figures");
+    serde_json::from_str(&text).expect("they are JSON")
 }
 
 #[test]
 fn test_bench_writes_one_object_for_one_size() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("r.json");
-    let path = file.to_str().unwrap();
-    let args = [
-        "bench", "--inline", "--op", "send", "--size", "3000", "--iters", "200", "--qps", "2",
-        "--depth", "8", "--verify", "--crc", "off", "--mtu", "2000", "--json", path,
-    ];
-    let (out, _) = run(&args, 0);
+    let line = format!(
+        "bench --inline --op send --size 3000 --iters 200 --qps 2 --depth 8 --verify --crc off \
+         --mtu 2000 --json {}",
+        file.display()
+    );
+    let (out, _) = run(&line, 0);
     assert_eq!(out.lines().count(), 2, "{out}");
     let v = json(&file);
     for (field, want) in [
@@ -95,17 +100,7 @@ fn test_bench_writes_one_object_for_one_size() {
 fn test_bench_writes_an_array_for_several_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("r.json");
-    let args = [
-        "bench",
-        "--inline",
-        "--sizes",
-        "512..4K",
-        "--iters",
-        "50",
-        "--json",
-        file.to_str().unwrap(),
-    ];
-    run(&args, 0);
+    run(&format!("bench --inline --sizes 512..4K --iters 50 --json {}", file.display()), 0);
     let v = json(&file);
     let sizes: Vec<_> = v.as_array().unwrap().iter().map(|r| r["size"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [512, 1024, 2048, 4096]);
@@ -114,17 +109,36 @@ fn test_bench_writes_an_array_for_several_sizes() {
 
 #[test]
 fn test_bench_fails_when_the_figures_cannot_be_written() {
-    let args = ["bench", "--inline", "--iters", "5", "--json", "/nonexistent/r.json"];
-    let (_, err) = run(&args, 1);
+    let (_, err) = run("bench --inline --iters 5 --json /nonexistent/r.json", 1);
     assert!(err.starts_with("heddle: cannot write /nonexistent/r.json"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
 #[test]
 fn test_bench_on_a_processor_that_is_not_there() {
-    let (_, err) = run(&["bench", "--lcores", "1000,1001", "--iters", "5"], 1);
+    let (_, err) = run("bench --lcores 1000,1001 --iters 5", 1);
     assert!(err.contains("1001") || err.contains("1000"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+/// The file's SHA-256 in the first line, and then for each way in which it went: passes, operations,
+/// octets, throughput, five quantiles in order, and that it arrived as it was.
+fn assert_moved(out: &str, len: u64, sha256: &str) {
+    let lines: Vec<_> = out.lines().collect();
+    assert!(lines[0].ends_with(&format!(": {len} bytes, SHA-256 {sha256}")), "{out}");
+    let head = lines.iter().position(|l| l.starts_with("op ")).expect("a table");
+    let titles = "op passes ops bytes Gb/s p50 p90 p99 p99.9 max SHA-256";
+    assert!(lines[head].split_whitespace().eq(titles.split(' ')), "{out}");
+    assert_eq!(lines.len(), head + 4, "{out}");
+    for (line, op) in lines[head + 1..].iter().zip(["send", "write", "read"]) {
+        let cells: Vec<_> = line.split_whitespace().collect();
+        assert_eq!((cells.len(), cells[0], cells[10]), (11, op, "same"), "{out}");
+        let numbers: Vec<f64> = cells[1..10].iter().map(|c| c.parse().expect(c)).collect();
+        let [passes, ops, bytes, gbit, quantiles @ ..] = &numbers[..] else { panic!("{out}") };
+        assert!(*passes >= 1.0 && *bytes == passes * len as f64 && *gbit > 0.0, "{out}");
+        assert_eq!(*ops, passes * len.div_ceil(64 << 10) as f64, "{out}");
+        assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{out}");
+    }
 }
 
 #[test]
@@ -133,14 +147,23 @@ fn test_demo_moves_a_file_three_ways() {
     let file = dir.path().join("f");
     let bytes: Vec<u8> = (0..300_001u32).flat_map(u32::to_le_bytes).take(300_001).collect();
     fs::write(&file, bytes).unwrap();
-    let (out, _) = run(&["demo", "--file", file.to_str().unwrap()], 0);
-    let lines: Vec<_> = out.lines().collect();
-    assert!(lines[0].contains("300001 bytes"), "{out}");
-    let hash = lines[0].rsplit(' ').next().unwrap();
-    for (line, op) in lines[2..].iter().zip(["send", "write", "read"]) {
-        assert!(line.starts_with(op) && line.contains(hash) && line.ends_with("same"), "{out}");
-    }
-    assert_eq!(lines.len(), 5, "{out}");
+    let (out, _) = run(&format!("demo --duration 20ms --file {}", file.display()), 0);
+    assert_moved(&out, 300_001, &sha256sum(&file));
+}
+
+#[test]
+fn test_demo_moves_the_program_itself() {
+    let (out, err) = run("demo -q --duration 1ms", 0);
+    let exe = env!("CARGO_BIN_EXE_heddle");
+    let len = fs::metadata(exe).unwrap().len();
+    assert_moved(&out, len, &sha256sum(Path::new(exe)));
+    assert_eq!(err, "");
+}
+
+/// By a program that is not ours.
+fn sha256sum(file: &Path) -> String {
+    let out = Command::new("sha256sum").arg(file).output().expect("coreutils have it");
+    String::from_utf8_lossy(&out.stdout).split(' ').next().unwrap_or_default().into()
 }
 
 #[test]
@@ -148,200 +171,180 @@ fn test_demo_refuses_an_empty_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("empty");
     fs::write(&file, b"").unwrap();
-    let (_, err) = run(&["demo", "--file", file.to_str().unwrap()], 1);
+    let (_, err) = run(&format!("demo --file {}", file.display()), 1);
     assert!(err.contains("is empty"), "{err}");
 }
 
 /// A server that has said that it listens; told to end when dropped.
-struct Server(Option<Child>);
+struct Server {
+    child: Option<Child>,
+    stdout: Lines<BufReader<ChildStdout>>,
+}
 
 impl Server {
-    fn start(args: &[&str], listeners: usize) -> Server {
-        let mut child = command(args).spawn().expect("the binary was built");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let server = Server(Some(child));
+    fn start(line: &str, listeners: usize) -> Server {
+        let mut child = command(line).spawn().expect("the binary was built");
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut server = Server { child: Some(child), stdout };
         for _ in 0..listeners {
-            let line = lines.next().expect("it listens").expect("text");
+            let line = server.stdout.next().expect("it listens").expect("text");
             assert!(line.contains(" listening on "), "{line}");
         }
         server
     }
 
+    /// Waits for its end; its output is what it said after it listened.
     fn wait(mut self) -> Output {
-        wait(self.0.take().expect("it runs"), "the server")
+        let out = wait(self.child.take().expect("it runs"), "the server");
+        let rest: Vec<_> = self.stdout.by_ref().map(|l| l.expect("text") + "\n").collect();
+        Output { stdout: rest.concat().into_bytes(), ..out }
     }
 
-    /// Ends it as an operator would; its exit status.
-    fn stop(self) -> Option<i32> {
-        let pid = self.0.as_ref().expect("it runs").id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &pid])
-                .status()
-                .expect("a file of this test")
-                .success()
-        );
-        self.wait().status.code()
+    /// Ends it as an operator would.
+    fn stop(self) -> Output {
+        let pid = self.child.as_ref().expect("it runs").id().to_string();
+        // A small system has `kill` in its shell only. That the server has ended by itself is seen
+        // by its status.
+        Command::new("sh").args(["-c", "kill -TERM $0", &pid]).status().expect("there is a shell");
+        self.wait()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
+/// Two ends of shared memory. Each client has an address of its own: within a second of the last,
+/// the server would not believe that the same address has moved to another device.
 struct Memif {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     server: String,
     clients: String,
 }
 
-/// Two ends of shared memory. One client after the other has the same IP address, each with a
-/// station address of its own.
-fn memif() -> Memif {
-    let dir = tempfile::tempdir().expect("a file of this test");
-    let socket = dir.path().join("s").display().to_string();
-    let end =
-        |n: u8, role: &str| format!("net_memif{n},role={role},socket={socket},socket-abstract=no");
-    Memif { server: end(0, "server"), clients: end(1, "client"), _dir: dir }
+impl Memif {
+    fn new() -> Memif {
+        let dir = tempfile::tempdir().expect("a directory for the socket");
+        let socket = dir.path().join("s").display().to_string();
+        let end =
+            |n, role| format!("--vdev net_memif{n},role={role},socket={socket},socket-abstract=no");
+        Memif { server: end(0, "server"), clients: end(1, "client"), dir }
+    }
+}
+
+/// Runs `clients` beside a server; then ends the server, whose output it returns.
+///
+/// DPDK's `net_memif` (seen with 22.11) unmaps a ring when its client goes, on a thread of its own,
+/// although the worker may just be reading it. On a busy machine this kills one server in some ten.
+/// It is not what is tested here, so the test is then made again.
+fn beside(server: &str, listeners: usize, clients: impl Fn()) -> Output {
+    const SIGSEGV: i32 = 11;
+    for _ in 0..5 {
+        let server = Server::start(server, listeners);
+        let end = catch_unwind(AssertUnwindSafe(&clients));
+        let out = server.stop();
+        match end {
+            _ if out.status.signal() == Some(SIGSEGV) => {
+                eprintln!("net_memif has lost its server; once more");
+            }
+            Ok(()) => return out,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+    panic!("the server was killed each time");
 }
 
 #[test]
 fn test_serve_and_its_clients_over_shared_memory() {
-    for mode in [&["--inline"][..], &[]] {
-        let m = memif();
-        let listen = ["10.1.0.1:7174=rping", "10.1.0.1:7471=perf", "10.1.0.1:9=sink"];
-        let mut args = vec!["serve", "--vdev", &m.server, "--ip", "10.1.0.1/24"];
-        args.extend(listen.iter().flat_map(|l| ["--listen", l]));
-        args.extend(mode);
-        let server = Server::start(&args, 3);
-        let rping = [
-            "rping", "-c", "-a", "10.1.0.1", "-C", "20", "-S", "5000", "-V", "-v", "--vdev",
-            &m.clients,
-        ];
-        let (out, _) = run(&[&rping[..], &["--ip", "10.1.0.2/24"]].concat(), 0);
-        assert_eq!(
-            out.lines().filter(|l| l.starts_with("ping data: rdma-ping-")).count(),
-            20,
-            "{out}"
+    for mode in ["--inline", ""] {
+        let m = Memif::new();
+        let server = format!(
+            "serve {} --ip 10.1.0.1/24 --listen 10.1.0.1:7174=rping --listen 10.1.0.1:7471=perf \
+             --listen 10.1.0.1:9=sink {mode}",
+            m.server
         );
-        assert!(out.contains("20 messages of 5000 bytes"), "{out}");
-        let (_, err) = run(&[&rping[..], &["--ip", "10.1.0.2/24", "-p", "1"]].concat(), 1);
-        assert!(err.contains("cannot connect to 10.1.0.1:1"), "{err}");
-        let file = m._dir.path().join("r.json");
-        for op in ["write", "read", "send"] {
-            let args = [
-                "bench",
-                "--connect",
-                "10.1.0.1:7471",
-                "--vdev",
-                &m.clients,
-                "--ip",
-                "10.1.0.2/24",
-                "--op",
-                op,
-                "--sizes",
-                "1K..4K",
-                "--iters",
-                "100",
-                "--verify",
-                "--json",
-                file.to_str().unwrap(),
-            ];
-            run(&args, 0);
-            let v = json(&file);
-            assert!(
-                v.as_array().unwrap().iter().all(|r| r["verified"] == true && r["wire"] == "vdev"),
-                "{v}"
-            );
-        }
-        // The rping service does not take it for one of its own; the bench says so.
-        let args = [
-            "bench",
-            "--connect",
-            "10.1.0.1:7174",
-            "--vdev",
-            &m.clients,
-            "--ip",
-            "10.1.0.2/24",
-            "--iters",
-            "1",
-        ];
-        let (_, err) = run(&args, 1);
-        assert!(err.contains("private data"), "{err}");
-        assert_eq!(server.stop(), Some(0), "{mode:?}");
+        let out = beside(&server, 3, || clients_of_all_services(&m));
+        let (text, log) =
+            (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert_eq!(out.status.code(), Some(0), "{mode}: {log}");
+        // One of rping, one for each size and way of bench, and the one that took rping for perf.
+        assert_eq!(counter(&text, "ctl", "established"), Some(1 + 3 * 3 + 1), "{text}");
+        assert!(counter(&text, "stack", "rx_frames").is_some_and(|n| n > 1000), "{text}");
+        assert!(text.lines().all(|l| !l.ends_with(" 0")), "{text}");
+        assert_eq!(counter(&text, "ctl", "rejects_sent"), Some(1), "{text}");
+        // What goes wrong is logged while it runs, and nothing else.
+        assert!(log.contains("WARN") && log.contains("peer=10.1.0.21:"), "{log}");
+        assert_eq!(log.lines().count(), 1, "{log}");
     }
+}
+
+/// A value of a table of counters.
+fn counter(table: &str, part: &str, name: &str) -> Option<u64> {
+    let mut lines = table.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|l| l[..2] == [part, name])?;
+    line[2].parse().ok()
+}
+
+fn clients_of_all_services(m: &Memif) {
+    let rping = format!("rping -c -a 10.1.0.1 -C 20 -S 5000 -V -v {}", m.clients);
+    let (out, _) = run(&format!("{rping} --ip 10.1.0.2/24"), 0);
+    let pings = out.lines().filter(|l| l.starts_with("ping data: rdma-ping-"));
+    assert_eq!(pings.count(), 20, "{out}");
+    assert!(out.contains("20 messages of 5000 bytes"), "{out}");
+    let (_, err) = run(&format!("{rping} --ip 10.1.0.3/24 -p 1"), 1);
+    assert!(err.contains("cannot connect to 10.1.0.1:1"), "{err}");
+    let file = m.dir.path().join("r.json");
+    let bench = format!("bench {} --iters 100 --json {}", m.clients, file.display());
+    for (n, op) in [(10, "write"), (11, "read"), (12, "send")] {
+        let ip = format!("--ip 10.1.0.{n}/24");
+        run(&format!("{bench} --connect 10.1.0.1:7471 {ip} --op {op} --sizes 1K..4K --verify"), 0);
+        let v = json(&file);
+        let all = v.as_array().expect("several sizes");
+        assert!(all.iter().all(|r| r["verified"] == true && r["wire"] == "vdev"), "{v}");
+    }
+    // The rping service does not take it for one of its own; the bench says so.
+    let (_, err) = run(&format!("{bench} --connect 10.1.0.1:7174 --ip 10.1.0.20/24"), 1);
+    assert!(err.contains("private data"), "{err}");
+    // Nor the perf service an rping.
+    let (_, err) = run(&format!("{rping} --ip 10.1.0.21/24 -p 7471"), 1);
+    assert!(err.contains("reject"), "{err}");
 }
 
 #[test]
 fn test_rping_server_ends_with_its_client() {
-    let m = memif();
-    let args = [
-        "rping",
-        "-s",
-        "-v",
-        "-a",
-        "10.1.0.1",
-        "-p",
-        "2000",
-        "--vdev",
-        &m.server,
-        "--ip",
-        "10.1.0.1/24",
-    ];
-    let server = Server::start(&args, 1);
-    let args = [
-        "rping",
-        "-c",
-        "-a",
-        "10.1.0.1",
-        "-p",
-        "2000",
-        "-C",
-        "3",
-        "-V",
-        "--crc",
-        "off",
-        "--mpa",
-        "1",
-        "--vdev",
-        &m.clients,
-        "--ip",
-        "10.1.0.2/24",
-    ];
-    run(&args, 0);
+    let m = Memif::new();
+    let server = format!("rping -s -v -a 10.1.0.1 -p 2000 {} --ip 10.1.0.1/24", m.server);
+    let client = format!(
+        "rping -c -a 10.1.0.1 -p 2000 -C 3 -V --crc off --mpa 1 {} --ip 10.1.0.2/24",
+        m.clients
+    );
+    let server = Server::start(&server, 1);
+    run(&client, 0);
     assert_eq!(server.wait().status.code(), Some(0));
 }
 
-/// A capture file of Ethernet frames.
+/// Makes a capture file of Ethernet frames.
 fn write_pcap(path: &Path, frames: &[&[u8]]) {
-    let mut b = Vec::new();
-    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1] {
-        b.extend(word.to_le_bytes());
-    }
+    let file = File::create(path).expect("a new file");
+    let mut writer = PcapWriter::new(file).expect("room for a header");
     for f in frames {
-        let len = u32::try_from(f.len()).expect("a file of this test");
-        for word in [0, 0, len, len] {
-            b.extend(word.to_le_bytes());
-        }
-        b.extend(*f);
+        let len = u32::try_from(f.len()).expect("a short frame");
+        let packet = PcapPacket::new(Duration::ZERO, len, f);
+        writer.write_packet(&packet).expect("room for a frame");
     }
-    fs::write(path, b).expect("a file of this test");
 }
 
 /// The frames of a capture file, without the time.
 fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
-    let bytes = fs::read(path).expect("a file of this test");
+    let mut reader = PcapReader::new(File::open(path).expect("it was written")).expect("a capture");
     let mut frames = Vec::new();
-    let mut rest = &bytes[24..];
-    while !rest.is_empty() {
-        let len = u32::from_le_bytes(rest[8..12].try_into().expect("a file of this test")) as usize;
-        frames.push(rest[16..16 + len].to_vec());
-        rest = &rest[16 + len..];
+    while let Some(p) = reader.next_packet() {
+        frames.push(p.expect("a whole frame").data.into_owned());
     }
     frames
 }
@@ -358,19 +361,13 @@ fn test_pcap_answers_a_question_the_same_each_time() {
     write_pcap(&at("in"), &[&arp, b"\xff\xff\xff\xff\xff\xff not a frame"]);
     let mut seen = Vec::new();
     for out in ["a", "b"] {
-        let (rx, tx) = (at("in"), at(out));
-        let args = [
-            "pcap",
-            "--rx",
-            rx.to_str().unwrap(),
-            "--tx",
-            tx.to_str().unwrap(),
-            "--ip",
-            "10.0.0.1/24",
-            "--listen",
-            "10.0.0.1:7174=rping",
-        ];
-        let (text, _) = run(&args, 0);
+        let tx = at(out);
+        let line = format!(
+            "pcap --rx {} --tx {} --ip 10.0.0.1/24 --listen 10.0.0.1:7174=rping",
+            at("in").display(),
+            tx.display()
+        );
+        let (text, _) = run(&line, 0);
         assert!(text.contains("tx_arp_replies"), "{text}");
         seen.push((text, read_pcap(&tx)));
     }

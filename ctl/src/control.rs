@@ -173,7 +173,7 @@ fn route(_: SocketAddr) -> usize {
 #[derive(Debug)]
 pub(crate) struct ControlThread {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<CtlCounters>>,
 }
 
 /// Longest sleep of the control thread: how late it may be to give memory back, or to end.
@@ -189,19 +189,29 @@ impl ControlThread {
                     control.wait(clock.now(), NAP);
                 }
             }
+            *control.counters()
         })?;
         Ok(ControlThread { stop, thread: Some(thread) })
+    }
+
+    /// Ends the thread; what it has counted.
+    pub(crate) fn stop(mut self) -> CtlCounters {
+        self.end().unwrap_or_default()
+    }
+
+    fn end(&mut self) -> Option<CtlCounters> {
+        self.stop.store(true, Ordering::Relaxed);
+        let counters = self.thread.take()?.join();
+        if counters.is_err() {
+            tracing::error!("the control thread panicked");
+        }
+        counters.ok()
     }
 }
 
 impl Drop for ControlThread {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(t) = self.thread.take()
-            && t.join().is_err()
-        {
-            tracing::error!("the control thread panicked");
-        }
+        self.end();
     }
 }
 

@@ -6,14 +6,14 @@ use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSna
 
 use crate::Device;
 use crate::control::ControlThread;
-use crate::endpoint::{Endpoint, OpenError};
+use crate::endpoint::{Endpoint, OpenError, Snapshot};
 
 /// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
 /// when there is nothing to do. Dropping it stops both.
 #[derive(Debug)]
 pub struct Node {
     worker: LcoreWorker<()>,
-    _control: ControlThread,
+    control: ControlThread,
     commands: CommandSender,
     device: Device,
     port: Port,
@@ -36,7 +36,7 @@ impl Node {
                 }
             }
         })?;
-        Ok(Node { worker, _control: control, commands, device, port })
+        Ok(Node { worker, control, commands, device, port })
     }
 
     /// The application's handle.
@@ -54,6 +54,12 @@ impl Node {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.commands.send(Command::Snapshot { reply }).ok()?;
         answer.recv_timeout(ANSWER).ok().map(|s| *s)
+    }
+
+    /// Ends both threads; everything they have counted, zeros for a worker that does not answer.
+    pub fn stop(self) -> Snapshot {
+        let worker = self.snapshot().unwrap_or_default();
+        Snapshot { worker, port: self.port.stats(), ctl: self.control.stop() }
     }
 
     /// Whether the worker still runs; it ends early only by a defect.

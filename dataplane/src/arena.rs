@@ -288,6 +288,10 @@ impl Drop for Handle {
 
 /// DPDK calls it when the last mbuf of a counter is freed, on the thread that frees it, after the
 /// arena has given up its own references.
+///
+/// # Safety
+/// `block` is the one the counter was set up with, and still live: this call ends one of the
+/// references that keep it.
 unsafe extern "C" fn on_zero(_addr: *mut c_void, block: *mut c_void) {
     if let Some(block) = NonNull::new(block.cast::<Block>()) {
         // SAFETY: `block` is what was given at construction, alive while one of its counters is

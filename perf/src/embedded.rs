@@ -6,7 +6,6 @@
 //! buffers live as long as the process.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
 use tracing::debug;
 
+use crate::progress::Progress;
 use crate::report::BenchReport;
 use crate::spec::{BenchSpec, Faults, Op, Wire};
 use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
@@ -48,17 +48,6 @@ pub enum BenchError {
     /// An earlier run took the RNICs with it.
     #[error("the benchmark's RNICs were lost when an earlier run failed")]
     Lost,
-}
-
-/// How far a run is, for whoever waits for it.
-#[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU64>);
-
-impl Progress {
-    /// Operations completed in the run under way.
-    pub fn ops(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Steps between updates of [`Progress`].
@@ -157,7 +146,7 @@ impl Pair {
     ) -> Result<BenchReport, BenchError> {
         let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
         let before = [a.endpoint.snapshot(), b.endpoint.snapshot()];
-        self.progress.0.store(0, Ordering::Relaxed);
+        self.progress.set(0);
         let outcome = match placement {
             Placement::Inline => run_inline(&mut a, &mut b, run, &self.progress),
             Placement::Lcores(cores) => {
@@ -193,34 +182,14 @@ fn run_inline(
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let mut client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
-    let mut steps = 0u32;
-    let result = loop {
-        a.endpoint.poll();
-        // Until nothing waits in the ring: an RNIC sends more in a poll than it receives in one,
-        // and a queue that builds up between the two would only push data out of the cache.
-        let mut turns = TURNS;
-        while b.endpoint.poll() && turns > 0 {
-            turns -= 1;
-        }
+    let client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
+    let result = drive(client, progress, || {
+        poll_pair(&mut a.endpoint, &mut b.endpoint);
         b.server.step();
-        match client.step() {
-            Ok(Step::Done) => break Ok(client.outcome()),
-            Ok(_) => {}
-            Err(e) => break Err(e),
-        }
-        steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(UPDATE_EVERY) {
-            progress.0.store(client.outcome().ops, Ordering::Relaxed);
-        }
-    };
-    if result.is_err() {
-        client.abandon();
-    }
-    drop(client);
+    });
     // The server hears of the end, and memory comes back.
     let until = a.endpoint.now() + SETTLE;
-    while a.endpoint.now() < until && (b.server.connections() > 0) {
+    while a.endpoint.now() < until && b.server.connections() > 0 {
         a.endpoint.poll();
         b.endpoint.poll();
         b.server.step();
@@ -228,7 +197,43 @@ fn run_inline(
     result
 }
 
-/// Polls of one RNIC before it is the other's turn, at most.
+/// Steps a client to its end, with `poll` for what it needs to get on in between.
+fn drive(
+    mut client: Client,
+    progress: &Progress,
+    mut poll: impl FnMut(),
+) -> Result<Outcome, WorkloadError> {
+    let mut steps = 0u32;
+    let result = loop {
+        poll();
+        match client.step() {
+            Ok(Step::Done) => break Ok(client.outcome()),
+            Ok(_) => {}
+            Err(e) => break Err(e),
+        }
+        steps = steps.wrapping_add(1);
+        if steps.is_multiple_of(UPDATE_EVERY) {
+            progress.set(client.outcome().ops);
+        }
+    };
+    if result.is_err() {
+        client.abandon();
+    }
+    result
+}
+
+/// Polls two RNICs joined by rings, the receiver until nothing waits in its ring: an RNIC sends more
+/// in a poll than it receives in one, and a queue that builds up between the two would only push
+/// data out of the cache.
+pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: &mut Endpoint) {
+    sender.poll();
+    let mut turns = TURNS;
+    while receiver.poll() && turns > 0 {
+        turns -= 1;
+    }
+}
+
+/// Polls of the receiver before it is the sender's turn again, at most.
 const TURNS: u32 = 8;
 
 /// How long the server may take to hear that connections have ended.
@@ -246,7 +251,7 @@ fn run_on(
 ) -> Result<Both, BenchError> {
     let mut b = b;
     let server = LcoreWorker::spawn(eal, cores[1], "heddle-server", move |stop| {
-        while !stop.is_set() || b.server.connections() > 0 && !stop.is_set() {
+        while !stop.is_set() {
             b.endpoint.poll();
             b.server.step();
         }
@@ -273,24 +278,10 @@ fn run_client(
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let mut client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
-    let mut steps = 0u32;
-    let result = loop {
+    let client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
+    let result = drive(client, progress, || {
         a.endpoint.poll();
-        match client.step() {
-            Ok(Step::Done) => break Ok(client.outcome()),
-            Ok(_) => {}
-            Err(e) => break Err(e),
-        }
-        steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(UPDATE_EVERY) {
-            progress.0.store(client.outcome().ops, Ordering::Relaxed);
-        }
-    };
-    if result.is_err() {
-        client.abandon();
-    }
-    drop(client);
+    });
     let until = a.endpoint.now() + LINGER;
     while a.endpoint.now() < until {
         a.endpoint.poll();
@@ -319,7 +310,7 @@ impl Remote {
     /// Runs one size, on the calling thread.
     pub fn run(&mut self, spec: &BenchSpec, run: Run) -> Result<BenchReport, BenchError> {
         let before = self.side.endpoint.snapshot();
-        self.progress.0.store(0, Ordering::Relaxed);
+        self.progress.set(0);
         let outcome = run_client(&mut self.side, self.server, run, &self.progress)?;
         let after = self.side.endpoint.snapshot();
         let mut report = report(spec, &run, &outcome, Wire::Vdev);

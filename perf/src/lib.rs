@@ -7,12 +7,14 @@
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
 //! * [`control`]: what Heddle is compared with: another user-space TCP, and the kernel's.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
-//!   [`pin`]: threads bound to processors.
+//!   [`pin`]: threads bound to processors. [`progress`]: how far a run is.
 
+mod connections;
 pub mod control;
 pub mod embedded;
 pub mod latency;
 pub mod pin;
+pub mod progress;
 pub mod report;
 pub mod rping;
 pub mod service;

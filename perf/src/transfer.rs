@@ -1,7 +1,10 @@
 //! Moves a file's octets between two RNICs of one process, in each of the ways RDMA has.
 //!
 //! One thread drives everything. The octets are registered at one end and zeros at the other; what
-//! has arrived at the end is hashed and must have the hash of what was there at the start.
+//! has arrived at the end is hashed and must have the hash of what was there at the start. That is
+//! one pass. A file of some megabytes is moved in milliseconds, too few operations for a
+//! distribution of their times, so passes are repeated for as long as the caller says; each is
+//! checked, and the time that zeroing and hashing take is not counted.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -11,9 +14,12 @@ use heddle_ctl::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CtlError, DisconnectReason,
     Endpoint, EventQueue, ListenParams, Mr, Qp, QpInit,
 };
-use heddle_iwarp::{Access, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList};
+use heddle_iwarp::{Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList};
 use sha2::{Digest, Sha256};
 
+use crate::embedded::poll_pair;
+use crate::latency::{Latency, Recorder};
+use crate::progress::Progress;
 use crate::spec::Op;
 
 /// A SHA-256.
@@ -22,28 +28,29 @@ pub type Hash = [u8; 32];
 /// Octets of one operation.
 pub const CHUNK: usize = 64 << 10;
 
-/// Operations, or receive buffers, outstanding.
-const WINDOW: u32 = 16;
-
-/// Polls of one RNIC before it is the other's turn, at most.
-const TURNS: u32 = 8;
+/// Operations, or receive buffers, outstanding: what they move fits into a cache.
+pub const WINDOW: u32 = 4;
 
 /// How long nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What one way of moving came to.
+/// What one way of moving came to, over all passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// The way.
     pub op: Op,
-    /// Operations it took.
+    /// How often the file was moved.
+    pub passes: u64,
+    /// Passes after which the hash was another than that of the file.
+    pub wrong: u64,
+    /// Operations.
     pub ops: u64,
     /// Octets.
     pub bytes: u64,
-    /// Time from the first operation to the last completion.
+    /// Time from the first operation of a pass to its last completion.
     pub elapsed: Duration,
-    /// Hash of what arrived.
-    pub hash: Hash,
+    /// Times of the operations: from posting to completion.
+    pub latency: Latency,
 }
 
 /// Why nothing was moved.
@@ -82,6 +89,10 @@ pub struct Mover {
     client: End,
     server: End,
     addr: SocketAddr,
+    file: Vec<u8>,
+    hash: Hash,
+    /// Where [`run`](Mover::run) says how far it is.
+    pub progress: Progress,
 }
 
 /// A connection between the two.
@@ -91,57 +102,81 @@ struct Link {
     id: CmId,
 }
 
+/// What the operations of all passes took.
+#[derive(Default)]
+struct Taken {
+    ops: u64,
+    times: Recorder,
+}
+
 impl Mover {
-    /// Listens at `addr`, which is `server`'s, and registers `len` octets at both.
+    /// Listens at `addr`, which is `server`'s, and registers memory for `file` at both.
     pub fn new(
         client: Endpoint,
         server: Endpoint,
         addr: SocketAddr,
-        len: usize,
+        file: Vec<u8>,
     ) -> Result<Mover, TransferError> {
         let end = |endpoint: Endpoint| {
             let pd = endpoint.device().alloc_pd();
             let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
-            let mr = endpoint.device().alloc_mr(pd, len.max(1), all)?;
+            let mr = endpoint.device().alloc_mr(pd, file.len().max(1), all)?;
             Ok::<_, CtlError>(End { endpoint, events: EventQueue::new(None), pd, mr })
         };
         let (client, server) = (end(client)?, end(server)?);
         server.endpoint.device().listen(addr, ListenParams::default(), &server.events)?;
-        Ok(Mover { client, server, addr })
+        let hash = hash(&file);
+        Ok(Mover { client, server, addr, file, hash, progress: Progress::default() })
     }
 
-    /// Moves `bytes`: from client to server by Send and Write, from server to client by Read.
-    pub fn run(&mut self, op: Op, bytes: &[u8]) -> Result<Moved, TransferError> {
-        let zeros = vec![0; bytes.len()];
-        let (source, sink) = if op == Op::Read {
-            (&self.server, &self.client)
+    /// Of the file.
+    pub fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    /// Moves the file, from client to server by Send and Write, from server to client by Read: once,
+    /// and again until that has taken `time`.
+    pub fn run(&mut self, op: Op, time: Duration) -> Result<Moved, TransferError> {
+        let len = self.file.len();
+        let (zeros, mut got) = (vec![0; len], vec![0; len]);
+        self.source(op).write(0, &self.file);
+        self.progress.set(0);
+        let link = self.connect(op)?;
+        let mut taken = Taken::default();
+        let (mut passes, mut wrong, mut elapsed) = (0, 0, Duration::ZERO);
+        while passes == 0 || elapsed < time {
+            self.sink(op).write(0, &zeros);
+            let start = self.client.endpoint.now();
+            self.pump(&link, op, &mut taken)?;
+            elapsed += self.client.endpoint.now().since(start);
+            self.sink(op).read(0, &mut got);
+            passes += 1;
+            wrong += u64::from(hash(&got) != self.hash);
+        }
+        self.close(&link, op)?;
+        let (ops, latency) = (taken.ops, taken.times.latency());
+        Ok(Moved { op, passes, wrong, ops, bytes: passes * len as u64, elapsed, latency })
+    }
+
+    fn source(&self, op: Op) -> &Mr {
+        if op == Op::Read { &self.server.mr } else { &self.client.mr }
+    }
+
+    fn sink(&self, op: Op) -> &Mr {
+        if op == Op::Read { &self.client.mr } else { &self.server.mr }
+    }
+
+    fn poll(&mut self, op: Op) -> Instant {
+        let (client, server) = (&mut self.client.endpoint, &mut self.server.endpoint);
+        if op == Op::Read {
+            poll_pair(server, client)
         } else {
-            (&self.client, &self.server)
-        };
-        source.mr.write(0, bytes);
-        sink.mr.write(0, &zeros);
-        let link = self.connect()?;
-        let start = self.client.endpoint.now();
-        let ops = self.pump(&link, op, bytes.len())?;
-        let elapsed = self.client.endpoint.now().since(start);
-        self.close(&link)?;
-        let mut got = zeros;
-        if op == Op::Read { &self.client } else { &self.server }.mr.read(0, &mut got);
-        Ok(Moved { op, ops, bytes: bytes.len() as u64, elapsed, hash: hash(&got) })
-    }
-
-    fn poll(&mut self) -> Instant {
-        for endpoint in [&mut self.client.endpoint, &mut self.server.endpoint] {
-            // An RNIC sends more in a poll than it receives in one.
-            let mut turns = TURNS;
-            while endpoint.poll() && turns > 0 {
-                turns -= 1;
-            }
+            poll_pair(client, server)
         }
         self.client.endpoint.now()
     }
 
-    fn connect(&mut self) -> Result<Link, TransferError> {
+    fn connect(&mut self, op: Op) -> Result<Link, TransferError> {
         let mut cqs = Vec::with_capacity(2);
         let mut qps = Vec::with_capacity(2);
         for end in [&self.client, &self.server] {
@@ -155,10 +190,10 @@ impl Mover {
         let [a, b] = [qps[0].clone(), qps[1].clone()];
         let device = self.client.endpoint.device();
         let id = device.connect(self.addr, ConnectParams::new(a.clone()), &self.client.events)?;
-        let until = self.poll() + PATIENCE;
+        let until = self.poll(op) + PATIENCE;
         let mut up = 0;
         while up < 2 {
-            let now = self.poll();
+            let now = self.poll(op);
             if let Some(CmEvent::ConnectRequest { id, .. }) = self.server_event(&mut up)? {
                 self.server.endpoint.device().accept(id, AcceptParams::new(b.clone()))?;
             }
@@ -186,12 +221,15 @@ impl Mover {
         Ok(None)
     }
 
-    /// Moves `len` octets in chunks; returns in how many.
-    fn pump(&mut self, link: &Link, op: Op, len: usize) -> Result<u64, TransferError> {
+    /// One pass.
+    fn pump(&mut self, link: &Link, op: Op, taken: &mut Taken) -> Result<(), TransferError> {
+        let len = self.file.len();
         let chunks = len.div_ceil(CHUNK);
         let chunk = |mr: &Mr, n: usize| mr.sge(n * CHUNK, CHUNK.min(len - n * CHUNK));
         let (mut posted, mut sent, mut arrived, mut buffers) = (0, 0, 0, 0);
         let mut busy_at = self.client.endpoint.now();
+        // They complete in the order they were posted in.
+        let mut posted_at = [busy_at; WINDOW as usize];
         while sent < chunks || op == Op::Send && arrived < chunks {
             let before = (posted, sent, arrived);
             while op == Op::Send && buffers < chunks && buffers - arrived < WINDOW as usize {
@@ -214,33 +252,37 @@ impl Mover {
                     signaled: true,
                     fence: false,
                 };
+                posted_at[posted % WINDOW as usize] = self.client.endpoint.now();
                 link.qps[0].post_send(&wr)?;
                 posted += 1;
             }
-            let now = self.poll();
-            for (cq, count) in [(&link.cqs[0], &mut sent), (&link.cqs[1], &mut arrived)] {
-                while let Some(cqe) = cq.poll() {
-                    if !cqe.status.is_success() {
-                        return Err(TransferError::Completion(cqe.wr_id, cqe.status));
-                    }
-                    *count += 1;
-                }
+            let now = self.poll(op);
+            while let Some(cqe) = link.cqs[0].poll() {
+                check(&cqe)?;
+                taken.times.record(now.since(posted_at[sent % WINDOW as usize]));
+                sent += 1;
+            }
+            while let Some(cqe) = link.cqs[1].poll() {
+                check(&cqe)?;
+                arrived += 1;
             }
             if before != (posted, sent, arrived) {
                 busy_at = now;
+                self.progress.set(taken.ops + sent as u64);
             } else if now.since(busy_at) > PATIENCE {
                 return Err(TransferError::Stalled);
             }
         }
-        Ok(chunks as u64)
+        taken.ops += chunks as u64;
+        Ok(())
     }
 
-    fn close(&mut self, link: &Link) -> Result<(), TransferError> {
+    fn close(&mut self, link: &Link, op: Op) -> Result<(), TransferError> {
         self.client.endpoint.device().disconnect(link.id)?;
-        let until = self.poll() + PATIENCE;
+        let until = self.poll(op) + PATIENCE;
         let mut down = 0;
         while down < 2 {
-            let now = self.poll();
+            let now = self.poll(op);
             for events in [&self.client.events, &self.server.events] {
                 if let Some(CmEvent::Disconnected { .. }) = events.poll() {
                     down += 1;
@@ -251,6 +293,14 @@ impl Mover {
             }
         }
         Ok(())
+    }
+}
+
+fn check(cqe: &Cqe) -> Result<(), TransferError> {
+    if cqe.status.is_success() {
+        Ok(())
+    } else {
+        Err(TransferError::Completion(cqe.wr_id, cqe.status))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
 use heddle::perf::pin;
+use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
 use heddle::perf::spec::{BenchSpec, Faults, Mode, Op, Probability, Size, Sizes, Span, Until};
 use heddle::perf::workload::Run;
@@ -208,12 +209,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     Ok(reports)
 }
 
-fn line(
-    args: &Args,
-    spec: &BenchSpec,
-    size: Size,
-    progress: &heddle::perf::embedded::Progress,
-) -> Line {
+fn line(args: &Args, spec: &BenchSpec, size: Size, progress: &Progress) -> Line {
     let what = format!("{} {} {size}", spec.op, spec.mode);
     Line::start(what, progress.clone(), args.log.quiet)
 }

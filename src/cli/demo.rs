@@ -1,41 +1,48 @@
 //! `heddle demo`
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use heddle::perf::report::align;
-use heddle::perf::spec::Op;
-use heddle::perf::transfer::{Hash, Mover, hash};
-use heddle::perf::workload::pattern;
+use heddle::perf::spec::{Op, Size, Span};
+use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
 use heddle::{Cidr, Endpoint, EndpointConfig};
 
 use super::log::LogArgs;
 use super::net::{random_seed, start_eal};
+use super::progress::Line;
 use super::{Failure, say};
 
 /// Two RNICs in this process, joined by rings, move a file from one to the other.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file to move, at most 256 MiB [default: 16 MiB of random octets]
+    /// The file to move, at most 256 MiB [default: this program]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
+    /// Move it over and over for at least this time in each way (10s, 500ms)
+    #[arg(long, value_name = "T", default_value = "1s")]
+    duration: Span,
     #[command(flatten)]
     log: LogArgs,
 }
 
 const MAX_FILE: u64 = 256 << 20;
-const DEFAULT_LEN: usize = 16 << 20;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (name, bytes) = read(args)?;
+    let path = match &args.file {
+        Some(path) => path.clone(),
+        None => env::current_exe()
+            .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?,
+    };
+    let (name, file) = (path.display(), read(&path)?);
     args.log.start();
     let seed = random_seed()?;
     let config = |ip: Ipv4Addr| EndpointConfig {
-        memory: bytes.len() + (1 << 20),
+        memory: file.len() + (1 << 20),
         ..EndpointConfig::new(
             Cidr::new(ip.into(), 24).into_iter().collect(),
             seed.derive(ip.octets()[3].into()),
@@ -45,28 +52,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let eal = start_eal(&a, 2, Vec::new())?;
     let (client, server) = Endpoint::ring_pair(&eal, "demo", &a, &b)?;
     let addr = SocketAddr::new(IpAddr::V4(SERVER), 7471);
-    let mut mover = Mover::new(client, server, addr, bytes.len())?;
-    let want = hash(&bytes);
-    let mut rows = Vec::new();
-    let mut wrong = Vec::new();
+    let len = file.len();
+    let mut mover = Mover::new(client, server, addr, file)?;
+    let mut moved = Vec::new();
     for op in [Op::Send, Op::Write, Op::Read] {
-        let moved = mover.run(op, &bytes)?;
-        let seconds = moved.elapsed.as_secs_f64();
-        if moved.hash != want {
-            wrong.push(op.to_string());
-        }
-        rows.push(vec![
-            op.to_string(),
-            moved.ops.to_string(),
-            moved.bytes.to_string(),
-            format!("{:.3}", seconds * 1e3),
-            format!("{:.2}", moved.bytes as f64 * 8e-9 / seconds.max(1e-9)),
-            hex(&moved.hash),
-            if moved.hash == want { "same" } else { "DIFFERENT" }.into(),
-        ]);
+        let _line = Line::start(op.to_string(), mover.progress.clone(), args.log.quiet);
+        moved.push(mover.run(op, args.duration.0)?);
     }
-    say(&format!("{name}: {} bytes, SHA-256 {}\n", bytes.len(), hex(&want)));
-    say(&align(&["op", "ops", "bytes", "ms", "Gb/s", "SHA-256 of what arrived", ""], rows, 1));
+    let chunk = Size(u32::try_from(CHUNK).unwrap_or(u32::MAX));
+    say(&format!(
+        "{name}: {len} bytes, SHA-256 {hash}\n\
+         from one RNIC to another, rings between them, MTU {mtu}, CRC-32C; operations of {chunk}, {WINDOW} outstanding\n\
+         p50 to max: microseconds from posting an operation to its completion\n\n",
+        hash = hex(&mover.hash()),
+        mtu = a.mtu,
+    ));
+    say(&table(&moved));
+    let wrong: Vec<_> = moved.iter().filter(|m| m.wrong > 0).map(|m| m.op.to_string()).collect();
     if wrong.is_empty() {
         Ok(())
     } else {
@@ -74,13 +76,29 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn read(args: &Args) -> Result<(String, Vec<u8>), Failure> {
-    let Some(path) = &args.file else {
-        let mut bytes = vec![0; DEFAULT_LEN];
-        pattern::fill(&mut bytes, u64::from(std::process::id()), 0);
-        return Ok(("random octets".into(), bytes));
-    };
-    let name = path.display().to_string();
+fn table(moved: &[Moved]) -> String {
+    let head =
+        ["op", "passes", "ops", "bytes", "Gb/s", "p50", "p90", "p99", "p99.9", "max", "SHA-256"];
+    let rows = moved.iter().map(|m| {
+        let l = &m.latency;
+        let mut row = vec![
+            m.op.to_string(),
+            m.passes.to_string(),
+            m.ops.to_string(),
+            m.bytes.to_string(),
+            format!("{:.2}", m.bytes as f64 * 8e-9 / m.elapsed.as_secs_f64().max(1e-9)),
+        ];
+        row.extend(
+            [l.p50, l.p90, l.p99, l.p999, l.max].map(|ns| format!("{:.1}", ns as f64 / 1e3)),
+        );
+        row.push(if m.wrong == 0 { "same" } else { "DIFFERENT" }.into());
+        row
+    });
+    align(&head, rows, 1)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let name = path.display();
     let failed = |e: std::io::Error| Failure::failed(format!("cannot read {name}: {e}"));
     let len = fs::metadata(path).map_err(failed)?.len();
     if len > MAX_FILE {
@@ -94,7 +112,7 @@ fn read(args: &Args) -> Result<(String, Vec<u8>), Failure> {
             MAX_FILE >> 20
         )));
     }
-    Ok((name, bytes))
+    Ok(bytes)
 }
 
 fn hex(hash: &Hash) -> String {

@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use heddle::perf::report::align;
 use heddle::perf::service::{ServiceSpec, Services};
 use heddle::{
     Cidr, Clock, Endpoint, EndpointConfig, Instant, ListenParams, PortSource, Seed, VdevArg,
@@ -15,7 +14,7 @@ use heddle::{
 
 use super::log::LogArgs;
 use super::net::{cidr, start_eal};
-use super::{Failure, say};
+use super::{Failure, counters, say};
 
 /// Frames of one capture file come in, one per 10 us of virtual time, what is answered goes into
 /// another. All randomness follows from --seed, so that the same input gives the same output.
@@ -89,15 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     drop(endpoint);
     stamp(&args.tx, &sent)
         .map_err(|e| Failure::failed(format!("cannot put times in {}: {e}", args.tx.display())))?;
-    let mut rows = Vec::new();
-    s.worker.for_each(|group, name, _, value| {
-        if value > 0 {
-            rows.push(vec![group.to_string(), name.to_string(), value.to_string()]);
-        }
-    });
-    // How often it looked in vain says nothing.
-    rows.retain(|r| r[1] != "polls" && r[1] != "busy_polls");
-    say(&align(&["part", "counter", "value"], rows, 2));
+    say(&counters::of_worker(&s.worker));
     Ok(())
 }
 

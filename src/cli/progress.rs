@@ -1,11 +1,11 @@
-//! A line on stderr that says how far a benchmark is.
+//! A line on stderr that says how far a run is.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use heddle::perf::embedded::Progress;
+use heddle::perf::progress::Progress;
 
 /// The line; it goes away when dropped.
 pub(crate) struct Line {

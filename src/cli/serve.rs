@@ -9,9 +9,9 @@ use heddle::{Eal, Endpoint, ListenParams, Node, Sleeper};
 use super::log::LogArgs;
 use super::net::{NetArgs, first_core, mtu};
 use super::signals::Stop;
-use super::{Failure, say};
+use super::{Failure, counters, say};
 
-/// Runs until told to end by SIGINT or SIGTERM.
+/// Runs until told to end by SIGINT or SIGTERM, then shows what was counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -88,6 +88,7 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     }
     drop(services);
     std::thread::sleep(FAREWELL);
+    say(&counters::of_rnic(&node.stop()));
     Ok(())
 }
 
@@ -106,5 +107,6 @@ fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failur
     while endpoint.now() < until {
         endpoint.poll();
     }
+    say(&counters::of_rnic(&endpoint.snapshot()));
     Ok(())
 }

@@ -43,6 +43,10 @@ const fn factors(bits: u32) -> (i64, i64) {
     (high.cast_signed(), low.cast_signed())
 }
 
+/// The kernel: [`update`], or the one for SSE4.2 when there is less than it takes.
+///
+/// # Safety
+/// As for [`super::Kernel`]; and the processor has what [`update`] needs.
 unsafe fn entry<const COPY: bool, const SUM: bool>(
     src: *const u8,
     dst: *mut u8,

@@ -14,6 +14,10 @@ pub(crate) static KERNELS: Kernels = Kernels {
     copy_digest: run::<true, true>,
 };
 
+/// The kernel: each block is copied into our own memory, and on from there when COPY.
+///
+/// # Safety
+/// As for [`super::Kernel`].
 unsafe fn run<const COPY: bool, const SUM: bool>(
     src: *const u8,
     dst: *mut u8,

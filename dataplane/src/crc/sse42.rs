@@ -37,6 +37,10 @@ const fn shift(bytes: u32) -> u32 {
     x_pow(8 * bytes - 33)
 }
 
+/// The kernel: [`update`] with the CRC as callers hold it.
+///
+/// # Safety
+/// As for [`super::Kernel`]; and the processor has SSE4.2 and PCLMULQDQ.
 unsafe fn entry<const COPY: bool, const SUM: bool>(
     src: *const u8,
     dst: *mut u8,

@@ -3,11 +3,13 @@
 use core::net::SocketAddr;
 
 use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
-    Waker,
+    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, DisconnectReason, EventQueue, ListenParams,
+    Mr, Qp, QpInit, Waker,
 };
 use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
+
+use crate::connections::{Connections, Full, place_and_low, wr_id};
 
 use super::{Info, MAX_SIZE, printable};
 
@@ -21,7 +23,7 @@ pub struct RpingServer {
     device: Device,
     events: EventQueue,
     cq: Cq,
-    conns: Vec<Option<Serving>>,
+    conns: Connections<Serving>,
     /// Connections accepted and closed so far.
     closed: u64,
     /// The text of each message, for those who want to see it.
@@ -40,8 +42,6 @@ enum Expects {
 }
 
 struct Serving {
-    id: CmId,
-    remote: SocketAddr,
     qp: Qp,
     data: Mr,
     inbox: Mr,
@@ -52,11 +52,12 @@ struct Serving {
     messages: u64,
 }
 
-const INBOX: u64 = 1 << 30;
-const READ: u64 = 2 << 30;
-const WRITE: u64 = 3 << 30;
-const GO_AHEAD: u64 = 0;
-const KIND: u64 = 3 << 30;
+/// What a work request is for; a receive buffer's number is added.
+const INBOX: u32 = 1 << 30;
+const READ: u32 = 2 << 30;
+const WRITE: u32 = 3 << 30;
+const GO_AHEAD: u32 = 0;
+const KIND: u32 = 3 << 30;
 
 /// Why a connection cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +72,8 @@ enum Fault {
     Post(#[from] PostError),
     #[error("{0}")]
     Ctl(#[from] CtlError),
-    #[error("too many connections")]
-    Full,
+    #[error(transparent)]
+    Full(#[from] Full),
 }
 
 impl RpingServer {
@@ -91,7 +92,7 @@ impl RpingServer {
             device: device.clone(),
             events,
             cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Vec::new(),
+            conns: Connections::new(device, MAX_CONNS),
             closed: 0,
             lines: show.then(Vec::new),
             failure: None,
@@ -133,17 +134,10 @@ impl RpingServer {
         for _ in 0..TURN {
             let Some(cqe) = self.cq.poll() else { break };
             busy = true;
-            let place = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
-            let Some(Some(conn)) = self.conns.get_mut(place) else { continue };
-            // What is flushed is followed by the end of the connection.
-            if conn.qp.qpn() != cqe.qpn || !cqe.status.is_success() {
-                continue;
-            }
-            if let Err(e) = conn.handle(place, &cqe, &mut self.lines) {
-                warn!(peer = %conn.remote, error = %e, "disconnecting");
+            let Some((place, conn)) = self.conns.of(&cqe) else { continue };
+            if let Err(e) = conn.state.handle(place, &cqe, &mut self.lines) {
                 self.failure = Some(format!("{}: {e}", conn.remote));
-                // It may be gone already.
-                let _ = self.device.disconnect(conn.id);
+                self.conns.fail(place, &e);
             }
         }
         busy
@@ -163,14 +157,15 @@ impl RpingServer {
             }
             CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error } => {
-                debug!(%error, "no connection");
-                self.forget(id);
+                while self.poll_cq() {}
+                self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason } => {
-                if let Some(c) = self.forget(id) {
+                while self.poll_cq() {}
+                if let Some((_, c)) = self.conns.ended(id, reason) {
                     self.closed += 1;
-                    info!(peer = %c.remote, messages = c.messages, %reason, "closed");
-                    if reason != heddle_ctl::DisconnectReason::Orderly {
+                    info!(peer = %c.remote, messages = c.state.messages, %reason, "closed");
+                    if reason != DisconnectReason::Orderly {
                         self.failure = Some(format!("{}: {reason}", c.remote));
                     }
                 }
@@ -178,27 +173,12 @@ impl RpingServer {
         }
     }
 
-    fn forget(&mut self, id: CmId) -> Option<Serving> {
-        while self.poll_cq() {}
-        let place = self.conns.iter().position(|c| c.as_ref().is_some_and(|c| c.id == id))?;
-        self.conns[place].take()
-    }
-
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
-        let place = match self.conns.iter().position(Option::is_none) {
-            Some(p) => p,
-            None if self.conns.len() < MAX_CONNS => {
-                self.conns.push(None);
-                self.conns.len() - 1
-            }
-            None => return Err(Fault::Full),
-        };
+        let place = self.conns.free_place()?;
         let d = &self.device;
         let pd = d.alloc_pd();
         let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
         let conn = Serving {
-            id,
-            remote,
             qp: d.create_qp(pd, QpInit { send_cq, recv_cq, sq_depth: 8, rq_depth: BUFFERS })?,
             data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
             inbox: d.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
@@ -207,18 +187,18 @@ impl RpingServer {
             len: 0,
             messages: 0,
         };
-        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b.into()))?;
+        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b))?;
         d.accept(id, AcceptParams::new(conn.qp.clone()))?;
-        self.conns[place] = Some(conn);
+        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
         Ok(())
     }
 }
 
 impl Serving {
-    fn post_buffer(&self, place: usize, n: u64) -> Result<(), PostError> {
-        let at = usize::try_from(n).unwrap_or(0) * Info::LEN;
+    fn post_buffer(&self, place: usize, n: u32) -> Result<(), PostError> {
+        let at = n as usize * Info::LEN;
         let sges = SgList::one(self.inbox.sge(at, Info::LEN));
-        self.qp.post_recv(&RecvWr { wr_id: mark(place, INBOX) | n, sges })
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, INBOX | n), sges })
     }
 
     fn handle(
@@ -227,14 +207,15 @@ impl Serving {
         cqe: &Cqe,
         lines: &mut Option<Vec<String>>,
     ) -> Result<(), Fault> {
-        match cqe.wr_id & KIND {
+        let (_, low) = place_and_low(cqe.wr_id);
+        match low & KIND {
             INBOX => {
                 if cqe.len as usize != Info::LEN {
                     return Err(Fault::Stray(cqe.len));
                 }
-                let n = cqe.wr_id & 0xff;
+                let n = low & !KIND;
                 let mut b = [0; Info::LEN];
-                self.inbox.read(usize::try_from(n).unwrap_or(0) * Info::LEN, &mut b);
+                self.inbox.read(n as usize * Info::LEN, &mut b);
                 self.post_buffer(place, n)?;
                 self.handle_info(place, Info::decode(&b))
             }
@@ -278,17 +259,13 @@ impl Serving {
     fn go_ahead(&self, place: usize) -> Result<(), Fault> {
         let sges = SgList::one(self.outbox.sge(0, Info::LEN));
         let op = SendOp::Send { solicited: true, invalidate: None };
-        let wr_id = mark(place, GO_AHEAD);
+        let wr_id = wr_id(place, GO_AHEAD);
         Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
     }
 
-    fn post(&self, place: usize, kind: u64, op: SendOp, len: u32) -> Result<(), Fault> {
+    fn post(&self, place: usize, kind: u32, op: SendOp, len: u32) -> Result<(), Fault> {
         let sges = SgList::one(self.data.sge(0, len as usize));
-        let wr_id = mark(place, kind);
+        let wr_id = wr_id(place, kind);
         Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
     }
-}
-
-fn mark(place: usize, kind: u64) -> u64 {
-    (place as u64) << 32 | kind
 }

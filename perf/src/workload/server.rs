@@ -11,6 +11,7 @@ use tracing::{debug, info, warn};
 
 use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
+use crate::connections::{Connection, Connections, Full, place_and_low, wr_id};
 use crate::spec::{Mode, Op};
 
 /// Connections one service takes.
@@ -33,16 +34,13 @@ pub struct PerfServer {
     events: EventQueue,
     send_cq: Cq,
     recv_cq: Cq,
-    /// Places keep their number for as long as the connection lives; work requests carry it.
-    conns: Vec<Option<Serving>>,
+    conns: Connections<Serving>,
     /// Connections whose memory is watched for Writes.
     watched: Vec<usize>,
 }
 
 /// A connection.
 struct Serving {
-    id: CmId,
-    remote: SocketAddr,
     hello: Hello,
     qp: Qp,
     /// Slots.
@@ -59,9 +57,8 @@ struct Serving {
     bytes: Vec<u8>,
 }
 
-/// Which of the work requests of a connection.
-const BUFFER: u64 = 0;
-const CREDIT: u64 = 1 << 31;
+/// What tells the work request of a credit from those of messages.
+const CREDIT: u32 = 1 << 31;
 
 impl PerfServer {
     /// Listens. `waker` is woken when there is something to do.
@@ -78,7 +75,7 @@ impl PerfServer {
             events,
             send_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
             recv_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Vec::new(),
+            conns: Connections::new(device, MAX_CONNS),
             watched: Vec::new(),
         })
     }
@@ -98,7 +95,7 @@ impl PerfServer {
 
     /// Connections.
     pub fn connections(&self) -> usize {
-        self.conns.iter().flatten().count()
+        self.conns.len()
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
@@ -129,18 +126,10 @@ impl PerfServer {
     }
 
     fn handle(&mut self, cqe: &Cqe, f: impl FnOnce(&mut Serving, &Cqe) -> Result<(), PostError>) {
-        let place = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
-        // What is flushed is followed by the end of the connection.
-        if !cqe.status.is_success() {
-            return;
-        }
-        if let Some(Some(conn)) = self.conns.get_mut(place)
-            && conn.qp.qpn() == cqe.qpn
-            && let Err(e) = f(conn, cqe)
+        if let Some((place, conn)) = self.conns.of(cqe)
+            && let Err(e) = f(&mut conn.state, cqe)
         {
-            warn!(peer = %conn.remote, error = %e, "cannot answer");
-            // It may be gone already.
-            let _ = self.device.disconnect(conn.id);
+            self.conns.fail(place, &e);
         }
     }
 
@@ -149,15 +138,14 @@ impl PerfServer {
     fn watch(&mut self) -> bool {
         let mut busy = false;
         for &place in &self.watched {
-            let Some(Some(conn)) = self.conns.get_mut(place) else { continue };
-            let last = conn.hello.size as usize - 1;
-            let next = conn.taken.wrapping_add(1);
-            if conn.local.load(last) == next.to_le_bytes()[0] {
+            let Some(Connection { state, .. }) = self.conns.get_mut(place) else { continue };
+            let last = state.hello.size as usize - 1;
+            let next = state.taken.wrapping_add(1);
+            if state.local.load(last) == next.to_le_bytes()[0] {
                 busy = true;
-                conn.taken = next;
-                if let Err(e) = conn.write_back(place) {
-                    warn!(peer = %conn.remote, error = %e, "cannot answer");
-                    let _ = self.device.disconnect(conn.id);
+                state.taken = next;
+                if let Err(e) = state.write_back(place) {
+                    self.conns.fail(place, &e);
                 }
             }
         }
@@ -168,54 +156,36 @@ impl PerfServer {
         match event {
             CmEvent::ConnectRequest { id, remote, private_data, .. } => {
                 if let Err(reason) = self.accept(id, remote, &private_data) {
-                    info!(peer = %remote, %reason, "rejected");
+                    warn!(peer = %remote, %reason, "rejected");
                     let _ = self.device.reject(id, Refusal(reason).encode());
                 }
             }
             CmEvent::Established { id, .. } => {
-                if let Some(place) = self.place_of(id) {
-                    let conn = self.conns[place].as_ref();
-                    if conn.is_some_and(|c| (c.hello.op, c.hello.mode) == (Op::Write, Mode::Lat)) {
-                        self.watched.push(place);
-                    }
+                if let Some((place, conn)) = self.conns.find(id)
+                    && (conn.state.hello.op, conn.state.hello.mode) == (Op::Write, Mode::Lat)
+                {
+                    self.watched.push(place);
                 }
             }
             CmEvent::ConnectError { id, error } => {
-                debug!(%error, "no connection");
-                self.forget(id);
+                while self.poll_cqs(TURN) {}
+                self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason } => {
-                debug!(%reason, "connection closed");
-                self.forget(id);
+                while self.poll_cqs(TURN) {}
+                if let Some((place, c)) = self.conns.ended(id, reason) {
+                    self.watched.retain(|&p| p != place);
+                    info!(peer = %c.remote, %reason, "closed");
+                }
             }
             CmEvent::Rejected { .. } => {}
         }
     }
 
-    fn place_of(&self, id: CmId) -> Option<usize> {
-        self.conns.iter().position(|c| c.as_ref().is_some_and(|c| c.id == id))
-    }
-
-    fn forget(&mut self, id: CmId) {
-        // What it has completed comes before its place goes to another.
-        while self.poll_cqs(TURN) {}
-        if let Some(place) = self.place_of(id) {
-            self.watched.retain(|&p| p != place);
-            self.conns[place] = None;
-        }
-    }
-
     fn accept(&mut self, id: CmId, remote: SocketAddr, private_data: &[u8]) -> Result<(), Reason> {
         let hello = Hello::decode(private_data)?;
-        let place = match self.conns.iter().position(Option::is_none) {
-            Some(p) => p,
-            None if self.conns.len() < MAX_CONNS => {
-                self.conns.push(None);
-                self.conns.len() - 1
-            }
-            None => return Err(Reason::BUSY),
-        };
-        let conn = self.prepare(id, remote, hello, place).map_err(|e| {
+        let place = self.conns.free_place().map_err(|Full| Reason::BUSY)?;
+        let conn = self.prepare(hello, place).map_err(|e| {
             debug!(error = %e, "cannot serve");
             Reason::NO_MEMORY
         })?;
@@ -226,18 +196,12 @@ impl PerfServer {
         params.private_data =
             Welcome { window: send_window(hello.mode, hello.depth), region }.encode();
         self.device.accept(id, params).map_err(|_| Reason::BUSY)?;
-        self.conns[place] = Some(conn);
+        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
         Ok(())
     }
 
     /// Allocates what a connection needs; `None` when it asks for too much.
-    fn prepare(
-        &self,
-        id: CmId,
-        remote: SocketAddr,
-        hello: Hello,
-        place: usize,
-    ) -> Result<Option<Serving>, CtlError> {
+    fn prepare(&self, hello: Hello, place: usize) -> Result<Option<Serving>, CtlError> {
         let window = send_window(hello.mode, hello.depth);
         let slots = if hello.op == Op::Send { window } else { hello.depth };
         let len = u64::from(slots) * u64::from(hello.size);
@@ -258,8 +222,6 @@ impl PerfServer {
             rq_depth: if hello.op == Op::Send { window } else { 1 },
         };
         let conn = Serving {
-            id,
-            remote,
             hello,
             qp: self.device.create_qp(pd, init)?,
             local: self.device.alloc_mr(pd, len.max(1), rights)?,
@@ -273,15 +235,6 @@ impl PerfServer {
             bytes: vec![0; hello.size as usize],
         };
         Ok(conn.prime(place).is_ok().then_some(conn))
-    }
-}
-
-impl Drop for PerfServer {
-    fn drop(&mut self) {
-        for conn in self.conns.iter().flatten() {
-            // The control plane may be gone already.
-            let _ = self.device.disconnect(conn.id);
-        }
     }
 }
 
@@ -308,13 +261,12 @@ impl Serving {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let size = self.hello.size as usize;
         let sge = self.local.sge(buffer as usize * size, size);
-        let wr_id = (place as u64) << 32 | BUFFER | u64::from(buffer);
-        self.qp.post_recv(&RecvWr { wr_id, sges: SgList::one(sge) })
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: SgList::one(sge) })
     }
 
     /// A message has arrived.
     fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
-        let (place, buffer) = unmark(cqe.wr_id);
+        let (place, buffer) = place_and_low(cqe.wr_id);
         let Hello { mode, verify, size, depth, .. } = self.hello;
         let number = self.taken;
         self.taken += 1;
@@ -363,7 +315,7 @@ impl Serving {
         let at = self.next_credit as usize * CREDIT_LEN;
         self.credits.write(at, &[self.taken.to_be_bytes(), self.wrong.to_be_bytes()].concat());
         self.qp.post_send(&SendWr {
-            wr_id: (place as u64) << 32 | CREDIT | u64::from(self.next_credit),
+            wr_id: wr_id(place, CREDIT | self.next_credit),
             op: SendOp::Send { solicited: false, invalidate: None },
             sges: SgList::one(self.credits.sge(at, CREDIT_LEN)),
             signaled: true,
@@ -380,7 +332,7 @@ impl Serving {
     fn write_back(&self, place: usize) -> Result<(), PostError> {
         let Region { stag, to, .. } = self.hello.region;
         self.qp.post_send(&SendWr {
-            wr_id: (place as u64) << 32,
+            wr_id: wr_id(place, 0),
             op: SendOp::Write { stag, to },
             sges: SgList::one(self.local.sge(0, self.hello.size as usize)),
             signaled: true,
@@ -390,17 +342,11 @@ impl Serving {
 
     /// What we sent has been acknowledged.
     fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
-        let (place, slot) = unmark(cqe.wr_id);
-        if cqe.wr_id & CREDIT != 0 {
+        let (place, slot) = place_and_low(cqe.wr_id);
+        if slot & CREDIT != 0 {
             self.credits_out -= 1;
             return self.give_credit(place);
         }
         if self.hello.op == Op::Send { self.post_buffer(place, slot) } else { Ok(()) }
     }
-}
-
-/// Place and number in the mark of a work request.
-fn unmark(wr_id: u64) -> (usize, u32) {
-    let place = usize::try_from(wr_id >> 32).unwrap_or(usize::MAX);
-    (place, u32::try_from(wr_id & 0x7fff_ffff).unwrap_or(0))
 }

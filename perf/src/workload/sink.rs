@@ -11,7 +11,9 @@ use heddle_ctl::{
     Waker,
 };
 use heddle_iwarp::{Access, PostError, RecvWr, SgList};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
+
+use crate::connections::{Connections, Full, place_and_low, wr_id};
 
 /// Longest Send.
 pub const MAX_SEND: usize = 64 << 10;
@@ -43,13 +45,11 @@ pub struct Sink {
     device: Device,
     events: EventQueue,
     cq: Cq,
-    conns: Vec<Option<Drain>>,
+    conns: Connections<Drain>,
     counters: SinkCounters,
 }
 
 struct Drain {
-    id: CmId,
-    remote: SocketAddr,
     qp: Qp,
     buffers: Mr,
     region: Mr,
@@ -68,7 +68,8 @@ impl Sink {
         device.listen(addr, params, &events)?;
         let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let counters = SinkCounters::default();
-        Ok(Sink { device: device.clone(), events, cq, conns: Vec::new(), counters })
+        let conns = Connections::new(device, MAX_CONNS);
+        Ok(Sink { device: device.clone(), events, cq, conns, counters })
     }
 
     /// Whether a step would find something.
@@ -96,22 +97,14 @@ impl Sink {
         for _ in 0..TURN {
             let Some(cqe) = self.cq.poll() else { break };
             busy = true;
-            if !cqe.status.is_success() {
-                continue;
-            }
-            let place = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
-            let Some(Some(conn)) = self.conns.get_mut(place) else { continue };
-            if conn.qp.qpn() != cqe.qpn {
-                continue;
-            }
-            for c in [&mut self.counters, &mut conn.counters] {
+            let Some((place, conn)) = self.conns.of(&cqe) else { continue };
+            for c in [&mut self.counters, &mut conn.state.counters] {
                 c.messages += 1;
                 c.bytes += u64::from(cqe.len);
             }
-            let buffer = u32::try_from(cqe.wr_id & 0xffff_ffff).unwrap_or(0);
-            if conn.post_buffer(place, buffer).is_err() {
-                // It may be gone already.
-                let _ = self.device.disconnect(conn.id);
+            let (_, buffer) = place_and_low(cqe.wr_id);
+            if let Err(e) = conn.state.post_buffer(place, buffer) {
+                self.conns.fail(place, &e);
             }
         }
         busy
@@ -129,40 +122,26 @@ impl Sink {
             },
             CmEvent::Established { .. } | CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error } => {
-                debug!(%error, "no connection");
-                self.forget(id);
+                while self.poll_cq() {}
+                self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason } => {
-                if let Some(c) = self.forget(id) {
-                    let SinkCounters { messages, bytes, .. } = c.counters;
+                while self.poll_cq() {}
+                if let Some((_, c)) = self.conns.ended(id, reason) {
+                    let SinkCounters { messages, bytes, .. } = c.state.counters;
                     info!(peer = %c.remote, messages, bytes, %reason, "closed");
                 }
             }
         }
     }
 
-    fn forget(&mut self, id: CmId) -> Option<Drain> {
-        while self.poll_cq() {}
-        let place = self.conns.iter().position(|c| c.as_ref().is_some_and(|c| c.id == id))?;
-        self.conns[place].take()
-    }
-
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), SinkError> {
-        let place = match self.conns.iter().position(Option::is_none) {
-            Some(p) => p,
-            None if self.conns.len() < MAX_CONNS => {
-                self.conns.push(None);
-                self.conns.len() - 1
-            }
-            None => return Err(SinkError::Full),
-        };
+        let place = self.conns.free_place()?;
         let d = &self.device;
         let pd = d.alloc_pd();
         let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
         let init = QpInit { send_cq, recv_cq, sq_depth: 1, rq_depth: BUFFERS };
         let conn = Drain {
-            id,
-            remote,
             qp: d.create_qp(pd, init)?,
             buffers: d.alloc_mr(pd, BUFFERS as usize * MAX_SEND, Access::LOCAL_WRITE)?,
             region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
@@ -178,15 +157,15 @@ impl Sink {
         ]
         .concat();
         d.accept(id, params)?;
-        self.conns[place] = Some(conn);
+        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
         Ok(())
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 enum SinkError {
-    #[error("too many connections")]
-    Full,
+    #[error(transparent)]
+    Full(#[from] Full),
     #[error(transparent)]
     Ctl(#[from] CtlError),
     #[error(transparent)]
@@ -196,6 +175,6 @@ enum SinkError {
 impl Drain {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let sges = SgList::one(self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND));
-        self.qp.post_recv(&RecvWr { wr_id: (place as u64) << 32 | u64::from(buffer), sges })
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 }

@@ -4,7 +4,10 @@ use heddle_base::Instant;
 use heddle_dataplane::Clock;
 use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList};
 
-use super::{Conn, Cqs, Mark, Measure, WorkloadError, successful};
+use super::WorkloadError;
+use super::conn::{Conn, Cqs, Mark};
+use super::error::successful;
+use super::measure::Measure;
 use crate::spec::{Op, Until};
 use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
 

@@ -1,0 +1,141 @@
+//! The connections of a run.
+
+use core::net::SocketAddr;
+
+use heddle_ctl::{CmId, Cq, CtlError, Device, Mr, Qp, QpInit};
+use heddle_iwarp::{Access, Pd};
+
+use super::WorkloadError;
+use crate::spec::{Mode, Op};
+use crate::workload::hello::{Hello, Region, Welcome};
+use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Run, send_window};
+
+/// A connection of a run.
+pub(super) struct Conn {
+    pub(super) qp: Qp,
+    pub(super) id: Option<CmId>,
+    pub(super) established: bool,
+    pub(super) closed: bool,
+    /// Source of Writes and Sends, destination of Reads: one slot per operation.
+    pub(super) local: Mr,
+    /// What comes back: Writes of a ping-pong, Sends, or what is read to compare it.
+    pub(super) back: Mr,
+    /// The server's.
+    pub(super) remote: Region,
+    /// Receive buffers the server has.
+    pub(super) window: u32,
+}
+
+/// The completion queues of all connections.
+pub(super) struct Cqs {
+    pub(super) send: Cq,
+    pub(super) recv: Cq,
+}
+
+/// Completions one queue of a run holds.
+const CQ_DEPTH: u32 = 1 << 14;
+
+impl Cqs {
+    pub(super) fn new(device: &Device) -> Result<Cqs, CtlError> {
+        // Room for every completion there can be at a time is not needed: the worker waits.
+        Ok(Cqs { send: device.create_cq(CQ_DEPTH, None)?, recv: device.create_cq(CQ_DEPTH, None)? })
+    }
+}
+
+impl Conn {
+    pub(super) fn new(
+        device: &Device,
+        pd: Pd,
+        cqs: &Cqs,
+        run: &Run,
+    ) -> Result<Conn, WorkloadError> {
+        let size = run.size as usize;
+        let (back, rights) = match (run.op, run.mode) {
+            (Op::Send, Mode::Lat) => (LAT_BUFFERS as usize * size, Access::LOCAL_WRITE),
+            (Op::Send, _) => (CREDIT_BUFFERS as usize * CREDIT_LEN, Access::LOCAL_WRITE),
+            (Op::Write, Mode::Lat) => (size, Access::REMOTE_WRITE),
+            (Op::Write, _) => (run.region(), Access::LOCAL_WRITE),
+            (Op::Read, _) => (0, Access::NONE),
+        };
+        let init = QpInit {
+            send_cq: cqs.send.clone(),
+            recv_cq: cqs.recv.clone(),
+            // Twice: in a verified run each Write has its Read.
+            sq_depth: 2 * run.depth + 2,
+            rq_depth: CREDIT_BUFFERS,
+        };
+        Ok(Conn {
+            qp: device.create_qp(pd, init)?,
+            id: None,
+            established: false,
+            closed: false,
+            local: device.alloc_mr(pd, run.region().max(1), Access::LOCAL_WRITE)?,
+            back: device.alloc_mr(pd, back.max(1), rights)?,
+            remote: Region::default(),
+            window: 0,
+        })
+    }
+
+    pub(super) fn hello(&self, run: &Run) -> Hello {
+        let region = match (run.op, run.mode) {
+            (Op::Write, Mode::Lat) => {
+                Region { stag: self.back.stag(), to: self.back.to(), len: self.back.len() as u64 }
+            }
+            _ => Region::default(),
+        };
+        let Run { op, mode, verify, size, depth, seed, .. } = *run;
+        Hello { op, mode, verify, size, depth, seed, region }
+    }
+
+    pub(super) fn take_welcome(
+        &mut self,
+        remote: SocketAddr,
+        run: &Run,
+        w: &Welcome,
+    ) -> Result<(), WorkloadError> {
+        let misfit = |why| Err(WorkloadError::Misfit { remote, why });
+        if run.op != Op::Send && w.region.len < run.region() as u64 {
+            return misfit("its region is too short");
+        }
+        if run.op == Op::Send && w.window < send_window(run.mode, run.depth) {
+            return misfit("it has too few receive buffers");
+        }
+        (self.remote, self.window, self.established) = (w.region, w.window, true);
+        Ok(())
+    }
+}
+
+/// Connection and slot in the mark of a work request, with a bit for what it is for.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    pub(super) conn: u32,
+    /// A Read that brings back what was written.
+    pub(super) read_back: bool,
+    pub(super) slot: u32,
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> u64 {
+        u64::from(self.conn) << 32 | u64::from(self.read_back) << 31 | u64::from(self.slot)
+    }
+
+    pub(super) fn decode(wr_id: u64) -> Mark {
+        let low = u32::try_from(wr_id & 0xffff_ffff).unwrap_or(0);
+        let conn = u32::try_from(wr_id >> 32).unwrap_or(0);
+        Mark { conn, read_back: low >> 31 == 1, slot: low & 0x7fff_ffff }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_mark_goes_round() {
+        for (conn, read_back, slot) in [(0, false, 0), (7, true, 5), (u32::MAX, true, 0x7fff_ffff)]
+        {
+            let m = Mark::decode(Mark { conn, read_back, slot }.encode());
+            assert_eq!((m.conn, m.read_back, m.slot), (conn, read_back, slot));
+        }
+    }
+}

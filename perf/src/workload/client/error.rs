@@ -1,0 +1,88 @@
+//! What can go wrong in a run.
+
+use core::net::SocketAddr;
+
+use heddle_ctl::{ConnectFailure, CtlError, DisconnectReason};
+use heddle_iwarp::{Cqe, CqeStatus, PostError};
+
+use super::PATIENCE;
+use crate::workload::hello::HelloError;
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// The control plane refused.
+    #[error(transparent)]
+    Ctl(#[from] CtlError),
+    /// No connection.
+    #[error("cannot connect to {remote}: {failure}")]
+    Connect {
+        /// The server.
+        remote: SocketAddr,
+        /// Why.
+        failure: ConnectFailure,
+    },
+    /// The server does not want to.
+    #[error("{remote} refuses: {why}")]
+    Refused {
+        /// The server.
+        remote: SocketAddr,
+        /// Why, as far as it says.
+        why: String,
+    },
+    /// The server's private data.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// The connection ended in the middle.
+    #[error("the connection ended early: {0}")]
+    Disconnected(DisconnectReason),
+    /// An operation failed.
+    #[error("operation {wr_id:#x} failed: {status:?}")]
+    Completion {
+        /// Of the work request.
+        wr_id: u64,
+        /// How.
+        status: CqeStatus,
+    },
+    /// A work request was not taken.
+    #[error("cannot post: {0}")]
+    Post(#[from] PostError),
+    /// An octet is not what was sent.
+    #[error("message {message} of {size} octets is wrong at octet {at}")]
+    Wrong {
+        /// Number of the operation, or slot at the end of the run.
+        message: u64,
+        /// Its size.
+        size: u32,
+        /// First wrong octet.
+        at: usize,
+    },
+    /// The server found wrong messages.
+    #[error("the server counts {0} wrong messages")]
+    WrongThere(u64),
+    /// A message that means nothing.
+    #[error("the server sent a message of {0} octets that means nothing")]
+    Stray(u32),
+    /// Nothing happens any more.
+    #[error("nothing has happened for {} s ({phase})", PATIENCE.as_secs())]
+    Stalled {
+        /// In what part of the run.
+        phase: &'static str,
+    },
+    /// The peer wants other sizes than this end allows.
+    #[error("the data at {remote} does not fit: {why}")]
+    Misfit {
+        /// The peer.
+        remote: SocketAddr,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+pub(super) fn successful(cqe: &Cqe) -> Result<(), WorkloadError> {
+    if cqe.status.is_success() {
+        Ok(())
+    } else {
+        Err(WorkloadError::Completion { wr_id: cqe.wr_id, status: cqe.status })
+    }
+}

@@ -1,0 +1,51 @@
+//! What an RNIC has counted, for people.
+
+use heddle::perf::report::align;
+use heddle::{PortStats, Snapshot, WorkerSnapshot};
+
+/// Everything that is not zero.
+pub(crate) fn of_rnic(s: &Snapshot) -> String {
+    let mut rows = Vec::new();
+    s.ctl.for_each(|name, _, value| rows.push(("ctl", name, value)));
+    let PortStats {
+        rx_frames,
+        rx_bytes,
+        rx_missed,
+        rx_errors,
+        rx_no_mbuf,
+        tx_frames,
+        tx_bytes,
+        tx_errors,
+    } = s.port;
+    rows.extend([
+        ("port", "rx_frames", rx_frames),
+        ("port", "rx_bytes", rx_bytes),
+        ("port", "rx_missed", rx_missed),
+        ("port", "rx_errors", rx_errors),
+        ("port", "rx_no_mbuf", rx_no_mbuf),
+        ("port", "tx_frames", tx_frames),
+        ("port", "tx_bytes", tx_bytes),
+        ("port", "tx_errors", tx_errors),
+    ]);
+    rows.extend(worker_rows(&s.worker));
+    show(rows)
+}
+
+/// What the worker counted and is not zero.
+pub(crate) fn of_worker(s: &WorkerSnapshot) -> String {
+    show(worker_rows(s))
+}
+
+fn worker_rows(s: &WorkerSnapshot) -> Vec<(&'static str, &'static str, u64)> {
+    let mut rows = Vec::new();
+    s.for_each(|group, name, _, value| rows.push((group, name, value)));
+    // How often it looked in vain says nothing.
+    rows.retain(|r| r.1 != "polls" && r.1 != "busy_polls");
+    rows
+}
+
+fn show(rows: Vec<(&'static str, &'static str, u64)>) -> String {
+    let rows = rows.into_iter().filter(|r| r.2 > 0);
+    let rows = rows.map(|(part, name, value)| vec![part.into(), name.into(), value.to_string()]);
+    align(&["part", "counter", "value"], rows, 2)
+}
