@@ -302,6 +302,11 @@ impl Connection {
         }
     }
 
+    /// What happened so far.
+    pub fn counters(&self) -> &ConnCounters {
+        &self.cold.counters
+    }
+
     /// Applies the transition table; the new state, or `None` when `input` means nothing here.
     fn enter(&mut self, input: Input) -> Option<State> {
         let next = state::transition(self.hot.state, input)?;

@@ -11,7 +11,7 @@
 //! Everything is bounded by the configuration: connections, half-open ones per listener,
 //! neighbors, control frames waiting to be sent, what strangers can make us answer per second.
 //! Whatever is dropped has a counter. Nothing scans all connections, save
-//! [`Stack::unlisten`].
+//! [`Stack::unlisten`] and [`Stack::conn_counters`].
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
@@ -48,7 +48,7 @@ pub use frame::{
 pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 
-use crate::{ConnEvent, Connection, SendQueue, State};
+use crate::{ConnCounters, ConnEvent, Connection, SendQueue, State};
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
 use limit::RateLimit;
@@ -98,6 +98,8 @@ pub struct Stack<S> {
     echoes: RateLimit,
     arp_replies: RateLimit,
     counters: StackCounters,
+    /// What connections that are gone have counted.
+    retired: ConnCounters,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -125,6 +127,7 @@ impl<S: SendQueue + Default> Stack<S> {
             echoes: RateLimit::per_second(ECHOES_PER_SECOND),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             counters: StackCounters::default(),
+            retired: ConnCounters::default(),
             cfg,
         }
     }
@@ -266,6 +269,16 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.counters
     }
 
+    /// What all connections there are and were have counted. It looks at every one of them: for
+    /// reports, not for the data path.
+    pub fn conn_counters(&self) -> ConnCounters {
+        let mut sum = self.retired;
+        for e in self.conns.iter() {
+            sum.add(e.conn.counters());
+        }
+        sum
+    }
+
     /// What the stack was told at construction.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
@@ -315,6 +328,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         let Some(e) = self.conns.remove(index) else { return };
+        self.retired.add(e.conn.counters());
         self.timers.cancel(index);
         self.neighbors.release(e.neighbor);
         if let Owner::HalfOpen { listener } = e.owner {
