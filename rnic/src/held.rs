@@ -207,14 +207,17 @@ impl<F: Chunks> Chunks for Ready<'_, F> {
         self.0.ready_len
     }
 
-    fn chunk_at(&self, mut off: usize) -> &[u8] {
-        for h in &self.0.ready {
-            if off < h.len {
-                return h.chunk_at(off);
-            }
-            off -= h.len;
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        // When a gap closes, a whole window of frames becomes ready at once, and each FPDU in it is
+        // asked for several times.
+        let ready = &self.0.ready;
+        let Some(first) = ready.front() else { return &[] };
+        if off < first.len {
+            return first.chunk_at(off);
         }
-        &[]
+        let pos = first.pos + off as u64;
+        let Some(h) = ready.get(ready.partition_point(|h| h.end() <= pos)) else { return &[] };
+        h.chunk_at(usize::try_from(pos - h.pos).unwrap_or(usize::MAX))
     }
 }
 
