@@ -5,6 +5,10 @@ use core::time::Duration;
 /// Clock granularity G: that of the timestamps option, the coarser of our two sources.
 const GRANULARITY_NS: u64 = 1_000_000;
 
+/// Tail probes are not sent sooner than this: a round trip on a quiet link is a few microseconds,
+/// and a peer's thread that is not scheduled for a moment is no loss.
+const TAIL_MIN_NS: u64 = 200_000;
+
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
 /// might belong to another transmission of the same bytes.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +20,10 @@ pub(super) struct Rto {
     base: u64,
     /// The timeout, backoff included.
     current: u64,
+    /// Time to the tail probe.
+    tail: u64,
+    /// The least round trip there was, in ns; 0 until the first sample.
+    min_rtt: u64,
     min: u64,
     max: u64,
 }
@@ -29,7 +37,7 @@ impl Rto {
         let max = nanos(max).max(GRANULARITY_NS);
         let min = nanos(min).clamp(GRANULARITY_NS, max);
         let base = nanos(initial).clamp(min, max);
-        Rto { srtt: None, rttvar: 0, base, current: base, min, max }
+        Rto { srtt: None, rttvar: 0, base, current: base, tail: base, min_rtt: 0, min, max }
     }
 
     /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
@@ -47,8 +55,17 @@ impl Rto {
             }
         };
         self.srtt = Some(srtt);
+        self.min_rtt = if self.min_rtt == 0 { r } else { self.min_rtt.min(r) };
+        self.tail = (2 * srtt).max(TAIL_MIN_NS);
         self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min, self.max);
         self.current = self.base;
+    }
+
+    /// The timeout is at least `min` from now on.
+    pub(super) fn raise_min(&mut self, min: Duration) {
+        self.min = self.min.max(nanos(min)).min(self.max);
+        self.base = self.base.max(self.min);
+        self.current = self.current.max(self.min);
     }
 
     /// Doubles the timeout (RFC 6298 5.5), up to the maximum.
@@ -65,6 +82,23 @@ impl Rto {
     /// The timeout, backoff included.
     pub(super) fn get(&self) -> Duration {
         Duration::from_nanos(self.current)
+    }
+
+    /// Whether the timeout was doubled since the last sample.
+    pub(super) fn is_backed_off(&self) -> bool {
+        self.current > self.base
+    }
+
+    /// Silence after which the tail is probed, without what the peer may delay an ACK: two round
+    /// trips (RFC 8985 section 7.2), or the timeout while none has been measured.
+    #[inline]
+    pub(super) fn tail(&self) -> Duration {
+        Duration::from_nanos(self.tail)
+    }
+
+    /// The least round trip there was; zero before the first sample.
+    pub(super) fn min_rtt(&self) -> Duration {
+        Duration::from_nanos(self.min_rtt)
     }
 
     /// The timeout without its own backoff, doubled `times` times: the interval of window probes.

@@ -1,9 +1,10 @@
 //! Segments out.
 
+use super::rack::Timer;
 use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, SendQueue, Timestamps, TxSegment};
+use crate::{Flags, SackBlocks, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
 impl Connection {
@@ -21,13 +22,21 @@ impl Connection {
         if self.hot.pending.any(Pending::CONTROL) {
             return Some(self.control(now));
         }
+        if self.hot.sack_due && self.hot.pending.any(Pending::ACK) {
+            return Some(self.selective_ack(now));
+        }
         if self.hot.state.sends()
             && let Some(tx) = self.data(now, q)
         {
             return Some(tx);
         }
         if self.hot.pending.any(Pending::ACK) {
-            return Some(self.segment(now, self.hot.snd_max, Flags::ACK));
+            let tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+            if self.cold.dup_acks_owed > 1 {
+                self.hot.pending.set(Pending::ACK);
+            }
+            self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_sub(1);
+            return Some(tx);
         }
         None
     }
@@ -50,7 +59,8 @@ impl Connection {
         let hot = &self.hot;
         let congestion =
             if hot.snd_next == hot.snd_max { hot.cc.allowance() } else { hot.cc.cwnd() };
-        hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
+        let congestion = (i64::from(congestion) + hot.away).clamp(0, i64::from(hot.snd_wnd));
+        hot.snd_una + congestion.unsigned_abs()
     }
 
     #[cold]
@@ -93,6 +103,8 @@ impl Connection {
             window,
             mss: Some(self.cold.cfg.mss),
             window_scale: scaling.then_some(self.hot.rcv_shift),
+            sack_permitted: if answer { self.hot.sack_ok } else { self.cold.cfg.sack },
+            sack: SackBlocks::default(),
             timestamps: stamps.then(|| Timestamps {
                 val: self.ts_clock(now),
                 ecr: if answer { self.hot.ts_recent } else { 0 },
@@ -108,6 +120,16 @@ impl Connection {
         let end = q.end().min(self.hot.snd_fin);
         if self.hot.pending.any(Pending(Pending::RETRANSMIT.0 | Pending::PROBE.0))
             && let Some(tx) = self.data_again(now, q, end)
+        {
+            return Some(tx);
+        }
+        if self.hot.pending.any(Pending::REPAIR)
+            && let Some(tx) = self.repair(now, q, end)
+        {
+            return Some(tx);
+        }
+        if self.hot.pending.take(Pending::TAIL)
+            && let Some(tx) = self.tail_probe(now, q, end)
         {
             return Some(tx);
         }
@@ -135,7 +157,13 @@ impl Connection {
     }
 
     /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
-    fn cut<Q: SendQueue + ?Sized>(&self, q: &Q, from: StreamPos, end: StreamPos, max: u32) -> u32 {
+    pub(super) fn cut<Q: SendQueue + ?Sized>(
+        &self,
+        q: &Q,
+        from: StreamPos,
+        end: StreamPos,
+        max: u32,
+    ) -> u32 {
         let left = u32::try_from(end - from).unwrap_or(u32::MAX);
         q.segment_len(from, max).min(max).min(left).max(1)
     }
@@ -169,6 +197,7 @@ impl Connection {
             if self.hot.snd_una == self.hot.snd_max {
                 self.hot.progress_at = now;
             }
+            self.hot.timer = Timer::Retransmit;
             self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
         }
     }
@@ -210,17 +239,18 @@ impl Connection {
         let una = self.hot.snd_una;
         let wnd = self.hot.snd_wnd;
         let len = if una < end { self.cut(q, una, end, self.hot.emss.min(wnd.max(1))) } else { 0 };
+        self.hot.timer = Timer::Retransmit;
         self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
         let tx = self.emit(now, una, len, end, len == 0);
         if wnd == 0 {
-            self.hot.snd_next = una;
+            self.rewind();
         }
         tx
     }
 
     /// Bytes `[from, from + len)`, and the FIN behind them, become a segment.
     #[inline]
-    fn emit(
+    pub(super) fn emit(
         &mut self,
         now: Instant,
         from: StreamPos,
@@ -244,8 +274,13 @@ impl Connection {
             tx.retransmit = true;
             self.note_again(now);
         }
+        if self.hot.sack_ok && from == self.hot.snd_next && now != self.hot.burst_at {
+            self.cold.board.on_burst(self.hot.snd_una, from, now);
+            self.hot.burst_at = now;
+        }
         let hot = &mut self.hot;
         if !tx.retransmit {
+            hot.last_start = from;
             if hot.snd_una == hot.snd_max {
                 hot.progress_at = now;
             }
@@ -258,7 +293,7 @@ impl Connection {
         hot.snd_max = hot.snd_max.max(next);
         hot.last_tx = now;
         if hot.rtx_at == NEVER {
-            hot.rtx_at = now + self.cold.rto.get();
+            self.arm_after_sending(now);
         }
         tx
     }
@@ -274,10 +309,12 @@ impl Connection {
 
     /// A segment without payload at `pos`; it carries the ACK, and the window.
     #[inline]
-    fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
+    pub(super) fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
         let window = self.advertise();
         let hot = &mut self.hot;
-        hot.pending.clear(Pending::ACK);
+        if !hot.sack_due {
+            hot.pending.clear(Pending::ACK);
+        }
         hot.ack_at = NEVER;
         hot.last_ack = hot.rcv_nxt;
         TxSegment {

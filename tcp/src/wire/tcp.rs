@@ -1,10 +1,10 @@
-//! TCP headers and options (RFC 9293 section 3.1, RFC 7323).
+//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 
 use arrayvec::ArrayVec;
 
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
-use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
+use crate::{Flags, SackBlock, Segment, SeqNumber, Timestamps, TxSegment};
 
 mod field {
     use core::ops::Range;
@@ -29,6 +29,7 @@ mod kind {
     pub(super) const MSS: u8 = 2;
     pub(super) const WINDOW_SCALE: u8 = 3;
     pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
 }
 
@@ -54,7 +55,7 @@ impl TcpHeader {
     /// `head` is the first piece.
     ///
     /// Unknown options, and known ones with a length that is not theirs, are stepped over; MSS,
-    /// window scale and SACK-permitted count on a SYN only.
+    /// window scale and SACK-permitted count on a SYN only, SACK on other segments only.
     ///
     /// # Errors
     /// When the data offset or an option length is impossible, or the segment is too short.
@@ -108,6 +109,12 @@ fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malfor
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 segment.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
+            [kind::SACK, _, ref v @ ..] if !syn && v.len().is_multiple_of(8) => {
+                for block in v.chunks_exact(8) {
+                    let (start, end) = (SeqNumber(be32(block, 0)), SeqNumber(be32(block, 4)));
+                    segment.sack.push(SackBlock { start, end });
+                }
+            }
             _ => {}
         }
         options = rest;
@@ -131,17 +138,38 @@ pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) 
     if let Some(ts) = seg.timestamps {
         let mut o = [0; 12];
         o[..4].copy_from_slice(&ALIGNED_TIMESTAMPS.to_be_bytes());
+        if seg.sack_permitted {
+            // It has just the length of the padding.
+            o[..2].copy_from_slice(&[kind::SACK_PERMITTED, 2]);
+        }
         o[4..8].copy_from_slice(&ts.val.to_be_bytes());
         o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
         put(&o);
+    } else if seg.sack_permitted {
+        put(&[kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]);
     }
+    if !seg.sack.is_empty() {
+        put(&[kind::NOP, kind::NOP, kind::SACK, sack_len(seg)]);
+        for block in seg.sack.as_slice() {
+            put(&block.start.0.to_be_bytes());
+            put(&block.end.0.to_be_bytes());
+        }
+    }
+}
+
+/// The length octet of the SACK option of `seg`.
+fn sack_len(seg: &TxSegment) -> u8 {
+    u8::try_from(2 + 8 * seg.sack.len()).unwrap_or(u8::MAX)
 }
 
 /// Octets [`emit_options`] writes for `seg`.
 pub fn options_len(seg: &TxSegment) -> usize {
+    let sack = if seg.sack.is_empty() { 0 } else { 4 + 8 * seg.sack.len() };
     4 * usize::from(seg.mss.is_some())
         + 4 * usize::from(seg.window_scale.is_some())
         + 12 * usize::from(seg.timestamps.is_some())
+        + 4 * usize::from(seg.sack_permitted && seg.timestamps.is_none())
+        + sack
 }
 
 /// Fills the variable fields of the fixed header in `out`; ports stay, the checksum becomes 0.

@@ -15,9 +15,10 @@ mod sending;
 mod timestamps;
 mod windows;
 
+use super::ranges;
 use crate::{
-    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, Segment, SegmentOutcome,
-    SendQueue, SeqNumber, State, Timestamps, TxSegment,
+    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, SackBlock, SackBlocks, Segment,
+    SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -39,6 +40,7 @@ fn plain() -> ConnConfig {
         recv_window: 10_000,
         timestamps: false,
         window_scaling: false,
+        sack: false,
         delayed_ack: 40 * MS,
         time_wait: 1000 * MS,
         ..ConnConfig::default()
@@ -70,7 +72,8 @@ impl Bench {
     /// In SYN-RECEIVED after a plain SYN, nothing sent yet.
     fn accepting(cfg: &ConnConfig) -> Bench {
         let now = Instant::from_millis(1_000_000);
-        let syn = Segment { mss: Some(cfg.mss), ..raw(IRS, SeqNumber(0), SYN) };
+        let syn =
+            Segment { mss: Some(cfg.mss), sack_permitted: cfg.sack, ..raw(IRS, SeqNumber(0), SYN) };
         Bench::new(Connection::accept(cfg, now, ISS, 0, &syn), now)
     }
 
@@ -78,7 +81,8 @@ impl Bench {
     fn established_with(cfg: &ConnConfig) -> Bench {
         let mut b = Bench::connecting(cfg);
         assert!(b.tx().is_some());
-        let syn_ack = Segment { mss: Some(cfg.mss), ..b.seg(-1, 0).with(SYN_ACK) };
+        let syn_ack =
+            Segment { mss: Some(cfg.mss), sack_permitted: cfg.sack, ..b.seg(-1, 0).with(SYN_ACK) };
         b.recv(&syn_ack);
         assert_eq!(b.sent(), [". 0 ack 0"]);
         assert_eq!(b.events(), [ConnEvent::Connected]);
@@ -91,10 +95,15 @@ impl Bench {
 
     /// In `state`, reached by ordinary segments, silent, no event waiting.
     fn in_state(state: State) -> Bench {
+        Bench::in_state_with(&plain(), state)
+    }
+
+    fn in_state_with(cfg: &ConnConfig, state: State) -> Bench {
+        let cfg = &ConnConfig { timestamps: false, ..*cfg };
         let mut b = match state {
-            State::SynSent => Bench::connecting(&plain()),
-            State::SynReceived => Bench::accepting(&plain()),
-            _ => Bench::established(),
+            State::SynSent => Bench::connecting(cfg),
+            State::SynReceived => Bench::accepting(cfg),
+            _ => Bench::established_with(cfg),
         };
         let fin = |b: &mut Bench, ack| {
             let s = b.seg(0, ack).with(FIN);

@@ -41,9 +41,26 @@ fn segment() -> impl Strategy<Value = Segment> {
         3 => (0u32..50, any::<u32>()).prop_map(|(val, ecr)| Some(Timestamps { val, ecr })),
         1 => any::<(u32, u32)>().prop_map(|(val, ecr)| Some(Timestamps { val, ecr })),
     ];
-    let options = (any::<Option<u16>>(), any::<Option<u8>>(), any::<bool>());
+    let block = (near(ISS), near(ISS)).prop_map(|(start, end)| SackBlock { start, end });
+    let sack = prop_oneof![
+        2 => Just(Vec::new()),
+        1 => proptest::collection::vec(block, 0..5),
+    ];
+    let options = (any::<Option<u16>>(), any::<Option<u8>>(), any::<bool>(), sack);
     (near(IRS), near(ISS), flags, len, window, ts, options).prop_map(
-        |(seq, ack, flags, len, window, timestamps, (mss, window_scale, sack_permitted))| Segment {
+        |(
+            seq,
+            ack,
+            flags,
+            len,
+            window,
+            timestamps,
+            (mss, window_scale, sack_permitted, blocks),
+        )| Segment {
+            sack: blocks.into_iter().fold(SackBlocks::default(), |mut sack, b| {
+                sack.push(b);
+                sack
+            }),
             seq,
             ack,
             flags,
@@ -156,12 +173,12 @@ impl Watch {
     }
 }
 
-fn start(which: u8) -> Bench {
-    let cfg = ConnConfig { timestamps: which & 1 == 1, ..plain() };
+fn start(which: u8, sack: bool) -> Bench {
+    let cfg = ConnConfig { timestamps: which & 1 == 1, sack, ..plain() };
     match which / 2 {
         0 => Bench::connecting(&cfg),
         1 => Bench::accepting(&cfg),
-        n => Bench::in_state(State::ALL[usize::from(n) % State::ALL.len()]),
+        n => Bench::in_state_with(&cfg, State::ALL[usize::from(n) % State::ALL.len()]),
     }
 }
 
@@ -173,10 +190,10 @@ proptest! {
 
     #[test]
     fn test_random_segments_and_calls_keep_the_promises(
-        which in 0u8..24,
+        which in 0u8..24, sack: bool,
         ops in proptest::collection::vec(op(), 1..80),
     ) {
-        let mut w = Watch { b: start(which), edge: 0, last: None };
+        let mut w = Watch { b: start(which, sack), edge: 0, last: None };
         for op in ops {
             w.run(op);
         }
@@ -186,10 +203,10 @@ proptest! {
     /// Timers alone bring every connection that has something to do to an end.
     #[test]
     fn test_silence_ends_every_connection(
-        which in 0u8..24,
+        which in 0u8..24, sack: bool,
         ops in proptest::collection::vec(op(), 1..40),
     ) {
-        let mut w = Watch { b: start(which), edge: 0, last: None };
+        let mut w = Watch { b: start(which, sack), edge: 0, last: None };
         for op in ops {
             w.run(op);
         }

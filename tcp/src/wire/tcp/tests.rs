@@ -6,6 +6,7 @@ use smoltcp::wire::TcpTimestampRepr;
 use smoltcp::wire::{IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber};
 
 use super::*;
+use crate::SackBlocks;
 use crate::wire::ipv4::pseudo_header;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -27,24 +28,42 @@ fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
     out
 }
 
+fn sack_blocks(pairs: &[(u32, u32)]) -> SackBlocks {
+    let mut blocks = SackBlocks::default();
+    for &(start, end) in pairs {
+        blocks.push(SackBlock { start: SeqNumber(start), end: SeqNumber(end) });
+    }
+    blocks
+}
+
 fn any_tx() -> impl Strategy<Value = TxSegment> {
     let options = (
         any::<Option<u16>>(),
         any::<Option<u8>>(),
         any::<Option<(u32, u32)>>(),
         any::<(u32, u32, u16, u8)>(),
+        any::<bool>(),
+        proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
     );
-    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags))| TxSegment {
-        seq: SeqNumber(seq),
-        ack: SeqNumber(ack),
-        flags: Flags(flags),
-        window,
-        mss: mss.filter(|_| flags & 2 != 0),
-        window_scale: window_scale.filter(|_| flags & 2 != 0),
-        timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
-        pos: StreamPos::START,
-        len: 0,
-        retransmit: false,
+    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags), permitted, blocks)| {
+        TxSegment {
+            sack_permitted: permitted && flags & 2 != 0,
+            sack: sack_blocks(if flags & 2 != 0 {
+                &[]
+            } else {
+                &blocks[..blocks.len().min(if ts.is_some() { 3 } else { 4 })]
+            }),
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags: Flags(flags),
+            window,
+            mss: mss.filter(|_| flags & 2 != 0),
+            window_scale: window_scale.filter(|_| flags & 2 != 0),
+            timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+            pos: StreamPos::START,
+            len: 0,
+            retransmit: false,
+        }
     })
 }
 
@@ -61,8 +80,8 @@ proptest! {
         prop_assert_eq!(h.segment, Segment {
             seq: seg.seq, ack: seg.ack, flags: seg.flags, window: seg.window,
             len: u32::try_from(payload.len()).unwrap(),
-            mss: seg.mss, window_scale: seg.window_scale, sack_permitted: false,
-            timestamps: seg.timestamps,
+            mss: seg.mss, window_scale: seg.window_scale, sack_permitted: seg.sack_permitted,
+            timestamps: seg.timestamps, sack: seg.sack,
         });
         let p = TcpPacket::new_unchecked(&b[..]);
         prop_assert!(p.verify_checksum(&IpAddress::Ipv4(A), &IpAddress::Ipv4(B)));
@@ -72,7 +91,8 @@ proptest! {
         prop_assert_eq!(p.window_len(), seg.window);
         prop_assert_eq!(p.payload(), &payload[..]);
         let mut options = p.options();
-        let mut seen = (None, None, None);
+        let mut seen = (None, None, None, false);
+        let mut sack = [None; 3];
         while !options.is_empty() {
             let (rest, o) = TcpOption::parse(options).unwrap();
             match o {
@@ -81,11 +101,16 @@ proptest! {
                 TcpOption::TimeStamp { tsval, tsecr } => {
                     seen.2 = Some(Timestamps { val: tsval, ecr: tsecr });
                 }
+                TcpOption::SackPermitted => seen.3 = true,
+                TcpOption::SackRange(ranges) => sack = ranges,
                 _ => {}
             }
             options = rest;
         }
-        prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps));
+        prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps, seg.sack_permitted));
+        // smoltcp reads three blocks of them.
+        let blocks = seg.sack.as_slice().iter().map(|b| (b.start.0, b.end.0));
+        prop_assert!(sack.into_iter().flatten().eq(blocks.take(3)));
     }
 
     #[test]
@@ -157,6 +182,41 @@ fn test_golden_octets_of_a_syn() {
         *b"\x12\x34\x12\xb7\x01\x02\x03\x04\x00\x00\x00\x00\xa0\x02\xff\xf0\xf8\x04\x00\x00\
            \x02\x04\x05\xb4\x01\x03\x03\x07\x01\x01\x08\x0a\x0a\x0b\x0c\x0d\x00\x00\x00\x00"
     );
+}
+
+/// The form nearly every stack sends: SACK-permitted where the padding of the timestamps would be.
+#[test]
+fn test_golden_octets_of_sack_options() {
+    let ts = Some(Timestamps { val: 1, ecr: 2 });
+    let options = |seg: &TxSegment| build(1, 2, seg, b"")[HEADER_LEN..].to_vec();
+    let syn = TxSegment { flags: Flags::SYN, sack_permitted: true, ..TxSegment::default() };
+    assert_eq!(options(&syn), [1, 1, 4, 2]);
+    let syn = TxSegment { timestamps: ts, ..syn };
+    assert_eq!(options(&syn), [4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    let ack = TxSegment {
+        flags: Flags::ACK,
+        timestamps: ts,
+        sack: sack_blocks(&[(5, 0x0102_0304)]),
+        ..TxSegment::default()
+    };
+    assert_eq!(
+        options(&ack),
+        [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 0, 5, 1, 2, 3, 4]
+    );
+}
+
+#[test]
+fn test_sack_counts_in_whole_blocks_and_not_on_a_syn() {
+    let one = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    assert_eq!(parse(Flags::ACK, &one).unwrap().sack, sack_blocks(&[(1, 2)]));
+    assert!(parse(Flags::SYN, &one).unwrap().sack.is_empty());
+    for len in [3, 9, 11] {
+        let mut bad = one.to_vec();
+        bad.push(0);
+        bad[1] = len;
+        bad.truncate(usize::from(len));
+        assert!(parse(Flags::ACK, &bad).unwrap().sack.is_empty(), "{len}");
+    }
 }
 
 #[test]
