@@ -56,7 +56,7 @@ impl Default for ConnConfig {
             // allowed for, and that is well below the timeout.
             delayed_ack: Duration::from_micros(500),
             peer_ack_delay: Duration::from_millis(1),
-            rto_min: Duration::from_millis(5),
+            rto_min: Duration::from_millis(2),
             rto_max: Duration::from_secs(60),
             rto_initial: Duration::from_secs(1),
             // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.

@@ -157,8 +157,9 @@ impl Connection {
             self.cold.board.lose_all(una, end);
         }
         self.update_window(now, seg, advance > 0);
-        self.leave_phase();
-        let due = self.recover(now, d.bytes, (end - before).max(1));
+        // The ACK that ends a phase does not make the window grow as well.
+        let grown_by = if self.leave_phase() { 0 } else { d.bytes };
+        let due = self.recover(now, grown_by, (end - before).max(1));
         if una == self.hot.snd_max {
             if advance > 0 {
                 self.hot.rtx_at = NEVER;
@@ -276,18 +277,20 @@ impl Connection {
                 self.hot.cc.reduce_once();
             }
         } else if advance > 0 || seg.len > 0 || !seg.sack.is_empty() {
-            // Not a duplicate ACK, by which a peer without D-SACK tells that it has both.
+            // Not yet the duplicate ACK by which a peer without D-SACK tells that it has both.
             return;
+        } else {
+            rack.ack_delay = (rack.ack_delay * 2).min(MAX_ACK_DELAY);
         }
         self.cold.rack.tail = None;
     }
 
-    /// All that was outstanding when the phase began is acknowledged.
-    fn leave_phase(&mut self) {
+    /// Whether all that was outstanding when the phase began is acknowledged: then it is over.
+    fn leave_phase(&mut self) -> bool {
         let una = self.hot.snd_una;
         let rack = &mut self.cold.rack;
         if rack.phase == Phase::Open || una < rack.until {
-            return;
+            return false;
         }
         if rack.phase == Phase::Recovery {
             self.hot.cc.end_recovery();
@@ -297,6 +300,7 @@ impl Connection {
         if rack.reordering_persists == 0 {
             rack.reordering_mult = 1;
         }
+        true
     }
 
     /// Looks for losses, `delivered` bytes after the last time, and sets the congestion window;
@@ -423,7 +427,7 @@ impl Connection {
     /// Sets the timer while something is outstanding: `due` is when a hole may be lost.
     fn arm(&mut self, now: Instant, due: Option<Instant>, progress: bool) {
         if progress || self.cold.rack.rto_at == NEVER {
-            self.cold.rack.rto_at = now + self.cold.rto.get();
+            self.cold.rack.rto_at = now + self.timeout();
         }
         let rto_at = self.cold.rack.rto_at;
         if let Some(due) = due {
@@ -446,9 +450,26 @@ impl Connection {
             self.hot.rtx_at = now + self.cold.rto.tail();
         } else {
             self.hot.timer = Timer::Retransmit;
-            self.hot.rtx_at = now + self.cold.rto.get();
+            self.hot.rtx_at = now + self.timeout();
             self.cold.rack.rto_at = self.hot.rtx_at;
         }
+    }
+
+    /// The retransmission timeout; where the peer may hold back its ACK, not less than it takes to
+    /// come out.
+    fn timeout(&self) -> Duration {
+        let rto = self.cold.rto.get();
+        if self.may_be_delayed() {
+            rto.max(self.cold.rto.tail() + self.cold.rack.ack_delay)
+        } else {
+            rto
+        }
+    }
+
+    /// Whether so little is outstanding that the peer need not acknowledge it at once (RFC 5681
+    /// section 4.2).
+    fn may_be_delayed(&self) -> bool {
+        self.hot.sack_ok && self.hot.snd_max - self.hot.snd_una < 2 * u64::from(self.hot.emss)
     }
 
     /// A hole may have become old enough to be lost.
@@ -478,7 +499,7 @@ impl Connection {
         // The timer is not put off with every segment sent, nor does it know how much would be
         // outstanding.
         let mut timeout = self.cold.rto.tail();
-        if max - una < 2 * u64::from(self.hot.emss) {
+        if self.may_be_delayed() {
             timeout += self.cold.rack.ack_delay;
         }
         let due = self.hot.last_tx.max(self.hot.progress_at) + timeout;
@@ -488,7 +509,7 @@ impl Connection {
         }
         self.hot.pending.set(Pending::TAIL);
         self.hot.timer = Timer::Retransmit;
-        self.hot.rtx_at = now + self.cold.rto.get();
+        self.hot.rtx_at = now + self.timeout();
         self.cold.rack.rto_at = self.hot.rtx_at;
     }
 

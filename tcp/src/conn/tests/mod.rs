@@ -8,9 +8,11 @@ mod matrix;
 mod opening;
 mod pair;
 mod pair_runs;
+mod rack;
 mod random;
 mod receiving;
 mod resets;
+mod selective;
 mod sending;
 mod timestamps;
 mod windows;
@@ -245,6 +247,11 @@ fn show(tx: &TxSegment) -> String {
     }
     if tx.flags.has(Flags::ACK) {
         s += &format!(" ack {}", tx.ack.distance(IRS.advance(1)));
+    }
+    for (i, b) in tx.sack.as_slice().iter().enumerate() {
+        let at = |n: SeqNumber| n.distance(IRS.advance(1));
+        s += if i == 0 { " sack " } else { "," };
+        s += &format!("{}-{}", at(b.start), at(b.end));
     }
     if tx.retransmit {
         s += " again";
