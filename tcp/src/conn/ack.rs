@@ -59,7 +59,7 @@ impl Connection {
         self.hot.progress_at = now;
         self.cold.timeouts = 0;
         self.measure(now, seg, una);
-        self.hot.pending.clear(Pending::RETRANSMIT);
+        self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
             self.hot.pending.set(Pending::RETRANSMIT);
         }
@@ -118,6 +118,8 @@ impl Connection {
     }
 
     fn fin_acked(&mut self, now: Instant) {
+        // Nothing is left to probe or to send again.
+        self.hot.pending.clear(Pending::DATA);
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
             Some(State::Closed) => self.finish(ConnEvent::Closed),

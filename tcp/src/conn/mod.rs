@@ -203,6 +203,8 @@ impl Pending {
     const REPAIR: Pending = Pending(64);
     /// A tail probe.
     const TAIL: Pending = Pending(128);
+    /// Those that send data or a FIN.
+    const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// Those that go before data.
     const CONTROL: Pending = Pending(8 | 16 | 32);
 
@@ -328,6 +330,8 @@ impl Connection {
             rto: self.cold.rto.get(),
             cwnd: self.hot.cc.cwnd(),
             ssthresh: self.hot.cc.ssthresh(),
+            in_flight: (self.hot.snd_next - self.hot.snd_una)
+                .saturating_add_signed(self.hot.away.saturating_neg()),
             snd_wnd: self.hot.snd_wnd,
             counters: self.cold.counters,
         }

@@ -139,6 +139,7 @@ impl Connection {
         self.hot.snd_una = una;
         self.hot.snd_next = end;
         if advance > 0 {
+            self.hot.pending.clear(Pending::TAIL);
             self.hot.progress_at = now;
             self.cold.timeouts = 0;
         }

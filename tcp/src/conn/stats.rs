@@ -61,6 +61,9 @@ pub struct ConnStats {
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
+    /// Bytes believed to be in the network: outstanding ones, without those that arrived out of
+    /// order or are lost.
+    pub in_flight: u64,
     /// The peer's window in bytes, scaled.
     pub snd_wnd: u32,
     /// What happened so far.
