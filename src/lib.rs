@@ -12,13 +12,15 @@ pub use heddle_ctl::{
     DisconnectReason, Endpoint, EndpointConfig, EventQueue, ListenParams, ListenerId, Mr, Node,
     OpenError, Qp, QpInit, Sleeper, Snapshot, Waker,
 };
-pub use heddle_dataplane::{Clock, CoreList, Eal, EalConfig, FaultConfig, PortSource, VdevArg};
+pub use heddle_dataplane::{
+    Clock, CoreList, Eal, EalConfig, FaultConfig, PortSource, VdevArg, WorkerSnapshot,
+};
 pub use heddle_iwarp::mpa::frame::Revision;
 pub use heddle_iwarp::mpa::startup::CrcPolicy;
 pub use heddle_iwarp::{
     Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList, Sge, Stag,
 };
-pub use heddle_tcp::Cidr;
+pub use heddle_tcp::{Cidr, ConnConfig};
 
 pub use heddle_perf as perf;
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use heddle::perf::service::{ServiceSpec, Services};
 use heddle::perf::spec::{self, SpecError};
-use heddle::{Eal, Endpoint, ListenParams, Node, Sleeper};
+use heddle::{Eal, Endpoint, ListenParams, Node, Sleeper, WorkerSnapshot};
+use tracing::debug;
 
 use super::log::LogArgs;
 use super::net::{NetArgs, first_core};
@@ -97,6 +98,9 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     }
     drop(services);
     std::thread::sleep(FAREWELL);
+    if let Some(s) = node.snapshot() {
+        tell(&s);
+    }
     Ok(())
 }
 
@@ -115,5 +119,15 @@ fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failur
     while endpoint.now() < until {
         endpoint.poll();
     }
+    tell(&endpoint.snapshot().worker);
     Ok(())
+}
+
+/// What was counted, to the log.
+fn tell(s: &WorkerSnapshot) {
+    s.for_each(|part, name, _, value| {
+        if value > 0 {
+            debug!(part, name, value, "in all");
+        }
+    });
 }
