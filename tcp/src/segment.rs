@@ -104,8 +104,8 @@ impl SackBlocks {
     }
 
     /// How many there are.
-    pub const fn len(&self) -> usize {
-        self.len as usize
+    pub const fn count(&self) -> u8 {
+        self.len
     }
 
     /// Adds one behind the others; those that find no room are dropped.
@@ -149,8 +149,6 @@ pub struct Segment {
     pub sack_permitted: bool,
     /// Timestamps option.
     pub timestamps: Option<Timestamps>,
-    /// SACK option.
-    pub sack: SackBlocks,
 }
 
 /// Where the new payload of a received segment lies.
@@ -194,8 +192,9 @@ pub struct TxSegment {
     pub sack_permitted: bool,
     /// Timestamps option.
     pub timestamps: Option<Timestamps>,
-    /// SACK option.
-    pub sack: SackBlocks,
+    /// Blocks of the SACK option, which [`Connection::sack_blocks`](crate::Connection::sack_blocks)
+    /// has: they would weigh on every segment, and few have any.
+    pub sack: u8,
     /// Position of the first payload byte in our stream.
     pub pos: StreamPos,
     /// Payload bytes to gather from the [`SendQueue`](crate::SendQueue).

@@ -9,7 +9,7 @@ use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::{Cold, ConnConfig, ConnCounters, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending};
-use crate::{Flags, Segment, SeqNumber};
+use crate::{Flags, SackBlocks, Segment, SeqNumber};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -109,6 +109,8 @@ impl Connection {
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
                 reports: Reports::default(),
+                sack_in: SackBlocks::default(),
+                sack_out: SackBlocks::default(),
                 dup_acks_owed: 0,
                 board: Scoreboard::default(),
                 rack: Rack::new(cfg.peer_ack_delay),

@@ -43,7 +43,7 @@ pub use event::ConnEvent;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
-use crate::SeqNumber;
+use crate::{SackBlocks, SeqNumber};
 use congestion::NewReno;
 use event::Events;
 use heddle_base::{Instant, StreamPos};
@@ -159,6 +159,10 @@ struct Cold {
     rcv_fin: StreamPos,
     ranges: Ranges,
     reports: Reports,
+    /// The SACK option of the segment that is being handled.
+    sack_in: SackBlocks,
+    /// That of the last segment sent with one.
+    sack_out: SackBlocks,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
     board: Scoreboard,

@@ -132,7 +132,7 @@ impl Connection {
         let min_rtt = self.cold.rto.min_rtt();
         let mut d = Delivered::default();
         let kept = advance == 0 || self.cold.board.acked(now, before, una, min_rtt, &mut d);
-        let duplicate = self.take_blocks(now, seg, una, end, &mut d);
+        let duplicate = self.take_blocks(now, una, end, &mut d);
         if advance == 0 && seg.len == 0 && una < self.hot.snd_max {
             self.cold.counters.dup_acks += 1;
         }
@@ -175,14 +175,13 @@ impl Connection {
     fn take_blocks(
         &mut self,
         now: Instant,
-        seg: &Segment,
         una: StreamPos,
         end: StreamPos,
         d: &mut Delivered,
     ) -> Option<Range> {
         let base = self.hot.snd_base;
         let mut blocks = [Range::new(una, una); crate::SackBlocks::MAX];
-        for (place, b) in blocks.iter_mut().zip(seg.sack.as_slice()) {
+        for (place, b) in blocks.iter_mut().zip(self.cold.sack_in.as_slice()) {
             let (from, to) = (offset(base, una, b.start), offset(base, una, b.end));
             if from < to && to - from <= i64::from(self.hot.max_wnd.max(1)) {
                 *place = Range::new(shifted(una, from), shifted(una, to));
@@ -266,6 +265,7 @@ impl Connection {
     fn check_tail_probe(&mut self, seg: &Segment, advance: i64, duplicate: Option<Range>) {
         let una = self.hot.snd_una;
         let Some(tail) = self.cold.rack.tail.filter(|t| una >= t.end) else { return };
+        let sack = self.cold.sack_in;
         let rack = &mut self.cold.rack;
         if !tail.again {
             // A probe of new data arrived; if anything was lost, RACK knows by now.
@@ -277,7 +277,7 @@ impl Connection {
             if rack.phase == Phase::Open {
                 self.hot.cc.reduce_once();
             }
-        } else if advance > 0 || seg.len > 0 || !seg.sack.is_empty() {
+        } else if advance > 0 || seg.len > 0 || !sack.is_empty() {
             // Not yet the duplicate ACK by which a peer without D-SACK tells that it has both.
             return;
         } else {
@@ -440,6 +440,16 @@ impl Connection {
         } else if progress || self.hot.timer != Timer::Tail || self.hot.rtx_at == NEVER {
             self.hot.timer = Timer::Tail;
             self.hot.rtx_at = now + self.cold.rto.tail();
+        }
+    }
+
+    /// The first segment is sent at `now`: the scoreboard remembers when, unless the bytes at `from`
+    /// go again for themselves.
+    #[inline(never)]
+    pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
+        if self.hot.sack_ok && from == self.hot.snd_next {
+            self.cold.board.on_burst(self.hot.snd_una, from, now);
+            self.hot.burst_at = now;
         }
     }
 

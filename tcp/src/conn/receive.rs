@@ -3,7 +3,7 @@
 use super::sequence::{offset, shifted, signed};
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, Payload, Segment, SegmentOutcome};
+use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -21,6 +21,19 @@ impl Connection {
             return self.handle_predicted(now, seg, advance);
         }
         self.handle_other(now, seg)
+    }
+
+    /// As [`handle_segment`](Connection::handle_segment), for a segment with a SACK option.
+    pub fn handle_selective(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        sack: &SackBlocks,
+    ) -> SegmentOutcome {
+        self.cold.sack_in = *sack;
+        let outcome = self.handle_other(now, seg);
+        self.cold.sack_in = SackBlocks::default();
+        outcome
     }
 
     /// Header prediction: an established connection, the segment that was expected, nothing out of
@@ -46,8 +59,7 @@ impl Connection {
             && advance <= signed(hot.snd_max, hot.snd_una)
             && (advance > 0 || seg.len > 0)
             && hot.cc.is_open()
-            && !hot.disorder
-            && seg.sack.is_empty();
+            && !hot.disorder;
         fine.then_some(advance)
     }
 

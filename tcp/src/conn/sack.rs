@@ -93,6 +93,12 @@ impl Reports {
 }
 
 impl Connection {
+    /// The SACK option of the segment that
+    /// [`poll_transmit`](Connection::poll_transmit) gave last, if it says that it has one.
+    pub fn sack_blocks(&self) -> &SackBlocks {
+        &self.cold.sack_out
+    }
+
     /// Bytes from `at` on were accepted ahead of a gap.
     pub(super) fn report_grown(&mut self, at: StreamPos) {
         if self.hot.sack_ok {
@@ -122,10 +128,12 @@ impl Connection {
         let room = if self.hot.ts_ok { SackBlocks::MAX - 1 } else { SackBlocks::MAX };
         let (ranges, left) = self.cold.reports.take(&self.cold.ranges, room);
         let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+        let mut blocks = SackBlocks::default();
         for r in ranges {
-            tx.sack
-                .push(SackBlock { start: self.rcv_seq_of(r.start), end: self.rcv_seq_of(r.end) });
+            blocks.push(SackBlock { start: self.rcv_seq_of(r.start), end: self.rcv_seq_of(r.end) });
         }
+        self.cold.sack_out = blocks;
+        tx.sack = blocks.count();
         self.report_gap_closed();
         if !left {
             self.hot.pending.clear(Pending::ACK);

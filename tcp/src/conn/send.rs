@@ -4,7 +4,7 @@ use super::rack::Timer;
 use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, SackBlocks, SendQueue, Timestamps, TxSegment};
+use crate::{Flags, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
 impl Connection {
@@ -19,11 +19,14 @@ impl Connection {
         now: Instant,
         q: &Q,
     ) -> Option<TxSegment> {
-        if self.hot.pending.any(Pending::CONTROL) {
-            return Some(self.control(now));
-        }
-        if self.hot.sack_due && self.hot.pending.any(Pending::ACK) {
-            return Some(self.selective_ack(now));
+        // Nothing waits but data, as a rule.
+        if self.hot.pending != Pending::default() {
+            if self.hot.pending.any(Pending::CONTROL) {
+                return Some(self.control(now));
+            }
+            if self.hot.sack_due && self.hot.pending.any(Pending::ACK) {
+                return Some(self.selective_ack(now));
+            }
         }
         if self.hot.state.sends()
             && let Some(tx) = self.data(now, q)
@@ -59,8 +62,11 @@ impl Connection {
         let hot = &self.hot;
         let congestion =
             if hot.snd_next == hot.snd_max { hot.cc.allowance() } else { hot.cc.cwnd() };
-        let congestion = (i64::from(congestion) + hot.away).clamp(0, i64::from(hot.snd_wnd));
-        hot.snd_una + congestion.unsigned_abs()
+        if hot.disorder {
+            let congestion = u64::from(congestion).saturating_add_signed(hot.away);
+            return hot.snd_una + congestion.min(u64::from(hot.snd_wnd));
+        }
+        hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
     }
 
     #[cold]
@@ -104,7 +110,7 @@ impl Connection {
             mss: Some(self.cold.cfg.mss),
             window_scale: scaling.then_some(self.hot.rcv_shift),
             sack_permitted: if answer { self.hot.sack_ok } else { self.cold.cfg.sack },
-            sack: SackBlocks::default(),
+            sack: 0,
             timestamps: stamps.then(|| Timestamps {
                 val: self.ts_clock(now),
                 ecr: if answer { self.hot.ts_recent } else { 0 },
@@ -118,18 +124,8 @@ impl Connection {
     /// Data or FIN, if there is any and the windows allow it.
     fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
         let end = q.end().min(self.hot.snd_fin);
-        if self.hot.pending.any(Pending(Pending::RETRANSMIT.0 | Pending::PROBE.0))
+        if self.hot.pending.any(Pending::DATA)
             && let Some(tx) = self.data_again(now, q, end)
-        {
-            return Some(tx);
-        }
-        if self.hot.pending.any(Pending::REPAIR)
-            && let Some(tx) = self.repair(now, q, end)
-        {
-            return Some(tx);
-        }
-        if self.hot.pending.take(Pending::TAIL)
-            && let Some(tx) = self.tail_probe(now, q, end)
         {
             return Some(tx);
         }
@@ -202,7 +198,8 @@ impl Connection {
         }
     }
 
-    /// The segment at `snd_una` that duplicate ACKs or a partial one showed lost, or a probe.
+    /// What the scoreboard has as lost, a tail probe, the segment at `snd_una` that duplicate ACKs or a
+    /// partial one showed lost, or a window probe.
     #[cold]
     fn data_again<Q: SendQueue + ?Sized>(
         &mut self,
@@ -210,6 +207,16 @@ impl Connection {
         q: &Q,
         end: StreamPos,
     ) -> Option<TxSegment> {
+        if self.hot.pending.any(Pending::REPAIR)
+            && let Some(tx) = self.repair(now, q, end)
+        {
+            return Some(tx);
+        }
+        if self.hot.pending.take(Pending::TAIL)
+            && let Some(tx) = self.tail_probe(now, q, end)
+        {
+            return Some(tx);
+        }
         let una = self.hot.snd_una;
         let left = self.hot.state.closing() || una < end;
         if self.hot.pending.take(Pending::PROBE) && left {
@@ -274,9 +281,8 @@ impl Connection {
             tx.retransmit = true;
             self.note_again(now);
         }
-        if self.hot.sack_ok && from == self.hot.snd_next && now != self.hot.burst_at {
-            self.cold.board.on_burst(self.hot.snd_una, from, now);
-            self.hot.burst_at = now;
+        if now != self.hot.burst_at {
+            self.note_burst(now, from);
         }
         let hot = &mut self.hot;
         if !tx.retransmit {

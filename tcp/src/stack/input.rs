@@ -13,8 +13,8 @@ use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
 use super::slab::Owner;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
-use crate::wire::{ethernet, ipv4};
-use crate::{Flags, SendQueue};
+use crate::wire::{ethernet, ipv4, tcp};
+use crate::{Flags, SackBlocks, SendQueue};
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
@@ -121,13 +121,23 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_tcp_group);
         }
         match self.find(&arrival.flow()) {
-            Some(index) => Ok(self.take_segment(now, index, &arrival)),
+            Some(index) => {
+                let sack = || tcp::sack_blocks(&head[ip.header_len..]);
+                let sack = arrival.tcp.has_sack.then(sack);
+                Ok(self.take_segment(now, index, &arrival, sack.as_ref()))
+            }
             None => self.take_stranger(now, &arrival).map(|()| FrameOutcome::Done),
         }
     }
 
     /// A segment of a connection.
-    fn take_segment(&mut self, now: Instant, index: u32, arrival: &Arrival) -> FrameOutcome {
+    fn take_segment(
+        &mut self,
+        now: Instant,
+        index: u32,
+        arrival: &Arrival,
+        sack: Option<&SackBlocks>,
+    ) -> FrameOutcome {
         self.counters.rx_segments += 1;
         let seg = &arrival.tcp.segment;
         let Some(e) = self.conns.get_mut(index) else { return FrameOutcome::Done };
@@ -135,7 +145,10 @@ impl<S: SendQueue + Default> Stack<S> {
             self.replace(now, index, arrival);
             return FrameOutcome::Done;
         }
-        let outcome = e.conn.handle_segment(now, seg);
+        let outcome = match sack {
+            None => e.conn.handle_segment(now, seg),
+            Some(sack) => e.conn.handle_selective(now, seg, sack),
+        };
         self.settle(index);
         match self.conns.get(index) {
             Some(e) if e.owner == Owner::Held => FrameOutcome::Conn {

@@ -49,7 +49,7 @@ impl<S: SendQueue + Default> Stack<S> {
             0 => TxBody::None,
             len => TxBody::Stream { conn: id, pos: seg.pos, len, retransmit: seg.retransmit },
         };
-        let frame = e.template.frame(mac, &seg, body, self.offloads);
+        let frame = e.template.frame(mac, &seg, e.conn.sack_blocks(), body, self.offloads);
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }

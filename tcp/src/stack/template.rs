@@ -9,8 +9,8 @@ use heddle_base::Sum;
 
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
-use crate::TxSegment;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
+use crate::{SackBlocks, TxSegment};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
@@ -68,11 +68,12 @@ impl HeaderTemplate {
         self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
     }
 
-    /// The frame of `seg`. `body` holds the payload, `seg.len` bytes.
+    /// The frame of `seg`, whose SACK option is of `sack`. `body` holds the payload, `seg.len` bytes.
     pub(super) fn frame(
         &self,
         dst: MacAddr,
         seg: &TxSegment,
+        sack: &SackBlocks,
         body: TxBody,
         off: Offloads,
     ) -> TxFrame {
@@ -90,7 +91,7 @@ impl HeaderTemplate {
             header[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
         }
 
-        tcp::emit_options(seg, &mut header);
+        tcp::emit_options(seg, sack, &mut header);
         if let Some(fixed) = header[TCP_AT..].first_chunk_mut() {
             tcp::emit_fixed(seg, l4_len, fixed);
         }
@@ -153,7 +154,7 @@ mod tests {
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
                 len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
             };
-            let mut f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), SOFT);
+            let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), SOFT);
             prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
             prop_assert_eq!(f.len(), f.header.len() + payload.len());
             f.finish_tcp_checksum(Sum::of(&payload));
@@ -170,7 +171,7 @@ mod tests {
             prop_assert_eq!(p.payload(), &payload[..]);
 
             // With offload the port adds up everything from the TCP header on.
-            let f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
+            let f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
             prop_assert_eq!(f.tcp_checksum, TcpChecksum::Offloaded);
             let mut b = f.header[TCP_AT..].to_vec();
             b.extend(&payload);

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
-use crate::{Flags, SackBlock, Segment, SeqNumber, Timestamps, TxSegment};
+use crate::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, Timestamps, TxSegment};
 
 mod field {
     use core::ops::Range;
@@ -36,6 +36,8 @@ mod kind {
 /// NOP, NOP, kind and length of a timestamps option: how nearly every segment's options start
 /// (RFC 7323 appendix A).
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
+/// SACK-permitted, kind and length of a timestamps option.
+const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
 
 /// A checked TCP header; the checksum is the caller's to verify, who has the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct TcpHeader {
     pub header_len: usize,
     /// Everything else.
     pub segment: Segment,
+    /// Whether there is a SACK option: [`sack_blocks`] reads it.
+    pub has_sack: bool,
 }
 
 impl TcpHeader {
@@ -76,27 +80,31 @@ impl TcpHeader {
             len: u32::try_from(tcp_len - header_len).map_err(|_| Malformed::Header)?,
             ..Segment::default()
         };
+        let mut has_sack = false;
         match options {
             [] => {}
             [1, 1, 8, 10, rest @ ..] if rest.len() == 8 && !segment.flags.has(Flags::SYN) => {
                 segment.timestamps = Some(Timestamps { val: be32(rest, 0), ecr: be32(rest, 4) });
             }
-            _ => parse_options(options, &mut segment)?,
+            _ => has_sack = parse_options(options, &mut segment)?,
         }
         Ok(TcpHeader {
             src_port: be16(h, field::SRC_PORT.start),
             dst_port: be16(h, field::DST_PORT.start),
             header_len,
             segment,
+            has_sack,
         })
     }
 }
 
-fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malformed> {
+/// The answer is whether there is a SACK option.
+fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<bool, Malformed> {
+    let mut has_sack = false;
     let syn = segment.flags.has(Flags::SYN);
     loop {
         let len = match options {
-            [] | [kind::END, ..] => return Ok(()),
+            [] | [kind::END, ..] => return Ok(has_sack),
             [kind::NOP, ..] => 1,
             [_, len, ..] if *len >= 2 => usize::from(*len),
             _ => return Err(Malformed::Options),
@@ -106,14 +114,9 @@ fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malfor
             [kind::MSS, _, a, b] if syn => segment.mss = Some(u16::from_be_bytes([a, b])),
             [kind::WINDOW_SCALE, _, shift] if syn => segment.window_scale = Some(shift),
             [kind::SACK_PERMITTED, _] if syn => segment.sack_permitted = true,
+            [kind::SACK, ..] if !syn => has_sack = true,
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 segment.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
-            }
-            [kind::SACK, _, ref v @ ..] if !syn && v.len().is_multiple_of(8) => {
-                for block in v.chunks_exact(8) {
-                    let (start, end) = (SeqNumber(be32(block, 0)), SeqNumber(be32(block, 4)));
-                    segment.sack.push(SackBlock { start, end });
-                }
             }
             _ => {}
         }
@@ -121,54 +124,100 @@ fn parse_options(mut options: &[u8], segment: &mut Segment) -> Result<(), Malfor
     }
 }
 
-/// Writes the options of `seg`, a multiple of four octets.
-pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
-    let mut put = |bytes: &[u8]| {
-        // A header buffer has room for the longest header; a shorter one would lose options whole.
-        let fits = out.try_extend_from_slice(bytes);
-        debug_assert!(fits.is_ok());
-    };
-    if let Some(mss) = seg.mss {
-        let [a, b] = mss.to_be_bytes();
-        put(&[kind::MSS, 4, a, b]);
-    }
-    if let Some(shift) = seg.window_scale {
-        put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
-    }
-    if let Some(ts) = seg.timestamps {
-        let mut o = [0; 12];
-        o[..4].copy_from_slice(&ALIGNED_TIMESTAMPS.to_be_bytes());
-        if seg.sack_permitted {
-            // It has just the length of the padding.
-            o[..2].copy_from_slice(&[kind::SACK_PERMITTED, 2]);
+/// The SACK option of the segment whose header, which [`TcpHeader::parse`] has taken, `head` starts
+/// with.
+#[cold]
+pub fn sack_blocks(head: &[u8]) -> SackBlocks {
+    let mut blocks = SackBlocks::default();
+    let len = head.get(field::DATA_OFFSET).map_or(0, |b| usize::from(b >> 4) * 4);
+    let mut options = head.get(HEADER_LEN..len).unwrap_or(&[]);
+    loop {
+        let len = match options {
+            [] | [kind::END, ..] => return blocks,
+            [kind::NOP, ..] => 1,
+            [_, len, ..] => usize::from(*len).max(2),
+            _ => return blocks,
+        };
+        let Some((option, rest)) = options.split_at_checked(len) else { return blocks };
+        if let [kind::SACK, _, ref v @ ..] = *option
+            && v.len().is_multiple_of(8)
+        {
+            for block in v.chunks_exact(8) {
+                let (start, end) = (SeqNumber(be32(block, 0)), SeqNumber(be32(block, 4)));
+                blocks.push(SackBlock { start, end });
+            }
         }
-        o[4..8].copy_from_slice(&ts.val.to_be_bytes());
-        o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
-        put(&o);
-    } else if seg.sack_permitted {
-        put(&[kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2]);
-    }
-    if !seg.sack.is_empty() {
-        put(&[kind::NOP, kind::NOP, kind::SACK, sack_len(seg)]);
-        for block in seg.sack.as_slice() {
-            put(&block.start.0.to_be_bytes());
-            put(&block.end.0.to_be_bytes());
-        }
+        options = rest;
     }
 }
 
-/// The length octet of the SACK option of `seg`.
-fn sack_len(seg: &TxSegment) -> u8 {
-    u8::try_from(2 + 8 * seg.sack.len()).unwrap_or(u8::MAX)
+/// Writes the options of `seg`, a multiple of four octets; `sack` has the blocks it speaks of.
+#[inline]
+pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mut ArrayVec<u8, N>) {
+    if seg.flags.has(Flags::SYN) {
+        emit_syn_options(seg, out);
+    } else if let Some(ts) = seg.timestamps {
+        put(&timestamps(ts, ALIGNED_TIMESTAMPS), out);
+    }
+    if seg.sack > 0 {
+        emit_sack(seg.sack, sack, out);
+    }
+}
+
+/// SACK-permitted has just the length of the padding before timestamps.
+#[cold]
+fn emit_syn_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
+    if let Some(mss) = seg.mss {
+        let [a, b] = mss.to_be_bytes();
+        put(&[kind::MSS, 4, a, b], out);
+    }
+    if let Some(shift) = seg.window_scale {
+        put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift], out);
+    }
+    match seg.timestamps {
+        Some(ts) if seg.sack_permitted => put(&timestamps(ts, SACK_PERMITTED_TIMESTAMPS), out),
+        Some(ts) => put(&timestamps(ts, ALIGNED_TIMESTAMPS), out),
+        None if seg.sack_permitted => put(&[kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2], out),
+        None => {}
+    }
+}
+
+#[cold]
+fn emit_sack<const N: usize>(count: u8, sack: &SackBlocks, out: &mut ArrayVec<u8, N>) {
+    let blocks = sack.as_slice().get(..usize::from(count)).unwrap_or(&[]);
+    put(&[kind::NOP, kind::NOP, kind::SACK, 2 + 8 * count], out);
+    for block in blocks {
+        put(&block.start.0.to_be_bytes(), out);
+        put(&block.end.0.to_be_bytes(), out);
+    }
+}
+
+fn timestamps(ts: Timestamps, head: u32) -> [u8; 12] {
+    let mut o = [0; 12];
+    o[..4].copy_from_slice(&head.to_be_bytes());
+    o[4..8].copy_from_slice(&ts.val.to_be_bytes());
+    o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
+    o
+}
+
+fn put<const N: usize>(bytes: &[u8], out: &mut ArrayVec<u8, N>) {
+    // A header buffer has room for the longest header; a shorter one would lose options whole.
+    let fits = out.try_extend_from_slice(bytes);
+    debug_assert!(fits.is_ok());
 }
 
 /// Octets [`emit_options`] writes for `seg`.
+#[inline]
 pub fn options_len(seg: &TxSegment) -> usize {
-    let sack = if seg.sack.is_empty() { 0 } else { 4 + 8 * seg.sack.len() };
+    let sack = if seg.sack > 0 { 4 + 8 * usize::from(seg.sack) } else { 0 };
+    let timestamps = 12 * usize::from(seg.timestamps.is_some());
+    if !seg.flags.has(Flags::SYN) {
+        return timestamps + sack;
+    }
     4 * usize::from(seg.mss.is_some())
         + 4 * usize::from(seg.window_scale.is_some())
-        + 12 * usize::from(seg.timestamps.is_some())
         + 4 * usize::from(seg.sack_permitted && seg.timestamps.is_none())
+        + timestamps
         + sack
 }
 

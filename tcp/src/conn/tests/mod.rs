@@ -157,6 +157,18 @@ impl Bench {
         out
     }
 
+    /// The same with a SACK option, if there are blocks for one.
+    fn recv_selective(&mut self, seg: &Segment, sack: &SackBlocks) -> SegmentOutcome {
+        if sack.is_empty() {
+            return self.recv(seg);
+        }
+        let out = self.c.handle_selective(self.now, seg, sack);
+        if let Some(upto) = out.acked {
+            self.q.release(upto);
+        }
+        out
+    }
+
     /// A segment of `len` bytes at `seq`, its payload not accepted.
     fn offer(&mut self, seq: i32, len: u32) -> Option<Payload> {
         let una = self.c.snd_una();
@@ -190,7 +202,11 @@ impl Bench {
         let mut all = Vec::new();
         while self.c.wants_transmit(self.q.end()) {
             let Some(tx) = self.tx() else { break };
-            all.push(show(&tx));
+            let mut text = show(&tx);
+            if tx.sack > 0 {
+                text += &show_sack(self.c.sack_blocks());
+            }
+            all.push(text);
             assert!(all.len() < 1000, "endless output");
         }
         assert_eq!(self.tx(), None, "wants_transmit missed it");
@@ -248,15 +264,16 @@ fn show(tx: &TxSegment) -> String {
     if tx.flags.has(Flags::ACK) {
         s += &format!(" ack {}", tx.ack.distance(IRS.advance(1)));
     }
-    for (i, b) in tx.sack.as_slice().iter().enumerate() {
-        let at = |n: SeqNumber| n.distance(IRS.advance(1));
-        s += if i == 0 { " sack " } else { "," };
-        s += &format!("{}-{}", at(b.start), at(b.end));
-    }
     if tx.retransmit {
         s += " again";
     }
     s
+}
+
+fn show_sack(sack: &SackBlocks) -> String {
+    let at = |n: SeqNumber| n.distance(IRS.advance(1));
+    let one = |b: &SackBlock| format!("{}-{}", at(b.start), at(b.end));
+    format!(" sack {}", sack.as_slice().iter().map(one).collect::<Vec<_>>().join(","))
 }
 
 fn strings(s: &[&str]) -> Vec<String> {

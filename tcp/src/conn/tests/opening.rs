@@ -88,7 +88,6 @@ pub(super) fn arrived(t: &TxSegment) -> Segment {
         window_scale: t.window_scale,
         sack_permitted: t.sack_permitted,
         timestamps: t.timestamps,
-        sack: t.sack,
     }
 }
 

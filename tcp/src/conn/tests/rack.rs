@@ -32,12 +32,13 @@ impl Bench {
 
     /// A bare ACK of `ack` with these blocks.
     fn sack(&mut self, ack: i32, blocks: &[(i32, i32)]) -> SegmentOutcome {
-        let mut s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
+        let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
+        let mut sack = SackBlocks::default();
         for &(start, end) in blocks {
             let at = |n: i32| ISS.advance(1).advance(n.cast_unsigned());
-            s.sack.push(SackBlock { start: at(start), end: at(end) });
+            sack.push(SackBlock { start: at(start), end: at(end) });
         }
-        self.recv(&s)
+        self.recv_selective(&s, &sack)
     }
 
     /// When the next timer runs, from now.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Segment(Segment),
+    Segment(Segment, SackBlocks),
     Accept,
     Queue(usize),
     Close,
@@ -25,7 +25,7 @@ fn near(base: SeqNumber) -> impl Strategy<Value = SeqNumber> {
     ]
 }
 
-fn segment() -> impl Strategy<Value = Segment> {
+fn segment() -> impl Strategy<Value = (Segment, SackBlocks)> {
     let flags = prop_oneof![
         8 => Just(Flags::ACK),
         2 => Just(FIN),
@@ -56,27 +56,28 @@ fn segment() -> impl Strategy<Value = Segment> {
             window,
             timestamps,
             (mss, window_scale, sack_permitted, blocks),
-        )| Segment {
-            sack: blocks.into_iter().fold(SackBlocks::default(), |mut sack, b| {
-                sack.push(b);
-                sack
-            }),
-            seq,
-            ack,
-            flags,
-            window,
-            len,
-            mss,
-            window_scale,
-            sack_permitted,
-            timestamps,
+        )| {
+            let mut sack = SackBlocks::default();
+            blocks.into_iter().for_each(|b| sack.push(b));
+            let seg = Segment {
+                seq,
+                ack,
+                flags,
+                window,
+                len,
+                mss,
+                window_scale,
+                sack_permitted,
+                timestamps,
+            };
+            (seg, sack)
         },
     )
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        12 => segment().prop_map(Op::Segment),
+        12 => segment().prop_map(|(s, sack)| Op::Segment(s, sack)),
         6 => Just(Op::Accept),
         3 => (1usize..4000).prop_map(Op::Queue),
         1 => Just(Op::Close),
@@ -100,8 +101,8 @@ impl Watch {
         let rcv = self.b.c.rcv_nxt();
         let una = self.b.c.snd_una();
         match op {
-            Op::Segment(s) => {
-                let out = self.b.recv(&s);
+            Op::Segment(s, sack) => {
+                let out = self.b.recv_selective(&s, &sack);
                 assert_eq!(self.b.c.rcv_nxt(), rcv, "moved by a segment alone");
                 if let Some(a) = out.acked {
                     assert!(a > una && a <= self.b.c.snd_nxt() && a == self.b.c.snd_una());
