@@ -122,8 +122,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         match self.find(&arrival.flow()) {
             Some(index) => {
-                let sack = || tcp::sack_blocks(&head[ip.header_len..]);
-                let sack = arrival.tcp.has_sack.then(sack);
+                let sack = if arrival.tcp.has_sack { read_sack(frame, &ip) } else { None };
                 Ok(self.take_segment(now, index, &arrival, sack.as_ref()))
             }
             None => self.take_stranger(now, &arrival).map(|()| FrameOutcome::Done),
@@ -183,6 +182,14 @@ impl<S: SendQueue + Default> Stack<S> {
             *counter(&mut self.counters) += 1;
         }
     }
+}
+
+/// The SACK option of a segment that has one. Few have, and the others should not have to keep their
+/// headers at hand for it.
+#[cold]
+#[inline(never)]
+fn read_sack<F: RxFrame + ?Sized>(frame: &F, ip: &Ipv4Header) -> Option<SackBlocks> {
+    Some(tcp::sack_blocks(frame.chunk_at(ethernet::HEADER_LEN + ip.header_len)))
 }
 
 fn tcp_checksum_valid<F: RxFrame + ?Sized>(frame: &F, ip: &Ipv4Header, tcp_len: usize) -> bool {
