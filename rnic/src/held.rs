@@ -277,6 +277,26 @@ mod tests {
         assert_eq!(h.clear(), 2);
     }
 
+    /// A window of frames behind one gap: all are kept, and every byte is found.
+    #[test]
+    fn test_close_gap_of_a_whole_window() {
+        const LEN: usize = 1448;
+        let mut h = HeldBytes::default();
+        for i in (1..700).rev() {
+            h.push_ahead(StreamPos((i * LEN) as u64), frame((i * LEN) as u8, LEN), 0, LEN);
+        }
+        assert_eq!((h.frames(), h.ready_len()), (699, 0));
+        h.push_ready(StreamPos(0), frame(0, LEN), 0, LEN, false);
+        assert_eq!(h.close_gap(StreamPos(LEN as u64)), 699 * LEN);
+        h.consume(1000);
+        for off in (0..700 * LEN - 1000).step_by(97) {
+            assert_eq!(h.ready().chunk_at(off)[0], (1000 + off) as u8);
+        }
+        assert!(h.ready().chunk_at(700 * LEN - 1000).is_empty());
+        h.consume(700 * LEN);
+        assert!(h.is_empty() && h.frames() == 0);
+    }
+
     #[test]
     fn test_copy_frees_the_frame() {
         let mut h = HeldBytes::default();
