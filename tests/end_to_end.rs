@@ -87,7 +87,7 @@ fn test_bench_writes_one_object_for_one_size() {
         ("bytes", 1_200_000.into()),
         ("verified", true.into()),
         ("drops", 0.into()),
-        ("retransmits", 0.into()),
+        ("fast_retransmits", 0.into()),
         ("lcores", Value::Array(Vec::new())),
     ] {
         assert_eq!(v[field], want, "{field}");

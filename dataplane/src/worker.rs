@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
 use heddle_iwarp::{Cqe, MrTable, QpCounters};
 use heddle_rnic::{FpduMode, Rnic, RnicConfig, RnicCounters};
-use heddle_tcp::{ConnId, StackCounters};
+use heddle_tcp::{ConnCounters, ConnId, StackCounters};
 
 use crate::control::{Command, Report};
 use crate::fault::FaultCounters;
@@ -99,6 +99,8 @@ pub struct WorkerSnapshot {
     pub rnic: RnicCounters,
     /// The TCP/IP stack.
     pub stack: StackCounters,
+    /// TCP connections, all together.
+    pub tcp: ConnCounters,
     /// Queue pairs, all together.
     pub qps: QpCounters,
     /// Building frames.
@@ -119,6 +121,7 @@ impl WorkerSnapshot {
         self.worker.for_each(|n, h, v| f("worker", n, h, v));
         self.rnic.for_each(|n, h, v| f("rnic", n, h, v));
         self.stack.for_each(|n, h, v| f("stack", n, h, v));
+        self.tcp.for_each(|n, h, v| f("tcp", n, h, v));
         self.qps.for_each(|n, h, v| f("qp", n, h, v));
         self.sink.for_each(|n, h, v| f("sink", n, h, v));
         self.memory.for_each(|n, h, v| f("memory", n, h, v));
@@ -450,6 +453,7 @@ impl Worker {
             worker: self.counters,
             rnic: *self.rnic.counters(),
             stack: *self.rnic.stack_counters(),
+            tcp: self.rnic.conn_counters(),
             qps: self.rnic.qp_counters(),
             sink: self.tx.counters,
             memory: self.mem.counters(),

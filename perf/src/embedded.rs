@@ -169,8 +169,7 @@ impl Pair {
             });
         }
         for (before, after) in before.iter().zip(&after) {
-            report.retransmits += retransmits(after) - retransmits(before);
-            report.drops += drops(after).saturating_sub(drops(before));
+            add_losses(&mut report, before, after);
         }
         Ok(report)
     }
@@ -314,8 +313,7 @@ impl Remote {
         let outcome = run_client(&mut self.side, self.server, run, &self.progress)?;
         let after = self.side.endpoint.snapshot();
         let mut report = report(spec, &run, &outcome, Wire::Vdev);
-        report.retransmits = retransmits(&after) - retransmits(&before);
-        report.drops = drops(&after).saturating_sub(drops(&before));
+        add_losses(&mut report, &before, &after);
         Ok(report)
     }
 }
@@ -341,13 +339,24 @@ fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchRe
         mops_per_s: per_second(outcome.ops as f64 * 1e-6),
         latency_ns: outcome.latency,
         retransmits: 0,
+        fast_retransmits: 0,
+        timeouts: 0,
+        tail_probes: 0,
+        spurious_retransmits: 0,
         drops: 0,
         verified: outcome.verified,
     }
 }
 
-fn retransmits(s: &Snapshot) -> u64 {
-    s.worker.rnic.tx_retransmits
+/// Adds what one side lost and sent again in a run.
+fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
+    let since = |of: fn(&Snapshot) -> u64| of(after).saturating_sub(of(before));
+    report.retransmits += since(|s| s.worker.rnic.tx_retransmits);
+    report.fast_retransmits += since(|s| s.worker.tcp.fast_retransmits);
+    report.timeouts += since(|s| s.worker.tcp.timeouts);
+    report.tail_probes += since(|s| s.worker.tcp.tail_probes);
+    report.spurious_retransmits += since(|s| s.worker.tcp.spurious_retransmits);
+    report.drops += since(drops);
 }
 
 /// Frames that were lost, on purpose or for want of room.

@@ -23,6 +23,10 @@
 //! | `mops_per_s` | 10^6 operations per second |
 //! | `latency_ns` | `min`, `p50`, `p90`, `p99`, `p999`, `max`: posting to completion in nanoseconds, or the full round trip of a ping-pong |
 //! | `retransmits` | TCP segments sent again, both sides |
+//! | `fast_retransmits` | times TCP found a loss by what the peer reported, both sides |
+//! | `timeouts` | times TCP found a loss, or believed so, because the peer was silent, both sides |
+//! | `tail_probes` | segments sent to learn whether the last ones were lost, both sides |
+//! | `spurious_retransmits` | segments sent again although the first had arrived, both sides |
 //! | `drops` | frames lost or refused, both sides, those lost on purpose included |
 //! | `verified` | true when every byte was compared and was right; false when nothing was compared |
 //!
@@ -58,6 +62,10 @@ pub struct BenchReport {
     pub mops_per_s: f64,
     pub latency_ns: Latency,
     pub retransmits: u64,
+    pub fast_retransmits: u64,
+    pub timeouts: u64,
+    pub tail_probes: u64,
+    pub spurious_retransmits: u64,
     pub drops: u64,
     pub verified: bool,
 }
@@ -92,7 +100,7 @@ pub fn write_json(path: &Path, reports: &[BenchReport]) -> Result<(), ReportErro
 pub fn table(reports: &[BenchReport]) -> String {
     let head = [
         "op", "mode", "size", "qps", "depth", "ops", "Gb/s", "Mop/s", "p50 us", "p99 us",
-        "p99.9 us", "max us", "retx", "drops", "verified",
+        "p99.9 us", "max us", "retx", "rto", "drops", "verified",
     ];
     let rows = reports.iter().map(|r| {
         let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
@@ -111,6 +119,7 @@ pub fn table(reports: &[BenchReport]) -> String {
             us(l.p999),
             us(l.max),
             r.retransmits.to_string(),
+            r.timeouts.to_string(),
             r.drops.to_string(),
             if r.verified { "yes" } else { "-" }.into(),
         ]
@@ -172,6 +181,10 @@ mod tests {
                 count: 9,
             },
             retransmits: 0,
+            fast_retransmits: 0,
+            timeouts: 0,
+            tail_probes: 0,
+            spurious_retransmits: 0,
             drops: 3,
             verified: true,
         }
@@ -185,7 +198,7 @@ mod tests {
         let v: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits drops verified".split(' ').collect();
+        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops verified".split(' ').collect();
         names.sort_unstable();
         documented.sort_unstable();
         assert_eq!(names, documented);

@@ -49,7 +49,9 @@ fn test_every_operation_and_mode_inline_and_verified() {
                 assert!(r.seconds > 0.0 && r.gbit_per_s > 0.0 && r.mops_per_s > 0.0);
                 let l = r.latency_ns;
                 assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p99 && l.p99 <= l.max, "{l:?}");
-                assert_eq!((r.retransmits, r.drops, r.lcores.len()), (0, 0, 0));
+                // On a busy machine a tail may be probed for nothing; more is not sent again.
+                assert!(r.retransmits <= r.tail_probes + r.timeouts, "{r:?}");
+                assert_eq!((r.fast_retransmits, r.drops, r.lcores.len()), (0, 0, 0));
             }
         }
     }

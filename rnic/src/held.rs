@@ -275,14 +275,17 @@ impl<F: Chunks> Chunks for Ready<'_, F> {
         self.0.ready_len
     }
 
-    fn chunk_at(&self, mut off: usize) -> &[u8] {
-        for h in &self.0.ready {
-            if off < h.len {
-                return h.chunk_at(off);
-            }
-            off -= h.len;
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        // When a gap closes, a whole window of frames becomes ready at once, and each FPDU in it is
+        // asked for several times.
+        let ready = &self.0.ready;
+        let Some(first) = ready.front() else { return &[] };
+        if off < first.len {
+            return first.chunk_at(off);
         }
-        &[]
+        let pos = first.pos + off as u64;
+        let Some(h) = ready.get(ready.partition_point(|h| h.end() <= pos)) else { return &[] };
+        h.chunk_at(usize::try_from(pos - h.pos).unwrap_or(usize::MAX))
     }
 }
 
@@ -340,6 +343,26 @@ mod tests {
         assert_eq!(ready(&h), want);
         assert!(!h.has_ahead());
         assert_eq!(h.clear(&mut b), 2);
+    }
+
+    /// A window of frames behind one gap: all are kept, and every byte is found.
+    #[test]
+    fn test_close_gap_of_a_whole_window() {
+        const LEN: usize = 1448;
+        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
+        for i in (1..700).rev() {
+            h.push_ahead(&mut b, StreamPos((i * LEN) as u64), frame((i * LEN) as u8, LEN), 0, LEN);
+        }
+        assert_eq!((h.frames(), h.ready_len()), (699, 0));
+        h.push_ready(&mut b, StreamPos(0), frame(0, LEN), 0, LEN, false);
+        assert_eq!(h.close_gap(&mut b, StreamPos(LEN as u64)), 699 * LEN);
+        h.consume(&mut b, 1000);
+        for off in (0..700 * LEN - 1000).step_by(97) {
+            assert_eq!(h.ready().chunk_at(off)[0], (1000 + off) as u8);
+        }
+        assert!(h.ready().chunk_at(700 * LEN - 1000).is_empty());
+        h.consume(&mut b, 700 * LEN);
+        assert!(h.is_empty() && h.frames() == 0);
     }
 
     #[test]

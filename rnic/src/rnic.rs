@@ -9,8 +9,8 @@ use heddle_iwarp::{
     Cqe, Memory, MrTable, PostError, Qp, QpConfig, QpCounters, QpEvent, RecvWr, SendWr,
 };
 use heddle_tcp::{
-    ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack, StackConfig,
-    StackCounters, StackEvent, TxFrame,
+    ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
+    StackConfig, StackCounters, StackEvent, TxFrame,
 };
 
 use crate::counters::RnicCounters;
@@ -254,6 +254,11 @@ impl<F: RxFrame> Rnic<F> {
     /// Counters of the TCP/IP stack.
     pub fn stack_counters(&self) -> &StackCounters {
         self.stack.counters()
+    }
+
+    /// Counters of all TCP connections there are and were, added up.
+    pub fn conn_counters(&self) -> ConnCounters {
+        self.stack.conn_counters()
     }
 
     /// The TCP/IP stack, to look at.

@@ -26,7 +26,10 @@ pub mod wire;
 
 pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, State};
 pub use queue::{ByteQueue, SendQueue};
-pub use segment::{Flags, Payload, Segment, SegmentOutcome, SeqNumber, Timestamps, TxSegment};
+pub use segment::{
+    Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,
+    TxSegment,
+};
 pub use stack::{
     AddrError, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, IcmpError,
     ListenError, MAX_HEADER_LEN, MAX_LISTENERS, RxChecksum, RxFrame, Stack, StackConfig,

@@ -75,6 +75,59 @@ pub struct Timestamps {
     pub ecr: u32,
 }
 
+/// A block of the SACK option: bytes received ahead of a gap (RFC 2018 section 3), or, first in the
+/// option and in front of the acknowledgment number or inside the second block, bytes received
+/// more than once (RFC 2883 section 4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackBlock {
+    /// The first octet.
+    pub start: SeqNumber,
+    /// One past the last octet.
+    pub end: SeqNumber,
+}
+
+/// The blocks of a SACK option: none when there is no option.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct SackBlocks {
+    blocks: [SackBlock; SackBlocks::MAX],
+    len: u8,
+}
+
+impl SackBlocks {
+    /// Blocks a header has room for without other options; beside timestamps there is room for one
+    /// less.
+    pub const MAX: usize = 4;
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many there are.
+    pub const fn count(&self) -> u8 {
+        self.len
+    }
+
+    /// Adds one behind the others; those that find no room are dropped.
+    pub fn push(&mut self, block: SackBlock) {
+        if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
+            *place = block;
+            self.len += 1;
+        }
+    }
+
+    /// The blocks in the order of the option.
+    pub fn as_slice(&self) -> &[SackBlock] {
+        self.blocks.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+}
+
+impl fmt::Debug for SackBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
 /// A received segment without its payload bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
@@ -135,8 +188,13 @@ pub struct TxSegment {
     pub mss: Option<u16>,
     /// Window scale option (on a SYN).
     pub window_scale: Option<u8>,
+    /// SACK-permitted option (on a SYN).
+    pub sack_permitted: bool,
     /// Timestamps option.
     pub timestamps: Option<Timestamps>,
+    /// Blocks of the SACK option, which [`Connection::sack_blocks`](crate::Connection::sack_blocks)
+    /// has: they would weigh on every segment, and few have any.
+    pub sack: u8,
     /// Position of the first payload byte in our stream.
     pub pos: StreamPos,
     /// Payload bytes to gather from the [`SendQueue`](crate::SendQueue).

@@ -16,6 +16,9 @@ impl Connection {
         seg: &Segment,
         advance: i64,
     ) -> Option<StreamPos> {
+        if self.hot.sack_ok {
+            return self.take_selective_ack(now, seg, advance);
+        }
         if advance > 0 {
             let acked = self.advance_una(now, seg, shifted(self.hot.snd_una, advance));
             self.update_window(now, seg, true);
@@ -56,11 +59,22 @@ impl Connection {
         self.hot.progress_at = now;
         self.cold.timeouts = 0;
         self.measure(now, seg, una);
-        self.hot.pending.clear(Pending::RETRANSMIT);
+        self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
             self.hot.pending.set(Pending::RETRANSMIT);
         }
-        self.hot.rtx_at = if una == self.hot.snd_max { NEVER } else { now + self.cold.rto.get() };
+        if una == self.hot.snd_max {
+            self.hot.rtx_at = NEVER;
+        } else {
+            self.arm_after_sending(now);
+        }
+        self.acked_from(now, before)
+    }
+
+    /// What is acknowledged of the stream now that `snd_una` has moved on from `before`.
+    #[inline]
+    pub(super) fn acked_from(&mut self, now: Instant, before: StreamPos) -> Option<StreamPos> {
+        let una = self.hot.snd_una;
         // Bytes of the stream, not the FIN.
         let acked = (before < self.hot.snd_fin).then(|| una.min(self.hot.snd_fin));
         if una > self.hot.snd_fin && self.hot.snd_fin != NO_FIN {
@@ -80,6 +94,9 @@ impl Connection {
                     self.cold.rto.sample(now - at);
                 }
             }
+            // With SACK there is always something that was sent only once, or else a backoff to end,
+            // and neither is met here.
+            None if self.hot.sack_ok => {}
             None => {
                 if let Some(rtt) = self.echoed_rtt(now, seg) {
                     self.cold.rto.sample(rtt);
@@ -101,6 +118,8 @@ impl Connection {
     }
 
     fn fin_acked(&mut self, now: Instant) {
+        // Nothing is left to probe or to send again.
+        self.hot.pending.clear(Pending::DATA);
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
             Some(State::FinWait2) => self.cold.wait_at = now + self.cold.cfg.fin_wait_2,
@@ -147,7 +166,10 @@ impl Connection {
     fn window_opened(&mut self, now: Instant) {
         self.cold.probes = 0;
         self.hot.pending.clear(Pending::PROBE);
-        self.hot.rtx_at =
-            if self.hot.snd_una == self.hot.snd_max { NEVER } else { now + self.cold.rto.get() };
+        if self.hot.snd_una == self.hot.snd_max {
+            self.hot.rtx_at = NEVER;
+        } else {
+            self.arm_after_sending(now);
+        }
     }
 }

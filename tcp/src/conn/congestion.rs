@@ -1,4 +1,6 @@
-//! Congestion control and loss detection: NewReno (RFC 5681, RFC 6582, RFC 3042, RFC 6928).
+//! Congestion control: Reno (RFC 5681, RFC 6928). Loss is detected and repaired with duplicate ACKs
+//! (NewReno, RFC 6582, RFC 3042), or with SACK by `rack`; then the window follows proportional rate
+//! reduction (RFC 6937).
 //!
 //! The connection tells it of acknowledgments, timeouts and sends, in bytes and stream positions,
 //! and obeys two answers: how many bytes may be outstanding, and whether the oldest unacknowledged
@@ -25,6 +27,10 @@ pub(super) struct NewReno {
     /// Bytes sent beyond cwnd by limited transmit since the first of them.
     limited: u32,
     recovering: bool,
+    /// Of a recovery with SACK: prr_delivered, prr_out and RecoverFS of RFC 6937.
+    prr_delivered: u64,
+    prr_out: u64,
+    prr_flight: u64,
     /// What must be acknowledged before recovery ends, and before duplicate ACKs count again.
     recover: StreamPos,
 }
@@ -40,6 +46,9 @@ impl NewReno {
             dup_acks: 0,
             limited: 0,
             recovering: false,
+            prr_delivered: 0,
+            prr_out: 0,
+            prr_flight: 1,
             recover: StreamPos::START,
         }
     }
@@ -83,7 +92,9 @@ impl NewReno {
 
     /// New data was sent; `flight` bytes are outstanding now.
     pub(super) fn on_sent(&mut self, len: u32, flight: u64) {
-        if self.dup_acks != 0 && !self.recovering && flight > u64::from(self.cwnd) {
+        if self.recovering {
+            self.prr_out += u64::from(len);
+        } else if self.dup_acks != 0 && flight > u64::from(self.cwnd) {
             self.limited = self.limited.saturating_add(len);
         }
     }
@@ -167,6 +178,62 @@ impl NewReno {
         // What follows sends everything again, so that duplicate ACKs of `max` itself may be
         // echoes of that: only beyond it do they mean a loss.
         self.recover = max + 1;
+    }
+
+    /// SACK shows a loss while `flight` bytes are outstanding: the reduction is spread over the
+    /// round trip to come.
+    pub(super) fn start_recovery(&mut self, flight: u64) {
+        self.reduce(flight);
+        self.recovering = true;
+        self.prr_delivered = 0;
+        self.prr_out = 0;
+        self.prr_flight = flight.max(1);
+    }
+
+    /// In a recovery with SACK, `delivered` bytes arrived and `pipe` are left in the network:
+    /// RFC 6937 section 3, with the slow start reduction bound.
+    pub(super) fn on_delivered(&mut self, delivered: u64, pipe: u64) {
+        self.prr_delivered += delivered;
+        let (ssthresh, mss) = (u64::from(self.ssthresh), u64::from(self.mss));
+        let mut send = if pipe > ssthresh {
+            let due = u128::from(self.prr_delivered) * u128::from(ssthresh);
+            let due = due.div_ceil(u128::from(self.prr_flight));
+            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.prr_out)
+        } else {
+            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(delivered) + mss;
+            (ssthresh - pipe).min(limit)
+        };
+        if self.prr_out == 0 {
+            // The first retransmission is sent whatever is outstanding.
+            send = send.max(mss);
+        }
+        self.cwnd = clamp(pipe + send).clamp(self.mss, CWND_MAX);
+    }
+
+    /// Bytes were sent again in a recovery with SACK.
+    pub(super) fn on_again(&mut self, len: u32) {
+        self.prr_out += u64::from(len);
+    }
+
+    /// A recovery with SACK is over.
+    pub(super) fn end_recovery(&mut self) {
+        self.recovering = false;
+        self.cwnd = self.ssthresh.max(self.mss);
+        self.acked = 0;
+    }
+
+    /// A loss was repaired before it was noticed.
+    pub(super) fn reduce_once(&mut self) {
+        self.reduce(u64::from(self.cwnd));
+        self.cwnd = self.ssthresh.min(self.cwnd);
+        self.acked = 0;
+    }
+
+    /// A reduction from `cwnd` and `ssthresh` was a mistake.
+    pub(super) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
+        self.recovering = false;
+        self.cwnd = self.cwnd.max(cwnd);
+        self.ssthresh = self.ssthresh.max(ssthresh);
     }
 
     /// Nothing was sent for longer than the timeout: start anew (RFC 5681 4.1).

@@ -2,11 +2,14 @@
 
 use super::congestion::NewReno;
 use super::event::Events;
+use super::rack::{Rack, Timer};
 use super::ranges::Ranges;
 use super::rto::Rto;
+use super::sack::Reports;
+use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::{Cold, ConnConfig, ConnCounters, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending};
-use crate::{Flags, Segment, SeqNumber};
+use crate::{Flags, SackBlocks, Segment, SeqNumber};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -14,6 +17,9 @@ use heddle_base::{Instant, StreamPos};
 const MIN_MSS: u16 = 64;
 /// The largest shift count (RFC 7323 section 2.3).
 const MAX_SHIFT: u8 = 14;
+/// The minimum of the retransmission timeout towards a peer without SACK, which has no tail probes
+/// either and gets timeouts instead: longer than common peers delay an ACK.
+const RTO_MIN_WITHOUT_SACK: Duration = Duration::from_millis(200);
 /// Timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -61,6 +67,10 @@ impl Connection {
                 pending: Pending::SYN,
                 ts_ok: false,
                 gaps: false,
+                sack_ok: false,
+                sack_due: false,
+                disorder: false,
+                timer: Timer::Retransmit,
                 snd_shift: 0,
                 rcv_shift,
                 rcv_base: SeqNumber(0),
@@ -83,6 +93,9 @@ impl Connection {
                 snd_wl2: SeqNumber(0),
                 emss: u32::from(cfg.mss.min(cfg.default_peer_mss.max(MIN_MSS))),
                 cc: NewReno::new(u32::from(cfg.mss)),
+                away: 0,
+                last_start: StreamPos::START,
+                burst_at: NEVER,
                 timed: None,
                 rtx_at: NEVER,
                 ack_at: NEVER,
@@ -95,6 +108,12 @@ impl Connection {
                 close_early: false,
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
+                reports: Reports::default(),
+                sack_in: SackBlocks::default(),
+                sack_out: SackBlocks::default(),
+                dup_acks_owed: 0,
+                board: Scoreboard::default(),
+                rack: Rack::new(cfg.peer_ack_delay),
                 rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
                 again_ts: 0,
                 events: Events::default(),
@@ -131,6 +150,10 @@ impl Connection {
             }
             _ => hot.rcv_shift = 0,
         }
+        hot.sack_ok = cfg.sack && syn.sack_permitted;
+        if !hot.sack_ok {
+            self.cold.rto.raise_min(RTO_MIN_WITHOUT_SACK);
+        }
         let mss = syn.mss.unwrap_or(cfg.default_peer_mss).max(MIN_MSS).min(cfg.mss);
         let options = if hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
         hot.emss = u32::from(mss - options);
@@ -154,7 +177,7 @@ impl Connection {
         self.hot.emss = bytes;
         self.hot.cc.set_mss(bytes);
         if self.hot.state.sends() {
-            self.hot.snd_next = self.hot.snd_una;
+            self.rewind();
             self.hot.timed = None;
         }
     }

@@ -15,7 +15,7 @@
 //!   4 snd_una + min(snd_wnd, congestion window)              left
 //! ```
 //!
-//! What is not here: SACK and RACK, ECN, keep-alives, urgent data (the pointer is ignored, the bytes
+//! What is not here: ECN, keep-alives, urgent data (the pointer is ignored, the bytes
 //! are delivered like others), Nagle's algorithm (a record is sent as soon as it may be).
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
@@ -24,9 +24,12 @@ mod config;
 mod congestion;
 mod event;
 mod handshake;
+mod rack;
 mod ranges;
 mod receive;
 mod rto;
+mod sack;
+mod scoreboard;
 mod send;
 mod sequence;
 mod state;
@@ -40,12 +43,15 @@ pub use event::ConnEvent;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
-use crate::SeqNumber;
+use crate::{SackBlocks, SeqNumber};
 use congestion::NewReno;
 use event::Events;
 use heddle_base::{Instant, StreamPos};
+use rack::{Rack, Timer};
 use ranges::Ranges;
 use rto::Rto;
+use sack::Reports;
+use scoreboard::Scoreboard;
 use state::Input;
 
 /// A timer that is not running.
@@ -83,6 +89,15 @@ struct Hot {
     ts_ok: bool,
     /// Something lies ahead of `rcv_nxt`: accepted ranges, or a FIN.
     gaps: bool,
+    /// SACK was negotiated.
+    sack_ok: bool,
+    /// ACKs carry a SACK option.
+    sack_due: bool,
+    /// With SACK: something outstanding is out of the ordinary, and acknowledgments are looked at
+    /// more closely.
+    disorder: bool,
+    /// What `rtx_at` is for.
+    timer: Timer,
     snd_shift: u8,
     rcv_shift: u8,
 
@@ -112,6 +127,13 @@ struct Hot {
     snd_wl2: SeqNumber,
     emss: u32,
     cc: NewReno,
+    /// With SACK: bytes outstanding less bytes believed to be in the network. 0 while there is no
+    /// disorder.
+    away: i64,
+    /// Where the last segment of new data began.
+    last_start: StreamPos,
+    /// When the scoreboard was last told of a burst.
+    burst_at: Instant,
 
     /// The segment timed for the round-trip estimate: its end and when it was sent.
     timed: Option<(StreamPos, Instant)>,
@@ -136,6 +158,15 @@ struct Cold {
     /// The peer's FIN, once seen.
     rcv_fin: StreamPos,
     ranges: Ranges,
+    reports: Reports,
+    /// The SACK option of the segment that is being handled.
+    sack_in: SackBlocks,
+    /// That of the last segment sent with one.
+    sack_out: SackBlocks,
+    /// Without SACK: ACKs to send for segments that came ahead of a gap.
+    dup_acks_owed: u8,
+    board: Scoreboard,
+    rack: Rack,
     rto: Rto,
     /// Timestamp clock at the last transmission of anything sent before.
     again_ts: u32,
@@ -173,6 +204,12 @@ impl Pending {
     const SYN: Pending = Pending(8);
     const RESET: Pending = Pending(16);
     const RESET_REPLY: Pending = Pending(32);
+    /// What the scoreboard has as lost.
+    const REPAIR: Pending = Pending(64);
+    /// A tail probe.
+    const TAIL: Pending = Pending(128);
+    /// Those that send data or a FIN.
+    const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// Those that go before data.
     const CONTROL: Pending = Pending(8 | 16 | 32);
 
@@ -304,9 +341,16 @@ impl Connection {
             rto: self.cold.rto.get(),
             cwnd: self.hot.cc.cwnd(),
             ssthresh: self.hot.cc.ssthresh(),
+            in_flight: (self.hot.snd_next - self.hot.snd_una)
+                .saturating_add_signed(self.hot.away.saturating_neg()),
             snd_wnd: self.hot.snd_wnd,
             counters: self.cold.counters,
         }
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &ConnCounters {
+        &self.cold.counters
     }
 
     /// Applies the transition table; the new state, or `None` when `input` means nothing here.
@@ -326,6 +370,7 @@ impl Connection {
     /// Nothing more is sent and no timer runs.
     fn stop(&mut self) {
         self.hot.pending = Pending::default();
+        self.hot.sack_due = false;
         self.hot.rtx_at = NEVER;
         self.hot.ack_at = NEVER;
         self.cold.wait_at = NEVER;

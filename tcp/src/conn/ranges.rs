@@ -1,36 +1,64 @@
-//! The byte ranges accepted ahead of a gap.
+//! Sets of byte ranges: those accepted ahead of a gap, and those the peer reports as received.
 //!
 //! ```text
-//!   rcv_nxt          r0         r1                 right edge
+//!   next             r0         r1                 right edge
 //!      |   gap    |#####|  gap |###|     gap          |
 //! ```
 //! Invariant: ranges are not empty, ascend, and neither overlap nor touch.
 
-use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
 
-/// Ranges kept at most. Each gap costs the peer at least one segment, so 32 gaps in one window mean
-/// heavy loss or an attack; a range that would be one too many is refused and comes again later.
-pub(super) const MAX_RANGES: usize = 32;
+/// Ranges kept at most. Each gap costs the peer at least one segment: with a window of a thousand
+/// segments this many gaps mean that one in eight was lost. A range that would be one too many is
+/// refused and comes again later. The bound also limits the work a peer can make with ranges of
+/// its choice: a search, and at most one move of 2 KiB per range.
+pub(super) const MAX_RANGES: usize = 128;
 
+/// Bytes `[start, end)` of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    start: StreamPos,
-    end: StreamPos,
+pub(super) struct Range {
+    pub(super) start: StreamPos,
+    pub(super) end: StreamPos,
 }
 
-/// A bounded set of ranges.
+impl Range {
+    pub(super) fn new(start: StreamPos, end: StreamPos) -> Range {
+        Range { start, end }
+    }
+
+    pub(super) fn len(self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// A bounded set of ranges. It allocates when the first range comes, and keeps what it allocated:
+/// most connections never see a gap.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranges(ArrayVec<Range, MAX_RANGES>);
+pub(super) struct Ranges(Vec<Range>);
 
 impl Ranges {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// How many ranges there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// One past the highest byte, if there is any.
     pub(super) fn end(&self) -> Option<StreamPos> {
         self.0.last().map(|r| r.end)
+    }
+
+    /// Index of the first range that ends beyond `pos`.
+    fn first_beyond(&self, pos: StreamPos) -> usize {
+        self.0.partition_point(|r| r.end <= pos)
+    }
+
+    /// The range that holds `pos`.
+    pub(super) fn containing(&self, pos: StreamPos) -> Option<Range> {
+        self.0.get(self.first_beyond(pos)).copied().filter(|r| r.start <= pos)
     }
 
     /// The first part of `[start, end)` that lies in no range; `None` when all of it does.
@@ -39,21 +67,26 @@ impl Ranges {
         mut start: StreamPos,
         end: StreamPos,
     ) -> Option<(StreamPos, StreamPos)> {
-        for r in &self.0 {
-            if r.end <= start {
-                continue;
-            }
-            if r.start > start {
-                return (start < end).then(|| (start, end.min(r.start)));
-            }
+        let mut at = self.first_beyond(start);
+        let mut next = self.0.get(at);
+        // Ranges do not touch: behind one there is a gap.
+        if let Some(r) = next.filter(|r| r.start <= start) {
             start = r.end;
+            at += 1;
+            next = self.0.get(at);
         }
-        (start < end).then_some((start, end))
+        (start < end).then(|| (start, next.map_or(end, |r| end.min(r.start))))
+    }
+
+    /// Bytes at or beyond `start` that lie in ranges.
+    pub(super) fn bytes_from(&self, start: StreamPos) -> u64 {
+        self.0[self.first_beyond(start)..].iter().map(|r| r.end - r.start.max(start)).sum()
     }
 
     /// Whether [`insert`](Ranges::insert) of `[start, end)` would find room.
     pub(super) fn has_room(&self, start: StreamPos, end: StreamPos) -> bool {
-        !self.0.is_full() || self.0.iter().any(|r| r.start <= end && start <= r.end)
+        let first = self.0.partition_point(|r| r.end < start);
+        self.0.len() < MAX_RANGES || self.0.get(first).is_some_and(|r| r.start <= end)
     }
 
     /// Adds `[start, end)`; false, and nothing is changed, when there is no room for it.
@@ -61,32 +94,35 @@ impl Ranges {
         if start >= end {
             return true;
         }
-        let first = self.0.iter().take_while(|r| r.end < start).count();
-        let joined = self.0.iter().skip(first).take_while(|r| r.start <= end).count();
+        let first = self.0.partition_point(|r| r.end < start);
+        let joined = self.0[first..].iter().take_while(|r| r.start <= end).count();
         if joined == 0 {
-            return self.0.try_insert(first, Range { start, end }).is_ok();
+            let room = self.0.len() < MAX_RANGES;
+            if room {
+                self.0.insert(first, Range { start, end });
+            }
+            return room;
         }
-        let last_end = self.0.get(first + joined - 1).map_or(end, |r| r.end);
+        let last_end = self.0[first + joined - 1].end;
         self.0.drain(first + 1..first + joined);
-        if let Some(r) = self.0.get_mut(first) {
-            r.start = r.start.min(start);
-            r.end = last_end.max(end);
-        }
+        let r = &mut self.0[first];
+        r.start = r.start.min(start);
+        r.end = last_end.max(end);
         true
     }
 
     /// Drops what lies at or before `next`, and returns where the data now reaches without a gap.
     pub(super) fn reach(&mut self, mut next: StreamPos) -> StreamPos {
-        let mut done = 0;
-        for r in &self.0 {
-            if r.start > next {
-                break;
-            }
-            next = next.max(r.end);
-            done += 1;
+        let done = self.0.partition_point(|r| r.start <= next);
+        if let Some(last) = done.checked_sub(1) {
+            next = next.max(self.0[last].end);
         }
         self.0.drain(..done);
         next
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

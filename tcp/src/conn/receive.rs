@@ -3,7 +3,7 @@
 use super::sequence::{offset, shifted, signed};
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, Payload, Segment, SegmentOutcome};
+use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -21,6 +21,19 @@ impl Connection {
             return self.handle_predicted(now, seg, advance);
         }
         self.handle_other(now, seg)
+    }
+
+    /// As [`handle_segment`](Connection::handle_segment), for a segment with a SACK option.
+    pub fn handle_selective(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        sack: &SackBlocks,
+    ) -> SegmentOutcome {
+        self.cold.sack_in = *sack;
+        let outcome = self.handle_other(now, seg);
+        self.cold.sack_in = SackBlocks::default();
+        outcome
     }
 
     /// Header prediction: an established connection, the segment that was expected, nothing out of
@@ -45,7 +58,8 @@ impl Connection {
             && advance >= 0
             && advance <= signed(hot.snd_max, hot.snd_una)
             && (advance > 0 || seg.len > 0)
-            && hot.cc.is_open();
+            && hot.cc.is_open()
+            && !hot.disorder;
         fine.then_some(advance)
     }
 
@@ -227,6 +241,8 @@ impl Connection {
         }
         if at < 0 {
             self.cold.counters.duplicate_segments += 1;
+            let start = shifted(self.hot.rcv_nxt, at);
+            self.report_duplicate(start, start + u64::from(seg.len));
         } else {
             self.cold.counters.out_of_window += 1;
         }
@@ -273,6 +289,14 @@ impl Connection {
         // Not what was expected, or more than was asked for: say at once where we are.
         if text && (at != 0 || end > window) {
             self.hot.pending.set(Pending::ACK);
+            if at < 0 && end > 0 {
+                self.report_duplicate(shifted(self.hot.rcv_nxt, at), self.hot.rcv_nxt);
+            }
+            if !self.hot.sack_ok && at > 0 && seg.len > 0 {
+                // The sender counts them (RFC 5681 section 3.2): one for each segment, even if a
+                // burst of segments is answered at once.
+                self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_add(1);
+            }
         }
         let payload = if seg.len > 0 { self.new_payload(at, end.min(window)) } else { None };
         if seg.flags.has(Flags::FIN) && end >= 0 && end < window {
@@ -285,10 +309,12 @@ impl Connection {
     /// The first part of the payload from `at` to `end` (from `rcv_nxt`) that was not accepted yet.
     fn new_payload(&mut self, at: i64, end: i64) -> Option<Payload> {
         let next = self.hot.rcv_nxt;
+        let start = shifted(next, at.max(0));
         let end = shifted(next, end).min(self.cold.rcv_fin);
-        let Some((pos, end)) = self.cold.ranges.first_gap(shifted(next, at.max(0)), end) else {
+        let Some((pos, end)) = self.cold.ranges.first_gap(start, end) else {
             self.cold.counters.duplicate_segments += 1;
             self.hot.pending.set(Pending::ACK);
+            self.report_duplicate(start, end);
             return None;
         };
         let in_order = pos == next;
@@ -330,10 +356,14 @@ impl Connection {
         let end = end.min(self.cold.rcv_fin);
         let next = self.hot.rcv_nxt;
         if pos > next {
-            self.cold.ranges.insert(pos, end);
+            if self.cold.ranges.insert(pos, end) {
+                self.report_grown(pos);
+            }
         } else if end > next {
             let had_ranges = !self.cold.ranges.is_empty();
             self.hot.rcv_nxt = self.cold.ranges.reach(end);
+            self.cold.dup_acks_owed = 0;
+            self.report_gap_closed();
             if had_ranges {
                 // A gap was filled, at least in part (RFC 5681 section 4.2).
                 self.hot.pending.set(Pending::ACK);

@@ -5,6 +5,14 @@ use core::time::Duration;
 /// Clock granularity G: that of the timestamps option, the coarser of our two sources.
 const GRANULARITY_NS: u64 = 1_000_000;
 
+/// Samples that make one half of the window of the least round trip.
+const MIN_RTT_SAMPLES: u32 = 10_000;
+/// No sample yet.
+const NONE: u64 = u64::MAX;
+/// Tail probes are not sent sooner than this: a round trip on a quiet link is a few microseconds,
+/// and a peer's thread that is not scheduled for a moment is no loss.
+const TAIL_MIN_NS: u64 = 200_000;
+
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
 /// might belong to another transmission of the same bytes.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +24,12 @@ pub(super) struct Rto {
     base: u64,
     /// The timeout, backoff included.
     current: u64,
+    /// Time to the tail probe.
+    tail: u64,
+    /// The least round trip of the samples before the last [`MIN_RTT_SAMPLES`] began to be counted,
+    /// and of those since, in ns: a path that has become longer is noticed after a while.
+    min_rtt: [u64; 2],
+    samples: u32,
     min: u64,
     max: u64,
 }
@@ -29,7 +43,17 @@ impl Rto {
         let max = nanos(max).max(GRANULARITY_NS);
         let min = nanos(min).clamp(GRANULARITY_NS, max);
         let base = nanos(initial).clamp(min, max);
-        Rto { srtt: None, rttvar: 0, base, current: base, min, max }
+        Rto {
+            srtt: None,
+            rttvar: 0,
+            base,
+            current: base,
+            tail: base,
+            min_rtt: [NONE; 2],
+            samples: 0,
+            min,
+            max,
+        }
     }
 
     /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
@@ -47,8 +71,22 @@ impl Rto {
             }
         };
         self.srtt = Some(srtt);
+        self.min_rtt[1] = self.min_rtt[1].min(r);
+        self.samples += 1;
+        if self.samples == MIN_RTT_SAMPLES {
+            self.samples = 0;
+            self.min_rtt = [self.min_rtt[1], NONE];
+        }
+        self.tail = (2 * srtt).max(TAIL_MIN_NS);
         self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min, self.max);
         self.current = self.base;
+    }
+
+    /// The timeout is at least `min` from now on.
+    pub(super) fn raise_min(&mut self, min: Duration) {
+        self.min = self.min.max(nanos(min)).min(self.max);
+        self.base = self.base.max(self.min);
+        self.current = self.current.max(self.min);
     }
 
     /// Doubles the timeout (RFC 6298 5.5), up to the maximum.
@@ -65,6 +103,24 @@ impl Rto {
     /// The timeout, backoff included.
     pub(super) fn get(&self) -> Duration {
         Duration::from_nanos(self.current)
+    }
+
+    /// Whether the timeout was doubled since the last sample.
+    pub(super) fn is_backed_off(&self) -> bool {
+        self.current > self.base
+    }
+
+    /// Silence after which the tail is probed, without what the peer may delay an ACK: two round
+    /// trips (RFC 8985 section 7.2), or the timeout while none has been measured.
+    #[inline]
+    pub(super) fn tail(&self) -> Duration {
+        Duration::from_nanos(self.tail)
+    }
+
+    /// The least round trip of late (RFC 8985 section 6.2, step 1); zero before the first sample.
+    pub(super) fn min_rtt(&self) -> Duration {
+        let least = self.min_rtt[0].min(self.min_rtt[1]);
+        Duration::from_nanos(if least == NONE { 0 } else { least })
     }
 
     /// The timeout without its own backoff, doubled `times` times: the interval of window probes.
@@ -135,6 +191,44 @@ mod tests {
         assert_eq!(r.get(), 800 * MS);
         r.sample(MS);
         assert_eq!(r.get(), 200 * MS);
+    }
+
+    #[test]
+    fn test_least_round_trip_is_forgotten_after_a_while() {
+        let mut r = rto(1);
+        assert_eq!(r.min_rtt(), Duration::ZERO);
+        r.sample(MS);
+        for _ in 1..MIN_RTT_SAMPLES {
+            r.sample(3 * MS);
+            assert_eq!(r.min_rtt(), MS);
+        }
+        for _ in 0..MIN_RTT_SAMPLES {
+            assert_eq!(r.min_rtt(), MS);
+            r.sample(2 * MS);
+        }
+        assert_eq!(r.min_rtt(), 2 * MS);
+    }
+
+    #[test]
+    fn test_tail_probe_waits_two_round_trips_and_not_too_little() {
+        let mut r = rto(1);
+        assert_eq!(r.tail(), 1000 * MS, "before the first sample");
+        r.sample(MS);
+        assert_eq!(r.tail(), 2 * MS);
+        let mut r = rto(1);
+        r.sample(MS / 1000);
+        assert_eq!(r.tail(), Duration::from_nanos(TAIL_MIN_NS));
+    }
+
+    #[test]
+    fn test_raised_minimum_holds_from_now_on() {
+        let mut r = rto(2);
+        r.raise_min(200 * MS);
+        r.sample(MS);
+        assert_eq!(r.get(), 200 * MS);
+        assert!(!r.is_backed_off());
+        r.back_off();
+        assert!(r.is_backed_off());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Segments out.
 
+use super::rack::Timer;
 use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
@@ -19,8 +20,14 @@ impl Connection {
         now: Instant,
         q: &Q,
     ) -> Option<TxSegment> {
-        if self.hot.pending.any(Pending::CONTROL) {
-            return Some(self.control(now));
+        // Nothing waits but data, as a rule.
+        if self.hot.pending != Pending::default() {
+            if self.hot.pending.any(Pending::CONTROL) {
+                return Some(self.control(now));
+            }
+            if self.hot.sack_due && self.hot.pending.any(Pending::ACK) {
+                return Some(self.selective_ack(now));
+            }
         }
         if self.hot.state.sends()
             && let Some(tx) = self.data(now, q)
@@ -28,7 +35,12 @@ impl Connection {
             return Some(tx);
         }
         if self.hot.pending.any(Pending::ACK) {
-            return Some(self.segment(now, self.hot.snd_max, Flags::ACK));
+            let tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+            if self.cold.dup_acks_owed > 1 {
+                self.hot.pending.set(Pending::ACK);
+            }
+            self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_sub(1);
+            return Some(tx);
         }
         None
     }
@@ -51,6 +63,10 @@ impl Connection {
         let hot = &self.hot;
         let congestion =
             if hot.snd_next == hot.snd_max { hot.cc.allowance() } else { hot.cc.cwnd() };
+        if hot.disorder {
+            let congestion = u64::from(congestion).saturating_add_signed(hot.away);
+            return hot.snd_una + congestion.min(u64::from(hot.snd_wnd));
+        }
         hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
     }
 
@@ -95,6 +111,8 @@ impl Connection {
             window,
             mss: Some(self.cold.cfg.mss),
             window_scale: scaling.then_some(self.hot.rcv_shift),
+            sack_permitted: if answer { self.hot.sack_ok } else { self.cold.cfg.sack },
+            sack: 0,
             timestamps: stamps.then(|| Timestamps {
                 val: self.ts_clock(now),
                 ecr: if answer { self.hot.ts_recent } else { 0 },
@@ -109,7 +127,7 @@ impl Connection {
     #[inline]
     fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
         let end = q.end().min(self.hot.snd_fin);
-        if self.hot.pending.any(Pending(Pending::RETRANSMIT.0 | Pending::PROBE.0))
+        if self.hot.pending.any(Pending::DATA)
             && let Some(tx) = self.data_again(now, q, end)
         {
             return Some(tx);
@@ -139,7 +157,13 @@ impl Connection {
 
     /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
     #[inline]
-    fn cut<Q: SendQueue + ?Sized>(&self, q: &Q, from: StreamPos, end: StreamPos, max: u32) -> u32 {
+    pub(super) fn cut<Q: SendQueue + ?Sized>(
+        &self,
+        q: &Q,
+        from: StreamPos,
+        end: StreamPos,
+        max: u32,
+    ) -> u32 {
         let left = u32::try_from(end - from).unwrap_or(u32::MAX);
         q.segment_len(from, max).min(max).min(left).max(1)
     }
@@ -173,11 +197,13 @@ impl Connection {
             if self.hot.snd_una == self.hot.snd_max {
                 self.hot.progress_at = now;
             }
+            self.hot.timer = Timer::Retransmit;
             self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
         }
     }
 
-    /// The segment at `snd_una` that duplicate ACKs or a partial one showed lost, or a probe.
+    /// What the scoreboard has as lost, a tail probe, the segment at `snd_una` that duplicate ACKs or a
+    /// partial one showed lost, or a window probe.
     #[cold]
     fn data_again<Q: SendQueue + ?Sized>(
         &mut self,
@@ -185,6 +211,16 @@ impl Connection {
         q: &Q,
         end: StreamPos,
     ) -> Option<TxSegment> {
+        if self.hot.pending.any(Pending::REPAIR)
+            && let Some(tx) = self.repair(now, q, end)
+        {
+            return Some(tx);
+        }
+        if self.hot.pending.take(Pending::TAIL)
+            && let Some(tx) = self.tail_probe(now, q, end)
+        {
+            return Some(tx);
+        }
         let una = self.hot.snd_una;
         let left = self.hot.state.closing() || una < end;
         if self.hot.pending.take(Pending::PROBE) && left {
@@ -215,10 +251,11 @@ impl Connection {
         let una = self.hot.snd_una;
         let wnd = self.hot.snd_wnd;
         let len = if una < end { self.cut(q, una, end, self.hot.emss.min(wnd.max(1))) } else { 0 };
+        self.hot.timer = Timer::Retransmit;
         self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
         let tx = self.emit(now, una, len, end, len == 0);
         if wnd == 0 {
-            self.hot.snd_next = una;
+            self.rewind();
         }
         tx
     }
@@ -226,7 +263,7 @@ impl Connection {
     /// Bytes `[from, from + len)`, and the FIN behind them, become a segment.
     // Inlined, as `segment` is, so that the segment is made where it is used.
     #[inline(always)]
-    fn emit(
+    pub(super) fn emit(
         &mut self,
         now: Instant,
         from: StreamPos,
@@ -250,8 +287,12 @@ impl Connection {
             tx.retransmit = true;
             self.note_again(now);
         }
+        if now != self.hot.burst_at {
+            self.note_burst(now, from);
+        }
         let hot = &mut self.hot;
         if !tx.retransmit {
+            hot.last_start = from;
             if hot.snd_una == hot.snd_max {
                 hot.progress_at = now;
             }
@@ -264,7 +305,7 @@ impl Connection {
         hot.snd_max = hot.snd_max.max(next);
         hot.last_tx = now;
         if hot.rtx_at == NEVER {
-            hot.rtx_at = now + self.cold.rto.get();
+            self.arm_after_sending(now);
         }
         tx
     }
@@ -280,10 +321,12 @@ impl Connection {
 
     /// A segment without payload at `pos`; it carries the ACK, and the window.
     #[inline(always)]
-    fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
+    pub(super) fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
         let window = self.advertise();
         let hot = &mut self.hot;
-        hot.pending.clear(Pending::ACK);
+        if !hot.sack_due {
+            hot.pending.clear(Pending::ACK);
+        }
         hot.ack_at = NEVER;
         hot.last_ack = hot.rcv_nxt;
         TxSegment {

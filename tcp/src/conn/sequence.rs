@@ -41,6 +41,11 @@ impl Connection {
         seq_of(self.hot.snd_base, pos)
     }
 
+    /// Sequence number of `pos` in the peer's stream.
+    pub(super) fn rcv_seq_of(&self, pos: StreamPos) -> SeqNumber {
+        seq_of(self.hot.rcv_base, pos)
+    }
+
     /// Sequence number expected next.
     pub(super) fn rcv_seq(&self) -> SeqNumber {
         seq_of(self.hot.rcv_base, self.hot.rcv_nxt)

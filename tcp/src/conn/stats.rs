@@ -7,10 +7,20 @@ heddle_base::counters! {
     pub struct ConnCounters {
         /// Segments sent again, for whatever reason.
         retransmits,
-        /// Losses found by duplicate ACKs.
+        /// Losses found by SACK or duplicate ACKs: how often recovery began.
         fast_retransmits,
         /// Expiries of the retransmission timer, SYNs included.
         timeouts,
+        /// Of those, expiries that turned out premature.
+        spurious_timeouts,
+        /// Segments sent again although the first had arrived, as far as the peer tells (D-SACK).
+        spurious_retransmits,
+        /// Reductions of the congestion window taken back because nothing had been lost.
+        recoveries_undone,
+        /// Tail probes: segments sent to find out whether the last ones were lost.
+        tail_probes,
+        /// SACKs that the peer took back.
+        sacks_reneged,
         /// Probes of a closed or too small window.
         probes,
         /// Duplicate ACKs received.
@@ -51,6 +61,9 @@ pub struct ConnStats {
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
+    /// Bytes believed to be in the network: outstanding ones, without those that arrived out of
+    /// order or are lost.
+    pub in_flight: u64,
     /// The peer's window in bytes, scaled.
     pub snd_wnd: u32,
     /// What happened so far.

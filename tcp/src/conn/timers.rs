@@ -1,5 +1,6 @@
 //! Timers: retransmission, window probe, delayed ACK, FIN-WAIT-2, TIME-WAIT.
 
+use super::rack::Timer;
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, Pending};
 use heddle_base::Instant;
@@ -25,7 +26,11 @@ impl Connection {
             self.hot.rtx_at = NEVER;
             match self.hot.state {
                 State::SynSent | State::SynReceived => self.syn_timed_out(),
-                s if s.sends() => self.data_timed_out(now),
+                s if s.sends() => match self.hot.timer {
+                    Timer::Retransmit => self.data_timed_out(now),
+                    Timer::Reordering => self.reordering_timed_out(now),
+                    Timer::Tail => self.tail_timed_out(now),
+                },
                 _ => {}
             }
         }
@@ -53,7 +58,7 @@ impl Connection {
         self.hot.pending.set(Pending::SYN);
     }
 
-    fn data_timed_out(&mut self, now: Instant) {
+    pub(super) fn data_timed_out(&mut self, now: Instant) {
         if now - self.hot.progress_at >= self.cold.cfg.user_timeout {
             self.finish(ConnEvent::TimedOut);
             return;
@@ -61,7 +66,7 @@ impl Connection {
         let idle = self.hot.snd_una == self.hot.snd_max;
         if idle || self.hot.snd_wnd == 0 {
             // No room, or too little. What was sent beyond the edge goes again when it opens.
-            self.hot.snd_next = self.hot.snd_una;
+            self.rewind();
             self.cold.probes = self.cold.probes.saturating_add(1);
             self.hot.pending.set(Pending::PROBE);
             return;
@@ -72,10 +77,14 @@ impl Connection {
         if self.cold.timeouts == UNRESPONSIVE_AFTER {
             self.cold.events.push(ConnEvent::Unresponsive);
         }
-        self.hot.cc.on_timeout(self.hot.snd_una, self.hot.snd_max, first);
-        self.cold.rto.back_off();
         self.hot.timed = None;
+        self.cold.rto.back_off();
+        if self.hot.sack_ok && self.hot.snd_next == self.hot.snd_max {
+            self.lose_all(now, first);
+            return;
+        }
+        self.hot.cc.on_timeout(self.hot.snd_una, self.hot.snd_max, first);
         self.hot.pending.clear(Pending::RETRANSMIT);
-        self.hot.snd_next = self.hot.snd_una;
+        self.rewind();
     }
 }

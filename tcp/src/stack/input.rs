@@ -13,8 +13,8 @@ use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
 use super::slab::Owner;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
-use crate::wire::{ethernet, ipv4};
-use crate::{Flags, SendQueue};
+use crate::wire::{ethernet, ipv4, tcp};
+use crate::{Flags, SackBlocks, SendQueue};
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
@@ -130,7 +130,11 @@ impl<S: SendQueue + Default> Stack<S> {
             self.replace(now, index, &Arrival { ethernet, ip, tcp });
             return Ok(());
         }
-        let outcome = e.conn.handle_segment(now, seg);
+        let outcome = if tcp.has_sack {
+            e.conn.handle_selective(now, seg, &read_sack(&head[ip.header_len..]))
+        } else {
+            e.conn.handle_segment(now, seg)
+        };
         let plain = e.owner == Owner::Held && !e.conn.has_events();
         if plain {
             self.touch(index);
@@ -181,6 +185,14 @@ fn tcp_fault(e: Malformed) -> Drop {
         Malformed::Options => |c| &mut c.rx_bad_tcp_options,
         Malformed::Truncated | Malformed::Header => |c| &mut c.rx_bad_tcp_header,
     }
+}
+
+/// The SACK option of a segment that has one. Few have, and the others should not have to keep their
+/// headers at hand for it.
+#[cold]
+#[inline(never)]
+fn read_sack(head: &[u8]) -> SackBlocks {
+    tcp::sack_blocks(head)
 }
 
 #[inline]

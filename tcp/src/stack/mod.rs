@@ -11,7 +11,7 @@
 //! Everything is bounded by the configuration: connections, half-open ones per listener,
 //! neighbors, control frames waiting to be sent, what strangers can make us answer per second.
 //! Whatever is dropped has a counter. Nothing scans all connections, save
-//! [`Stack::unlisten`].
+//! [`Stack::unlisten`] and [`Stack::conn_counters`].
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
@@ -49,7 +49,7 @@ pub use frame::{
 pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 
-use crate::{ConnEvent, Connection, SendQueue, State};
+use crate::{ConnCounters, ConnEvent, Connection, SendQueue, State};
 use age::AgeQueue;
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
@@ -109,6 +109,8 @@ pub struct Stack<S> {
     echoes: RateLimit,
     arp_replies: RateLimit,
     counters: StackCounters,
+    /// What connections that are gone have counted.
+    retired: ConnCounters,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -139,6 +141,7 @@ impl<S: SendQueue + Default> Stack<S> {
             echoes: RateLimit::per_second(ECHOES_PER_SECOND),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             counters: StackCounters::default(),
+            retired: ConnCounters::default(),
             cfg,
         }
     }
@@ -301,6 +304,16 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.counters
     }
 
+    /// What all connections there are and were have counted. It looks at every one of them: for
+    /// reports, not for the data path.
+    pub fn conn_counters(&self) -> ConnCounters {
+        let mut sum = self.retired;
+        for e in self.conns.iter() {
+            sum.add(e.conn.counters());
+        }
+        sum
+    }
+
     /// What the stack was told at construction.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
@@ -378,6 +391,7 @@ impl<S: SendQueue + Default> Stack<S> {
     fn forget(&mut self, index: u32) {
         self.detach(index);
         let Some(e) = self.conns.remove(index) else { return };
+        self.retired.add(e.conn.counters());
         self.timers.cancel(index);
         self.neighbors.release(e.neighbor);
         if let Owner::HalfOpen { listener } = e.owner {

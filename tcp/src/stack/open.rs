@@ -22,7 +22,7 @@ use super::listen::ListenError;
 use super::slab::{ConnId, Entry, Owner};
 use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
-use crate::{Connection, Flags, Segment, SendQueue, SeqNumber, TxSegment};
+use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
 /// Why there is no connection, before the caller is told in its own words.
 enum NoRoom {
@@ -307,7 +307,13 @@ impl<S: SendQueue + Default> Stack<S> {
         let flow = arrival.flow();
         let template =
             HeaderTemplate::new(MacAddr(self.cfg.mac), &flow, self.cfg.ttl, self.cfg.dscp);
-        let frame = template.frame(arrival.ethernet.src, &reset, TxBody::None, self.offloads);
+        let frame = template.frame(
+            arrival.ethernet.src,
+            &reset,
+            &SackBlocks::default(),
+            TxBody::None,
+            self.offloads,
+        );
         if self.push_control(frame) {
             self.counters.tx_resets += 1;
         }

@@ -61,7 +61,7 @@ impl<S: SendQueue + Default> Stack<S> {
             0 => TxBody::None,
             len => TxBody::Stream { conn: id, pos: seg.pos, len, retransmit: seg.retransmit },
         };
-        e.template.fill(mac, &seg, body, self.offloads, frame);
+        e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }

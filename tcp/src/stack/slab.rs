@@ -198,6 +198,11 @@ impl<S> Slab<S> {
         slot.entry.as_ref()
     }
 
+    /// Every connection, whoever cares for it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<S>> + '_ {
+        self.slots.iter().filter_map(|s| s.entry.as_ref())
+    }
+
     /// Indices in use.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.slots).filter(|(_, s)| s.entry.is_some()).map(|(i, _)| i)

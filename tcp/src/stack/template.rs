@@ -8,8 +8,8 @@ use heddle_base::Sum;
 
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
-use crate::TxSegment;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
+use crate::{SackBlocks, TxSegment};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
@@ -67,16 +67,17 @@ impl HeaderTemplate {
         self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
     }
 
-    /// The frame of `seg`. `body` holds the payload, `seg.len` bytes.
+    /// The frame of `seg`, whose SACK option is of `sack`. `body` holds the payload, `seg.len` bytes.
     pub(super) fn frame(
         &self,
         dst: MacAddr,
         seg: &TxSegment,
+        sack: &SackBlocks,
         body: TxBody,
         off: Offloads,
     ) -> TxFrame {
         let mut frame = TxFrame::default();
-        self.fill(dst, seg, body, off, &mut frame);
+        self.fill(dst, seg, sack, body, off, &mut frame);
         frame
     }
 
@@ -86,6 +87,7 @@ impl HeaderTemplate {
         &self,
         dst: MacAddr,
         seg: &TxSegment,
+        sack: &SackBlocks,
         body: TxBody,
         off: Offloads,
         frame: &mut TxFrame,
@@ -97,7 +99,7 @@ impl HeaderTemplate {
         header.clear();
         let fits = header.try_extend_from_slice(&self.bytes);
         debug_assert!(fits.is_ok());
-        tcp::emit_options(seg, header);
+        tcp::emit_options(seg, sack, header);
         let (tcp_checksum, field) = if off.tcp {
             let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
             // Taking a word off a one's complement sum is adding its complement.
@@ -105,7 +107,7 @@ impl HeaderTemplate {
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
             // The ports are in `tcp_sum`.
-            let sum = self.tcp_sum.add_u16(tcp_len).plus(tcp::sum_behind_ports(seg, l4_len));
+            let sum = self.tcp_sum.add_u16(tcp_len).plus(tcp::sum_behind_ports(seg, sack, l4_len));
             match seg.len {
                 0 => (TcpChecksum::None, sum.complement()),
                 _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),
@@ -164,7 +166,7 @@ mod tests {
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
                 len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
             };
-            let mut f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), SOFT);
+            let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), SOFT);
             prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
             prop_assert_eq!(f.len(), f.header.len() + payload.len());
             f.finish_tcp_checksum(Sum::of(&payload));
@@ -181,7 +183,7 @@ mod tests {
             prop_assert_eq!(p.payload(), &payload[..]);
 
             // With offload the port adds up everything from the TCP header on.
-            let f = t.frame(MacAddr([4; 6]), &seg, TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
+            let f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
             prop_assert_eq!(f.tcp_checksum, TcpChecksum::Offloaded);
             let mut b = f.header[TCP_AT..].to_vec();
             b.extend(&payload);

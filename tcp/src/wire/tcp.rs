@@ -1,11 +1,11 @@
-//! TCP headers and options (RFC 9293 section 3.1, RFC 7323).
+//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 
 use arrayvec::ArrayVec;
 use heddle_base::Sum;
 
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
-use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
+use crate::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, Timestamps, TxSegment};
 
 mod field {
     use core::ops::Range;
@@ -30,12 +30,15 @@ mod kind {
     pub(super) const MSS: u8 = 2;
     pub(super) const WINDOW_SCALE: u8 = 3;
     pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
 }
 
 /// NOP, NOP, kind and length of a timestamps option: how nearly every segment's options start
 /// (RFC 7323 appendix A).
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
+/// SACK-permitted, kind and length of a timestamps option.
+const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
 
 /// A checked TCP header; the checksum is the caller's to verify, who has the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct TcpHeader {
     pub header_len: usize,
     /// Everything else.
     pub segment: Segment,
+    /// Whether there is a SACK option: [`sack_blocks`] reads it.
+    pub has_sack: bool,
 }
 
 impl TcpHeader {
@@ -55,7 +60,7 @@ impl TcpHeader {
     /// `head` is the first piece.
     ///
     /// Unknown options, and known ones with a length that is not theirs, are stepped over; MSS,
-    /// window scale and SACK-permitted count on a SYN only.
+    /// window scale and SACK-permitted count on a SYN only, SACK on other segments only.
     ///
     /// # Errors
     /// When the data offset or an option length is impossible, or the segment is too short.
@@ -96,6 +101,7 @@ impl TcpHeader {
                 sack_permitted: options.sack_permitted,
                 timestamps: options.timestamps,
             },
+            has_sack: options.has_sack,
         })
     }
 }
@@ -107,6 +113,7 @@ struct Options {
     window_scale: Option<u8>,
     sack_permitted: bool,
     timestamps: Option<Timestamps>,
+    has_sack: bool,
 }
 
 #[inline(never)]
@@ -124,6 +131,7 @@ fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
             [kind::MSS, _, a, b] if syn => found.mss = Some(u16::from_be_bytes([a, b])),
             [kind::WINDOW_SCALE, _, shift] if syn => found.window_scale = Some(shift),
             [kind::SACK_PERMITTED, _] if syn => found.sack_permitted = true,
+            [kind::SACK, ..] if !syn => found.has_sack = true,
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 found.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
@@ -133,36 +141,101 @@ fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
     }
 }
 
-/// Writes the options of `seg`, a multiple of four octets.
+/// The SACK option of the segment whose header, which [`TcpHeader::parse`] has taken, `head` starts
+/// with.
+#[cold]
+pub fn sack_blocks(head: &[u8]) -> SackBlocks {
+    let mut blocks = SackBlocks::default();
+    let len = head.get(field::DATA_OFFSET).map_or(0, |b| usize::from(b >> 4) * 4);
+    let mut options = head.get(HEADER_LEN..len).unwrap_or(&[]);
+    loop {
+        let len = match options {
+            [] | [kind::END, ..] => return blocks,
+            [kind::NOP, ..] => 1,
+            [_, len, ..] => usize::from(*len).max(2),
+            _ => return blocks,
+        };
+        let Some((option, rest)) = options.split_at_checked(len) else { return blocks };
+        if let [kind::SACK, _, ref v @ ..] = *option
+            && v.len().is_multiple_of(8)
+        {
+            for block in v.chunks_exact(8) {
+                let (start, end) = (SeqNumber(be32(block, 0)), SeqNumber(be32(block, 4)));
+                blocks.push(SackBlock { start, end });
+            }
+        }
+        options = rest;
+    }
+}
+
+/// Writes the options of `seg`, a multiple of four octets; `sack` has the blocks it speaks of.
 #[inline]
-pub fn emit_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
-    let mut put = |bytes: &[u8]| {
-        // A header buffer has room for the longest header; a shorter one would lose options whole.
-        let fits = out.try_extend_from_slice(bytes);
-        debug_assert!(fits.is_ok());
-    };
+pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mut ArrayVec<u8, N>) {
+    if seg.flags.has(Flags::SYN) {
+        emit_syn_options(seg, out);
+    } else if let Some(ts) = seg.timestamps {
+        put(&timestamps(ts, ALIGNED_TIMESTAMPS), out);
+    }
+    if seg.sack > 0 {
+        emit_sack(seg.sack, sack, out);
+    }
+}
+
+/// SACK-permitted has just the length of the padding before timestamps.
+#[cold]
+fn emit_syn_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
     if let Some(mss) = seg.mss {
         let [a, b] = mss.to_be_bytes();
-        put(&[kind::MSS, 4, a, b]);
+        put(&[kind::MSS, 4, a, b], out);
     }
     if let Some(shift) = seg.window_scale {
-        put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+        put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift], out);
     }
-    if let Some(ts) = seg.timestamps {
-        let mut o = [0; 12];
-        o[..4].copy_from_slice(&ALIGNED_TIMESTAMPS.to_be_bytes());
-        o[4..8].copy_from_slice(&ts.val.to_be_bytes());
-        o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
-        put(&o);
+    match seg.timestamps {
+        Some(ts) if seg.sack_permitted => put(&timestamps(ts, SACK_PERMITTED_TIMESTAMPS), out),
+        Some(ts) => put(&timestamps(ts, ALIGNED_TIMESTAMPS), out),
+        None if seg.sack_permitted => put(&[kind::NOP, kind::NOP, kind::SACK_PERMITTED, 2], out),
+        None => {}
     }
+}
+
+#[cold]
+fn emit_sack<const N: usize>(count: u8, sack: &SackBlocks, out: &mut ArrayVec<u8, N>) {
+    let blocks = sack.as_slice().get(..usize::from(count)).unwrap_or(&[]);
+    put(&[kind::NOP, kind::NOP, kind::SACK, 2 + 8 * count], out);
+    for block in blocks {
+        put(&block.start.0.to_be_bytes(), out);
+        put(&block.end.0.to_be_bytes(), out);
+    }
+}
+
+fn timestamps(ts: Timestamps, head: u32) -> [u8; 12] {
+    let mut o = [0; 12];
+    o[..4].copy_from_slice(&head.to_be_bytes());
+    o[4..8].copy_from_slice(&ts.val.to_be_bytes());
+    o[8..].copy_from_slice(&ts.ecr.to_be_bytes());
+    o
+}
+
+fn put<const N: usize>(bytes: &[u8], out: &mut ArrayVec<u8, N>) {
+    // A header buffer has room for the longest header; a shorter one would lose options whole.
+    let fits = out.try_extend_from_slice(bytes);
+    debug_assert!(fits.is_ok());
 }
 
 /// Octets [`emit_options`] writes for `seg`.
 #[inline]
 pub fn options_len(seg: &TxSegment) -> usize {
+    let sack = if seg.sack > 0 { 4 + 8 * usize::from(seg.sack) } else { 0 };
+    let timestamps = 12 * usize::from(seg.timestamps.is_some());
+    if !seg.flags.has(Flags::SYN) {
+        return timestamps + sack;
+    }
     4 * usize::from(seg.mss.is_some())
         + 4 * usize::from(seg.window_scale.is_some())
-        + 12 * usize::from(seg.timestamps.is_some())
+        + 4 * usize::from(seg.sack_permitted && seg.timestamps.is_none())
+        + timestamps
+        + sack
 }
 
 /// Fills the variable fields of the fixed header in `out`; the ports stay.
@@ -189,18 +262,20 @@ fn data_offset(header_len: usize) -> u8 {
 /// The sum of the header from the sequence number on, as [`emit_fixed`] and [`emit_options`] write
 /// it with a checksum of 0: from the numbers, without a look at the bytes.
 #[inline]
-pub(crate) fn sum_behind_ports(seg: &TxSegment, header_len: usize) -> Sum {
+pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: usize) -> Sum {
     let mut total = u64::from(seg.seq.0) + u64::from(seg.ack.0) + u64::from(seg.window);
     total += u64::from(u16::from_be_bytes([data_offset(header_len), seg.flags.0]));
     let stamps = seg.timestamps.is_some();
-    if header_len == HEADER_LEN + if stamps { TIMESTAMPS_LEN } else { 0 } {
+    if header_len == HEADER_LEN + if stamps { TIMESTAMPS_LEN } else { 0 }
+        && !seg.flags.has(Flags::SYN)
+    {
         if let Some(ts) = seg.timestamps {
             total += u64::from(ALIGNED_TIMESTAMPS) + u64::from(ts.val) + u64::from(ts.ecr);
         }
         return Sum::of_numbers(total);
     }
     let mut options: ArrayVec<u8, MAX_OPTIONS_LEN> = ArrayVec::new();
-    emit_options(seg, &mut options);
+    emit_options(seg, sack, &mut options);
     Sum::of_numbers(total).plus(Sum::of(&options))
 }
 

@@ -8,16 +8,19 @@ mod matrix;
 mod opening;
 mod pair;
 mod pair_runs;
+mod rack;
 mod random;
 mod receiving;
 mod resets;
+mod selective;
 mod sending;
 mod timestamps;
 mod windows;
 
+use super::ranges;
 use crate::{
-    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, Segment, SegmentOutcome,
-    SendQueue, SeqNumber, State, Timestamps, TxSegment,
+    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, SackBlock, SackBlocks, Segment,
+    SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -39,6 +42,7 @@ fn plain() -> ConnConfig {
         recv_window: 10_000,
         timestamps: false,
         window_scaling: false,
+        sack: false,
         delayed_ack: 40 * MS,
         fin_wait_2: 2000 * MS,
         time_wait: 1000 * MS,
@@ -71,7 +75,8 @@ impl Bench {
     /// In SYN-RECEIVED after a plain SYN, nothing sent yet.
     fn accepting(cfg: &ConnConfig) -> Bench {
         let now = Instant::from_millis(1_000_000);
-        let syn = Segment { mss: Some(cfg.mss), ..raw(IRS, SeqNumber(0), SYN) };
+        let syn =
+            Segment { mss: Some(cfg.mss), sack_permitted: cfg.sack, ..raw(IRS, SeqNumber(0), SYN) };
         Bench::new(Connection::accept(cfg, now, ISS, 0, &syn), now)
     }
 
@@ -79,7 +84,8 @@ impl Bench {
     fn established_with(cfg: &ConnConfig) -> Bench {
         let mut b = Bench::connecting(cfg);
         assert!(b.tx().is_some());
-        let syn_ack = Segment { mss: Some(cfg.mss), ..b.seg(-1, 0).with(SYN_ACK) };
+        let syn_ack =
+            Segment { mss: Some(cfg.mss), sack_permitted: cfg.sack, ..b.seg(-1, 0).with(SYN_ACK) };
         b.recv(&syn_ack);
         assert_eq!(b.sent(), [". 0 ack 0"]);
         assert_eq!(b.events(), [ConnEvent::Connected]);
@@ -92,10 +98,15 @@ impl Bench {
 
     /// In `state`, reached by ordinary segments, silent, no event waiting.
     fn in_state(state: State) -> Bench {
+        Bench::in_state_with(&plain(), state)
+    }
+
+    fn in_state_with(cfg: &ConnConfig, state: State) -> Bench {
+        let cfg = &ConnConfig { timestamps: false, ..*cfg };
         let mut b = match state {
-            State::SynSent => Bench::connecting(&plain()),
-            State::SynReceived => Bench::accepting(&plain()),
-            _ => Bench::established(),
+            State::SynSent => Bench::connecting(cfg),
+            State::SynReceived => Bench::accepting(cfg),
+            _ => Bench::established_with(cfg),
         };
         let fin = |b: &mut Bench, ack| {
             let s = b.seg(0, ack).with(FIN);
@@ -147,6 +158,18 @@ impl Bench {
         out
     }
 
+    /// The same with a SACK option, if there are blocks for one.
+    fn recv_selective(&mut self, seg: &Segment, sack: &SackBlocks) -> SegmentOutcome {
+        if sack.is_empty() {
+            return self.recv(seg);
+        }
+        let out = self.c.handle_selective(self.now, seg, sack);
+        if let Some(upto) = out.acked {
+            self.q.release(upto);
+        }
+        out
+    }
+
     /// A segment of `len` bytes at `seq`, its payload not accepted.
     fn offer(&mut self, seq: i32, len: u32) -> Option<Payload> {
         let una = self.c.snd_una();
@@ -180,7 +203,11 @@ impl Bench {
         let mut all = Vec::new();
         while self.c.wants_transmit(self.q.end()) {
             let Some(tx) = self.tx() else { break };
-            all.push(show(&tx));
+            let mut text = show(&tx);
+            if tx.sack > 0 {
+                text += &show_sack(self.c.sack_blocks());
+            }
+            all.push(text);
             assert!(all.len() < 1000, "endless output");
         }
         assert_eq!(self.tx(), None, "wants_transmit missed it");
@@ -242,6 +269,12 @@ fn show(tx: &TxSegment) -> String {
         s += " again";
     }
     s
+}
+
+fn show_sack(sack: &SackBlocks) -> String {
+    let at = |n: SeqNumber| n.distance(IRS.advance(1));
+    let one = |b: &SackBlock| format!("{}-{}", at(b.start), at(b.end));
+    format!(" sack {}", sack.as_slice().iter().map(one).collect::<Vec<_>>().join(","))
 }
 
 fn strings(s: &[&str]) -> Vec<String> {

@@ -86,7 +86,7 @@ pub(super) fn arrived(t: &TxSegment) -> Segment {
         len: t.len,
         mss: t.mss,
         window_scale: t.window_scale,
-        sack_permitted: false,
+        sack_permitted: t.sack_permitted,
         timestamps: t.timestamps,
     }
 }

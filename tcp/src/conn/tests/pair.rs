@@ -61,6 +61,7 @@ pub(super) struct End {
 
 struct Flight {
     seg: Segment,
+    sack: SackBlocks,
     bytes: Vec<u8>,
 }
 
@@ -167,6 +168,7 @@ impl Pair {
                 let beyond = (tx.pos + u64::from(tx.len)) - (una + u64::from(s.snd_wnd));
                 assert!(beyond == 0 || tx.len == 1, "seed {seed}: beyond the window by {beyond}");
             }
+            let sack = if tx.sack > 0 { *end.c.sack_blocks() } else { SackBlocks::default() };
             let start = end.free.max(now);
             let wire = 66 + u64::from(tx.len);
             let took = wire * 1_000_000_000 / link.rate;
@@ -185,7 +187,7 @@ impl Pair {
                     at = at + Duration::from_nanos(self.random.below(most));
                 }
                 self.order += 1;
-                let f = Flight { seg: opening::arrived(&tx), bytes: bytes.clone() };
+                let f = Flight { seg: opening::arrived(&tx), sack, bytes: bytes.clone() };
                 self.flights.insert(self.order, f);
                 self.arrivals.push(Reverse((at, self.order, 1 - side)));
             }
@@ -224,7 +226,11 @@ impl Pair {
     fn arrive(&mut self, to: usize, f: &Flight) {
         let (now, seed) = (self.now, self.seed);
         let end = &mut self.ends[to];
-        let out = end.c.handle_segment(now, &f.seg);
+        let out = if f.sack.is_empty() {
+            end.c.handle_segment(now, &f.seg)
+        } else {
+            end.c.handle_selective(now, &f.seg, &f.sack)
+        };
         if let Some(upto) = out.acked {
             assert!(upto <= end.c.snd_nxt(), "seed {seed}");
             end.q.release(upto);

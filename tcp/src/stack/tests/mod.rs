@@ -110,7 +110,8 @@ fn tcp_frame(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), seg: &TxSegment, data: 
     let seg = TxSegment { len: u32::try_from(data.len()).unwrap(), ..*seg };
     let template = template::HeaderTemplate::new(MacAddr(MAC_A), &flow, 64, 0);
     let off = Offloads { tcp: false, ip: false };
-    let mut f = template.frame(MacAddr(MAC_B), &seg, TxBody::None, off);
+    let mut f =
+        template.frame(MacAddr(MAC_B), &seg, &crate::SackBlocks::default(), TxBody::None, off);
     f.finish_tcp_checksum(Sum::of(data));
     [&f.header[..], data].concat()
 }

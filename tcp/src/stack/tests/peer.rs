@@ -189,17 +189,24 @@ fn passive(seed: u64, faults: Faults) -> Net<Host, Smol> {
     n
 }
 
+/// smoltcp holds an ACK back for 10 ms: that may take a probe or two to find out, but no timeout.
+fn nothing_lost(n: &Net<Host, Smol>) {
+    let c = n.a.stack.conn_counters();
+    assert_eq!((c.timeouts, c.fast_retransmits), (0, 0));
+    assert!(n.a.retransmitted <= c.tail_probes && c.tail_probes <= 2, "{c:?}");
+}
+
 #[test]
 fn test_smoltcp_listens() {
     let n = active(1, Faults::default());
-    assert_eq!(n.a.retransmitted, 0);
+    nothing_lost(&n);
     assert_eq!(n.a.stack.counters().rx_bad_tcp_checksum, 0);
 }
 
 #[test]
 fn test_smoltcp_connects() {
     let n = passive(1, Faults::default());
-    assert_eq!(n.a.retransmitted, 0);
+    nothing_lost(&n);
 }
 
 #[test]

@@ -12,10 +12,10 @@ const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Header and `payload` as one segment from A to B with its checksum.
-fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
+fn build(src: u16, dst: u16, seg: &TxSegment, sack: &SackBlocks, payload: &[u8]) -> Vec<u8> {
     let mut out = ArrayVec::<u8, 128>::new();
     out.try_extend_from_slice(&[0; HEADER_LEN]).unwrap();
-    emit_options(seg, &mut out);
+    emit_options(seg, sack, &mut out);
     let len = out.len();
     let fixed = out.first_chunk_mut().unwrap();
     emit_ports(src, dst, fixed);
@@ -27,43 +27,63 @@ fn build(src: u16, dst: u16, seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn any_tx() -> impl Strategy<Value = TxSegment> {
+fn blocks(pairs: &[(u32, u32)]) -> SackBlocks {
+    let mut blocks = SackBlocks::default();
+    for &(start, end) in pairs {
+        blocks.push(SackBlock { start: SeqNumber(start), end: SeqNumber(end) });
+    }
+    blocks
+}
+
+fn any_tx() -> impl Strategy<Value = (TxSegment, SackBlocks)> {
     let options = (
         any::<Option<u16>>(),
         any::<Option<u8>>(),
         any::<Option<(u32, u32)>>(),
         any::<(u32, u32, u16, u8)>(),
+        any::<bool>(),
+        proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
     );
-    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags))| TxSegment {
-        seq: SeqNumber(seq),
-        ack: SeqNumber(ack),
-        flags: Flags(flags),
-        window,
-        mss: mss.filter(|_| flags & 2 != 0),
-        window_scale: window_scale.filter(|_| flags & 2 != 0),
-        timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
-        pos: StreamPos::START,
-        len: 0,
-        retransmit: false,
+    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags), permitted, mut pairs)| {
+        let syn = flags & 2 != 0;
+        pairs.truncate(if syn { 0 } else { 4 - usize::from(ts.is_some()) });
+        let sack = blocks(&pairs);
+        let seg = TxSegment {
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags: Flags(flags),
+            window,
+            mss: mss.filter(|_| syn),
+            window_scale: window_scale.filter(|_| syn),
+            sack_permitted: permitted && syn,
+            timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+            sack: sack.count(),
+            pos: StreamPos::START,
+            len: 0,
+            retransmit: false,
+        };
+        (seg, sack)
     })
 }
 
 proptest! {
     #[test]
     fn test_roundtrip_and_smoltcp_reads_it(
-        seg in any_tx(), src: u16, dst: u16,
+        (seg, sack) in any_tx(), src: u16, dst: u16,
         payload in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
-        let b = build(src, dst, &seg, &payload);
+        let b = build(src, dst, &seg, &sack, &payload);
         let h = TcpHeader::parse(&b, b.len()).unwrap();
         prop_assert_eq!((h.src_port, h.dst_port), (src, dst));
         prop_assert_eq!(h.header_len, HEADER_LEN + options_len(&seg));
         prop_assert_eq!(h.segment, Segment {
             seq: seg.seq, ack: seg.ack, flags: seg.flags, window: seg.window,
             len: u32::try_from(payload.len()).unwrap(),
-            mss: seg.mss, window_scale: seg.window_scale, sack_permitted: false,
+            mss: seg.mss, window_scale: seg.window_scale, sack_permitted: seg.sack_permitted,
             timestamps: seg.timestamps,
         });
+        prop_assert_eq!(h.has_sack, !sack.is_empty());
+        prop_assert_eq!(sack_blocks(&b), sack);
         let p = TcpPacket::new_unchecked(&b[..]);
         prop_assert!(p.verify_checksum(&IpAddress::Ipv4(A), &IpAddress::Ipv4(B)));
         prop_assert!(p.check_len().is_ok());
@@ -72,7 +92,8 @@ proptest! {
         prop_assert_eq!(p.window_len(), seg.window);
         prop_assert_eq!(p.payload(), &payload[..]);
         let mut options = p.options();
-        let mut seen = (None, None, None);
+        let mut seen = (None, None, None, false);
+        let mut read = [None; 3];
         while !options.is_empty() {
             let (rest, o) = TcpOption::parse(options).unwrap();
             match o {
@@ -81,11 +102,16 @@ proptest! {
                 TcpOption::TimeStamp { tsval, tsecr } => {
                     seen.2 = Some(Timestamps { val: tsval, ecr: tsecr });
                 }
+                TcpOption::SackPermitted => seen.3 = true,
+                TcpOption::SackRange(ranges) => read = ranges,
                 _ => {}
             }
             options = rest;
         }
-        prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps));
+        prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps, seg.sack_permitted));
+        // smoltcp reads three blocks of them.
+        let sent = sack.as_slice().iter().map(|b| (b.start.0, b.end.0));
+        prop_assert!(read.into_iter().flatten().eq(sent.take(3)));
     }
 
     #[test]
@@ -121,6 +147,7 @@ proptest! {
     fn test_any_bytes_do_not_panic(b in proptest::collection::vec(any::<u8>(), 0..80), more in 0usize..80) {
         if let Ok(h) = TcpHeader::parse(&b, b.len() + more) {
             prop_assert!(h.header_len <= b.len());
+            prop_assert!(h.has_sack || sack_blocks(&b).is_empty() || h.segment.flags.has(Flags::SYN));
             prop_assert_eq!(h.header_len + h.segment.len as usize, b.len() + more);
         }
     }
@@ -153,10 +180,46 @@ fn test_golden_octets_of_a_syn() {
         ..TxSegment::default()
     };
     assert_eq!(
-        build(0x1234, 4791, &seg, b"")[..],
+        build(0x1234, 4791, &seg, &SackBlocks::default(), b"")[..],
         *b"\x12\x34\x12\xb7\x01\x02\x03\x04\x00\x00\x00\x00\xa0\x02\xff\xf0\xf8\x04\x00\x00\
            \x02\x04\x05\xb4\x01\x03\x03\x07\x01\x01\x08\x0a\x0a\x0b\x0c\x0d\x00\x00\x00\x00"
     );
+}
+
+/// The form nearly every stack sends: SACK-permitted where the padding of the timestamps would be.
+#[test]
+fn test_golden_octets_of_sack_options() {
+    let ts = Some(Timestamps { val: 1, ecr: 2 });
+    let sack = blocks(&[(5, 0x0102_0304)]);
+    let options = |seg: &TxSegment| build(1, 2, seg, &sack, b"")[HEADER_LEN..].to_vec();
+    let syn = TxSegment { flags: Flags::SYN, sack_permitted: true, ..TxSegment::default() };
+    assert_eq!(options(&syn), [1, 1, 4, 2]);
+    let syn = TxSegment { timestamps: ts, ..syn };
+    assert_eq!(options(&syn), [4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    let ack = TxSegment { flags: Flags::ACK, timestamps: ts, sack: 1, ..TxSegment::default() };
+    assert_eq!(
+        options(&ack),
+        [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 0, 5, 1, 2, 3, 4]
+    );
+}
+
+#[test]
+fn test_sack_counts_in_whole_blocks_and_not_on_a_syn() {
+    let one = [5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    let read = |options: &[u8]| sack_blocks(&with_options(Flags::ACK, options));
+    assert_eq!(read(&one), blocks(&[(1, 2)]));
+    let has_sack = |flags| {
+        let b = with_options(flags, &one);
+        TcpHeader::parse(&b, b.len()).unwrap().has_sack
+    };
+    assert!(has_sack(Flags::ACK) && !has_sack(Flags::SYN));
+    for len in [3, 9, 11] {
+        let mut bad = one.to_vec();
+        bad.push(0);
+        bad[1] = len;
+        bad.truncate(usize::from(len));
+        assert!(read(&bad).is_empty(), "{len}");
+    }
 }
 
 #[test]

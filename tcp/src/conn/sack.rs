@@ -1,0 +1,143 @@
+//! The receiver's side of selective acknowledgment: what its ACKs report (RFC 2018, RFC 2883).
+//!
+//! An option has room for three or four blocks, a window for many more ranges. The segments of a
+//! burst are answered together, and so that the sender hears of every range none the less, an ACK
+//! that leaves some unreported is followed by another one. They go in the order in which ACKs of
+//! single segments would have gone, lest the sender take it for reordering on the way. What room is
+//! left repeats reported blocks, against loss of ACKs (RFC 2018 section 4).
+
+use super::ranges::{Range, Ranges};
+use super::{Connection, Pending};
+use crate::{Flags, SackBlock, SackBlocks, TxSegment};
+use arrayvec::ArrayVec;
+use heddle_base::{Instant, StreamPos};
+
+/// Ranges remembered by when they last grew: a burst of 32 segments with every other one lost.
+const RECENT: usize = 16;
+
+/// A place inside a range that grew.
+#[derive(Clone, Copy, Debug)]
+struct Grown {
+    at: StreamPos,
+    reported: bool,
+}
+
+/// What is to be reported, newest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reports {
+    recent: ArrayVec<Grown, RECENT>,
+    /// The last bytes that came more than once, not reported yet.
+    duplicate: Option<Range>,
+}
+
+impl Reports {
+    /// Bytes were accepted at `at`, which lies in one of `ranges`.
+    fn grown(&mut self, ranges: &Ranges, at: StreamPos) {
+        let grown = Grown { at, reported: false };
+        let Some(range) = ranges.containing(at) else { return };
+        let inside = |g: &Grown| range.start <= g.at && g.at < range.end;
+        // The usual case: the newest range grows on.
+        if let Some(first) = self.recent.first_mut().filter(|g| inside(g)) {
+            *first = grown;
+            return;
+        }
+        self.recent.retain(|g| !inside(g));
+        if self.recent.is_full() {
+            self.recent.pop();
+        }
+        self.recent.insert(0, grown);
+    }
+
+    /// `range` came again. It joins what waits to be reported if it touches it, and takes its place
+    /// otherwise: a sender can live without one report, and only the newest is worth a block.
+    fn duplicate(&mut self, range: Range) {
+        self.duplicate = Some(match self.duplicate {
+            Some(d) if range.start <= d.end && d.start <= range.end => {
+                Range::new(d.start.min(range.start), d.end.max(range.end))
+            }
+            _ => range,
+        });
+    }
+
+    /// The ranges to report, at most `room`, and whether some are left that were not reported yet.
+    fn take(&mut self, ranges: &Ranges, room: usize) -> (ArrayVec<Range, 4>, bool) {
+        let duplicate = self.duplicate.take();
+        let room = room.min(4) - usize::from(duplicate.is_some());
+        let mut out: ArrayVec<Range, 4> = ArrayVec::new();
+        self.recent.retain(|g| ranges.containing(g.at).is_some());
+        // The oldest first: the newest of them comes to stand in front.
+        for g in self.recent.iter_mut().rev().filter(|g| !g.reported) {
+            let Some(range) = ranges.containing(g.at) else { continue };
+            if out.contains(&range) {
+                // Two places have become one range.
+                g.reported = true;
+            } else if out.len() < room {
+                g.reported = true;
+                out.insert(0, range);
+            }
+        }
+        for g in self.recent.iter().filter(|g| g.reported) {
+            if let Some(range) = ranges.containing(g.at)
+                && out.len() < room
+                && !out.contains(&range)
+            {
+                out.push(range);
+            }
+        }
+        if let Some(range) = duplicate {
+            out.insert(0, range);
+        }
+        let left = self.recent.iter().any(|g| !g.reported);
+        (out, left)
+    }
+}
+
+impl Connection {
+    /// The SACK option of the segment that
+    /// [`poll_transmit`](Connection::poll_transmit) gave last, if it says that it has one.
+    pub fn sack_blocks(&self) -> &SackBlocks {
+        &self.cold.sack_out
+    }
+
+    /// Bytes from `at` on were accepted ahead of a gap.
+    pub(super) fn report_grown(&mut self, at: StreamPos) {
+        if self.hot.sack_ok {
+            self.cold.reports.grown(&self.cold.ranges, at);
+            self.hot.sack_due = true;
+        }
+    }
+
+    /// Bytes `[start, end)` came although they had been accepted before.
+    pub(super) fn report_duplicate(&mut self, start: StreamPos, end: StreamPos) {
+        if self.hot.sack_ok && start < end && self.hot.state.receives() {
+            self.cold.reports.duplicate(Range::new(start, end));
+            self.hot.sack_due = true;
+        }
+    }
+
+    /// A gap closed: with the last of them there is nothing left to report, save a duplicate.
+    pub(super) fn report_gap_closed(&mut self) {
+        self.hot.sack_due = self.hot.sack_ok
+            && (!self.cold.ranges.is_empty() || self.cold.reports.duplicate.is_some());
+    }
+
+    /// An ACK with the SACK option. It goes before data: a segment full of data has no room for
+    /// the option.
+    #[cold]
+    pub(super) fn selective_ack(&mut self, now: Instant) -> TxSegment {
+        let room = if self.hot.ts_ok { SackBlocks::MAX - 1 } else { SackBlocks::MAX };
+        let (ranges, left) = self.cold.reports.take(&self.cold.ranges, room);
+        let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+        let mut blocks = SackBlocks::default();
+        for r in ranges {
+            blocks.push(SackBlock { start: self.rcv_seq_of(r.start), end: self.rcv_seq_of(r.end) });
+        }
+        self.cold.sack_out = blocks;
+        tx.sack = blocks.count();
+        self.report_gap_closed();
+        if !left {
+            self.hot.pending.clear(Pending::ACK);
+        }
+        tx
+    }
+}
