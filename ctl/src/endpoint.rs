@@ -60,7 +60,7 @@ impl EndpointConfig {
             seed,
             fault: FaultConfig::default(),
             clock: None,
-            rx_burst: 32,
+            rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
         }
     }
@@ -139,7 +139,8 @@ pub struct Endpoint {
     polls: u32,
 }
 
-/// The control plane is looked at when the worker was busy, and every so many polls besides.
+/// The control plane is looked at when the worker had something to tell it, and every so many
+/// polls besides.
 const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
@@ -241,7 +242,7 @@ impl Endpoint {
     pub fn poll(&mut self) -> bool {
         let busy = self.worker.poll();
         self.polls = self.polls.wrapping_add(1);
-        if busy || self.polls.is_multiple_of(CONTROL_EVERY) {
+        if self.worker.has_reported() || self.polls.is_multiple_of(CONTROL_EVERY) {
             return self.control.poll(self.clock.now()) || busy;
         }
         busy

@@ -52,4 +52,4 @@ pub use waker::{Sleeper, Waker};
 pub use worker::{CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
-pub const BURST: usize = 32;
+pub const BURST: usize = 64;

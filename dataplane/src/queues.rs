@@ -47,7 +47,7 @@ impl Cq {
     /// The oldest completion.
     #[inline]
     pub fn poll(&self) -> Option<Cqe> {
-        if let Some(cqe) = self.0.ring.pop() {
+        if let Some(cqe) = pop(&self.0.ring) {
             return Some(cqe);
         }
         if self.0.has_flushed.load(Ordering::Acquire) { self.poll_flushed() } else { None }
@@ -131,7 +131,7 @@ impl Doorbells {
 
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
-        self.0.pop()
+        pop(&self.0)
     }
 }
 
@@ -219,12 +219,12 @@ impl Qp {
 
     #[inline]
     pub(crate) fn pop_send(&self) -> Option<SendWr> {
-        self.0.sq.pop()
+        pop(&self.0.sq)
     }
 
     #[inline]
     pub(crate) fn pop_recv(&self) -> Option<RecvWr> {
-        self.0.rq.pop()
+        pop(&self.0.rq)
     }
 
     /// Gives a completion to the application; hands it back when its CQ is full.
@@ -280,6 +280,13 @@ impl Qp {
         s.init.send_cq.wake();
         s.init.recv_cq.wake();
     }
+}
+
+/// Takes the first of a ring, which is mostly empty: seeing that with plain loads is cheaper than
+/// `pop`, which puts a fence before the same answer.
+#[inline]
+fn pop<T>(ring: &ArrayQueue<T>) -> Option<T> {
+    if ring.is_empty() { None } else { ring.pop() }
 }
 
 /// The completion of a send work request that was never begun.

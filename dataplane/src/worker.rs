@@ -26,7 +26,7 @@ const RX_BURST: usize = crate::BURST;
 const RING: usize = 4096;
 
 /// Frames built before the port is polled for received ones again.
-const TX_BURST: usize = 32;
+const TX_BURST: usize = RX_BURST;
 
 /// Work requests taken from one queue pair before the next has its turn.
 const WR_TURN: usize = 64;
@@ -141,6 +141,8 @@ pub struct Worker {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
+    /// There was a report since somebody asked.
+    reported: bool,
     /// Frames that can be freed.
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
@@ -173,6 +175,7 @@ impl Worker {
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
+            reported: false,
             done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
@@ -417,8 +420,15 @@ impl Worker {
         full
     }
 
+    /// Whether there were reports since this was last asked.
+    #[inline]
+    pub fn has_reported(&mut self) -> bool {
+        std::mem::take(&mut self.reported)
+    }
+
     /// There is room: nobody else sends, and the caller has looked.
     fn report(&mut self, report: Report) {
+        self.reported = true;
         // When nobody receives any more, the control plane has ended.
         let sent = self.reports.try_send(report);
         debug_assert!(!matches!(sent, Err(TrySendError::Full(_))));
