@@ -36,8 +36,9 @@ pub struct ConnConfig {
     /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
     /// is given up: R2 of RFC 9293 section 3.8.3.
     pub user_timeout: Duration,
-    /// How long the peer may send nothing new in FIN-WAIT-2 before the connection is reset. RFC 9293
-    /// sets no limit there; without one a peer that never sends its FIN holds a connection for ever.
+    /// How long the peer may send no bytes in FIN-WAIT-2 before the connection is reset: more than
+    /// two of its window probes may be apart. RFC 9293 sets no limit there; without one a peer that
+    /// never sends its FIN holds a connection for ever.
     pub fin_wait_2: Duration,
     /// Time spent in TIME-WAIT: twice the maximum segment lifetime.
     pub time_wait: Duration,
@@ -65,7 +66,7 @@ impl Default for ConnConfig {
             // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.
             syn_retries: 7,
             user_timeout: Duration::from_secs(120),
-            fin_wait_2: Duration::from_secs(60),
+            fin_wait_2: Duration::from_secs(150),
             time_wait: Duration::from_secs(60),
             challenge_acks: 10,
         }

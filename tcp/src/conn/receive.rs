@@ -135,6 +135,10 @@ impl Connection {
         if !self.is_acceptable(now, seg, at, window) {
             return nothing;
         }
+        if self.hot.state == State::FinWait2 && seg.len > 0 {
+            // It has something to send, if only to probe a window we shut.
+            self.cold.wait_at = now + self.cold.cfg.fin_wait_2;
+        }
         if !seg.flags.has(Flags::ACK) {
             self.cold.counters.bad_acks += 1;
             return nothing;
@@ -337,9 +341,6 @@ impl Connection {
     pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {
         if !self.hot.state.receives() {
             return;
-        }
-        if self.hot.state == State::FinWait2 {
-            self.cold.wait_at = now + self.cold.cfg.fin_wait_2;
         }
         let next = self.hot.rcv_nxt;
         let end = (pos + u64::from(len)).min(self.hot.rcv_adv);

@@ -155,6 +155,47 @@ impl Connection {
         Some(self.emit(now, from, len, end, fin))
     }
 
+    /// Sends another segment right behind `last`, the one sent just before: true when nothing but
+    /// its place in the stream differs. That is new data, as much of it, not the end of the queue
+    /// (which is pushed), with nothing else to tell the peer and nothing lost.
+    ///
+    /// What [`poll_transmit`](Connection::poll_transmit) would do, without all it looks at.
+    #[inline]
+    pub(crate) fn follow<Q: SendQueue + ?Sized>(
+        &mut self,
+        now: Instant,
+        q: &Q,
+        last: &TxSegment,
+    ) -> bool {
+        let hot = &self.hot;
+        let from = hot.snd_next;
+        let to = from + u64::from(last.len);
+        let plain = hot.pending == Pending::default()
+            && hot.state == State::Established
+            && last.flags == Flags::ACK
+            && last.sack == 0
+            && !last.retransmit
+            && !hot.disorder
+            && last.pos + u64::from(last.len) == from
+            && from == hot.snd_max
+            && now == hot.burst_at
+            && hot.last_ack == hot.rcv_nxt
+            && last.timestamps.is_none_or(|ts| ts.ecr == hot.ts_recent);
+        if !plain
+            || to >= q.end()
+            || to > self.right_edge()
+            || q.segment_len(from, hot.emss) != last.len
+        {
+            return false;
+        }
+        let hot = &mut self.hot;
+        hot.last_start = from;
+        hot.snd_next = to;
+        hot.snd_max = to;
+        hot.cc.on_sent(last.len, to - hot.snd_una);
+        true
+    }
+
     /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
     #[inline]
     pub(super) fn cut<Q: SendQueue + ?Sized>(

@@ -96,6 +96,8 @@ pub struct Stack<S> {
     ready: IndexQueue,
     /// Segments the first of `ready` has sent in this turn.
     turn: u32,
+    /// The last of them.
+    last: output::Last,
     /// Connections with events.
     eventful: IndexQueue,
     /// Connections whose next hop is being asked for.
@@ -130,6 +132,7 @@ impl<S: SendQueue + Default> Stack<S> {
             last_flow: NONE,
             ready: IndexQueue::default(),
             turn: 0,
+            last: output::Last::default(),
             eventful: IndexQueue::default(),
             waiting: IndexQueue::default(),
             waiting_out: AgeQueue::default(),

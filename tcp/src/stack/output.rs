@@ -2,10 +2,26 @@
 
 use heddle_base::Instant;
 
-use super::Stack;
 use super::frame::{TxBody, TxFrame};
-use super::slab::{Drained, Owner};
-use crate::SendQueue;
+use super::slab::{ConnId, Drained, Owner};
+use super::template::HeaderTemplate;
+use super::{NONE, Stack};
+use crate::{SendQueue, TxSegment};
+
+/// The segment sent last.
+#[derive(Debug)]
+pub(super) struct Last {
+    conn: ConnId,
+    seg: TxSegment,
+    /// Its checksum field before the payload's sum was added.
+    field: u16,
+}
+
+impl Default for Last {
+    fn default() -> Last {
+        Last { conn: ConnId::NONE, seg: TxSegment::default(), field: 0 }
+    }
+}
 
 /// Segments a connection sends before the next one's turn: enough to keep its state in the cache,
 /// few enough that no one waits long.
@@ -25,6 +41,9 @@ impl<S: SendQueue + Default> Stack<S> {
     /// again; false, and `frame` is of no meaning, when there is none.
     #[inline]
     pub fn poll_transmit_into(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        if self.follow(now, frame) {
+            return true;
+        }
         self.settle_touched();
         if let Some(control) = self.control.pop_front() {
             *frame = control;
@@ -46,6 +65,37 @@ impl<S: SendQueue + Default> Stack<S> {
         false
     }
 
+    /// Makes the frame that was given last the next one, when they differ in their place in the
+    /// stream only: the segments of a long message, all but the first of a turn and the last.
+    #[inline]
+    fn follow(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        let TxBody::Stream { conn, pos, .. } = frame.body else { return false };
+        let Last { conn: last_conn, seg, field } = &mut self.last;
+        if conn != *last_conn
+            || pos != seg.pos
+            || self.touched != NONE
+            || self.turn == 0
+            || self.turn + 1 >= TURN
+            || !self.control.is_empty()
+        {
+            return false;
+        }
+        let Some(e) = self.conns.held_mut(conn).filter(|e| !e.waits) else { return false };
+        if !e.conn.follow(now, &e.user, seg) {
+            return false;
+        }
+        let seq = seg.seq.advance(seg.len);
+        *field = HeaderTemplate::advance(seg, seq, *field, frame);
+        seg.seq = seq;
+        seg.pos += u64::from(seg.len);
+        if let TxBody::Stream { pos, .. } = &mut frame.body {
+            *pos = seg.pos;
+        }
+        self.turn += 1;
+        self.counters.tx_segments += 1;
+        true
+    }
+
     /// The next segment of a connection.
     #[inline]
     fn transmit(&mut self, now: Instant, index: u32, frame: &mut TxFrame) -> bool {
@@ -61,7 +111,8 @@ impl<S: SendQueue + Default> Stack<S> {
             0 => TxBody::None,
             len => TxBody::Stream { conn: id, pos: seg.pos, len, retransmit: seg.retransmit },
         };
-        e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
+        let field = e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
+        self.last = Last { conn: id, seg, field };
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }

@@ -17,6 +17,9 @@ pub struct ConnId {
 }
 
 impl ConnId {
+    /// Names no connection.
+    pub(super) const NONE: ConnId = ConnId { index: u32::MAX, generation: u32::MAX };
+
     /// Below the stack's `max_conns`, and no two connections have the same at a time: for tables
     /// kept beside the stack.
     pub fn index(self) -> usize {

@@ -9,7 +9,7 @@ use heddle_base::Sum;
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
-use crate::{SackBlocks, TxSegment};
+use crate::{SackBlocks, SeqNumber, TxSegment};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
@@ -81,7 +81,32 @@ impl HeaderTemplate {
         frame
     }
 
-    /// As [`HeaderTemplate::frame`], in place.
+    /// Makes the frame of `last`, as [`HeaderTemplate::fill`] left it, that of the segment right
+    /// behind it, which starts at `seq` and differs in nothing else; `field` is what `fill` gave.
+    #[inline]
+    pub(super) fn advance(
+        last: &TxSegment,
+        seq: SeqNumber,
+        field: u16,
+        frame: &mut TxFrame,
+    ) -> u16 {
+        let Some(t) = frame.header.get_mut(TCP_AT..).and_then(|h| h.first_chunk_mut()) else {
+            return field;
+        };
+        if frame.tcp_checksum == TcpChecksum::Offloaded {
+            tcp::emit_seq(seq, field, t);
+            return field;
+        }
+        // Taking a number off a one's complement sum is adding its complement.
+        let total = u64::from(field) + u64::from(!last.seq.0) + u64::from(seq.0);
+        let field = Sum::of_numbers(total).folded();
+        tcp::emit_seq(seq, field, t);
+        frame.tcp_checksum = TcpChecksum::NeedsPayloadSum;
+        field
+    }
+
+    /// As [`HeaderTemplate::frame`], in place; the checksum field as it is before the payload's sum
+    /// is added.
     #[inline]
     pub(super) fn fill(
         &self,
@@ -91,7 +116,7 @@ impl HeaderTemplate {
         body: TxBody,
         off: Offloads,
         frame: &mut TxFrame,
-    ) {
+    ) -> u16 {
         let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
         let total_len = tcp_len.saturating_add(20);
@@ -130,6 +155,7 @@ impl HeaderTemplate {
         frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
         frame.tcp_checksum = tcp_checksum;
         frame.ip_checksum_offload = off.ip;
+        field
     }
 }
 

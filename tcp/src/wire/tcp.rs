@@ -254,6 +254,13 @@ pub(crate) fn emit_fixed(
     out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Changes the sequence number and the checksum.
+#[inline]
+pub(crate) fn emit_seq(seq: SeqNumber, checksum: u16, out: &mut [u8; HEADER_LEN]) {
+    out[field::SEQ].copy_from_slice(&seq.0.to_be_bytes());
+    out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+}
+
 #[inline]
 fn data_offset(header_len: usize) -> u8 {
     u8::try_from(header_len / 4).unwrap_or(15) << 4

@@ -54,17 +54,17 @@ fn test_half_close_still_receives() {
 #[test]
 fn test_fin_wait_2_ends_when_the_peer_sends_nothing() {
     let mut b = Bench::in_state(State::FinWait2);
-    b.wait(1999 * MS);
+    b.wait(149_999 * MS);
     let s = Segment { len: 1000, ..b.seg(0, 1) };
     let p = b.recv(&s).payload.unwrap();
     b.c.accept_payload(b.now, p.pos, p.len);
     b.sent();
     // New bytes start the wait anew; an ACK or bytes that were there before do not.
-    b.wait(1000 * MS);
+    b.wait(100_000 * MS);
     b.recv(&s);
     b.recv(&b.seg(1000, 1));
     b.sent();
-    b.wait(999 * MS);
+    b.wait(49_999 * MS);
     assert_eq!((b.c.state(), b.events()), (State::FinWait2, vec![]));
     b.now = b.now + MS;
     b.c.handle_timeout(b.now);
@@ -75,7 +75,7 @@ fn test_fin_wait_2_ends_when_the_peer_sends_nothing() {
 #[test]
 fn test_fin_wait_2_timer_is_not_that_of_time_wait() {
     let mut b = Bench::in_state(State::FinWait2);
-    b.wait(1500 * MS);
+    b.wait(149_500 * MS);
     b.recv(&b.seg(0, 1).with(FIN));
     b.wait(999 * MS);
     assert_eq!(b.c.state(), State::TimeWait);

@@ -44,7 +44,7 @@ fn plain() -> ConnConfig {
         window_scaling: false,
         sack: false,
         delayed_ack: 40 * MS,
-        fin_wait_2: 2000 * MS,
+        fin_wait_2: 150_000 * MS,
         time_wait: 1000 * MS,
         ..ConnConfig::default()
     }
