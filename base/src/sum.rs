@@ -56,9 +56,11 @@ impl Sum {
         Sum(u16::from_be(fold(acc)))
     }
 
-    /// Headers: setting up lanes would cost more than they gain.
+    /// Sum of a header or another short run of bytes (of any length, but slower than [`Sum::of`]
+    /// from [`Sum::SHORT`] on): setting up lanes would cost more than they gain.
     #[inline]
-    fn of_short(bytes: &[u8]) -> Sum {
+    #[must_use]
+    pub fn of_short(bytes: &[u8]) -> Sum {
         let mut acc = 0u64;
         let mut words = bytes.chunks_exact(8);
         for w in &mut words {
@@ -85,6 +87,7 @@ impl Sum {
 
     /// Four lanes of 32-bit words in 64-bit accumulators let the compiler vectorise; 2^32
     /// additions would be needed to overflow one.
+    #[inline(never)]
     fn of_long(bytes: &[u8]) -> Sum {
         let mut lanes = [0u64; 4];
         let mut blocks = bytes.chunks_exact(16);

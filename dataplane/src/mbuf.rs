@@ -608,12 +608,20 @@ impl heddle_tcp::RxFrame for Mbuf {
 
     #[inline]
     fn sum(&self, off: usize, len: usize) -> Option<Sum> {
-        let (mut sum, mut done) = (Sum::ZERO, 0);
-        self.for_each_chunk(off, len, |piece| {
-            sum = sum.add_at(done, crate::raw::sum(piece));
-            done += piece.len();
-        });
-        (done == len).then_some(sum)
+        // The first segment has what is asked for first: the TCP header.
+        let first = self.data().get(off..)?;
+        let n = first.len().min(len);
+        let mut sum = crate::raw::sum(&first[..n]);
+        let (mut m, mut done) = (self.head(), n);
+        while done < len {
+            // SAFETY: null or a valid mbuf of the same chain, borrowed as long as self is.
+            m = unsafe { m.next.as_ref() }?;
+            let bytes = segment_bytes(m);
+            let n = bytes.len().min(len - done);
+            sum = sum.add_at(done, crate::raw::sum(&bytes[..n]));
+            done += n;
+        }
+        Some(sum)
     }
 }
 

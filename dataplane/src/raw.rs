@@ -104,7 +104,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     if bytes.len() <= Sum::SHORT {
-        return Sum::of(bytes);
+        return Sum::of_short(bytes);
     }
     // SAFETY: a reference is valid for reads of its length.
     unsafe { (crc::kernels().sum)(bytes.as_ptr(), bytes.len()) }

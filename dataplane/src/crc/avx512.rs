@@ -10,7 +10,8 @@ use core::arch::x86_64::{
     _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_clmulepi64_epi128,
     _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_maskz_loadu_epi8,
     _mm512_reduce_add_epi64, _mm512_set_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use heddle_base::Sum;
@@ -78,30 +79,36 @@ unsafe fn sum_entry(src: *const u8, len: usize) -> Sum {
 /// The processor has AVX-512F and BW; `src` is valid for reads of `len` bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn sum(mut src: *const u8, mut len: usize) -> u64 {
-    let mut sums = [_mm512_setzero_si512(); 4];
+    // Per 64-bit lane the sum of whole words, wrapping, and that of their upper halves: the lower
+    // halves' is the difference, and taking them out of each word is spared.
+    let zero = _mm512_setzero_si512();
+    let (mut whole, mut upper) = ([zero; 2], [zero; 2]);
+    let mut add = |i: usize, v| {
+        whole[i] = _mm512_add_epi64(whole[i], v);
+        upper[i] = _mm512_add_epi64(upper[i], _mm512_srli_epi64::<32>(v));
+    };
     // SAFETY: each vector is taken only while `len`, what is left at `src`, covers it; the mask of
     // the last one lets through only the bytes that are left.
     unsafe {
-        while len >= 256 {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                take::<false, true>(src, std::ptr::null_mut(), 64 * i, sum);
-            }
-            src = src.add(256);
-            len -= 256;
+        while len >= 128 {
+            add(0, _mm512_loadu_si512(src.cast()));
+            add(1, _mm512_loadu_si512(src.add(64).cast()));
+            src = src.add(128);
+            len -= 128;
         }
-        while len >= 64 {
-            take::<false, true>(src, std::ptr::null_mut(), 0, &mut sums[0]);
+        if len >= 64 {
+            add(0, _mm512_loadu_si512(src.cast()));
             src = src.add(64);
             len -= 64;
         }
         if len > 0 {
-            let rest = _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast());
-            add_words(&mut sums[1], rest);
+            add(1, _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast()));
         }
     }
-    let [a, b, c, d] = sums;
-    let all = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
-    _mm512_reduce_add_epi64(all).cast_unsigned()
+    let whole = _mm512_add_epi64(whole[0], whole[1]);
+    let upper = _mm512_add_epi64(upper[0], upper[1]);
+    let lower = _mm512_sub_epi64(whole, _mm512_slli_epi64::<32>(upper));
+    _mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)).cast_unsigned()
 }
 
 /// # Safety

@@ -138,7 +138,7 @@ fn segment(seq: u32, ack: u32, flags: Flags) -> TxSegment {
 
 /// All frames the stack has to send, with their payload.
 fn frames(s: &mut Stack<ByteQueue>, now: Instant) -> Vec<Vec<u8>> {
-    core::iter::from_fn(|| s.poll_transmit(now).map(|f| net::assemble(s, f))).collect()
+    core::iter::from_fn(|| s.poll_transmit(now).map(|mut f| net::assemble(s, &mut f))).collect()
 }
 
 fn events(s: &mut Stack<ByteQueue>) -> Vec<(ConnId, StackEvent)> {

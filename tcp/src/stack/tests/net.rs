@@ -21,6 +21,7 @@ pub(super) struct Host {
     pub(super) events: Vec<(ConnId, StackEvent)>,
     pub(super) received: HashMap<ConnId, Vec<u8>>,
     pub(super) retransmitted: u64,
+    frame: TxFrame,
 }
 
 impl Host {
@@ -30,6 +31,7 @@ impl Host {
             events: Vec::new(),
             received: HashMap::new(),
             retransmitted: 0,
+            frame: TxFrame::default(),
         }
     }
 
@@ -86,11 +88,14 @@ impl Station for Host {
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        let frame = self.stack.poll_transmit(now)?;
-        if let TxBody::Stream { retransmit: true, .. } = frame.body {
+        // One frame for all, as a worker has it: most segments are made of the one before.
+        if !self.stack.poll_transmit_into(now, &mut self.frame) {
+            return None;
+        }
+        if let TxBody::Stream { retransmit: true, .. } = self.frame.body {
             self.retransmitted += 1;
         }
-        Some(assemble(&self.stack, frame))
+        Some(assemble(&self.stack, &mut self.frame))
     }
 
     fn next_timeout(&mut self, _: Instant) -> Option<Instant> {
@@ -104,7 +109,7 @@ impl Station for Host {
 }
 
 /// The bytes of a frame, its checksum finished.
-pub(super) fn assemble(stack: &Stack<ByteQueue>, mut frame: TxFrame) -> Vec<u8> {
+pub(super) fn assemble(stack: &Stack<ByteQueue>, frame: &mut TxFrame) -> Vec<u8> {
     let mut body = Vec::new();
     match &frame.body {
         TxBody::None => {}
