@@ -31,6 +31,7 @@ pub mod queue;
 pub mod queues;
 pub mod raw;
 mod ring;
+mod rx;
 mod tx;
 mod vdev;
 pub mod waker;

@@ -16,6 +16,7 @@ use crate::fault::FaultCounters;
 use crate::memory::{ArenaMemory, MemoryCounters};
 use crate::queue::{RxCounters, TxCounters};
 use crate::queues::{Doorbells, Qp, flushed_recv, flushed_send};
+use crate::rx::RxMbuf;
 use crate::tx::{SinkCounters, Tx};
 use crate::{Arena, Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
 
@@ -134,7 +135,7 @@ impl WorkerSnapshot {
 /// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. One
 /// thread calls [`poll`](Worker::poll), over and over.
 pub struct Worker {
-    rnic: Rnic<Mbuf>,
+    rnic: Rnic<RxMbuf>,
     rx: RxQueue,
     tx: Tx,
     mem: ArenaMemory,
@@ -143,6 +144,8 @@ pub struct Worker {
     frames: ArrayVec<Mbuf, RX_BURST>,
     /// There was a report since somebody asked.
     reported: bool,
+    /// Whether received segments are likely to be whole FPDUs with a CRC.
+    guess_crc: bool,
     /// Frames that can be freed.
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
@@ -176,6 +179,7 @@ impl Worker {
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
             reported: false,
+            guess_crc: false,
             done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
@@ -231,9 +235,11 @@ impl Worker {
     fn handle_frames(&mut self, now: Instant) {
         // A frame that must wait is kept by the RNIC; the others are freed together.
         for frame in self.frames.drain(..) {
+            let frame = RxMbuf::new(frame, self.guess_crc);
             if let Some(done) = self.rnic.handle_frame(now, &self.mem, frame) {
+                self.guess_crc = done.next_guess();
                 // As large as `frames`.
-                self.done.push(done);
+                self.done.push(done.into_mbuf());
             }
         }
         Mbuf::free_bulk(&mut self.done);

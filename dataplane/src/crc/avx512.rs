@@ -7,11 +7,11 @@
 
 use core::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
-    _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_clmulepi64_epi128,
+    _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_clmulepi64_epi128,
     _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_maskz_loadu_epi8,
-    _mm512_reduce_add_epi64, _mm512_set_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64,
-    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_reduce_add_epi64, _mm512_set_epi64, _mm512_setzero_si512, _mm512_slli_epi64,
+    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi64,
+    _mm512_xor_si512,
 };
 
 use heddle_base::Sum;
@@ -79,36 +79,26 @@ unsafe fn sum_entry(src: *const u8, len: usize) -> Sum {
 /// The processor has AVX-512F and BW; `src` is valid for reads of `len` bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn sum(mut src: *const u8, mut len: usize) -> u64 {
-    // Per 64-bit lane the sum of whole words, wrapping, and that of their upper halves: the lower
-    // halves' is the difference, and taking them out of each word is spared.
-    let zero = _mm512_setzero_si512();
-    let (mut whole, mut upper) = ([zero; 2], [zero; 2]);
-    let mut add = |i: usize, v| {
-        whole[i] = _mm512_add_epi64(whole[i], v);
-        upper[i] = _mm512_add_epi64(upper[i], _mm512_srli_epi64::<32>(v));
-    };
+    let mut sums = [Words::default(); 2];
     // SAFETY: each vector is taken only while `len`, what is left at `src`, covers it; the mask of
     // the last one lets through only the bytes that are left.
     unsafe {
         while len >= 128 {
-            add(0, _mm512_loadu_si512(src.cast()));
-            add(1, _mm512_loadu_si512(src.add(64).cast()));
+            sums[0].add(_mm512_loadu_si512(src.cast()));
+            sums[1].add(_mm512_loadu_si512(src.add(64).cast()));
             src = src.add(128);
             len -= 128;
         }
         if len >= 64 {
-            add(0, _mm512_loadu_si512(src.cast()));
+            sums[0].add(_mm512_loadu_si512(src.cast()));
             src = src.add(64);
             len -= 64;
         }
         if len > 0 {
-            add(1, _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast()));
+            sums[1].add(_mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast()));
         }
     }
-    let whole = _mm512_add_epi64(whole[0], whole[1]);
-    let upper = _mm512_add_epi64(upper[0], upper[1]);
-    let lower = _mm512_sub_epi64(whole, _mm512_slli_epi64::<32>(upper));
-    _mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)).cast_unsigned()
+    Words::total(sums)
 }
 
 /// # Safety
@@ -121,7 +111,7 @@ unsafe fn update<const COPY: bool, const SUM: bool>(
     mut len: usize,
     crc: u32,
 ) -> (u32, u64) {
-    let mut sums = [_mm512_setzero_si512(); 2];
+    let mut sums = [Words::default(); 2];
     // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it;
     // the first four are covered by the caller's 256 bytes.
     unsafe {
@@ -159,11 +149,7 @@ unsafe fn update<const COPY: bool, const SUM: bool>(
         }
 
         let crc = join(x);
-        let sum = if SUM {
-            _mm512_reduce_add_epi64(_mm512_add_epi64(sums[0], sums[1])).cast_unsigned()
-        } else {
-            0
-        };
+        let sum = if SUM { Words::total(sums) } else { 0 };
         let (crc, rest) = sse42::update::<COPY, SUM>(src, dst, len, crc, 0);
         (crc, add_carry(sum, rest))
     }
@@ -179,7 +165,7 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
     src: *const u8,
     dst: *mut u8,
     off: usize,
-    sum: &mut __m512i,
+    sum: &mut Words,
 ) -> __m512i {
     // SAFETY: by the caller; unaligned accesses.
     let v = unsafe {
@@ -190,17 +176,44 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
         v
     };
     if SUM {
-        add_words(sum, v);
+        sum.add(v);
     }
     v
 }
 
-/// Adds 32-bit words in 64-bit lanes: 2^31 additions, 64 GiB, would be needed to overflow.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn add_words(sum: &mut __m512i, v: __m512i) {
-    let low = _mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff));
-    *sum = _mm512_add_epi64(*sum, _mm512_add_epi64(low, _mm512_srli_epi64::<32>(v)));
+/// Sums of 32-bit words in 64-bit lanes: that of whole lanes, wrapping, and that of their upper
+/// halves. The lower halves' is the difference, which spares to take them out of each lane. 2^32
+/// additions, 256 GiB, would be needed to overflow.
+#[derive(Clone, Copy)]
+struct Words {
+    whole: __m512i,
+    upper: __m512i,
+}
+
+impl Default for Words {
+    #[inline(always)]
+    fn default() -> Words {
+        // SAFETY: all zeroes are a vector.
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+impl Words {
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn add(&mut self, v: __m512i) {
+        self.whole = _mm512_add_epi64(self.whole, v);
+        self.upper = _mm512_add_epi64(self.upper, _mm512_srli_epi64::<32>(v));
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn total([a, b]: [Words; 2]) -> u64 {
+        let whole = _mm512_add_epi64(a.whole, b.whole);
+        let upper = _mm512_add_epi64(a.upper, b.upper);
+        let lower = _mm512_sub_epi64(whole, _mm512_slli_epi64::<32>(upper));
+        _mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)).cast_unsigned()
+    }
 }
 
 #[target_feature(enable = "avx512f")]
