@@ -125,8 +125,11 @@ impl Fpdu {
                 if pad > 0 {
                     c = mem.crc(c, &self.tail[..pad]);
                 }
-                self.tail[pad..pad + 4].copy_from_slice(&c.to_le_bytes());
-                self.sum = self.join(sum);
+                // Pad and CRC as one number: read back from where it was stored in pieces, the sum
+                // would have to wait.
+                let tail = (u64::from(c) << (8 * pad)).to_le_bytes();
+                self.tail = tail;
+                self.sum = self.join(sum, &tail);
                 self.has_sum = true;
                 return;
             }
@@ -189,19 +192,19 @@ impl Fpdu {
             return self.sum;
         }
         match self.payload() {
-            Some(p) => self.join(mem.digest(p, 0).1),
+            Some(p) => self.join(mem.digest(p, 0).1, &self.tail),
             None => Sum::of(self.head()),
         }
     }
 
     #[inline]
-    fn join(&self, payload: Sum) -> Sum {
+    fn join(&self, payload: Sum, tail: &[u8; 8]) -> Sum {
         let at = usize::from(self.head_len);
         // Head and tail are zero behind their ends: whole words are summed, without a look at how
         // long they are.
         Sum::of_words(&self.head)
             .add_at(at, payload)
-            .add_at(at + self.payload.len() as usize, Sum::of_words(&self.tail))
+            .add_at(at + self.payload.len() as usize, Sum::of_words(tail))
     }
 
     /// Calls `f` with the pieces of bytes `[off, off + len)`, in order and none of them empty;
