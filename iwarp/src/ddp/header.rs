@@ -122,6 +122,14 @@ pub(crate) const fn is_tagged(start: &[u8; TAGGED_LEN]) -> bool {
     start[0] & TAGGED != 0
 }
 
+/// The first six octets of a tagged header as a number, most significant first: control octet, that
+/// of the layer above, STag. The tagged offset follows.
+#[inline]
+pub(crate) const fn tagged_start(last: bool, rsvd_ulp: u8, stag: Stag) -> u64 {
+    let control = TAGGED | if last { LAST } else { 0 } | VERSION;
+    (control as u64) << 40 | (rsvd_ulp as u64) << 32 | stag.0 as u64
+}
+
 impl DdpHeader {
     /// Reads the header at the start of a DDP segment and says how long it is; the payload is the
     /// rest.

@@ -16,5 +16,5 @@ mod header;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use header::is_tagged;
 pub use header::{DdpError, DdpHeader, MAX_LEN, Qn, TAGGED_LEN, UNTAGGED_LEN, VERSION};
+pub(crate) use header::{is_tagged, tagged_start};

@@ -1,5 +1,6 @@
 //! An FPDU to send: header bytes and a reference to the payload.
 
+use crate::ddp::TAGGED_LEN;
 use crate::mpa::fpdu::HEADER_LEN;
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
@@ -73,6 +74,16 @@ impl Fpdu {
         self.sum = Sum::ZERO;
     }
 
+    /// Writes length field and tagged header, `start` being the header's first six octets, in two
+    /// stores: the CRC, which reads whole words, would have to wait for smaller ones.
+    #[inline]
+    pub(super) fn put_tagged(&mut self, payload: u32, start: u64, to: u64) {
+        let ulpdu = u64::from(payload) + TAGGED_LEN as u64;
+        self.head[..8].copy_from_slice(&(ulpdu << 48 | start).to_be_bytes());
+        self.head[8..16].copy_from_slice(&to.to_be_bytes());
+        self.head_len = small(HEADER_LEN + TAGGED_LEN);
+    }
+
     /// Appends bytes to the head. The callers' sums stay below [`HEAD`]; what would not fit is cut.
     #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) {
@@ -105,7 +116,10 @@ impl Fpdu {
         let head_len = usize::from(self.head_len);
         let unpadded = u32::from(self.head_len).wrapping_add(payload.len());
         let ulpdu = unpadded.saturating_sub(2);
-        self.head[..2].copy_from_slice(&u16::try_from(ulpdu).unwrap_or(u16::MAX).to_be_bytes());
+        let length = u16::try_from(ulpdu).unwrap_or(u16::MAX).to_be_bytes();
+        if self.head[..2] != length {
+            self.head[..2].copy_from_slice(&length);
+        }
         self.payload = payload;
         self.last = last;
         let pad = pad_of(unpadded);

@@ -19,7 +19,7 @@ use super::state::QpState;
 use super::terminate::{Culprit, untagged};
 use super::wr::{SendOp, Sge};
 use super::{Qp, QpEnv};
-use crate::ddp::{DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
 use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
@@ -165,7 +165,7 @@ impl Qp {
                 let (n, sge) = self.next_piece(off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
-                put_tagged(out, off + n == len, Opcode::WRITE, stag, to);
+                put_tagged(out, off + n == len, Opcode::WRITE, stag, to, n);
                 self.request_payload(env, out, off, n, sge)?
             }
             SendOp::Send { solicited, invalidate } => {
@@ -305,7 +305,7 @@ impl Qp {
         let last = r.sent + len == r.size;
         // A sink offset that wraps is the reader's own doing; its checks are not ours.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
-        put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to);
+        put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to, len);
         let mut range = MemRange::new(0, 0);
         if len > 0 {
             // The region may have gone since the request was accepted.
@@ -378,10 +378,11 @@ const UNTAGGED_BYTES: u32 = 18;
 const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
 
+/// Writes the tagged header of a segment with `len` bytes of payload.
 #[inline]
-fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64) {
+fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64, len: u32) {
     let rsvd_ulp = Control::new(opcode).to_byte();
-    DdpHeader::Tagged { last, rsvd_ulp, stag, to }.emit(head.room(TAGGED_LEN));
+    head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
 }
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
