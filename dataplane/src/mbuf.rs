@@ -24,7 +24,7 @@ use heddle_dpdk_sys as sys;
 use thiserror::Error;
 
 use crate::arena::Arena;
-use crate::mempool::Mempool;
+use crate::mempool::{HEADROOM, Mempool};
 
 /// One frame: a chain of mbufs, freed as a whole when dropped.
 ///
@@ -128,34 +128,6 @@ impl Mbuf {
                 Err(ExternalError::PoolEmpty)
             }
         }
-    }
-
-    /// Makes an empty mbuf refer to `[off, off + len)` of `arena`, as [`Mbuf::external`] does with
-    /// one of its own, for one of the references the caller has taken
-    /// ([`Arena::take_references`]); `pool` is the mbuf's. On an error the mbuf is freed and the
-    /// reference is still the caller's.
-    ///
-    /// # Errors
-    /// [`ExternalError::OutOfRange`].
-    #[inline]
-    pub(crate) fn into_external(
-        self,
-        pool: &Mempool,
-        arena: &Arena,
-        off: usize,
-        len: u16,
-    ) -> Result<Mbuf, ExternalError> {
-        let addr = match arena.ptr(off, usize::from(len)) {
-            Some(p) if len > 0 => p,
-            _ => return Err(ExternalError::OutOfRange),
-        };
-        let shinfo = arena.counted(pool.id());
-        debug_assert!(is_private(self.head()) && self.segments() == 1);
-        // SAFETY: a fresh direct mbuf, ours alone; the rest as in `external`.
-        unsafe {
-            sys::heddle_mbuf_attach(self.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
-        }
-        Ok(self)
     }
 
     /// A copy of the whole frame in segments of `pool`; `None` when the pool is empty.
@@ -437,6 +409,58 @@ impl Mbuf {
             let why = sys::heddle_mbuf_check(self.0.as_ptr());
             (!why.is_null()).then(|| std::ffi::CStr::from_ptr(why).to_string_lossy().into_owned())
         }
+    }
+}
+
+/// An mbuf as it comes from its pool: what it will be says which of its fields have to be written,
+/// and most of them, all of its second cache line, need not be for a segment behind the first.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct RawMbuf(Mbuf);
+
+impl RawMbuf {
+    /// An empty frame.
+    #[inline]
+    pub(crate) fn into_first(self) -> Mbuf {
+        // SAFETY: a valid single mbuf that is ours alone.
+        unsafe { sys::heddle_mbuf_reset(self.0.0.as_ptr()) };
+        self.0
+    }
+
+    /// An empty segment to be chained.
+    #[inline]
+    pub(crate) fn into_later(self) -> Mbuf {
+        let mut m = self.0;
+        let f = m.head_mut();
+        (f.data_off, f.data_len, f.pkt_len, f.ol_flags) = (HEADROOM, 0, 0, 0);
+        m
+    }
+
+    /// A segment to be chained that refers to `[off, off + len)` of `arena`, as
+    /// [`Mbuf::external`], for one of the references the caller has taken
+    /// ([`Arena::take_references`]); `pool` is the mbuf's. On an error the mbuf is freed and the
+    /// reference is still the caller's.
+    ///
+    /// # Errors
+    /// [`ExternalError::OutOfRange`].
+    #[inline]
+    pub(crate) fn into_external(
+        self,
+        pool: &Mempool,
+        arena: &Arena,
+        off: usize,
+        len: u16,
+    ) -> Result<Mbuf, ExternalError> {
+        let addr = match arena.ptr(off, usize::from(len)) {
+            Some(p) if len > 0 => p,
+            _ => return Err(ExternalError::OutOfRange),
+        };
+        let shinfo = arena.counted(pool.id());
+        // SAFETY: a direct mbuf, ours alone; the rest as in `Mbuf::external`.
+        unsafe {
+            sys::heddle_mbuf_attach(self.0.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
+        }
+        Ok(self.0)
     }
 }
 

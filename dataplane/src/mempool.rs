@@ -9,7 +9,7 @@ use heddle_dpdk_sys as sys;
 use thiserror::Error;
 
 use crate::eal::{self, Eal};
-use crate::mbuf::Mbuf;
+use crate::mbuf::{Mbuf, RawMbuf};
 
 /// Space before the data of a fresh mbuf, in bytes.
 pub const HEADROOM: u16 = {
@@ -130,6 +130,29 @@ impl Mempool {
                 None
             }
         }
+    }
+
+    /// As [`Mempool::alloc_bulk`], but the mbufs are not empty yet: single segments with one
+    /// reference, other fields as their last user left them.
+    #[inline]
+    pub(crate) fn alloc_raw_bulk<const N: usize>(
+        &self,
+        out: &mut ArrayVec<RawMbuf, N>,
+        n: usize,
+    ) -> usize {
+        let n = n.min(out.remaining_capacity());
+        let count = u32::try_from(n).unwrap_or(u32::MAX);
+        let len = out.len();
+        // SAFETY: as in `alloc_bulk`; `RawMbuf` is a transparent `Mbuf`.
+        unsafe {
+            let dst = out.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+            if sys::heddle_mbuf_raw_alloc_bulk(self.as_ptr(), dst, count) != 0 {
+                self.count_failure();
+                return 0;
+            }
+            out.set_len(len + n);
+        }
+        n
     }
 
     /// Appends up to `n` empty mbufs (and what `out` has room for), all or none; returns how many.

@@ -6,7 +6,7 @@ use heddle_iwarp::{MemRange, Memory};
 use heddle_rnic::{Offload, TxSink};
 
 use crate::fault::FaultInjector;
-use crate::mbuf::{FrameBuilder, Mbuf, TxOffload};
+use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf, TxOffload};
 use crate::memory::ArenaMemory;
 use crate::mempool::Mempool;
 use crate::queue::TxQueue;
@@ -47,7 +47,7 @@ pub(crate) struct Tx {
     waiting: ArrayVec<Mbuf, TX_FRAMES>,
     /// Frames faults have been done to already; empty without faults.
     ready: ArrayVec<Mbuf, TX_READY>,
-    spare: ArrayVec<Mbuf, SPARE_MBUFS>,
+    spare: ArrayVec<RawMbuf, SPARE_MBUFS>,
     pub(crate) counters: SinkCounters,
 }
 
@@ -131,9 +131,9 @@ impl Drop for MbufSink<'_> {
 
 impl Tx {
     #[inline]
-    fn spare(&mut self) -> Option<Mbuf> {
+    fn spare(&mut self) -> Option<RawMbuf> {
         if self.spare.is_empty() {
-            self.pool.alloc_bulk(&mut self.spare, SPARE_MBUFS);
+            self.pool.alloc_raw_bulk(&mut self.spare, SPARE_MBUFS);
         }
         self.spare.pop()
     }
@@ -145,8 +145,8 @@ impl MbufSink<'_> {
     fn grow(&mut self) -> Option<&mut FrameBuilder> {
         let segment = self.tx.spare()?;
         match &mut self.frame {
-            Some(f) => f.chain(segment),
-            None => self.frame = Some(FrameBuilder::new(segment)),
+            Some(f) => f.chain(segment.into_later()),
+            None => self.frame = Some(FrameBuilder::new(segment.into_first())),
         }
         self.frame.as_mut()
     }
@@ -168,7 +168,8 @@ impl MbufSink<'_> {
         let payload = self.external(range)?;
         match &mut self.frame {
             Some(f) => f.chain(payload),
-            None => self.frame = Some(FrameBuilder::new(payload)),
+            // Headers come first: there is no frame without them.
+            None => return None,
         }
         Some(())
     }
@@ -185,13 +186,13 @@ impl MbufSink<'_> {
         let (first, third) = (self.tx.spare()?, self.tx.spare()?);
         let payload = self.external(payload)?;
         // Made where it stays: moving it would wait for the stores.
-        let frame = self.frame.insert(FrameBuilder::new(first));
+        let frame = self.frame.insert(FrameBuilder::new(first.into_first()));
         let room = frame.reserve(header.len() + head.len())?;
         let (a, b) = room.split_at_mut_checked(header.len())?;
         a.copy_from_slice(header);
         b.copy_from_slice(head);
         frame.chain(payload);
-        frame.chain(third);
+        frame.chain(third.into_later());
         frame.append(tail).then_some(())
     }
 

@@ -143,9 +143,20 @@ struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint
 	return m;
 }
 
+int heddle_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n)
+{
+	return rte_mempool_get_bulk(pool, (void **)pkts, n);
+}
+
+void heddle_mbuf_reset(struct rte_mbuf *m)
+{
+	rte_pktmbuf_reset(m);
+}
+
 void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
 			struct rte_mbuf_ext_shared_info *shinfo)
 {
+	m->ol_flags = 0;
 	rte_pktmbuf_attach_extbuf(m, addr, iova, len, shinfo);
 	m->data_off = 0;
 	m->data_len = len;

@@ -61,6 +61,11 @@ struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *
 /* 0, or the reason (a static string) the chain is not sound. */
 const char *heddle_mbuf_check(const struct rte_mbuf *m);
 /* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
+/* As they come from the pool: single segments with one reference (rte_mbuf_raw_alloc()), the other
+ * fields as they were left. */
+int heddle_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n);
+/* Makes a raw one an empty one. */
+void heddle_mbuf_reset(struct rte_mbuf *m);
 /* For one of the references of `shinfo`, which the caller has counted. */
 void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
 			struct rte_mbuf_ext_shared_info *shinfo);
