@@ -382,6 +382,41 @@ fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
     assert_eq!(net.ctl().close_timeouts, 0);
 }
 
+/// FPDUs that fill their segments have their CRC computed along with TCP's checksum, once some have
+/// come: damage is found wherever it is, and what came before it is in place.
+#[test]
+fn test_damage_in_a_segment_that_is_one_fpdu() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    for len in [64, 65, 66, 67, 200] {
+        let whole = write(Stag(0), 0, len).len();
+        for at in [2, 5, 12, 16, 16 + len / 2, 15 + len, whole - 4, whole - 1] {
+            let what = format!("byte {at} of a Write of {len} bytes");
+            let (bad, regions) = bad_peer(&mut net, &events);
+            let (stag, to) = (regions.all.stag(), regions.all.to());
+            for i in 0..3 {
+                net.peer.send(bad.conn, &write(stag, to + i * len as u64, len));
+                net.settle();
+            }
+            let mut placed = vec![0; 4 * len];
+            regions.all.read(0, &mut placed);
+            assert!(placed[..3 * len].iter().all(|b| *b == 0x55), "{what}");
+            let before = placed[3 * len..].to_vec();
+            net.peer.send(bad.conn, &flipped(write(stag, to + 3 * len as u64, len), at));
+            net.until(&what, |n| n.peer.says(bad.conn, ConnEvent::PeerClosed).then_some(()));
+            let (_, terminate) =
+                terminate_in(&net.peer.got(bad.conn)[bad.startup..]).expect("a Terminate is last");
+            assert_eq!(terminate.code, TermCode::MPA_CRC, "{what}");
+            net.peer.stack.close(bad.conn);
+            let reason = disconnected(&mut net, &events, &bad, &what);
+            assert_eq!(reason, DisconnectReason::LocalTerminate(TermCode::MPA_CRC), "{what}");
+            regions.all.read(0, &mut placed);
+            assert_eq!(placed[3 * len..], before, "{what}");
+        }
+    }
+}
+
 #[test]
 fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
     let (eal, _turn) = eal();
