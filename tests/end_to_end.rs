@@ -237,17 +237,23 @@ impl Memif {
     }
 }
 
-/// Runs `clients` beside a server; then ends the server, whose output it returns.
+/// Runs `clients` beside a server; then ends the server, or waits for its end, and returns its
+/// output.
 ///
 /// DPDK's `net_memif` (seen with 22.11) unmaps a ring when its client goes, on a thread of its own,
 /// although the worker may just be reading it. On a busy machine this kills one server in some ten.
 /// It is not what is tested here, so the test is then made again.
-fn beside(server: &str, listeners: usize, clients: impl Fn()) -> Output {
+fn beside(
+    server: &str,
+    listeners: usize,
+    finish: impl Fn(Server) -> Output,
+    clients: impl Fn(),
+) -> Output {
     const SIGSEGV: i32 = 11;
     for _ in 0..5 {
         let server = Server::start(server, listeners);
         let end = catch_unwind(AssertUnwindSafe(&clients));
-        let out = server.stop();
+        let out = finish(server);
         match end {
             _ if out.status.signal() == Some(SIGSEGV) => {
                 eprintln!("net_memif has lost its server; once more");
@@ -268,7 +274,7 @@ fn test_serve_and_its_clients_over_shared_memory() {
              --listen 10.1.0.1:9=sink {mode}",
             m.server
         );
-        let out = beside(&server, 3, || clients_of_all_services(&m));
+        let out = beside(&server, 3, Server::stop, || clients_of_all_services(&m));
         let (text, log) =
             (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert_eq!(out.status.code(), Some(0), "{mode}: {log}");
@@ -323,9 +329,10 @@ fn test_rping_server_ends_with_its_client() {
         "rping -c -a 10.1.0.1 -p 2000 -C 3 -V --crc off --mpa 1 {} --ip 10.1.0.2/24",
         m.clients
     );
-    let server = Server::start(&server, 1);
-    run(&client, 0);
-    assert_eq!(server.wait().status.code(), Some(0));
+    let out = beside(&server, 1, Server::wait, || {
+        run(&client, 0);
+    });
+    assert_eq!(out.status.code(), Some(0));
 }
 
 /// Makes a capture file of Ethernet frames.

@@ -143,4 +143,10 @@ fn test_memif_sends_chains_whole() {
     let (sent, got) = try_chain(pool, &mut tx, &mut rx);
     eprintln!("net_memif: multi_segs {}, {:?}", tx.supports_multi_segs(), tx.counters());
     assert_eq!(got.unwrap(), sent);
+    // The driver hears of the end of its peer on a thread of its own, and does not expect to be
+    // closed meanwhile.
+    drop((tx, b));
+    while a.link().up && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
