@@ -139,8 +139,7 @@ pub struct Endpoint {
     polls: u32,
 }
 
-/// The control plane is looked at when the worker had something to tell it, and every so many
-/// polls besides.
+/// The control plane is looked at when the worker was busy, and every so many polls besides.
 const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
@@ -242,7 +241,7 @@ impl Endpoint {
     pub fn poll(&mut self) -> bool {
         let busy = self.worker.poll();
         self.polls = self.polls.wrapping_add(1);
-        if self.worker.has_reported() || self.polls.is_multiple_of(CONTROL_EVERY) {
+        if busy || self.polls.is_multiple_of(CONTROL_EVERY) {
             return self.control.poll(self.clock.now()) || busy;
         }
         busy

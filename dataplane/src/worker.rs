@@ -142,8 +142,6 @@ pub struct Worker {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
-    /// There was a report since somebody asked.
-    reported: bool,
     /// Whether received segments are likely to be whole FPDUs with a CRC.
     guess_crc: bool,
     /// Frames that can be freed.
@@ -178,7 +176,6 @@ impl Worker {
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
-            reported: false,
             guess_crc: false,
             done: ArrayVec::new(),
             commands: commands.clone(),
@@ -426,15 +423,8 @@ impl Worker {
         full
     }
 
-    /// Whether there were reports since this was last asked.
-    #[inline]
-    pub fn has_reported(&mut self) -> bool {
-        std::mem::take(&mut self.reported)
-    }
-
     /// There is room: nobody else sends, and the caller has looked.
     fn report(&mut self, report: Report) {
-        self.reported = true;
         // When nobody receives any more, the control plane has ended.
         let sent = self.reports.try_send(report);
         debug_assert!(!matches!(sent, Err(TrySendError::Full(_))));
