@@ -147,6 +147,11 @@ impl<F: Chunks> HeldBytes<F> {
         self.ready_len > 0
     }
 
+    /// Frames and copies the in-order bytes lie in.
+    pub(crate) fn ready_runs(&self) -> usize {
+        self.ready.len()
+    }
+
     /// Frames kept from the port's pool.
     pub(crate) fn frames(&self) -> usize {
         self.frames

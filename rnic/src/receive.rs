@@ -140,7 +140,9 @@ impl<F: RxFrame> Rnic<F> {
         }
         self.counters.rx_payload_bytes += u64::from(p.len);
         link.rx_next = p.pos + u64::from(p.len);
-        let copy = before >= READY_FRAMES || self.held_frames >= self.config.max_held_frames;
+        // What lies ahead of a gap does not count: the frame that closes it lets all of it go.
+        let copy = link.held.ready_runs() >= READY_FRAMES
+            || self.held_frames >= self.config.max_held_frames;
         self.counters.rx_held += 1;
         let copied = link.held.push_ready(&mut self.bufs, p.pos, frame, p.frame_off, len, copy);
         self.counters.held_copied_bytes += copied as u64;
