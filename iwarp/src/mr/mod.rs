@@ -192,6 +192,18 @@ impl MrTable {
         Ok(())
     }
 
+    /// Makes an STag useless and keeps its slot taken: the owner calls
+    /// [`deregister`](MrTable::deregister) when nothing refers to the region's memory any more.
+    pub fn revoke(&self, stag: Stag) -> Result<(), MrError> {
+        let owner = self.owner();
+        let at = self.index(stag) as usize;
+        if owner.held[at] != (stag, true) {
+            return Err(MrError::Unknown);
+        }
+        self.slots[at].clear();
+        Ok(())
+    }
+
     /// Makes an STag useless on behalf of the peer of `qpn` (Send with Invalidate). The slot stays
     /// taken until the owner calls [`deregister`](MrTable::deregister). Takes no lock.
     pub fn invalidate(&self, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
@@ -254,7 +266,10 @@ impl MrTable {
         }
     }
 
-    fn index(&self, stag: Stag) -> u32 {
+    /// The slot an STag lies in, if it is one of this table's; below
+    /// [`capacity`](MrTable::capacity) for any other too.
+    #[inline]
+    pub fn index(&self, stag: Stag) -> u32 {
         ((stag.0 >> 8) ^ self.secret) & self.mask
     }
 

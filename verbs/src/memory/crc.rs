@@ -1,4 +1,4 @@
-//! The loops behind [`crate::raw`]: one generic body per instruction set, chosen at run time.
+//! The loops behind [`crate::memory::raw`]: one generic body per instruction set, chosen at run time.
 //!
 //! Every kernel takes source, destination (used by the copying ones only), length and CRC.
 

@@ -1,6 +1,6 @@
 //! Throughput of CRC-32C, checksum and copy loops, against the crates one would take otherwise.
 //!
-//! `cargo run --release -p heddle-dataplane --example digest`
+//! `cargo run --release -p heddle-verbs --example digest`
 //!
 //! GB/s (10^9 bytes), the median of 15 rounds; every candidate takes its turn in each round, so
 //! that a slow phase of the machine meets all alike. Buffers are warm in the cache.
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use heddle_base::Sum;
-use heddle_dataplane::raw;
+use heddle_verbs::memory::raw;
 
 type Candidate<'a> = (&'static str, Box<dyn FnMut(&[u8], &mut [u8]) -> u32 + 'a>);
 

@@ -83,8 +83,8 @@ proptest! {
     #[test]
     fn test_crc_continues(a in 0usize..3000, b in 0usize..3000) {
         let data = noise(a + b);
-        let whole = crate::raw::crc32c_append(0, &data);
-        let parts = crate::raw::crc32c_append(crate::raw::crc32c_append(0, &data[..a]), &data[a..]);
+        let whole = crate::memory::raw::crc32c_append(0, &data);
+        let parts = crate::memory::raw::crc32c_append(crate::memory::raw::crc32c_append(0, &data[..a]), &data[a..]);
         prop_assert_eq!(whole, parts);
     }
 }

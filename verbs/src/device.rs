@@ -1,0 +1,514 @@
+//! An RNIC as one application sees it.
+//!
+//! A [`Hub`] is the RNIC for all of them: STags, regions, numbers, and the way to the control plane.
+//! Each application has a [`Device`] of its own, with memory, queues and doorbells that it shares with
+//! the workers and with no other application.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use heddle_base::{Random, Seed};
+use heddle_cm::{AppId, CmId, ListenerId};
+use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
+use heddle_iwarp::{Access, Pd, Qpn};
+
+use crate::cq::Cq;
+use crate::error::DeviceError;
+use crate::event::{EventQueue, Taken};
+use crate::memory::{Pool, Region, RegisterError, Registered, Registry, Terms};
+use crate::mr::Mr;
+use crate::params::{AcceptParams, ConnectParams, ListenParams};
+use crate::qp::{Owner, Qp, QpInit};
+use crate::ring::{Area, BELLS, Bells};
+use crate::waker::Waker;
+
+/// Largest depth of a send, receive or completion queue.
+pub const MAX_DEPTH: u32 = 1 << 16;
+
+/// How long an allocation waits for memory that is on its way back.
+const RECLAIM_WAIT: Duration = Duration::from_millis(100);
+
+/// What a device asks of the control plane.
+#[derive(Debug)]
+pub enum Request {
+    /// There is a new application: its doorbells are to be heard.
+    Open {
+        /// Its number.
+        app: AppId,
+        /// Its doorbells.
+        bells: Bells,
+        /// Where it counts the events it has taken.
+        taken: Taken,
+    },
+    /// A request to the connection manager.
+    Cm {
+        /// Who asks.
+        app: AppId,
+        /// For what.
+        request: heddle_cm::Request,
+        /// The queue pair it is about, in Connect and Accept.
+        qp: Option<Qp>,
+        /// Where its events go, in Listen and Connect.
+        events: Option<EventQueue>,
+    },
+}
+
+/// The way to the control plane.
+pub trait ControlPlane: Send + Sync + std::fmt::Debug {
+    /// Hands a request over. It does not wait for an answer.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    fn request(&self, request: Request) -> Result<(), DeviceError>;
+}
+
+/// One RNIC, for all applications.
+#[derive(Debug)]
+pub struct Hub {
+    registry: Arc<Registry>,
+    control: Box<dyn ControlPlane>,
+    workers: usize,
+    /// Nobody polls the workers while an application waits.
+    inline: AtomicBool,
+    random: Mutex<Random>,
+    qpns: Mutex<Numbers>,
+    next_pd: AtomicU32,
+    next_app: AtomicU32,
+    next_id: AtomicU64,
+}
+
+/// What an application gets of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceConfig {
+    /// Octets of memory it can register without bringing its own; none at 0.
+    pub memory: usize,
+    /// Octets for its queues.
+    pub queues: usize,
+    /// Whether another process can be given the memory (then it is not on hugepages).
+    pub shared: bool,
+}
+
+impl Default for DeviceConfig {
+    /// 64 MiB of memory, 16 MiB of queues, for this process.
+    fn default() -> Self {
+        DeviceConfig { memory: 64 << 20, queues: 16 << 20, shared: false }
+    }
+}
+
+impl Hub {
+    /// An RNIC with `workers` workers; `seed` is where tagged offsets are drawn from.
+    pub fn new(
+        registry: Arc<Registry>,
+        control: Box<dyn ControlPlane>,
+        workers: usize,
+        seed: &Seed,
+    ) -> Arc<Hub> {
+        Arc::new(Hub {
+            registry,
+            control,
+            workers,
+            inline: AtomicBool::new(true),
+            random: Mutex::new(Random::new(seed)),
+            qpns: Mutex::default(),
+            next_pd: AtomicU32::new(1),
+            next_app: AtomicU32::new(0),
+            next_id: AtomicU64::new(1),
+        })
+    }
+
+    /// From here on workers and control plane have threads of their own.
+    pub fn set_threaded(&self) {
+        self.inline.store(false, Ordering::Relaxed);
+    }
+
+    /// The memory of the RNIC.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// A device for one more application.
+    ///
+    /// # Errors
+    /// [`DeviceError`], when there is no memory or the control plane is gone.
+    pub fn open(self: &Arc<Hub>, config: &DeviceConfig) -> Result<Device, DeviceError> {
+        let area = Area::new(config.queues.max(Bells::octets(self.workers) + 4096))?;
+        let bells = Bells::new(&area, self.workers)?;
+        let pool = match config.memory {
+            0 => None,
+            len => {
+                let region = if config.shared { Region::shared(len) } else { Region::anonymous(len) };
+                // Tagged offsets start anywhere in the lower half of the address space, at a page.
+                let to = lock(&self.random).next_u64() >> 1 & !0xfff;
+                let pool = self.registry.pool(Arc::new(region?), to);
+                Some(pool.ok_or(RegisterError::TooManyRegions)?)
+            }
+        };
+        let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
+        let taken = Taken::default();
+        self.control.request(Request::Open { app, bells: bells.clone(), taken: taken.clone() })?;
+        Ok(Device(Arc::new(App {
+            id: app,
+            hub: self.clone(),
+            area,
+            bells,
+            pool,
+            taken,
+            slots: Mutex::default(),
+            pds: Mutex::default(),
+            next_cq: AtomicU32::new(0),
+        })))
+    }
+}
+
+/// Numbers that are taken, of 1..2^24, and where to look for the next.
+#[derive(Debug, Default)]
+struct Numbers {
+    taken: HashSet<u32>,
+    last: u32,
+}
+
+/// Queue pair numbers have 24 bits, as those of other RNICs.
+const QPN_MASK: u32 = 0x00ff_ffff;
+
+impl Numbers {
+    fn take(&mut self) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1) & QPN_MASK;
+            if self.last != 0 && self.taken.insert(self.last) {
+                return self.last;
+            }
+        }
+    }
+}
+
+/// An RNIC as one application sees it; clones are handles of the same one. Any thread may use it.
+///
+/// When the last handle is gone, and those of its queue pairs, its listeners end and its connections
+/// are reset.
+#[derive(Clone, Debug)]
+pub struct Device(Arc<App>);
+
+#[derive(Debug)]
+struct App {
+    id: AppId,
+    hub: Arc<Hub>,
+    area: Arc<Area>,
+    bells: Bells,
+    pool: Option<Arc<Pool>>,
+    taken: Taken,
+    /// Doorbells in use, a bit each.
+    slots: Mutex<Vec<u64>>,
+    pds: Mutex<HashSet<Pd>>,
+    next_cq: AtomicU32,
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        let request = heddle_cm::Request::AppGone;
+        // Without a control plane there is nothing left to end.
+        let _ = self.hub.control.request(Request::Cm {
+            app: self.id,
+            request,
+            qp: None,
+            events: None,
+        });
+    }
+}
+
+impl Device {
+    /// A new protection domain: queue pairs reach only regions of their own.
+    pub fn alloc_pd(&self) -> Pd {
+        let pd = Pd(self.0.hub.next_pd.fetch_add(1, Ordering::Relaxed));
+        lock(&self.0.pds).insert(pd);
+        pd
+    }
+
+    /// A completion queue; `waker` is woken when it is armed and a completion arrives.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`], [`DeviceError::Area`].
+    pub fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
+        within("a depth", depth, 1, MAX_DEPTH)?;
+        let a = &*self.0;
+        let number = a.next_cq.fetch_add(1, Ordering::Relaxed);
+        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker)?)
+    }
+
+    /// A queue pair that is not connected yet. Receives may be posted at once.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn create_qp(&self, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {
+        within("a depth", init.sq_depth, 1, MAX_DEPTH)?;
+        within("a depth", init.rq_depth, 1, MAX_DEPTH)?;
+        let most = u32::try_from(MAX_SGES).unwrap_or(0);
+        within("a number of SGEs", init.max_send_sge.into(), 1, most)?;
+        within("a number of SGEs", init.max_recv_sge.into(), 1, most)?;
+        let most = u32::try_from(MAX_INLINE).unwrap_or(0);
+        within("inline data", init.max_inline.into(), 0, most)?;
+        let app = &self.0;
+        self.check_pd(pd)?;
+        let bell = take_slot(&mut lock(&app.slots)).ok_or(DeviceError::TooManyQps)?;
+        let qpn = Qpn(lock(&app.hub.qpns).take());
+        let owner = app.clone();
+        let owner = Owner(Some(Box::new(move || owner.forget(qpn, bell))));
+        Ok(Qp::new(&app.area, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
+    }
+
+    /// Registers `len` zeroed bytes of the device's memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
+    pub fn alloc_mr(&self, pd: Pd, len: usize, access: Access) -> Result<Mr, DeviceError> {
+        self.check_pd(pd)?;
+        self.alloc(Terms { pd, qpn: None, access }, len)
+    }
+
+    /// As [`alloc_mr`](Device::alloc_mr), for one queue pair alone: no other stream can use the STag,
+    /// and its peer may be given [`Access::REMOTE_INVALIDATE`].
+    ///
+    /// # Errors
+    /// As [`alloc_mr`](Device::alloc_mr).
+    pub fn alloc_mr_for(&self, qp: &Qp, len: usize, access: Access) -> Result<Mr, DeviceError> {
+        self.check_pd(qp.pd())?;
+        self.alloc(Terms { pd: qp.pd(), qpn: Some(qp.qpn()), access }, len)
+    }
+
+    fn alloc(&self, terms: Terms, len: usize) -> Result<Mr, DeviceError> {
+        let hub = &self.0.hub;
+        let Some(pool) = &self.0.pool else {
+            return Err(RegisterError::NoMemory { wanted: len, free: 0, size: 0 }.into());
+        };
+        let take = || hub.registry.take(pool, len, terms);
+        let registered = self.patiently(take)?;
+        Ok(Mr::new(hub.registry.clone(), registered))
+    }
+
+    /// Registers bytes `[off, off + len)` of memory the application brings. Peers name its first byte
+    /// by the tagged offset `to`; the usual choice is its address.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
+    pub fn register_mr(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        (off, len): (usize, usize),
+        to: u64,
+        access: Access,
+    ) -> Result<Mr, DeviceError> {
+        self.check_pd(pd)?;
+        let registry = &self.0.hub.registry;
+        let terms = Terms { pd, qpn: None, access };
+        let registered = self.patiently(|| registry.bring(region, (off, len, to), terms))?;
+        Ok(Mr::new(registry.clone(), registered))
+    }
+
+    /// Tries again for a while when memory or a place in a table is on its way back. The thread that
+    /// runs an RNIC inline cannot wait for itself.
+    fn patiently(
+        &self,
+        mut take: impl FnMut() -> Result<Registered, RegisterError>,
+    ) -> Result<Registered, RegisterError> {
+        let hub = &self.0.hub;
+        let end = Instant::now() + RECLAIM_WAIT;
+        loop {
+            let result = take();
+            let hopeless = matches!(
+                result,
+                Ok(_) | Err(RegisterError::OutOfRange)
+                    | Err(RegisterError::Mr(
+                        heddle_iwarp::MrError::Wrap | heddle_iwarp::MrError::SharedInvalidate
+                    ))
+            );
+            let waits = hub.registry.draining() > 0 && !hub.inline.load(Ordering::Relaxed);
+            if hopeless || !waits || Instant::now() >= end {
+                return result;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Listens for connections; [`Event::Listening`](heddle_cm::Event::Listening) or
+    /// [`Event::ListenFailed`](heddle_cm::Event::ListenFailed) comes through `events`, and then the
+    /// requests.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    pub fn listen(
+        &self,
+        addr: SocketAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, DeviceError> {
+        let id = ListenerId(self.next_id());
+        let request = heddle_cm::Request::Listen { id, addr, params };
+        self.request(request, None, Some(events.clone()))?;
+        Ok(id)
+    }
+
+    /// Stops listening; connections go on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    pub fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Unlisten { id }, None, None)
+    }
+
+    /// Connects to a peer; the outcome comes through `events`.
+    ///
+    /// # Errors
+    /// [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once; [`DeviceError::Overloaded`],
+    /// [`DeviceError::Gone`].
+    pub fn connect(
+        &self,
+        remote: SocketAddr,
+        params: ConnectParams,
+        events: &EventQueue,
+    ) -> Result<CmId, DeviceError> {
+        let id = CmId(self.next_id());
+        let (qp, params) = params.split();
+        claim(&qp)?;
+        // One worker takes all connections that are made from here, until there are several queues.
+        let worker = heddle_cm::WorkerId(0);
+        let request = heddle_cm::Request::Connect { id, worker, remote, params };
+        self.request(request, Some(qp.clone()), Some(events.clone()))
+            .inspect_err(|_| qp.unclaim())?;
+        Ok(id)
+    }
+
+    /// Accepts a connection request.
+    ///
+    /// # Errors
+    /// As [`connect`](Device::connect).
+    pub fn accept(&self, id: CmId, params: AcceptParams) -> Result<(), DeviceError> {
+        let (qp, params) = params.split();
+        claim(&qp)?;
+        let request = heddle_cm::Request::Accept { id, params };
+        self.request(request, Some(qp.clone()), None).inspect_err(|_| qp.unclaim())
+    }
+
+    /// Rejects a connection request, with at most 508 octets for the peer's application.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    pub fn reject(&self, id: CmId, private_data: Vec<u8>) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Reject { id, private_data }, None, None)
+    }
+
+    /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.
+    /// One that is not established yet is given up at once, and
+    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    pub fn disconnect(&self, id: CmId) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Disconnect { id }, None, None)
+    }
+
+    /// Ends everything the application has, whoever still holds handles: listeners end, connections
+    /// are reset. For an application that is gone and cannot do so itself. Its memory comes back
+    /// with the handles of its regions.
+    ///
+    /// # Errors
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    pub fn close(&self) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::AppGone, None, None)
+    }
+
+    /// The application's number.
+    pub fn app(&self) -> AppId {
+        self.0.id
+    }
+
+    /// The RNIC it is a device of.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    /// The shared memory its queues and doorbells lie in, for another process.
+    pub fn area(&self) -> &Arc<Area> {
+        &self.0.area
+    }
+
+    /// Its doorbells.
+    pub fn bells(&self) -> &Bells {
+        &self.0.bells
+    }
+
+    /// The memory that [`alloc_mr`](Device::alloc_mr) takes from.
+    pub fn memory(&self) -> Option<&Arc<Region>> {
+        self.0.pool.as_ref().map(|p| p.region())
+    }
+
+    fn next_id(&self) -> u64 {
+        self.0.hub.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+        if lock(&self.0.pds).contains(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
+    }
+
+    fn request(
+        &self,
+        request: heddle_cm::Request,
+        qp: Option<Qp>,
+        events: Option<EventQueue>,
+    ) -> Result<(), DeviceError> {
+        self.0.hub.control.request(Request::Cm { app: self.0.id, request, qp, events })
+    }
+}
+
+impl App {
+    /// The last handle of a queue pair is gone.
+    fn forget(&self, qpn: Qpn, bell: u32) {
+        let request = heddle_cm::Request::ForgetQp { qpn };
+        let _ = self.hub.control.request(Request::Cm {
+            app: self.id,
+            request,
+            qp: None,
+            events: None,
+        });
+        if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
+            *word &= !(1 << (bell % 64));
+        }
+        lock(&self.hub.qpns).taken.remove(&qpn.0);
+    }
+}
+
+fn claim(qp: &Qp) -> Result<(), DeviceError> {
+    if qp.is_dead() {
+        return Err(DeviceError::QpDead);
+    }
+    if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
+}
+
+/// A free doorbell, now taken.
+fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
+    let at = slots.iter().position(|w| *w != u64::MAX).unwrap_or(slots.len());
+    if at >= BELLS / 64 {
+        return None;
+    }
+    if at == slots.len() {
+        slots.push(0);
+    }
+    let bit = slots[at].trailing_ones();
+    slots[at] |= 1 << bit;
+    Some(u32::try_from(at).ok()? * 64 + bit)
+}
+
+fn within(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), DeviceError> {
+    if (least..=most).contains(&value) {
+        Ok(())
+    } else {
+        Err(DeviceError::Limit { what, value, least, most })
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}

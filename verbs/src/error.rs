@@ -1,0 +1,50 @@
+//! What can go wrong between an application and its device.
+
+use heddle_iwarp::Pd;
+
+use crate::memory::{RegionError, RegisterError};
+use crate::ring::AreaError;
+
+/// A request of an application that its device did not carry out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// A depth or a limit of a queue is out of range.
+    #[error("{what} of {value} is not between {least} and {most}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// What was asked for.
+        value: u32,
+        /// The smallest that can be had.
+        least: u32,
+        /// The largest that can be had.
+        most: u32,
+    },
+    /// The protection domain is not one of this application.
+    #[error("protection domain {0} is not this application's")]
+    ForeignPd(Pd),
+    /// The application has as many queue pairs as it can have.
+    #[error("too many queue pairs")]
+    TooManyQps,
+    /// The queue pair is in a connection, or about to be.
+    #[error("the queue pair is in use")]
+    QpInUse,
+    /// The queue pair has had its connection: make a new one.
+    #[error("the queue pair has had its connection")]
+    QpDead,
+    /// No room for the queue.
+    #[error(transparent)]
+    Area(#[from] AreaError),
+    /// No memory for a region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The memory was not registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The control plane has as many requests as it can keep: try again.
+    #[error("the control plane is overloaded")]
+    Overloaded,
+    /// The control plane has ended.
+    #[error("the control plane is gone")]
+    Gone,
+}

@@ -1,0 +1,82 @@
+//! Connection events, on their way to an application.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_cm::Event;
+
+use crate::waker::Waker;
+
+/// Events of the listeners and connections made with it; clones are handles of the same queue.
+///
+/// It does not drop events. Listeners reset new connections while thousands of events of their
+/// application have not been taken, so that peers cannot make it long; what an application asks for
+/// itself adds an outcome and an end for each connection.
+#[derive(Clone, Debug)]
+pub struct EventQueue(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<VecDeque<(Event, Taken)>>,
+    len: AtomicUsize,
+    waker: Option<Waker>,
+}
+
+/// Counts the events an application has taken, for the connection manager.
+#[derive(Clone, Debug, Default)]
+pub struct Taken(Arc<AtomicU64>);
+
+impl Taken {
+    /// Events taken since it was asked last.
+    pub fn swap(&self) -> u64 {
+        if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, Ordering::Relaxed) }
+    }
+}
+
+impl EventQueue {
+    /// An empty queue; `waker` is woken when an event arrives.
+    pub fn new(waker: Option<Waker>) -> EventQueue {
+        EventQueue(Arc::new(Shared {
+            queue: Mutex::default(),
+            len: AtomicUsize::new(0),
+            waker,
+        }))
+    }
+
+    /// The oldest event.
+    pub fn poll(&self) -> Option<Event> {
+        if self.is_empty() {
+            return None;
+        }
+        let (event, taken) = {
+            let mut queue = self.queue();
+            let front = queue.pop_front();
+            self.0.len.store(queue.len(), Ordering::Release);
+            front?
+        };
+        taken.0.fetch_add(1, Ordering::Relaxed);
+        Some(event)
+    }
+
+    /// Whether there is nothing to poll at this moment.
+    pub fn is_empty(&self) -> bool {
+        self.0.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Puts an event in; `taken` is told when it is taken out.
+    pub fn push(&self, event: Event, taken: &Taken) {
+        {
+            let mut queue = self.queue();
+            queue.push_back((event, taken.clone()));
+            self.0.len.store(queue.len(), Ordering::Release);
+        }
+        if let Some(w) = &self.0.waker {
+            w.wake();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Event, Taken)>> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

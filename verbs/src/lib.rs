@@ -1,0 +1,47 @@
+//! What an application holds of an RNIC: devices, memory regions, queue pairs, completion queues and
+//! connection events.
+//!
+//! ```text
+//!   Device ── alloc_pd ──▶ Pd
+//!     │ alloc_mr, register_mr ──▶ Mr      memory the peer and the workers reach by its STag
+//!     │ create_cq ──────────────▶ Cq ◀── completions, from every worker
+//!     │ create_qp ──────────────▶ Qp ──▶ work requests, to the worker that runs it
+//!     │ listen, connect ────────▶ EventQueue ◀── connection events, from the control plane
+//! ```
+//!
+//! There is no DPDK here. Work requests and completions go through rings in shared memory
+//! ([`ring`]) straight to and from the workers, which may be threads of this process or of another
+//! one; what happens once per connection goes to the control plane through
+//! [`ControlPlane`](device::ControlPlane).
+//!
+//! `unsafe` is in `memory::{raw, region, regions, crc}`, `ring::area` and `waker`; each block says why
+//! it is sound.
+
+pub mod cq;
+pub mod device;
+mod error;
+mod event;
+pub mod memory;
+mod mr;
+mod params;
+mod qp;
+pub mod ring;
+mod waker;
+pub mod worker;
+
+pub use cq::{Arm, Cq, CqOverflow, WaitError};
+pub use device::{Device, DeviceConfig, Hub};
+pub use error::DeviceError;
+pub use event::{EventQueue, Taken};
+pub use heddle_cm::{
+    Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
+    ListenFailure, ListenerId, MpaOptions, Protocol, QpFate,
+};
+pub use heddle_iwarp::{
+    Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag,
+};
+pub use memory::{Region, RegionError, RegisterError};
+pub use mr::{Mr, MrInfo};
+pub use params::{AcceptParams, ConnectParams, ListenParams};
+pub use qp::{Qp, QpInit};
+pub use waker::{Sleeper, Waker};

@@ -1,0 +1,31 @@
+//! Registered memory: where it is mapped, how its bytes are moved, and when it may be handed back.
+//!
+//! ```text
+//!   Region ── a mapping, with an id in ──▶ Regions (read by workers without a lock)
+//!      ▲                                       │
+//!      │ stretches of it become MRs            ▼
+//!   Registry ── STags, References, Readers   RegionMemory: the protocol's Memory, one per worker
+//! ```
+//!
+//! **Who may touch the bytes.** The application, the peer (through RDMA), the workers and the NIC,
+//! at any time. So there is never a Rust reference to them: access is by [`raw`], the one file that
+//! moves bytes between registered memory and ordinary slices.
+//!
+//! **When memory is handed back.** A stretch of a region that was registered is given out again
+//! when, in this order, its STag is gone from the table; every worker has passed a point at which
+//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU in
+//! a send queue, no frame in a ring or a driver. It does not matter which of the three comes last.
+
+mod crc;
+pub mod raw;
+mod readers;
+mod region;
+mod regions;
+mod registry;
+pub(crate) mod stretches;
+
+pub use readers::{Grace, Reader, Readers};
+pub use region::{Region, RegionError};
+pub use regions::{MemoryCounters, RegionId, RegionMemory, Regions};
+pub(crate) use registry::{Pool, Registered, Terms};
+pub use registry::{References, RegisterError, Registry};

@@ -1,0 +1,414 @@
+//! A mapping whose bytes may be registered.
+//!
+//! Regions come from three places: memory the library maps for itself ([`Region::anonymous`], on
+//! hugepages when some are free); memory that can be handed to another process as a file descriptor
+//! ([`Region::shared`], [`Region::from_fd`]); and memory an application has already
+//! ([`Region::from_raw`]). All pages of the first two are touched at once, so that the data path
+//! takes no page fault.
+//!
+//! **A file that another process holds may shrink** under the mapping, and a worker that touches a
+//! byte beyond its end is killed. So a shared region is sealed against shrinking, and one that
+//! comes from outside is refused without that seal. A shared region does not use hugepages: the
+//! process that holds it can punch holes into it, and a hole is filled again from ordinary memory
+//! when it is touched, but not from a pool of hugepages that is empty.
+
+use std::any::Any;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use heddle_base::Sum;
+
+use super::raw;
+
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// Why there is no region, or no access to it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The size is zero, or no address space has it.
+    #[error("a region cannot have {0} bytes")]
+    Size(usize),
+    /// The system has no memory for it, or refuses to map it.
+    #[error("no memory for a region of {len} bytes: {why}")]
+    NoMemory {
+        /// Bytes asked for.
+        len: usize,
+        /// The system's reason.
+        why: String,
+    },
+    /// The file could become shorter than the mapping.
+    #[error("the file is not sealed against shrinking (F_SEAL_SHRINK)")]
+    NotSealed,
+    /// The file is shorter than what was to be mapped.
+    #[error("the file has {has} bytes, fewer than {wanted}")]
+    FileTooShort {
+        /// Its length.
+        has: u64,
+        /// Bytes to be mapped.
+        wanted: usize,
+    },
+    /// The range does not lie inside.
+    #[error("bytes {off}..{off}+{count} are outside a region of {len} bytes")]
+    OutOfRange {
+        /// First byte.
+        off: usize,
+        /// Number of bytes.
+        count: usize,
+        /// Size of the region.
+        len: usize,
+    },
+}
+
+/// A mapping; see the [module](self). Unmapped, or given back to its owner, when dropped.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+    page: usize,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// Our mapping of so many bytes, and the file behind it.
+    Mapped { bytes: usize, fd: Option<OwnedFd> },
+    /// Somebody else's memory, which stays valid while this lives.
+    Borrowed { _owner: Box<dyn Any + Send + Sync> },
+}
+
+// SAFETY: a region is an address range; every access to its bytes goes through raw pointers, with no
+// reference to them and no promise about their content, from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `len` zeroed bytes for this process alone; on hugepages when enough of them are free, else
+    /// transparent ones are asked for.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`], [`RegionError::NoMemory`].
+    pub fn anonymous(len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let (base, bytes, page) = map_anonymous(len).map_err(no_memory)?;
+        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None } })
+    }
+
+    /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed: it
+    /// can neither shrink nor grow.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`], [`RegionError::NoMemory`].
+    pub fn shared(len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let bytes = len.next_multiple_of(PAGE);
+        check_available(bytes).map_err(no_memory)?;
+        let fd = sealed_file(bytes).map_err(no_memory)?;
+        Region::map_fd(fd, len)
+    }
+
+    /// The first `len` bytes of a file in memory that somebody else has made.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`], [`RegionError::FileTooShort`], [`RegionError::Size`],
+    /// [`RegionError::NoMemory`].
+    pub fn from_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        // SAFETY: asks a descriptor that we own for its seals.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(RegionError::NotSealed);
+        }
+        Region::map_fd(fd, len)
+    }
+
+    fn map_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let file = std::fs::File::from(fd);
+        let has = file.metadata().map_err(no_memory)?.len();
+        if has < len as u64 {
+            return Err(RegionError::FileTooShort { has, wanted: len });
+        }
+        let bytes = len.next_multiple_of(PAGE);
+        let base = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd())
+            .map_err(no_memory)?;
+        let backing = Backing::Mapped { bytes, fd: Some(file.into()) };
+        Ok(Region { base, len, page: PAGE, backing })
+    }
+
+    /// Memory an application has already, of any alignment. `owner` is what keeps it: it is dropped
+    /// when nothing refers to the region any more, which may be long after the last handle of the
+    /// application is gone.
+    ///
+    /// # Safety
+    /// `base` is valid for reads and writes of `len` bytes, from any thread, until `owner` is dropped;
+    /// and until then no Rust reference to those bytes is used, since they may change at any time.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`].
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Region, RegionError> {
+        check_size(len)?;
+        Ok(Region { base, len, page: 1, backing: Backing::Borrowed { _owner: owner } })
+    }
+
+    /// Bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of the first byte.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes of the mapping, whole pages; `None` when it is not ours, and then it may begin and end
+    /// anywhere.
+    pub fn mapped_len(&self) -> Option<usize> {
+        match self.backing {
+            Backing::Mapped { bytes, .. } => Some(bytes),
+            Backing::Borrowed { .. } => None,
+        }
+    }
+
+    /// Octets of a page of it, as far as asked for explicitly.
+    pub fn page_size(&self) -> usize {
+        self.page
+    }
+
+    /// The file behind a shared region.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::Mapped { fd, .. } => fd.as_ref().map(AsFd::as_fd),
+            Backing::Borrowed { .. } => None,
+        }
+    }
+
+    /// Address of `[off, off + len)`; `None` when it does not lie inside.
+    #[inline]
+    pub fn ptr(&self, off: usize, len: usize) -> Option<*mut u8> {
+        let end = off.checked_add(len)?;
+        // SAFETY: off <= self.len, the size of one mapping.
+        (end <= self.len).then(|| unsafe { self.base.as_ptr().add(off) })
+    }
+
+    /// Copies `src` to `off`.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`]; nothing is written then.
+    pub fn place(&self, off: usize, src: &[u8]) -> Result<(), RegionError> {
+        let dst = self.checked(off, src.len())?;
+        // SAFETY: `dst` is valid for `src.len()` bytes while self lives, and `src`, a reference, never
+        // overlaps registered memory.
+        unsafe { raw::place(dst, src) };
+        Ok(())
+    }
+
+    /// Copies from `off` into `dst`.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`].
+    pub fn gather(&self, off: usize, dst: &mut [u8]) -> Result<(), RegionError> {
+        let src = self.checked(off, dst.len())?;
+        // SAFETY: as in `place`.
+        unsafe { raw::gather(src, dst) };
+        Ok(())
+    }
+
+    /// One byte, loaded anew at each call: for waiting until somebody has written it.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`].
+    #[inline]
+    pub fn load(&self, off: usize) -> Result<u8, RegionError> {
+        let src = self.checked(off, 1)?;
+        // SAFETY: valid for one byte while self lives.
+        Ok(unsafe { raw::load(src) })
+    }
+
+    /// Fills `[off, off + len)` with zeros.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`].
+    pub fn zero(&self, off: usize, len: usize) -> Result<(), RegionError> {
+        let dst = self.checked(off, len)?;
+        // SAFETY: valid for `len` bytes while self lives.
+        unsafe { raw::zero(dst, len) };
+        Ok(())
+    }
+
+    /// CRC-32C (continued from `crc`) and Internet checksum of `[off, off + len)` in one pass.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`].
+    pub fn digest(&self, off: usize, len: usize, crc: u32) -> Result<(u32, Sum), RegionError> {
+        let src = self.checked(off, len)?;
+        // SAFETY: `src` is valid for `len` bytes while self lives.
+        Ok(unsafe { raw::digest(src, len, crc) })
+    }
+
+    #[inline]
+    fn checked(&self, off: usize, count: usize) -> Result<*mut u8, RegionError> {
+        self.ptr(off, count).ok_or(RegionError::OutOfRange { off, count, len: self.len })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Backing::Mapped { bytes, .. } = self.backing {
+            // SAFETY: exactly the mapping made at construction, which nobody refers to any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), bytes) };
+        }
+    }
+}
+
+fn check_size(len: usize) -> Result<(), RegionError> {
+    let max = isize::MAX.unsigned_abs() - 2 * HUGE;
+    if (1..=max).contains(&len) { Ok(()) } else { Err(RegionError::Size(len)) }
+}
+
+/// Maps `len` bytes: base, bytes mapped, page size.
+fn map_anonymous(len: usize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
+    const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let huge = len.next_multiple_of(HUGE);
+    // Small ranges would waste most of a hugepage.
+    if len >= HUGE / 2
+        && let Ok(p) = mmap(huge, PRIVATE | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1)
+    {
+        return Ok((p, huge, HUGE));
+    }
+    check_available(huge)?;
+    if len < HUGE {
+        let mapped = len.next_multiple_of(PAGE);
+        return Ok((mmap(mapped, PRIVATE | libc::MAP_POPULATE, -1)?, mapped, PAGE));
+    }
+    // Aligned to a hugepage, for transparent ones: map more and cut both ends off.
+    let raw = mmap(huge + HUGE, PRIVATE, -1)?;
+    let skip = raw.as_ptr().align_offset(HUGE);
+    // SAFETY: all ranges lie inside the mapping just made, which nobody else knows; what is
+    // unmapped is not used again; madvise is a hint.
+    unsafe {
+        let base = raw.as_ptr().add(skip);
+        if skip > 0 {
+            libc::munmap(raw.as_ptr().cast(), skip);
+        }
+        if skip < HUGE {
+            libc::munmap(base.add(huge).cast(), HUGE - skip);
+        }
+        libc::madvise(base.cast(), huge, libc::MADV_HUGEPAGE);
+        // Linux 5.14; older kernels fault the pages in at first use.
+        libc::madvise(base.cast(), huge, libc::MADV_POPULATE_WRITE);
+        Ok((NonNull::new_unchecked(base), huge, PAGE))
+    }
+}
+
+/// All pages are touched at once: more than there is would end in the out-of-memory killer.
+fn check_available(bytes: usize) -> std::io::Result<()> {
+    match available_memory().filter(|&a| bytes as u64 > a) {
+        Some(a) => Err(std::io::Error::other(format!("{} MiB are available", a >> 20))),
+        None => Ok(()),
+    }
+}
+
+/// Bytes the system can give without swapping, if it says.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+/// A file in memory of `len` bytes that can neither shrink nor grow.
+fn sealed_file(len: usize) -> std::io::Result<OwnedFd> {
+    const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: the name is a C string; the result is checked.
+    let raw = unsafe {
+        libc::memfd_create(c"heddle".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+    };
+    if raw < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made, which nobody else owns.
+    let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    file.set_len(len as u64)?;
+    // SAFETY: a call on our descriptor with an integer argument.
+    if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+fn mmap(len: usize, flags: i32, fd: i32) -> std::io::Result<NonNull<u8>> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+    let p = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, 0) };
+    match NonNull::new(p.cast::<u8>()) {
+        Some(p) if p.as_ptr().cast() != libc::MAP_FAILED => Ok(p),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_access_ends_with_the_region() {
+        let r = Region::anonymous(5000).unwrap();
+        r.place(4996, b"abcd").unwrap();
+        assert!(r.place(4997, b"abcd").is_err() && r.place(usize::MAX, b"a").is_err());
+        let mut out = [0; 6];
+        r.gather(4994, &mut out).unwrap();
+        assert_eq!(&out, b"\0\0abcd");
+        assert_eq!((r.load(4999), r.load(5000).is_err()), (Ok(b'd'), true));
+        r.zero(4996, 3).unwrap();
+        assert_eq!((r.load(4998), r.load(4999)), (Ok(0), Ok(b'd')));
+    }
+
+    #[test]
+    fn test_shared_region_is_the_same_memory_and_keeps_its_size() {
+        let r = Region::shared(10_000).unwrap();
+        let fd = r.fd().unwrap().try_clone_to_owned().unwrap();
+        let file = std::fs::File::from(fd.try_clone().unwrap());
+        assert!(file.set_len(4096).is_err(), "a sealed file was cut");
+        let other = Region::from_fd(fd, 10_000).unwrap();
+        other.place(9999, b"x").unwrap();
+        assert_eq!(r.load(9999), Ok(b'x'));
+    }
+
+    #[test]
+    fn test_file_that_may_shrink_or_is_short_is_refused() {
+        // SAFETY: as in `sealed_file`, without seals.
+        let raw = unsafe { libc::memfd_create(c"t".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: a descriptor just made.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let err = Region::from_fd(fd, 4096).err();
+        assert_eq!(err, Some(RegionError::NotSealed));
+        let short = Region::shared(4096).unwrap();
+        let fd = short.fd().unwrap().try_clone_to_owned().unwrap();
+        let err = Region::from_fd(fd, 4097).err();
+        assert_eq!(err, Some(RegionError::FileTooShort { has: 4096, wanted: 4097 }));
+        assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
+    }
+
+    #[test]
+    fn test_borrowed_memory_keeps_its_owner() {
+        let mut owner = vec![7u8; 100].into_boxed_slice();
+        let base = NonNull::new(owner.as_mut_ptr()).unwrap();
+        let (mark, gone) = (std::sync::Arc::new(()), std::sync::Arc::new(()));
+        // SAFETY: the box is owned by the region and not touched otherwise.
+        let r = unsafe { Region::from_raw(base, 100, Box::new((owner, mark.clone()))) }.unwrap();
+        drop(gone);
+        assert_eq!((r.load(99), std::sync::Arc::strong_count(&mark)), (Ok(7), 2));
+        drop(r);
+        assert_eq!(std::sync::Arc::strong_count(&mark), 1);
+    }
+}

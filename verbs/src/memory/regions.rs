@@ -1,0 +1,294 @@
+//! The regions of one RNIC, as workers reach them without a lock.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_base::Sum;
+use heddle_iwarp::{MemRange, Memory};
+
+use super::raw;
+use super::readers::{Grace, Reader, Readers};
+use super::region::Region;
+
+/// Names a region within its RNIC. An address of the protocol's [`MemRange`] has it in its upper 16
+/// bits, and the offset in the region in the lower 48.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(u16);
+
+const OFFSET_BITS: u32 = 48;
+
+impl RegionId {
+    /// The address of a byte of the region.
+    pub fn addr(self, off: usize) -> u64 {
+        u64::from(self.0) << OFFSET_BITS | off as u64
+    }
+
+    /// Region and offset of an address.
+    #[inline]
+    pub fn split(addr: u64) -> (RegionId, usize) {
+        let off = usize::try_from(addr & ((1 << OFFSET_BITS) - 1)).unwrap_or(usize::MAX);
+        (RegionId(u16::try_from(addr >> OFFSET_BITS).unwrap_or(u16::MAX)), off)
+    }
+
+    /// Its index, below what the table was made for.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// What a worker reads of a region: where it lies. An empty slot has length 0.
+#[derive(Debug, Default)]
+struct Slot {
+    base: AtomicPtr<u8>,
+    len: AtomicUsize,
+}
+
+/// A table of regions. Workers look addresses up in it without a lock; a region that is taken out
+/// stays mapped until every one of them has passed a quiescent point.
+#[derive(Debug)]
+pub struct Regions {
+    slots: Box<[Slot]>,
+    readers: Readers,
+    owners: Mutex<Owners>,
+}
+
+#[derive(Debug, Default)]
+struct Owners {
+    regions: Vec<Option<Arc<Region>>>,
+    /// Taken out, and perhaps still being looked at. Their ids are not given again meanwhile.
+    leaving: Vec<(usize, Grace)>,
+}
+
+impl Regions {
+    /// An empty table for up to `capacity` regions (1..=65,536).
+    pub fn new(capacity: usize) -> Regions {
+        let n = capacity.clamp(1, 1 << 16);
+        let owners = Owners { regions: vec![None; n], leaving: Vec::new() };
+        Regions {
+            slots: (0..n).map(|_| Slot::default()).collect(),
+            readers: Readers::default(),
+            owners: Mutex::new(owners),
+        }
+    }
+
+    /// Makes a region known to the workers; `None` when the table is full.
+    pub fn insert(&self, region: &Arc<Region>) -> Option<RegionId> {
+        let mut owners = self.owners();
+        owners.reap();
+        let taken = |i: usize| owners.leaving.iter().any(|(l, _)| *l == i);
+        let at = (0..owners.regions.len())
+            .find(|&i| owners.regions[i].is_none() && !taken(i) && i <= usize::from(u16::MAX))?;
+        owners.regions[at] = Some(region.clone());
+        let slot = &self.slots[at];
+        // A reader sees the length last, and looks at it first.
+        slot.base.store(region.base().as_ptr(), Ordering::Relaxed);
+        slot.len.store(region.len(), Ordering::Release);
+        Some(RegionId(u16::try_from(at).unwrap_or(u16::MAX)))
+    }
+
+    /// Takes a region out. It is let go when no worker looks at it any more.
+    pub fn remove(&self, id: RegionId) {
+        let mut owners = self.owners();
+        let at = id.index();
+        if owners.regions.get(at).is_none_or(Option::is_none) {
+            return;
+        }
+        self.slots[at].len.store(0, Ordering::Release);
+        let grace = self.readers.grace();
+        owners.leaving.push((at, grace));
+        owners.reap();
+    }
+
+    /// Lets go of removed regions that no worker looks at any more; how many still wait.
+    pub fn reap(&self) -> usize {
+        let mut owners = self.owners();
+        owners.reap();
+        owners.leaving.len()
+    }
+
+    /// The region with this id.
+    pub fn get(&self, id: RegionId) -> Option<Arc<Region>> {
+        let owners = self.owners();
+        if owners.leaving.iter().any(|(at, _)| *at == id.index()) {
+            return None;
+        }
+        owners.regions.get(id.index())?.clone()
+    }
+
+    /// Regions there can be.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Those that look at the table without a lock.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Owners> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Owners {
+    fn reap(&mut self) {
+        let regions = &mut self.regions;
+        self.leaving.retain_mut(|(at, grace)| {
+            let over = grace.is_over();
+            if over {
+                regions[*at] = None;
+            }
+            !over
+        });
+    }
+}
+
+heddle_base::counters! {
+    /// Copies between frames and registered memory. Whatever the protocols count of their own, no
+    /// byte gets into or out of registered memory on a worker without being counted here, except by
+    /// a frame that refers to it.
+    pub struct MemoryCounters {
+        /// Bytes copied into registered memory.
+        mem_placed_bytes,
+        /// Bytes copied out of registered memory.
+        mem_gathered_bytes,
+    }
+}
+
+/// Registered memory of one RNIC as one worker sees it. Each access is checked against the region:
+/// no range, however made, reaches beyond.
+#[derive(Debug)]
+pub struct RegionMemory {
+    regions: Arc<Regions>,
+    reader: Reader,
+    placed: Cell<u64>,
+    gathered: Cell<u64>,
+}
+
+impl RegionMemory {
+    /// The memory of `regions`, for one worker.
+    pub fn new(regions: Arc<Regions>) -> RegionMemory {
+        let reader = regions.readers.reader();
+        RegionMemory { regions, reader, placed: Cell::new(0), gathered: Cell::new(0) }
+    }
+
+    /// The worker holds no address of a region at this point. Once per turn: memory is handed back
+    /// only after it.
+    #[inline]
+    pub fn quiescent(&self) {
+        self.reader.quiescent();
+    }
+
+    /// The regions.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long as
+    /// somebody keeps the region; `None` when it does not lie in a region.
+    #[inline]
+    pub fn ptr(&self, range: MemRange) -> Option<*mut u8> {
+        let (id, off) = RegionId::split(range.addr());
+        let slot = self.regions.slots.get(id.index())?;
+        let end = off.checked_add(range.len() as usize)?;
+        // Acquire: the base was stored before the length.
+        if end > slot.len.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(slot.base.load(Ordering::Relaxed).wrapping_add(off))
+    }
+
+    /// What was copied through this handle.
+    pub fn counters(&self) -> MemoryCounters {
+        MemoryCounters {
+            mem_placed_bytes: self.placed.get(),
+            mem_gathered_bytes: self.gathered.get(),
+        }
+    }
+
+    #[inline]
+    fn count_gathered(&self, n: usize) {
+        self.gathered.set(self.gathered.get() + n as u64);
+    }
+
+    /// The address again, or null: an STag names only what lies in a region, and its region stays
+    /// until no worker can know the STag, so there is nothing to miss.
+    #[inline]
+    fn known(&self, range: MemRange) -> *mut u8 {
+        let p = self.ptr(range);
+        debug_assert!(p.is_some(), "the STag table knows a range outside the regions");
+        p.unwrap_or(ptr::null_mut())
+    }
+}
+
+// In each of these, `known` gives null or an address that is valid for the range: the slot held base
+// and length of a region when it was read, and regions that are taken out stay mapped until this
+// reader has passed its next quiescent point, which it does not pass in here (`&self` of one thread).
+impl Memory for RegionMemory {
+    #[inline]
+    fn place(&self, dst: MemRange, src: &[u8]) {
+        let n = src.len().min(dst.len() as usize);
+        self.placed.set(self.placed.get() + n as u64);
+        let p = self.known(dst);
+        if !p.is_null() {
+            // SAFETY: see above; n is at most the range's length, and `src` is a reference.
+            unsafe { raw::place(p, &src[..n]) };
+        }
+    }
+
+    #[inline]
+    fn gather(&self, src: MemRange, dst: &mut [u8]) {
+        let n = dst.len().min(src.len() as usize);
+        self.count_gathered(n);
+        let p = self.known(src);
+        if !p.is_null() {
+            // SAFETY: as in `place`.
+            unsafe { raw::gather(p, &mut dst[..n]) };
+        }
+    }
+
+    #[inline]
+    fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum) {
+        let p = self.known(src);
+        if p.is_null() {
+            return (crc, Sum::ZERO);
+        }
+        // SAFETY: as in `place`.
+        unsafe { raw::digest(p, src.len() as usize, crc) }
+    }
+
+    #[inline]
+    fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
+        raw::crc32c_append(crc, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_ids_and_addresses_round_trip() {
+        let (id, off) = RegionId::split(RegionId(65_535).addr((1 << 48) - 1));
+        assert_eq!((id, off), (RegionId(65_535), (1 << 48) - 1));
+    }
+
+    #[test]
+    fn test_removed_region_stays_until_the_worker_has_moved_on() {
+        let regions = Arc::new(Regions::new(1));
+        let worker = RegionMemory::new(regions.clone());
+        let region = Arc::new(Region::anonymous(64).unwrap());
+        let id = regions.insert(&region).unwrap();
+        assert!(regions.insert(&region).is_none(), "the table has one place");
+        regions.remove(id);
+        assert!(regions.get(id).is_none());
+        // Neither the region nor its place is free while the worker may hold an address.
+        assert_eq!((Arc::strong_count(&region), regions.reap()), (2, 1));
+        assert!(regions.insert(&region).is_none());
+        worker.quiescent();
+        assert_eq!((regions.reap(), Arc::strong_count(&region)), (0, 1));
+        assert!(regions.insert(&region).is_some());
+    }
+}

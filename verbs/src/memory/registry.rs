@@ -1,0 +1,353 @@
+//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_iwarp::{Access, MrError, MrTable, Pd, Qpn, Stag};
+
+use super::readers::Grace;
+use super::region::Region;
+use super::regions::{RegionId, Regions};
+use super::stretches::Stretches;
+
+/// Who may still refer to the memory of a region whose STag is gone.
+///
+/// One per worker. It is asked only after the worker has passed a quiescent point since the STag
+/// went, so it can make no new reference; the answer may only change from yes to no.
+pub trait References: Send + Sync + std::fmt::Debug {
+    /// Whether anything (an FPDU in a send queue, a frame in a ring or a driver) still refers to
+    /// memory of the region in slot `mr` of the STag table.
+    fn is_referred(&self, mr: u32) -> bool;
+}
+
+/// Why memory was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The pool of the application has no stretch that long.
+    #[error("no {wanted} bytes of registered memory: the longest free stretch is {free} of {size}")]
+    NoMemory {
+        /// Bytes asked for.
+        wanted: usize,
+        /// The longest free stretch.
+        free: usize,
+        /// Bytes of the pool.
+        size: usize,
+    },
+    /// The range does not lie in the region.
+    #[error("the range does not lie in the region")]
+    OutOfRange,
+    /// The table of regions is full.
+    #[error("too many regions")]
+    TooManyRegions,
+    /// The STag table refused.
+    #[error(transparent)]
+    Mr(#[from] MrError),
+}
+
+/// The memory of one RNIC: its regions, and the STags that name parts of them.
+#[derive(Debug)]
+pub struct Registry {
+    mrs: Arc<MrTable>,
+    regions: Arc<Regions>,
+    references: Mutex<Vec<Arc<dyn References>>>,
+    draining: Mutex<Vec<Draining>>,
+}
+
+/// Memory of which stretches are handed out: what an application may register without bringing its
+/// own.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    region: Arc<Region>,
+    id: RegionId,
+    /// Tagged offset of its first byte. Not its address: peers need not learn where a process keeps
+    /// its memory.
+    to: u64,
+    stretches: Mutex<Stretches>,
+    registry: Arc<Registry>,
+}
+
+impl Pool {
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.registry.regions.remove(self.id);
+    }
+}
+
+/// What was registered, and what has to be given back with it.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) stag: Stag,
+    pub(crate) to: u64,
+    pub(crate) len: usize,
+    pub(crate) region: Arc<Region>,
+    /// Of its first byte, in the region.
+    pub(crate) off: usize,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    /// A stretch of a pool.
+    Stretch { pool: Arc<Pool>, at: usize, len: usize },
+    /// A region of the application, which leaves the table with its registration.
+    Own(RegionId),
+}
+
+#[derive(Debug)]
+struct Draining {
+    stag: Stag,
+    grace: Grace,
+    backing: Backing,
+}
+
+/// What a region is registered with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) pd: Pd,
+    /// The only queue pair that may use it, if it is bound to one.
+    pub(crate) qpn: Option<Qpn>,
+    pub(crate) access: Access,
+}
+
+impl Registry {
+    /// A registry over a table of STags and one of regions.
+    pub fn new(mrs: Arc<MrTable>, regions: Arc<Regions>) -> Registry {
+        Registry { mrs, regions, references: Mutex::default(), draining: Mutex::default() }
+    }
+
+    /// The STags.
+    pub fn mrs(&self) -> &Arc<MrTable> {
+        &self.mrs
+    }
+
+    /// The regions.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// Makes a worker be asked before memory is handed back.
+    pub fn add_references(&self, references: Arc<dyn References>) {
+        lock(&self.references).push(references);
+    }
+
+    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions is
+    /// full.
+    pub(crate) fn pool(self: &Arc<Registry>, region: Arc<Region>, to: u64) -> Option<Arc<Pool>> {
+        let id = self.regions.insert(&region)?;
+        let stretches = Mutex::new(Stretches::new(region.len()));
+        Some(Arc::new(Pool { region, id, to, stretches, registry: self.clone() }))
+    }
+
+    /// Registers `len` zeroed bytes of `pool`.
+    pub(crate) fn take(
+        &self,
+        pool: &Arc<Pool>,
+        len: usize,
+        terms: Terms,
+    ) -> Result<Registered, RegisterError> {
+        self.reclaim();
+        let at = {
+            let mut s = lock(&pool.stretches);
+            s.take(len).ok_or_else(|| RegisterError::NoMemory {
+                wanted: len,
+                free: s.largest(),
+                size: s.size(),
+            })?
+        };
+        // What was there before is nobody's business. Taken from our own map: it lies inside.
+        let zeroed = pool.region.zero(at, len);
+        debug_assert!(zeroed.is_ok());
+        let to = pool.to + at as u64;
+        match self.insert(terms, pool.id.addr(at), to, len) {
+            Ok(stag) => Ok(Registered {
+                stag,
+                to,
+                len,
+                region: pool.region.clone(),
+                off: at,
+                backing: Backing::Stretch { pool: pool.clone(), at, len },
+            }),
+            Err(e) => {
+                lock(&pool.stretches).give(at, len);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Registers bytes `[off, off + len)` of a region that the application brings, as tagged offsets
+    /// from `to` on.
+    pub(crate) fn bring(
+        &self,
+        region: &Arc<Region>,
+        (off, len, to): (usize, usize, u64),
+        terms: Terms,
+    ) -> Result<Registered, RegisterError> {
+        self.reclaim();
+        region.ptr(off, len).ok_or(RegisterError::OutOfRange)?;
+        let id = self.regions.insert(region).ok_or(RegisterError::TooManyRegions)?;
+        match self.insert(terms, id.addr(off), to, len) {
+            Ok(stag) => {
+                let (region, backing) = (region.clone(), Backing::Own(id));
+                Ok(Registered { stag, to, len, region, off, backing })
+            }
+            Err(e) => {
+                self.regions.remove(id);
+                Err(e.into())
+            }
+        }
+    }
+
+    fn insert(&self, t: Terms, addr: u64, to: u64, len: usize) -> Result<Stag, MrError> {
+        let len = len as u64;
+        match t.qpn {
+            None => self.mrs.register(t.pd, addr, to, len, t.access),
+            Some(qpn) => self.mrs.register_for_qp(t.pd, qpn, addr, to, len, t.access),
+        }
+        .map(|mr| mr.stag)
+    }
+
+    /// Takes a registration back. The STag is useless from here on; its place in the table and the
+    /// memory follow when nobody refers to them any more.
+    pub(crate) fn give(&self, r: Registered) {
+        // A Send with Invalidate may have come first.
+        let _ = self.mrs.revoke(r.stag);
+        let grace = self.regions.readers().grace();
+        lock(&self.draining).push(Draining { stag: r.stag, grace, backing: r.backing });
+        self.reclaim();
+    }
+
+    /// Hands back the memory that nobody refers to any more; how many regions still wait.
+    pub fn reclaim(&self) -> usize {
+        let mut draining = lock(&self.draining);
+        if !draining.is_empty() {
+            let references = lock(&self.references);
+            draining.retain_mut(|d| {
+                let mr = self.mrs.index(d.stag);
+                if !d.grace.is_over() || references.iter().any(|r| r.is_referred(mr)) {
+                    return true;
+                }
+                let known = self.mrs.deregister(d.stag);
+                debug_assert!(known.is_ok(), "given back twice");
+                match &d.backing {
+                    Backing::Stretch { pool, at, len } => lock(&pool.stretches).give(*at, *len),
+                    Backing::Own(id) => self.regions.remove(*id),
+                }
+                false
+            });
+        }
+        self.regions.reap();
+        draining.len()
+    }
+
+    /// Regions whose STag is gone and whose memory is still referred to.
+    pub fn draining(&self) -> usize {
+        lock(&self.draining).len()
+    }
+}
+
+fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use heddle_base::Seed;
+
+    use crate::memory::RegionMemory;
+
+    #[derive(Debug, Default)]
+    struct Busy(AtomicBool);
+
+    impl References for Busy {
+        fn is_referred(&self, _mr: u32) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn registry() -> (Arc<Registry>, Arc<Pool>, RegionMemory, Arc<Busy>) {
+        let regions = Arc::new(Regions::new(4));
+        let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 2));
+        let registry = Arc::new(Registry::new(mrs, regions.clone()));
+        let pool = registry.pool(Arc::new(Region::anonymous(4096).unwrap()), 0).unwrap();
+        let busy = Arc::new(Busy::default());
+        registry.add_references(busy.clone());
+        (registry, pool, RegionMemory::new(regions), busy)
+    }
+
+    const TERMS: Terms = Terms { pd: Pd(1), qpn: None, access: Access::REMOTE_WRITE };
+
+    #[test]
+    fn test_memory_comes_back_after_the_last_of_the_three() {
+        for last in 0..3 {
+            let (r, pool, worker, busy) = registry();
+            let mr = r.take(&pool, 4096, TERMS).unwrap();
+            mr.region.place(mr.off, b"secret").unwrap();
+            let stag = mr.stag;
+            busy.0.store(true, Ordering::Relaxed);
+            if last == 0 {
+                // Everybody has let go before the STag does.
+                busy.0.store(false, Ordering::Relaxed);
+                worker.quiescent();
+            }
+            r.give(mr);
+            assert!(r.mrs().check(Pd(1), Qpn(1), stag, 0, 1, Access::NONE).is_err());
+            match last {
+                1 => {
+                    busy.0.store(false, Ordering::Relaxed);
+                    assert_eq!(r.reclaim(), 1, "the worker may still look at it");
+                }
+                2 => {
+                    worker.quiescent();
+                    assert_eq!(r.reclaim(), 1, "something still refers to it");
+                }
+                _ => {}
+            }
+            assert!(matches!(r.take(&pool, 64, TERMS), Err(RegisterError::NoMemory { .. })));
+            busy.0.store(false, Ordering::Relaxed);
+            worker.quiescent();
+            let again = r.take(&pool, 4096, TERMS).unwrap();
+            let mut bytes = [1; 6];
+            again.region.gather(again.off, &mut bytes).unwrap();
+            assert_eq!((bytes, r.draining()), ([0; 6], 0));
+        }
+    }
+
+    #[test]
+    fn test_place_in_the_table_stays_taken_while_memory_is_referred_to() {
+        let (r, pool, worker, busy) = registry();
+        let first = r.take(&pool, 64, TERMS).unwrap();
+        let _second = r.take(&pool, 64, TERMS).unwrap();
+        busy.0.store(true, Ordering::Relaxed);
+        r.give(first);
+        worker.quiescent();
+        assert_eq!(r.take(&pool, 64, TERMS).err(), Some(RegisterError::Mr(MrError::Full)));
+        busy.0.store(false, Ordering::Relaxed);
+        assert!(r.take(&pool, 64, TERMS).is_ok());
+    }
+
+    #[test]
+    fn test_region_of_the_application_is_dropped_with_its_registration() {
+        let (r, _pool, worker, _) = registry();
+        let region = Arc::new(Region::anonymous(100).unwrap());
+        assert_eq!(
+            r.bring(&region, (50, 51, 0), TERMS).err(),
+            Some(RegisterError::OutOfRange)
+        );
+        let mr = r.bring(&region, (50, 50, 0x1000), TERMS).unwrap();
+        assert!(r.mrs().check(Pd(1), Qpn(1), mr.stag, 0x1000, 50, Access::REMOTE_WRITE).is_ok());
+        r.give(mr);
+        assert_eq!(Arc::strong_count(&region), 2);
+        worker.quiescent();
+        r.reclaim();
+        worker.quiescent();
+        r.reclaim();
+        assert_eq!(Arc::strong_count(&region), 1);
+    }
+}

@@ -1,0 +1,159 @@
+//! Memory regions as applications hold them.
+
+use std::sync::Arc;
+
+use heddle_iwarp::{Sge, Stag};
+
+use crate::memory::{Region, Registered, Registry};
+
+/// A registered memory region; deregistered when dropped. Its memory is used again when nobody
+/// refers to it any more: see [`memory`](crate::memory).
+///
+/// The peer may write it at any time as its rights allow, so its bytes are copied in and out and
+/// never borrowed.
+#[derive(Debug)]
+pub struct Mr {
+    region: Arc<Region>,
+    /// Offset in the region.
+    off: usize,
+    len: usize,
+    stag: Stag,
+    to: u64,
+    /// `None` in a process that was handed the region and did not register it.
+    registered: Option<(Arc<Registry>, Registered)>,
+}
+
+/// What another process needs to use a region that was registered for it, beside the mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrInfo {
+    /// Its STag.
+    pub stag: Stag,
+    /// Tagged offset of its first byte.
+    pub to: u64,
+    /// Offset in the mapping.
+    pub off: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Mr {
+    pub(crate) fn new(registry: Arc<Registry>, r: Registered) -> Mr {
+        Mr {
+            region: r.region.clone(),
+            off: r.off,
+            len: r.len,
+            stag: r.stag,
+            to: r.to,
+            registered: Some((registry, r)),
+        }
+    }
+
+    /// A region that somebody else has registered, over a mapping of its memory; `None` when it does
+    /// not lie in the mapping. Dropping it deregisters nothing.
+    pub fn attach(region: &Arc<Region>, info: MrInfo) -> Option<Mr> {
+        region.ptr(info.off, info.len)?;
+        let MrInfo { stag, to, off, len } = info;
+        Some(Mr { region: region.clone(), off, len, stag, to, registered: None })
+    }
+
+    /// What another process needs beside the mapping.
+    pub fn info(&self) -> MrInfo {
+        MrInfo { stag: self.stag, to: self.to, off: self.off, len: self.len }
+    }
+
+    /// The mapping it lies in.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Its STag, local and remote.
+    pub fn stag(&self) -> Stag {
+        self.stag
+    }
+
+    /// The tagged offset of its first byte.
+    pub fn to(&self) -> u64 {
+        self.to
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `bytes` to `off`.
+    ///
+    /// # Panics
+    ///
+    /// When they do not fit: the caller made the region and knows its length.
+    pub fn write(&self, off: usize, bytes: &[u8]) {
+        self.inside(off, bytes.len());
+        let inside = self.region.place(self.off + off, bytes);
+        debug_assert!(inside.is_ok());
+    }
+
+    /// Copies bytes from `off` on over `out`.
+    ///
+    /// # Panics
+    ///
+    /// When the region has not that many.
+    pub fn read(&self, off: usize, out: &mut [u8]) {
+        self.inside(off, out.len());
+        let inside = self.region.gather(self.off + off, out);
+        debug_assert!(inside.is_ok());
+    }
+
+    /// One byte, read anew at each call: for waiting until the peer has written it.
+    ///
+    /// # Panics
+    ///
+    /// When the region has no such byte.
+    #[inline]
+    pub fn load(&self, off: usize) -> u8 {
+        self.inside(off, 1);
+        self.region.load(self.off + off).unwrap_or(0)
+    }
+
+    /// Fills `len` bytes at `off` with zeros.
+    ///
+    /// # Panics
+    ///
+    /// When the region has not that many.
+    pub fn zero(&self, off: usize, len: usize) {
+        self.inside(off, len);
+        let inside = self.region.zero(self.off + off, len);
+        debug_assert!(inside.is_ok());
+    }
+
+    /// A scatter/gather element of `len` bytes at `off`. One that does not lie inside is refused when
+    /// it is used.
+    pub fn sge(&self, off: usize, len: usize) -> Sge {
+        Sge {
+            stag: self.stag,
+            to: self.to.wrapping_add(off as u64),
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+        }
+    }
+
+    #[inline]
+    fn inside(&self, off: usize, len: usize) {
+        assert!(
+            off.checked_add(len).is_some_and(|end| end <= self.len),
+            "{len} bytes at {off} are not inside a region of {}",
+            self.len
+        );
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        if let Some((registry, registered)) = self.registered.take() {
+            registry.give(registered);
+        }
+    }
+}

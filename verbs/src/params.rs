@@ -1,0 +1,82 @@
+//! How connections are made and accepted.
+
+use core::time::Duration;
+
+use heddle_cm::{DEFAULT_READ_DEPTH, Protocol, QpSpec};
+
+use crate::qp::Qp;
+
+pub use heddle_cm::ListenParams;
+
+/// A connection to make.
+#[derive(Clone, Debug)]
+pub struct ConnectParams {
+    /// The queue pair that is to run on it.
+    pub qp: Qp,
+    /// The start-up dialogue and its options: MPA revision, CRC.
+    pub protocol: Protocol,
+    /// RDMA Reads we take from the peer at a time.
+    pub ird: u16,
+    /// RDMA Reads we want to have outstanding.
+    pub ord: u16,
+    /// For the peer's application; at most 508 octets with MPA revision 2, 512 with revision 1.
+    pub private_data: Vec<u8>,
+    /// How long the whole may take.
+    pub timeout: Duration,
+}
+
+impl ConnectParams {
+    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s.
+    pub fn new(qp: Qp) -> ConnectParams {
+        ConnectParams {
+            qp,
+            protocol: Protocol::default(),
+            ird: DEFAULT_READ_DEPTH,
+            ord: DEFAULT_READ_DEPTH,
+            private_data: Vec::new(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+
+    pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectParams) {
+        let ConnectParams { qp, protocol, ird, ord, private_data, timeout } = self;
+        let spec = spec(&qp);
+        (qp, heddle_cm::ConnectParams { qp: spec, protocol, ird, ord, private_data, timeout })
+    }
+}
+
+/// How a connection request is accepted.
+#[derive(Clone, Debug)]
+pub struct AcceptParams {
+    /// The queue pair that is to run on it.
+    pub qp: Qp,
+    /// RDMA Reads we take from the peer at a time.
+    pub ird: u16,
+    /// RDMA Reads we want to have outstanding.
+    pub ord: u16,
+    /// For the peer's application.
+    pub private_data: Vec<u8>,
+}
+
+impl AcceptParams {
+    /// 16 Reads each way, no private data.
+    pub fn new(qp: Qp) -> AcceptParams {
+        AcceptParams {
+            qp,
+            ird: DEFAULT_READ_DEPTH,
+            ord: DEFAULT_READ_DEPTH,
+            private_data: Vec::new(),
+        }
+    }
+
+    pub(crate) fn split(self) -> (Qp, heddle_cm::AcceptParams) {
+        let AcceptParams { qp, ird, ord, private_data } = self;
+        let spec = spec(&qp);
+        (qp, heddle_cm::AcceptParams { qp: spec, ird, ord, private_data })
+    }
+}
+
+fn spec(qp: &Qp) -> QpSpec {
+    let init = qp.init();
+    QpSpec { qpn: qp.qpn(), pd: qp.pd(), sq_depth: init.sq_depth, rq_depth: init.rq_depth }
+}

@@ -1,0 +1,172 @@
+//! Shared memory for rings, as words that either side may change at any time.
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::memory::stretches::Stretches;
+use crate::memory::{Region, RegionError};
+
+/// Why there is no area, or no room in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AreaError {
+    /// It could not be mapped.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// All of it is taken.
+    #[error("no room for {0} octets of queues")]
+    Full(usize),
+}
+
+/// A mapping that holds rings. Several processes may map it; the one that made it gives out blocks.
+pub struct Area {
+    region: Region,
+    free: Mutex<Stretches>,
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Area").field("octets", &self.region.len()).finish_non_exhaustive()
+    }
+}
+
+/// Words of an area that belong together: a queue pair, a completion queue or doorbells. Given back
+/// to the area when dropped, by the process that took it.
+pub struct Block {
+    area: Arc<Area>,
+    /// Octets from the start of the area.
+    off: usize,
+    words: usize,
+    /// Whether this process took it from the area's free memory.
+    owned: bool,
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("off", &self.off).field("words", &self.words).finish()
+    }
+}
+
+const WORD: usize = size_of::<u64>();
+
+impl Area {
+    /// A new area of `len` zeroed octets, which can be handed to another process.
+    ///
+    /// # Errors
+    /// [`AreaError::Region`].
+    pub fn new(len: usize) -> Result<Arc<Area>, AreaError> {
+        let region = Region::shared(len)?;
+        let free = Mutex::new(Stretches::new(len));
+        Ok(Arc::new(Area { region, free }))
+    }
+
+    /// An area that another process has made.
+    ///
+    /// # Errors
+    /// [`AreaError::Region`].
+    pub fn attach(fd: OwnedFd, len: usize) -> Result<Arc<Area>, AreaError> {
+        let region = Region::from_fd(fd, len)?;
+        let free = Mutex::new(Stretches::new(0));
+        Ok(Arc::new(Area { region, free }))
+    }
+
+    /// Its file, for another process.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.region.fd()
+    }
+
+    /// Octets.
+    #[allow(clippy::len_without_is_empty, reason = "an area is never empty")]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Takes a block of `words` zeroed words, at the start of a line.
+    ///
+    /// # Errors
+    /// [`AreaError::Full`].
+    pub fn take(self: &Arc<Area>, words: usize) -> Result<Block, AreaError> {
+        let len = words.saturating_mul(WORD);
+        let off = self.free().take(len).ok_or(AreaError::Full(len))?;
+        self.region.zero(off, len)?;
+        Ok(Block { area: self.clone(), off, words, owned: true })
+    }
+
+    /// The block of `words` words at `off` that another process took; `None` unless it lies inside,
+    /// at the start of a line.
+    pub fn at(self: &Arc<Area>, off: usize, words: usize) -> Option<Block> {
+        let len = words.checked_mul(WORD)?;
+        if words == 0 || !off.is_multiple_of(64) {
+            return None;
+        }
+        self.region.ptr(off, len)?;
+        Some(Block { area: self.clone(), off, words, owned: false })
+    }
+
+    fn free(&self) -> MutexGuard<'_, Stretches> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Block {
+    /// Its words.
+    #[inline]
+    pub fn words(&self) -> &[AtomicU64] {
+        let base = self.area.region.base().as_ptr();
+        // SAFETY: `off` and `words` were checked against the mapping at construction (taken from its
+        // free memory, or in `at`); the mapping is page-aligned and `off` a multiple of 64, so each
+        // word is aligned; it lives as long as `area`, which self holds. Every access to this memory,
+        // here and in other processes, is an atomic one of 8 octets or made before the area is handed
+        // out, so a shared reference to atomics is all that exists of it.
+        unsafe { std::slice::from_raw_parts(base.add(self.off).cast::<AtomicU64>(), self.words) }
+    }
+
+    /// Octets from the start of the area, for whoever attaches.
+    pub fn offset(&self) -> usize {
+        self.off
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.owned {
+            self.area.free().give(self.off, self.words * WORD);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn test_blocks_are_zeroed_lines_and_come_back() {
+        let area = Area::new(4096).unwrap();
+        let b = area.take(512).unwrap();
+        assert_eq!(area.take(1).err(), Some(AreaError::Full(8)));
+        b.words()[511].store(7, Ordering::Relaxed);
+        drop(b);
+        let b = area.take(9).unwrap();
+        assert!(area.take(504).is_err());
+        assert_eq!((b.words().len(), b.words()[8].load(Ordering::Relaxed)), (9, 0));
+        let all = { drop(b); area.take(512).unwrap() };
+        assert_eq!(all.words()[511].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn test_attached_area_shows_the_same_words_and_no_others() {
+        let area = Area::new(4096).unwrap();
+        let block = area.take(8).unwrap();
+        let fd = area.fd().unwrap().try_clone_to_owned().unwrap();
+        let theirs = Area::attach(fd, 4096).unwrap();
+        let same = theirs.at(block.offset(), 8).unwrap();
+        same.words()[3].store(5, Ordering::Relaxed);
+        assert_eq!(block.words()[3].load(Ordering::Relaxed), 5);
+        for (off, words) in [(4096, 1), (4032, 9), (8, 1), (0, 0), (0, usize::MAX), (64, 512)] {
+            assert!(theirs.at(off, words).is_none(), "{off} {words}");
+        }
+        assert!(theirs.take(1).is_err(), "only the maker gives out blocks");
+    }
+}

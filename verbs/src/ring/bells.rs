@@ -1,0 +1,171 @@
+//! Doorbells: which queue pairs of an application have something new.
+//!
+//! One bit for each queue pair, and one summary bit for each word of them. Ringing and taking are
+//! single atomic operations, so nobody can stop half way with a place taken; ringing twice is ringing
+//! once; and an application that rings what it does not have costs the worker a look, once a turn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::area::{Area, AreaError, Block};
+use super::layout::LINE;
+
+/// Queue pairs of one application that can ring at one worker.
+pub const BELLS: usize = 4096;
+
+/// Words of a worker's bells: the summary on a line of its own, then the bits.
+const SUMMARY: usize = 0;
+const FIRST: usize = LINE;
+const PER_WORKER: usize = FIRST + BELLS / 64;
+
+/// The doorbells of one application, one set for each worker.
+#[derive(Clone, Debug)]
+pub struct Bells {
+    block: Arc<Block>,
+    workers: usize,
+}
+
+impl Bells {
+    /// Doorbells at `workers` workers.
+    ///
+    /// # Errors
+    /// [`AreaError`].
+    pub fn new(area: &Arc<Area>, workers: usize) -> Result<Bells, AreaError> {
+        let block = Arc::new(area.take(workers * PER_WORKER)?);
+        Ok(Bells { block, workers })
+    }
+
+    /// Those at `off` of an area that another process has made.
+    pub fn attach(area: &Arc<Area>, off: usize, workers: usize) -> Option<Bells> {
+        let block = Arc::new(area.at(off, workers.checked_mul(PER_WORKER)?)?);
+        Some(Bells { block, workers })
+    }
+
+    /// Where they lie in the area.
+    pub fn offset(&self) -> usize {
+        self.block.offset()
+    }
+
+    /// Octets that the bells of so many workers take.
+    pub const fn octets(workers: usize) -> usize {
+        workers * PER_WORKER * size_of::<u64>()
+    }
+
+    /// Workers that can be rung.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    #[inline]
+    fn of(&self, worker: usize) -> Option<&[AtomicU64]> {
+        self.block.words().get(worker * PER_WORKER..(worker + 1) * PER_WORKER)
+    }
+
+    /// Rings `bell` at `worker`. What was stored before is seen by the worker when it looks; and this
+    /// is a full fence: what is loaded afterwards is not older than the ring.
+    #[inline]
+    pub fn ring(&self, worker: usize, bell: u32) {
+        let bell = bell as usize % BELLS;
+        let Some(words) = self.of(worker) else { return };
+        let word = bell / 64;
+        words[FIRST + word].fetch_or(1 << (bell % 64), Ordering::SeqCst);
+        // The worker takes the summary first: where the bit stands, it has yet to look at the word.
+        if words[SUMMARY].load(Ordering::SeqCst) & 1 << word == 0 {
+            words[SUMMARY].fetch_or(1 << word, Ordering::SeqCst);
+        }
+    }
+
+    /// The bells that were rung at `worker`, each once.
+    #[inline]
+    pub fn take(&self, worker: usize) -> BellsTaken<'_> {
+        let words = self.of(worker).unwrap_or(&[]);
+        let summary = match words.first() {
+            // Mostly there is nothing, and a plain load says so.
+            Some(s) if s.load(Ordering::Relaxed) != 0 => s.swap(0, Ordering::SeqCst),
+            _ => 0,
+        };
+        BellsTaken { words, summary, word: 0, bits: 0 }
+    }
+}
+
+/// See [`Bells::take`].
+#[derive(Debug)]
+pub struct BellsTaken<'a> {
+    words: &'a [AtomicU64],
+    summary: u64,
+    word: u32,
+    bits: u64,
+}
+
+impl Iterator for BellsTaken<'_> {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        while self.bits == 0 {
+            if self.summary == 0 {
+                return None;
+            }
+            self.word = self.summary.trailing_zeros();
+            self.summary &= self.summary - 1;
+            self.bits = self.words.get(FIRST + self.word as usize)?.swap(0, Ordering::SeqCst);
+        }
+        let bit = self.bits.trailing_zeros();
+        self.bits &= self.bits - 1;
+        Some(self.word * 64 + bit)
+    }
+}
+
+const _: () = assert!(BELLS / 64 <= 64 && PER_WORKER.is_multiple_of(LINE));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_each_bell_is_taken_once_at_its_worker() {
+        let area = Area::new(Bells::octets(2)).unwrap();
+        let bells = Bells::new(&area, 2).unwrap();
+        for b in [0, 63, 64, 4095, 64, 4096 + 5] {
+            bells.ring(1, b);
+        }
+        assert_eq!(bells.take(0).count(), 0);
+        assert_eq!(bells.take(1).collect::<Vec<_>>(), [0, 5, 63, 64, 4095]);
+        assert_eq!(bells.take(1).count(), 0);
+        bells.ring(7, 1);
+        assert_eq!(bells.take(7).count(), 0);
+    }
+
+    /// Every ring is heard although two threads ring and one takes.
+    #[test]
+    fn test_no_ring_is_lost_between_threads() {
+        const ROUNDS: u64 = 20_000;
+        let area = Area::new(Bells::octets(1) + 128).unwrap();
+        let bells = Bells::new(&area, 1).unwrap();
+        let posted: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
+        let heard: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|s| {
+            for i in 0..2usize {
+                let (bells, posted, heard) = (&bells, &posted, &heard);
+                s.spawn(move || {
+                    for n in 1..=ROUNDS {
+                        posted[i].store(n, Ordering::Relaxed);
+                        bells.ring(0, u32::try_from(i).unwrap());
+                        if n % 64 == 0 {
+                            while heard[i].load(Ordering::Relaxed) < n {
+                                std::thread::yield_now();
+                            }
+                        }
+                    }
+                });
+            }
+            while heard.iter().any(|h| h.load(Ordering::Relaxed) < ROUNDS) {
+                for bell in bells.take(0) {
+                    let i = bell as usize;
+                    heard[i].store(posted[i].load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+}

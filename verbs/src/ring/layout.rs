@@ -1,0 +1,166 @@
+//! Where everything lies in shared memory, in words of 64 bits.
+//!
+//! A line is 8 words, 64 octets; what one side writes shares no line with what the other writes.
+//!
+//! ```text
+//! queue pair   line 0  constants, for whoever attaches (written before it is handed out)
+//!              line 1  send queue: tail (blocks), posted (requests)           application writes
+//!              line 2  receive queue: the same                                application writes
+//!              line 3  heads (blocks) and retired (requests) of both          worker writes
+//!              line 4  state, and how many posted requests it took in all     worker writes
+//!              line 5… blocks of the send queue, then of the receive queue    application writes
+//!
+//! completion   line 0  constants
+//! queue        line 1  armed                                                  both, atomically
+//!              line 2  overflowed                                             worker writes
+//!              then for each worker: line tail (worker), line head (application), entries
+//!
+//! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 zero:16 (lowest bits first)
+//! send queue   word 1  wr_id
+//!              word 2  remote STag:32 STag to invalidate:32
+//!              word 3  remote tagged offset
+//!              then, in operations that have them: word 4 immediate data, or what to add or compare
+//!              with; word 5 what to swap in; words 6 and 7 masks of the two
+//!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets
+//!
+//! entry of a   word 0  as above (opcode 0)
+//! recv. queue  word 1  wr_id
+//!              then SGEs
+//!
+//! completion   word 0  wr_id
+//!              word 1  opcode:8 status:8 flags:8 zero:8 queue pair:32
+//!              word 2  octets:32, invalidated STag or Terminate code:32
+//!              word 3  immediate data
+//! ```
+
+/// Words of a line.
+pub const LINE: usize = 8;
+/// Words of a block, the unit of the send and the receive queue.
+pub const BLOCK: usize = 8;
+/// Words of a completion.
+pub const CQE: usize = 4;
+
+/// First word of each line of a queue pair.
+pub mod qp {
+    use super::LINE;
+
+    pub const QPN: usize = 0;
+    pub const PD: usize = 1;
+    /// Requests: send queue in the lower half, receive queue in the upper.
+    pub const DEPTHS: usize = 2;
+    /// Blocks: the same way.
+    pub const BLOCKS: usize = 3;
+    /// Most SGEs of a send (lower 16 bits) and a receive request, most inline octets (bits 32..48).
+    pub const LIMITS: usize = 4;
+    pub const BELL: usize = 5;
+
+    pub const SQ_TAIL: usize = LINE;
+    pub const SQ_POSTED: usize = LINE + 1;
+    pub const RQ_TAIL: usize = 2 * LINE;
+    pub const RQ_POSTED: usize = 2 * LINE + 1;
+
+    pub const SQ_HEAD: usize = 3 * LINE;
+    pub const SQ_RETIRED: usize = 3 * LINE + 1;
+    pub const RQ_HEAD: usize = 3 * LINE + 2;
+    pub const RQ_RETIRED: usize = 3 * LINE + 3;
+
+    pub const STATE: usize = 4 * LINE;
+    pub const SQ_FINAL: usize = 4 * LINE + 1;
+    pub const RQ_FINAL: usize = 4 * LINE + 2;
+
+    pub const ENTRIES: usize = 5 * LINE;
+}
+
+/// States of a queue pair, as [`qp::STATE`] shows them: the state in the lower 8 bits, and for
+/// [`state::RUNNING`] the worker above them.
+pub mod state {
+    /// No worker runs it yet.
+    pub const IDLE: u64 = 0;
+    /// A worker takes what is posted.
+    pub const RUNNING: u64 = 1;
+    /// The worker is taking the last requests; it does not stay like this.
+    pub const ENDING: u64 = 2;
+    /// It takes no more: requests beyond `SQ_FINAL` and `RQ_FINAL` were never seen.
+    pub const DEAD: u64 = 3;
+}
+
+/// Words of a completion queue.
+pub mod cq {
+    use super::LINE;
+
+    pub const NUMBER: usize = 0;
+    pub const RINGS: usize = 1;
+    /// Completions of one ring, a power of two.
+    pub const SIZE: usize = 2;
+
+    pub const ARMED: usize = LINE;
+    pub const OVERFLOWED: usize = 2 * LINE;
+    /// Where the rings begin.
+    pub const FIRST: usize = 3 * LINE;
+
+    /// In a ring.
+    pub const TAIL: usize = 0;
+    pub const HEAD: usize = LINE;
+    pub const ENTRIES: usize = 2 * LINE;
+}
+
+/// What a completion queue is armed for ([`cq::ARMED`]).
+pub mod armed {
+    /// Nothing.
+    pub const NO: u64 = 0;
+    /// The next completion that is solicited, or has failed.
+    pub const SOLICITED: u64 = 1;
+    /// The next completion.
+    pub const NEXT: u64 = 2;
+}
+
+/// Opcodes of send queue entries. Numbers are never given a second meaning.
+pub mod opcode {
+    pub const RECV: u64 = 0;
+    pub const SEND: u64 = 1;
+    pub const SEND_INVALIDATE: u64 = 2;
+    pub const WRITE: u64 = 3;
+    pub const READ: u64 = 4;
+    /// Reserved for RFC 7306: Immediate Data, Write followed by it, and the atomic operations.
+    pub const IMMEDIATE: u64 = 5;
+    pub const WRITE_IMMEDIATE: u64 = 6;
+    pub const FETCH_ADD: u64 = 7;
+    pub const COMPARE_SWAP: u64 = 8;
+    pub const SWAP: u64 = 9;
+}
+
+/// Flags of send queue entries.
+pub mod flag {
+    /// Its success makes a completion.
+    pub const SIGNALED: u64 = 1;
+    /// Not to start before earlier Reads are done.
+    pub const FENCE: u64 = 2;
+    /// The peer is asked to raise an event.
+    pub const SOLICITED: u64 = 4;
+    /// The data stands in the entry.
+    pub const INLINE: u64 = 8;
+}
+
+/// Words of a send queue entry before its SGEs or inline octets.
+pub const fn head_words(op: u64) -> usize {
+    match op {
+        opcode::RECV => 2,
+        opcode::SEND | opcode::SEND_INVALIDATE | opcode::WRITE | opcode::READ => 4,
+        _ => 8,
+    }
+}
+
+/// Blocks of an entry with so many words of SGEs or inline octets.
+pub const fn blocks(op: u64, data_words: usize) -> usize {
+    (head_words(op) + data_words).div_ceil(BLOCK)
+}
+
+const _: () = {
+    assert!(LINE * size_of::<u64>() == 64 && BLOCK == LINE && LINE.is_multiple_of(CQE));
+    // A Write of up to 32 inline octets, or of two pieces, is one line.
+    assert!(blocks(opcode::WRITE, 4) == 1 && blocks(opcode::WRITE, 5) == 2);
+    assert!(blocks(opcode::RECV, 6) == 1);
+    // The longest: 512 inline octets behind the head of an operation with masks.
+    assert!(blocks(opcode::WRITE_IMMEDIATE, 64) == 9);
+    assert!(qp::ENTRIES.is_multiple_of(LINE) && cq::FIRST.is_multiple_of(LINE));
+};

@@ -1,0 +1,204 @@
+//! The worker's ends of an application's queues.
+//!
+//! What is read here was written by somebody else, perhaps somebody hostile: see [`ring`](crate::ring).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use heddle_iwarp::{Pd, Qpn, RecvWr, SendWr};
+
+use crate::cq::CqLink;
+use crate::qp::{Qp, Rings};
+use crate::ring::layout::{qp as at, state};
+use crate::ring::{Block, Broken, Entry, EntryReader};
+
+/// A queue pair as the worker that runs it has it.
+#[derive(Debug)]
+pub struct WorkerQp {
+    qpn: Qpn,
+    pd: Pd,
+    block: Arc<Block>,
+    rings: Rings,
+    bell: u32,
+    sq: Taken,
+    rq: Taken,
+    send_cq: CqLink,
+    recv_cq: CqLink,
+}
+
+/// What was taken of one queue.
+#[derive(Debug)]
+struct Taken {
+    reader: EntryReader,
+    /// Requests taken, and retired.
+    requests: u64,
+    retired: u64,
+    depth: u64,
+}
+
+impl Taken {
+    fn new(blocks: u64, depth: u32) -> Taken {
+        Taken { reader: EntryReader::new(blocks), requests: 0, retired: 0, depth: depth.into() }
+    }
+
+    /// Counts a request that is being taken; more than the queue is deep cannot be outstanding.
+    #[inline]
+    fn count(&mut self) -> Result<(), Broken> {
+        if self.requests - self.retired >= self.depth {
+            return Err(Broken::Overrun);
+        }
+        self.requests += 1;
+        Ok(())
+    }
+
+    /// Counts retired requests, given as a running number modulo 2^32.
+    #[inline]
+    fn retire(&mut self, retired: u32) -> bool {
+        let seen = u32::try_from(self.retired & 0xffff_ffff).unwrap_or(0);
+        let more = retired.wrapping_sub(seen);
+        self.retired += u64::from(more);
+        more > 0
+    }
+}
+
+impl WorkerQp {
+    /// The worker's end of `qp`. There is one at a time, and one in all: a queue pair has one
+    /// connection in its life.
+    pub fn new(qp: &Qp) -> WorkerQp {
+        let (block, rings, bell) = qp.rings();
+        let init = qp.init();
+        WorkerQp {
+            qpn: qp.qpn(),
+            pd: qp.pd(),
+            block,
+            rings,
+            bell,
+            sq: Taken::new(rings.sq, init.sq_depth),
+            rq: Taken::new(rings.rq, init.rq_depth),
+            send_cq: init.send_cq.link(),
+            recv_cq: init.recv_cq.link(),
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// The doorbell it rings with.
+    pub fn bell(&self) -> u32 {
+        self.bell
+    }
+
+    /// Where completions of the send queue go.
+    pub fn send_cq(&self) -> &CqLink {
+        &self.send_cq
+    }
+
+    /// Where completions of the receive queue go.
+    pub fn recv_cq(&self) -> &CqLink {
+        &self.recv_cq
+    }
+
+    /// From here on posts ring at `worker`. What was posted before has not rung: take it.
+    pub fn attach(&self, worker: usize) {
+        self.mark(state::RUNNING | (worker as u64) << 8);
+    }
+
+    /// Takes the next request of the send queue.
+    ///
+    /// # Errors
+    /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
+    #[inline]
+    pub fn take_send<'e>(
+        &mut self,
+        entry: &'e mut Entry,
+    ) -> Result<Option<SendWr<'e>>, Broken> {
+        let words = self.block.words();
+        if !self.sq.reader.has_next(&words[at::SQ_TAIL])? {
+            return Ok(None);
+        }
+        self.sq.count()?;
+        let ring = self.rings.sq_of(words);
+        let wr = self.sq.reader.send(ring, entry)?;
+        Ok(Some(wr))
+    }
+
+    /// Takes the next request of the receive queue.
+    ///
+    /// # Errors
+    /// As [`take_send`](WorkerQp::take_send).
+    #[inline]
+    pub fn take_recv<'e>(
+        &mut self,
+        entry: &'e mut Entry,
+    ) -> Result<Option<RecvWr<'e>>, Broken> {
+        let words = self.block.words();
+        if !self.rq.reader.has_next(&words[at::RQ_TAIL])? {
+            return Ok(None);
+        }
+        self.rq.count()?;
+        let ring = self.rings.rq_of(words);
+        let wr = self.rq.reader.recv(ring, entry)?;
+        Ok(Some(wr))
+    }
+
+    /// Gives the blocks that were taken back to the application. After a run of takes.
+    #[inline]
+    pub fn give_blocks(&self) {
+        self.set(at::SQ_HEAD, self.sq.reader.head());
+        self.set(at::RQ_HEAD, self.rq.reader.head());
+    }
+
+    /// Tells how many requests of each queue are retired: running numbers modulo 2^32, as the
+    /// protocol's queue pair has them.
+    #[inline]
+    pub fn retire(&mut self, sq: u32, rq: u32) {
+        if self.sq.retire(sq) {
+            self.set(at::SQ_RETIRED, self.sq.retired);
+        }
+        if self.rq.retire(rq) {
+            self.set(at::RQ_RETIRED, self.rq.retired);
+        }
+    }
+
+    /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
+    /// was not taken, in order: they complete as flushed. Nothing is taken after this.
+    pub fn end(&mut self, mut send: impl FnMut(u64), mut recv: impl FnMut(u64)) {
+        self.mark(state::ENDING);
+        let mut entry = Entry::default();
+        // What a malicious application posts faster than this takes it is refused by the depths.
+        while let Ok(Some(wr)) = self.take_send(&mut entry) {
+            send(wr.wr_id);
+        }
+        while let Ok(Some(wr)) = self.take_recv(&mut entry) {
+            recv(wr.wr_id);
+        }
+        self.give_blocks();
+        self.set(at::SQ_FINAL, self.sq.requests);
+        self.set(at::RQ_FINAL, self.rq.requests);
+        self.set(at::SQ_RETIRED, self.sq.requests);
+        self.set(at::RQ_RETIRED, self.rq.requests);
+        self.mark(state::DEAD);
+    }
+
+    fn mark(&self, state: u64) {
+        if let Some(w) = self.block.words().get(at::STATE) {
+            w.store(state, Ordering::SeqCst);
+        }
+        // Pairs with the fence of a post; see there.
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn set(&self, word: usize, value: u64) {
+        if let Some(w) = self.block.words().get(word) {
+            AtomicU64::store(w, value, Ordering::Release);
+        }
+    }
+}
