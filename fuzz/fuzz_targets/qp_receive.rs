@@ -7,7 +7,7 @@ use heddle_iwarp::ddp::DdpHeader;
 use heddle_iwarp::mpa::fpdu;
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{
-    Access, MrTable, Pd, Qp, QpConfig, QpEnv, RecvWr, SendOp, SendWr, SgList, Sge, Stag,
+    Access, MrTable, Pd, Qp, QpConfig, QpEnv, RecvWr, SendWr, Sge, Stag,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -33,16 +33,14 @@ fuzz_target!(|data: &[u8]| {
     let sge = |at: u64, len| Sge { stag: mr.stag, to: BASE + at, len };
     let mut posted = 0;
     for n in 0..BUFFERS {
-        let sges = SgList::one(sge(n * u64::from(BUFFER), BUFFER));
-        qp.post_recv(&RecvWr { wr_id: n, sges }).expect("room for it");
+        let sges = [sge(n * u64::from(BUFFER), BUFFER)];
+        qp.post_recv(&RecvWr::new(n, &sges)).expect("room for it");
         posted += 1;
     }
     // Reads under way, for Read Responses to answer.
     for n in 0..u64::from(control >> 1 & 3) {
-        let op = SendOp::Read { stag: Stag(7), to: 0 };
-        let sges = SgList::one(sge(2048 + n * 600, 600));
-        let wr = SendWr { wr_id: 100 + n, op, sges, signaled: true, fence: false };
-        qp.post_send(&wr).expect("room for it");
+        let sink = [sge(2048 + n * 600, 600)];
+        qp.post_send(&SendWr::read(100 + n, &sink, Stag(7), 0)).expect("room for it");
         posted += 1;
     }
     let mut completed = 0;

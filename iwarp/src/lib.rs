@@ -19,7 +19,7 @@ mod types;
 pub use memory::{MemRange, Memory};
 pub use mr::{Mr, MrError, MrFault, MrTable};
 pub use qp::{
-    Cqe, CqeOp, CqeStatus, Fpdu, PostError, Qp, QpConfig, QpCounters, QpEnv, QpEvent, QpState,
-    Queue, RecvWr, Role, SendOp, SendWr, SgList, Sge, Side,
+    Cqe, CqeOp, CqeStatus, Data, Fpdu, Limits, PostError, Qp, QpConfig, QpCounters, QpEnv, QpEvent,
+    QpState, Queue, RecvWr, Role, SendOp, SendWr, Sge, Side, check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Stag};

@@ -21,6 +21,8 @@ pub(crate) struct FpduQueue {
     fpdus: VecDeque<Queued>,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
+    /// Memory of FPDUs that are gone; never more than there were at once.
+    spare: Vec<Vec<u8>>,
     /// Which FPDU was asked for last: the next question is for the same, or the one behind it.
     cursor: Cell<usize>,
 }
@@ -40,18 +42,13 @@ impl FpduQueue {
         self.startup.push(bytes);
     }
 
-    /// Makes room for `fpdus` at once. More may come to wait, as many as the window takes; the room
-    /// grows then, and stays.
-    pub(crate) fn reserve(&mut self, fpdus: usize) {
-        self.fpdus.reserve(fpdus);
-    }
-
     /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
     /// there was none to make.
     #[inline]
     pub(crate) fn push_fpdu(&mut self, make: impl FnOnce(&mut Fpdu) -> bool) -> u32 {
         let start = self.end();
-        self.fpdus.push_back(Queued { start, end: start, fpdu: Fpdu::default() });
+        let fpdu = Fpdu::with_memory(self.spare.pop().unwrap_or_default());
+        self.fpdus.push_back(Queued { start, end: start, fpdu });
         if let Some(q) = self.fpdus.back_mut()
             && make(&mut q.fpdu)
         {
@@ -60,7 +57,9 @@ impl FpduQueue {
             self.fpdu_end = q.end;
             return len;
         }
-        self.fpdus.pop_back();
+        if let Some(q) = self.fpdus.pop_back() {
+            self.reuse(q.fpdu);
+        }
         0
     }
 
@@ -74,10 +73,21 @@ impl FpduQueue {
         self.startup.release(upto);
         let mut gone = 0;
         while self.fpdus.front().is_some_and(|q| q.end <= upto) {
-            self.fpdus.pop_front();
+            if let Some(q) = self.fpdus.pop_front() {
+                self.reuse(q.fpdu);
+            }
             gone += 1;
         }
         self.cursor.set(self.cursor.get().saturating_sub(gone));
+    }
+
+    /// Keeps the memory of an FPDU that owned its bytes for the next that has to.
+    #[inline]
+    fn reuse(&mut self, fpdu: Fpdu) {
+        let memory = fpdu.into_memory();
+        if memory.capacity() > 0 {
+            self.spare.push(memory);
+        }
     }
 
     /// Drops everything: the connection is gone.

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
-use heddle_iwarp::{
-    Cqe, Memory, MrTable, PostError, Qp, QpConfig, QpCounters, QpEvent, RecvWr, SendWr,
-};
+use heddle_iwarp::{Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr};
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
     StackConfig, StackCounters, StackEvent, TxFrame,
@@ -145,7 +143,6 @@ impl<F: RxFrame> Rnic<F> {
         config.rx_start = link.rx_next;
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
-        link.queue.reserve(fpdus_at_a_time(&config));
         link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
         self.running.push(conn);
         Ok(())
@@ -158,14 +155,14 @@ impl<F: RxFrame> Rnic<F> {
     }
 
     /// Posts to a queue pair's send queue.
-    pub fn post_send(&mut self, conn: ConnId, wr: &SendWr) -> Result<(), RnicError> {
+    pub fn post_send(&mut self, conn: ConnId, wr: &SendWr<'_>) -> Result<(), RnicError> {
         let result = self.qp_mut(conn)?.post_send(wr);
         self.drain_qp(conn);
         Ok(result?)
     }
 
     /// Posts to a queue pair's receive queue.
-    pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr) -> Result<(), RnicError> {
+    pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         Ok(self.qp_mut(conn)?.post_recv(wr)?)
     }
 
@@ -380,15 +377,3 @@ impl<F: RxFrame> Rnic<F> {
         }
     }
 }
-
-/// FPDUs a queue pair has under way when each message is one, and a bound for deep queues: a
-/// connection that never uses its depth shall not pay for all of it.
-fn fpdus_at_a_time(qp: &QpConfig) -> usize {
-    usize::try_from(qp.sq_depth)
-        .unwrap_or(usize::MAX)
-        .saturating_add(qp.ird.into())
-        .min(MAX_RESERVE)
-}
-
-/// See [`fpdus_at_a_time`].
-const MAX_RESERVE: usize = 256;

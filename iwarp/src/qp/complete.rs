@@ -2,7 +2,7 @@
 
 use super::Qp;
 use super::cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue};
-use super::queues::Progress;
+use super::queues::{Progress, Wqe};
 use super::state::QpState;
 use super::wr::SendOp;
 use crate::Stag;
@@ -22,14 +22,41 @@ impl Qp {
         !self.cq.is_empty() || !self.events.is_empty()
     }
 
-    /// The next completion, oldest first; its [`retired`](Cqe::retired) entries are free again.
+    /// The next completion, oldest first. Its request's place, and those of the silent successes
+    /// around it, are free then: see [`sq_retired`](Qp::sq_retired).
     pub fn poll_completion(&mut self) -> Option<Cqe> {
-        let cqe = self.cq.pop_front()?;
+        let (cqe, index) = self.cq.pop_front()?;
         match cqe.queue {
-            Queue::Sq => self.sq.freed = self.sq.freed.wrapping_add(cqe.retired),
-            Queue::Rq => self.rq.freed = self.rq.freed.wrapping_add(cqe.retired),
+            Queue::Sq => {
+                self.sq.retired = index.wrapping_add(1);
+                self.sq.unpolled -= 1;
+                self.retire_silent();
+            }
+            Queue::Rq => self.rq.retired = index.wrapping_add(1),
         }
         Some(cqe)
+    }
+
+    /// Send requests whose places are free again, counted from the first one ever posted, modulo
+    /// 2^32: those that are complete, with all before them, and whose completions have been polled.
+    /// Silent successes count at once while no completion waits, else with the next that is polled.
+    #[inline]
+    pub const fn sq_retired(&self) -> u32 {
+        self.sq.retired
+    }
+
+    /// As [`sq_retired`](Qp::sq_retired), of the receive queue.
+    #[inline]
+    pub const fn rq_retired(&self) -> u32 {
+        self.rq.retired
+    }
+
+    /// Nothing waits to be polled: what is complete without a word is free.
+    #[inline]
+    fn retire_silent(&mut self) {
+        if self.sq.unpolled == 0 {
+            self.sq.retired = self.sq.wqes.head();
+        }
     }
 
     /// The next event, oldest first.
@@ -39,44 +66,52 @@ impl Qp {
 
     /// Completes from the oldest request on what is done, and stops at the first that is not:
     /// completions are in the order of posting (RFC 5040 section 5.5).
+    #[inline]
     pub(super) fn complete_sends(&mut self) {
-        while self.sq.head != self.sq.next {
-            let index = self.sq.head;
-            if !self.is_done(index) {
+        while self.sq.wqes.head() != self.sq.next {
+            let wqe = self.sq.wqes.at(self.sq.wqes.head());
+            if !self.is_done(wqe) {
                 break;
             }
-            self.sq.head = index.wrapping_add(1);
-            if self.sq.ring.at(index).wr.signaled {
-                self.report_send(index, CqeStatus::Success);
-            }
+            let status = wqe.refused.map_or(CqeStatus::Success, CqeStatus::LocalQpOperation);
+            self.report_send(status);
         }
+        self.retire_silent();
         if self.state == QpState::Closing {
             self.check_drained();
         }
     }
 
-    fn report_send(&mut self, index: u32, status: CqeStatus) {
-        let wqe = self.sq.ring.at(index);
-        let after = index.wrapping_add(1);
-        self.cq.push_back(Cqe {
-            wr_id: wqe.wr.wr_id,
-            qpn: self.qpn,
-            queue: Queue::Sq,
-            op: match wqe.wr.op {
-                SendOp::Send { .. } => CqeOp::Send,
-                SendOp::Write { .. } => CqeOp::Write,
-                SendOp::Read { .. } => CqeOp::Read,
-            },
-            status,
-            solicited: false,
-            len: if status.is_success() { wqe.len } else { 0 },
-            retired: after.wrapping_sub(self.sq.reported),
-            invalidated: None,
-        });
-        self.sq.reported = after;
+    /// Completes the oldest send request, silently if it asked for that and succeeded.
+    #[inline]
+    fn report_send(&mut self, status: CqeStatus) {
+        let index = self.sq.wqes.head();
+        let wqe = self.sq.wqes.at(index);
+        if wqe.signaled || status != CqeStatus::Success {
+            let cqe = Cqe {
+                wr_id: wqe.wr_id,
+                qpn: self.qpn,
+                queue: Queue::Sq,
+                op: match wqe.op {
+                    SendOp::Send { .. } => CqeOp::Send,
+                    SendOp::Write { .. } => CqeOp::Write,
+                    SendOp::Read { .. } => CqeOp::Read,
+                },
+                status,
+                solicited: false,
+                len: if status.is_success() { wqe.len } else { 0 },
+                invalidated: None,
+            };
+            if self.sq.unpolled == 0 {
+                self.sq.retired = index;
+            }
+            self.cq.push_back((cqe, index));
+            self.sq.unpolled += 1;
+        }
+        self.sq.pop();
     }
 
-    /// Completes the receive buffer at the head.
+    /// Completes the oldest receive buffer.
     pub(super) fn report_recv(
         &mut self,
         status: CqeStatus,
@@ -85,48 +120,50 @@ impl Qp {
         invalidated: Option<Stag>,
     ) {
         let Some(rqe) = self.rq.front() else { return };
-        let wr_id = rqe.wr_id;
-        self.cq.push_back(Cqe {
-            wr_id,
+        let cqe = Cqe {
+            wr_id: rqe.wr_id,
             qpn: self.qpn,
             queue: Queue::Rq,
             op: CqeOp::Recv,
             status,
             solicited,
             len,
-            retired: 1,
             invalidated,
-        });
-        self.rq.head = self.rq.head.wrapping_add(1);
+        };
+        self.cq.push_back((cqe, self.rq.rqes.head()));
+        self.rq.pop();
     }
 
     /// Completes everything that is posted; `culprit` is the request that failed and how.
+    #[cold]
     pub(super) fn flush(&mut self, culprit: Option<(Queue, u32, CqeStatus)>) {
         self.sending = None;
         self.reads.outbound.clear();
         self.reads.inbound.clear();
-        while self.sq.head != self.sq.tail {
-            let index = self.sq.head;
-            let status = match culprit {
-                Some((Queue::Sq, i, status)) if i == index => status,
-                // Its last byte is acknowledged or placed: only an earlier one held it back.
-                _ if self.is_done(index) => CqeStatus::Success,
+        while !self.sq.is_empty() {
+            let index = self.sq.wqes.head();
+            let wqe = self.sq.wqes.at(index);
+            let status = match (culprit, wqe.refused) {
+                (_, Some(why)) => CqeStatus::LocalQpOperation(why),
+                (Some((Queue::Sq, i, status)), _) if i == index => status,
+                // Its last octet is acknowledged or placed: only an earlier one held it back.
+                _ if self.is_done(wqe) => CqeStatus::Success,
                 _ => CqeStatus::Flushed,
             };
             self.counters.flushed += u64::from(status == CqeStatus::Flushed);
-            self.sq.head = index.wrapping_add(1);
-            if status != CqeStatus::Success || self.sq.ring.at(index).wr.signaled {
-                self.report_send(index, status);
-            }
+            self.report_send(status);
         }
-        self.sq.next = self.sq.tail;
+        self.sq.next = self.sq.wqes.tail();
+        self.retire_silent();
         self.flush_recvs(culprit);
     }
 
+    #[cold]
     pub(super) fn flush_recvs(&mut self, culprit: Option<(Queue, u32, CqeStatus)>) {
-        while self.rq.head != self.rq.tail {
-            let status = match culprit {
-                Some((Queue::Rq, i, status)) if i == self.rq.head => status,
+        while let Some(rqe) = self.rq.front() {
+            let status = match (culprit, rqe.refused) {
+                (_, Some(why)) => CqeStatus::LocalQpOperation(why),
+                (Some((Queue::Rq, i, status)), _) if i == self.rq.rqes.head() => status,
                 _ => CqeStatus::Flushed,
             };
             self.counters.flushed += u64::from(status == CqeStatus::Flushed);
@@ -135,13 +172,12 @@ impl Qp {
         self.rq.received = 0;
     }
 
-    /// Whether a send request's last byte is acknowledged, or placed (Read).
+    /// Whether a send request's last octet is acknowledged, or placed (Read).
     #[inline]
-    pub(super) fn is_done(&self, index: u32) -> bool {
-        let wqe = self.sq.ring.at(index);
+    pub(super) fn is_done(&self, wqe: &Wqe) -> bool {
         match wqe.progress {
             Progress::Queued => false,
-            Progress::Sent => !matches!(wqe.wr.op, SendOp::Read { .. }) && wqe.end <= self.acked,
+            Progress::Sent => !matches!(wqe.op, SendOp::Read { .. }) && wqe.end <= self.acked,
             Progress::Done => true,
         }
     }

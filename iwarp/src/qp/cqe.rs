@@ -1,5 +1,6 @@
 //! Completions and events: what a QP tells the application and its owner.
 
+use super::wr::PostError;
 use crate::rdmap::TermCode;
 use crate::{Qpn, Stag};
 
@@ -25,25 +26,46 @@ pub enum CqeOp {
     Recv,
 }
 
-/// How it ended.
+/// How it ended. After the first that is not a success the stream is over, and whatever else is
+/// posted completes as [`Flushed`](CqeStatus::Flushed); only
+/// [`PostError::Closing`] leaves the stream as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeStatus {
     /// As asked.
     Success,
+    /// Flushed and nothing else: the stream ended, for a reason of which this request is not known
+    /// to be the cause, before it was complete. Whether the peer saw any of it is not known.
+    Flushed,
+    /// The peer's message is longer than this receive buffer.
+    LocalLength,
     /// A local SGE is not in a region this QP may use so.
     LocalProtection,
-    /// The peer's message is longer than the receive buffer.
-    LocalLength,
-    /// The QP failed or was closed first. Whether the peer saw any of it is not known.
-    Flushed,
-    /// The peer ended the connection with this Terminate, and this request is the likely cause.
-    RemoteTerminated(TermCode),
+    /// The request itself is malformed, or not allowed on this QP or in its state; it was not
+    /// carried out.
+    LocalQpOperation(PostError),
+    /// The peer refused access to its memory in this Terminate, and this request is the likely
+    /// cause: a protection error of RDMAP or of a DDP tagged buffer.
+    RemoteAccess(TermCode),
+    /// The peer ended the stream with this Terminate for another reason, and this request is the
+    /// likely cause.
+    RemoteOperation(TermCode),
 }
 
 impl CqeStatus {
     /// Whether it is [`CqeStatus::Success`].
     pub const fn is_success(self) -> bool {
         matches!(self, CqeStatus::Success)
+    }
+
+    /// What a received Terminate says of the request it is about.
+    pub(super) const fn of_terminate(code: TermCode) -> CqeStatus {
+        match (code.layer, code.etype) {
+            // RFC 5040 section 4.8: remote protection error; RFC 5041 section 7.2: tagged buffer
+            // error, whose code 4 is the DDP version.
+            (0, 1) => CqeStatus::RemoteAccess(code),
+            (1, 1) if code.code < 4 => CqeStatus::RemoteAccess(code),
+            _ => CqeStatus::RemoteOperation(code),
+        }
     }
 }
 
@@ -64,8 +86,6 @@ pub struct Cqe {
     pub solicited: bool,
     /// Bytes transferred; 0 unless successful.
     pub len: u32,
-    /// Entries of its queue it gives back: itself and the silent successes before it.
-    pub retired: u32,
     /// The local region the peer has invalidated (receive queue).
     pub invalidated: Option<Stag>,
 }

@@ -1,5 +1,6 @@
 //! An FPDU to send: header bytes and a reference to the payload.
 
+use super::config::INLINE_PAYLOAD;
 use crate::ddp::TAGGED_LEN;
 use crate::mpa::fpdu::HEADER_LEN;
 use crate::{MemRange, Memory};
@@ -27,8 +28,9 @@ pub enum Piece<'a> {
 #[derive(Clone, Debug)]
 pub struct Fpdu {
     payload: MemRange,
-    /// The whole FPDU, when it is neither: with markers, or a Terminate.
-    owned: Option<Box<[u8]>>,
+    /// The whole FPDU, when it is neither: inline data, with markers, a Terminate. Its memory is
+    /// used again.
+    owned: Vec<u8>,
     head: [u8; HEAD],
     tail: [u8; 8],
     head_len: u8,
@@ -44,7 +46,7 @@ impl Default for Fpdu {
     fn default() -> Fpdu {
         Fpdu {
             payload: MemRange::new(0, 0),
-            owned: None,
+            owned: Vec::new(),
             head: [0; HEAD],
             tail: [0; 8],
             head_len: 0,
@@ -65,7 +67,7 @@ impl Fpdu {
     #[inline]
     pub(super) fn start(&mut self) {
         self.payload = MemRange::new(0, 0);
-        self.owned = None;
+        self.owned.clear();
         self.head = [0; HEAD];
         self.tail = [0; 8];
         self.head_len = small(HEADER_LEN);
@@ -102,6 +104,45 @@ impl Fpdu {
         &mut self.head[at..end]
     }
 
+    /// Appends inline data: to the head if it fits, else all becomes owned.
+    #[inline]
+    pub(super) fn put_inline(&mut self, parts: [&[u8]; 2]) {
+        let n = parts[0].len() + parts[1].len();
+        if n <= INLINE_PAYLOAD as usize {
+            parts.into_iter().for_each(|p| self.put(p));
+            return;
+        }
+        self.owned.reserve(HEAD + n);
+        self.owned.extend_from_slice(&self.head[..usize::from(self.head_len)]);
+        parts.into_iter().for_each(|p| self.owned.extend_from_slice(p));
+    }
+
+    /// As [`complete`](Fpdu::complete), for what is owned.
+    fn complete_owned<M: Memory>(&mut self, mem: &M, crc: bool, want_sum: bool) {
+        let ulpdu = u16::try_from(self.owned.len() - HEADER_LEN).unwrap_or(u16::MAX);
+        self.owned[..HEADER_LEN].copy_from_slice(&ulpdu.to_be_bytes());
+        let padded = self.owned.len().next_multiple_of(4);
+        self.owned.resize(padded, 0);
+        let crc = if crc { mem.crc(0, &self.owned) } else { 0 };
+        self.owned.extend_from_slice(&crc.to_le_bytes());
+        if want_sum {
+            self.sum = Sum::of(&self.owned);
+            self.has_sum = true;
+        }
+    }
+
+    /// An empty one that will use `memory` if it has to own its bytes.
+    #[inline]
+    pub fn with_memory(memory: Vec<u8>) -> Fpdu {
+        Fpdu { owned: memory, ..Fpdu::default() }
+    }
+
+    /// The memory it used or was given, to be used again.
+    #[inline]
+    pub fn into_memory(self) -> Vec<u8> {
+        self.owned
+    }
+
     /// Completes an FPDU whose headers are written: fills in the length, pads, and computes CRC
     /// and checksum in one pass.
     #[inline]
@@ -113,6 +154,10 @@ impl Fpdu {
         want_sum: bool,
         last: bool,
     ) {
+        self.last = last;
+        if !self.owned.is_empty() {
+            return self.complete_owned(mem, crc, want_sum);
+        }
         let head_len = usize::from(self.head_len);
         let unpadded = u32::from(self.head_len).wrapping_add(payload.len());
         let ulpdu = unpadded.saturating_sub(2);
@@ -121,7 +166,6 @@ impl Fpdu {
             self.head[..2].copy_from_slice(&length);
         }
         self.payload = payload;
-        self.last = last;
         let pad = pad_of(unpadded);
         if payload.is_empty() {
             let body = head_len + pad;
@@ -156,23 +200,17 @@ impl Fpdu {
 
     /// An FPDU whose bytes are all here.
     pub(super) fn owned(bytes: Vec<u8>, last: bool) -> Fpdu {
-        Fpdu {
-            sum: Sum::of(&bytes),
-            owned: Some(bytes.into()),
-            has_sum: true,
-            last,
-            ..Fpdu::default()
-        }
+        Fpdu { sum: Sum::of(&bytes), owned: bytes, has_sum: true, last, ..Fpdu::default() }
     }
 
     /// Bytes in all; a multiple of 4.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     #[inline]
     pub fn len(&self) -> u32 {
-        match &self.owned {
-            Some(b) => u32::try_from(b.len()).unwrap_or(u32::MAX),
-            None => u32::from(self.head_len) + self.payload.len() + u32::from(self.tail_len),
+        if self.owned.is_empty() {
+            return u32::from(self.head_len) + self.payload.len() + u32::from(self.tail_len);
         }
+        u32::try_from(self.owned.len()).unwrap_or(u32::MAX)
     }
 
     /// Whether it ends its message: nothing of it will follow.
@@ -183,7 +221,7 @@ impl Fpdu {
     /// The bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
     #[inline]
     pub fn head(&self) -> &[u8] {
-        self.owned.as_deref().unwrap_or(&self.head[..usize::from(self.head_len)])
+        if self.owned.is_empty() { &self.head[..usize::from(self.head_len)] } else { &self.owned }
     }
 
     /// The payload that stays in registered memory.

@@ -34,6 +34,7 @@ mod config;
 mod counters;
 mod cqe;
 mod fault;
+mod fifo;
 mod fpdu;
 mod queues;
 mod reads;
@@ -52,7 +53,10 @@ pub use counters::QpCounters;
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use state::QpState;
-pub use wr::{MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, SgList, Sge};
+pub use wr::{
+    Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,
+    check_recv, check_send,
+};
 
 use crate::rdmap::Terminate;
 use crate::{Msn, Pd, Qpn};
@@ -95,18 +99,18 @@ pub struct Qp {
     sq: SendQueue,
     rq: RecvQueue,
     reads: Reads,
-    cq: VecDeque<Cqe>,
+    /// With the index of the request each is about.
+    cq: VecDeque<(Cqe, u32)>,
+    limits: Limits,
     events: ArrayVec<QpEvent, 4>,
     /// A Terminate that waits to be sent.
     terminate: Option<Box<Terminate>>,
 }
 
 impl Qp {
-    /// A QP on a connection whose MPA start-up is done. Everything it will need is allocated here.
+    /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
+    /// up to their depths, and keep it.
     pub fn new(config: &QpConfig) -> Qp {
-        let sq = SendQueue::new(config.sq_depth);
-        let rq = RecvQueue::new(config.rq_depth);
-        let cqes = config.sq_depth.saturating_add(config.rq_depth).min(1 << 25);
         Qp {
             state: QpState::Rts,
             crc: config.crc,
@@ -126,52 +130,58 @@ impl Qp {
             acked: StreamPos::START,
             rx_pos: config.rx_start,
             counters: QpCounters::default(),
-            sq,
-            rq,
+            sq: SendQueue::new(config.sq_depth),
+            rq: RecvQueue::new(config.rq_depth),
             reads: Reads::new(config.ird, config.ord),
-            cq: VecDeque::with_capacity(cqes as usize),
+            cq: VecDeque::new(),
+            limits: Limits { ord: config.ord, ..Limits::default() },
             events: ArrayVec::new(),
             terminate: None,
         }
     }
 
-    /// Posts to the send queue. The SGEs are checked when the data is sent; a bad one ends the QP.
+    /// Posts to the send queue, whoever wrote the request: nothing but a full queue is an error
+    /// here.
     ///
-    /// On a QP that has failed the request completes at once as [`CqeStatus::Flushed`].
-    pub fn post_send(&mut self, wr: &SendWr) -> Result<(), PostError> {
-        let len = message_len(&wr.sges)?;
-        match wr.op {
-            SendOp::Send { .. } => {}
-            SendOp::Write { to, .. } => {
-                to.checked_add(u64::from(len)).ok_or(PostError::ToWrap)?;
-            }
-            SendOp::Read { to, .. } => {
-                to.checked_add(u64::from(len)).ok_or(PostError::ToWrap)?;
-                if wr.sges.as_slice().len() > 1 {
-                    return Err(PostError::ReadSges);
-                }
-                if self.reads.ord() == 0 {
-                    return Err(PostError::NoReads);
-                }
-            }
+    /// A request that breaks the rules of [`check_send`] completes in its turn as
+    /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
+    /// when the data is sent. One that is posted after [`close`](Qp::close) completes so too, with
+    /// [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
+    #[inline]
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.sq.is_full() {
+            return Err(PostError::Full);
         }
+        if self.state != QpState::Rts {
+            return self.post_late(wr);
+        }
+        self.sq.push(wr, wr::send_len(wr, &self.limits));
+        Ok(())
+    }
+
+    #[cold]
+    fn post_late(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.state == QpState::Closing {
-            return Err(PostError::Closing);
-        }
-        self.sq.push(wr, len)?;
-        if !self.state.is_live() {
+            self.sq.push(wr, Err(PostError::Closing));
+            self.pass_refused();
+            self.complete_sends();
+        } else {
+            self.sq.push(wr, wr::send_len(wr, &self.limits));
             self.flush(None);
         }
         Ok(())
     }
 
-    /// Posts a buffer for an incoming Send. The SGEs are checked when data comes for them.
+    /// Posts a buffer for an incoming Send. Its SGEs are checked when data comes for them; one that
+    /// breaks the rules of [`check_recv`] ends the stream when a message comes for it.
     ///
     /// On a QP that has failed, or whose peer has closed, it completes at once as
     /// [`CqeStatus::Flushed`].
-    pub fn post_recv(&mut self, wr: &RecvWr) -> Result<(), PostError> {
-        let len = message_len(&wr.sges)?;
-        self.rq.push(wr, len)?;
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.rq.is_full() {
+            return Err(PostError::Full);
+        }
+        self.rq.push(wr, wr::recv_len(wr, &self.limits));
         if self.peer_closed || !self.state.is_live() {
             self.flush_recvs(None);
         }
@@ -248,8 +258,4 @@ impl Qp {
     pub const fn counters(&self) -> &QpCounters {
         &self.counters
     }
-}
-
-fn message_len(sges: &SgList) -> Result<u32, PostError> {
-    u32::try_from(sges.total()).ok().filter(|n| *n <= MAX_MESSAGE).ok_or(PostError::TooLong)
 }

@@ -1,170 +1,321 @@
-//! The send and the receive queue: rings made once, walked by running indices.
+//! The send and the receive queue: work requests in the order of posting, found by running index.
 //!
 //! ```text
-//!   SQ   freed ≤ reported ≤ head ≤ next ≤ tail       RQ   freed ≤ head ≤ tail
-//!        slots up to  completed  oldest   next to  next       oldest  next
-//!        `freed` can  up to here not      send     free       buffer  free
-//!        be reused               complete
+//!   SQ   retired ≤ head ≤ next ≤ tail          RQ   retired ≤ head ≤ tail
+//!        places    oldest  next to  next            places   oldest  next
+//!        told to   not     send     place           told     buffer  place
+//!        be free   complete
 //! ```
-//! Indices count from the beginning and wrap modulo 2^32; a slot is given back when the
-//! application has polled the completion that retires it, which also bounds the completion queue.
+//! Indices count from the beginning and wrap modulo 2^32. A request's place is free again once it
+//! and all before it are complete and the application has been given their completions, which also
+//! bounds the completions that wait.
+//!
+//! A request is kept in three parts: an entry of fixed size, its SGEs, and its inline octets, each
+//! in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
 
-use super::wr::{PostError, RecvWr, SendOp, SendWr, SgList};
+use super::fifo::Fifo;
+use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::Msn;
 use heddle_base::StreamPos;
 
-/// A ring of slots addressed by running index.
-#[derive(Debug)]
-pub(super) struct Ring<T> {
-    slots: Box<[T]>,
-    mask: u32,
-}
-
-impl<T: Clone> Ring<T> {
-    pub(super) fn new(depth: u32, empty: T) -> Ring<T> {
-        let n = depth.clamp(1, 1 << 24).next_power_of_two();
-        Ring { slots: vec![empty; n as usize].into(), mask: n - 1 }
-    }
-
-    pub(super) fn at(&self, index: u32) -> &T {
-        &self.slots[(index & self.mask) as usize]
-    }
-
-    pub(super) fn at_mut(&mut self, index: u32) -> &mut T {
-        &mut self.slots[(index & self.mask) as usize]
-    }
-}
+/// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
+/// themselves.
+const MAX_DEPTH: u32 = 1 << 20;
+const _: () = assert!((MAX_DEPTH as usize) * MAX_SGES < 1 << 31);
+const _: () = assert!((MAX_DEPTH as usize) * MAX_INLINE < 1 << 31);
 
 /// How far a send request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Not all of it is in FPDUs.
     Queued,
-    /// Its last byte is that before `end`; waits for the acknowledgment (Read: for the response).
+    /// Its last octet is that before `end`; waits for the acknowledgment (Read: for the response).
     Sent,
     /// Done, but not yet reported: an earlier one is not.
     Done,
 }
 
-/// A send work request in its slot.
+/// A send work request in its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wqe {
-    pub(super) wr: SendWr,
-    /// Bytes of the message.
+    pub(super) wr_id: u64,
+    pub(super) op: SendOp,
+    /// One past its last octet in our stream, once sent.
+    pub(super) end: StreamPos,
+    /// Octets of the message.
     pub(super) len: u32,
     /// Of a Send or Read, once started.
     pub(super) msn: Msn,
+    /// Index of its first SGE, or of its first inline octet.
+    first: u32,
+    sges: u8,
+    pub(super) inline: bool,
+    pub(super) signaled: bool,
+    pub(super) fence: bool,
     pub(super) progress: Progress,
-    /// One past its last byte in our stream, once sent.
-    pub(super) end: StreamPos,
+    /// Why it must not be carried out.
+    pub(super) refused: Option<PostError>,
 }
 
 /// The send queue.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    pub(super) ring: Ring<Wqe>,
+    pub(super) wqes: Fifo<Wqe>,
+    sges: Fifo<Sge>,
+    inline: Fifo<u8>,
     depth: u32,
-    pub(super) freed: u32,
-    pub(super) reported: u32,
-    pub(super) head: u32,
+    pub(super) retired: u32,
     pub(super) next: u32,
-    pub(super) tail: u32,
+    /// Completions that wait to be polled.
+    pub(super) unpolled: u32,
 }
 
 impl SendQueue {
     pub(super) fn new(depth: u32) -> SendQueue {
-        let empty = Wqe {
-            wr: SendWr {
-                wr_id: 0,
-                op: SendOp::Send { solicited: false, invalidate: None },
-                sges: SgList::EMPTY,
-                signaled: false,
-                fence: false,
-            },
-            len: 0,
-            msn: Msn(0),
-            progress: Progress::Queued,
-            end: StreamPos::START,
-        };
         SendQueue {
-            ring: Ring::new(depth, empty),
-            depth: depth.min(1 << 24),
-            freed: 0,
-            reported: 0,
-            head: 0,
+            wqes: Fifo::new(),
+            sges: Fifo::new(),
+            inline: Fifo::new(),
+            depth: depth.min(MAX_DEPTH),
+            retired: 0,
             next: 0,
-            tail: 0,
+            unpolled: 0,
         }
     }
 
-    pub(super) fn push(&mut self, wr: &SendWr, len: u32) -> Result<(), PostError> {
-        if self.tail.wrapping_sub(self.freed) >= self.depth {
-            return Err(PostError::Full);
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.wqes.tail().wrapping_sub(self.retired) >= self.depth
+    }
+
+    /// Takes a request that keeps the rules, or one that was `refused` by them.
+    #[inline]
+    pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
+        let mut wqe = Wqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            end: StreamPos::START,
+            len: 0,
+            msn: Msn(0),
+            first: self.sges.tail(),
+            sges: 0,
+            inline: false,
+            signaled: wr.signaled,
+            fence: wr.fence,
+            progress: Progress::Queued,
+            refused: checked.err(),
+        };
+        if let Ok(len) = checked {
+            wqe.len = len;
+            match wr.data {
+                Data::Sges(list) => {
+                    // The rules keep it at `MAX_SGES`.
+                    wqe.sges = u8::try_from(list.len()).unwrap_or(0);
+                    match list {
+                        [sge] => self.sges.push(*sge),
+                        list => self.sges.extend(list),
+                    }
+                }
+                Data::Inline(bytes) => {
+                    wqe.inline = true;
+                    wqe.first = self.inline.tail();
+                    self.inline.extend(bytes);
+                }
+            }
         }
-        let slot = self.ring.at_mut(self.tail);
-        slot.wr = *wr;
-        slot.len = len;
-        slot.progress = Progress::Queued;
-        self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        self.wqes.push(wqe);
+    }
+
+    /// Forgets the oldest request, which is complete.
+    #[inline]
+    pub(super) fn pop(&mut self) {
+        let index = self.wqes.head();
+        let wqe = self.wqes.at(index);
+        if wqe.inline {
+            self.inline.free(wqe.first.wrapping_add(wqe.len));
+        } else {
+            self.sges.free(wqe.first.wrapping_add(wqe.sges.into()));
+        }
+        self.wqes.free(index.wrapping_add(1));
+    }
+
+    /// The SGEs of a request.
+    #[inline]
+    pub(super) fn sges(&self, wqe: &Wqe) -> SgList<'_> {
+        SgList(self.sges.run(wqe.first, wqe.sges.into()))
+    }
+
+    /// Inline octets `[off, off + len)` of a request.
+    #[inline]
+    pub(super) fn inline(&self, wqe: &Wqe, off: u32, len: u32) -> [&[u8]; 2] {
+        self.inline.run(wqe.first.wrapping_add(off), len as usize)
     }
 
     /// Whether something waits to be sent or is being sent.
+    #[inline]
     pub(super) fn has_next(&self) -> bool {
-        self.next != self.tail
+        self.next != self.wqes.tail()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.head == self.tail
+        self.wqes.is_empty()
+    }
+
+    /// Octets of memory it has beside itself.
+    #[cfg(test)]
+    pub(super) fn heap(&self) -> usize {
+        self.wqes.capacity() * size_of::<Wqe>()
+            + self.sges.capacity() * size_of::<Sge>()
+            + self.inline.capacity()
+    }
+
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, at: u32) {
+        self.wqes = Fifo::starting_at(at);
+        self.sges = Fifo::starting_at(at);
+        self.inline = Fifo::starting_at(at);
+        (self.retired, self.next) = (at, at);
     }
 }
 
-/// A receive buffer in its slot.
+/// A receive buffer in its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rqe {
     pub(super) wr_id: u64,
-    pub(super) sges: SgList,
-    /// Bytes it holds.
+    /// Octets it holds.
     pub(super) len: u32,
+    first: u32,
+    sges: u8,
+    /// Why it must not be used.
+    pub(super) refused: Option<PostError>,
 }
 
 /// The receive queue.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
-    pub(super) ring: Ring<Rqe>,
+    pub(super) rqes: Fifo<Rqe>,
+    sges: Fifo<Sge>,
     depth: u32,
-    pub(super) freed: u32,
-    pub(super) head: u32,
-    pub(super) tail: u32,
+    pub(super) retired: u32,
     /// Of the message that comes or is being received.
     pub(super) msn: Msn,
-    /// Bytes of it that are in place.
+    /// Octets of it that are in place.
     pub(super) received: u32,
 }
 
 impl RecvQueue {
     pub(super) fn new(depth: u32) -> RecvQueue {
         RecvQueue {
-            ring: Ring::new(depth, Rqe { wr_id: 0, sges: SgList::EMPTY, len: 0 }),
-            depth: depth.min(1 << 24),
-            freed: 0,
-            head: 0,
-            tail: 0,
+            rqes: Fifo::new(),
+            sges: Fifo::new(),
+            depth: depth.min(MAX_DEPTH),
+            retired: 0,
             msn: Msn(1),
             received: 0,
         }
     }
 
-    pub(super) fn push(&mut self, wr: &RecvWr, len: u32) -> Result<(), PostError> {
-        if self.tail.wrapping_sub(self.freed) >= self.depth {
-            return Err(PostError::Full);
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.rqes.tail().wrapping_sub(self.retired) >= self.depth
+    }
+
+    /// Takes a buffer that keeps the rules, or one that was `refused` by them.
+    #[inline]
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>, checked: Result<u32, PostError>) {
+        let list = if checked.is_ok() { wr.sges } else { &[] };
+        self.rqes.push(Rqe {
+            wr_id: wr.wr_id,
+            len: checked.unwrap_or(0),
+            first: self.sges.tail(),
+            sges: u8::try_from(list.len()).unwrap_or(0),
+            refused: checked.err(),
+        });
+        self.sges.extend(list);
+    }
+
+    /// Forgets the oldest buffer, which is complete.
+    #[inline]
+    pub(super) fn pop(&mut self) {
+        let index = self.rqes.head();
+        let rqe = self.rqes.at(index);
+        self.sges.free(rqe.first.wrapping_add(rqe.sges.into()));
+        self.rqes.free(index.wrapping_add(1));
+    }
+
+    #[inline]
+    pub(super) fn front(&self) -> Option<&Rqe> {
+        (!self.rqes.is_empty()).then(|| self.rqes.at(self.rqes.head()))
+    }
+
+    /// The pieces of a buffer.
+    #[inline]
+    pub(super) fn sges(&self, rqe: &Rqe) -> SgList<'_> {
+        SgList(self.sges.run(rqe.first, rqe.sges.into()))
+    }
+
+    /// Octets of memory it has beside itself.
+    #[cfg(test)]
+    pub(super) fn heap(&self) -> usize {
+        self.rqes.capacity() * size_of::<Rqe>() + self.sges.capacity() * size_of::<Sge>()
+    }
+
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, at: u32) {
+        self.rqes = Fifo::starting_at(at);
+        self.sges = Fifo::starting_at(at);
+        self.retired = at;
+    }
+}
+
+/// The pieces of local memory of one work request, as they lie in their ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SgList<'a>([&'a [Sge]; 2]);
+
+impl SgList<'_> {
+    #[inline]
+    pub(super) fn first(&self) -> Option<&Sge> {
+        self.0[0].first()
+    }
+
+    /// Calls `f` with the parts of the pieces that make up octets `[off, off + len)` of the
+    /// message, in order and none of them empty, until it fails.
+    #[inline]
+    pub(super) fn try_for_each<E>(
+        &self,
+        off: u32,
+        len: u32,
+        mut f: impl FnMut(Sge) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut skip, mut left) = (off, len);
+        for s in self.0.into_iter().flatten() {
+            if left == 0 {
+                break;
+            }
+            if skip >= s.len {
+                skip -= s.len;
+                continue;
+            }
+            let n = (s.len - skip).min(left);
+            // Saturation only: a wrapped offset is refused by the STag table.
+            f(Sge { stag: s.stag, len: n, to: s.to.saturating_add(u64::from(skip)) })?;
+            left -= n;
+            skip = 0;
         }
-        *self.ring.at_mut(self.tail) = Rqe { wr_id: wr.wr_id, sges: wr.sges, len };
-        self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    pub(super) fn front(&self) -> Option<&Rqe> {
-        (self.head != self.tail).then(|| self.ring.at(self.head))
+    /// The part of one piece where octet `off` of the message lies, at most `max` long.
+    #[inline]
+    pub(super) fn piece(&self, off: u32, max: u32) -> Option<Sge> {
+        let mut skip = off;
+        for s in self.0.into_iter().flatten() {
+            if skip < s.len {
+                let to = s.to.saturating_add(u64::from(skip));
+                return Some(Sge { stag: s.stag, len: (s.len - skip).min(max), to });
+            }
+            skip -= s.len;
+        }
+        None
     }
 }

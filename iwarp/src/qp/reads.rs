@@ -30,7 +30,7 @@ pub(super) struct Inbound {
     pub(super) sent: u32,
 }
 
-/// Both sets, each in order and bounded by what was negotiated.
+/// Both sets, each in order and bounded by what was negotiated; they take memory as it is used.
 #[derive(Debug)]
 pub(super) struct Reads {
     pub(super) outbound: VecDeque<Outbound>,
@@ -45,16 +45,12 @@ pub(super) struct Reads {
 impl Reads {
     pub(super) fn new(ird: u16, ord: u16) -> Reads {
         Reads {
-            outbound: VecDeque::with_capacity(usize::from(ord)),
+            outbound: VecDeque::new(),
             ord: usize::from(ord),
-            inbound: VecDeque::with_capacity(usize::from(ird.max(1))),
+            inbound: VecDeque::new(),
             ird: usize::from(ird),
             msn: Msn(1),
         }
-    }
-
-    pub(super) fn ord(&self) -> usize {
-        self.ord
     }
 
     /// Whether one more Read may be sent.

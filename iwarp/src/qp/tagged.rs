@@ -80,7 +80,7 @@ impl Qp {
         }
         if h.last {
             self.reads.outbound.pop_front();
-            self.sq.ring.at_mut(read.index).progress = Progress::Done;
+            self.sq.wqes.at_mut(read.index).progress = Progress::Done;
             self.counters.rx_read_responses += 1;
             self.complete_sends();
         } else if let Some(front) = self.reads.outbound.front_mut() {

@@ -92,7 +92,7 @@ impl Qp {
         let (code, header) = read_terminate(body);
         let culprit = self
             .find_request(header)
-            .map(|index| (Queue::Sq, index, CqeStatus::RemoteTerminated(code)));
+            .map(|index| (Queue::Sq, index, CqeStatus::of_terminate(code)));
         if let Some(state) = self.state.next(Transition::RemoteTerminate) {
             self.state = state;
             self.flush(culprit);
@@ -108,12 +108,12 @@ impl Qp {
         } else {
             self.sq.next
         };
-        let count = started.wrapping_sub(self.sq.head);
-        let all = (0..count).map(|i| self.sq.head.wrapping_add(i));
+        let count = started.wrapping_sub(self.sq.wqes.head());
+        let all = (0..count).map(|i| self.sq.wqes.head().wrapping_add(i));
         let named = header.and_then(|h| {
             all.clone().find(|i| {
-                let wqe = self.sq.ring.at(*i);
-                match (wqe.wr.op, h) {
+                let wqe = self.sq.wqes.at(*i);
+                match (wqe.op, h) {
                     (SendOp::Write { stag: s, to: t }, DdpHeader::Tagged { stag, to, .. }) => {
                         s == stag && to.wrapping_sub(t) <= u64::from(wqe.len)
                     }
@@ -127,7 +127,7 @@ impl Qp {
             })
         });
         match header {
-            None => all.clone().find(|i| !self.is_done(*i)),
+            None => all.clone().find(|i| !self.is_done(self.sq.wqes.at(*i))),
             // siw puts the size of the Read where the MSN belongs.
             Some(DdpHeader::Untagged { qn: Qn::READ_REQUEST, .. }) => {
                 named.or_else(|| self.reads.outbound.front().map(|r| r.index))

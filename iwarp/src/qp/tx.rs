@@ -17,7 +17,7 @@ use super::queues::Progress;
 use super::reads::{Inbound, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
-use super::wr::{SendOp, Sge};
+use super::wr::{PostError, SendOp, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
@@ -109,10 +109,11 @@ impl Qp {
         if !self.sq.has_next() {
             return false;
         }
-        let wr = &self.sq.ring.at(self.sq.next).wr;
-        let fenced = wr.fence && !self.reads.outbound.is_empty();
-        let limited = matches!(wr.op, SendOp::Read { .. }) && !self.reads.can_send();
-        !fenced && !limited
+        let wqe = self.sq.wqes.at(self.sq.next);
+        let fenced = wqe.fence && !self.reads.outbound.is_empty();
+        let limited = matches!(wqe.op, SendOp::Read { .. }) && !self.reads.can_send();
+        // What is refused waits for nothing but its turn.
+        (!fenced && !limited) || wqe.refused.is_some()
     }
 
     #[inline]
@@ -130,8 +131,8 @@ impl Qp {
         };
         self.responses_next = matches!(sending, Sending::Request { .. });
         if let Sending::Request { .. } = sending {
-            let wqe = self.sq.ring.at_mut(self.sq.next);
-            let msn = match wqe.wr.op {
+            let wqe = self.sq.wqes.at_mut(self.sq.next);
+            let msn = match wqe.op {
                 SendOp::Send { .. } => &mut self.send_msn,
                 SendOp::Read { .. } => &mut self.read_msn,
                 SendOp::Write { .. } => return self.begin(sending),
@@ -155,9 +156,12 @@ impl Qp {
         mulpdu: u32,
         out: &mut Fpdu,
     ) -> Result<(), Culprit> {
-        let wqe = self.sq.ring.at(self.sq.next);
+        let wqe = self.sq.wqes.at(self.sq.next);
+        if let Some(why) = wqe.refused {
+            return Err(self.local_culprit(CqeStatus::LocalQpOperation(why)));
+        }
         let (len, msn) = (wqe.len, wqe.msn);
-        let payload = match wqe.wr.op {
+        let payload = match wqe.op {
             SendOp::Read { stag, to } => {
                 return self.read_request(env, stag, to, out);
             }
@@ -192,6 +196,7 @@ impl Qp {
         self.finish(env, &payload, last, out);
         if last {
             self.request_sent();
+            self.pass_refused();
         } else {
             self.sending = Some(Sending::Request { off: off + payload.len });
         }
@@ -199,15 +204,18 @@ impl Qp {
     }
 
     /// Payload bytes of the segment that begins `off` bytes into the next request, and the memory
-    /// they lie in; `None` when they are few enough to be copied, from wherever.
+    /// they lie in; `None` when they are inline, or few enough to be copied, from wherever.
     #[inline(always)]
     fn next_piece(&self, off: u32, max: u32) -> (u32, Option<Sge>) {
-        let wqe = self.sq.ring.at(self.sq.next);
+        let wqe = self.sq.wqes.at(self.sq.next);
         let left = wqe.len - off;
         if left <= INLINE_PAYLOAD {
             return (left, None);
         }
-        let sge = wqe.wr.sges.piece(off, max.min(left));
+        if wqe.inline {
+            return (left.min(max), None);
+        }
+        let sge = self.sq.sges(wqe).piece(off, max.min(left));
         (sge.map_or(0, |s| s.len), sge)
     }
 
@@ -225,8 +233,12 @@ impl Qp {
         match sge.filter(|s| s.len > INLINE_PAYLOAD) {
             Some(sge) => range = self.local(env, sge, Access::NONE)?,
             None => {
-                let sges = &self.sq.ring.at(self.sq.next).wr.sges;
-                sges.try_for_each(off, len, |s| {
+                let wqe = self.sq.wqes.at(self.sq.next);
+                if wqe.inline {
+                    head.put_inline(self.sq.inline(wqe, off, len));
+                    return Ok(Payload { range, len });
+                }
+                self.sq.sges(wqe).try_for_each(off, len, |s| {
                     let r = self.local(env, s, Access::NONE)?;
                     env.mem.gather(r, head.room(r.len() as usize));
                     Ok::<(), Culprit>(())
@@ -239,10 +251,30 @@ impl Qp {
     /// Checks local memory of the request that is being sent.
     #[inline]
     fn local<M>(&self, env: &QpEnv<'_, M>, s: Sge, need: Access) -> Result<MemRange, Culprit> {
-        env.mrs.check(self.pd, self.qpn, s.stag, s.to, s.len, need).map_err(|_| Culprit {
-            request: Some((Queue::Sq, self.sq.next, CqeStatus::LocalProtection)),
-            ..Fault::Local.into()
-        })
+        env.mrs
+            .check(self.pd, self.qpn, s.stag, s.to, s.len, need)
+            .map_err(|_| self.local_culprit(CqeStatus::LocalProtection))
+    }
+
+    /// The request whose turn it is cannot be carried out.
+    #[cold]
+    fn local_culprit(&self, status: CqeStatus) -> Culprit {
+        Culprit { request: Some((Queue::Sq, self.sq.next, status)), ..Fault::Local.into() }
+    }
+
+    /// What was posted after the close is not sent, and is complete as soon as all before it is.
+    #[inline]
+    pub(super) fn pass_refused(&mut self) {
+        if self.state != QpState::Closing {
+            return;
+        }
+        while !matches!(self.sending, Some(Sending::Request { .. }))
+            && self.sq.has_next()
+            && self.sq.wqes.at(self.sq.next).refused == Some(PostError::Closing)
+        {
+            self.sq.wqes.at_mut(self.sq.next).progress = Progress::Done;
+            self.sq.next = self.sq.next.wrapping_add(1);
+        }
     }
 
     fn read_request<M: Memory>(
@@ -252,18 +284,15 @@ impl Qp {
         src_to: u64,
         out: &mut Fpdu,
     ) -> Result<(), Culprit> {
-        let wqe = self.sq.ring.at(self.sq.next);
+        let wqe = self.sq.wqes.at(self.sq.next);
         let (size, msn) = (wqe.len, wqe.msn);
-        let sink = wqe.wr.sges.as_slice().first().copied().unwrap_or_default();
+        let sink = self.sq.sges(wqe).first().copied().unwrap_or_default();
         if size > 0 {
             self.local(env, sink, Access::LOCAL_WRITE)?;
         }
         if self.peer_closed {
             // The answer cannot come.
-            return Err(Culprit {
-                request: Some((Queue::Sq, self.sq.next, CqeStatus::Flushed)),
-                ..Fault::Local.into()
-            });
+            return Err(self.local_culprit(CqeStatus::Flushed));
         }
         untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
         let request =
@@ -278,13 +307,14 @@ impl Qp {
         let none = Payload { range: MemRange::new(0, 0), len: 0 };
         self.finish(env, &none, true, out);
         self.request_sent();
+        self.pass_refused();
         Ok(())
     }
 
     /// The last segment of the next request is made.
     fn request_sent(&mut self) {
         let end = self.tx_pos;
-        let wqe = self.sq.ring.at_mut(self.sq.next);
+        let wqe = self.sq.wqes.at_mut(self.sq.next);
         wqe.progress = Progress::Sent;
         wqe.end = end;
         self.sq.next = self.sq.next.wrapping_add(1);

@@ -50,13 +50,19 @@ impl Qp {
         let Some(rqe) = self.rq.front() else {
             return Err(seg.blame(Fault::NoBuffer));
         };
+        if let Some(why) = rqe.refused {
+            return Err(Culprit {
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalQpOperation(why))),
+                ..seg.blame(Fault::Local)
+            });
+        }
         // In order over TCP, so the only legal offset is where the last segment ended.
         if h.mo != self.rq.received {
             return Err(seg.blame(Fault::Offset));
         }
         if seg.len > rqe.len - self.rq.received {
             return Err(Culprit {
-                request: Some((Queue::Rq, self.rq.head, CqeStatus::LocalLength)),
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalLength)),
                 ..seg.blame(Fault::TooLong)
             });
         }
@@ -68,7 +74,7 @@ impl Qp {
         }
         if seg.len > 0 {
             let ranges = self.receive_ranges(env, rqe, seg.len).map_err(|fault| Culprit {
-                request: Some((Queue::Rq, self.rq.head, CqeStatus::LocalProtection)),
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
                 ..seg.blame(fault)
             })?;
             place(env.mem, stream, seg.at, &ranges);
@@ -98,7 +104,7 @@ impl Qp {
         len: u32,
     ) -> Result<ArrayVec<MemRange, MAX_SGES>, Fault> {
         let mut ranges = ArrayVec::new();
-        rqe.sges.try_for_each(self.rq.received, len, |s| {
+        self.rq.sges(rqe).try_for_each(self.rq.received, len, |s| {
             let range = env
                 .mrs
                 .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)

@@ -1,12 +1,14 @@
-//! Work requests: what an application asks a QP to do.
+//! Work requests: what an application asks a QP to do, and the static rules for them.
 
 use crate::Stag;
-use arrayvec::ArrayVec;
 
 /// Most SGEs one work request can have.
-pub const MAX_SGES: usize = 4;
+pub const MAX_SGES: usize = 16;
 
-/// Longest message, in bytes. DDP allows any length below 2^32 (RFC 5041 section 5.2).
+/// Most octets of inline data one work request can have.
+pub const MAX_INLINE: usize = 512;
+
+/// Longest message, in octets. DDP allows any length below 2^32 (RFC 5041 section 5.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A piece of local registered memory.
@@ -14,90 +16,10 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub struct Sge {
     /// The region.
     pub stag: Stag,
-    /// Bytes.
+    /// Octets.
     pub len: u32,
-    /// Tagged offset of the first byte in the region.
+    /// Tagged offset of the first octet in the region.
     pub to: u64,
-}
-
-/// The pieces of local memory of one work request, in order; possibly none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SgList {
-    sges: [Sge; MAX_SGES],
-    count: u8,
-}
-
-impl SgList {
-    /// No memory at all: a message without bytes.
-    pub const EMPTY: SgList =
-        SgList { sges: [Sge { stag: Stag(0), len: 0, to: 0 }; MAX_SGES], count: 0 };
-
-    /// A single piece.
-    pub const fn one(sge: Sge) -> SgList {
-        let mut list = SgList::EMPTY;
-        list.sges[0] = sge;
-        list.count = 1;
-        list
-    }
-
-    /// Several pieces; `None` when they are more than [`MAX_SGES`].
-    pub fn new(sges: &[Sge]) -> Option<SgList> {
-        let mut list = SgList::EMPTY;
-        list.sges.get_mut(..sges.len())?.copy_from_slice(sges);
-        list.count = u8::try_from(sges.len()).ok()?;
-        Some(list)
-    }
-
-    /// The pieces.
-    pub fn as_slice(&self) -> &[Sge] {
-        &self.sges[..usize::from(self.count)]
-    }
-
-    /// Bytes in all.
-    pub fn total(&self) -> u64 {
-        self.as_slice().iter().map(|s| u64::from(s.len)).sum()
-    }
-
-    /// Calls `f` with the parts of the pieces that make up bytes `[off, off + len)` of the
-    /// message, in order and none of them empty, until it fails.
-    pub(crate) fn try_for_each<E>(
-        &self,
-        off: u32,
-        len: u32,
-        mut f: impl FnMut(Sge) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let (mut skip, mut left) = (off, len);
-        for s in self.as_slice() {
-            if left == 0 {
-                break;
-            }
-            if skip >= s.len {
-                skip -= s.len;
-                continue;
-            }
-            let n = (s.len - skip).min(left);
-            // Saturation only: a wrapped offset is refused by the STag table.
-            f(Sge { stag: s.stag, len: n, to: s.to.saturating_add(u64::from(skip)) })?;
-            left -= n;
-            skip = 0;
-        }
-        Ok(())
-    }
-
-    /// The part of one piece where byte `off` of the message lies, at most `max` long.
-    #[inline]
-    pub(crate) fn piece(&self, off: u32, max: u32) -> Option<Sge> {
-        // Most lists have one entry, and most segments begin in the first one.
-        if let Some(s) = self.as_slice().first()
-            && off < s.len
-        {
-            let to = s.to.saturating_add(u64::from(off));
-            return Some(Sge { stag: s.stag, len: (s.len - off).min(max), to });
-        }
-        let mut out = ArrayVec::<Sge, 1>::new();
-        let _ = self.try_for_each(off, max, |s| out.try_push(s));
-        out.pop()
-    }
 }
 
 /// What a send work request does.
@@ -126,49 +48,216 @@ pub enum SendOp {
     },
 }
 
-/// A request for the send queue.
+/// The local end of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendWr {
+pub enum Data<'a> {
+    /// Pieces of registered memory, in order, possibly none; at most [`MAX_SGES`]. They belong to
+    /// the QP until the request has completed.
+    Sges(&'a [Sge]),
+    /// The octets themselves, at most [`MAX_INLINE`]; of a Send or Write only. They are copied at
+    /// posting, so their source is free at once and needs no registration.
+    Inline(&'a [u8]),
+}
+
+/// A request for the send queue. It borrows its payload description; posting copies what it needs.
+///
+/// The constructors make a signaled request without fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWr<'a> {
     /// The application's own mark, given back in the completion.
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, destination of a Read.
-    pub sges: SgList,
+    /// The local memory: source of a Send or Write, sink of a Read.
+    pub data: Data<'a>,
     /// Whether its success makes a completion of its own; failure always does.
     pub signaled: bool,
     /// Do not start before all earlier Reads are done.
     pub fence: bool,
 }
 
-/// A buffer for one incoming Send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecvWr {
-    /// The application's own mark, given back in the completion.
-    pub wr_id: u64,
-    /// Where the message goes.
-    pub sges: SgList,
+impl<'a> SendWr<'a> {
+    const fn new(wr_id: u64, op: SendOp, data: Data<'a>) -> SendWr<'a> {
+        SendWr { wr_id, op, data, signaled: true, fence: false }
+    }
+
+    /// A Send of the octets in `sges`.
+    pub const fn send(wr_id: u64, sges: &'a [Sge]) -> SendWr<'a> {
+        let op = SendOp::Send { solicited: false, invalidate: None };
+        SendWr::new(wr_id, op, Data::Sges(sges))
+    }
+
+    /// A Send of `bytes`, which are copied.
+    pub const fn send_inline(wr_id: u64, bytes: &'a [u8]) -> SendWr<'a> {
+        let op = SendOp::Send { solicited: false, invalidate: None };
+        SendWr::new(wr_id, op, Data::Inline(bytes))
+    }
+
+    /// A Write of the octets in `sges` to tagged offset `to` of the peer's region `stag`.
+    pub const fn write(wr_id: u64, sges: &'a [Sge], stag: Stag, to: u64) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::Write { stag, to }, Data::Sges(sges))
+    }
+
+    /// A Write of `bytes`, which are copied, to tagged offset `to` of the peer's region `stag`.
+    pub const fn write_inline(wr_id: u64, bytes: &'a [u8], stag: Stag, to: u64) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::Write { stag, to }, Data::Inline(bytes))
+    }
+
+    /// A Read from tagged offset `to` of the peer's region `stag` into `sink`: one SGE, or none
+    /// for a Read of no octets.
+    pub const fn read(wr_id: u64, sink: &'a [Sge], stag: Stag, to: u64) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::Read { stag, to }, Data::Sges(sink))
+    }
+
+    /// The same, without a completion of its own when it succeeds.
+    #[must_use]
+    pub const fn unsignaled(mut self) -> SendWr<'a> {
+        self.signaled = false;
+        self
+    }
+
+    /// The same, held until all earlier Reads are done.
+    #[must_use]
+    pub const fn fenced(mut self) -> SendWr<'a> {
+        self.fence = true;
+        self
+    }
+
+    /// The same Send with Solicited Event; other operations stay as they are.
+    #[must_use]
+    pub const fn solicited(mut self) -> SendWr<'a> {
+        if let SendOp::Send { invalidate, .. } = self.op {
+            self.op = SendOp::Send { solicited: true, invalidate };
+        }
+        self
+    }
+
+    /// The same Send with Invalidate of the peer's region `stag`; other operations stay as they
+    /// are.
+    #[must_use]
+    pub const fn invalidating(mut self, stag: Stag) -> SendWr<'a> {
+        if let SendOp::Send { solicited, .. } = self.op {
+            self.op = SendOp::Send { solicited, invalidate: Some(stag) };
+        }
+        self
+    }
 }
 
-/// Why a work request was not taken: misuse of the interface, nothing has changed.
+/// A buffer for one incoming Send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvWr<'a> {
+    /// The application's own mark, given back in the completion.
+    pub wr_id: u64,
+    /// Where the message goes: pieces of registered memory, in order, at most [`MAX_SGES`].
+    pub sges: &'a [Sge],
+}
+
+impl<'a> RecvWr<'a> {
+    /// A buffer made of `sges`.
+    pub const fn new(wr_id: u64, sges: &'a [Sge]) -> RecvWr<'a> {
+        RecvWr { wr_id, sges }
+    }
+}
+
+/// What is wrong with a work request. [`Full`](PostError::Full) is about the moment; the others
+/// are static: the same request will be refused again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The queue holds as many requests as it can; poll completions first.
     #[error("queue full")]
     Full,
+    /// More SGEs than [`Limits::sges`].
+    #[error("too many SGEs")]
+    TooManySges,
+    /// More inline octets than [`Limits::inline`].
+    #[error("too much inline data")]
+    InlineTooLong,
     /// The message or buffer is longer than [`MAX_MESSAGE`].
     #[error("message too long")]
     TooLong,
-    /// A Read with more than one SGE: one Read Response has one tagged buffer.
-    #[error("a Read takes one SGE")]
-    ReadSges,
-    /// A Read on a QP whose ORD is 0.
-    #[error("no outbound Reads were negotiated")]
-    NoReads,
-    /// [`close`](super::Qp::close) was called: nothing more can be sent.
-    #[error("queue pair is closing")]
-    Closing,
     /// The peer's tagged offset plus the length passes 2^64.
     #[error("remote tagged offset wraps")]
     ToWrap,
+    /// A Read with more than one SGE: one Read Response has one tagged buffer.
+    #[error("a Read takes one SGE")]
+    ReadSges,
+    /// A Read with inline data, which cannot be a sink.
+    #[error("a Read cannot be inline")]
+    ReadInline,
+    /// A Read on a QP whose ORD is 0.
+    #[error("no outbound Reads were negotiated")]
+    NoReads,
+    /// The QP is closing: what was posted before is still sent, nothing more is taken.
+    #[error("queue pair is closing")]
+    Closing,
+}
+
+/// What a QP takes, beside the rules that always hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// SGEs of one request; at most [`MAX_SGES`].
+    pub sges: usize,
+    /// Inline octets of one request; at most [`MAX_INLINE`].
+    pub inline: usize,
+    /// Outbound Reads that were negotiated; at 0 a Read is refused.
+    pub ord: u16,
+}
+
+impl Default for Limits {
+    /// All that can be. Good for a QP whose ORD is not negotiated yet.
+    fn default() -> Limits {
+        Limits { sges: MAX_SGES, inline: MAX_INLINE, ord: u16::MAX }
+    }
+}
+
+/// The static rules for a send request, which need neither the state of the QP nor the STag table.
+///
+/// An application's library calls it at posting. The QP relies on the same rules and nothing else:
+/// what breaks them all the same completes as
+/// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation).
+pub fn check_send(wr: &SendWr<'_>, limits: &Limits) -> Result<(), PostError> {
+    send_len(wr, limits).map(|_| ())
+}
+
+/// As [`check_send`], for a receive request.
+pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
+    recv_len(wr, limits).map(|_| ())
+}
+
+/// Octets of a request's message, when it keeps the rules.
+#[inline]
+pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
+    let len = match wr.data {
+        Data::Sges(sges) => sges_len(sges, limits)?,
+        Data::Inline(bytes) if bytes.len() <= limits.inline.min(MAX_INLINE) => {
+            u32::try_from(bytes.len()).map_err(|_| PostError::InlineTooLong)?
+        }
+        Data::Inline(_) => return Err(PostError::InlineTooLong),
+    };
+    let to = match wr.op {
+        SendOp::Send { .. } => return Ok(len),
+        SendOp::Write { to, .. } => to,
+        SendOp::Read { to, .. } => match wr.data {
+            Data::Inline(_) => return Err(PostError::ReadInline),
+            Data::Sges(sges) if sges.len() > 1 => return Err(PostError::ReadSges),
+            Data::Sges(_) if limits.ord == 0 => return Err(PostError::NoReads),
+            Data::Sges(_) => to,
+        },
+    };
+    to.checked_add(u64::from(len)).map(|_| len).ok_or(PostError::ToWrap)
+}
+
+/// Octets a buffer holds, when it keeps the rules.
+#[inline]
+pub(super) fn recv_len(wr: &RecvWr<'_>, limits: &Limits) -> Result<u32, PostError> {
+    sges_len(wr.sges, limits)
+}
+
+#[inline]
+fn sges_len(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
+    if sges.len() > limits.sges.min(MAX_SGES) {
+        return Err(PostError::TooManySges);
+    }
+    let total: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
+    u32::try_from(total).ok().filter(|n| *n <= MAX_MESSAGE).ok_or(PostError::TooLong)
 }

@@ -4,6 +4,7 @@ mod hostile;
 mod model;
 mod mutate;
 mod pair;
+mod posting;
 mod transfer;
 mod verbs;
 

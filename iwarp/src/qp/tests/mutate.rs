@@ -15,19 +15,19 @@ fn stream(crc: bool) -> (Pair, Vec<u8>) {
     let (a, b) = (p.nodes[0].stag, p.nodes[1].stag);
     p.a().write(0, &random_bytes(1000, 5));
     for i in 0..3 {
-        p.recv(1, i, SgList::one(p.nodes[1].sge(4096, 512)));
+        p.recv(1, i, [p.nodes[1].sge(4096, 512)]);
     }
     // One Read of side 1's, so that a Read Response is under way too.
-    let sink = SgList::one(p.nodes[1].sge(6000, 400));
+    let sink = [p.nodes[1].sge(6000, 400)];
     p.send(1, 1, SendOp::Read { stag: a, to: BASE + 100 }, sink);
     p.transmit(1, 1);
     p.deliver(0, usize::MAX);
     let send = SendOp::Send { solicited: true, invalidate: None };
-    p.send(0, 1, send, SgList::one(p.nodes[0].sge(0, 500)));
-    p.send(0, 2, SendOp::Write { stag: b, to: BASE }, SgList::one(p.nodes[0].sge(3, 20)));
-    p.send(0, 3, SendOp::Write { stag: b, to: BASE + 64 }, SgList::one(p.nodes[0].sge(9, 700)));
-    p.send(0, 4, SendOp::Read { stag: b, to: BASE }, SgList::one(p.nodes[0].sge(2000, 600)));
-    p.send(0, 5, send, SgList::EMPTY);
+    p.send(0, 1, send, [p.nodes[0].sge(0, 500)]);
+    p.send(0, 2, SendOp::Write { stag: b, to: BASE }, [p.nodes[0].sge(3, 20)]);
+    p.send(0, 3, SendOp::Write { stag: b, to: BASE + 64 }, [p.nodes[0].sge(9, 700)]);
+    p.send(0, 4, SendOp::Read { stag: b, to: BASE }, [p.nodes[0].sge(2000, 600)]);
+    p.send(0, 5, send, []);
     p.transmit(0, 100);
     let bytes = std::mem::take(&mut p.b().inbox);
     (p, bytes)

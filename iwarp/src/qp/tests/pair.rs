@@ -148,7 +148,7 @@ impl Pair {
     /// As [`Pair::new`], the responder already free to send.
     pub(super) fn open(config: PairConfig) -> Pair {
         let mut p = Pair::new(config);
-        p.send(0, 0, SendOp::Write { stag: Stag(1), to: 0 }, SgList::EMPTY);
+        p.send(0, 0, SendOp::Write { stag: Stag(1), to: 0 }, []);
         p.run();
         assert_eq!(completions(&mut p.nodes[0].qp).len(), 1);
         assert_eq!(events(&mut p.nodes[1].qp), [QpEvent::FirstFpdu]);
@@ -164,13 +164,14 @@ impl Pair {
     }
 
     /// Posts a signaled request without fence on side `i`.
-    pub(super) fn send(&mut self, i: usize, wr_id: u64, op: SendOp, sges: SgList) {
-        let wr = SendWr { wr_id, op, sges, signaled: true, fence: false };
+    pub(super) fn send(&mut self, i: usize, wr_id: u64, op: SendOp, sges: impl AsRef<[Sge]>) {
+        let data = Data::Sges(sges.as_ref());
+        let wr = SendWr { wr_id, op, data, signaled: true, fence: false };
         self.nodes[i].qp.post_send(&wr).unwrap();
     }
 
-    pub(super) fn recv(&mut self, i: usize, wr_id: u64, sges: SgList) {
-        self.nodes[i].qp.post_recv(&RecvWr { wr_id, sges }).unwrap();
+    pub(super) fn recv(&mut self, i: usize, wr_id: u64, sges: impl AsRef<[Sge]>) {
+        self.nodes[i].qp.post_recv(&RecvWr::new(wr_id, sges.as_ref())).unwrap();
     }
 
     /// Side `i` makes up to `most` FPDUs.

@@ -11,8 +11,8 @@ fn test_rts_send_from_memory_that_is_not_ours() {
     ] {
         let mut t = Target::new();
         let other = t.mrs.register(Pd(4), 0, 0, 100, rights()).unwrap().stag;
-        let sges = SgList::one(Sge { stag: other, to: 0, len: 8 });
-        t.qp.post_send(&SendWr { wr_id: 3, op, sges, signaled: false, fence: false }).unwrap();
+        let sges = [Sge { stag: other, to: 0, len: 8 }];
+        t.qp.post_send(&SendWr { op, ..SendWr::send(3, &sges).unsignaled() }).unwrap();
         t.post(4, SendOp::Write { stag: Stag(9), to: 0 });
         let posted = t.posted();
         // The Terminate is sent instead of the request.
@@ -60,7 +60,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
     assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
     let flushed = CqeStatus::Flushed;
-    let hit = CqeStatus::RemoteTerminated(code);
+    let hit = CqeStatus::RemoteOperation(code);
     assert_eq!(done, [(1, flushed), (2, hit), (100, flushed), (101, flushed)]);
     assert!(t.transmit().is_empty());
     assert!(!t.qp.has_transmit());
@@ -91,7 +91,7 @@ fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
         t.feed(&peers_terminate(&body));
         let hits: Vec<_> = completions(&mut t.qp)
             .iter()
-            .filter(|c| c.status == CqeStatus::RemoteTerminated(TermCode::DDP_BOUNDS))
+            .filter(|c| c.status == CqeStatus::RemoteAccess(TermCode::DDP_BOUNDS))
             .map(|c| c.wr_id)
             .collect();
         assert_eq!(hits, want.into_iter().collect::<Vec<_>>());

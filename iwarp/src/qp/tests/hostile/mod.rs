@@ -42,8 +42,8 @@ impl Target {
         let all = mrs.register(PD, ADDR, TO, LEN.into(), rights()).unwrap().stag;
         let mut qp = Qp::new(&QpConfig { qpn: QPN, pd: PD, ..config.clone() });
         for wr_id in [100, 101] {
-            let sges = SgList::one(Sge { stag: all, to: TO, len: BUFFER });
-            qp.post_recv(&RecvWr { wr_id, sges }).unwrap();
+            let sges = [Sge { stag: all, to: TO, len: BUFFER }];
+            qp.post_recv(&RecvWr::new(wr_id, &sges)).unwrap();
         }
         Target { mem, mrs, qp, crc: config.crc, all }
     }
@@ -53,8 +53,8 @@ impl Target {
     }
 
     fn post(&mut self, wr_id: u64, op: SendOp) {
-        let sges = SgList::one(Sge { stag: self.all, to: TO, len: 200 });
-        self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false }).unwrap();
+        let sges = [Sge { stag: self.all, to: TO, len: 200 }];
+        self.qp.post_send(&SendWr { op, ..SendWr::send(wr_id, &sges) }).unwrap();
     }
 
     /// With a Read of 200 bytes outstanding.
@@ -152,8 +152,8 @@ impl Target {
 
     fn posted(&self) -> Vec<u64> {
         let (sq, rq) = (&self.qp.sq, &self.qp.rq);
-        let sends = (sq.head..sq.tail).map(|i| sq.ring.at(i).wr.wr_id);
-        let recvs = (rq.head..rq.tail).map(|i| rq.ring.at(i).wr_id);
+        let sends = (sq.wqes.head()..sq.wqes.tail()).map(|i| sq.wqes.at(i).wr_id);
+        let recvs = (rq.rqes.head()..rq.rqes.tail()).map(|i| rq.rqes.at(i).wr_id);
         sends.chain(recvs).collect()
     }
 

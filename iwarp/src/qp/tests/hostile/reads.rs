@@ -247,10 +247,8 @@ fn test_reading_sink_deregistered_meanwhile() {
 fn test_reading_write_to_a_sink_without_remote_write() {
     let mut t = Target::new();
     let stag = t.region(Access::LOCAL_WRITE);
-    let sges = SgList::one(Sge { stag, to: TO, len: 8 });
-    let op = SendOp::Read { stag: Stag(77), to: 0 };
-    let wr = SendWr { wr_id: 1, op, sges, signaled: true, fence: false };
-    t.qp.post_send(&wr).unwrap();
+    let sges = [Sge { stag, to: TO, len: 8 }];
+    t.qp.post_send(&SendWr::read(1, &sges, Stag(77), 0)).unwrap();
     assert_eq!(t.transmit().len(), 1);
     t.refuses(&write(stag, TO, 8), TermCode::DDP_INVALID_STAG, 14, "err_access");
 }

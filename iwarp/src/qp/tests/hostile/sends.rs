@@ -97,8 +97,8 @@ fn test_rts_receive_buffer_without_the_right_to_write() {
     let stag = t.region(Access::REMOTE_READ.with(Access::REMOTE_WRITE));
     let good = Sge { stag: t.all, to: TO, len: 8 };
     let bad = Sge { stag, to: TO, len: 8 };
-    let sges = SgList::new(&[good, bad]).unwrap();
-    t.qp.post_recv(&RecvWr { wr_id: 7, sges }).unwrap();
+    let sges = [good, bad];
+    t.qp.post_recv(&RecvWr::new(7, &sges)).unwrap();
     // The first SGE would do; the second is wrong, so neither is touched.
     let bytes = framed(&send(3, 0, true, 9), true);
     let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;

@@ -1,0 +1,158 @@
+//! A ring addressed by running index, which grows with what is in it.
+
+/// First in, first out. Indices count from the beginning of time and wrap modulo 2^32: an entry
+/// keeps its index from [`push`](Fifo::push) to [`free`](Fifo::free).
+///
+/// An empty one has no memory of its own. It doubles when it is full and keeps its size then, so
+/// nothing is allocated once it has held the most it will ever hold.
+#[derive(Debug)]
+pub(super) struct Fifo<T> {
+    /// None, or a power of two.
+    slots: Box<[T]>,
+    head: u32,
+    tail: u32,
+}
+
+/// Entries of the first memory.
+const FIRST: usize = 4;
+
+impl<T: Copy> Fifo<T> {
+    pub(super) fn new() -> Fifo<T> {
+        Fifo { slots: Box::default(), head: 0, tail: 0 }
+    }
+
+    /// One whose first entry will have the index `at`.
+    #[cfg(test)]
+    pub(super) fn starting_at(at: u32) -> Fifo<T> {
+        Fifo { slots: Box::default(), head: at, tail: at }
+    }
+
+    /// Of the oldest entry.
+    #[inline]
+    pub(super) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Of the next entry to come.
+    #[inline]
+    pub(super) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.tail.wrapping_sub(self.head) as usize
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Entries there is memory for.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> usize {
+        index as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    /// An entry between head and tail.
+    #[inline]
+    pub(super) fn at(&self, index: u32) -> &T {
+        &self.slots[self.slot(index)]
+    }
+
+    #[inline]
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut T {
+        let slot = self.slot(index);
+        &mut self.slots[slot]
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, value: T) {
+        if self.len() == self.slots.len() {
+            self.grow(1, value);
+        }
+        *self.at_mut(self.tail) = value;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(super) fn extend(&mut self, values: &[T]) {
+        let Some(first) = values.first() else { return };
+        if self.slots.len() - self.len() < values.len() {
+            self.grow(values.len(), *first);
+        }
+        let at = self.slot(self.tail);
+        let (front, rest) = values.split_at((self.slots.len() - at).min(values.len()));
+        self.slots[at..at + front.len()].copy_from_slice(front);
+        self.slots[..rest.len()].copy_from_slice(rest);
+        self.tail = self.tail.wrapping_add(u32::try_from(values.len()).unwrap_or(0));
+    }
+
+    /// The `n` entries from `index` on, as they lie: one slice, or two where the ring ends.
+    #[inline]
+    pub(super) fn run(&self, index: u32, n: usize) -> [&[T]; 2] {
+        if n == 0 {
+            return [&[], &[]];
+        }
+        let at = self.slot(index);
+        let front = (self.slots.len() - at).min(n);
+        [&self.slots[at..at + front], &self.slots[..n - front]]
+    }
+
+    /// Drops the oldest entries, up to the one with index `upto`.
+    #[inline]
+    pub(super) fn free(&mut self, upto: u32) {
+        self.head = upto;
+    }
+
+    #[cold]
+    fn grow(&mut self, more: usize, fill: T) {
+        let room = (self.len() + more).next_power_of_two().max(FIRST);
+        let mut slots = vec![fill; room].into_boxed_slice();
+        let mut index = self.head;
+        while index != self.tail {
+            slots[index as usize & (room - 1)] = *self.at(index);
+            index = index.wrapping_add(1);
+        }
+        self.slots = slots;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_entries_keep_their_index_while_it_grows_and_wraps() {
+        let mut f = Fifo::starting_at(u32::MAX - 5);
+        let (mut next, mut oldest) = (0u64, 0u64);
+        for round in 0..200u64 {
+            let n = round % 9;
+            let values: Vec<u64> = (next..next + n).collect();
+            let first = f.tail();
+            f.extend(&values);
+            assert_eq!(f.run(first, values.len()).concat(), values);
+            next += n;
+            while next - oldest > round % 13 {
+                assert_eq!(*f.at(f.head()), oldest);
+                f.free(f.head().wrapping_add(1));
+                oldest += 1;
+            }
+            f.push(next);
+            next += 1;
+        }
+        assert_eq!(f.len() as u64, next - oldest);
+        assert_eq!(f.capacity(), 32, "no more than it had to hold, as a power of two");
+    }
+
+    #[test]
+    fn test_empty_one_has_no_memory() {
+        assert_eq!(Fifo::<u64>::new().capacity(), 0);
+    }
+}
