@@ -77,7 +77,7 @@ pub struct Hub {
     random: Mutex<Random>,
     qpns: Mutex<Numbers>,
     next_pd: AtomicU32,
-    next_app: AtomicU32,
+    next_app: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -115,7 +115,7 @@ impl Hub {
             random: Mutex::new(Random::new(seed)),
             qpns: Mutex::default(),
             next_pd: AtomicU32::new(1),
-            next_app: AtomicU32::new(0),
+            next_app: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
         })
     }
@@ -149,14 +149,13 @@ impl Hub {
         };
         let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
-        self.control.request(Request::Open { app, bells: bells.clone(), taken: taken.clone() })?;
+        self.control.request(Request::Open { app, bells: bells.clone(), taken })?;
         Ok(Device(Arc::new(App {
             id: app,
             hub: self.clone(),
             area,
             bells,
             pool,
-            taken,
             slots: Mutex::default(),
             pds: Mutex::default(),
             next_cq: AtomicU32::new(0),
@@ -187,8 +186,8 @@ impl Numbers {
 
 /// An RNIC as one application sees it; clones are handles of the same one. Any thread may use it.
 ///
-/// When the last handle is gone, and those of its queue pairs, its listeners end and its connections
-/// are reset.
+/// A connection goes on without handles, until either side ends it; [`close`](Device::close) ends all
+/// there is.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<App>);
 
@@ -199,7 +198,6 @@ struct App {
     area: Arc<Area>,
     bells: Bells,
     pool: Option<Arc<Pool>>,
-    taken: Taken,
     /// Doorbells in use, a bit each.
     slots: Mutex<Vec<u64>>,
     pds: Mutex<HashSet<Pd>>,

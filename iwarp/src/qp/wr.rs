@@ -190,6 +190,9 @@ pub enum PostError {
     /// The QP is closing: what was posted before is still sent, nothing more is taken.
     #[error("queue pair is closing")]
     Closing,
+    /// The connection is over: no worker takes requests of this QP any more.
+    #[error("the connection of the queue pair is over")]
+    Ended,
 }
 
 /// What a QP takes, beside the rules that always hold.

@@ -27,7 +27,7 @@ const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
 
 /// What [`LOCAL_QP_OPERATION`] tells of, by its number.
-const POST_ERRORS: [PostError; 9] = [
+const POST_ERRORS: [PostError; 10] = [
     PostError::Full,
     PostError::TooManySges,
     PostError::InlineTooLong,
@@ -37,6 +37,7 @@ const POST_ERRORS: [PostError; 9] = [
     PostError::ReadInline,
     PostError::NoReads,
     PostError::Closing,
+    PostError::Ended,
 ];
 
 fn number<T: PartialEq>(of: &T, list: &[T]) -> u64 {

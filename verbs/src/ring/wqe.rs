@@ -284,7 +284,7 @@ impl Entry {
 
 /// The worker's end of a send or receive queue: its own head, and how much it has seen published.
 #[derive(Debug, Default)]
-pub struct EntryReader {
+pub(crate) struct EntryReader {
     head: u64,
     /// The tail as it was last seen.
     tail: u64,
