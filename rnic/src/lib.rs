@@ -32,6 +32,7 @@ mod counters;
 mod event;
 mod held;
 mod link;
+mod order;
 mod queue;
 mod receive;
 mod rnic;
@@ -40,5 +41,6 @@ mod transmit;
 
 pub use counters::RnicCounters;
 pub use event::{CloseReason, Event, FpduMode};
+pub use order::{Order, Report};
 pub use rnic::{Rnic, RnicConfig, RnicError};
 pub use sink::{Offload, TxSink};

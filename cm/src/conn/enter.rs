@@ -1,0 +1,172 @@
+//! From the start-up into FPDU mode, and ways out that several states share.
+
+use heddle_iwarp::{QpConfig, Qpn};
+use heddle_rnic::{CloseReason, FpduMode, Order};
+
+use super::{Effect, Effects, Link, State};
+use crate::dialogue::Agreement;
+use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
+use crate::params::QpSpec;
+
+/// How a connection ends that is not established.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// At once. Whoever breaks a rule, or says nothing, must not hold a place for as long as it likes
+    /// not to answer our FIN, nor leave us in TIME-WAIT.
+    Reset,
+    /// With a FIN: what was sent last (a Reply, a Terminate) is to arrive.
+    InOrder,
+}
+
+impl Link {
+    pub(super) fn send(&self, bytes: Vec<u8>, fx: &mut Effects) {
+        if let Some(conn) = self.conn {
+            fx.order(Order::SendStartup { conn, bytes });
+        }
+    }
+
+    pub(super) fn abort(&self, fx: &mut Effects) {
+        if let Some(conn) = self.conn {
+            fx.order(Order::Abort { conn });
+        }
+    }
+
+    pub(super) fn disconnect(&self, fx: &mut Effects) {
+        if let Some(conn) = self.conn {
+            fx.order(Order::Disconnect { conn });
+        }
+    }
+
+    /// The worker has said that it is closed: nothing is left.
+    pub(super) fn release(&self, fx: &mut Effects) -> State {
+        fx.deadline(None);
+        if let Some(conn) = self.conn {
+            fx.order(Order::Release { conn });
+        }
+        State::Gone
+    }
+
+    /// Closes what is not established, and has no queue pair at the worker.
+    pub(super) fn close(&self, end: End, fx: &mut Effects) -> State {
+        match end {
+            End::Reset => {
+                fx.deadline(None);
+                self.abort(fx);
+                State::Closing { in_order: false }
+            }
+            End::InOrder => {
+                fx.deadline(Some(self.close_timeout));
+                self.disconnect(fx);
+                State::Closing { in_order: true }
+            }
+        }
+    }
+
+    /// The application is told that the connection did not come about.
+    pub(super) fn tell_failure(&self, error: ConnectFailure, qp: QpFate, fx: &mut Effects) {
+        fx.counters.failed += 1;
+        match qp {
+            QpFate::NoQp => {}
+            QpFate::Free(qpn) => fx.list.push(Effect::Free(qpn)),
+            QpFate::Spent(qpn) => fx.list.push(Effect::Spend(qpn)),
+        }
+        fx.tell(Event::ConnectError { id: self.id, error, qp });
+    }
+
+    /// Ends a start-up the application knows of, and says why.
+    pub(super) fn fail(
+        &self,
+        error: ConnectFailure,
+        qp: QpFate,
+        end: End,
+        fx: &mut Effects,
+    ) -> State {
+        let state = self.close(end, fx);
+        self.tell_failure(error, qp, fx);
+        state
+    }
+
+    /// The dialogue is over: the worker is to run the queue pair.
+    pub(super) fn enter(
+        &self,
+        qp: &QpSpec,
+        agreement: Agreement,
+        reply: Vec<u8>,
+        fx: &mut Effects,
+    ) -> State {
+        fx.deadline(None);
+        let config = QpConfig {
+            qpn: qp.qpn,
+            pd: qp.pd,
+            sq_depth: qp.sq_depth,
+            rq_depth: qp.rq_depth,
+            ird: agreement.agreed.ird,
+            ord: agreement.agreed.ord,
+            crc: agreement.agreed.crc,
+            send_markers: agreement.send_markers,
+            role: agreement.role,
+            ..QpConfig::default()
+        };
+        if let Some(conn) = self.conn {
+            let mode = FpduMode { startup_len: self.received, reply, qp: config };
+            fx.order(Order::EnterFpduMode { conn, mode: Box::new(mode) });
+        }
+        State::Entering { qpn: qp.qpn, agreement, peer_closed: false }
+    }
+
+    /// The worker runs the queue pair.
+    pub(super) fn established(
+        &self,
+        qpn: Qpn,
+        agreement: Agreement,
+        peer_closed: bool,
+        fx: &mut Effects,
+    ) -> State {
+        fx.counters.established += 1;
+        fx.tell(Event::Established {
+            id: self.id,
+            qpn,
+            worker: self.worker,
+            private_data: agreement.private_data,
+            agreed: agreement.agreed,
+            local: self.local(),
+            remote: self.remote,
+        });
+        if peer_closed {
+            // The order to close is at the worker already.
+            fx.deadline(Some(self.close_timeout));
+            return State::Ending { qpn, why: None };
+        }
+        match self.passive.and_then(|p| p.first_fpdu_timeout) {
+            Some(after) => {
+                fx.deadline(Some(after));
+                State::AwaitFpdu { qpn }
+            }
+            None => State::Running { qpn },
+        }
+    }
+
+    /// An established connection is over.
+    pub(super) fn disconnected(
+        &self,
+        qpn: Qpn,
+        why: Option<DisconnectReason>,
+        reason: CloseReason,
+        fx: &mut Effects,
+    ) -> State {
+        let state = self.release(fx);
+        let reason = why.unwrap_or(match reason {
+            CloseReason::Orderly => DisconnectReason::Orderly,
+            other => DisconnectReason::Tcp(other),
+        });
+        fx.list.push(Effect::Spend(qpn));
+        fx.tell(Event::Disconnected { id: self.id, qpn, reason });
+        state
+    }
+
+    /// An established connection is to be closed in order, within a time.
+    pub(super) fn end(&self, qpn: Qpn, why: Option<DisconnectReason>, fx: &mut Effects) -> State {
+        fx.deadline(Some(self.close_timeout));
+        State::Ending { qpn, why }
+    }
+}

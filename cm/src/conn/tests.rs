@@ -1,0 +1,259 @@
+//! Every state with every input: `tests/matrix.txt` says what follows.
+//!
+//! After a change that is meant, write it anew and read the difference:
+//! `RENEW=1 cargo test -p heddle-cm matrix && git diff cm/src/conn/tests/matrix.txt`.
+
+use std::fmt::Write as _;
+
+use heddle_base::Chunks;
+use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
+use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::{MrTable, Pd, Role, Side};
+use heddle_rnic::{Rnic, RnicConfig};
+use heddle_tcp::{RxFrame, StackConfig};
+
+use super::*;
+use crate::dialogue::{AnswerStep, AskStep, DialogueError, ParamsError};
+use crate::event::Agreed;
+
+#[derive(Debug)]
+struct NoFrame;
+
+impl Chunks for NoFrame {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn chunk_at(&self, _: usize) -> &[u8] {
+        &[]
+    }
+}
+
+impl RxFrame for NoFrame {}
+
+/// Names of connections, each another one.
+pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
+    let seed = heddle_base::Seed::from_u64(1);
+    let stack = StackConfig::new([2; 6], "10.0.0.1/24".parse().unwrap(), seed.clone());
+    let mrs = std::sync::Arc::new(MrTable::new(&seed, 1));
+    let mut rnic: Rnic<NoFrame> = Rnic::new(RnicConfig { stack, max_held_frames: 1 }, mrs);
+    std::iter::repeat_with(move || {
+        let conn = rnic.connect(Instant::ZERO, "10.0.0.2:1".parse().unwrap()).unwrap();
+        rnic.release(conn);
+        conn
+    })
+}
+
+/// A dialogue that does what its bytes say.
+#[derive(Debug)]
+struct Script;
+
+const BROKEN: DialogueError = DialogueError::Mpa(StartupError::TrailingBytes);
+const UNSAYABLE: ParamsError = ParamsError::Mpa(ConfigError::NoRtr);
+
+fn agreement() -> Agreement {
+    let agreed = Agreed { revision: 2, crc: true, ird: 3, ord: 4 };
+    Agreement { agreed, send_markers: false, role: Role::Initiator, private_data: vec![] }
+}
+
+impl Ask for Script {
+    fn request(&self) -> Vec<u8> {
+        b"request".to_vec()
+    }
+
+    fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep {
+        match bytes {
+            b"good" => AskStep::Connected(agreement()),
+            b"no" => AskStep::Rejected { private_data: vec![] },
+            b"bad" => AskStep::Failed { error: BROKEN, last_word: None },
+            b"last" => AskStep::Failed { error: BROKEN, last_word: Some(b"last word".to_vec()) },
+            _ => AskStep::NeedMore,
+        }
+    }
+}
+
+impl Answer for Script {
+    fn handle_bytes(&mut self, bytes: &[u8]) -> AnswerStep {
+        match bytes {
+            b"good" => AnswerStep::Request { private_data: vec![], peer_ird: None, peer_ord: None },
+            b"bad" => AnswerStep::Failed(BROKEN),
+            _ => AnswerStep::NeedMore,
+        }
+    }
+
+    fn accept(&mut self, params: &AcceptParams) -> Result<(Vec<u8>, Agreement), ParamsError> {
+        match params.private_data[..] {
+            [] => Ok((b"accepted".to_vec(), agreement())),
+            _ => Err(UNSAYABLE),
+        }
+    }
+
+    fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError> {
+        match private_data {
+            [] => Ok(b"rejected".to_vec()),
+            _ => Err(UNSAYABLE),
+        }
+    }
+}
+
+const QP: QpSpec = QpSpec { qpn: Qpn(7), pd: Pd(1), sq_depth: 1, rq_depth: 1 };
+
+fn states() -> Vec<(&'static str, bool, State)> {
+    let qpn = QP.qpn;
+    let entering = |peer_closed| State::Entering { qpn, agreement: agreement(), peer_closed };
+    let undoing = |closed| State::Undoing { qpn, error: ConnectFailure::Cancelled, closed };
+    let ask = || Box::new(Script);
+    let terminated = DisconnectReason::RemoteTerminate(TermCode::MPA_CRC);
+    vec![
+        ("Opening", false, State::Opening { ask: ask(), qp: QP }),
+        ("Connecting", false, State::Connecting { ask: ask(), qp: QP }),
+        ("AwaitReply", false, State::AwaitReply { ask: ask(), qp: QP }),
+        ("AwaitRequest", true, State::AwaitRequest { answer: ask() }),
+        ("AwaitAnswer", true, State::AwaitAnswer { answer: ask() }),
+        ("Entering, active", false, entering(false)),
+        ("Entering, passive", true, entering(false)),
+        ("Entering, the peer has closed", true, entering(true)),
+        ("Undoing", true, undoing(false)),
+        ("Undoing, closed", true, undoing(true)),
+        ("AwaitFpdu", true, State::AwaitFpdu { qpn }),
+        ("Running", true, State::Running { qpn }),
+        ("Ending", true, State::Ending { qpn, why: None }),
+        ("Ending, terminated", true, State::Ending { qpn, why: Some(terminated) }),
+        ("Closing in order", true, State::Closing { in_order: true }),
+        ("Closing with a reset", true, State::Closing { in_order: false }),
+        ("Unopened", false, State::Unopened),
+        ("Gone", true, State::Gone),
+    ]
+}
+
+fn name(state: &State) -> String {
+    let name = format!("{state:?}");
+    let short = name.split([' ', '{']).next().unwrap_or_default();
+    match state {
+        State::Closing { in_order: true } => "Closing in order".into(),
+        State::Closing { in_order: false } => "Closing with a reset".into(),
+        State::Entering { peer_closed: true, .. } => "Entering, the peer has closed".into(),
+        State::Undoing { closed: true, .. } => "Undoing, closed".into(),
+        _ => short.into(),
+    }
+}
+
+/// What follows from one input in one state, on a line.
+fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> String {
+    let was = name(&state);
+    let unnamed = matches!(state, State::Opening { .. } | State::Unopened);
+    let remote = "10.0.0.2:1".parse().unwrap();
+    let seconds = Duration::from_secs;
+    let mut link = Link {
+        id: CmId(1),
+        app: AppId(1),
+        worker: WorkerId(0),
+        conn: (!unnamed).then_some(conn),
+        local: None,
+        remote,
+        received: 0,
+        passive: passive.then_some(Passive {
+            listener: ListenerId(1),
+            accept_timeout: seconds(30),
+            first_fpdu_timeout: Some(seconds(60)),
+        }),
+        close_timeout: seconds(20),
+    };
+    let mut fx = Effects::default();
+    let state = state.step(&mut link, input, &mut fx);
+    let now = name(&state);
+    let mut out = if now == was { "=".to_string() } else { now };
+    for effect in fx.list {
+        out += " | ";
+        out += &match effect {
+            Effect::Order(Order::SendStartup { bytes, .. }) => {
+                format!("send {}", String::from_utf8(bytes).unwrap())
+            }
+            Effect::Order(Order::EnterFpduMode { mode, .. }) => {
+                assert_eq!((mode.qp.qpn, mode.qp.ird, mode.qp.ord), (QP.qpn, 3, 4));
+                let reply = String::from_utf8(mode.reply).unwrap();
+                format!("enter after {}, {reply:?}", mode.startup_len)
+            }
+            Effect::Order(order) => {
+                let text = format!("{order:?}");
+                text.split(' ').next().unwrap_or_default().to_lowercase()
+            }
+            Effect::Tell(Event::ConnectError { error, qp, .. }) => format!("ERROR {error}, {qp:?}"),
+            Effect::Tell(Event::Disconnected { reason, .. }) => format!("DISCONNECTED {reason}"),
+            Effect::Tell(event) => {
+                let text = format!("{event:?}");
+                text.split(' ').next().unwrap_or_default().to_uppercase()
+            }
+            Effect::Deadline(Some(after)) => format!("{after:?}"),
+            Effect::Deadline(None) => "no deadline".into(),
+            Effect::Free(_) => "free qp".into(),
+            Effect::Spend(_) => "spend qp".into(),
+            Effect::Refused(why) => format!("LOG {why}"),
+        };
+    }
+    fx.counters.for_each(|name, _, n| {
+        if n > 0 {
+            let _ = write!(out, " | {name} +{n}");
+        }
+    });
+    if let Some(e) = fx.denied {
+        let _ = write!(out, " | DENIED {e}");
+    }
+    out
+}
+
+#[test]
+fn test_matrix_of_every_state_with_every_input() {
+    let conn = conn_ids().next().unwrap();
+    let accept = AcceptParams::new(QP);
+    let bad_accept = AcceptParams { private_data: vec![1], ..accept.clone() };
+    let code = TermCode::MPA_CRC;
+    let inputs = || {
+        vec![
+            ("opened", Input::Opened(Ok(conn))),
+            ("not opened", Input::Opened(Err(ConnectError::NoRoute))),
+            ("connected", Input::Connected("10.0.0.1:1".parse().unwrap())),
+            ("bytes: more", Input::Bytes(b"more")),
+            ("bytes: good", Input::Bytes(b"good")),
+            ("bytes: no", Input::Bytes(b"no")),
+            ("bytes: bad", Input::Bytes(b"bad")),
+            ("bytes: answer bad", Input::Bytes(b"last")),
+            ("accept", Input::Accept(&accept)),
+            ("accept, unsayable", Input::Accept(&bad_accept)),
+            ("reject", Input::Reject(b"")),
+            ("reject, unsayable", Input::Reject(b"x")),
+            ("disconnect", Input::Disconnect),
+            ("entered", Input::Entered(Ok(()))),
+            ("not entered", Input::Entered(Err(RnicError::NotStartup))),
+            ("order refused", Input::OrderRefused(RnicError::NotStartup)),
+            ("first fpdu", Input::Qp(QpEvent::FirstFpdu)),
+            ("drained", Input::Qp(QpEvent::Drained)),
+            ("we terminate", Input::Qp(QpEvent::Terminated { by: Side::Local, code })),
+            ("peer terminates", Input::Qp(QpEvent::Terminated { by: Side::Remote, code })),
+            ("peer closed", Input::PeerClosed),
+            ("closed", Input::Closed(CloseReason::Orderly)),
+            ("reset", Input::Closed(CloseReason::Reset)),
+            ("time-out", Input::Timeout),
+            ("evict", Input::Evict(Refusal::Evicted)),
+            ("app gone", Input::AppGone),
+        ]
+    };
+    let mut table = String::new();
+    for (n, (state, passive, _)) in states().into_iter().enumerate() {
+        let _ = writeln!(table, "{state}");
+        for (what, input) in inputs() {
+            let (_, _, state) = states().swap_remove(n);
+            let line = format!("  {what:<18}{}", outcome(passive, state, input, conn));
+            let _ = writeln!(table, "{}", line.trim_end());
+        }
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conn/tests/matrix.txt");
+    if std::env::var_os("RENEW").is_some() {
+        std::fs::write(path, &table).unwrap();
+    }
+    let known = std::fs::read_to_string(path).unwrap_or_default();
+    for (n, (was, is)) in known.lines().zip(table.lines()).enumerate() {
+        assert_eq!(was, is, "{path}:{}: left is known, right is new", n + 1);
+    }
+    assert_eq!(known.lines().count(), table.lines().count(), "{path}");
+}

@@ -1,0 +1,49 @@
+heddle_base::counters! {
+    /// What a connection manager counts.
+    pub struct CmCounters {
+        /// MPA Requests received whole and valid.
+        requests_received,
+        /// MPA Requests sent.
+        requests_sent,
+        /// Connections accepted by applications.
+        accepts_sent,
+        /// Connections rejected by applications.
+        rejects_sent,
+        /// Connections rejected by peers.
+        rejects_received,
+        /// Connections established.
+        established,
+        /// Connections that did not come about.
+        failed,
+        /// MPA start-ups that broke a rule.
+        startup_errors,
+        /// MPA start-ups that took too long.
+        startup_timeouts,
+        /// Accepted connections reset because no good FPDU came in time.
+        first_fpdu_timeouts,
+        /// Orderly closes that took too long and became resets.
+        close_timeouts,
+        /// Connections reset because their listener had too many in their start-up.
+        backlog_full,
+        /// Connections reset, before they were established, to make room for newer ones.
+        backlog_evicted,
+        /// Connections reset because their worker had too many in their start-up.
+        startups_full,
+        /// Connections reset because their peer has too many at the listener.
+        peer_full,
+        /// Connections reset because the application does not take its events.
+        events_full,
+        /// Connections reset because nobody listens (any more) where they came in.
+        not_listening,
+        /// Connections given up by the application before they were established.
+        cancelled,
+        /// Terminates sent: peers that broke a rule.
+        terminates_sent,
+        /// Terminates received.
+        terminates_received,
+        /// Requests of applications that were refused at once.
+        requests_refused,
+        /// Notices of refusals that were left out of the log.
+        notices_suppressed,
+    }
+}

@@ -1,0 +1,115 @@
+//! The seam between the manager and the start-up dialogue that is spoken on a connection.
+//!
+//! The manager knows nothing of frames: it passes bytes in and is told *more*, *request*,
+//! *connected*, *rejected* or *error*. MPA is one such dialogue. Another, InfiniBand's
+//! communication management for instance, is another pair of [`Ask`] and [`Answer`] and another
+//! [`Protocol`].
+
+mod mpa;
+
+use core::fmt;
+
+use heddle_iwarp::Role;
+use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
+
+use crate::event::Agreed;
+use crate::params::{AcceptParams, ConnectParams};
+
+pub use mpa::MpaOptions;
+
+/// Which dialogue is spoken, and with which options.
+#[derive(Clone, Copy, Debug)]
+pub enum Protocol {
+    /// MPA Request and Reply (RFC 5044 section 7.1, RFC 6581).
+    Mpa(MpaOptions),
+}
+
+impl Default for Protocol {
+    fn default() -> Protocol {
+        Protocol::Mpa(MpaOptions::default())
+    }
+}
+
+impl Protocol {
+    pub(crate) fn ask(&self, params: &ConnectParams) -> Result<Box<dyn Ask>, ParamsError> {
+        match self {
+            Protocol::Mpa(options) => mpa::ask(options, params),
+        }
+    }
+
+    pub(crate) fn answer(&self) -> Result<Box<dyn Answer>, ParamsError> {
+        match self {
+            Protocol::Mpa(options) => mpa::answer(options),
+        }
+    }
+}
+
+/// What was asked for cannot be said in the dialogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParamsError {
+    /// MPA cannot say it.
+    #[error("{0}")]
+    Mpa(#[from] ConfigError),
+}
+
+/// The peer broke the dialogue's rules, or the two cannot agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialogueError {
+    /// In MPA.
+    #[error("{0}")]
+    Mpa(#[from] StartupError),
+}
+
+/// What a dialogue ended with.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) agreed: Agreed,
+    pub(crate) send_markers: bool,
+    pub(crate) role: Role,
+    /// The peer's, for our application.
+    pub(crate) private_data: Vec<u8>,
+}
+
+/// The side that asks.
+pub(crate) trait Ask: fmt::Debug + Send {
+    /// The first bytes to send.
+    fn request(&self) -> Vec<u8>;
+
+    /// Takes bytes of the peer, each once.
+    fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep;
+}
+
+/// What bytes of the answering side led to.
+#[derive(Clone, Debug)]
+pub(crate) enum AskStep {
+    NeedMore,
+    Connected(Agreement),
+    Rejected {
+        private_data: Vec<u8>,
+    },
+    Failed {
+        error: DialogueError,
+        /// To be sent before the connection is closed.
+        last_word: Option<Vec<u8>>,
+    },
+}
+
+/// The side that answers.
+pub(crate) trait Answer: fmt::Debug + Send {
+    /// Takes bytes of the peer, each once.
+    fn handle_bytes(&mut self, bytes: &[u8]) -> AnswerStep;
+
+    /// The accepting answer. After an error the request still waits.
+    fn accept(&mut self, params: &AcceptParams) -> Result<(Vec<u8>, Agreement), ParamsError>;
+
+    /// The rejecting answer. After an error the request still waits.
+    fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError>;
+}
+
+/// What bytes of the asking side led to.
+#[derive(Clone, Debug)]
+pub(crate) enum AnswerStep {
+    NeedMore,
+    Request { private_data: Vec<u8>, peer_ird: Option<u16>, peer_ord: Option<u16> },
+    Failed(DialogueError),
+}

@@ -1,0 +1,241 @@
+use core::fmt;
+use core::net::SocketAddr;
+
+use heddle_iwarp::Qpn;
+use heddle_iwarp::rdmap::TermCode;
+use heddle_rnic::{CloseReason, RnicError};
+use heddle_tcp::{ConnectError, ListenError};
+
+use crate::dialogue::DialogueError;
+use crate::id::{CmId, ListenerId, WorkerId};
+
+/// What both ends agreed on in the start-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// MPA revision: 1 or 2.
+    pub revision: u8,
+    /// Whether FPDUs carry a CRC that is checked.
+    pub crc: bool,
+    /// RDMA Reads the peer may have outstanding towards us.
+    pub ird: u16,
+    /// RDMA Reads we may have outstanding towards the peer.
+    pub ord: u16,
+}
+
+/// What was awaited in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Awaited {
+    /// TCP's handshake.
+    #[error("the TCP connection")]
+    Tcp,
+    /// The peer's answer.
+    #[error("the MPA Reply")]
+    Reply,
+    /// Our application's answer.
+    #[error("the application's answer")]
+    Application,
+}
+
+/// Why a connection did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectFailure {
+    /// The worker could not start the TCP connection.
+    #[error("TCP connection failed: {0}")]
+    Open(ConnectError),
+    /// The TCP connection ended.
+    #[error("TCP connection failed: {0}")]
+    Tcp(CloseReason),
+    /// The peer breaks the rules of the start-up, or asks for what we do not do.
+    #[error("MPA start-up failed: {0}")]
+    Startup(DialogueError),
+    /// The peer, or our own application, did not answer in time.
+    #[error("{0} did not come in time")]
+    TimedOut(Awaited),
+    /// The peer ended the connection before it was established.
+    #[error("the peer closed the connection during the MPA start-up")]
+    PeerClosed,
+    /// The application itself ended it before it was established.
+    #[error("cancelled")]
+    Cancelled,
+    /// The worker could not carry out an order.
+    #[error("the worker refused: {0}")]
+    Worker(RnicError),
+}
+
+/// What becomes of the queue pair of a connection that did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpFate {
+    /// None had been given.
+    NoQp,
+    /// It has not been touched and may be used for another connection.
+    Free(Qpn),
+    /// It has been in FPDU mode, if only for a moment: it cannot be used again.
+    Spent(Qpn),
+}
+
+/// Why an established connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisconnectReason {
+    /// Either side asked for it, and both streams ended in order.
+    Orderly,
+    /// TCP ended it.
+    Tcp(CloseReason),
+    /// We sent a Terminate: the peer broke a rule.
+    LocalTerminate(TermCode),
+    /// The peer sent a Terminate.
+    RemoteTerminate(TermCode),
+    /// We reset it: the peer was accepted and then sent no good FPDU in time.
+    NoFirstFpdu,
+}
+
+impl fmt::Display for DisconnectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DisconnectReason::Orderly => f.write_str("closed in order"),
+            DisconnectReason::Tcp(r) => write!(f, "{r}"),
+            DisconnectReason::LocalTerminate(c) => write!(f, "terminated by us: {c}"),
+            DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
+            DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
+        }
+    }
+}
+
+/// Why there is no listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenFailure {
+    /// A worker refused; the others do not listen either.
+    #[error("{0}")]
+    Worker(ListenError),
+    /// The application took the request back before all workers had answered.
+    #[error("taken back")]
+    Withdrawn,
+}
+
+/// Something an application has to know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Every worker listens.
+    Listening {
+        /// The listener.
+        id: ListenerId,
+    },
+    /// Nobody listens.
+    ListenFailed {
+        /// The listener that is not.
+        id: ListenerId,
+        /// Why.
+        error: ListenFailure,
+    },
+    /// A peer wants to connect to a listener. Answer with
+    /// [`Request::Accept`](crate::Request::Accept) or [`Request::Reject`](crate::Request::Reject).
+    ConnectRequest {
+        /// The connection.
+        id: CmId,
+        /// Where it came in.
+        listener: ListenerId,
+        /// The worker that has it.
+        worker: WorkerId,
+        /// Our end.
+        local: SocketAddr,
+        /// The peer.
+        remote: SocketAddr,
+        /// The peer's private data.
+        private_data: Vec<u8>,
+        /// RDMA Reads the peer may receive at a time; `None` when it does not say (revision 1).
+        peer_ird: Option<u16>,
+        /// RDMA Reads the peer wants to have outstanding; `None` when it does not say.
+        peer_ord: Option<u16>,
+    },
+    /// The connection is up and its queue pair runs: the worker has said so.
+    /// [`Event::Disconnected`] follows in the end.
+    Established {
+        /// The connection.
+        id: CmId,
+        /// Its queue pair.
+        qpn: Qpn,
+        /// The worker that has it.
+        worker: WorkerId,
+        /// The peer's private data; empty on the side that accepted.
+        private_data: Vec<u8>,
+        /// What was agreed on.
+        agreed: Agreed,
+        /// Our end.
+        local: SocketAddr,
+        /// The peer.
+        remote: SocketAddr,
+    },
+    /// The peer's application rejected the connection.
+    Rejected {
+        /// The connection.
+        id: CmId,
+        /// Its queue pair, which may be used for another connection.
+        qpn: Qpn,
+        /// The peer's private data.
+        private_data: Vec<u8>,
+    },
+    /// The connection did not come about.
+    ConnectError {
+        /// The connection.
+        id: CmId,
+        /// Why.
+        error: ConnectFailure,
+        /// What becomes of its queue pair.
+        qp: QpFate,
+    },
+    /// An established connection is over, and the worker has flushed its queue pair.
+    Disconnected {
+        /// The connection.
+        id: CmId,
+        /// Its queue pair, which cannot be used again.
+        qpn: Qpn,
+        /// Why.
+        reason: DisconnectReason,
+    },
+}
+
+/// Why a peer was turned away that no application has heard of, or is to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody listens (any more) where it came in.
+    #[error("nobody listens there")]
+    NotListening,
+    /// The listener has all the start-ups it may have, and the application is to answer them.
+    #[error("the listener has no place left")]
+    Backlog,
+    /// The worker has all the start-ups it may have.
+    #[error("the worker has no place left")]
+    Startups,
+    /// The peer has too many start-ups at this listener.
+    #[error("the peer has too many start-ups")]
+    PeerStartups,
+    /// The peer has too many connections to this listener.
+    #[error("the peer has too many connections")]
+    PeerConns,
+    /// The application does not take its events.
+    #[error("the application does not take its events")]
+    Events,
+    /// It kept us waiting for longest, and another needed the place.
+    #[error("made room for another")]
+    Evicted,
+    /// Its request did not come in time.
+    #[error("the MPA Request did not come in time")]
+    TimedOut,
+    /// It broke the rules of the start-up.
+    #[error("MPA start-up failed: {0}")]
+    Startup(DialogueError),
+}
+
+/// A refusal, for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Where it came in; absent when nobody listens there.
+    pub listener: Option<ListenerId>,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer.
+    pub peer: SocketAddr,
+    /// Why.
+    pub reason: Refusal,
+    /// Notices left out since the last one.
+    pub suppressed: u64,
+}

@@ -1,0 +1,38 @@
+use core::fmt;
+
+/// Names a connection. Never used again while the manager lives.
+///
+/// The connections an application asks for are named by whoever hands the request in, with numbers
+/// below [`PASSIVE`](Self::PASSIVE); those that peers make are named by the manager, from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CmId(pub u64);
+
+impl CmId {
+    /// The first name of a connection that a peer makes.
+    pub const PASSIVE: CmId = CmId(1 << 63);
+
+    /// Whether a peer made the connection.
+    pub const fn is_passive(self) -> bool {
+        self.0 >= CmId::PASSIVE.0
+    }
+}
+
+impl fmt::Display for CmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Names a listener; chosen by whoever hands the request in, and never used again while the manager
+/// lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u64);
+
+/// A worker: its index, below the number of workers the manager was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub usize);
+
+/// Who owns listeners and connections: a process or a tenant. Never used again after
+/// [`Request::AppGone`](crate::Request::AppGone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppId(pub u64);

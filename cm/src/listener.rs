@@ -1,0 +1,291 @@
+//! Listeners: one each over all workers, and the places they give to peers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use core::net::{IpAddr, SocketAddr};
+
+use heddle_tcp::ListenError;
+
+use crate::conn::Place;
+use crate::event::Refusal;
+use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::params::ListenParams;
+
+/// Passive connections that are not established, by what makes room. Ids grow with time, so the
+/// least is the one that came first.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    waiting: BTreeSet<CmId>,
+    leaving: BTreeSet<CmId>,
+    asked: usize,
+}
+
+impl Places {
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.leaving.len() + self.asked
+    }
+
+    /// A connection goes from one place to another.
+    pub(crate) fn change(&mut self, id: CmId, from: Place, to: Place) {
+        match from {
+            Place::Waiting => drop(self.waiting.remove(&id)),
+            Place::Leaving => drop(self.leaving.remove(&id)),
+            Place::Asked => self.asked -= 1,
+            Place::None | Place::Established => {}
+        }
+        match to {
+            Place::Waiting => drop(self.waiting.insert(id)),
+            Place::Leaving => drop(self.leaving.insert(id)),
+            Place::Asked => self.asked += 1,
+            Place::None | Place::Established => {}
+        }
+    }
+
+    /// The one that has to make room for a newcomer. First those that have been told their last
+    /// word; then the one that has kept us waiting for its request for longest, for an honest peer
+    /// sends it at once. Those the application has been told of are left alone.
+    pub(crate) fn to_evict(&self) -> Option<CmId> {
+        self.leaving.first().or_else(|| self.waiting.first()).copied()
+    }
+
+    /// Those no application has been told of.
+    pub(crate) fn waiting(&self) -> Vec<CmId> {
+        self.waiting.iter().copied().collect()
+    }
+}
+
+/// Connections of one peer address at one listener.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peer {
+    startups: usize,
+    established: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) app: AppId,
+    pub(crate) addr: SocketAddr,
+    pub(crate) params: ListenParams,
+    pub(crate) places: Places,
+    peers: BTreeMap<IpAddr, Peer>,
+    /// Absent once all workers listen.
+    pending: Option<Pending>,
+}
+
+/// What the workers have answered so far.
+#[derive(Debug)]
+struct Pending {
+    waiting: BTreeSet<WorkerId>,
+    listening: BTreeSet<WorkerId>,
+    refused: Option<ListenError>,
+}
+
+/// What follows from a worker's answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// Workers that are to stop listening.
+    pub(crate) withdraw: Vec<WorkerId>,
+    /// The outcome, once all have answered.
+    pub(crate) outcome: Option<Result<(), ListenError>>,
+}
+
+impl Listener {
+    pub(crate) fn new(
+        app: AppId,
+        addr: SocketAddr,
+        params: ListenParams,
+        workers: usize,
+    ) -> Listener {
+        let waiting = (0..workers).map(WorkerId).collect();
+        let pending = Some(Pending { waiting, listening: BTreeSet::new(), refused: None });
+        let (places, peers) = (Places::default(), BTreeMap::new());
+        Listener { app, addr, params, places, peers, pending }
+    }
+
+    /// Whether it takes connections: every worker listens.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// A worker answers. When one refuses, the others are to stop, each as soon as it has answered.
+    pub(crate) fn answered(
+        &mut self,
+        worker: WorkerId,
+        result: Result<(), ListenError>,
+    ) -> Answered {
+        let mut out = Answered::default();
+        let Some(p) = &mut self.pending else { return out };
+        if !p.waiting.remove(&worker) {
+            return out;
+        }
+        match result {
+            Ok(()) => drop(p.listening.insert(worker)),
+            Err(e) => drop(p.refused.get_or_insert(e)),
+        }
+        if p.refused.is_some() {
+            out.withdraw.extend(core::mem::take(&mut p.listening));
+        }
+        if p.waiting.is_empty() {
+            out.outcome = Some(p.refused.map_or(Ok(()), Err));
+            self.pending = None;
+        }
+        out
+    }
+
+    /// The workers to tell when the application takes the listener back: those that listen, and those
+    /// that may when they come to it.
+    pub(crate) fn workers(&self, all: usize) -> Vec<WorkerId> {
+        match &self.pending {
+            None => (0..all).map(WorkerId).collect(),
+            Some(p) => p.waiting.union(&p.listening).copied().collect(),
+        }
+    }
+
+    /// Whether the peer's limits let another connection of it in.
+    pub(crate) fn admit(&self, peer: IpAddr) -> Result<(), Refusal> {
+        let p = self.peers.get(&peer).copied().unwrap_or_default();
+        if self.params.max_conns_per_peer.is_some_and(|most| p.startups + p.established >= most) {
+            return Err(Refusal::PeerConns);
+        }
+        if self.params.max_startups_per_peer.is_some_and(|most| p.startups >= most) {
+            return Err(Refusal::PeerStartups);
+        }
+        Ok(())
+    }
+
+    /// A connection of `peer` goes from one place to another.
+    pub(crate) fn change(&mut self, id: CmId, peer: IpAddr, from: Place, to: Place) {
+        self.places.change(id, from, to);
+        let p = self.peers.entry(peer).or_default();
+        match from {
+            Place::None => {}
+            Place::Established => p.established -= 1,
+            Place::Waiting | Place::Asked | Place::Leaving => p.startups -= 1,
+        }
+        match to {
+            Place::None => {}
+            Place::Established => p.established += 1,
+            Place::Waiting | Place::Asked | Place::Leaving => p.startups += 1,
+        }
+        if p.startups + p.established == 0 {
+            self.peers.remove(&peer);
+        }
+    }
+}
+
+/// The listeners of a manager, by name and by address.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    by_id: BTreeMap<ListenerId, Listener>,
+    by_addr: BTreeMap<(u16, Option<IpAddr>), ListenerId>,
+}
+
+impl Listeners {
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn get(&self, id: ListenerId) -> Option<&Listener> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// Whether a listener may be added, as far as the manager can say. Which addresses are ours is
+    /// the workers' knowledge.
+    pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
+        if addr.port() == 0 {
+            return Err(ListenError::PortZero);
+        }
+        if self.by_id.len() >= heddle_tcp::MAX_LISTENERS {
+            return Err(ListenError::Full);
+        }
+        if self.by_addr.contains_key(&(addr.port(), bind(addr))) {
+            return Err(ListenError::InUse);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn insert(&mut self, id: ListenerId, listener: Listener) {
+        self.by_addr.insert((listener.addr.port(), bind(listener.addr)), id);
+        self.by_id.insert(id, listener);
+    }
+
+    pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
+        let listener = self.by_id.remove(&id)?;
+        self.by_addr.remove(&(listener.addr.port(), bind(listener.addr)));
+        Some(listener)
+    }
+
+    /// The listener for a connection that came to `local`: one at that very address comes before one
+    /// at all of ours.
+    pub(crate) fn at(&self, local: SocketAddr) -> Option<ListenerId> {
+        let listening = |addr| {
+            let id = *self.by_addr.get(&(local.port(), addr))?;
+            self.by_id.get(&id)?.is_listening().then_some(id)
+        };
+        listening(Some(local.ip())).or_else(|| listening(None))
+    }
+}
+
+/// The address a worker binds to; absent for all of ours.
+pub(crate) fn bind(addr: SocketAddr) -> Option<IpAddr> {
+    (!addr.ip().is_unspecified()).then(|| addr.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listener(workers: usize) -> Listener {
+        let addr = "10.0.0.1:7174".parse().unwrap();
+        Listener::new(AppId(1), addr, ListenParams::default(), workers)
+    }
+
+    #[test]
+    fn test_a_listener_counts_when_every_worker_has_answered() {
+        let mut l = listener(3);
+        assert_eq!(l.answered(WorkerId(2), Ok(())), Answered::default());
+        assert_eq!(l.answered(WorkerId(2), Ok(())), Answered::default(), "once each");
+        assert_eq!(l.answered(WorkerId(7), Ok(())), Answered::default(), "not one of them");
+        assert_eq!(l.answered(WorkerId(0), Ok(())), Answered::default());
+        assert!(!l.is_listening());
+        assert_eq!(l.workers(3), [WorkerId(0), WorkerId(1), WorkerId(2)]);
+        let last = l.answered(WorkerId(1), Ok(()));
+        assert_eq!(last, Answered { withdraw: vec![], outcome: Some(Ok(())) });
+        assert!(l.is_listening());
+    }
+
+    /// Every order of three answers, one of them a refusal.
+    #[test]
+    fn test_a_refusal_withdraws_it_from_the_others_whoever_answers_first() {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut l = listener(3);
+            let mut withdrawn = Vec::new();
+            for (n, w) in order.into_iter().enumerate() {
+                let result = if w == 1 { Err(ListenError::NotOurs) } else { Ok(()) };
+                let a = l.answered(WorkerId(w), result);
+                withdrawn.extend(a.withdraw);
+                assert_eq!(a.outcome, (n == 2).then_some(Err(ListenError::NotOurs)), "{order:?}");
+            }
+            withdrawn.sort();
+            assert_eq!(withdrawn, [WorkerId(0), WorkerId(2)], "{order:?}");
+        }
+    }
+
+    #[test]
+    fn test_places_make_room_from_the_least_use() {
+        let mut p = Places::default();
+        for (n, place) in [(1, Place::Asked), (2, Place::Waiting), (3, Place::Waiting)] {
+            p.change(CmId(n), Place::None, place);
+        }
+        assert_eq!((p.len(), p.to_evict()), (3, Some(CmId(2))));
+        p.change(CmId(3), Place::Waiting, Place::Leaving);
+        assert_eq!(p.to_evict(), Some(CmId(3)));
+        p.change(CmId(3), Place::Leaving, Place::None);
+        p.change(CmId(2), Place::Waiting, Place::Asked);
+        assert_eq!((p.len(), p.to_evict()), (2, None));
+    }
+}

@@ -1,0 +1,316 @@
+//! The manager: what is known by which name, and what comes out of it.
+
+mod reports;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use heddle_base::Instant;
+use heddle_rnic::Order;
+use heddle_tcp::ConnId;
+
+use crate::claims::Claims;
+use crate::conn::{Conn, Effect, Effects, Input, Place, State};
+use crate::counters::CmCounters;
+use crate::event::{Event, Notice, Refusal};
+use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::listener::{Listeners, Places};
+use crate::notice::Notices;
+use crate::params::CmConfig;
+use crate::request::RequestError;
+
+/// The connection manager of one RNIC, over one or more workers.
+///
+/// # Calling order
+///
+/// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report) and, when
+/// [`poll_timeout`](Self::poll_timeout) has passed, [`handle_timeout`](Self::handle_timeout), in any
+/// order, with times that do not decrease. After each, or after several:
+/// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
+/// [`poll_notice`](Self::poll_notice) until they are empty; then `poll_timeout` is new.
+///
+/// The orders for one worker are to reach it in the order in which they are polled, and its reports
+/// are to come back in the order in which it makes them.
+///
+/// # What it promises
+///
+/// - A request that is refused has changed nothing. Every other `Listen`, `Connect` and `Accept` has
+///   one outcome, and every `Established` one `Disconnected`.
+/// - `Established` is told after the worker has said that the queue pair runs.
+/// - A queue pair is in one connection at a time. Before FPDU mode it becomes free again with the
+///   failure; after, it is spent until it is forgotten.
+/// - Every connection of a worker is released once, after the worker has said that it is closed.
+/// - Every state that waits for a peer or an application has a deadline, except that of an
+///   established connection.
+/// - What it holds is bounded: by the connections workers have, by the queue pairs there are, and by
+///   [`CmConfig::max_events`] and a few more for each connection and each application.
+///
+/// An order or a report takes time that grows with the logarithm of the number of connections, and
+/// so does the choice of a start-up that makes room. `AppGone` walks over what the application has.
+#[derive(Debug)]
+pub struct ConnectionManager {
+    config: CmConfig,
+    now: Instant,
+    conns: BTreeMap<CmId, Conn>,
+    by_worker: BTreeMap<(WorkerId, ConnId), CmId>,
+    listeners: Listeners,
+    apps: BTreeMap<AppId, App>,
+    claims: Claims,
+    timers: BTreeSet<(Instant, CmId)>,
+    /// Start-ups of each worker.
+    workers: Vec<Places>,
+    orders: VecDeque<(WorkerId, Order)>,
+    events: VecDeque<(AppId, Event)>,
+    notices: Notices,
+    next_passive: u64,
+    fx: Effects,
+}
+
+/// What an application has.
+#[derive(Debug, Default)]
+struct App {
+    listeners: BTreeSet<ListenerId>,
+    conns: BTreeSet<CmId>,
+    /// Events it has been told and has not taken.
+    waiting: usize,
+    gone: bool,
+}
+
+/// How much a manager holds at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CmGauges {
+    /// Connections, in whatever state.
+    pub conns: usize,
+    /// Of them, passive ones that are not established and have a place at their worker.
+    pub startups: usize,
+    /// Listeners, those included that a worker has not answered yet.
+    pub listeners: usize,
+    /// Queue pairs in a connection, or spent.
+    pub claims: usize,
+    /// Deadlines.
+    pub timers: usize,
+    /// Applications that have anything, or events that wait.
+    pub apps: usize,
+    /// Events not taken by their applications, polled or not.
+    pub events: usize,
+}
+
+impl ConnectionManager {
+    /// A manager that knows of nothing.
+    pub fn new(config: CmConfig) -> ConnectionManager {
+        ConnectionManager {
+            config,
+            now: Instant::ZERO,
+            conns: BTreeMap::new(),
+            by_worker: BTreeMap::new(),
+            listeners: Listeners::default(),
+            apps: BTreeMap::new(),
+            claims: Claims::default(),
+            timers: BTreeSet::new(),
+            workers: (0..config.workers).map(|_| Places::default()).collect(),
+            orders: VecDeque::new(),
+            events: VecDeque::new(),
+            notices: Notices::new(config.notice_burst),
+            next_passive: CmId::PASSIVE.0,
+            fx: Effects::default(),
+        }
+    }
+
+    /// The next order, and the worker it is for.
+    pub fn poll_order(&mut self) -> Option<(WorkerId, Order)> {
+        self.orders.pop_front()
+    }
+
+    /// The next event, and the application it is for. It counts as waiting until
+    /// [`Request::EventsTaken`](crate::Request::EventsTaken).
+    pub fn poll_event(&mut self) -> Option<(AppId, Event)> {
+        self.events.pop_front()
+    }
+
+    /// The next refusal for a log.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.poll()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(t, _)| *t)
+    }
+
+    /// Ends what took too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        while let Some(&(t, id)) = self.timers.first() {
+            if t > now {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(c) = self.conns.get_mut(&id) {
+                c.deadline = None;
+            }
+            self.drive(id, Input::Timeout);
+        }
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &CmCounters {
+        &self.fx.counters
+    }
+
+    /// What it holds.
+    pub fn gauges(&self) -> CmGauges {
+        CmGauges {
+            conns: self.conns.len(),
+            startups: self.workers.iter().map(Places::len).sum(),
+            listeners: self.listeners.len(),
+            claims: self.claims.len(),
+            timers: self.timers.len(),
+            apps: self.apps.len(),
+            events: self.apps.values().map(|a| a.waiting).sum(),
+        }
+    }
+
+    /// Lets `input` happen to a connection and carries out what follows.
+    fn drive(&mut self, id: CmId, input: Input<'_>) -> Option<RequestError> {
+        let c = self.conns.get_mut(&id)?;
+        let from = c.state.place();
+        let state = core::mem::replace(&mut c.state, State::Gone);
+        c.state = state.step(&mut c.link, input, &mut self.fx);
+        let to = c.state.place();
+        let gone = matches!(c.state, State::Gone);
+        self.change_place(id, from, to);
+        // The list goes back, to be filled anew.
+        let mut effects = core::mem::take(&mut self.fx.list);
+        for effect in effects.drain(..) {
+            self.carry_out(id, effect);
+        }
+        self.fx.list = effects;
+        if gone {
+            self.remove(id);
+        }
+        self.fx.denied.take()
+    }
+
+    fn carry_out(&mut self, id: CmId, effect: Effect) {
+        let Some(c) = self.conns.get(&id) else { return };
+        match effect {
+            Effect::Order(order) => self.orders.push_back((c.link.worker, order)),
+            Effect::Tell(event) => self.tell(c.link.app, event),
+            Effect::Deadline(after) => self.set_deadline(id, after),
+            Effect::Free(qpn) => self.claims.free(qpn),
+            Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),
+            Effect::Spend(qpn) => self.claims.spend(qpn),
+            Effect::Refused(reason) => {
+                let listener = c.link.passive.map(|p| p.listener);
+                let (local, remote) = (c.link.local(), c.link.remote);
+                self.refused(listener, local, remote, reason);
+            }
+        }
+    }
+
+    fn tell(&mut self, app: AppId, event: Event) {
+        if let Some(a) = self.apps.get_mut(&app)
+            && !a.gone
+        {
+            a.waiting += 1;
+            self.events.push_back((app, event));
+        }
+    }
+
+    fn refused(
+        &mut self,
+        listener: Option<ListenerId>,
+        local: SocketAddr,
+        peer: SocketAddr,
+        reason: Refusal,
+    ) {
+        let counters = &mut self.fx.counters;
+        match reason {
+            Refusal::NotListening => counters.not_listening += 1,
+            Refusal::Backlog => counters.backlog_full += 1,
+            Refusal::Startups => counters.startups_full += 1,
+            Refusal::PeerStartups | Refusal::PeerConns => counters.peer_full += 1,
+            Refusal::Events => counters.events_full += 1,
+            // Counted where it happened.
+            Refusal::Evicted | Refusal::TimedOut | Refusal::Startup(_) => {}
+        }
+        let notice = Notice { listener, local, peer, reason, suppressed: 0 };
+        if !self.notices.push(self.now, notice) {
+            counters.notices_suppressed += 1;
+        }
+    }
+
+    fn set_deadline(&mut self, id: CmId, after: Option<Duration>) {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        if let Some(old) = c.deadline.take() {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(after) = after {
+            let at = self.now + after;
+            c.deadline = Some(at);
+            self.timers.insert((at, id));
+        }
+    }
+
+    fn change_place(&mut self, id: CmId, from: Place, to: Place) {
+        let Some(Conn { link, .. }) = self.conns.get(&id) else { return };
+        let Some(passive) = link.passive else { return };
+        if from == to {
+            return;
+        }
+        if let Some(places) = self.workers.get_mut(link.worker.0) {
+            places.change(id, from, to);
+        }
+        // A listener that has ended has no places.
+        if let Some(l) = self.listeners.get_mut(passive.listener) {
+            l.change(id, link.remote.ip(), from, to);
+        }
+    }
+
+    /// Takes a new connection in.
+    fn insert(&mut self, conn: Conn) {
+        let (id, worker, to) = (conn.link.id, conn.link.worker, conn.state.place());
+        if let Some(name) = conn.link.conn {
+            self.by_worker.insert((worker, name), id);
+        }
+        self.apps.entry(conn.link.app).or_default().conns.insert(id);
+        self.conns.insert(id, conn);
+        self.change_place(id, Place::None, to);
+    }
+
+    /// Forgets a connection, its timer included.
+    fn remove(&mut self, id: CmId) {
+        self.set_deadline(id, None);
+        let Some(Conn { link, .. }) = self.conns.remove(&id) else { return };
+        if let Some(name) = link.conn {
+            self.by_worker.remove(&(link.worker, name));
+        }
+        if let Some(a) = self.apps.get_mut(&link.app) {
+            a.conns.remove(&id);
+        }
+        self.prune(link.app);
+    }
+
+    fn is_gone(&self, app: AppId) -> bool {
+        self.apps.get(&app).is_some_and(|a| a.gone)
+    }
+
+    /// Whether the application has left so many events untaken that there should be no more.
+    fn is_overfull(&self, app: AppId) -> bool {
+        self.apps.get(&app).is_some_and(|a| a.waiting >= self.config.max_events)
+    }
+
+    /// Forgets an application that has nothing.
+    fn prune(&mut self, app: AppId) {
+        let empty =
+            |a: &App| a.listeners.is_empty() && a.conns.is_empty() && (a.gone || a.waiting == 0);
+        if self.apps.get(&app).is_some_and(empty) {
+            self.apps.remove(&app);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What workers say.
+
+use core::net::SocketAddr;
+
+use heddle_base::Instant;
+use heddle_rnic::{Event as RnicEvent, Order, Report};
+use heddle_tcp::{ConnId, ConnectError, ListenError};
+
+use super::ConnectionManager;
+use crate::conn::{Conn, Input, Link, Passive, State};
+use crate::dialogue::Answer;
+use crate::event::{Event, ListenFailure, Refusal};
+use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::listener::Places;
+
+/// What a new passive connection is made with.
+struct Admitted {
+    listener: ListenerId,
+    app: AppId,
+    answer: Box<dyn Answer>,
+}
+
+impl ConnectionManager {
+    /// Takes a report of a worker. One about a connection that is not known (any more) changes
+    /// nothing.
+    pub fn handle_report(&mut self, now: Instant, worker: WorkerId, report: Report) {
+        self.now = now;
+        if worker.0 >= self.config.workers {
+            return;
+        }
+        match report {
+            Report::Listening { token, result } => {
+                self.listening(worker, ListenerId(token), result);
+            }
+            Report::Connecting { token, result } => self.opened(worker, CmId(token), result),
+            Report::Entered { conn, result } => {
+                self.drive_conn(worker, conn, Input::Entered(result));
+            }
+            Report::Refused { conn, error } => {
+                self.drive_conn(worker, conn, Input::OrderRefused(error));
+            }
+            Report::Event(event) => self.handle_event(worker, event),
+        }
+    }
+
+    fn handle_event(&mut self, worker: WorkerId, event: RnicEvent) {
+        match event {
+            RnicEvent::Accepted { conn, local, remote } => {
+                self.accepted(worker, conn, local, remote);
+            }
+            RnicEvent::Connected { conn, local } => {
+                self.drive_conn(worker, conn, Input::Connected(local));
+            }
+            RnicEvent::StartupBytes { conn, bytes } => {
+                self.drive_conn(worker, conn, Input::Bytes(&bytes));
+            }
+            RnicEvent::Qp { conn, event } => self.drive_conn(worker, conn, Input::Qp(event)),
+            RnicEvent::PeerClosed { conn } => self.drive_conn(worker, conn, Input::PeerClosed),
+            RnicEvent::Closed { conn, reason } => {
+                self.drive_conn(worker, conn, Input::Closed(reason));
+            }
+        }
+    }
+
+    fn drive_conn(&mut self, worker: WorkerId, conn: ConnId, input: Input<'_>) {
+        if let Some(&id) = self.by_worker.get(&(worker, conn)) {
+            self.drive(id, input);
+        }
+    }
+
+    fn listening(&mut self, worker: WorkerId, id: ListenerId, result: Result<(), ListenError>) {
+        // One that was taken back has been withdrawn already.
+        let Some(l) = self.listeners.get_mut(id) else { return };
+        let (app, addr) = (l.app, l.addr);
+        let answered = l.answered(worker, result);
+        self.withdraw(&answered.withdraw, addr);
+        match answered.outcome {
+            None => {}
+            Some(Ok(())) => self.tell(app, Event::Listening { id }),
+            Some(Err(e)) => {
+                let error = ListenFailure::Worker(e);
+                self.tell(app, Event::ListenFailed { id, error });
+                self.forget_listener(id);
+            }
+        }
+    }
+
+    fn opened(&mut self, worker: WorkerId, id: CmId, result: Result<ConnId, ConnectError>) {
+        let expected = self.conns.get(&id).is_some_and(|c| {
+            c.link.worker == worker && matches!(c.state, State::Opening { .. } | State::Unopened)
+        });
+        match result {
+            Ok(conn) if !expected => self.turn_away(worker, conn),
+            Ok(conn) => {
+                self.by_worker.insert((worker, conn), id);
+                self.drive(id, Input::Opened(Ok(conn)));
+            }
+            Err(_) if !expected => {}
+            Err(e) => drop(self.drive(id, Input::Opened(Err(e)))),
+        }
+    }
+
+    fn accepted(&mut self, worker: WorkerId, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
+        if self.by_worker.contains_key(&(worker, conn)) {
+            return;
+        }
+        let listener = self.listeners.at(local);
+        let admitted = listener
+            .ok_or(Refusal::NotListening)
+            .and_then(|listener| self.admit(worker, listener, remote));
+        let Admitted { listener, app, answer } = match admitted {
+            Ok(admitted) => admitted,
+            Err(reason) => {
+                self.turn_away(worker, conn);
+                return self.refused(listener, local, remote, reason);
+            }
+        };
+        let Some(params) = self.listeners.get(listener).map(|l| &l.params) else { return };
+        let request_timeout = params.request_timeout;
+        let passive = Passive {
+            listener,
+            accept_timeout: params.accept_timeout,
+            first_fpdu_timeout: params.first_fpdu_timeout,
+        };
+        let id = CmId(self.next_passive);
+        self.next_passive += 1;
+        let link = Link {
+            id,
+            app,
+            worker,
+            conn: Some(conn),
+            local: Some(local),
+            remote,
+            received: 0,
+            passive: Some(passive),
+            close_timeout: self.config.close_timeout,
+        };
+        self.insert(Conn { link, state: State::AwaitRequest { answer }, deadline: None });
+        self.set_deadline(id, Some(request_timeout));
+    }
+
+    /// Whether a new connection may have a place. A peer's own limits come first, so that nobody
+    /// else makes room for a peer that is over them.
+    fn admit(
+        &mut self,
+        worker: WorkerId,
+        listener: ListenerId,
+        remote: SocketAddr,
+    ) -> Result<Admitted, Refusal> {
+        let l = self.listeners.get(listener).ok_or(Refusal::NotListening)?;
+        let app = l.app;
+        let answer = l.params.protocol.answer().map_err(|_| Refusal::NotListening)?;
+        if self.is_overfull(app) {
+            return Err(Refusal::Events);
+        }
+        l.admit(remote.ip())?;
+        // Nobody is evicted in vain: both victims are known before either goes.
+        let victim = if l.places.len() >= l.params.backlog {
+            Some(l.places.to_evict().ok_or(Refusal::Backlog)?)
+        } else {
+            None
+        };
+        let places = self.workers.get(worker.0).ok_or(Refusal::Startups)?;
+        let of_worker = if places.len() >= self.config.max_startups {
+            Some(places.to_evict().ok_or(Refusal::Startups)?)
+        } else {
+            None
+        };
+        if let Some(id) = victim {
+            self.evict(id);
+        }
+        // The first may have been the worker's too.
+        let is_full = |w: &Places| w.len() >= self.config.max_startups;
+        if let Some(id) = of_worker
+            && self.workers.get(worker.0).is_some_and(is_full)
+        {
+            self.evict(id);
+        }
+        Ok(Admitted { listener, app, answer })
+    }
+
+    fn evict(&mut self, id: CmId) {
+        self.fx.counters.backlog_evicted += 1;
+        self.drive(id, Input::Evict(Refusal::Evicted));
+    }
+
+    /// Resets a connection that nobody has been told of.
+    fn turn_away(&mut self, worker: WorkerId, conn: ConnId) {
+        self.orders.push_back((worker, Order::Abort { conn }));
+        self.orders.push_back((worker, Order::Release { conn }));
+    }
+}

@@ -1,0 +1,202 @@
+//! What applications ask for.
+
+use core::net::SocketAddr;
+
+use heddle_base::Instant;
+use heddle_rnic::Order;
+
+use super::ConnectionManager;
+use crate::conn::{Conn, Input, Link, State};
+use crate::event::{Event, ListenFailure, Refusal};
+use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::listener::{Listener, bind};
+use crate::params::{AcceptParams, ConnectParams, ListenParams};
+use crate::request::{Request, RequestError};
+
+impl ConnectionManager {
+    /// Carries out a request of an application.
+    ///
+    /// # Errors
+    /// Everything that can be known at once. The request has changed nothing then and is answered by
+    /// no event.
+    pub fn handle_request(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        request: Request,
+    ) -> Result<(), RequestError> {
+        self.now = now;
+        let result = match request {
+            Request::Listen { id, addr, params } => self.listen(app, id, addr, params),
+            Request::Unlisten { id } => self.unlisten(app, id),
+            Request::Connect { id, worker, remote, params } => {
+                self.connect(app, id, worker, remote, params)
+            }
+            Request::Accept { id, params } => self.accept(app, id, &params),
+            Request::Reject { id, private_data } => self.ask(app, id, Input::Reject(&private_data)),
+            Request::Disconnect { id } => self.ask(app, id, Input::Disconnect),
+            Request::EventsTaken { count } => {
+                self.events_taken(app, count);
+                Ok(())
+            }
+            Request::ForgetQp { qpn } => self.claims.forget(app, qpn),
+            Request::AppGone => {
+                self.app_gone(app);
+                Ok(())
+            }
+        };
+        if result.is_err() {
+            self.fx.counters.requests_refused += 1;
+        }
+        result
+    }
+
+    fn listen(
+        &mut self,
+        app: AppId,
+        id: ListenerId,
+        addr: SocketAddr,
+        params: ListenParams,
+    ) -> Result<(), RequestError> {
+        if self.listeners.get(id).is_some() || self.is_gone(app) {
+            return Err(RequestError::Id);
+        }
+        if self.config.workers == 0 {
+            return Err(RequestError::NoWorker);
+        }
+        if self.is_overfull(app) {
+            return Err(RequestError::EventsNotTaken);
+        }
+        self.listeners.check(addr)?;
+        // Made for each connection anew; here to see whether it can be.
+        params.protocol.answer()?;
+        for worker in (0..self.config.workers).map(WorkerId) {
+            let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
+            let order = Order::Listen { token: id.0, addr: bind, port, backlog };
+            self.orders.push_back((worker, order));
+        }
+        self.listeners.insert(id, Listener::new(app, addr, params, self.config.workers));
+        self.apps.entry(app).or_default().listeners.insert(id);
+        Ok(())
+    }
+
+    fn unlisten(&mut self, app: AppId, id: ListenerId) -> Result<(), RequestError> {
+        let l = self.listeners.get(id).filter(|l| l.app == app).ok_or(RequestError::NoListener)?;
+        // Now and not after the workers' answers: the next request may be to listen there.
+        let (workers, addr, listening) = (l.workers(self.config.workers), l.addr, l.is_listening());
+        self.withdraw(&workers, addr);
+        if !listening {
+            let error = ListenFailure::Withdrawn;
+            self.tell(app, Event::ListenFailed { id, error });
+        }
+        self.forget_listener(id);
+        Ok(())
+    }
+
+    /// Tells workers to stop listening.
+    pub(super) fn withdraw(&mut self, workers: &[WorkerId], at: SocketAddr) {
+        for worker in workers {
+            let order = Order::Unlisten { addr: bind(at), port: at.port() };
+            self.orders.push_back((*worker, order));
+        }
+    }
+
+    /// Forgets a listener, and resets those of its connections that no application knows of.
+    pub(super) fn forget_listener(&mut self, id: ListenerId) {
+        let waiting = self.listeners.get(id).map(|l| l.places.waiting()).unwrap_or_default();
+        for conn in waiting {
+            self.drive(conn, Input::Evict(Refusal::NotListening));
+        }
+        let Some(l) = self.listeners.remove(id) else { return };
+        if let Some(a) = self.apps.get_mut(&l.app) {
+            a.listeners.remove(&id);
+        }
+        self.prune(l.app);
+    }
+
+    fn connect(
+        &mut self,
+        app: AppId,
+        id: CmId,
+        worker: WorkerId,
+        remote: SocketAddr,
+        params: ConnectParams,
+    ) -> Result<(), RequestError> {
+        if id.is_passive() || self.conns.contains_key(&id) || self.is_gone(app) {
+            return Err(RequestError::Id);
+        }
+        if worker.0 >= self.config.workers {
+            return Err(RequestError::NoWorker);
+        }
+        if self.is_overfull(app) {
+            return Err(RequestError::EventsNotTaken);
+        }
+        let qp = params.qp;
+        self.claims.check(qp.qpn)?;
+        let ask = params.protocol.ask(&params)?;
+        self.claims.claim(qp.qpn, app, id);
+        let link = Link {
+            id,
+            app,
+            worker,
+            conn: None,
+            local: None,
+            remote,
+            received: 0,
+            passive: None,
+            close_timeout: self.config.close_timeout,
+        };
+        self.insert(Conn { link, state: State::Opening { ask, qp }, deadline: None });
+        self.set_deadline(id, Some(params.timeout));
+        self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+        Ok(())
+    }
+
+    fn accept(&mut self, app: AppId, id: CmId, params: &AcceptParams) -> Result<(), RequestError> {
+        let c = self.owned(app, id)?;
+        if matches!(c.state, State::AwaitAnswer { .. }) {
+            self.claims.check(params.qp.qpn)?;
+        }
+        self.ask(app, id, Input::Accept(params))?;
+        self.claims.claim(params.qp.qpn, app, id);
+        Ok(())
+    }
+
+    /// A request about a connection of the application's own.
+    fn ask(&mut self, app: AppId, id: CmId, input: Input<'_>) -> Result<(), RequestError> {
+        self.owned(app, id)?;
+        self.drive(id, input).map_or(Ok(()), Err)
+    }
+
+    fn owned(&self, app: AppId, id: CmId) -> Result<&Conn, RequestError> {
+        self.conns
+            .get(&id)
+            .filter(|c| c.link.app == app && !self.is_gone(app))
+            .ok_or(RequestError::NoConnection)
+    }
+
+    fn events_taken(&mut self, app: AppId, count: usize) {
+        if let Some(a) = self.apps.get_mut(&app) {
+            a.waiting = a.waiting.saturating_sub(count);
+        }
+        self.prune(app);
+    }
+
+    fn app_gone(&mut self, app: AppId) {
+        let Some(a) = self.apps.get_mut(&app) else { return self.claims.forget_app(app) };
+        a.gone = true;
+        a.waiting = 0;
+        let listeners: Vec<_> = a.listeners.iter().copied().collect();
+        let conns: Vec<_> = a.conns.iter().copied().collect();
+        for id in listeners {
+            // It is the application's own.
+            let _ = self.unlisten(app, id);
+        }
+        for id in conns {
+            self.drive(id, Input::AppGone);
+        }
+        self.events.retain(|(to, _)| *to != app);
+        self.claims.forget_app(app);
+        self.prune(app);
+    }
+}

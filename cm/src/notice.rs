@@ -1,0 +1,96 @@
+//! Refusals for a log, at a rate that peers cannot drive.
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+
+use heddle_base::Instant;
+
+use crate::event::Notice;
+
+/// A bucket of tokens: it starts full, and gains one token a second.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    queue: VecDeque<Notice>,
+    burst: u32,
+    tokens: u32,
+    /// When the last token was gained.
+    since: Instant,
+    suppressed: u64,
+}
+
+/// Time for one token.
+const REFILL: Duration = Duration::from_secs(1);
+
+impl Notices {
+    pub(crate) fn new(burst: u32) -> Notices {
+        let since = Instant::ZERO;
+        Notices { queue: VecDeque::new(), burst, tokens: burst, since, suppressed: 0 }
+    }
+
+    /// Keeps a notice, or counts it when there were too many; false then.
+    pub(crate) fn push(&mut self, now: Instant, notice: Notice) -> bool {
+        let gained = now.since(self.since).as_secs();
+        if gained > 0 {
+            let whole = u32::try_from(gained).unwrap_or(u32::MAX);
+            self.tokens = self.tokens.saturating_add(whole).min(self.burst);
+            // What is left of a second counts for the next token.
+            let rest = now.since(self.since).saturating_sub(REFILL.saturating_mul(whole));
+            let rest = u64::try_from(rest.as_nanos()).unwrap_or(0);
+            self.since = Instant::from_nanos(now.as_nanos().saturating_sub(rest));
+        }
+        // The queue too is only as long as a burst, whether it is taken or not.
+        let room = self.queue.len() < usize::try_from(self.burst).unwrap_or(usize::MAX);
+        if self.tokens == 0 || !room {
+            self.suppressed += 1;
+            return false;
+        }
+        self.tokens -= 1;
+        let suppressed = core::mem::take(&mut self.suppressed);
+        self.queue.push_back(Notice { suppressed, ..notice });
+        true
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<Notice> {
+        self.queue.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Refusal;
+
+    #[test]
+    fn test_bursts_are_cut_and_what_was_left_out_is_counted() {
+        let any = "10.0.0.1:1".parse().unwrap();
+        let reason = Refusal::Backlog;
+        let notice = Notice { listener: None, local: any, peer: any, reason, suppressed: 0 };
+        let mut n = Notices::new(3);
+        let t = Instant::from_millis(100_000);
+        let kept = (0..1000).filter(|_| n.push(t, notice)).count();
+        assert_eq!(kept, 3);
+        let told = |n: &mut Notices| -> Vec<u64> {
+            std::iter::from_fn(|| n.poll()).map(|n| n.suppressed).collect()
+        };
+        assert_eq!(told(&mut n), [0, 0, 0]);
+        assert!(!n.push(t + Duration::from_millis(999), notice));
+        assert!(n.push(t + Duration::from_millis(1000), notice));
+        assert_eq!(told(&mut n), [998]);
+        // A rate just below one a second passes whole, one above does not.
+        let mut at = t + Duration::from_secs(10);
+        assert_eq!((0..3).filter(|_| n.push(at, notice)).count(), 3);
+        told(&mut n);
+        let kept = (0..100).filter(|_| {
+            at = at + Duration::from_millis(500);
+            let kept = n.push(at, notice);
+            told(&mut n);
+            kept
+        });
+        assert_eq!(kept.count(), 50);
+        // Nobody takes them.
+        let late = at + Duration::from_secs(1000);
+        assert_eq!((0..10).filter(|_| n.push(late, notice)).count(), 3);
+        assert!(!n.push(late + Duration::from_secs(1000), notice));
+    }
+}

@@ -1,0 +1,146 @@
+use core::time::Duration;
+
+use heddle_iwarp::{Pd, Qpn};
+
+use crate::dialogue::Protocol;
+
+/// RDMA Reads outstanding at a time in either direction, unless something else is asked for.
+pub const DEFAULT_READ_DEPTH: u16 = 16;
+
+/// What a manager is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct CmConfig {
+    /// Workers; their ids are the numbers below.
+    pub workers: usize,
+    /// TCP connections of one worker that may be passive and not established at a time, over all
+    /// listeners. Keep it below what the worker's TCP stack holds: start-ups alone then never fill
+    /// it.
+    pub max_startups: usize,
+    /// Events an application may leave untaken before its listeners take no new connections and it
+    /// may ask for none.
+    pub max_events: usize,
+    /// How long an orderly close may take before the connection is reset.
+    pub close_timeout: Duration,
+    /// Notices of refused start-ups that may be given at once, and a second later one more.
+    pub notice_burst: u32,
+}
+
+impl CmConfig {
+    /// 512 start-ups for each worker, 4096 events for each application, closes of 20 s, 16 notices.
+    pub const fn new(workers: usize) -> CmConfig {
+        CmConfig {
+            workers,
+            max_startups: 512,
+            max_events: 4096,
+            close_timeout: Duration::from_secs(20),
+            notice_burst: 16,
+        }
+    }
+}
+
+/// What the manager has to know of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpSpec {
+    /// Its number, among those of all applications.
+    pub qpn: Qpn,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Send work requests it holds.
+    pub sq_depth: u32,
+    /// Receive work requests it holds.
+    pub rq_depth: u32,
+}
+
+/// How a listener answers, and what it takes from its peers.
+#[derive(Clone, Debug)]
+pub struct ListenParams {
+    /// The start-up dialogue to answer in.
+    pub protocol: Protocol,
+    /// Connections that may be in their start-up at a time; TCP takes as many half-open ones.
+    pub backlog: usize,
+    /// How long a peer may take from TCP connection to a complete request.
+    pub request_timeout: Duration,
+    /// How long the application may take to accept or reject.
+    pub accept_timeout: Duration,
+    /// How long the peer of an accepted connection may take to its first good FPDU (RFC 5044
+    /// section 7.1.2); for ever when absent.
+    pub first_fpdu_timeout: Option<Duration>,
+    /// Connections of one peer address that may be in their start-up at a time; as many as there are
+    /// places when absent.
+    pub max_startups_per_peer: Option<usize>,
+    /// Connections of one peer address there may be at a time, established or not; any number when
+    /// absent.
+    pub max_conns_per_peer: Option<usize>,
+}
+
+impl Default for ListenParams {
+    /// MPA with CRC; 128 in their start-up, at most half of them of one peer; 5 s for the request,
+    /// 30 s for the application, 60 s for the first FPDU.
+    fn default() -> Self {
+        ListenParams {
+            protocol: Protocol::default(),
+            backlog: 128,
+            request_timeout: Duration::from_secs(5),
+            accept_timeout: Duration::from_secs(30),
+            first_fpdu_timeout: Some(Duration::from_secs(60)),
+            max_startups_per_peer: Some(64),
+            max_conns_per_peer: None,
+        }
+    }
+}
+
+/// A connection to make.
+#[derive(Clone, Debug)]
+pub struct ConnectParams {
+    /// The queue pair that is to run on it.
+    pub qp: QpSpec,
+    /// The start-up dialogue to ask in.
+    pub protocol: Protocol,
+    /// RDMA Reads we take from the peer at a time.
+    pub ird: u16,
+    /// RDMA Reads we want to have outstanding.
+    pub ord: u16,
+    /// For the peer's application; with MPA at most 508 octets in revision 2, 512 in revision 1.
+    pub private_data: Vec<u8>,
+    /// How long the whole may take.
+    pub timeout: Duration,
+}
+
+impl ConnectParams {
+    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s.
+    pub fn new(qp: QpSpec) -> ConnectParams {
+        ConnectParams {
+            qp,
+            protocol: Protocol::default(),
+            ird: DEFAULT_READ_DEPTH,
+            ord: DEFAULT_READ_DEPTH,
+            private_data: Vec::new(),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How a connection request is accepted.
+#[derive(Clone, Debug)]
+pub struct AcceptParams {
+    /// The queue pair that is to run on it.
+    pub qp: QpSpec,
+    /// RDMA Reads we take from the peer at a time.
+    pub ird: u16,
+    /// RDMA Reads we want to have outstanding.
+    pub ord: u16,
+    /// For the peer's application.
+    pub private_data: Vec<u8>,
+}
+
+impl AcceptParams {
+    /// 16 Reads each way, no private data.
+    pub fn new(qp: QpSpec) -> AcceptParams {
+        AcceptParams {
+            qp,
+            ird: DEFAULT_READ_DEPTH,
+            ord: DEFAULT_READ_DEPTH,
+            private_data: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a control plane and the owner of an [`Rnic`] say to each other, as plain data.
+
+use core::net::{IpAddr, SocketAddr};
+
+use heddle_base::Instant;
+use heddle_tcp::{ConnId, ConnectError, ListenError, RxFrame};
+
+use crate::event::{Event, FpduMode};
+use crate::rnic::{Rnic, RnicError};
+
+/// An order to an RNIC. Orders are carried out in the order in which they are given.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Accept TCP connections; [`Report::Listening`] answers.
+    Listen {
+        /// Names the order in the answer.
+        token: u64,
+        /// Our address; all of them when absent.
+        addr: Option<IpAddr>,
+        /// TCP port.
+        port: u16,
+        /// Connections that may be half-open at a time.
+        backlog: usize,
+    },
+    /// Stop accepting what a [`Order::Listen`] with the same address and port began; connections go
+    /// on.
+    Unlisten {
+        /// Our address; all of them when absent.
+        addr: Option<IpAddr>,
+        /// TCP port.
+        port: u16,
+    },
+    /// Start a TCP connection; [`Report::Connecting`] answers.
+    Connect {
+        /// Names the order in the answer.
+        token: u64,
+        /// The peer.
+        remote: SocketAddr,
+    },
+    /// Send bytes of the start-up dialogue; [`Report::Refused`] when that cannot be.
+    SendStartup {
+        /// The connection.
+        conn: ConnId,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// End the start-up and run a queue pair; [`Report::Entered`] answers, always.
+    EnterFpduMode {
+        /// The connection.
+        conn: ConnId,
+        /// How; its [`QpConfig`](heddle_iwarp::QpConfig) names the queue pair.
+        mode: Box<FpduMode>,
+    },
+    /// Close in order.
+    Disconnect {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Reset.
+    Abort {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Forget a connection that is closed.
+    Release {
+        /// The connection.
+        conn: ConnId,
+    },
+}
+
+/// What the owner of an RNIC tells a control plane.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// Something happened to a connection.
+    Event(Event),
+    /// Outcome of [`Order::Listen`].
+    Listening {
+        /// The order's name.
+        token: u64,
+        /// Whether the port is being listened on.
+        result: Result<(), ListenError>,
+    },
+    /// Outcome of [`Order::Connect`]. It comes before any event of the connection.
+    Connecting {
+        /// The order's name.
+        token: u64,
+        /// The connection that is being made.
+        result: Result<ConnId, ConnectError>,
+    },
+    /// Outcome of [`Order::EnterFpduMode`]. It comes before any event of the queue pair.
+    Entered {
+        /// The connection.
+        conn: ConnId,
+        /// Whether the queue pair runs; if not, it has not been touched.
+        result: Result<(), RnicError>,
+    },
+    /// [`Order::SendStartup`] could not be carried out.
+    Refused {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        error: RnicError,
+    },
+}
+
+impl<F: RxFrame> Rnic<F> {
+    /// Carries out an order, and answers where an answer is due at once.
+    ///
+    /// [`Order::EnterFpduMode`] is the one with a second half: when it succeeds there is no answer
+    /// here. The owner posts the receives that wait, calls [`start`](Self::start), and then reports
+    /// [`Report::Entered`] itself.
+    pub fn handle_order(&mut self, now: Instant, order: Order) -> Option<Report> {
+        match order {
+            Order::Listen { token, addr, port, backlog } => {
+                let result = self.listen(addr, port, backlog);
+                Some(Report::Listening { token, result })
+            }
+            Order::Unlisten { addr, port } => {
+                self.unlisten(addr, port);
+                None
+            }
+            Order::Connect { token, remote } => {
+                let result = self.connect(now, remote);
+                Some(Report::Connecting { token, result })
+            }
+            Order::SendStartup { conn, bytes } => {
+                let error = self.send_startup(conn, &bytes).err()?;
+                Some(Report::Refused { conn, error })
+            }
+            Order::EnterFpduMode { conn, mode } => {
+                let error = self.enter_fpdu_mode(conn, *mode).err()?;
+                Some(Report::Entered { conn, result: Err(error) })
+            }
+            Order::Disconnect { conn } => {
+                self.disconnect(conn);
+                None
+            }
+            Order::Abort { conn } => {
+                self.abort(conn);
+                None
+            }
+            Order::Release { conn } => {
+                self.release(conn);
+                None
+            }
+        }
+    }
+}
