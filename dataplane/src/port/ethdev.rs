@@ -1,27 +1,20 @@
 //! A device behind a port: plugged in, configured, started; stopped and removed when dropped.
 
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
 
+use super::config::{PortCaps, PortConfig};
+use super::error::PortError;
+use super::lock::control;
+use super::ring::RingPair;
+use super::vdev::VdevArg;
 use crate::eal;
-use crate::port::{PortCaps, PortConfig, PortError};
-use crate::ring::RingPair;
-use crate::vdev::VdevArg;
-
-/// DPDK leaves it to its user to configure devices from one thread at a time; queues may be
-/// dropped by any thread, and with them the device.
-static CONTROL: Mutex<()> = Mutex::new(());
-
-/// Held around calls that configure, but never while a [`Device`] is dropped.
-pub(crate) fn control() -> MutexGuard<'static, ()> {
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A started device; what the handles of port and queues share.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct EthDev {
     pub(crate) id: u16,
     pub(crate) name: String,
     /// What the virtual device was given.
@@ -32,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) rings: Option<Arc<RingPair>>,
 }
 
-impl Device {
+impl EthDev {
     pub(crate) fn check(&self, step: &'static str, rc: i32) -> Result<(), PortError> {
         if rc == 0 {
             return Ok(());
@@ -161,7 +154,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for EthDev {
     fn drop(&mut self) {
         let control = control();
         // SAFETY: no queue is left, so no burst runs; stopping and closing a port that is stopped
@@ -178,7 +171,7 @@ impl Drop for Device {
     }
 }
 
-pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
+pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
     if find(v.name()).is_some() {
         return Err(PortError::InUse(v.name().to_owned()));
     }
@@ -200,7 +193,7 @@ pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
         }));
     }
     match find(v.name()) {
-        Some(id) => Ok(Device {
+        Some(id) => Ok(EthDev {
             id,
             name: v.name().to_owned(),
             args: v.args().to_owned(),

@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
 
-use crate::device::control;
+use super::error::PortError;
+use super::lock::control;
 use crate::eal;
-use crate::port::PortError;
 
 /// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back.
 #[derive(Debug)]

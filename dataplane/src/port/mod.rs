@@ -7,158 +7,44 @@
 //! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` and
 //! `net_null` do not, but write and free whole chains (tested); for others that do not, as
 //! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts it.
+//!
+//! Who uses whom; no arrow leads back up:
+//!
+//! ```text
+//!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ lock
+//!        │                           │         │
+//!        │                           ├─────────┼─────▶ error
+//!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
+//! ```
 
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
-use thiserror::Error;
 
-use crate::device::{Device, find, plug};
 use crate::eal::{self, Eal};
-use crate::mempool::Mempool;
-use crate::queue::{RxQueue, TxQueue};
-use crate::ring::RingPair;
-use crate::vdev::VdevArg;
 
-/// What a port is made of.
-#[derive(Clone, Debug)]
-pub enum PortSource {
-    /// A virtual device, plugged in for the port and removed with it.
-    Vdev(VdevArg),
-    /// A device the EAL has already, by its PCI address in any of its forms, or its name.
-    Device(String),
-}
+mod config;
+mod error;
+mod ethdev;
+mod lock;
+pub mod queue;
+mod ring;
+mod vdev;
 
-/// How a port is set up.
-#[derive(Clone, Debug)]
-pub struct PortConfig {
-    /// Largest IP packet in bytes.
-    pub mtu: u16,
-    /// Receive descriptors of each queue; rounded to what the device takes.
-    pub rx_desc: u16,
-    /// Transmit descriptors of each queue; rounded to what the device takes.
-    pub tx_desc: u16,
-    /// Mempools, one for each pair of queues: queue `i` receives into the `i`-th.
-    pub pools: Vec<Mempool>,
-    /// Receive frames for every address.
-    pub promiscuous: bool,
-}
+pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
+pub use error::PortError;
+pub use vdev::VdevArg;
 
-impl PortConfig {
-    /// One pair of queues that receives into `pool`, at an MTU of 1500.
-    pub fn new(pool: Mempool) -> PortConfig {
-        PortConfig {
-            mtu: 1500,
-            rx_desc: 1024,
-            tx_desc: 1024,
-            pools: vec![pool],
-            promiscuous: false,
-        }
-    }
-}
-
-/// What a port does by itself. Everything listed is switched on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCaps {
-    /// Checks the IPv4 header checksum of received frames.
-    pub rx_ip_checksum: bool,
-    /// Checks the TCP checksum of received frames.
-    pub rx_tcp_checksum: bool,
-    /// Fills in the IPv4 header checksum when asked.
-    pub tx_ip_checksum: bool,
-    /// Fills in the TCP checksum when asked.
-    pub tx_tcp_checksum: bool,
-    /// Sends frames of several segments; otherwise they are copied together.
-    pub multi_segs: bool,
-    /// Spreads flows over the queues and gives the RSS hash.
-    pub rss: bool,
-}
-
-/// What a port counted since it was opened. A driver that does not count leaves zeros.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortStats {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Frames dropped because the queue was full.
-    pub rx_missed: u64,
-    /// Frames that were wrong.
-    pub rx_errors: u64,
-    /// Frames dropped because the mempool was empty.
-    pub rx_no_mbuf: u64,
-    /// Frames sent.
-    pub tx_frames: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Frames that could not be sent.
-    pub tx_errors: u64,
-}
-
-/// State of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Whether it is up.
-    pub up: bool,
-    /// Mb/s; `None` when the device does not know.
-    pub mbps: Option<u32>,
-}
-
-/// Why there is no port. Each names the device.
-#[derive(Debug, Error)]
-pub enum PortError {
-    /// The description is malformed.
-    #[error("device {device}: {why}")]
-    BadDevice {
-        /// As it was given.
-        device: String,
-        /// What is wrong.
-        why: String,
-    },
-    /// There is no such device.
-    #[error("device {0}: there is no such device")]
-    NotFound(String),
-    /// A device of that name is in use.
-    #[error("device {0}: a device of this name is in use already")]
-    InUse(String),
-    /// The driver refused it, or there is no such driver.
-    #[error("device {device}: {why}")]
-    Probe {
-        /// As it was given.
-        device: String,
-        /// The driver's first complaint.
-        why: String,
-    },
-    /// The device cannot do what the configuration asks.
-    #[error("device {device}: {what} of {wanted} asked for, at most {max} possible")]
-    Limit {
-        /// Its name.
-        device: String,
-        /// What is limited.
-        what: &'static str,
-        /// Asked for.
-        wanted: u32,
-        /// Possible.
-        max: u32,
-    },
-    /// A step of setting it up failed.
-    #[error("device {device}: {step} failed: {why}")]
-    Setup {
-        /// Its name.
-        device: String,
-        /// The step.
-        step: &'static str,
-        /// DPDK's reason.
-        why: String,
-    },
-}
+use ethdev::{EthDev, find, plug};
+use queue::{RxQueue, TxQueue};
+use ring::RingPair;
 
 /// An opened port.
 #[derive(Debug)]
 pub struct Port {
-    device: Arc<Device>,
+    device: Arc<EthDev>,
     driver: String,
     mac: [u8; 6],
     mtu: u16,
@@ -174,7 +60,7 @@ impl Port {
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
             PortSource::Vdev(v) => plug(v)?,
-            PortSource::Device(given) => Device {
+            PortSource::Device(given) => EthDev {
                 id: find(&eal::pci_name(given).unwrap_or_else(|| given.clone()))
                     .ok_or_else(|| PortError::NotFound(given.clone()))?,
                 name: given.clone(),
@@ -202,7 +88,7 @@ impl Port {
         let rings = Arc::new(RingPair::new(name, capacity, a.pools.len().max(b.pools.len()))?);
         let open = |side: usize, config: &PortConfig| {
             let (id, bus_name) = rings.port(side)?;
-            let device = Device {
+            let device = EthDev {
                 id,
                 name: format!("{name}.{}", ["a", "b"][side]),
                 args: String::new(),
@@ -214,7 +100,7 @@ impl Port {
         Ok((open(0, a)?, open(1, b)?))
     }
 
-    fn start(device: Device, config: &PortConfig) -> Result<Port, PortError> {
+    fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         // From here on dropping the device closes and unplugs it.
         let device = Arc::new(device);
         let info = device.info()?;
