@@ -8,7 +8,8 @@ use crate::mempool::Mempool;
 pub enum PortSource {
     /// A virtual device, plugged in for the port and removed with it.
     Vdev(VdevArg),
-    /// A device the EAL has already, by its PCI address in any of its forms, or its name.
+    /// A device the EAL has already, by its PCI address in any of its forms, or its name. It is
+    /// stopped with the port, but stays with the EAL and can be opened again.
     Device(String),
 }
 

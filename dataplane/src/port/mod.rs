@@ -1,8 +1,9 @@
 //! Ports: devices and pairs of rings.
 //!
 //! A [`Port`] is opened, configured and started in one step, and hands out its queues once, each
-//! to be owned by one worker. It is stopped, closed and unplugged when the last of port and queues
-//! is dropped; there is no `stop`, which would pull the device from under a worker in a burst.
+//! to be owned by one worker. It is stopped, and what was plugged in for it closed and removed, when
+//! the last of port and queues is dropped. A port has one owner in the process, however it is named;
+//! there is no `stop`, which would pull the device from under a worker in a burst.
 //!
 //! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` and
 //! `net_null` do not, but write and free whole chains (tested); for others that do not, as
@@ -11,9 +12,9 @@
 //! Who uses whom; no arrow leads back up:
 //!
 //! ```text
-//!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ lock
-//!        │                           │         │
-//!        │                           ├─────────┼─────▶ error
+//!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!        │                           │ │       └─────▶ error
+//!        │                           │ └───────▶ dma
 //!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
 //! ```
 
@@ -23,9 +24,12 @@ use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
 
-use crate::eal::{self, Eal};
+use crate::Arena;
+use crate::eal::Eal;
 
+mod claim;
 mod config;
+mod dma;
 mod error;
 mod ethdev;
 mod lock;
@@ -37,7 +41,7 @@ pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
 pub use vdev::VdevArg;
 
-use ethdev::{EthDev, find, plug};
+use ethdev::{EthDev, attach, plug};
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 
@@ -60,14 +64,7 @@ impl Port {
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
             PortSource::Vdev(v) => plug(v)?,
-            PortSource::Device(given) => EthDev {
-                id: find(&eal::pci_name(given).unwrap_or_else(|| given.clone()))
-                    .ok_or_else(|| PortError::NotFound(given.clone()))?,
-                name: given.clone(),
-                args: String::new(),
-                plugged: None,
-                rings: None,
-            },
+            PortSource::Device(given) => attach(given)?,
         };
         Port::start(device, config)
     }
@@ -87,14 +84,9 @@ impl Port {
     ) -> Result<(Port, Port), PortError> {
         let rings = Arc::new(RingPair::new(name, capacity, a.pools.len().max(b.pools.len()))?);
         let open = |side: usize, config: &PortConfig| {
-            let (id, bus_name) = rings.port(side)?;
-            let device = EthDev {
-                id,
-                name: format!("{name}.{}", ["a", "b"][side]),
-                args: String::new(),
-                plugged: Some(bus_name),
-                rings: Some(Arc::clone(&rings)),
-            };
+            let (claim, bus_name) = rings.port(side)?;
+            let name = format!("{name}.{}", ["a", "b"][side]);
+            let device = EthDev::plugged(claim, name, bus_name).with_rings(Arc::clone(&rings));
             Port::start(device, config)
         };
         Ok((open(0, a)?, open(1, b)?))
@@ -200,25 +192,19 @@ impl Port {
         self.device.check("promiscuous mode", rc)
     }
 
-    /// Lets the device read and write an arena (IOMMU mapping). Virtual devices need none.
+    /// Lets the device read and write an arena (IOMMU mapping), until [`Port::unmap`] or until the
+    /// port is closed; the port keeps the memory for as long. Virtual devices need none.
     ///
     /// # Errors
     /// When the mapping fails.
-    pub fn map(&self, arena: &crate::Arena) -> Result<(), PortError> {
-        let info = self.device.info()?;
-        if self.device.plugged.is_some() || info.device.is_null() {
-            return Ok(());
-        }
-        let base = arena.base().as_ptr();
-        // SAFETY: the device is plugged in; the range is registered external memory, and its IOVA
-        // is its address (iova-mode=va).
-        let rc = unsafe {
-            sys::rte_dev_dma_map(info.device, base.cast(), base as u64, arena.mapped_len())
-        };
-        if rc != 0 && eal::last_errno() == libc::ENOTSUP {
-            return Ok(());
-        }
-        self.device.check("DMA mapping", rc)
+    pub fn map(&self, arena: &Arena) -> Result<(), PortError> {
+        self.device.map(arena)
+    }
+
+    /// Takes back what [`Port::map`] gave; nothing when it gave nothing. Frames the device still
+    /// holds must not refer to the arena: it would fail to read them.
+    pub fn unmap(&self, arena: &Arena) {
+        self.device.unmap(arena);
     }
 }
 
