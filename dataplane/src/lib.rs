@@ -3,7 +3,7 @@
 //! * [`eal`]: starts DPDK once per process, with hugepages when there are some.
 //! * [`mempool`], [`mbuf`]: packet buffers, owned; chains are read through
 //!   [`heddle_base::Chunks`].
-//! * [`port`], [`queue`]: ports and their burst-wise queues, owned by one worker each.
+//! * [`port`]: ports and their burst-wise queues, owned by one worker each.
 //! * [`arena`]: registered memory; external-buffer mbufs point into it and nothing is copied.
 //! * [`raw`]: the one file that copies and digests registered memory.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues.
@@ -12,14 +12,12 @@
 //! * [`lcore`]: pinned worker threads. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
-//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `device`, `ring`, `queue`, `arena`, `raw`, `crc`,
-//! `lcore` and `clock`; each block lists what the callee asks for.
+//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `arena`, `raw`, `crc`, `lcore` and `clock`; each block lists what the callee asks for.
 
 pub mod arena;
 pub mod clock;
 pub mod control;
 mod crc;
-mod device;
 pub mod eal;
 pub mod fault;
 pub mod lcore;
@@ -27,13 +25,10 @@ pub mod mbuf;
 pub mod memory;
 pub mod mempool;
 pub mod port;
-pub mod queue;
 pub mod queues;
 pub mod raw;
-mod ring;
 mod rx;
 mod tx;
-mod vdev;
 pub mod waker;
 pub mod worker;
 
@@ -45,10 +40,9 @@ pub use fault::{FaultConfig, FaultInjector};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, RxChecksum, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
-pub use port::{Port, PortCaps, PortConfig, PortError, PortSource, PortStats};
-pub use queue::{RxQueue, TxQueue};
+pub use port::queue::{self, RxQueue, TxQueue};
+pub use port::{Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
 pub use queues::{Cq, Qp, QpInit};
-pub use vdev::VdevArg;
 pub use waker::{Sleeper, Waker};
 pub use worker::{CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 

@@ -129,6 +129,48 @@ fn test_missing_device_is_an_error() {
 }
 
 #[test]
+fn test_a_port_that_is_open_cannot_be_taken_by_its_name() {
+    let pool = pool(1023);
+    let (port, mut rx, mut tx) = open("net_null3", pool).unwrap();
+    let source = PortSource::Device("net_null3".into());
+    // Neither with a configuration it could be given nor with an impossible one.
+    for pools in [vec![pool], vec![pool; 2000]] {
+        let config = PortConfig { pools, ..PortConfig::new(pool) };
+        let e = Port::open(&eal(), &source, &config).unwrap_err();
+        assert!(matches!(e, PortError::InUse(ref d) if d == "net_null3"), "{e}");
+    }
+    let mut burst = Burst::new();
+    assert_eq!(rx.burst(&mut burst), 32, "it works on");
+    assert_eq!(tx.burst(&mut burst), 32);
+    assert_eq!(port.stats().rx_frames, 32);
+}
+
+#[test]
+fn test_a_device_of_the_eal_is_stopped_and_stays() {
+    use heddle_dpdk_sys as sys;
+    let pool = pool(1023);
+    let _ = eal();
+    // As it is there when the EAL has probed it.
+    // SAFETY: the EAL runs; the strings are NUL-terminated and copied.
+    let rc =
+        unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), c"net_null4".as_ptr(), c"".as_ptr()) };
+    assert_eq!(rc, 0);
+    let source = PortSource::Device("net_null4".into());
+    let config = PortConfig { pools: vec![pool; 2000], ..PortConfig::new(pool) };
+    let e = Port::open(&eal(), &source, &config).unwrap_err();
+    assert!(matches!(e, PortError::Limit { .. }), "{e}");
+    for _ in 0..2 {
+        let mut port = Port::open(&eal(), &source, &PortConfig::new(pool)).unwrap();
+        let (mut rx, _tx) = port.take_queues().pop().unwrap();
+        let mut burst = Burst::new();
+        assert_eq!(rx.burst(&mut burst), 32);
+    }
+    // SAFETY: as above, and no port uses it.
+    let rc = unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), c"net_null4".as_ptr()) };
+    assert_eq!(rc, 0, "it was not removed with its port");
+}
+
+#[test]
 fn test_too_many_queues_is_an_error() {
     let p = pool(255);
     let config = PortConfig { pools: vec![p; 2000], ..PortConfig::new(p) };

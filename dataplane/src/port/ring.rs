@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
 
-use crate::device::control;
+use super::claim::Claim;
+use super::error::PortError;
+use super::lock::control;
 use crate::eal;
-use crate::port::PortError;
 
 /// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back.
 #[derive(Debug)]
@@ -47,8 +48,8 @@ impl RingPair {
         Ok(pair)
     }
 
-    /// Makes the port of a side: its id and its name on the virtual bus.
-    pub(crate) fn port(&self, side: usize) -> Result<(u16, CString), PortError> {
+    /// Makes the port of a side; gives it and its name on the virtual bus.
+    pub(crate) fn port(&self, side: usize) -> Result<(Claim, CString), PortError> {
         let name = format!("{}.{}", self.name, ["a", "b"][side]);
         let c_name = CString::new(name.as_str()).unwrap_or_default();
         let mut tx: Vec<_> = self.ways[side].iter().map(|r| r.as_ptr()).collect();
@@ -61,11 +62,12 @@ impl RingPair {
         let id = unsafe {
             sys::rte_eth_from_rings(c_name.as_ptr(), rx.as_mut_ptr(), n, tx.as_mut_ptr(), n, 0)
         };
-        let Ok(id) = u16::try_from(id) else {
+        // A port that was just made is nobody's.
+        let Some(claim) = u16::try_from(id).ok().and_then(Claim::take) else {
             let why = eal::reason(eal::last_errno());
             return Err(PortError::Setup { device: name, step: "joining rings", why });
         };
-        Ok((id, CString::new(format!("net_ring_{name}")).unwrap_or_default()))
+        Ok((claim, CString::new(format!("net_ring_{name}")).unwrap_or_default()))
     }
 }
 

@@ -1,38 +1,65 @@
-//! A device behind a port: plugged in, configured, started; stopped and removed when dropped.
+//! A device behind a port: claimed, configured, started; stopped when dropped, and removed when it
+//! was plugged in for the port.
 
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_dpdk_sys as sys;
 
+use super::claim::Claim;
+use super::config::{PortCaps, PortConfig};
+use super::dma::{BusDevice, Mapping};
+use super::error::PortError;
+use super::lock::control;
+use super::ring::RingPair;
+use super::vdev::VdevArg;
+use crate::Arena;
 use crate::eal;
-use crate::port::{PortCaps, PortConfig, PortError};
-use crate::ring::RingPair;
-use crate::vdev::VdevArg;
 
-/// DPDK leaves it to its user to configure devices from one thread at a time; queues may be
-/// dropped by any thread, and with them the device.
-static CONTROL: Mutex<()> = Mutex::new(());
-
-/// Held around calls that configure, but never while a [`Device`] is dropped.
-pub(crate) fn control() -> MutexGuard<'static, ()> {
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A started device; what the handles of port and queues share.
+/// A device that is ours to use; what the handles of port and queues share.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct EthDev {
     pub(crate) id: u16,
     pub(crate) name: String,
     /// What the virtual device was given.
-    pub(crate) args: String,
-    /// Name on the virtual bus, when it is ours to remove.
-    pub(crate) plugged: Option<CString>,
+    args: String,
+    /// Gone when the device is closed.
+    claim: Option<Claim>,
+    /// Name on the virtual bus of a device that was plugged in for the port; what the EAL had
+    /// before stays with it.
+    plugged: Option<CString>,
     /// Freed after the device.
-    pub(crate) rings: Option<Arc<RingPair>>,
+    rings: Option<Arc<RingPair>>,
+    /// What the device may reach.
+    mappings: Mutex<Vec<Mapping>>,
 }
 
-impl Device {
+impl EthDev {
+    fn new(claim: Claim, name: String) -> EthDev {
+        EthDev {
+            id: claim.port(),
+            name,
+            args: String::new(),
+            claim: Some(claim),
+            plugged: None,
+            rings: None,
+            mappings: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A device that was made for the port, under `bus_name` on the virtual bus.
+    pub(crate) fn plugged(claim: Claim, name: String, bus_name: CString) -> EthDev {
+        let mut device = EthDev::new(claim, name);
+        device.plugged = Some(bus_name);
+        device
+    }
+
+    /// A device that uses these.
+    pub(crate) fn with_rings(mut self, rings: Arc<RingPair>) -> EthDev {
+        self.rings = Some(rings);
+        self
+    }
+
     pub(crate) fn check(&self, step: &'static str, rc: i32) -> Result<(), PortError> {
         if rc == 0 {
             return Ok(());
@@ -161,29 +188,69 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl EthDev {
+    /// See [`super::Port::map`].
+    pub(crate) fn map(&self, arena: &Arena) -> Result<(), PortError> {
+        let info = self.info()?;
+        if self.plugged.is_some() || info.device.is_null() {
+            return Ok(());
+        }
+        let mut mappings = self.mappings();
+        if mappings.iter().any(|m| m.is_of(arena)) {
+            return Ok(());
+        }
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: the device of a port that is ours, and stays plugged in until the mappings are
+        // dropped.
+        let device = unsafe { BusDevice::new(info.device) };
+        match Mapping::new(device, arena) {
+            Ok(mapping) => mappings.push(mapping),
+            // The bus has no IOMMU to tell.
+            Err(libc::ENOTSUP) => {}
+            Err(code) => self.check("DMA mapping", -code.abs())?,
+        }
+        Ok(())
+    }
+
+    /// See [`super::Port::unmap`].
+    pub(crate) fn unmap(&self, arena: &Arena) {
+        self.mappings().retain(|m| !m.is_of(arena));
+    }
+
+    fn mappings(&self) -> MutexGuard<'_, Vec<Mapping>> {
+        self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for EthDev {
     fn drop(&mut self) {
         let control = control();
-        // SAFETY: no queue is left, so no burst runs; stopping and closing a port that is stopped
-        // or half set up is an error code, not harm. The device is removed after its port.
-        unsafe {
-            let _ = sys::rte_eth_dev_stop(self.id);
-            let _ = sys::rte_eth_dev_close(self.id);
-            if let Some(name) = &self.plugged {
+        // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping one
+        // that is stopped or half set up is an error code, not harm.
+        let _ = unsafe { sys::rte_eth_dev_stop(self.id) };
+        // Before the device goes, which they refer to, and once it reads and writes no more.
+        self.mappings().clear();
+        if let Some(name) = &self.plugged {
+            // SAFETY: a stopped port, and nobody else's; the device is removed after its port.
+            unsafe {
+                let _ = sys::rte_eth_dev_close(self.id);
                 let _ = sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
             }
         }
+        drop(self.claim.take());
         drop(control);
         drop(self.rings.take());
     }
 }
 
-pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
+/// Makes a virtual device.
+pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
+    let (name, args) = (v.c_name(), v.c_args());
+    let _control = control();
     if find(v.name()).is_some() {
         return Err(PortError::InUse(v.name().to_owned()));
     }
-    let (name, args) = (v.c_name(), v.c_args());
-    let _control = control();
     eal::clear_log();
     // SAFETY: the EAL runs; all strings are NUL-terminated and copied by the callee.
     let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) };
@@ -199,14 +266,12 @@ pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
             why
         }));
     }
-    match find(v.name()) {
-        Some(id) => Ok(Device {
-            id,
-            name: v.name().to_owned(),
-            args: v.args().to_owned(),
-            plugged: Some(name),
-            rings: None,
-        }),
+    match find(v.name()).and_then(Claim::take) {
+        Some(claim) => {
+            let mut device = EthDev::plugged(claim, v.name().to_owned(), name);
+            v.args().clone_into(&mut device.args);
+            Ok(device)
+        }
         None => {
             // SAFETY: as above.
             let _ = unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr()) };
@@ -215,7 +280,16 @@ pub(crate) fn plug(v: &VdevArg) -> Result<Device, PortError> {
     }
 }
 
-pub(crate) fn find(name: &str) -> Option<u16> {
+/// Takes a device the EAL has, unless somebody uses it.
+pub(crate) fn attach(given: &str) -> Result<EthDev, PortError> {
+    let name = eal::pci_name(given).unwrap_or_else(|| given.to_owned());
+    let _control = control();
+    let id = find(&name).ok_or_else(|| PortError::NotFound(given.to_owned()))?;
+    let claim = Claim::take(id).ok_or_else(|| PortError::InUse(given.to_owned()))?;
+    Ok(EthDev::new(claim, given.to_owned()))
+}
+
+fn find(name: &str) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let mut id = 0u16;
     // SAFETY: the EAL runs; `name` is NUL-terminated and `id` outlives the call.

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::port::PortError;
+use super::error::PortError;
 
 /// A virtual device: `name[,key=value]...`, as `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`. The
 /// name starts with the driver's and ends in what sets the device apart.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use heddle_dpdk_sys as sys;
 
-use crate::device::Device;
+use super::ethdev::EthDev;
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 
@@ -48,12 +48,12 @@ pub struct RxQueue {
     port: u16,
     queue: u16,
     counters: RxCounters,
-    device: Arc<Device>,
+    device: Arc<EthDev>,
     _owner: NotSync,
 }
 
 impl RxQueue {
-    pub(crate) fn new(device: Arc<Device>, queue: u16) -> RxQueue {
+    pub(crate) fn new(device: Arc<EthDev>, queue: u16) -> RxQueue {
         RxQueue {
             port: device.id,
             queue,
@@ -107,12 +107,12 @@ pub struct TxQueue {
     multi_segs: bool,
     counters: TxCounters,
     pool: Mempool,
-    device: Arc<Device>,
+    device: Arc<EthDev>,
     _owner: NotSync,
 }
 
 impl TxQueue {
-    pub(crate) fn new(device: Arc<Device>, queue: u16, pool: Mempool, multi_segs: bool) -> TxQueue {
+    pub(crate) fn new(device: Arc<EthDev>, queue: u16, pool: Mempool, multi_segs: bool) -> TxQueue {
         TxQueue {
             port: device.id,
             queue,

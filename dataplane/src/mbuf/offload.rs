@@ -1,0 +1,94 @@
+//! What ports compute for us: checksums they have checked and checksums they shall fill in.
+
+use heddle_dpdk_sys as sys;
+
+use super::Mbuf;
+
+/// What the port found when it checked a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// The port did not check.
+    Unknown,
+    /// It is right.
+    Good,
+    /// It is wrong.
+    Bad,
+    /// The field is not right but the data is known to be whole.
+    NotNeeded,
+}
+
+/// What the port shall fill in when it sends a frame.
+///
+/// With `tcp_checksum`, the checksum field must hold the sum of the pseudo-header, not
+/// complemented; with `ip_checksum`, the field must be zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxOffload {
+    /// Bytes of the Ethernet header.
+    pub l2_len: u8,
+    /// Bytes of the IP header.
+    pub l3_len: u16,
+    /// Bytes of the TCP header.
+    pub l4_len: u8,
+    /// IPv6 rather than IPv4.
+    pub ipv6: bool,
+    /// Fill in the IPv4 header checksum.
+    pub ip_checksum: bool,
+    /// Fill in the TCP checksum.
+    pub tcp_checksum: bool,
+}
+
+impl Mbuf {
+    /// What the port says of the IPv4 header checksum.
+    #[inline]
+    pub fn rx_ip_checksum(&self) -> RxChecksum {
+        match self.head().ol_flags & sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK {
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD => RxChecksum::Good,
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD => RxChecksum::Bad,
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE => RxChecksum::NotNeeded,
+            _ => RxChecksum::Unknown,
+        }
+    }
+
+    /// What the port says of the TCP (or UDP) checksum.
+    #[inline]
+    pub fn rx_l4_checksum(&self) -> RxChecksum {
+        match self.head().ol_flags & sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK {
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD => RxChecksum::Good,
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD => RxChecksum::Bad,
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE => RxChecksum::NotNeeded,
+            _ => RxChecksum::Unknown,
+        }
+    }
+
+    /// The port's RSS hash, when it gave one.
+    #[inline]
+    pub fn rss_hash(&self) -> Option<u32> {
+        let m = self.head();
+        if m.ol_flags & sys::HEDDLE_MBUF_F_RX_RSS_HASH == 0 {
+            return None;
+        }
+        // SAFETY: every member of the union is plain integers, valid for any bits.
+        Some(unsafe { m.__bindgen_anon_2.hash.rss })
+    }
+
+    /// Says what the port shall fill in; replaces all flags a received frame came with.
+    #[inline]
+    pub fn set_tx_offload(&mut self, o: TxOffload) {
+        let m = self.head_mut();
+        let mut flags = m.ol_flags & (sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT);
+        if o.ip_checksum || o.tcp_checksum {
+            flags |= if o.ipv6 { sys::HEDDLE_MBUF_F_TX_IPV6 } else { sys::HEDDLE_MBUF_F_TX_IPV4 };
+        }
+        if o.ip_checksum && !o.ipv6 {
+            flags |= sys::HEDDLE_MBUF_F_TX_IP_CKSUM;
+        }
+        if o.tcp_checksum {
+            flags |= sys::HEDDLE_MBUF_F_TX_TCP_CKSUM;
+        }
+        m.ol_flags = flags;
+        // The bit fields l2_len:7, l3_len:9, l4_len:8; the rest (TSO, tunnels) is zero.
+        m.__bindgen_anon_3.tx_offload = u64::from(o.l2_len & 0x7f)
+            | u64::from(o.l3_len & 0x1ff) << 7
+            | u64::from(o.l4_len) << 16;
+    }
+}

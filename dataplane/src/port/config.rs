@@ -1,0 +1,89 @@
+//! How a port is set up, and what it says of itself.
+
+use super::vdev::VdevArg;
+use crate::mempool::Mempool;
+
+/// What a port is made of.
+#[derive(Clone, Debug)]
+pub enum PortSource {
+    /// A virtual device, plugged in for the port and removed with it.
+    Vdev(VdevArg),
+    /// A device the EAL has already, by its PCI address in any of its forms, or its name. It is
+    /// stopped with the port, but stays with the EAL and can be opened again.
+    Device(String),
+}
+
+/// How a port is set up.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Receive descriptors of each queue; rounded to what the device takes.
+    pub rx_desc: u16,
+    /// Transmit descriptors of each queue; rounded to what the device takes.
+    pub tx_desc: u16,
+    /// Mempools, one for each pair of queues: queue `i` receives into the `i`-th.
+    pub pools: Vec<Mempool>,
+    /// Receive frames for every address.
+    pub promiscuous: bool,
+}
+
+impl PortConfig {
+    /// One pair of queues that receives into `pool`, at an MTU of 1500.
+    pub fn new(pool: Mempool) -> PortConfig {
+        PortConfig {
+            mtu: 1500,
+            rx_desc: 1024,
+            tx_desc: 1024,
+            pools: vec![pool],
+            promiscuous: false,
+        }
+    }
+}
+
+/// What a port does by itself. Everything listed is switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCaps {
+    /// Checks the IPv4 header checksum of received frames.
+    pub rx_ip_checksum: bool,
+    /// Checks the TCP checksum of received frames.
+    pub rx_tcp_checksum: bool,
+    /// Fills in the IPv4 header checksum when asked.
+    pub tx_ip_checksum: bool,
+    /// Fills in the TCP checksum when asked.
+    pub tx_tcp_checksum: bool,
+    /// Sends frames of several segments; otherwise they are copied together.
+    pub multi_segs: bool,
+    /// Spreads flows over the queues and gives the RSS hash.
+    pub rss: bool,
+}
+
+/// What a port counted since it was opened. A driver that does not count leaves zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames dropped because the queue was full.
+    pub rx_missed: u64,
+    /// Frames that were wrong.
+    pub rx_errors: u64,
+    /// Frames dropped because the mempool was empty.
+    pub rx_no_mbuf: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Frames that could not be sent.
+    pub tx_errors: u64,
+}
+
+/// State of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Whether it is up.
+    pub up: bool,
+    /// Mb/s; `None` when the device does not know.
+    pub mbps: Option<u32>,
+}

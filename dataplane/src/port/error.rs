@@ -1,0 +1,52 @@
+//! Why there is no port.
+
+use thiserror::Error;
+
+/// Why there is no port. Each names the device.
+#[derive(Debug, Error)]
+pub enum PortError {
+    /// The description is malformed.
+    #[error("device {device}: {why}")]
+    BadDevice {
+        /// As it was given.
+        device: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is no such device.
+    #[error("device {0}: there is no such device")]
+    NotFound(String),
+    /// A device of that name is in use.
+    #[error("device {0}: a device of this name is in use already")]
+    InUse(String),
+    /// The driver refused it, or there is no such driver.
+    #[error("device {device}: {why}")]
+    Probe {
+        /// As it was given.
+        device: String,
+        /// The driver's first complaint.
+        why: String,
+    },
+    /// The device cannot do what the configuration asks.
+    #[error("device {device}: {what} of {wanted} asked for, at most {max} possible")]
+    Limit {
+        /// Its name.
+        device: String,
+        /// What is limited.
+        what: &'static str,
+        /// Asked for.
+        wanted: u32,
+        /// Possible.
+        max: u32,
+    },
+    /// A step of setting it up failed.
+    #[error("device {device}: {step} failed: {why}")]
+    Setup {
+        /// Its name.
+        device: String,
+        /// The step.
+        step: &'static str,
+        /// DPDK's reason.
+        why: String,
+    },
+}

@@ -1,0 +1,225 @@
+//! Ports: devices and pairs of rings.
+//!
+//! A [`Port`] is opened, configured and started in one step, and hands out its queues once, each
+//! to be owned by one worker. It is stopped, and what was plugged in for it closed and removed, when
+//! the last of port and queues is dropped. A port has one owner in the process, however it is named;
+//! there is no `stop`, which would pull the device from under a worker in a burst.
+//!
+//! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` and
+//! `net_null` do not, but write and free whole chains (tested); for others that do not, as
+//! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts it.
+//!
+//! Who uses whom; no arrow leads back up:
+//!
+//! ```text
+//!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!        │                           │ │       └─────▶ error
+//!        │                           │ └───────▶ dma
+//!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
+//! ```
+
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+
+use heddle_dpdk_sys as sys;
+
+use crate::Arena;
+use crate::eal::Eal;
+
+mod claim;
+mod config;
+mod dma;
+mod error;
+mod ethdev;
+mod lock;
+pub mod queue;
+mod ring;
+mod vdev;
+
+pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
+pub use error::PortError;
+pub use vdev::VdevArg;
+
+use ethdev::{EthDev, attach, plug};
+use queue::{RxQueue, TxQueue};
+use ring::RingPair;
+
+/// An opened port.
+#[derive(Debug)]
+pub struct Port {
+    device: Arc<EthDev>,
+    driver: String,
+    mac: [u8; 6],
+    mtu: u16,
+    caps: PortCaps,
+    queues: Vec<(RxQueue, TxQueue)>,
+}
+
+impl Port {
+    /// Opens, configures and starts a port.
+    ///
+    /// # Errors
+    /// See [`PortError`]; a device plugged in for the port is removed again.
+    pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
+        let device = match source {
+            PortSource::Vdev(v) => plug(v)?,
+            PortSource::Device(given) => attach(given)?,
+        };
+        Port::start(device, config)
+    }
+
+    /// Two ports joined by rings of `capacity` frames each way and queue: what one sends, the
+    /// other receives, as the same mbufs. Queue `i` is joined to queue `i`. `name` sets the pair
+    /// apart from others.
+    ///
+    /// # Errors
+    /// When the name is in use or memory is short.
+    pub fn ring_pair(
+        _eal: &Eal,
+        name: &str,
+        capacity: u32,
+        a: &PortConfig,
+        b: &PortConfig,
+    ) -> Result<(Port, Port), PortError> {
+        let rings = Arc::new(RingPair::new(name, capacity, a.pools.len().max(b.pools.len()))?);
+        let open = |side: usize, config: &PortConfig| {
+            let (claim, bus_name) = rings.port(side)?;
+            let name = format!("{name}.{}", ["a", "b"][side]);
+            let device = EthDev::plugged(claim, name, bus_name).with_rings(Arc::clone(&rings));
+            Port::start(device, config)
+        };
+        Ok((open(0, a)?, open(1, b)?))
+    }
+
+    fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
+        // From here on dropping the device closes and unplugs it.
+        let device = Arc::new(device);
+        let info = device.info()?;
+        let driver = c_string(info.driver_name);
+        let caps = device.configure(&info, &driver, config)?;
+        let mac = device.mac();
+        device.start()?;
+        if config.promiscuous {
+            // Virtual devices that cannot switch it receive everything anyway.
+            // SAFETY: a started port.
+            let _ = unsafe { sys::rte_eth_promiscuous_enable(device.id) };
+        }
+        let queues = (0u16..)
+            .zip(&config.pools)
+            .map(|(i, pool)| {
+                (
+                    RxQueue::new(Arc::clone(&device), i),
+                    TxQueue::new(Arc::clone(&device), i, *pool, caps.multi_segs),
+                )
+            })
+            .collect();
+        Ok(Port { device, driver, mac, mtu: config.mtu, caps, queues })
+    }
+
+    /// The queues, one pair for each mempool of the configuration; empty when taken before.
+    pub fn take_queues(&mut self) -> Vec<(RxQueue, TxQueue)> {
+        std::mem::take(&mut self.queues)
+    }
+
+    /// The port's name.
+    pub fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// Name of its driver.
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// Its Ethernet address. A device without one gets a locally administered one from its name.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Largest IP packet in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// What it does by itself.
+    pub fn caps(&self) -> PortCaps {
+        self.caps
+    }
+
+    /// State of its link, without waiting.
+    pub fn link(&self) -> Link {
+        let mut link = sys::rte_eth_link::default();
+        // SAFETY: a started port; the callee fills `link`.
+        let rc = unsafe { sys::rte_eth_link_get_nowait(self.device.id, &mut link) };
+        let known = link.link_speed != 0 && link.link_speed != u32::MAX;
+        Link {
+            up: rc == 0 && link.link_status() == 1,
+            mbps: (rc == 0 && known).then_some(link.link_speed),
+        }
+    }
+
+    /// What the driver counted.
+    pub fn stats(&self) -> PortStats {
+        let mut s = sys::rte_eth_stats::default();
+        // SAFETY: a started port; the callee fills `s`; zeros stay when it cannot.
+        let _ = unsafe { sys::rte_eth_stats_get(self.device.id, &mut s) };
+        PortStats {
+            rx_frames: s.ipackets,
+            rx_bytes: s.ibytes,
+            rx_missed: s.imissed,
+            rx_errors: s.ierrors,
+            rx_no_mbuf: s.rx_nombuf,
+            tx_frames: s.opackets,
+            tx_bytes: s.obytes,
+            tx_errors: s.oerrors,
+        }
+    }
+
+    /// Receives frames for every address, or no longer.
+    ///
+    /// # Errors
+    /// When the device cannot.
+    pub fn set_promiscuous(&self, on: bool) -> Result<(), PortError> {
+        // SAFETY: a started port.
+        let rc = unsafe {
+            if on {
+                sys::rte_eth_promiscuous_enable(self.device.id)
+            } else {
+                sys::rte_eth_promiscuous_disable(self.device.id)
+            }
+        };
+        self.device.check("promiscuous mode", rc)
+    }
+
+    /// Lets the device read and write an arena (IOMMU mapping), until [`Port::unmap`] or until the
+    /// port is closed; the port keeps the memory for as long. Virtual devices need none.
+    ///
+    /// # Errors
+    /// When the mapping fails.
+    pub fn map(&self, arena: &Arena) -> Result<(), PortError> {
+        self.device.map(arena)
+    }
+
+    /// Takes back what [`Port::map`] gave; nothing when it gave nothing. Frames the device still
+    /// holds must not refer to the arena: it would fail to read them.
+    pub fn unmap(&self, arena: &Arena) {
+        self.device.unmap(arena);
+    }
+}
+
+fn c_string(p: *const std::ffi::c_char) -> String {
+    if p.is_null() {
+        return String::new();
+    }
+    // SAFETY: DPDK gives NUL-terminated names that live as long as the driver is loaded.
+    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = self.mac;
+        write!(f, "{} ({}, MTU {}, ", self.name(), self.driver, self.mtu)?;
+        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x})", m[0], m[1], m[2], m[3], m[4], m[5])
+    }
+}
