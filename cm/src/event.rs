@@ -8,6 +8,7 @@ use heddle_tcp::{ConnectError, ListenError};
 
 use crate::dialogue::DialogueError;
 use crate::id::{CmId, ListenerId, WorkerId};
+use crate::request::RequestError;
 
 /// What both ends agreed on in the start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,10 @@ pub enum ConnectFailure {
     /// The worker could not carry out an order.
     #[error("the worker refused: {0}")]
     Worker(RnicError),
+    /// The manager refused the request at once. The shell tells of it where the application cannot be
+    /// told in the call.
+    #[error("{0}")]
+    Request(RequestError),
 }
 
 /// What becomes of the queue pair of a connection that did not come about.

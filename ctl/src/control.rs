@@ -1,23 +1,46 @@
-//! The control plane between applications and workers, and the thread it may have.
+//! The control plane: the connection manager between applications and workers, and the thread it may
+//! have.
+//!
+//! [`heddle_cm`] decides; this shell carries: requests of applications in, orders to the workers'
+//! rings, reports back, events to the queues of applications. It holds the handles that belong to the
+//! manager's numbers, and logs what no application hears of.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use core::net::SocketAddr;
-use crossbeam_channel::{Receiver, Select};
+use crossbeam_channel::{Receiver, Select, Sender, TrySendError};
 use heddle_base::Instant;
-use heddle_dataplane::{Clock, Command, CommandSender, Report};
+use heddle_cm::{
+    AppId, CmConfig, CmId, ConnectFailure, ConnectionManager, Event, ListenFailure, ListenerId,
+    Notice, QpFate, RequestError, WorkerId,
+};
+use heddle_dataplane::{Clock, Command, CommandSender};
+use heddle_rnic::{Order, Report};
+use heddle_verbs::device::{ControlPlane, Request};
+use heddle_verbs::memory::Registry;
+use heddle_verbs::worker::WorkerQp;
+use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Taken};
 
-use crate::CtlCounters;
-use crate::cm::ConnectionManager;
-use crate::device::Registry;
-use crate::params::Request;
+use crate::counters::{ControlCounters, CtlCounters};
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
+
+/// Applications' way to the control plane.
+#[derive(Debug)]
+pub(crate) struct Requests(pub(crate) Sender<Request>);
+
+impl ControlPlane for Requests {
+    fn request(&self, request: Request) -> Result<(), DeviceError> {
+        self.0.try_send(request).map_err(|e| match e {
+            TrySendError::Full(_) => DeviceError::Overloaded,
+            TrySendError::Disconnected(_) => DeviceError::Gone,
+        })
+    }
+}
 
 /// The control plane of one or more workers.
 #[derive(Debug)]
@@ -26,9 +49,21 @@ pub(crate) struct Control {
     requests: Receiver<Request>,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
-    /// Memory that waits until every worker has answered; one round at a time.
-    quiescing: Option<Quiescing>,
-    next_round: u64,
+    /// Where each application counts the events it has taken.
+    apps: HashMap<AppId, Taken>,
+    listeners: HashMap<ListenerId, EventQueue>,
+    conns: HashMap<CmId, Conn>,
+    /// Queue pairs that are in a connection, or about to be.
+    qps: HashMap<Qpn, Qp>,
+    counters: ControlCounters,
+}
+
+/// The handles of one connection.
+#[derive(Debug)]
+struct Conn {
+    app: AppId,
+    events: EventQueue,
+    qp: Option<Qpn>,
 }
 
 /// The control plane's ends of the rings to one worker.
@@ -41,11 +76,10 @@ pub(crate) struct WorkerLink {
     pub(crate) backlog: VecDeque<Command>,
 }
 
-#[derive(Debug)]
-struct Quiescing {
-    round: u64,
-    waiting: usize,
-    stretches: Vec<(usize, usize)>,
+impl WorkerLink {
+    pub(crate) fn new(commands: CommandSender, reports: Receiver<Report>) -> WorkerLink {
+        WorkerLink { commands, reports, backlog: VecDeque::new() }
+    }
 }
 
 impl Control {
@@ -54,13 +88,28 @@ impl Control {
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
     ) -> Control {
-        let cm = ConnectionManager::default();
-        Control { cm, requests, links, registry, quiescing: None, next_round: 0 }
+        Control {
+            cm: ConnectionManager::new(CmConfig::new(links.len())),
+            requests,
+            links,
+            registry,
+            apps: HashMap::new(),
+            listeners: HashMap::new(),
+            conns: HashMap::new(),
+            qps: HashMap::new(),
+            counters: ControlCounters::default(),
+        }
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut busy = false;
+        for (&app, taken) in &self.apps {
+            let count = usize::try_from(taken.swap()).unwrap_or(usize::MAX);
+            if count > 0 {
+                let _ = self.cm.handle_request(now, app, heddle_cm::Request::EventsTaken { count });
+            }
+        }
         // Applications wait while a worker is behind. Reports are taken all the same, or worker and
         // control plane would wait for each other; the orders they lead to are few for each
         // connection, and the worker has only so many connections until it takes them.
@@ -68,43 +117,167 @@ impl Control {
             && let Ok(request) = self.requests.try_recv()
         {
             busy = true;
-            self.cm.handle_request(now, request, route);
-            self.send_commands();
+            self.handle_request(now, request);
+            self.settle();
         }
         for w in 0..self.links.len() {
             while let Ok(report) = self.links[w].reports.try_recv() {
                 busy = true;
-                if let Report::Quiesced { token } = report {
-                    self.quiesced(token);
-                } else {
-                    self.cm.handle_report(now, w, report);
-                }
+                self.cm.handle_report(now, WorkerId(w), report);
+                self.settle();
             }
         }
         if self.cm.poll_timeout().is_some_and(|t| t <= now) {
-            self.cm.handle_timeouts(now);
+            self.cm.handle_timeout(now);
             busy = true;
         }
-        self.quiesce();
-        self.send_commands();
+        self.settle();
+        self.registry.reclaim();
         busy
     }
 
     /// What it has counted.
-    pub(crate) fn counters(&self) -> &CtlCounters {
-        &self.cm.counters
+    pub(crate) fn counters(&self) -> CtlCounters {
+        CtlCounters { cm: *self.cm.counters(), control: self.counters }
     }
 
-    fn send_commands(&mut self) {
-        while let Some((w, command)) = self.cm.poll_command() {
-            if let Some(link) = self.links.get_mut(w) {
-                link.backlog.push_back(command);
+    fn handle_request(&mut self, now: Instant, request: Request) {
+        match request {
+            Request::Open { app, bells, taken } => {
+                self.apps.insert(app, taken);
+                for link in &mut self.links {
+                    link.backlog.push_back(Command::OpenApp { app, bells: bells.clone() });
+                }
             }
+            Request::Cm { app, request, qp, events } => {
+                self.handle_cm(now, app, request, qp, events);
+            }
+        }
+    }
+
+    fn handle_cm(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        request: heddle_cm::Request,
+        qp: Option<Qp>,
+        events: Option<EventQueue>,
+    ) {
+        // The handles come first: what follows may be an event about them.
+        let subject = match &request {
+            heddle_cm::Request::Listen { id, .. } => {
+                if let Some(events) = &events {
+                    self.listeners.insert(*id, events.clone());
+                }
+                Subject::Listener(*id)
+            }
+            heddle_cm::Request::Connect { id, .. } => {
+                if let Some(events) = events {
+                    let qp = qp.map(|qp| self.hold(qp));
+                    self.conns.insert(*id, Conn { app, events, qp });
+                }
+                Subject::Connect(*id)
+            }
+            heddle_cm::Request::Accept { id, .. } => {
+                let qp = qp.map(|qp| self.hold(qp));
+                if let Some(c) = self.conns.get_mut(id)
+                    && c.qp.is_none()
+                {
+                    c.qp = qp;
+                    c.events = events.unwrap_or_else(|| c.events.clone());
+                }
+                Subject::Accept(*id, qp)
+            }
+            heddle_cm::Request::Unlisten { id } => {
+                self.listeners.remove(id);
+                Subject::None
+            }
+            heddle_cm::Request::Reject { id, .. } => {
+                if self.conns.get(id).is_some_and(|c| c.qp.is_none()) {
+                    self.conns.remove(id);
+                }
+                Subject::None
+            }
+            heddle_cm::Request::AppGone => {
+                self.apps.remove(&app);
+                // It is told nothing any more.
+                let qps = &mut self.qps;
+                self.conns.retain(|_, c| {
+                    let gone = c.app == app;
+                    if let Some(qpn) = c.qp.filter(|_| gone) {
+                        qps.remove(&qpn);
+                    }
+                    !gone
+                });
+                for link in &mut self.links {
+                    link.backlog.push_back(Command::CloseApp { app });
+                }
+                Subject::None
+            }
+            _ => Subject::None,
+        };
+        if let Err(error) = self.cm.handle_request(now, app, request) {
+            self.refused(app, subject, error);
+        }
+    }
+
+    fn hold(&mut self, qp: Qp) -> Qpn {
+        let qpn = qp.qpn();
+        self.qps.insert(qpn, qp);
+        qpn
+    }
+
+    /// The manager refused a request at once, and nothing has changed.
+    fn refused(&mut self, app: AppId, subject: Subject, error: RequestError) {
+        tracing::debug!(app = app.0, "a request is refused: {error}");
+        let (id, events, qp) = match subject {
+            Subject::None => return,
+            Subject::Listener(id) => {
+                let Some(events) = self.listeners.remove(&id) else { return };
+                let error = match error {
+                    RequestError::Listen(e) => ListenFailure::Worker(e),
+                    _ => ListenFailure::Withdrawn,
+                };
+                return events.push(Event::ListenFailed { id, error }, &Taken::default());
+            }
+            Subject::Connect(id) => {
+                let Some(c) = self.conns.remove(&id) else { return };
+                (id, Some(c.events), c.qp)
+            }
+            Subject::Accept(id, qp) => {
+                // The connection, if it is still there, goes on waiting for an answer, or runs.
+                let c = self.conns.get_mut(&id);
+                let mine = c.is_some_and(|c| c.qp == qp && c.qp.take().is_some());
+                let c = self.conns.get(&id).filter(|_| mine);
+                (id, c.map(|c| c.events.clone()), qp)
+            }
+        };
+        if let Some(qpn) = qp {
+            self.let_go(qpn, true);
+        }
+        if let Some(events) = events {
+            let qp = qp.map_or(QpFate::NoQp, QpFate::Free);
+            let error = ConnectFailure::Request(error);
+            // Not the manager's event: it does not count it.
+            events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+        }
+    }
+
+    /// Carries out what the manager has decided.
+    fn settle(&mut self) {
+        while let Some((worker, order)) = self.cm.poll_order() {
+            self.order(worker, order);
+        }
+        while let Some((app, event)) = self.cm.poll_event() {
+            self.tell(app, event);
+        }
+        while let Some(notice) = self.cm.poll_notice() {
+            log(&notice);
         }
         for link in &mut self.links {
             while let Some(command) = link.backlog.pop_front() {
                 if let Err(command) = link.commands.send(command) {
-                    self.cm.counters.command_backlog += 1;
+                    self.counters.command_backlog += 1;
                     link.backlog.push_front(*command);
                     break;
                 }
@@ -112,39 +285,68 @@ impl Control {
         }
     }
 
+    fn order(&mut self, WorkerId(worker): WorkerId, order: Order) {
+        let command = match order {
+            Order::EnterFpduMode { conn, mode } => {
+                let Some(qp) = self.qps.get(&mode.qp.qpn) else {
+                    self.counters.stale += 1;
+                    return;
+                };
+                let app = qp.app();
+                Command::EnterFpduMode { conn, mode, app, qp: Box::new(WorkerQp::new(qp)) }
+            }
+            order => Command::Order(order),
+        };
+        if let Some(link) = self.links.get_mut(worker) {
+            link.backlog.push_back(command);
+        }
+    }
+
+    fn tell(&mut self, app: AppId, event: Event) {
+        let taken = self.apps.get(&app).cloned().unwrap_or_default();
+        let events = match &event {
+            Event::Listening { id } => self.listeners.get(id).cloned(),
+            Event::ListenFailed { id, .. } => self.listeners.remove(id),
+            Event::ConnectRequest { id, listener, .. } => {
+                let events = self.listeners.get(listener).cloned();
+                if let Some(events) = &events {
+                    self.conns.insert(*id, Conn { app, events: events.clone(), qp: None });
+                }
+                events
+            }
+            Event::Established { id, .. } => self.conns.get(id).map(|c| c.events.clone()),
+            Event::Rejected { id, .. } => self.gone(*id, true),
+            Event::ConnectError { id, qp, .. } => {
+                self.gone(*id, !matches!(qp, QpFate::Spent(_)))
+            }
+            Event::Disconnected { id, .. } => self.gone(*id, false),
+        };
+        match events {
+            Some(events) => events.push(event, &taken),
+            None => self.counters.stale += 1,
+        }
+    }
+
+    /// A connection is over; its queue pair may have another one, if no worker has had it.
+    fn gone(&mut self, id: CmId, free: bool) -> Option<EventQueue> {
+        let c = self.conns.remove(&id)?;
+        if let Some(qpn) = c.qp {
+            self.let_go(qpn, free);
+        }
+        Some(c.events)
+    }
+
+    fn let_go(&mut self, qpn: Qpn, free: bool) {
+        if let Some(qp) = self.qps.remove(&qpn)
+            && free
+        {
+            qp.unclaim();
+        }
+    }
+
     /// Whether a worker has orders to take that do not fit into its ring.
     fn is_behind(&self) -> bool {
         self.links.iter().any(|l| !l.backlog.is_empty())
-    }
-
-    /// Starts a round of waiting for all workers, when there is memory to give back.
-    fn quiesce(&mut self) {
-        if self.quiescing.is_some() {
-            return;
-        }
-        let stretches = self.registry.take_limbo();
-        if stretches.is_empty() {
-            return;
-        }
-        let round = self.next_round;
-        self.next_round += 1;
-        for link in &mut self.links {
-            link.backlog.push_back(Command::Quiesce { token: round });
-        }
-        self.quiescing = Some(Quiescing { round, waiting: self.links.len(), stretches });
-    }
-
-    fn quiesced(&mut self, token: u64) {
-        let Some(q) = &mut self.quiescing else { return };
-        if q.round != token {
-            return;
-        }
-        q.waiting -= 1;
-        if q.waiting == 0
-            && let Some(q) = self.quiescing.take()
-        {
-            self.registry.free(&q.stretches);
-        }
     }
 
     /// Sleeps until something arrives, `limit` has passed or a deadline has.
@@ -157,16 +359,29 @@ impl Control {
         for link in &self.links {
             select.recv(&link.reports);
         }
-        let limit = if behind { Duration::from_millis(1) } else { limit };
+        let soon = behind || self.registry.draining() > 0;
+        let limit = if soon { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
         // Ready or timed out: either way the caller looks at everything.
         let _ = select.ready_timeout(until);
     }
 }
 
-/// One worker serves all addresses, until there are several queues.
-fn route(_: SocketAddr) -> usize {
-    0
+/// What a request was about, for the case that it is refused.
+enum Subject {
+    None,
+    Listener(ListenerId),
+    Connect(CmId),
+    Accept(CmId, Option<Qpn>),
+}
+
+/// Refusals that no application hears of.
+fn log(n: &Notice) {
+    let Notice { peer, local, reason, suppressed, .. } = n;
+    match suppressed {
+        0 => tracing::warn!(%peer, %local, "connection refused: {reason}"),
+        n => tracing::warn!(%peer, %local, "connection refused: {reason} (and {n} others)"),
+    }
 }
 
 /// The thread of a control plane; stops and ends when dropped.
@@ -176,7 +391,7 @@ pub(crate) struct ControlThread {
     thread: Option<JoinHandle<CtlCounters>>,
 }
 
-/// Longest sleep of the control thread: how late it may be to give memory back, or to end.
+/// Longest sleep of the control thread: how late it may be to end.
 const NAP: Duration = Duration::from_millis(100);
 
 impl ControlThread {
@@ -189,7 +404,7 @@ impl ControlThread {
                     control.wait(clock.now(), NAP);
                 }
             }
-            *control.counters()
+            control.counters()
         })?;
         Ok(ControlThread { stop, thread: Some(thread) })
     }
@@ -215,82 +430,3 @@ impl Drop for ControlThread {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use heddle_base::Seed;
-    use heddle_dataplane::{
-        Arena, Eal, EalConfig, Hugepages, Mempool, MempoolConfig, Port, PortConfig, Qp, QpInit,
-        Worker, WorkerConfig,
-    };
-    use heddle_iwarp::{MrTable, Pd, Qpn};
-    use heddle_rnic::RnicConfig;
-    use heddle_tcp::StackConfig;
-
-    use crate::event::CmId;
-    use crate::params::ConnectParams;
-    use crate::{CmEvent, Device, EventQueue};
-
-    /// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows
-    /// behind the two.
-    #[test]
-    fn test_requests_wait_while_the_worker_is_behind() {
-        let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-        let eal = Eal::init(&config).unwrap();
-        let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(255, 1500)).unwrap();
-        let ports = PortConfig::new(pool);
-        let (mut port, _far) = Port::ring_pair(&eal, "control", 64, &ports, &ports).unwrap();
-        let (rx, tx) = port.take_queues().pop().unwrap();
-        let seed = Seed::from_u64(1);
-        let arena = Arena::new(&eal, 8192).unwrap();
-        let mrs = Arc::new(MrTable::new(&seed, 16));
-        let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed);
-        let (clock, hand) = Clock::manual();
-        let (mut worker, commands, reports) = Worker::new(WorkerConfig {
-            rnic: RnicConfig { stack, max_held_frames: 64 },
-            rx,
-            tx,
-            pool,
-            arena: arena.clone(),
-            mrs: mrs.clone(),
-            clock,
-            fault: None,
-            rx_burst: 32,
-        });
-        let registry = Arc::new(Registry::new(mrs, arena, 0));
-        let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
-        let device = Device::new(registry.clone(), requests, Vec::new());
-        let link = WorkerLink { commands, reports, backlog: VecDeque::new() };
-        let mut control = Control::new(requests_out, vec![link], registry);
-
-        let cq = device.create_cq(1, None).unwrap();
-        let init = QpInit { send_cq: cq.clone(), recv_cq: cq, sq_depth: 1, rq_depth: 1 };
-        let qp = Qp::new(Qpn(1), Pd(1), init);
-        let events = EventQueue::new(None);
-        let remote = "192.0.2.1:1".parse().unwrap();
-        let mut asked: Vec<CmId> = Vec::new();
-        for _ in 0..3 {
-            let params = || ConnectParams::new(qp.clone());
-            while let Ok(id) = device.connect(remote, params(), &events) {
-                asked.push(id);
-            }
-            control.poll(hand.now());
-            assert!(control.links[0].backlog.len() <= 1);
-        }
-        // What the worker's ring holds, one that did not fit, and the ring of requests.
-        assert_eq!(asked.len(), 4096 + 1 + REQUESTS);
-        assert!(control.counters().command_backlog > 0);
-        // There is no route, so each fails when the worker hears of it; in turn, none lost.
-        let mut failed = Vec::new();
-        while failed.len() < asked.len() {
-            worker.poll();
-            control.poll(hand.now());
-            while let Some(event) = events.poll() {
-                let CmEvent::ConnectError { id, .. } = event else { panic!("{event:?}") };
-                failed.push(id);
-            }
-        }
-        assert_eq!(failed, asked);
-    }
-}

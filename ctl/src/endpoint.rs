@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use core::net::IpAddr;
-use heddle_base::{Instant, Random, Seed};
+use heddle_base::{Instant, Seed};
 use heddle_dataplane::{
-    Arena, ArenaError, Clock, CommandSender, Eal, FaultConfig, FaultInjector, Mempool,
+    Clock, CommandSender, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool,
     MempoolConfig, MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker,
     WorkerConfig, WorkerSnapshot,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
+use heddle_verbs::memory::{References, Regions, Registry};
+use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
-use crate::control::{Control, REQUESTS, WorkerLink};
-use crate::device::{Device, Registry};
-use crate::{CtlCounters, CtlError};
+use crate::CtlCounters;
+use crate::control::{Control, REQUESTS, Requests, WorkerLink};
 
 /// How an RNIC is set up.
 #[derive(Clone, Debug)]
@@ -30,8 +31,10 @@ pub struct EndpointConfig {
     pub max_conns: usize,
     /// Memory regions at a time.
     pub max_mrs: usize,
-    /// Octets of registered memory.
+    /// Octets of memory the RNIC's own device can register without bringing its own.
     pub memory: usize,
+    /// Regions of memory at a time: one for each device, and those that applications bring.
+    pub max_regions: usize,
     /// Frames in the port's pool.
     pub frames: u32,
     /// From where everything a peer must not guess is derived.
@@ -40,15 +43,22 @@ pub struct EndpointConfig {
     pub fault: FaultConfig,
     /// Time; the cycle counter when absent.
     pub clock: Option<Clock>,
-    /// Frames taken from the port at a time, 1..=32.
+    /// Frames taken from the port at a time, 1..=[`BURST`](heddle_dataplane::BURST).
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
 }
 
 impl EndpointConfig {
-    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults.
-    pub fn new(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
+    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed that nobody can
+    /// guess.
+    pub fn new(addrs: Vec<Cidr>) -> EndpointConfig {
+        EndpointConfig::with_seed(addrs, crate::random_seed())
+    }
+
+    /// The same with a seed of the caller's: runs can be repeated, and peers that know it can forge
+    /// what they like. For tests and simulations.
+    pub fn with_seed(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
         EndpointConfig {
             addrs,
             gateway: None,
@@ -56,6 +66,7 @@ impl EndpointConfig {
             max_conns: 1024,
             max_mrs: 4096,
             memory: 64 << 20,
+            max_regions: 256,
             frames: 16 * 1024,
             seed,
             fault: FaultConfig::default(),
@@ -90,9 +101,6 @@ pub enum OpenError {
     /// No pool for frames.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
-    /// No registered memory.
-    #[error(transparent)]
-    Arena(#[from] ArenaError),
     /// The MTU is out of range.
     #[error("an MTU of {0} is not between 576 and 9000")]
     Mtu(u16),
@@ -111,9 +119,9 @@ pub enum OpenError {
     /// The worker could not start.
     #[error(transparent)]
     Lcore(#[from] heddle_dataplane::LcoreError),
-    /// The control plane refused.
+    /// The device could not be opened: no memory, as a rule.
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Device(#[from] DeviceError),
 }
 
 /// Everything an RNIC has counted.
@@ -133,10 +141,11 @@ pub struct Endpoint {
     pub(crate) worker: Worker,
     pub(crate) control: Control,
     pub(crate) commands: CommandSender,
-    pub(crate) device: Device,
     pub(crate) port: Port,
     pub(crate) clock: Clock,
     polls: u32,
+    /// Last: its memory goes after the port that may read it.
+    pub(crate) device: Device,
 }
 
 /// The control plane is looked at when the worker was busy, and every so many polls besides.
@@ -177,9 +186,10 @@ impl Endpoint {
     ) -> Result<Endpoint, OpenError> {
         config.check()?;
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
-        let arena = Arena::new(eal, config.memory)?;
-        port.map(&arena)?;
         let mrs = Arc::new(MrTable::new(&config.seed.derive(LABEL_STAGS), config.max_mrs));
+        let dpdk = Box::new(DpdkRegions::new(port.dma()));
+        let regions = Arc::new(Regions::new(config.max_regions, Some(dpdk)));
+        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
         let caps = port.caps();
         let stack = StackConfig {
@@ -198,26 +208,33 @@ impl Endpoint {
         let fault = (!config.fault.is_none())
             .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));
         let held = usize::try_from(config.frames / 4).unwrap_or(usize::MAX);
+        let external = ExternalMemory::new(mrs.capacity());
         let (worker, commands, reports) = Worker::new(WorkerConfig {
+            index: 0,
             rnic: RnicConfig { stack, max_held_frames: held },
             rx,
             tx,
             pool,
-            arena: arena.clone(),
-            mrs: mrs.clone(),
+            regions,
+            external: external.clone(),
+            mrs,
             clock: clock.clone(),
             fault,
             rx_burst: config.rx_burst,
         });
-        // Tagged offsets start anywhere in the lower half of the address space, at a page.
-        let to = Random::new(&config.seed.derive(LABEL_TO)).next_u64() >> 1 & !0xfff;
-        let registry = Arc::new(Registry::new(mrs, arena, to));
+        registry.add_references(Arc::new(WorkerReferences { external }));
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
-        let device =
-            Device::new(registry.clone(), requests, config.addrs.iter().map(Cidr::addr).collect());
-        let link = WorkerLink { commands: commands.clone(), reports, backlog: Default::default() };
+        let seed = config.seed.derive(LABEL_TO);
+        let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
+        let device = hub.open(&DeviceConfig { memory: config.memory, ..DeviceConfig::default() })?;
+        let link = WorkerLink::new(commands.clone(), reports);
         let control = Control::new(requests_out, vec![link], registry);
-        Ok(Endpoint { worker, control, commands, device, port, clock, polls: 0 })
+        Ok(Endpoint { worker, control, commands, port, clock, polls: 0, device })
+    }
+
+    /// What applications of their own are opened with.
+    pub fn hub(&self) -> &Arc<Hub> {
+        self.device.hub()
     }
 
     /// The application's handle.
@@ -251,7 +268,7 @@ impl Endpoint {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             worker: self.worker.snapshot(),
-            ctl: *self.control.counters(),
+            ctl: self.control.counters(),
             port: self.port.stats(),
         }
     }
@@ -270,4 +287,17 @@ fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
 
 fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
     PortConfig { mtu: config.mtu, ..PortConfig::new(pool) }
+}
+
+/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and frames
+/// that point into it.
+#[derive(Debug)]
+struct WorkerReferences {
+    external: ExternalMemory,
+}
+
+impl References for WorkerReferences {
+    fn is_referred(&self, mr: u32) -> bool {
+        self.external.is_referred(mr)
+    }
 }

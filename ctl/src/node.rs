@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use heddle_verbs::Device;
+
 use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSnapshot};
 
-use crate::Device;
 use crate::control::ControlThread;
 use crate::endpoint::{Endpoint, OpenError, Snapshot};
 
@@ -26,7 +27,7 @@ impl Node {
     /// Moves `endpoint` to processor `core`.
     pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
         let Endpoint { mut worker, control, commands, device, port, clock, .. } = endpoint;
-        device.set_threaded();
+        device.hub().set_threaded();
         let control = ControlThread::spawn(control, clock).map_err(OpenError::Thread)?;
         let name = format!("heddle-w{core}");
         let worker = LcoreWorker::spawn(eal, core, &name, move |stop| {

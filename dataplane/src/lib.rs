@@ -14,37 +14,29 @@
 //!
 //! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `arena`, `raw`, `crc`, `lcore` and `clock`; each block lists what the callee asks for.
 
-pub mod arena;
 pub mod clock;
-pub mod control;
-mod crc;
 pub mod eal;
+pub mod extmem;
 pub mod fault;
 pub mod lcore;
 pub mod mbuf;
-pub mod memory;
 pub mod mempool;
 pub mod port;
-pub mod queues;
-pub mod raw;
+use heddle_verbs::memory::raw;
 mod rx;
 mod tx;
-pub mod waker;
 pub mod worker;
 
-pub use arena::{Arena, ArenaError};
 pub use clock::{Clock, ManualClock};
-pub use control::{Command, Report};
 pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
+pub use extmem::{DpdkRegions, ExternalMemory};
 pub use fault::{FaultConfig, FaultInjector};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, RxChecksum, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
-pub use port::{Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
-pub use queues::{Cq, Qp, QpInit};
-pub use waker::{Sleeper, Waker};
-pub use worker::{CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
+pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
+pub use worker::{Command, CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
 pub const BURST: usize = 64;

@@ -3,11 +3,12 @@
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
 use heddle_iwarp::{MemRange, Memory};
+use heddle_verbs::memory::{RegionId, RegionMemory};
 use heddle_rnic::{Offload, TxSink};
 
+use crate::extmem::ExternalMemory;
 use crate::fault::FaultInjector;
 use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf, TxOffload};
-use crate::memory::ArenaMemory;
 use crate::mempool::Mempool;
 use crate::queue::TxQueue;
 
@@ -48,11 +49,17 @@ pub(crate) struct Tx {
     /// Frames faults have been done to already; empty without faults.
     ready: ArrayVec<Mbuf, TX_READY>,
     spare: ArrayVec<RawMbuf, SPARE_MBUFS>,
+    external: ExternalMemory,
     pub(crate) counters: SinkCounters,
 }
 
 impl Tx {
-    pub(crate) fn new(queue: TxQueue, pool: Mempool, fault: Option<FaultInjector>) -> Tx {
+    pub(crate) fn new(
+        queue: TxQueue,
+        pool: Mempool,
+        external: ExternalMemory,
+        fault: Option<FaultInjector>,
+    ) -> Tx {
         Tx {
             queue,
             pool,
@@ -60,6 +67,7 @@ impl Tx {
             waiting: ArrayVec::new(),
             ready: ArrayVec::new(),
             spare: ArrayVec::new(),
+            external,
             counters: SinkCounters::default(),
         }
     }
@@ -78,8 +86,8 @@ impl Tx {
     }
 
     /// A builder of frames over `mem`.
-    pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a ArenaMemory) -> MbufSink<'a> {
-        MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0 }
+    pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a RegionMemory) -> MbufSink<'a> {
+        MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0, slot: 0 }
     }
 
     /// Hands what waits to the port; what it does not take waits on.
@@ -110,12 +118,13 @@ impl Tx {
 /// gathers.
 pub(crate) struct MbufSink<'a> {
     tx: &'a mut Tx,
-    mem: &'a ArenaMemory,
+    mem: &'a RegionMemory,
     now: Instant,
     frame: Option<FrameBuilder>,
     failed: bool,
-    /// References to registered memory that are counted and not made yet.
+    /// References to the memory region in `slot` that are counted and not made yet.
     references: u16,
+    slot: u32,
 }
 
 /// References counted at a time: as many as frames of a turn.
@@ -123,9 +132,7 @@ const REFERENCES: u16 = 32;
 
 impl Drop for MbufSink<'_> {
     fn drop(&mut self) {
-        if self.references > 0 {
-            self.mem.arena().return_references(self.tx.pool.id(), self.references);
-        }
+        self.give_references();
     }
 }
 
@@ -165,7 +172,7 @@ impl MbufSink<'_> {
         if len < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
             return self.gather(range);
         }
-        let payload = self.external(range)?;
+        let Some(payload) = self.external(range) else { return self.gather(range) };
         match &mut self.frame {
             Some(f) => f.chain(payload),
             // Headers come first: there is no frame without them.
@@ -183,8 +190,16 @@ impl MbufSink<'_> {
         payload: MemRange,
         tail: &[u8],
     ) -> Option<()> {
+        let payload = match self.external(payload) {
+            Some(p) => p,
+            None => {
+                self.copy(header)?;
+                self.copy(head)?;
+                self.gather(payload)?;
+                return self.copy(tail);
+            }
+        };
         let (first, third) = (self.tx.spare()?, self.tx.spare()?);
-        let payload = self.external(payload)?;
         // Made where it stays: moving it would wait for the stores.
         let frame = self.frame.insert(FrameBuilder::new(first.into_first()));
         let room = frame.reserve(header.len() + head.len())?;
@@ -196,21 +211,37 @@ impl MbufSink<'_> {
         frame.append(tail).then_some(())
     }
 
-    /// A segment that refers to registered memory.
+    /// A segment that refers to registered memory; `None` where devices cannot read it.
     #[inline(always)]
     fn external(&mut self, range: MemRange) -> Option<Mbuf> {
-        let (pool, arena) = (&self.tx.pool, self.mem.arena());
-        if self.references == 0 {
-            arena.take_references(pool.id(), REFERENCES)?;
-            self.references = REFERENCES;
+        let addr = self.mem.dma_ptr(range)?;
+        if self.references == 0 || self.slot != range.mr() {
+            self.take_references(range)?;
         }
-        let off = usize::try_from(range.addr()).ok()?;
         let len = u16::try_from(range.len()).ok()?;
         let segment = self.tx.spare()?;
-        let segment = segment.into_external(&self.tx.pool, arena, off, len).ok()?;
+        // SAFETY: the address of a range that has passed every check, in the region that the slot's
+        // counter keeps since the reference was taken.
+        let segment = unsafe { segment.into_external(&self.tx.external, self.slot, (addr, len)) }?;
         self.references -= 1;
         self.tx.counters.tx_external_bytes += u64::from(len);
         Some(segment)
+    }
+
+    fn take_references(&mut self, range: MemRange) -> Option<()> {
+        self.give_references();
+        let regions = self.mem.regions();
+        let region = || regions.get(RegionId::split(range.addr()).0);
+        self.tx.external.take(range.mr(), REFERENCES, region)?;
+        (self.slot, self.references) = (range.mr(), REFERENCES);
+        Some(())
+    }
+
+    fn give_references(&mut self) {
+        if self.references > 0 {
+            self.tx.external.give(self.slot, self.references);
+            self.references = 0;
+        }
     }
 
     /// Copies payload, into as many segments as it takes.

@@ -10,11 +10,24 @@ use heddle_base::Sum;
 pub struct MemRange {
     addr: u64,
     len: u32,
+    /// Slot of its region in the STag table.
+    mr: u32,
 }
 
 impl MemRange {
     pub(crate) const fn new(addr: u64, len: u32) -> MemRange {
-        MemRange { addr, len }
+        MemRange { addr, len, mr: 0 }
+    }
+
+    /// A range of the region in slot `mr` of the STag table.
+    pub(crate) const fn of(mr: u32, addr: u64, len: u32) -> MemRange {
+        MemRange { addr, len, mr }
+    }
+
+    /// Slot of its region in the STag table: what keeps the region's memory from being handed back is
+    /// counted by it.
+    pub const fn mr(self) -> u32 {
+        self.mr
     }
 
     /// Where the range starts, in the terms of the [`Memory`] it belongs to.
@@ -36,7 +49,7 @@ impl MemRange {
     #[must_use]
     pub fn slice(self, off: u32, len: u32) -> Option<MemRange> {
         let end = off.checked_add(len)?;
-        (end <= self.len).then(|| MemRange { addr: self.addr + u64::from(off), len })
+        (end <= self.len).then(|| MemRange { addr: self.addr + u64::from(off), len, mr: self.mr })
     }
 }
 

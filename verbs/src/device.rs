@@ -254,7 +254,7 @@ impl Device {
         let qpn = Qpn(lock(&app.hub.qpns).take());
         let owner = app.clone();
         let owner = Owner(Some(Box::new(move || owner.forget(qpn, bell))));
-        Ok(Qp::new(&app.area, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
+        Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
     }
 
     /// Registers `len` zeroed bytes of the device's memory.

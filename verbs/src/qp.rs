@@ -17,6 +17,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use heddle_cm::AppId;
 use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
 use heddle_iwarp::{Pd, PostError, Qpn, RecvWr, SendWr};
 
@@ -82,6 +83,7 @@ struct Inner {
     block: Arc<Block>,
     bells: Bells,
     bell: u32,
+    app: AppId,
     sq: Mutex<Producer>,
     rq: Mutex<Producer>,
     rings: Rings,
@@ -229,6 +231,7 @@ impl Producer {
 impl Qp {
     pub(crate) fn new(
         area: &Arc<Area>,
+        app: AppId,
         (qpn, pd): (Qpn, Pd),
         (bells, bell): (Bells, u32),
         init: QpInit,
@@ -245,11 +248,12 @@ impl Qp {
         let (send, recv) = (u64::from(init.max_send_sge), u64::from(init.max_recv_sge));
         set(at::LIMITS, send | recv << 16 | u64::from(init.max_inline) << 32);
         set(at::BELL, bell.into());
-        Ok(Qp::over(block, (qpn, pd), (bells, bell), rings, init, Some(owner)))
+        Ok(Qp::over(block, app, (qpn, pd), (bells, bell), rings, init, Some(owner)))
     }
 
     fn over(
         block: Arc<Block>,
+        app: AppId,
         (qpn, pd): (Qpn, Pd),
         (bells, bell): (Bells, u32),
         rings: Rings,
@@ -269,6 +273,7 @@ impl Qp {
             pd,
             bells,
             bell,
+            app,
             sq: Mutex::new(sq),
             rq: Mutex::new(rq),
             rings,
@@ -315,7 +320,9 @@ impl Qp {
         }
         let ids = (Qpn(low(get(at::QPN)?)), Pd(low(get(at::PD)?)));
         let bell = low(get(at::BELL)?);
-        Some(Qp::over(block, ids, (bells, bell), rings, init, None))
+        // Of no use to a process that only posts and polls.
+        let app = AppId(u64::MAX);
+        Some(Qp::over(block, app, ids, (bells, bell), rings, init, None))
     }
 
     /// Its number, as completions carry it.
@@ -326,6 +333,11 @@ impl Qp {
     /// The protection domain whose regions it reaches.
     pub fn pd(&self) -> Pd {
         self.0.pd
+    }
+
+    /// The application whose it is.
+    pub fn app(&self) -> AppId {
+        self.0.app
     }
 
     /// Depths, limits and completion queues it was made with.

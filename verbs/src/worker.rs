@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use heddle_iwarp::{Pd, Qpn, RecvWr, SendWr};
+use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings};
@@ -169,12 +169,17 @@ impl WorkerQp {
 
     /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
     /// was not taken, in order: they complete as flushed. Nothing is taken after this.
-    pub fn end(&mut self, mut send: impl FnMut(u64), mut recv: impl FnMut(u64)) {
+    pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
         self.mark(state::ENDING);
         let mut entry = Entry::default();
         // What a malicious application posts faster than this takes it is refused by the depths.
         while let Ok(Some(wr)) = self.take_send(&mut entry) {
-            send(wr.wr_id);
+            let op = match wr.op {
+                SendOp::Send { .. } => CqeOp::Send,
+                SendOp::Write { .. } => CqeOp::Write,
+                SendOp::Read { .. } => CqeOp::Read,
+            };
+            send(wr.wr_id, op);
         }
         while let Ok(Some(wr)) = self.take_recv(&mut entry) {
             recv(wr.wr_id);

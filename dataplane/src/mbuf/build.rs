@@ -4,9 +4,9 @@ use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
 
-use super::{ExternalError, Mbuf, is_private, segment_ptr};
-use crate::arena::Arena;
-use crate::mempool::{HEADROOM, Mempool};
+use super::{Mbuf, is_private, segment_ptr};
+use crate::extmem::ExternalMemory;
+use crate::mempool::HEADROOM;
 
 /// An mbuf as it comes from its pool: what it will be says which of its fields have to be written,
 /// and most of them, all of its second cache line, need not be for a segment behind the first.
@@ -32,31 +32,26 @@ impl RawMbuf {
         m
     }
 
-    /// A segment to be chained that refers to `[off, off + len)` of `arena`, as
-    /// [`Mbuf::external`], for one of the references the caller has taken
-    /// ([`Arena::take_references`]); `pool` is the mbuf's. On an error the mbuf is freed and the
-    /// reference is still the caller's.
+    /// A segment to be chained that refers to `len` bytes at `addr`, for one of the references to
+    /// `slot` that the caller has taken ([`ExternalMemory::take`]); `None`, and the mbuf is freed and
+    /// the reference still the caller's, when there is no such slot.
     ///
-    /// # Errors
-    /// [`ExternalError::OutOfRange`].
+    /// # Safety
+    /// `addr` is valid for `len` bytes, inside the region that `slot` keeps.
     #[inline]
-    pub(crate) fn into_external(
+    pub(crate) unsafe fn into_external(
         self,
-        pool: &Mempool,
-        arena: &Arena,
-        off: usize,
-        len: u16,
-    ) -> Result<Mbuf, ExternalError> {
-        let addr = match arena.ptr(off, usize::from(len)) {
-            Some(p) if len > 0 => p,
-            _ => return Err(ExternalError::OutOfRange),
-        };
-        let shinfo = arena.counted(pool.id());
-        // SAFETY: a direct mbuf, ours alone; the rest as in `Mbuf::external`.
+        memory: &ExternalMemory,
+        slot: u32,
+        (addr, len): (*mut u8, u16),
+    ) -> Option<Mbuf> {
+        let shinfo = memory.counted(slot)?;
+        // SAFETY: a direct mbuf, ours alone; the range is valid by the caller, its IOVA is its address
+        // (the EAL runs with --iova-mode=va); the counter keeps the region until it is freed.
         unsafe {
             sys::heddle_mbuf_attach(self.0.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
         }
-        Ok(self.0)
+        Some(self.0)
     }
 }
 

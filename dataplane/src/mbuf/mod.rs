@@ -2,7 +2,7 @@
 //!
 //! A frame is a chain of segments. Each segment is one of:
 //! * *direct*: its bytes lie in the pool, behind the mbuf, and belong to it alone;
-//! * *external*: its bytes lie in an [`Arena`]. Nothing is copied, and the owner of the arena, the
+//! * *external*: its bytes lie in a region of registered memory. Nothing is copied, and the
 //!   application and a peer may write them at any time.
 //!
 //! **Reading external bytes.** On a NIC every received segment is direct. Only `net_ring` hands
@@ -18,11 +18,13 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
+use heddle_verbs::Region;
 use thiserror::Error;
 
-use crate::arena::Arena;
+use crate::extmem::ExternalMemory;
 use crate::mempool::Mempool;
 
 mod build;
@@ -47,10 +49,10 @@ pub enum ExternalError {
     /// The pool has no mbuf left.
     #[error("no mbuf left")]
     PoolEmpty,
-    /// The range is not inside the arena, or empty.
+    /// The range is not inside the region, or empty.
     #[error("range outside the registered memory")]
     OutOfRange,
-    /// Too many mbufs point into the arena already; copy instead.
+    /// Too many mbufs refer to the memory region already; copy instead.
     #[error("too many references to the registered memory")]
     TooManyReferences,
 }
@@ -71,32 +73,41 @@ impl Mbuf {
         ManuallyDrop::new(self).0
     }
 
-    /// A segment whose bytes are `[off, off + len)` of `arena`; only the small mbuf comes from
-    /// `pool`. The arena's memory stays mapped until the last such mbuf is freed, by whomever.
+    /// A segment whose bytes are `[off, off + len)` of `region`, counted as memory of the region in
+    /// `slot` of the STag table; only the small mbuf comes from `pool`. The region stays mapped until
+    /// the last such mbuf is freed, by whomever.
     ///
     /// # Errors
     /// See [`ExternalError`].
-    #[inline]
     pub fn external(
         pool: &Mempool,
-        arena: &Arena,
-        off: usize,
-        len: u16,
+        memory: &ExternalMemory,
+        slot: u32,
+        region: &Arc<Region>,
+        (off, len): (usize, u16),
     ) -> Result<Mbuf, ExternalError> {
-        let addr = match arena.ptr(off, usize::from(len)) {
+        let addr = match region.ptr(off, usize::from(len)) {
             Some(p) if len > 0 => p,
             _ => return Err(ExternalError::OutOfRange),
         };
-        let shinfo = arena.shinfo(pool.id()).ok_or(ExternalError::TooManyReferences)?;
-        // SAFETY: `pool` is a valid packet pool; `addr` is inside the arena for `len` bytes, its
-        // IOVA is its address (the EAL runs with --iova-mode=va); `shinfo` is one of the arena's,
-        // whose memory lives until its count is back to zero, and the callee counts one up.
+        let taken = memory.take(slot, 1, || Some(region.clone()));
+        let counted = taken.and_then(|()| memory.counted(slot));
+        let shinfo = counted.ok_or(ExternalError::TooManyReferences)?;
+        // SAFETY: `pool` is a valid packet pool; `addr` is inside the region for `len` bytes, its IOVA
+        // is its address (the EAL runs with --iova-mode=va); `shinfo` is the counter of the reference
+        // just taken, which keeps the region and itself until its count is back.
         let m = unsafe {
-            sys::heddle_mbuf_external(pool.as_ptr(), addr.cast(), addr as u64, len, shinfo)
+            let mut raw = std::ptr::null_mut();
+            if sys::heddle_mbuf_raw_alloc_bulk(pool.as_ptr(), &raw mut raw, 1) == 0 {
+                sys::heddle_mbuf_reset(raw);
+                sys::heddle_mbuf_attach(raw, addr.cast(), addr as u64, len, shinfo);
+            }
+            raw
         };
         match NonNull::new(m) {
             Some(m) => Ok(Mbuf(m)),
             None => {
+                memory.give(slot, 1);
                 pool.count_failure();
                 Err(ExternalError::PoolEmpty)
             }

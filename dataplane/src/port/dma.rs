@@ -1,8 +1,10 @@
 //! Registered memory that a device reaches through an IOMMU.
 
-use heddle_dpdk_sys as sys;
+use std::sync::Arc;
 
-use crate::Arena;
+use heddle_dpdk_sys as sys;
+use heddle_verbs::Region;
+
 use crate::eal;
 
 /// Lets a device reach memory, and no longer.
@@ -33,7 +35,7 @@ impl BusDevice {
 
 impl Dma for BusDevice {
     fn map(&self, base: *mut u8, len: usize) -> Result<(), i32> {
-        // SAFETY: the device is plugged in; the range is registered external memory (an arena's),
+        // SAFETY: the device is plugged in; the range is registered external memory,
         // and its IOVA is its address (iova-mode=va).
         let rc = unsafe { sys::rte_dev_dma_map(self.0, base.cast(), base as u64, len) };
         if rc == 0 { Ok(()) } else { Err(eal::last_errno()) }
@@ -45,31 +47,34 @@ impl Dma for BusDevice {
     }
 }
 
-/// An arena that a device may reach. It keeps the memory, and when dropped unmaps it first: the
+/// A region that a device may reach. It keeps the memory, and when dropped unmaps it first: the
 /// IOMMU never lets a device into memory that is gone or somebody else's.
 #[derive(Debug)]
 pub(crate) struct Mapping<D: Dma = BusDevice> {
     dma: D,
-    arena: Arena,
+    region: Arc<Region>,
+    len: usize,
 }
 
 impl<D: Dma> Mapping<D> {
+    /// `len` is that of the region's mapping, in whole pages.
+    ///
     /// # Errors
     /// DPDK's error number.
-    pub(crate) fn new(dma: D, arena: &Arena) -> Result<Mapping<D>, i32> {
-        dma.map(arena.base().as_ptr(), arena.mapped_len())?;
-        Ok(Mapping { dma, arena: arena.clone() })
+    pub(crate) fn new(dma: D, region: &Arc<Region>, len: usize) -> Result<Mapping<D>, i32> {
+        dma.map(region.base().as_ptr(), len)?;
+        Ok(Mapping { dma, region: region.clone(), len })
     }
 
-    /// Whether it is of this arena.
-    pub(crate) fn is_of(&self, arena: &Arena) -> bool {
-        self.arena.base() == arena.base()
+    /// Whether it is of this region.
+    pub(crate) fn is_of(&self, region: &Region) -> bool {
+        self.region.base() == region.base()
     }
 }
 
 impl<D: Dma> Drop for Mapping<D> {
     fn drop(&mut self) {
-        self.dma.unmap(self.arena.base().as_ptr(), self.arena.mapped_len());
+        self.dma.unmap(self.region.base().as_ptr(), self.len);
     }
 }
 
@@ -78,7 +83,6 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::{Eal, EalConfig, Hugepages};
 
     /// Writes down what is asked of it, and looks whether the memory is there.
     #[derive(Debug)]
@@ -107,16 +111,15 @@ mod tests {
 
     #[test]
     fn test_mapping_keeps_memory_until_the_device_cannot_reach_it() {
-        let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-        let eal = Eal::get().map_or_else(|| Eal::init(&config).unwrap(), |eal| eal);
         let said = RefCell::new(Vec::new());
-        let arena = Arena::new(&eal, 5000).unwrap();
-        let base = arena.base().as_ptr() as usize;
-        assert_eq!(Mapping::new(Fake(&said, Err(12)), &arena).err(), Some(12));
+        let region = Arc::new(Region::anonymous(5000).unwrap());
+        let len = region.mapped_len().unwrap();
+        let base = region.base().as_ptr() as usize;
+        assert_eq!(Mapping::new(Fake(&said, Err(12)), &region, len).err(), Some(12));
         assert_eq!(said.take(), [("map", base, 8192)], "what was not mapped is not unmapped");
-        let mapping = Mapping::new(Fake(&said, Ok(())), &arena).unwrap();
-        assert!(mapping.is_of(&arena));
-        drop(arena);
+        let mapping = Mapping::new(Fake(&said, Ok(())), &region, len).unwrap();
+        assert!(mapping.is_of(&region));
+        drop(region);
         assert!(is_mapped(base), "the mapping outlives the last other handle");
         drop(mapping);
         assert_eq!(said.take(), [("map", base, 8192), ("unmap", base, 8192)]);

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_dpdk_sys as sys;
+use heddle_verbs::Region;
 
 use super::claim::Claim;
 use super::config::{PortCaps, PortConfig};
@@ -13,7 +14,6 @@ use super::error::PortError;
 use super::lock::control;
 use super::ring::RingPair;
 use super::vdev::VdevArg;
-use crate::Arena;
 use crate::eal;
 
 /// A device that is ours to use; what the handles of port and queues share.
@@ -189,14 +189,16 @@ impl EthDev {
 }
 
 impl EthDev {
-    /// See [`super::Port::map`].
-    pub(crate) fn map(&self, arena: &Arena) -> Result<(), PortError> {
+    /// Lets the device read and write a region (IOMMU mapping), until it is unmapped or the port is
+    /// closed; the port keeps the memory for as long. Virtual devices need none.
+    pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
         let info = self.info()?;
+        let Some(len) = region.mapped_len() else { return Ok(()) };
         if self.plugged.is_some() || info.device.is_null() {
             return Ok(());
         }
         let mut mappings = self.mappings();
-        if mappings.iter().any(|m| m.is_of(arena)) {
+        if mappings.iter().any(|m| m.is_of(region)) {
             return Ok(());
         }
         let _control = control();
@@ -204,7 +206,7 @@ impl EthDev {
         // SAFETY: the device of a port that is ours, and stays plugged in until the mappings are
         // dropped.
         let device = unsafe { BusDevice::new(info.device) };
-        match Mapping::new(device, arena) {
+        match Mapping::new(device, region, len) {
             Ok(mapping) => mappings.push(mapping),
             // The bus has no IOMMU to tell.
             Err(libc::ENOTSUP) => {}
@@ -213,9 +215,10 @@ impl EthDev {
         Ok(())
     }
 
-    /// See [`super::Port::unmap`].
-    pub(crate) fn unmap(&self, arena: &Arena) {
-        self.mappings().retain(|m| !m.is_of(arena));
+    /// Takes back what [`map`](EthDev::map) gave; nothing when it gave nothing. No frame the device
+    /// still holds refers to the region.
+    pub(crate) fn unmap(&self, region: &Region) {
+        self.mappings().retain(|m| !m.is_of(region));
     }
 
     fn mappings(&self) -> MutexGuard<'_, Vec<Mapping>> {

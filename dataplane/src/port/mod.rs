@@ -20,11 +20,11 @@
 
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use heddle_dpdk_sys as sys;
+use heddle_verbs::Region;
 
-use crate::Arena;
 use crate::eal::Eal;
 
 mod claim;
@@ -192,19 +192,43 @@ impl Port {
         self.device.check("promiscuous mode", rc)
     }
 
-    /// Lets the device read and write an arena (IOMMU mapping), until [`Port::unmap`] or until the
-    /// port is closed; the port keeps the memory for as long. Virtual devices need none.
-    ///
-    /// # Errors
-    /// When the mapping fails.
-    pub fn map(&self, arena: &Arena) -> Result<(), PortError> {
-        self.device.map(arena)
+    /// Its device, as what regions are mapped for.
+    pub fn dma(&self) -> DmaPorts {
+        DmaPorts(vec![Arc::downgrade(&self.device)])
+    }
+}
+
+/// Devices that have to reach registered memory. It keeps none of them open.
+#[derive(Clone, Debug, Default)]
+pub struct DmaPorts(Vec<Weak<EthDev>>);
+
+impl DmaPorts {
+    /// The devices of both.
+    #[must_use]
+    pub fn with(mut self, other: DmaPorts) -> DmaPorts {
+        self.0.extend(other.0);
+        self
     }
 
-    /// Takes back what [`Port::map`] gave; nothing when it gave nothing. Frames the device still
-    /// holds must not refer to the arena: it would fail to read them.
-    pub fn unmap(&self, arena: &Arena) {
-        self.device.unmap(arena);
+    /// Lets every device read and write a region, or none.
+    ///
+    /// # Errors
+    /// When a mapping fails.
+    pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
+        for device in self.0.iter().filter_map(Weak::upgrade) {
+            if let Err(e) = device.map(region) {
+                self.unmap(region);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes that back. A device that is gone has done so itself.
+    pub(crate) fn unmap(&self, region: &Region) {
+        for device in self.0.iter().filter_map(Weak::upgrade) {
+            device.unmap(region);
+        }
     }
 }
 

@@ -241,7 +241,7 @@ impl MrTable {
         if to < r.to || end > r.to + r.len {
             return Err(MrFault::Bounds);
         }
-        Ok(MemRange::new(r.addr + (to - r.to), len))
+        Ok(MemRange::of(self.index(stag), r.addr + (to - r.to), len))
     }
 
     /// Regions registered now, remotely invalidated ones included.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_base::Sum;
@@ -43,6 +43,18 @@ impl RegionId {
 struct Slot {
     base: AtomicPtr<u8>,
     len: AtomicUsize,
+    /// The devices can read it where it lies.
+    dma: AtomicBool,
+}
+
+/// Who has to know of regions before workers use them: what makes them reachable for devices.
+pub trait RegionHook: Send + Sync + std::fmt::Debug {
+    /// A region is about to be known to the workers. Whether devices can read it where it lies;
+    /// otherwise its bytes are copied into frames.
+    fn added(&self, region: &Arc<Region>) -> bool;
+
+    /// No worker and no registration refers to the region any more.
+    fn removed(&self, region: &Arc<Region>);
 }
 
 /// A table of regions. Workers look addresses up in it without a lock; a region that is taken out
@@ -52,6 +64,7 @@ pub struct Regions {
     slots: Box<[Slot]>,
     readers: Readers,
     owners: Mutex<Owners>,
+    hook: Option<Box<dyn RegionHook>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,21 +75,22 @@ struct Owners {
 }
 
 impl Regions {
-    /// An empty table for up to `capacity` regions (1..=65,536).
-    pub fn new(capacity: usize) -> Regions {
+    /// An empty table for up to `capacity` regions (1..=65,536); `hook` is told of each.
+    pub fn new(capacity: usize, hook: Option<Box<dyn RegionHook>>) -> Regions {
         let n = capacity.clamp(1, 1 << 16);
         let owners = Owners { regions: vec![None; n], leaving: Vec::new() };
         Regions {
             slots: (0..n).map(|_| Slot::default()).collect(),
             readers: Readers::default(),
             owners: Mutex::new(owners),
+            hook,
         }
     }
 
     /// Makes a region known to the workers; `None` when the table is full.
     pub fn insert(&self, region: &Arc<Region>) -> Option<RegionId> {
         let mut owners = self.owners();
-        owners.reap();
+        self.reap_in(&mut owners);
         let taken = |i: usize| owners.leaving.iter().any(|(l, _)| *l == i);
         let at = (0..owners.regions.len())
             .find(|&i| owners.regions[i].is_none() && !taken(i) && i <= usize::from(u16::MAX))?;
@@ -84,6 +98,8 @@ impl Regions {
         let slot = &self.slots[at];
         // A reader sees the length last, and looks at it first.
         slot.base.store(region.base().as_ptr(), Ordering::Relaxed);
+        let dma = self.hook.as_ref().is_some_and(|h| h.added(region));
+        slot.dma.store(dma, Ordering::Relaxed);
         slot.len.store(region.len(), Ordering::Release);
         Some(RegionId(u16::try_from(at).unwrap_or(u16::MAX)))
     }
@@ -98,14 +114,28 @@ impl Regions {
         self.slots[at].len.store(0, Ordering::Release);
         let grace = self.readers.grace();
         owners.leaving.push((at, grace));
-        owners.reap();
+        self.reap_in(&mut owners);
     }
 
     /// Lets go of removed regions that no worker looks at any more; how many still wait.
     pub fn reap(&self) -> usize {
         let mut owners = self.owners();
-        owners.reap();
+        self.reap_in(&mut owners);
         owners.leaving.len()
+    }
+
+    fn reap_in(&self, owners: &mut Owners) {
+        let regions = &mut owners.regions;
+        owners.leaving.retain_mut(|(at, grace)| {
+            let over = grace.is_over();
+            if over
+                && let Some(region) = regions[*at].take()
+                && let Some(hook) = &self.hook
+            {
+                hook.removed(&region);
+            }
+            !over
+        });
     }
 
     /// The region with this id.
@@ -132,16 +162,13 @@ impl Regions {
     }
 }
 
-impl Owners {
-    fn reap(&mut self) {
-        let regions = &mut self.regions;
-        self.leaving.retain_mut(|(at, grace)| {
-            let over = grace.is_over();
-            if over {
-                regions[*at] = None;
-            }
-            !over
-        });
+impl Drop for Regions {
+    fn drop(&mut self) {
+        let Some(hook) = &self.hook else { return };
+        let owners = self.owners.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for region in owners.regions.drain(..).flatten() {
+            hook.removed(&region);
+        }
     }
 }
 
@@ -198,6 +225,16 @@ impl RegionMemory {
             return None;
         }
         Some(slot.base.load(Ordering::Relaxed).wrapping_add(off))
+    }
+
+    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also where
+    /// devices cannot.
+    #[inline]
+    pub fn dma_ptr(&self, range: MemRange) -> Option<*mut u8> {
+        let p = self.ptr(range)?;
+        let (id, _) = RegionId::split(range.addr());
+        let slot = self.regions.slots.get(id.index())?;
+        slot.dma.load(Ordering::Relaxed).then_some(p)
     }
 
     /// What was copied through this handle.
@@ -277,7 +314,7 @@ mod tests {
 
     #[test]
     fn test_removed_region_stays_until_the_worker_has_moved_on() {
-        let regions = Arc::new(Regions::new(1));
+        let regions = Arc::new(Regions::new(1, None));
         let worker = RegionMemory::new(regions.clone());
         let region = Arc::new(Region::anonymous(64).unwrap());
         let id = regions.insert(&region).unwrap();

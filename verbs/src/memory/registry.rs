@@ -272,7 +272,7 @@ mod tests {
     }
 
     fn registry() -> (Arc<Registry>, Arc<Pool>, RegionMemory, Arc<Busy>) {
-        let regions = Arc::new(Regions::new(4));
+        let regions = Arc::new(Regions::new(4, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 2));
         let registry = Arc::new(Registry::new(mrs, regions.clone()));
         let pool = registry.pool(Arc::new(Region::anonymous(4096).unwrap()), 0).unwrap();

@@ -7,18 +7,27 @@ use arrayvec::ArrayVec;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
-use heddle_iwarp::{Cqe, MrTable, QpCounters};
-use heddle_rnic::{FpduMode, Rnic, RnicConfig, RnicCounters};
+use heddle_cm::AppId;
+use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, QpCounters, Qpn, Queue};
+use heddle_rnic::{Event, FpduMode, Report, Rnic, RnicConfig, RnicCounters};
 use heddle_tcp::{ConnCounters, ConnId, StackCounters};
+use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions};
+use heddle_verbs::ring::{Broken, Entry};
+use heddle_verbs::worker::WorkerQp;
 
-use crate::control::{Command, Report};
+use crate::extmem::ExternalMemory;
 use crate::fault::FaultCounters;
-use crate::memory::{ArenaMemory, MemoryCounters};
 use crate::queue::{RxCounters, TxCounters};
-use crate::queues::{Doorbells, Qp, flushed_recv, flushed_send};
 use crate::rx::RxMbuf;
 use crate::tx::{SinkCounters, Tx};
-use crate::{Arena, Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
+use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
+
+mod control;
+mod queues;
+
+pub use control::{Command, WorkerReport};
+
+use queues::{Queues, Slot};
 
 /// Frames taken from the port at a time.
 const RX_BURST: usize = crate::BURST;
@@ -29,7 +38,7 @@ const RING: usize = 4096;
 /// Frames built before the port is polled for received ones again.
 const TX_BURST: usize = RX_BURST;
 
-/// Work requests taken from one queue pair before the next has its turn.
+/// Work requests taken from one queue of a queue pair before the next has its turn.
 const WR_TURN: usize = 64;
 
 heddle_base::counters! {
@@ -39,27 +48,22 @@ heddle_base::counters! {
         polls,
         /// Of those, times it found some.
         busy_polls,
-        /// Completions that had to wait because a CQ was full.
-        cq_full,
+        /// Completions that had no room in their CQ; the queue pair ended.
+        cq_overflows,
         /// Times orders or events had to wait because the control plane was behind.
         reports_full,
-        /// Work requests the queue pair refused when it took them.
-        wr_refused,
+        /// Entries of send and receive queues that no honest application writes; the queue pair ended.
+        wr_broken,
+        /// Work requests beyond the depth of their queue; the queue pair ended.
+        wr_overruns,
     }
-}
-
-/// A queue pair this worker runs.
-#[derive(Debug)]
-struct Slot {
-    conn: ConnId,
-    qp: Qp,
-    /// Completions that did not fit into their CQ. While there are any, no work requests are taken.
-    pending: VecDeque<heddle_iwarp::Cqe>,
 }
 
 /// What a worker is made of.
 #[derive(Debug)]
 pub struct WorkerConfig {
+    /// Its number among the workers of its RNIC.
+    pub index: usize,
     /// Addresses, limits and seed of the RNIC.
     pub rnic: RnicConfig,
     /// The port's receive queue.
@@ -69,14 +73,16 @@ pub struct WorkerConfig {
     /// Where headers and copies come from.
     pub pool: Mempool,
     /// Registered memory.
-    pub arena: Arena,
+    pub regions: Arc<Regions>,
+    /// Counters of the frames that refer to it.
+    pub external: ExternalMemory,
     /// STags.
     pub mrs: Arc<MrTable>,
     /// Time.
     pub clock: Clock,
     /// Faults to make on sent frames.
     pub fault: Option<FaultInjector>,
-    /// Frames taken from the port at a time, 1..=32.
+    /// Frames taken from the port at a time, 1..=[`BURST`](crate::BURST).
     pub rx_burst: usize,
 }
 
@@ -138,7 +144,7 @@ pub struct Worker {
     rnic: Rnic<RxMbuf>,
     rx: RxQueue,
     tx: Tx,
-    mem: ArenaMemory,
+    mem: RegionMemory,
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
@@ -148,11 +154,12 @@ pub struct Worker {
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
     reports: Sender<Report>,
-    bells: Arc<Doorbells>,
-    /// By index of the connection.
-    slots: Vec<Option<Slot>>,
-    /// Queue pairs that had more work requests than one turn takes, or completions that wait.
-    again: VecDeque<u32>,
+    queues: Queues,
+    /// Slots of queue pairs to be looked at: those that rang, and those that had more than one turn
+    /// takes.
+    ready: VecDeque<usize>,
+    /// The work request that is being taken.
+    entry: Box<Entry>,
     counters: WorkerCounters,
 }
 
@@ -171,8 +178,8 @@ impl Worker {
         let worker = Worker {
             rnic: Rnic::new(config.rnic, config.mrs),
             rx: config.rx,
-            tx: Tx::new(config.tx, config.pool, config.fault),
-            mem: ArenaMemory::new(config.arena),
+            tx: Tx::new(config.tx, config.pool, config.external, config.fault),
+            mem: RegionMemory::new(config.regions),
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
@@ -180,9 +187,9 @@ impl Worker {
             done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
-            bells: Doorbells::new(conns),
-            slots: (0..conns).map(|_| None).collect(),
-            again: VecDeque::with_capacity(conns),
+            queues: Queues::new(config.index, conns),
+            ready: VecDeque::with_capacity(conns),
+            entry: Box::default(),
             counters: WorkerCounters::default(),
         };
         (worker, CommandSender(commands), reports_out)
@@ -210,6 +217,8 @@ impl Worker {
         }
         busy |= self.deliver();
         busy |= self.transmit(now);
+        // Nothing found in a table above is used below.
+        self.mem.quiescent();
         self.counters.polls += 1;
         self.counters.busy_polls += u64::from(busy);
         busy
@@ -271,28 +280,19 @@ impl Worker {
 
     fn carry_out(&mut self, now: Instant, command: Command) {
         match command {
-            Command::Listen { token, addr, port, backlog } => {
-                let result = self.rnic.listen(addr, port, backlog);
-                self.report(Report::Listening { token, result });
-            }
-            Command::Unlisten { addr, port } => self.rnic.unlisten(addr, port),
-            Command::Connect { token, remote } => {
-                let result = self.rnic.connect(now, remote);
-                self.report(Report::Connecting { token, result });
-            }
-            Command::SendStartup { conn, bytes } => {
-                if let Err(error) = self.rnic.send_startup(conn, &bytes) {
-                    self.report(Report::Refused { conn, error });
+            Command::Order(order) => {
+                if let heddle_rnic::Order::Release { conn } = order {
+                    self.end_qp(conn);
+                }
+                if let Some(report) = self.rnic.handle_order(now, order) {
+                    self.report(report);
                 }
             }
-            Command::EnterFpduMode { conn, mode, qp } => self.enter_fpdu_mode(conn, *mode, qp),
-            Command::Disconnect { conn } => self.rnic.disconnect(conn),
-            Command::Abort { conn } => self.rnic.abort(conn),
-            Command::Release { conn } => {
-                self.retire(conn);
-                self.rnic.release(conn);
+            Command::EnterFpduMode { conn, mode, app, qp } => {
+                self.enter_fpdu_mode(conn, *mode, app, qp);
             }
-            Command::Quiesce { token } => self.report(Report::Quiesced { token }),
+            Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
+            Command::CloseApp { app } => self.queues.close_app(app),
             Command::Snapshot { reply } => {
                 // Whoever asked may have stopped waiting.
                 let _ = reply.try_send(Box::new(self.snapshot()));
@@ -300,120 +300,186 @@ impl Worker {
         }
     }
 
-    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, qp: Qp) {
-        let index = conn.index();
-        let Some(slot) = self.slots.get_mut(index) else { return qp.kill() };
-        let bell = u32::try_from(index).unwrap_or(u32::MAX);
-        if !qp.attach(&self.bells, bell) {
-            // Its application connected one queue pair twice.
-            self.rnic.abort(conn);
-            return;
+    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, app: AppId, qp: Box<WorkerQp>) {
+        let result = if self.queues.is_free(conn) {
+            self.rnic.enter_fpdu_mode(conn, mode)
+        } else {
+            Err(heddle_rnic::RnicError::NotStartup)
+        };
+        if result.is_ok() {
+            self.queues.insert(conn, app, qp);
+            // Receives first: the first message may lie behind the start-up already. They are posted
+            // by the queue pair's own depth, so all of them are taken.
+            while self.take_from(conn.index()) {}
+            self.rnic.start(&self.mem, conn);
         }
-        *slot = Some(Slot { conn, qp, pending: VecDeque::new() });
-        // Receives first: the first message may lie behind the start-up already. They are posted
-        // by the queue pair's own depth, so all of them fit.
-        if let Err(error) = self.rnic.enter_fpdu_mode(conn, mode) {
-            self.retire(conn);
-            return self.report(Report::Refused { conn, error });
-        }
-        self.take_from(bell);
-        self.rnic.start(&self.mem, conn);
+        self.report(Report::Entered { conn, result });
     }
 
-    /// Ends the queue pair of a connection that is over.
-    fn retire(&mut self, conn: ConnId) {
-        let Some(entry) = self.slots.get_mut(conn.index()) else { return };
-        if entry.as_ref().is_some_and(|s| s.conn == conn)
-            && let Some(slot) = entry.take()
-        {
-            for cqe in slot.pending {
-                slot.qp.complete_late(cqe);
+    /// Ends the queue pair of a connection that is over: what its application has posted and nobody has
+    /// taken completes as flushed.
+    fn end_qp(&mut self, conn: ConnId) {
+        self.collect_completions();
+        let Some(mut slot) = self.queues.remove(conn) else { return };
+        let (qpn, send_cq, recv_cq) = (slot.qp.qpn(), slot.send_cq, slot.recv_cq);
+        let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+        slot.qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
+        let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));
+        let recvs = recvs.into_iter().map(|id| (recv_cq, flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
+        for (cq, cqe) in sends.chain(recvs) {
+            if self.queues.complete(cq, &cqe).is_err() {
+                self.counters.cq_overflows += 1;
             }
-            slot.qp.kill();
         }
+        self.queues.notify();
+        self.queues.leave(&slot);
     }
 
     #[inline]
     fn take_work_requests(&mut self) -> bool {
-        let mut busy = false;
-        for _ in 0..self.again.len() {
-            let Some(index) = self.again.pop_front() else { break };
-            busy |= self.take_from(index);
+        let Worker { queues, ready, .. } = self;
+        let turn = ready.len();
+        queues.take_bells(|slot| ready.push_back(slot));
+        if ready.is_empty() {
+            return false;
         }
-        while let Some(index) = self.bells.pop() {
-            busy |= self.take_from(index);
+        self.take_ready(turn)
+    }
+
+    fn take_ready(&mut self, turn: usize) -> bool {
+        let mut busy = false;
+        // Those that waited from the last turn first, then those that rang; each once.
+        for i in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else { break };
+            if i < turn
+                && let Some(slot) = self.queues.slot(index)
+            {
+                slot.again = false;
+            }
+            if self.take_from(index)
+                && let Some(slot) = self.queues.slot(index)
+                && !std::mem::replace(&mut slot.again, true)
+            {
+                self.ready.push_back(index);
+            }
+            busy = true;
         }
         busy
     }
 
-    /// Takes work requests from the rings of one queue pair.
-    fn take_from(&mut self, index: u32) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(index as usize) else { return false };
-        slot.qp.answer();
-        while let Some(cqe) = slot.pending.pop_front() {
-            if let Err(cqe) = slot.qp.complete(cqe) {
-                slot.pending.push_front(cqe);
-                self.again.push_back(index);
-                return false;
+    /// Takes work requests from the rings of one queue pair, at most a turn of each; whether there may
+    /// be more.
+    fn take_from(&mut self, index: usize) -> bool {
+        let Some(slot) = self.queues.slot(index) else { return false };
+        if slot.broken {
+            return false;
+        }
+        let conn = slot.conn;
+        // An application that finds its queue full rings, to be told what was retired in silence.
+        Self::retire(&self.rnic, slot);
+        match Self::take_wrs(&mut self.rnic, &mut self.entry, slot) {
+            Ok(more) => more,
+            Err(e) => {
+                slot.broken = true;
+                match e {
+                    Broken::Overrun => self.counters.wr_overruns += 1,
+                    _ => self.counters.wr_broken += 1,
+                }
+                self.rnic.abort(conn);
+                false
             }
         }
-        let (conn, mut taken) = (slot.conn, 0);
-        while let Some(wr) = slot.qp.pop_recv() {
-            taken += 1;
-            if self.rnic.post_recv(conn, &wr).is_err() {
-                self.counters.wr_refused += 1;
-                slot.qp.complete_late(flushed_recv(slot.qp.qpn(), &wr));
-            }
+    }
+
+    #[inline]
+    fn take_wrs(
+        rnic: &mut Rnic<RxMbuf>,
+        entry: &mut Entry,
+        slot: &mut Slot,
+    ) -> Result<bool, Broken> {
+        let conn = slot.conn;
+        let (mut recvs, mut sends) = (0, 0);
+        while recvs < WR_TURN
+            && let Some(wr) = slot.qp.take_recv(entry)?
+        {
+            recvs += 1;
+            rnic.post_recv(conn, &wr).map_err(|_| Broken::Overrun)?;
         }
-        let mut sends = 0;
-        while sends < WR_TURN {
-            let Some(wr) = slot.qp.pop_send() else { break };
+        while sends < WR_TURN
+            && let Some(wr) = slot.qp.take_send(entry)?
+        {
             sends += 1;
-            if self.rnic.post_send(conn, &wr).is_err() {
-                self.counters.wr_refused += 1;
-                slot.qp.complete_late(flushed_send(slot.qp.qpn(), &wr));
-            }
+            rnic.post_send(conn, &wr).map_err(|_| Broken::Overrun)?;
         }
-        if sends == WR_TURN {
-            self.again.push_back(index);
+        slot.qp.give_blocks();
+        Ok(recvs == WR_TURN || sends == WR_TURN)
+    }
+
+    /// Tells an application how many of its requests are retired.
+    #[inline]
+    fn retire(rnic: &Rnic<RxMbuf>, slot: &mut Slot) {
+        if let Some(qp) = rnic.qp(slot.conn) {
+            slot.qp.retire(qp.sq_retired(), qp.rq_retired());
         }
-        taken + sends > 0
     }
 
     /// Gives completions to applications and events to the control plane.
     #[inline]
     fn deliver(&mut self) -> bool {
-        let mut busy = false;
-        while let Some((conn, cqe)) = self.rnic.poll_completion() {
-            busy = true;
-            self.complete(conn, cqe);
-        }
+        let mut busy = self.collect_completions();
         while self.rnic.has_events() {
             busy = true;
             if self.reports_are_full() {
                 break;
             }
             if let Some(event) = self.rnic.poll_event() {
+                if let Event::Closed { conn, .. } = event {
+                    // Whoever hears of the end finds everything completed.
+                    self.end_qp(conn);
+                }
                 self.report(Report::Event(event));
             }
         }
+        self.queues.notify();
         busy
     }
 
+    /// Writes what has completed to the completion queues.
     #[inline]
-    fn complete(&mut self, conn: ConnId, cqe: Cqe) {
-        let index = conn.index();
-        let Some(Some(slot)) = self.slots.get_mut(index) else { return };
-        if slot.conn != conn {
-            return;
-        }
-        let refused = if slot.pending.is_empty() { slot.qp.complete(cqe) } else { Err(cqe) };
-        if let Err(cqe) = refused {
-            self.counters.cq_full += 1;
-            if slot.pending.is_empty() {
-                self.again.push_back(u32::try_from(index).unwrap_or(u32::MAX));
+    fn collect_completions(&mut self) -> bool {
+        let mut last = None;
+        while let Some((conn, cqe)) = self.rnic.poll_completion() {
+            if last.is_some_and(|l| l != conn) {
+                self.retire_of(last);
             }
-            slot.pending.push_back(cqe);
+            last = Some(conn);
+            self.complete(conn, &cqe);
+        }
+        self.retire_of(last);
+        last.is_some()
+    }
+
+    #[inline]
+    fn retire_of(&mut self, conn: Option<ConnId>) {
+        if let Some(slot) = conn.and_then(|c| self.queues.of(c)) {
+            Self::retire(&self.rnic, slot);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, conn: ConnId, cqe: &Cqe) {
+        let Some(slot) = self.queues.of(conn) else { return };
+        let cq = match cqe.queue {
+            Queue::Sq => slot.send_cq,
+            Queue::Rq => slot.recv_cq,
+        };
+        if self.queues.complete(cq, cqe).is_err() {
+            self.counters.cq_overflows += 1;
+            if let Some(slot) = self.queues.of(conn)
+                && !std::mem::replace(&mut slot.broken, true)
+            {
+                self.rnic.abort(conn);
+            }
         }
     }
 
@@ -467,5 +533,19 @@ impl Worker {
             tx: *self.tx.queue().counters(),
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
         }
+    }
+}
+
+/// The completion of a work request that was never begun.
+fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
+    Cqe {
+        wr_id,
+        qpn,
+        queue,
+        op,
+        status: CqeStatus::Flushed,
+        solicited: false,
+        len: 0,
+        invalidated: None,
     }
 }

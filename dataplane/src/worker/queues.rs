@@ -1,0 +1,184 @@
+//! Applications' queues as a worker has them: doorbells, queue pairs, completion queues.
+
+use heddle_cm::AppId;
+use heddle_iwarp::Cqe;
+use heddle_tcp::ConnId;
+use heddle_verbs::CqOverflow;
+use heddle_verbs::cq::{CqLink, CqProducer};
+use heddle_verbs::ring::{BELLS, Bells};
+use heddle_verbs::worker::WorkerQp;
+
+/// A queue pair this worker runs.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) conn: ConnId,
+    pub(super) qp: Box<WorkerQp>,
+    pub(super) send_cq: usize,
+    pub(super) recv_cq: usize,
+    app: AppId,
+    /// Already among those that are looked at in the next turn.
+    pub(super) again: bool,
+    /// It has to end: its rings are broken, or its completion queue has overflowed.
+    pub(super) broken: bool,
+}
+
+/// An application whose doorbells are heard.
+#[derive(Debug)]
+struct App {
+    id: AppId,
+    bells: Bells,
+    /// By bell: the slot it rings for, plus one; 0 when it rings for nobody.
+    slots: Box<[u32]>,
+}
+
+/// The producing end of a completion queue, and the queue pairs that have it.
+#[derive(Debug)]
+struct Producer {
+    app: AppId,
+    number: u32,
+    users: u32,
+    end: CqProducer,
+}
+
+/// All queues of a worker.
+#[derive(Debug)]
+pub(super) struct Queues {
+    /// This worker's number, as doorbells and completion queues have it.
+    worker: usize,
+    apps: Vec<App>,
+    /// By index of the connection.
+    slots: Vec<Option<Box<Slot>>>,
+    cqs: Vec<Option<Producer>>,
+    /// Completion queues with news for whoever waits for them.
+    touched: Vec<usize>,
+}
+
+impl Queues {
+    pub(super) fn new(worker: usize, conns: usize) -> Queues {
+        Queues {
+            worker,
+            apps: Vec::new(),
+            slots: (0..conns).map(|_| None).collect(),
+            cqs: Vec::new(),
+            touched: Vec::with_capacity(conns.min(1024)),
+        }
+    }
+
+    pub(super) fn open_app(&mut self, id: AppId, bells: Bells) {
+        self.apps.push(App { id, bells, slots: vec![0; BELLS].into() });
+    }
+
+    pub(super) fn close_app(&mut self, id: AppId) {
+        self.apps.retain(|a| a.id != id);
+    }
+
+    /// Calls `f` with the slot of each queue pair whose doorbell has rung.
+    #[inline]
+    pub(super) fn take_bells(&self, mut f: impl FnMut(usize)) {
+        for app in &self.apps {
+            for bell in app.bells.take(self.worker) {
+                // One that nobody has is nobody's.
+                if let Some(slot) = app.slots.get(bell as usize).and_then(|s| s.checked_sub(1)) {
+                    f(slot as usize);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn slot(&mut self, index: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(index)?.as_deref_mut()
+    }
+
+    /// The slot of a connection.
+    #[inline]
+    pub(super) fn of(&mut self, conn: ConnId) -> Option<&mut Slot> {
+        self.slot(conn.index()).filter(|s| s.conn == conn)
+    }
+
+    /// Whether a connection can be given a queue pair.
+    pub(super) fn is_free(&self, conn: ConnId) -> bool {
+        self.slots.get(conn.index()).is_some_and(Option::is_none)
+    }
+
+    /// Gives a connection its queue pair, whose doorbell is heard from here on.
+    pub(super) fn insert(&mut self, conn: ConnId, app: AppId, qp: Box<WorkerQp>) {
+        let (send_cq, recv_cq) = (self.cq(app, qp.send_cq()), self.cq(app, qp.recv_cq()));
+        let index = conn.index();
+        if let Some(a) = self.apps.iter_mut().find(|a| a.id == app)
+            && let Some(bell) = a.slots.get_mut(qp.bell() as usize)
+        {
+            *bell = u32::try_from(index + 1).unwrap_or(0);
+        }
+        qp.attach(self.worker);
+        if let Some(slot) = self.slots.get_mut(index) {
+            let (again, broken) = (false, false);
+            *slot = Some(Box::new(Slot { conn, qp, send_cq, recv_cq, app, again, broken }));
+        }
+    }
+
+    /// Takes the queue pair of a connection away; its application's posts are for nobody then.
+    pub(super) fn remove(&mut self, conn: ConnId) -> Option<Box<Slot>> {
+        let entry = self.slots.get_mut(conn.index())?;
+        let slot = entry.take_if(|s| s.conn == conn)?;
+        if let Some(a) = self.apps.iter_mut().find(|a| a.id == slot.app)
+            && let Some(bell) = a.slots.get_mut(slot.qp.bell() as usize)
+            // It may ring for another queue pair by now.
+            && *bell as usize == conn.index() + 1
+        {
+            *bell = 0;
+        }
+        Some(slot)
+    }
+
+    /// The queue pair is done with its completion queues.
+    pub(super) fn leave(&mut self, slot: &Slot) {
+        for cq in [slot.send_cq, slot.recv_cq] {
+            let Some(Some(p)) = self.cqs.get_mut(cq) else { continue };
+            p.users -= 1;
+            if p.users == 0 {
+                p.end.notify();
+                self.cqs[cq] = None;
+            }
+        }
+    }
+
+    /// The producing end of a completion queue, for one more queue pair.
+    fn cq(&mut self, app: AppId, link: &CqLink) -> usize {
+        let is = |p: &Producer| p.app == app && p.number == link.number();
+        if let Some(at) = self.cqs.iter().position(|p| p.as_ref().is_some_and(is)) {
+            if let Some(p) = &mut self.cqs[at] {
+                p.users += 1;
+            }
+            return at;
+        }
+        let producer =
+            Producer { app, number: link.number(), users: 1, end: link.producer(self.worker) };
+        let at = self.cqs.iter().position(Option::is_none).unwrap_or(self.cqs.len());
+        if at == self.cqs.len() {
+            self.cqs.push(None);
+        }
+        self.cqs[at] = Some(producer);
+        at
+    }
+
+    /// Writes a completion.
+    #[inline]
+    pub(super) fn complete(&mut self, cq: usize, cqe: &Cqe) -> Result<(), CqOverflow> {
+        let Some(Some(p)) = self.cqs.get_mut(cq) else { return Ok(()) };
+        if p.end.push(cqe)? {
+            self.touched.push(cq);
+        }
+        Ok(())
+    }
+
+    /// Wakes whoever waits for what was written since the last call.
+    #[inline]
+    pub(super) fn notify(&mut self) {
+        while let Some(cq) = self.touched.pop() {
+            if let Some(Some(p)) = self.cqs.get_mut(cq) {
+                p.end.notify();
+            }
+        }
+    }
+}
