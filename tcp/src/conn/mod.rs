@@ -313,8 +313,9 @@ impl Connection {
         self.hot.snd_una.min(self.hot.snd_fin)
     }
 
-    /// One past the highest byte ever sent.
-    pub fn snd_nxt(&self) -> StreamPos {
+    /// One past the highest byte ever sent: SND.NXT of RFC 9293, which has no name for the place
+    /// transmission goes on from when bytes are sent again.
+    pub fn snd_max(&self) -> StreamPos {
         self.hot.snd_max.min(self.hot.snd_fin)
     }
 

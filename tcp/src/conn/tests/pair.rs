@@ -232,7 +232,7 @@ impl Pair {
             end.c.handle_selective(now, &f.seg, &f.sack)
         };
         if let Some(upto) = out.acked {
-            assert!(upto <= end.c.snd_nxt(), "seed {seed}");
+            assert!(upto <= end.c.snd_max(), "seed {seed}");
             end.q.release(upto);
         }
         let before = end.c.rcv_nxt();

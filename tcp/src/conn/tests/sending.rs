@@ -37,7 +37,7 @@ fn test_established_data_is_cut_at_the_mss_and_pushed_at_the_end() {
     assert_eq!(b.sent(), [". 0+1000 ack 0", ". 1000+1000 ack 0", "P. 2000+500 ack 0"]);
     b.queue(1);
     assert_eq!(b.sent(), ["P. 2500+1 ack 0"], "no Nagle");
-    assert_eq!(b.c.snd_nxt(), StreamPos(2501));
+    assert_eq!(b.c.snd_max(), StreamPos(2501));
     assert_eq!(b.ack(2501).acked, Some(StreamPos(2501)));
     assert_eq!((b.c.snd_una(), b.c.poll_timeout()), (StreamPos(2501), None));
 }
