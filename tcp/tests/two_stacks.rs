@@ -147,3 +147,35 @@ fn test_fin_on_the_last_data_segment_is_told_with_it() {
     n.take(1, &f);
     assert!(n.says(1, b, ConnEvent::PeerClosed));
 }
+
+/// The segment size follows the MTU of the configuration, and the smaller one of both ends
+/// (RFC 9293 section 3.7.1): the MTU less 40 octets is announced, and what is sent is that less
+/// the options every segment has.
+#[test]
+fn test_segments_are_as_large_as_both_mtus_allow() {
+    for (mtus, timestamps, mss, len) in [
+        ([1500, 1500], true, [1460, 1460], 1448),
+        ([9000, 9000], true, [8960, 8960], 8948),
+        ([9000, 9000], false, [8960, 8960], 8960),
+        ([9000, 1500], true, [8960, 1460], 1448),
+        ([1500, 9000], true, [1460, 8960], 1448),
+        ([576, 9000], true, [536, 8960], 524),
+    ] {
+        let mut n = Two::new(mtus, ConnConfig { timestamps, ..ConnConfig::default() });
+        let (a, b) = n.connect();
+        for side in 0..2 {
+            assert_eq!(n.sent[side][0].mss, Some(mss[side]), "{mtus:?}");
+        }
+        n.send(0, a, 100_000);
+        n.send(1, b, 100_000);
+        n.run();
+        for side in 0..2 {
+            let largest = n.sent[side].iter().map(|s| s.len).max();
+            assert_eq!(largest, Some(len), "{mtus:?} {timestamps} {side}");
+        }
+    }
+    // An owner may want smaller segments than its MTU allows.
+    let mut n = Two::new([9000; 2], ConnConfig { mss: 4000, ..ConnConfig::default() });
+    n.connect();
+    assert_eq!(n.sent[0][0].mss, Some(4000));
+}

@@ -2,11 +2,15 @@
 
 use core::time::Duration;
 
+/// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
+const MAX_MSS: u16 = u16::MAX - 40;
+
 /// Settings of a connection; they do not change while it lives, except where a method says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnConfig {
-    /// Our receive MSS, sent in the MSS option: the MTU less the fixed IP and TCP headers. It also
-    /// bounds what we send (RFC 9293 section 3.7.1).
+    /// Our receive MSS in bytes, sent in the MSS option: the MTU less the fixed IP and TCP headers.
+    /// It also bounds what we send (RFC 9293 section 3.7.1). A stack lowers it to what its MTU
+    /// allows and never raises it, so the default is no limit: the largest that IPv4 can carry.
     pub mss: u16,
     /// The send MSS to assume when the peer's SYN has no MSS option: 536 over IPv4, 1220 over IPv6.
     pub default_peer_mss: u16,
@@ -49,7 +53,7 @@ pub struct ConnConfig {
 impl Default for ConnConfig {
     fn default() -> ConnConfig {
         ConnConfig {
-            mss: 1460,
+            mss: MAX_MSS,
             default_peer_mss: 536,
             recv_window: 1 << 20,
             timestamps: true,

@@ -35,6 +35,11 @@ const RST: Flags = Flags::RST;
 const SYN: Flags = Flags::SYN;
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
+/// The defaults, behind an MTU of 1500.
+fn ethernet() -> ConnConfig {
+    ConnConfig { mss: 1460, ..ConnConfig::default() }
+}
+
 /// Small numbers, no options: what most scripts want.
 fn plain() -> ConnConfig {
     ConnConfig {
@@ -46,7 +51,7 @@ fn plain() -> ConnConfig {
         delayed_ack: 40 * MS,
         fin_wait_2: 150_000 * MS,
         time_wait: 1000 * MS,
-        ..ConnConfig::default()
+        ..ethernet()
     }
 }
 

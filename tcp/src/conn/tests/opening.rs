@@ -55,7 +55,7 @@ fn test_syn_sent_syn_is_a_simultaneous_open() {
 
 #[test]
 fn test_two_active_opens_meet() {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     let (now, q) = (Instant::from_millis(5), ByteQueue::default());
     let mut a = Connection::connect(&cfg, now, ISS, 1);
     let mut z = Connection::connect(&cfg, now, IRS, 2);
@@ -258,7 +258,7 @@ fn test_effective_mss_is_the_smaller_less_options() {
         let syn = Segment { mss: peer, timestamps, ..raw(IRS, SeqNumber(0), SYN) };
         Connection::accept(cfg, Instant::ZERO, ISS, 0, &syn).emss()
     };
-    let cfg = ConnConfig { mss: 1460, ..ConnConfig::default() };
+    let cfg = ConnConfig { mss: 1460, ..ethernet() };
     assert_eq!(mss(&cfg, Some(1460), true), 1448);
     assert_eq!(mss(&cfg, Some(1460), false), 1460);
     assert_eq!(mss(&cfg, Some(9000), false), 1460);
@@ -273,7 +273,7 @@ fn test_effective_mss_is_the_smaller_less_options() {
 
 #[test]
 fn test_window_scale_is_offered_and_used_when_both_do() {
-    let cfg = ConnConfig { recv_window: 1 << 20, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 20, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     let syn = b.tx().unwrap();
     assert_eq!((syn.window_scale, syn.window), (Some(5), 65_535));
@@ -288,7 +288,7 @@ fn test_window_scale_is_offered_and_used_when_both_do() {
 
 #[test]
 fn test_window_scale_is_off_unless_both_offer_it() {
-    let cfg = ConnConfig { recv_window: 1 << 20, timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 20, timestamps: false, ..ethernet() };
     let syn = raw(IRS, SeqNumber(0), SYN);
     let mut b = Bench::new(Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn), Instant::ZERO);
     let tx = b.tx().unwrap();
@@ -310,7 +310,7 @@ fn test_window_scale_is_off_unless_both_offer_it() {
 
 #[test]
 fn test_window_scale_zero_is_still_an_answer() {
-    let cfg = ConnConfig { recv_window: 65_535, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 65_535, ..ethernet() };
     let syn = Segment { window_scale: Some(0), ..raw(IRS, SeqNumber(0), SYN) };
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
     let tx = c.poll_transmit(Instant::ZERO, &ByteQueue::default()).unwrap();
@@ -320,7 +320,7 @@ fn test_window_scale_zero_is_still_an_answer() {
 #[test]
 fn test_window_scale_beyond_14_counts_as_14() {
     for (offered, window) in [(14, 1 << 14), (15, 1 << 14), (255, 1 << 14), (13, 1 << 13)] {
-        let cfg = ConnConfig { timestamps: false, ..ConnConfig::default() };
+        let cfg = ConnConfig { timestamps: false, ..ethernet() };
         let mut b = Bench::connecting(&cfg);
         b.sent();
         b.recv(&Segment { window_scale: Some(offered), ..b.seg(-1, 0).with(SYN_ACK) });
@@ -332,7 +332,7 @@ fn test_window_scale_beyond_14_counts_as_14() {
 
 #[test]
 fn test_options_are_answered_only_when_offered() {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     let q = ByteQueue::default();
     let bare = raw(IRS, SeqNumber(0), SYN);
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &bare);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn pair(link: Link, seed: u64) -> Pair {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     Pair::new([&cfg, &cfg], link, seed)
 }
 
@@ -73,7 +73,7 @@ fn goodput(link: Link, cfg: &ConnConfig, bytes: u64) -> u64 {
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "megabits per second")]
 fn test_pair_goodput_under_loss() {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     let rtt = Duration::from_micros(100);
     for (loss, of_model) in [(0.001, 0.7), (0.01, 0.8), (0.05, 0.65)] {
         let got = goodput(fabric(loss), &cfg, 20_000_000);
@@ -96,10 +96,10 @@ fn test_pair_small_transfers_on_bad_links() {
 
 #[test]
 fn test_pair_without_options() {
-    let cfg = ConnConfig { timestamps: false, window_scaling: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { timestamps: false, window_scaling: false, ..ethernet() };
     for seed in 0..10 {
         let link = Link { loss: 0.03, reorder: 0.05, duplicate: 0.05, ..Link::default() };
-        let mut p = Pair::new([&cfg, &ConnConfig::default()], link, 2000 + seed);
+        let mut p = Pair::new([&cfg, &ethernet()], link, 2000 + seed);
         p.ends[0].total = 300_000;
         p.ends[1].total = 100_000;
         p.run_orderly(HOUR);
@@ -142,10 +142,10 @@ fn test_pair_zero_window_periods() {
 
 #[test]
 fn test_pair_tiny_window() {
-    let tiny = ConnConfig { recv_window: 700, window_scaling: false, ..ConnConfig::default() };
+    let tiny = ConnConfig { recv_window: 700, window_scaling: false, ..ethernet() };
     for seed in 0..5 {
         let mut p = Pair::new(
-            [&ConnConfig::default(), &tiny],
+            [&ethernet(), &tiny],
             Link { loss: 0.01, ..Link::default() },
             5000 + seed,
         );
@@ -184,7 +184,7 @@ fn test_pair_positions_beyond_four_gigabytes() {
             u32::try_from(self.end() - from).unwrap_or(u32::MAX).min(max)
         }
     }
-    let cfg = ConnConfig { mss: 65_000, recv_window: 64 << 20, ..ConnConfig::default() };
+    let cfg = ConnConfig { mss: 65_000, recv_window: 64 << 20, ..ethernet() };
     let mut now = Instant::from_millis(1);
     let total = (4 << 32) + 12_345;
     let q = Endless(total);
@@ -228,7 +228,7 @@ fn settings() -> impl Strategy<Value = ConnConfig> {
             timestamps,
             delayed_ack: ack * MS / 2,
             mss,
-            ..ConnConfig::default()
+            ..ethernet()
         },
     )
 }
@@ -267,7 +267,7 @@ proptest! {
     #[test]
     fn test_reordering_alone_hardly_slows_down(reorder in 0.0f64..0.05, seed: u64) {
         let link = Link { latency: Duration::from_micros(50), reorder, rate: 1_250_000_000, ..Link::default() };
-        let cfg = ConnConfig::default();
+        let cfg = ethernet();
         let mut p = Pair::new([&cfg, &cfg], link, seed);
         p.ends[0].total = 5_000_000;
         let took = p.run_orderly(HOUR);

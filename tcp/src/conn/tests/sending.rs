@@ -204,7 +204,7 @@ fn test_idle_connection_starts_from_the_initial_window() {
 fn test_initial_window_by_segment_size() {
     let iw = |mss: u16| {
         let syn = Segment { mss: Some(mss), ..raw(IRS, SeqNumber(0), SYN) };
-        let cfg = ConnConfig { mss: 9000, timestamps: false, ..ConnConfig::default() };
+        let cfg = ConnConfig { mss: 9000, timestamps: false, ..ethernet() };
         Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn).stats().cwnd
     };
     assert_eq!(iw(536), 5360);
@@ -265,7 +265,7 @@ fn test_established_four_gigabytes_sent() {
             max
         }
     }
-    let cfg = ConnConfig { timestamps: false, mss: 65_000, ..ConnConfig::default() };
+    let cfg = ConnConfig { timestamps: false, mss: 65_000, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
     let s = Segment { mss: Some(65_000), window_scale: Some(14), ..b.seg(-1, 0).with(SYN_ACK) };

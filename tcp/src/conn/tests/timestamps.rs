@@ -170,7 +170,7 @@ fn test_echo_not_of_the_last_transmission_is_no_sample() {
 /// Section 5.2: the reset that answers a segment echoes its timestamp and has none of its own.
 #[test]
 fn test_reset_reply_echoes_the_timestamp() {
-    let mut b = Bench::connecting(&ConnConfig::default());
+    let mut b = Bench::connecting(&ethernet());
     b.sent();
     b.ts = Some(Timestamps { val: 77, ecr: 5 });
     b.recv(&b.seg(0, 10));

@@ -166,7 +166,7 @@ fn test_old_window_is_ignored() {
 /// RFC 9293 MUST-1: a window with the top bit set is large, not negative.
 #[test]
 fn test_large_window_is_not_negative() {
-    let cfg = ConnConfig { timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
     b.recv(&Segment { window_scale: Some(14), ..b.seg(-1, 0).with(SYN_ACK) });
@@ -240,7 +240,7 @@ fn test_own_window_moves_only_by_a_segment() {
 /// RFC 7323 section 2.4: the edge never moves left through rounding by the scale.
 #[test]
 fn test_own_edge_never_moves_left_whatever_the_owner_does() {
-    let cfg = ConnConfig { recv_window: 1 << 22, timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 22, timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     let shift = b.tx().unwrap().window_scale.unwrap();
     b.recv(&Segment { window_scale: Some(0), ..b.seg(-1, 0).with(SYN_ACK) });
