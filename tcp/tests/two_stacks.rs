@@ -28,8 +28,7 @@ impl Two {
     fn new(mtus: [u16; 2], conn: ConnConfig) -> Two {
         let stack = |n: u8, mtu| {
             let cidr = Cidr::new(ip(n).into(), 24).unwrap();
-            let mut cfg =
-                StackConfig::new([2, 0, 0, 0, 0, n], cidr, Seed::from_u64(u64::from(n)));
+            let mut cfg = StackConfig::new([2, 0, 0, 0, 0, n], cidr, Seed::from_u64(u64::from(n)));
             (cfg.mtu, cfg.conn) = (mtu, conn);
             Stack::new(cfg)
         };

@@ -127,7 +127,7 @@ impl Connection {
     pub(super) fn selective_ack(&mut self, now: Instant) -> TxSegment {
         let room = if self.hot.ts_ok { SackBlocks::MAX - 1 } else { SackBlocks::MAX };
         let (ranges, left) = self.cold.reports.take(&self.cold.ranges, room);
-        let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+        let mut tx = self.segment(now, self.ack_pos(), Flags::ACK);
         let mut blocks = SackBlocks::default();
         for r in ranges {
             blocks.push(SackBlock { start: self.rcv_seq_of(r.start), end: self.rcv_seq_of(r.end) });

@@ -3,6 +3,8 @@
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
 mod closing;
+mod invariants;
+mod keepalive;
 mod loss;
 mod matrix;
 mod opening;
@@ -216,6 +218,7 @@ impl Bench {
             assert!(all.len() < 1000, "endless output");
         }
         assert_eq!(self.tx(), None, "wants_transmit missed it");
+        self.c.check_invariants(self.q.end());
         all
     }
 

@@ -170,6 +170,29 @@ fn test_syn_received_duplicate_syn_sends_syn_ack_again() {
     assert_eq!(b.c.state(), State::SynReceived);
 }
 
+/// A SYN that comes again and again neither keeps the attempt alive nor has every one of itself
+/// answered.
+#[test]
+fn test_syn_received_repeated_syns_are_counted_and_do_not_put_off_the_end() {
+    let cfg = ConnConfig { syn_retries: 2, ..plain() };
+    let mut b = Bench::accepting(&cfg);
+    b.sent();
+    let (start, mut answers, mut timeouts) = (b.now, 0, Vec::new());
+    while b.c.state() != State::Closed {
+        for _ in 0..100 {
+            b.recv(&b.seg(-1, 0).with(SYN));
+            answers += b.sent().len();
+        }
+        timeouts.extend(b.wait(500 * MS));
+        assert!(b.now - start <= 8000 * MS, "kept alive by repeated SYNs");
+    }
+    assert_eq!(b.events(), [ConnEvent::TimedOut]);
+    assert_eq!((b.now - start, timeouts.len()), (7000 * MS, 2));
+    let c = b.c.stats().counters;
+    assert_eq!((answers, c.duplicate_segments), (70, 1400), "ten a second");
+    assert_eq!(c.challenge_acks_suppressed, 1400 - 70);
+}
+
 #[test]
 fn test_syn_received_bad_ack_is_reset() {
     for ack in [-1, 1] {

@@ -192,6 +192,7 @@ impl Pair {
                 self.arrivals.push(Reverse((at, self.order, 1 - side)));
             }
         }
+        end.c.check_invariants(end.q.end());
         while let Some(e) = end.c.poll_event() {
             end.events.push(e);
         }

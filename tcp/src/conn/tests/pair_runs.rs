@@ -144,11 +144,8 @@ fn test_pair_zero_window_periods() {
 fn test_pair_tiny_window() {
     let tiny = ConnConfig { recv_window: 700, window_scaling: false, ..ethernet() };
     for seed in 0..5 {
-        let mut p = Pair::new(
-            [&ethernet(), &tiny],
-            Link { loss: 0.01, ..Link::default() },
-            5000 + seed,
-        );
+        let mut p =
+            Pair::new([&ethernet(), &tiny], Link { loss: 0.01, ..Link::default() }, 5000 + seed);
         p.ends[0].total = 50_000;
         p.run_orderly(HOUR);
     }

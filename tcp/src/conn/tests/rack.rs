@@ -208,7 +208,7 @@ fn test_a_delayed_ack_is_learned_from_needless_probes() {
             // The timer comes up after two round trips, and finds that it has to wait.
             assert_eq!(b.fire(), strings(&[]));
             assert_eq!(b.fire().len(), 1);
-            assert_eq!(b.now - start, 2 * RTT + (1u32 << n).min(80) * MS);
+            assert_eq!(b.now - start, 2 * RTT + (1u32 << n).min(200) * MS);
             b.now = b.now + RTT;
             let end = i32::try_from(b.q.end().0).unwrap();
             if d_sack {

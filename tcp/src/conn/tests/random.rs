@@ -172,6 +172,7 @@ impl Watch {
             }
         }
         while self.b.c.poll_event().is_some() {}
+        self.b.c.check_invariants(self.b.q.end());
         assert!(!self.b.c.wants_transmit(self.b.q.end()) || self.b.c.poll_timeout().is_some());
     }
 }
