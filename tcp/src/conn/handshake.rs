@@ -105,7 +105,6 @@ impl Connection {
                 ranges: Ranges::default(),
                 reports: Reports::default(),
                 sack_in: SackBlocks::default(),
-                sack_out: SackBlocks::default(),
                 dup_acks_owed: 0,
                 board: Scoreboard::default(),
                 rack: Rack::new(cfg.peer_ack_delay),

@@ -20,8 +20,10 @@
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 mod ack;
+mod challenge;
 mod config;
 mod congestion;
+mod control;
 mod event;
 mod handshake;
 mod rack;
@@ -165,8 +167,6 @@ struct Cold {
     reports: Reports,
     /// The SACK option of the segment that is being handled.
     sack_in: SackBlocks,
-    /// That of the last segment sent with one.
-    sack_out: SackBlocks,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
     board: Scoreboard,

@@ -10,6 +10,9 @@
 //! Everything is bounded, whatever a peer reports: ranges by [`MAX_RANGES`], the rest by
 //! [`MAX_BURSTS`] and [`MAX_RETRANSMITTED`].
 
+#[cfg(test)]
+mod check;
+
 use super::NEVER;
 use super::ranges::{MAX_RANGES, Range, Ranges};
 use core::time::Duration;
@@ -54,8 +57,11 @@ pub(super) struct Delivered {
     pub(super) reordered: bool,
 }
 
+/// No byte was sent by a tail loss probe.
+const NOT_PROBED: StreamPos = StreamPos(u64::MAX);
+
 /// The sender's scoreboard.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
     sacked: Ranges,
@@ -65,17 +71,36 @@ pub(super) struct Scoreboard {
     retransmitted: VecDeque<Retransmission>,
     /// Sent again and lost once more.
     lost_retransmissions: VecDeque<Range>,
-    /// RACK.xmit_ts and RACK.end_seq: the latest transmission known to have arrived.
-    latest: Option<(Instant, StreamPos)>,
-    /// RACK.rtt.
-    rtt: Duration,
+    /// RACK.xmit_ts and RACK.end_seq: the latest transmission known to have arrived. Both 0 while
+    /// there is none.
+    latest: (Instant, StreamPos),
+    /// RACK.rtt, in nanoseconds.
+    rtt: u64,
     /// RACK.fack: the highest byte known to have arrived.
     fack: StreamPos,
-    /// From here on bytes may have been sent twice by a tail loss probe.
-    probed: Option<StreamPos>,
+    /// From here on bytes may have been sent twice by a tail loss probe; [`NOT_PROBED`] otherwise.
+    probed: StreamPos,
     /// Bytes before this may have been sent more often than the lists tell, which a timeout or a new
     /// beginning cleared: they measure no round trip (Karn).
     ambiguous_below: StreamPos,
+}
+
+impl Default for Scoreboard {
+    fn default() -> Scoreboard {
+        Scoreboard {
+            sent: VecDeque::new(),
+            sacked: Ranges::default(),
+            lost_below: StreamPos::START,
+            repaired: StreamPos::START,
+            retransmitted: VecDeque::new(),
+            lost_retransmissions: VecDeque::new(),
+            latest: (Instant::ZERO, StreamPos::START),
+            rtt: 0,
+            fack: StreamPos::START,
+            probed: NOT_PROBED,
+            ambiguous_below: StreamPos::START,
+        }
+    }
 }
 
 impl Scoreboard {
@@ -112,7 +137,7 @@ impl Scoreboard {
     /// A tail probe sends bytes from `start` on a second time.
     pub(super) fn on_tail_probe(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
         self.on_burst(una, start, now, Duration::ZERO);
-        self.probed = Some(start);
+        self.probed = start;
     }
 
     /// Forgets everything but what is bound to the path: what is outstanding, up to `max`, is sent
@@ -124,7 +149,7 @@ impl Scoreboard {
         self.lost_retransmissions.clear();
         self.lost_below = StreamPos::START;
         self.repaired = StreamPos::START;
-        self.probed = None;
+        self.probed = NOT_PROBED;
     }
 
     /// All outstanding bytes that the peer has not reported are lost (the timer expired).
@@ -134,7 +159,7 @@ impl Scoreboard {
         self.lost_retransmissions.clear();
         self.lost_below = end;
         self.repaired = una;
-        self.probed = None;
+        self.probed = NOT_PROBED;
     }
 
     /// The peer's reports are not believed any more.
@@ -178,8 +203,8 @@ impl Scoreboard {
             at = end;
         }
         self.fack = self.fack.max(una);
-        if self.probed.is_some_and(|p| p < una) {
-            self.probed = None;
+        if self.probed < una {
+            self.probed = NOT_PROBED;
         }
         self.sacked.reach(una) <= una
     }
@@ -219,7 +244,7 @@ impl Scoreboard {
     ) {
         d.bytes += end - start;
         let once = start.max(self.repaired);
-        let once_end = self.probed.map_or(end, |p| p.min(end));
+        let once_end = self.probed.min(end);
         if once < once_end
             && let Some(sent) = self.sent_at(once_end)
         {
@@ -234,8 +259,7 @@ impl Scoreboard {
                 self.note_latest(now, sent.last, once_end);
             }
         }
-        if let Some(p) = self.probed
-            && p < end
+        if self.probed < end
             && let Some(sent) = self.sent_at(end)
             && now - sent.last >= min_rtt
         {
@@ -287,9 +311,9 @@ impl Scoreboard {
     }
 
     fn note_latest(&mut self, now: Instant, at: Instant, end: StreamPos) {
-        if self.latest.is_none_or(|l| l < (at, end)) {
-            self.latest = Some((at, end));
-            self.rtt = now - at;
+        if self.latest < (at, end) {
+            self.latest = (at, end);
+            self.rtt = now.as_nanos() - at.as_nanos().min(now.as_nanos());
         }
     }
 
@@ -303,8 +327,8 @@ impl Scoreboard {
         end: StreamPos,
         reordering: Duration,
     ) -> Option<Instant> {
-        let (latest, latest_end) = self.latest?;
-        let wait = self.rtt + reordering;
+        let (latest, latest_end) = self.latest;
+        let wait = Duration::from_nanos(self.rtt) + reordering;
         let mut due = None;
         let mut at = self.lost_below.max(una);
         let mut burst = self.sent.partition_point(|s| s.start <= at).saturating_sub(1);
@@ -375,49 +399,6 @@ impl Scoreboard {
         let from = self.lost_below.max(una);
         let again: u64 = self.retransmitted.iter().map(|a| a.range.len()).sum();
         (end - from).saturating_sub(self.sacked.bytes_from(from)) + again
-    }
-}
-
-#[cfg(test)]
-impl Scoreboard {
-    /// Panics where the lists contradict each other; `[una, next)` is outstanding.
-    pub(super) fn check(&self, una: StreamPos, next: StreamPos) {
-        assert!(self.sent.len() <= MAX_BURSTS && self.retransmitted.len() <= MAX_RETRANSMITTED);
-        let sent: Vec<_> = self.sent.iter().collect();
-        for s in &sent {
-            assert!(s.first == NEVER || s.first <= s.last, "{s:?}");
-        }
-        for w in sent.windows(2) {
-            assert!(w[0].start < w[1].start && w[0].last <= w[1].last, "{self:?}");
-        }
-        if una < next {
-            assert!(
-                sent.first().is_some_and(|s| s.start <= una),
-                "when was {una:?} sent? {self:?}"
-            );
-        }
-        if let Some(end) = self.sacked.end() {
-            assert!(end <= next && self.sacked.containing(una).is_none(), "{una:?} {self:?}");
-            assert_eq!(self.sacked.bytes_from(una), self.sacked.bytes_from(StreamPos::START));
-        }
-        assert!(self.lost_below <= next.max(una) && self.repaired <= next.max(una), "{self:?}");
-        let again = self.retransmitted.iter().map(|r| r.range);
-        let mut again: Vec<_> = again.chain(self.lost_retransmissions.iter().copied()).collect();
-        again.sort_by_key(|r| r.start);
-        for r in &again {
-            assert!(r.len() > 0 && r.start >= una && r.end <= self.repaired, "{r:?} {self:?}");
-            let free = self.sacked.first_gap(r.start, r.end);
-            assert_eq!(free, Some((r.start, r.end)), "SACKed: {self:?}");
-        }
-        assert!(again.windows(2).all(|w| w[0].end <= w[1].start), "twice: {self:?}");
-        // Below `repaired` nothing is forgotten.
-        let known: u64 = again.iter().map(|r| r.len()).sum();
-        let below = self.repaired.max(una);
-        let sacked = self.sacked.bytes_from(una) - self.sacked.bytes_from(below);
-        assert_eq!(known + sacked, below - una, "forgotten: {una:?} {self:?}");
-        for (a, b) in self.retransmitted.iter().zip(self.retransmitted.iter().skip(1)) {
-            assert!(a.at <= b.at, "{self:?}");
-        }
     }
 }
 

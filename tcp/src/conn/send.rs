@@ -1,6 +1,5 @@
 //! Segments out.
 
-use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Flags, SendQueue, Timestamps, TxSegment};
@@ -67,67 +66,6 @@ impl Connection {
             return hot.snd_una + congestion.min(u64::from(hot.snd_wnd));
         }
         hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
-    }
-
-    #[cold]
-    fn control(&mut self, now: Instant) -> TxSegment {
-        if self.hot.pending.take(Pending::RESET_REPLY) {
-            let (seq, val) = self.cold.reset_reply;
-            // RFC 7323 section 5.2: the timestamp of what it answers is echoed.
-            let timestamps = val.map(|ecr| Timestamps { val: 0, ecr });
-            return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
-        }
-        if self.hot.pending.take(Pending::RESET) {
-            return self.segment(now, self.ack_pos(), Flags::RST.with(Flags::ACK));
-        }
-        if self.hot.pending.take(Pending::KEEPALIVE) {
-            // One before the next number, so that the peer has to answer (RFC 9293 section 3.8.4).
-            let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
-            tx.seq = tx.seq.advance(u32::MAX);
-            return tx;
-        }
-        self.hot.pending.clear(Pending::SYN);
-        self.syn(now)
-    }
-
-    #[cold]
-    fn syn(&mut self, now: Instant) -> TxSegment {
-        let answer = self.hot.state == State::SynReceived;
-        let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
-        // Before the peer's SYN is known there is nothing to echo or acknowledge, and everything is
-        // offered; after it, only what the peer offered too.
-        let scaling = if answer { self.cold.scaling } else { self.cold.set.window_scaling };
-        let stamps = if answer { self.hot.ts_ok } else { self.cold.set.timestamps };
-        let window = u16::try_from(self.hot.recv_window).unwrap_or(u16::MAX);
-        self.hot.rcv_adv = self.hot.rcv_adv.max(StreamPos(u64::from(window)));
-        let retransmit = self.cold.syn_sent;
-        if retransmit {
-            self.note_retransmit(now);
-        } else {
-            self.hot.timed = Some((StreamPos::START, now));
-            self.cold.syn_sent = true;
-        }
-        self.hot.pending.clear(Pending::ACK);
-        if self.hot.rtx_at == NEVER {
-            self.hot.rtx_at = now + self.cold.rto.get();
-        }
-        TxSegment {
-            seq: seq_of(self.hot.snd_base, StreamPos::START).advance(u32::MAX),
-            ack: if answer { self.rcv_seq() } else { crate::SeqNumber(0) },
-            flags,
-            window,
-            mss: Some(self.cold.set.mss),
-            window_scale: scaling.then_some(self.hot.rcv_shift),
-            sack_permitted: if answer { self.hot.sack_ok } else { self.cold.set.sack },
-            sack: 0,
-            timestamps: stamps.then(|| Timestamps {
-                val: self.ts_clock(now),
-                ecr: if answer { self.hot.ts_recent } else { 0 },
-            }),
-            pos: StreamPos::START,
-            len: 0,
-            retransmit,
-        }
     }
 
     /// Data or FIN, if there is any and the windows allow it.
@@ -367,7 +305,7 @@ impl Connection {
     /// Bytes are sent once more: by Karn's rule what is in flight cannot be timed any more, and an
     /// echo older than this transmission is ambiguous.
     #[cold]
-    fn note_retransmit(&mut self, now: Instant) {
+    pub(super) fn note_retransmit(&mut self, now: Instant) {
         self.hot.timed = None;
         self.cold.retransmit_ts = self.ts_clock(now);
         self.cold.counters.retransmits += 1;

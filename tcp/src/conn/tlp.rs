@@ -17,8 +17,9 @@
 //! - Once 32 lone segments in a row were acknowledged without a probe, twice the slowest of them is
 //!   allowed for from then on. (32, since Linux acknowledges the first 16 of a connection at once,
 //!   whatever it does later.) In an exchange of small messages that takes as many round trips.
-//! - A probe that the peer reports as needless goes back to the beginning, or doubles what is
-//!   allowed for, and it takes twice as many lone segments to try less again.
+//! - A probe that the peer reports as needless doubles what is allowed for. The ACK may have been
+//!   lost; but when three such probes come in a row, the peer does hold its ACKs back: then it goes
+//!   back to the beginning, and it takes twice as many lone segments to try less again.
 //!
 //! Where more is outstanding than the peer may leave unacknowledged, none of this counts, and the
 //! probe goes after two round trips.
@@ -36,6 +37,8 @@ const MIN_ACK_DELAY: u32 = 1_000;
 /// Lone segments from which the delay is learned, at first and at most.
 const LONE_SEGMENTS: u16 = 32;
 const MAX_LONE_SEGMENTS: u16 = 1024;
+/// Needless probes in a row that are no lost ACKs.
+const NEEDLESS_IN_A_ROW: u8 = 3;
 
 /// An outstanding tail loss probe (RFC 8985 section 7.4.2).
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +61,21 @@ pub(super) struct AckDelay {
     run: u16,
     /// How many make a run.
     needed: u16,
+    /// Needless probes since a lone segment was last acknowledged without.
+    needless: u8,
 }
 
 impl AckDelay {
     pub(super) fn new(initial: Duration) -> AckDelay {
         let initial = micros(initial).min(MAX_ACK_DELAY);
-        AckDelay { allowed: initial, initial, slowest: 0, run: 0, needed: LONE_SEGMENTS }
+        AckDelay {
+            allowed: initial,
+            initial,
+            slowest: 0,
+            run: 0,
+            needed: LONE_SEGMENTS,
+            needless: 0,
+        }
     }
 
     pub(super) fn get(self) -> Duration {
@@ -74,6 +86,7 @@ impl AckDelay {
     fn acked(&mut self, delay: Duration) {
         self.slowest = self.slowest.max(micros(delay));
         self.run += 1;
+        self.needless = 0;
         if self.run >= self.needed {
             let least = MIN_ACK_DELAY.min(self.initial);
             self.allowed = self.slowest.saturating_mul(2).clamp(least, MAX_ACK_DELAY);
@@ -83,9 +96,13 @@ impl AckDelay {
 
     /// A probe drew out an ACK that was only held back.
     fn needless_probe(&mut self) {
-        self.allowed = self.allowed.saturating_mul(2).max(self.initial).min(MAX_ACK_DELAY);
+        self.allowed = self.allowed.saturating_mul(2).min(MAX_ACK_DELAY);
+        self.needless = self.needless.saturating_add(1);
+        if self.needless == NEEDLESS_IN_A_ROW {
+            self.allowed = self.allowed.max(self.initial);
+            self.needed = (self.needed * 2).min(MAX_LONE_SEGMENTS);
+        }
         (self.slowest, self.run) = (0, 0);
-        self.needed = (self.needed * 2).min(MAX_LONE_SEGMENTS);
     }
 }
 
