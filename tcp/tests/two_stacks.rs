@@ -2,11 +2,12 @@
 //! documentation, frames handed over by memory, no time passing unless a test says so.
 
 use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
 use heddle_base::{Instant, Seed, Sum};
 use heddle_tcp::wire::TcpHeader;
 use heddle_tcp::{
-    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, FrameOutcome, Segment, Stack, StackConfig,
-    StackEvent, TcpChecksum, TxBody,
+    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, FrameOutcome, Keepalive, Segment, Stack,
+    StackConfig, StackEvent, TcpChecksum, TxBody,
 };
 
 const PORT: u16 = 4420;
@@ -22,6 +23,8 @@ struct Two {
     /// TCP segments sent by each, in order.
     sent: [Vec<Segment>; 2],
     events: [Vec<(ConnId, StackEvent)>; 2],
+    /// No frame arrives any more.
+    cut: bool,
 }
 
 impl Two {
@@ -39,6 +42,7 @@ impl Two {
             stacks,
             sent: Default::default(),
             events: Default::default(),
+            cut: false,
         }
     }
 
@@ -91,7 +95,9 @@ impl Two {
             for side in 0..2 {
                 while let Some(f) = self.frame(side) {
                     idle = false;
-                    self.take(1 - side, &f);
+                    if !self.cut {
+                        self.take(1 - side, &f);
+                    }
                 }
             }
             if idle {
@@ -177,4 +183,32 @@ fn test_segments_are_as_large_as_both_mtus_allow() {
     let mut n = Two::new([9000; 2], ConnConfig { mss: 4000, ..ConnConfig::default() });
     n.connect();
     assert_eq!(n.sent[0][0].mss, Some(4000));
+}
+
+/// Keepalives are set up like the rest of a connection: idle peers that are there stay connected,
+/// one that has vanished is told of as timed out.
+#[test]
+fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
+    let seconds = Duration::from_secs;
+    let keepalive = Some(Keepalive { idle: seconds(60), interval: seconds(5), count: 3 });
+    let mut n = Two::new([1500; 2], ConnConfig { keepalive, ..ConnConfig::default() });
+    let (a, b) = n.connect();
+    let start = n.now;
+    while n.now - start < seconds(600) {
+        assert!(n.step());
+    }
+    assert!(!n.says(0, a, ConnEvent::TimedOut) && !n.says(1, b, ConnEvent::TimedOut));
+    n.cut = true;
+    let start = n.now;
+    while n.now - start < seconds(60 + 3 * 5) {
+        assert!(n.step());
+    }
+    assert!(n.says(0, a, ConnEvent::TimedOut) && n.says(1, b, ConnEvent::TimedOut));
+    // Without, nobody asks.
+    let mut n = Two::new([1500; 2], ConnConfig::default());
+    let (a, _) = n.connect();
+    n.cut = true;
+    let start = n.now;
+    while n.now - start < seconds(600) && n.step() {}
+    assert!(!n.says(0, a, ConnEvent::TimedOut));
 }
