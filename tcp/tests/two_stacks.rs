@@ -1,5 +1,6 @@
 //! Two stacks as an owner outside the crate drives them: the order of calls of the crate's
 //! documentation, frames handed over by memory, no time passing unless a test says so.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -168,15 +169,15 @@ fn test_segments_are_as_large_as_both_mtus_allow() {
     ] {
         let mut n = Two::new(mtus, ConnConfig { timestamps, ..ConnConfig::default() });
         let (a, b) = n.connect();
-        for side in 0..2 {
-            assert_eq!(n.sent[side][0].mss, Some(mss[side]), "{mtus:?}");
+        for (sent, mss) in n.sent.iter().zip(mss) {
+            assert_eq!(sent[0].mss, Some(mss), "{mtus:?}");
         }
         n.send(0, a, 100_000);
         n.send(1, b, 100_000);
         n.run();
-        for side in 0..2 {
-            let largest = n.sent[side].iter().map(|s| s.len).max();
-            assert_eq!(largest, Some(len), "{mtus:?} {timestamps} {side}");
+        for sent in &n.sent {
+            let largest = sent.iter().map(|s| s.len).max();
+            assert_eq!(largest, Some(len), "{mtus:?} {timestamps}");
         }
     }
     // An owner may want smaller segments than its MTU allows.
