@@ -21,7 +21,7 @@ pub use heddle_iwarp::mpa::startup::CrcPolicy;
 pub use heddle_iwarp::{
     Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList, Sge, Stag,
 };
-pub use heddle_tcp::{AddrError, Cidr, ConnConfig, check_addrs};
+pub use heddle_tcp::{AddrError, Cidr, ConnConfig, Keepalive, check_addrs};
 
 pub use heddle_perf as perf;
 

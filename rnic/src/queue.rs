@@ -64,8 +64,8 @@ impl FpduQueue {
     }
 
     /// Whether everything queued has been sent once.
-    pub(crate) fn is_idle(&self, snd_nxt: StreamPos) -> bool {
-        self.end() <= snd_nxt
+    pub(crate) fn is_idle(&self, snd_max: StreamPos) -> bool {
+        self.end() <= snd_max
     }
 
     /// Drops what the peer has acknowledged.

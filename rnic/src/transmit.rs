@@ -47,7 +47,7 @@ impl<F: RxFrame> Rnic<F> {
             // change, and a queue that is short stays in the cache. One may always wait, so that
             // TCP knows there is something to probe a closed window for.
             while made < TURN
-                && (link.queue.is_idle(tcp.snd_nxt()) || tcp.send_room(link.queue.end()) > 0)
+                && (link.queue.is_idle(tcp.snd_max()) || tcp.send_room(link.queue.end()) > 0)
             {
                 let len = link.queue.push_fpdu(|fpdu| qp.poll_transmit_into(&env, mulpdu, fpdu));
                 if len == 0 {

@@ -218,7 +218,7 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
                 pair.now,
                 [0, 1].map(|h| {
                     let c = pair.hosts[h].rnic.connection(conns[h]);
-                    c.map(|c| (c.stats(), c.snd_una(), c.snd_nxt(), c.rcv_nxt()))
+                    c.map(|c| (c.stats(), c.snd_una(), c.snd_max(), c.rcv_nxt()))
                 })
             );
             for (conn, cqe) in std::mem::take(&mut pair.hosts[me].completions) {

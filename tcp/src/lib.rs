@@ -24,7 +24,7 @@ mod segment;
 mod stack;
 pub mod wire;
 
-pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, State};
+pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Keepalive, State};
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
     Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,

@@ -94,6 +94,11 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
+    /// No option.
+    pub const NONE: SackBlocks = SackBlocks {
+        blocks: [SackBlock { start: SeqNumber(0), end: SeqNumber(0) }; SackBlocks::MAX],
+        len: 0,
+    };
     /// Blocks a header has room for without other options; beside timestamps there is room for one
     /// less.
     pub const MAX: usize = 4;

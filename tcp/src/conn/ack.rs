@@ -1,5 +1,6 @@
 //! What an acknowledgment does to the sending side.
 
+use super::rack::Timer;
 use super::sequence::shifted;
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
@@ -54,11 +55,12 @@ impl Connection {
     ) -> Option<StreamPos> {
         let before = self.hot.snd_una;
         let flight = self.hot.snd_max - before;
+        let lone = self.may_be_delayed();
         self.hot.snd_una = una;
         self.hot.snd_next = self.hot.snd_next.max(una);
         self.hot.progress_at = now;
         self.cold.timeouts = 0;
-        self.measure(now, seg, una);
+        self.measure(now, seg, una, lone);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
             self.hot.pending.set(Pending::RETRANSMIT);
@@ -86,12 +88,15 @@ impl Connection {
     /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
     /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
     /// section 4.1).
-    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos) {
+    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos, lone: bool) {
         match self.hot.timed {
             Some((end, at)) => {
                 if una >= end {
                     self.hot.timed = None;
                     self.cold.rto.sample(now - at);
+                    if lone {
+                        self.note_lone_ack(now - at);
+                    }
                 }
             }
             // With SACK there is always something that was sent only once, or else a backoff to end,
@@ -113,7 +118,7 @@ impl Connection {
     pub(super) fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<Duration> {
         let ts = seg.timestamps.filter(|_| self.hot.ts_ok)?;
         let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
-        let most = self.ts_clock(now).wrapping_sub(self.cold.again_ts);
+        let most = self.ts_clock(now).wrapping_sub(self.cold.retransmit_ts);
         (ms <= most).then(|| Duration::from_millis(u64::from(ms)))
     }
 
@@ -122,7 +127,7 @@ impl Connection {
         self.hot.pending.clear(Pending::DATA);
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
-            Some(State::FinWait2) => self.cold.wait_at = now + self.cold.cfg.fin_wait_2,
+            Some(State::FinWait2) => self.cold.wait_at = now + self.cold.set.fin_wait_2(),
             Some(State::Closed) => self.finish(ConnEvent::Closed),
             _ => {}
         }
@@ -131,7 +136,7 @@ impl Connection {
     /// Both directions are done: only TIME-WAIT is left.
     pub(super) fn start_time_wait(&mut self, now: Instant) {
         self.hot.rtx_at = NEVER;
-        self.cold.wait_at = now + self.cold.cfg.time_wait;
+        self.cold.wait_at = now + self.cold.set.time_wait();
         self.cold.events.push(ConnEvent::Closed);
     }
 
@@ -171,5 +176,11 @@ impl Connection {
         } else {
             self.arm_after_sending(now);
         }
+    }
+
+    /// Starts the timer of the next window probe.
+    pub(super) fn arm_window_probe(&mut self, now: Instant) {
+        self.hot.timer = Timer::Retransmit;
+        self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
     }
 }

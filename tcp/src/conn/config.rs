@@ -2,11 +2,15 @@
 
 use core::time::Duration;
 
+/// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
+const MAX_MSS: u16 = u16::MAX - 40;
+
 /// Settings of a connection; they do not change while it lives, except where a method says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnConfig {
-    /// Our receive MSS, sent in the MSS option: the MTU less the fixed IP and TCP headers. It also
-    /// bounds what we send (RFC 9293 section 3.7.1).
+    /// Our receive MSS in bytes, sent in the MSS option: the MTU less the fixed IP and TCP headers.
+    /// It also bounds what we send (RFC 9293 section 3.7.1). A stack lowers it to what its MTU
+    /// allows and never raises it, so the default is no limit: the largest that IPv4 can carry.
     pub mss: u16,
     /// The send MSS to assume when the peer's SYN has no MSS option: 536 over IPv4, 1220 over IPv6.
     pub default_peer_mss: u16,
@@ -21,8 +25,10 @@ pub struct ConnConfig {
     pub sack: bool,
     /// The longest an ACK is held back; values above 500 ms are cut to it. Zero: never hold back.
     pub delayed_ack: Duration,
-    /// How long the peer may hold back an ACK, at first: the longest tail of silence that is no
-    /// reason for a tail probe. It grows where a peer turns out to take longer.
+    /// How long the peer may hold back the ACK of a lone segment, until the connection has learned
+    /// better: TLP.max_ack_delay of RFC 8985, on top of two round trips. At most 200 ms. Peers that
+    /// answer faster are allowed less after some dozens of lone segments, peers that take longer
+    /// are allowed more.
     pub peer_ack_delay: Duration,
     /// Lower bound of the retransmission timeout, at least 1 ms; with a peer that has no SACK at
     /// least 200 ms.
@@ -31,6 +37,11 @@ pub struct ConnConfig {
     pub rto_max: Duration,
     /// Retransmission timeout until a round trip has been measured.
     pub rto_initial: Duration,
+    /// How long a connection may send nothing before it begins again with the initial window, if the
+    /// retransmission timeout is shorter (RFC 5681 section 4.1). The RFC takes the timeout, which it
+    /// knows to be a second at least; a timeout of a few milliseconds is the time between two
+    /// requests, and no reason to forget the path.
+    pub idle_restart: Duration,
     /// How many times a SYN or SYN-ACK is sent again before the connection is given up.
     pub syn_retries: u32,
     /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
@@ -42,33 +53,164 @@ pub struct ConnConfig {
     pub fin_wait_2: Duration,
     /// Time spent in TIME-WAIT: twice the maximum segment lifetime.
     pub time_wait: Duration,
-    /// Challenge ACKs sent per second at most (RFC 5961 section 7).
+    /// Probes of a peer that has been silent; `None`, the default, sends none and waits for ever
+    /// (RFC 1122 section 4.2.3.6). Can be changed for a connection by
+    /// [`Connection::set_keepalive`](crate::Connection::set_keepalive).
+    pub keepalive: Option<Keepalive>,
+    /// Answers per second at most to segments that anybody may have sent: challenge ACKs (RFC 5961
+    /// section 7), those for old timestamps among them, and SYN-ACKs for a SYN that comes again.
     pub challenge_acks: u32,
+}
+
+/// How a silent peer is probed, so that one that has vanished does not hold a connection for ever.
+///
+/// A probe is a segment without data, numbered one before the next (RFC 9293 section 3.8.4), which
+/// any TCP answers with an ACK. Any acceptable segment counts as a sign of life. No probe is sent
+/// while data or a FIN of ours is outstanding or waits for the peer's window: then the timers of
+/// retransmission and window probes find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence after which the first probe is sent.
+    pub idle: Duration,
+    /// Time between probes, and from the last one to the end. At least 1 ms.
+    pub interval: Duration,
+    /// Probes that may go unanswered before the connection is reset and
+    /// [`ConnEvent::TimedOut`](crate::ConnEvent::TimedOut) is told. At least 1.
+    pub count: u32,
+}
+
+impl Default for Keepalive {
+    /// Two hours, the least that RFC 1122 section 4.2.3.6 has for a default; 9 probes, 75 s apart.
+    fn default() -> Keepalive {
+        Keepalive {
+            idle: Duration::from_secs(2 * 3600),
+            interval: Duration::from_secs(75),
+            count: 9,
+        }
+    }
 }
 
 impl Default for ConnConfig {
     fn default() -> ConnConfig {
         ConnConfig {
-            mss: 1460,
+            mss: MAX_MSS,
             default_peer_mss: 536,
             recv_window: 1 << 20,
             timestamps: true,
             window_scaling: true,
             sack: true,
             // Round trips in a machine room take tens of microseconds. An ACK that is held back
-            // must not look like a loss to a peer set up like us: our delay is half of what is
-            // allowed for, and that is well below the timeout.
+            // must not look like a loss to a peer set up like us: our delay is half of the least
+            // that is ever allowed for a peer's, and well below the timeout.
             delayed_ack: Duration::from_micros(500),
-            peer_ack_delay: Duration::from_millis(1),
+            // Linux waits 40 ms at least.
+            peer_ack_delay: Duration::from_millis(80),
             rto_min: Duration::from_millis(2),
             rto_max: Duration::from_secs(60),
             rto_initial: Duration::from_secs(1),
+            idle_restart: Duration::from_millis(200),
             // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.
             syn_retries: 7,
             user_timeout: Duration::from_secs(120),
             fin_wait_2: Duration::from_secs(150),
             time_wait: Duration::from_secs(60),
+            keepalive: None,
             challenge_acks: 10,
         }
     }
 }
+
+/// The settings a connection still needs once it is open, in less space: times in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) mss: u16,
+    pub(super) default_peer_mss: u16,
+    pub(super) timestamps: bool,
+    pub(super) window_scaling: bool,
+    pub(super) sack: bool,
+    pub(super) syn_retries: u32,
+    pub(super) challenge_acks: u32,
+    delayed_ack: u64,
+    idle_restart: u64,
+    user_timeout: u64,
+    fin_wait_2: u64,
+    time_wait: u64,
+    keepalive_idle: u64,
+    keepalive_interval: u64,
+    /// 0: none are sent.
+    pub(super) keepalive_count: u32,
+}
+
+/// Below this no MSS is believed: tiny segments would only make work.
+pub(super) const MIN_MSS: u16 = 64;
+
+impl Settings {
+    pub(super) fn new(cfg: &ConnConfig) -> Settings {
+        let mut s = Settings {
+            mss: cfg.mss.max(MIN_MSS),
+            default_peer_mss: cfg.default_peer_mss,
+            timestamps: cfg.timestamps,
+            window_scaling: cfg.window_scaling,
+            sack: cfg.sack,
+            syn_retries: cfg.syn_retries,
+            challenge_acks: cfg.challenge_acks,
+            delayed_ack: nanos(cfg.delayed_ack.min(MAX_DELAYED_ACK)),
+            idle_restart: nanos(cfg.idle_restart),
+            user_timeout: nanos(cfg.user_timeout),
+            fin_wait_2: nanos(cfg.fin_wait_2),
+            time_wait: nanos(cfg.time_wait),
+            keepalive_idle: 0,
+            keepalive_interval: 0,
+            keepalive_count: 0,
+        };
+        s.set_keepalive(cfg.keepalive);
+        s
+    }
+
+    pub(super) fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {
+        let Some(k) = keepalive else {
+            self.keepalive_count = 0;
+            return;
+        };
+        self.keepalive_idle = nanos(k.idle.max(MIN_KEEPALIVE_INTERVAL));
+        self.keepalive_interval = nanos(k.interval.max(MIN_KEEPALIVE_INTERVAL));
+        self.keepalive_count = k.count.max(1);
+    }
+
+    #[inline]
+    pub(super) fn delayed_ack(&self) -> Duration {
+        Duration::from_nanos(self.delayed_ack)
+    }
+
+    pub(super) fn idle_restart(&self) -> Duration {
+        Duration::from_nanos(self.idle_restart)
+    }
+
+    pub(super) fn user_timeout(&self) -> Duration {
+        Duration::from_nanos(self.user_timeout)
+    }
+
+    pub(super) fn fin_wait_2(&self) -> Duration {
+        Duration::from_nanos(self.fin_wait_2)
+    }
+
+    pub(super) fn time_wait(&self) -> Duration {
+        Duration::from_nanos(self.time_wait)
+    }
+
+    pub(super) fn keepalive_idle(&self) -> Duration {
+        Duration::from_nanos(self.keepalive_idle)
+    }
+
+    pub(super) fn keepalive_interval(&self) -> Duration {
+        Duration::from_nanos(self.keepalive_interval)
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// RFC 9293 section 3.8.6.3.
+const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
+const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);

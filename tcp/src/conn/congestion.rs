@@ -13,6 +13,13 @@ use heddle_base::StreamPos;
 const CWND_MAX: u32 = 1 << 30;
 /// Duplicate ACKs that mean a loss.
 const DUP_THRESHOLD: u32 = 3;
+/// Segments by which one acknowledgment may open the window in slow start: L of RFC 3465.
+///
+/// The RFC recommends 2, for receivers that acknowledge every other segment. Receivers that handle
+/// segments in bursts, ours among them, acknowledge once for up to 64, and a window that grew by
+/// two of them would need tens of round trips where doubling needs six. 64 keeps it doubling, and
+/// bounds what a stretch of lost ACKs can let loose at once.
+const ABC_LIMIT: u32 = 64;
 
 /// NewReno's variables. Windows are in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +133,10 @@ impl NewReno {
             return false;
         }
         if self.cwnd < self.ssthresh {
-            self.grow(clamp(acked).min(self.mss));
+            // After a timeout an acknowledgment may cover bytes that had arrived before, and says
+            // little about what left the network since: L = 1 there (RFC 3465 section 2.3).
+            let limit = if una < self.recover { 1 } else { ABC_LIMIT };
+            self.grow(clamp(acked).min(self.mss.saturating_mul(limit)));
         } else {
             self.acked = self.acked.saturating_add(clamp(acked));
             if self.acked >= self.cwnd {
@@ -211,7 +221,7 @@ impl NewReno {
     }
 
     /// Bytes were sent again in a recovery with SACK.
-    pub(super) fn on_again(&mut self, len: u32) {
+    pub(super) fn on_retransmit(&mut self, len: u32) {
         self.prr_out += u64::from(len);
     }
 
@@ -234,9 +244,11 @@ impl NewReno {
         self.recovering = false;
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
+        self.recover = StreamPos::START;
     }
 
-    /// Nothing was sent for longer than the timeout: start anew (RFC 5681 4.1).
+    /// Nothing was sent for so long that the window says nothing about the path any more: start anew
+    /// (RFC 5681 4.1).
     pub(super) fn on_idle(&mut self) {
         self.cwnd = self.cwnd.min(initial_window(self.mss));
         self.acked = 0;

@@ -1,5 +1,6 @@
 //! Opening: active, passive and simultaneous, and what the SYNs negotiate.
 
+use super::config::{MIN_MSS, Settings};
 use super::congestion::NewReno;
 use super::event::Events;
 use super::rack::{Rack, Timer};
@@ -13,8 +14,6 @@ use crate::{Flags, SackBlocks, Segment, SeqNumber};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
-/// Below this no MSS is believed: tiny segments would only make work.
-const MIN_MSS: u16 = 64;
 /// The largest shift count (RFC 7323 section 2.3).
 const MAX_SHIFT: u8 = 14;
 /// The minimum of the retransmission timeout towards a peer without SACK, which has no tail probes
@@ -55,11 +54,7 @@ impl Connection {
         ts_offset: u32,
         active: bool,
     ) -> Connection {
-        let cfg = ConnConfig {
-            mss: cfg.mss.max(MIN_MSS),
-            delayed_ack: cfg.delayed_ack.min(Duration::from_millis(500)),
-            ..*cfg
-        };
+        let set = Settings::new(cfg);
         let rcv_shift = if cfg.window_scaling { shift_for(cfg.recv_window) } else { 0 };
         let mut c = Connection {
             hot: Hot {
@@ -80,7 +75,7 @@ impl Connection {
                 recv_window: 0,
                 rcv_mss: 1,
                 ts_recent: 0,
-                ts_recent_at: now,
+                last_rx: now,
                 ts_offset,
                 snd_base: iss.advance(1),
                 snd_una: StreamPos::START,
@@ -91,9 +86,9 @@ impl Connection {
                 max_wnd: 0,
                 snd_wl1: SeqNumber(0),
                 snd_wl2: SeqNumber(0),
-                emss: u32::from(cfg.mss.min(cfg.default_peer_mss.max(MIN_MSS))),
-                cc: NewReno::new(u32::from(cfg.mss)),
-                away: 0,
+                emss: u32::from(set.mss.min(cfg.default_peer_mss.max(MIN_MSS))),
+                cc: NewReno::new(u32::from(set.mss)),
+                out_of_pipe: 0,
                 last_start: StreamPos::START,
                 burst_at: NEVER,
                 timed: None,
@@ -103,25 +98,25 @@ impl Connection {
                 progress_at: now,
             },
             cold: Cold {
-                cfg,
+                set,
                 active,
                 close_early: false,
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
                 reports: Reports::default(),
                 sack_in: SackBlocks::default(),
-                sack_out: SackBlocks::default(),
                 dup_acks_owed: 0,
                 board: Scoreboard::default(),
                 rack: Rack::new(cfg.peer_ack_delay),
                 rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
-                again_ts: 0,
+                retransmit_ts: 0,
                 events: Events::default(),
                 scaling: false,
                 syn_sent: false,
                 syn_retries: 0,
                 timeouts: 0,
                 probes: 0,
+                keepalives: 0,
                 wait_at: NEVER,
                 reset_reply: (SeqNumber(0), None),
                 challenge_since: now,
@@ -135,26 +130,26 @@ impl Connection {
 
     /// Takes the peer's SYN: its numbers and options.
     fn negotiate(&mut self, now: Instant, syn: &Segment) {
-        let cfg = self.cold.cfg;
+        let set = self.cold.set;
         let hot = &mut self.hot;
         hot.rcv_base = syn.seq.advance(1);
-        if let (true, Some(ts)) = (cfg.timestamps, syn.timestamps) {
+        hot.last_rx = now;
+        if let (true, Some(ts)) = (set.timestamps, syn.timestamps) {
             hot.ts_ok = true;
             hot.ts_recent = ts.val;
-            hot.ts_recent_at = now;
         }
         match syn.window_scale {
-            Some(shift) if cfg.window_scaling => {
+            Some(shift) if set.window_scaling => {
                 self.cold.scaling = true;
                 hot.snd_shift = shift.min(MAX_SHIFT);
             }
             _ => hot.rcv_shift = 0,
         }
-        hot.sack_ok = cfg.sack && syn.sack_permitted;
+        hot.sack_ok = set.sack && syn.sack_permitted;
         if !hot.sack_ok {
             self.cold.rto.raise_min(RTO_MIN_WITHOUT_SACK);
         }
-        let mss = syn.mss.unwrap_or(cfg.default_peer_mss).max(MIN_MSS).min(cfg.mss);
+        let mss = syn.mss.unwrap_or(set.default_peer_mss).max(MIN_MSS).min(set.mss);
         let options = if hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
         hot.emss = u32::from(mss - options);
         hot.cc = NewReno::new(hot.emss);
@@ -236,6 +231,7 @@ impl Connection {
         self.hot.max_wnd = self.hot.snd_wnd;
         self.hot.snd_wl1 = seg.seq;
         self.hot.snd_wl2 = seg.ack;
+        self.arm_keepalive(now);
         if self.cold.close_early {
             let _ = self.enter(Input::Close);
         }

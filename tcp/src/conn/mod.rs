@@ -15,18 +15,21 @@
 //!   4 snd_una + min(snd_wnd, congestion window)              left
 //! ```
 //!
-//! What is not here: ECN, keep-alives, urgent data (the pointer is ignored, the bytes
+//! What is not here: ECN, urgent data (the pointer is ignored, the bytes
 //! are delivered like others), Nagle's algorithm (a record is sent as soon as it may be).
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 mod ack;
+mod challenge;
 mod config;
 mod congestion;
+mod control;
 mod event;
 mod handshake;
 mod rack;
 mod ranges;
 mod receive;
+mod recovery;
 mod rto;
 mod sack;
 mod scoreboard;
@@ -37,13 +40,15 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod tlp;
 
-pub use config::ConnConfig;
+pub use config::{ConnConfig, Keepalive};
 pub use event::ConnEvent;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
 use crate::{SackBlocks, SeqNumber};
+use config::Settings;
 use congestion::NewReno;
 use event::Events;
 use heddle_base::{Instant, StreamPos};
@@ -111,7 +116,8 @@ struct Hot {
     /// Largest payload seen, at most our MSS: the peer's idea of a full-sized segment.
     rcv_mss: u32,
     ts_recent: u32,
-    ts_recent_at: Instant,
+    /// When the peer last sent anything acceptable.
+    last_rx: Instant,
     ts_offset: u32,
 
     /// Sequence number of position 0 of our stream.
@@ -127,9 +133,9 @@ struct Hot {
     snd_wl2: SeqNumber,
     emss: u32,
     cc: NewReno,
-    /// With SACK: bytes outstanding less bytes believed to be in the network. 0 while there is no
-    /// disorder.
-    away: i64,
+    /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2): SACKed or lost,
+    /// less those sent again. 0 while there is no disorder.
+    out_of_pipe: i64,
     /// Where the last segment of new data began.
     last_start: StreamPos,
     /// When the scoreboard was last told of a burst.
@@ -151,7 +157,7 @@ struct Hot {
 /// What only openings, losses, timers and closings touch.
 #[derive(Clone, Debug)]
 struct Cold {
-    cfg: ConnConfig,
+    set: Settings,
     active: bool,
     /// `close` was called before the connection was established.
     close_early: bool,
@@ -161,15 +167,13 @@ struct Cold {
     reports: Reports,
     /// The SACK option of the segment that is being handled.
     sack_in: SackBlocks,
-    /// That of the last segment sent with one.
-    sack_out: SackBlocks,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
     board: Scoreboard,
     rack: Rack,
     rto: Rto,
     /// Timestamp clock at the last transmission of anything sent before.
-    again_ts: u32,
+    retransmit_ts: u32,
     events: Events,
     /// Both sides scale windows.
     scaling: bool,
@@ -181,7 +185,9 @@ struct Cold {
     timeouts: u32,
     /// Window probes since the window was last open, for their backoff.
     probes: u8,
-    /// FIN-WAIT-2 or TIME-WAIT.
+    /// Keepalives sent since the peer was last heard of.
+    keepalives: u32,
+    /// FIN-WAIT-2, TIME-WAIT, or before them the next look at whether the peer is alive.
     wait_at: Instant,
     /// A reset to answer an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.
@@ -193,7 +199,7 @@ struct Cold {
 
 /// Things to send regardless of data; a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pending(u8);
+struct Pending(u16);
 
 impl Pending {
     const ACK: Pending = Pending(1);
@@ -208,10 +214,12 @@ impl Pending {
     const REPAIR: Pending = Pending(64);
     /// A tail probe.
     const TAIL: Pending = Pending(128);
+    /// A keepalive.
+    const KEEPALIVE: Pending = Pending(256);
     /// Those that send data or a FIN.
     const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// Those that go before data.
-    const CONTROL: Pending = Pending(8 | 16 | 32);
+    const CONTROL: Pending = Pending(8 | 16 | 32 | 256);
 
     const fn any(self, of: Pending) -> bool {
         self.0 & of.0 != 0
@@ -297,6 +305,16 @@ impl Connection {
         }
     }
 
+    /// Probes the peer when it has been silent, or ([`None`]) never: for this connection, whatever
+    /// [`ConnConfig::keepalive`] says. Silence so far counts.
+    pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<Keepalive>) {
+        self.cold.set.set_keepalive(keepalive);
+        self.cold.keepalives = 0;
+        if matches!(self.hot.state, State::Established | State::CloseWait) {
+            self.arm_keepalive(now);
+        }
+    }
+
     /// The state.
     pub fn state(&self) -> State {
         self.hot.state
@@ -313,8 +331,9 @@ impl Connection {
         self.hot.snd_una.min(self.hot.snd_fin)
     }
 
-    /// One past the highest byte ever sent.
-    pub fn snd_nxt(&self) -> StreamPos {
+    /// One past the highest byte ever sent: SND.NXT of RFC 9293, which has no name for the place
+    /// transmission goes on from when bytes are sent again.
+    pub fn snd_max(&self) -> StreamPos {
         self.hot.snd_max.min(self.hot.snd_fin)
     }
 
@@ -342,7 +361,7 @@ impl Connection {
             cwnd: self.hot.cc.cwnd(),
             ssthresh: self.hot.cc.ssthresh(),
             in_flight: (self.hot.snd_next - self.hot.snd_una)
-                .saturating_add_signed(self.hot.away.saturating_neg()),
+                .saturating_add_signed(self.hot.out_of_pipe.saturating_neg()),
             snd_wnd: self.hot.snd_wnd,
             counters: self.cold.counters,
         }

@@ -7,7 +7,7 @@ use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
-/// After this long without a segment TS.Recent says nothing (RFC 7323 section 5.5).
+/// After this long without an acceptable segment TS.Recent says nothing (RFC 7323 section 5.5).
 const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
 
 impl Connection {
@@ -100,8 +100,12 @@ impl Connection {
                     };
                     return self.handle_numbered(now, &rest, seg.flags.has(Flags::SYN));
                 }
-                // The peer missed our SYN-ACK.
-                self.hot.pending.set(Pending::SYN);
+                // The peer missed our SYN-ACK, or somebody repeats its SYN. The timer of the SYN-ACK
+                // runs on: it alone decides when the attempt is given up.
+                self.cold.counters.duplicate_segments += 1;
+                if self.may_answer(now) {
+                    self.hot.pending.set(Pending::SYN);
+                }
                 SegmentOutcome::default()
             }
             _ => self.handle_numbered(now, seg, false),
@@ -137,7 +141,7 @@ impl Connection {
         }
         if self.hot.state == State::FinWait2 && seg.len > 0 {
             // It has something to send, if only to probe a window we shut.
-            self.cold.wait_at = now + self.cold.cfg.fin_wait_2;
+            self.cold.wait_at = now + self.cold.set.fin_wait_2();
         }
         if !seg.flags.has(Flags::ACK) {
             self.cold.counters.bad_acks += 1;
@@ -170,38 +174,6 @@ impl Connection {
         SegmentOutcome { acked, payload }
     }
 
-    /// A RST `at` bytes from `rcv_nxt` (RFC 5961 section 3.2): payload or options do not matter.
-    fn handle_reset(&mut self, now: Instant, at: i64, window: i64) {
-        if at == 0 {
-            match self.hot.state {
-                // The end was announced; only the wait is cut short. RFC 1337 would have us ignore
-                // the reset. We follow RFC 9293 section 3.10.7.4: only the exact number is taken
-                // (RFC 5961), and initial sequence numbers and timestamps keep old segments out of
-                // the next connection.
-                State::TimeWait => {
-                    let _ = self.enter(Input::Kill);
-                    self.stop();
-                }
-                State::SynReceived if self.cold.active => self.finish(ConnEvent::Refused),
-                _ => self.finish(ConnEvent::Reset),
-            }
-        } else if at > 0 && at < window {
-            self.challenge(now);
-        } else {
-            self.cold.counters.out_of_window += 1;
-        }
-    }
-
-    /// A SYN after the first one (RFC 5961 section 4.2).
-    fn handle_late_syn(&mut self, now: Instant, at: i64, window: i64) {
-        if self.hot.state == State::SynReceived && !self.cold.active && at >= 0 && at < window {
-            // RFC 9293 section 3.10.7.4: back to LISTEN, which is to forget this attempt.
-            self.finish(ConnEvent::Reset);
-            return;
-        }
-        self.challenge(now);
-    }
-
     /// PAWS (RFC 7323 section 5.3), and the presence of what was negotiated (section 3.2).
     fn timestamp_is_fine(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.hot.ts_ok {
@@ -212,10 +184,11 @@ impl Connection {
             return false;
         };
         let old = ts.val.wrapping_sub(self.hot.ts_recent).cast_signed() < 0
-            && now - self.hot.ts_recent_at <= TS_RECENT_MAX_AGE;
+            && now - self.hot.last_rx <= TS_RECENT_MAX_AGE;
         if old {
             self.cold.counters.paws_drops += 1;
-            self.hot.pending.set(Pending::ACK);
+            // Whoever guesses ports and numbers can have these, so they are limited.
+            self.challenge(now);
         }
         !old
     }
@@ -252,14 +225,16 @@ impl Connection {
         }
         self.hot.pending.set(Pending::ACK);
         if self.hot.state == State::TimeWait && fin {
-            self.cold.wait_at = now + self.cold.cfg.time_wait;
+            self.cold.wait_at = now + self.cold.set.time_wait();
         }
         false
     }
 
-    /// RFC 7323 section 4.3: the timestamp to echo is that of the segment at the last ACK sent.
+    /// An acceptable segment came: a sign of life, and perhaps the timestamp to echo, which is that
+    /// of the segment at the last ACK sent (RFC 7323 section 4.3).
     #[inline]
     fn take_timestamp(&mut self, now: Instant, seg: &Segment, at: i64) {
+        self.hot.last_rx = now;
         if !self.hot.ts_ok {
             return;
         }
@@ -267,23 +242,7 @@ impl Connection {
             && shifted(self.hot.rcv_nxt, at) <= self.hot.last_ack
         {
             self.hot.ts_recent = ts.val;
-            self.hot.ts_recent_at = now;
         }
-    }
-
-    /// An ACK that asks the peer to prove itself, if the limit allows (RFC 5961 section 7).
-    pub(super) fn challenge(&mut self, now: Instant) {
-        if now - self.cold.challenge_since >= Duration::from_secs(1) {
-            self.cold.challenge_since = now;
-            self.cold.challenges = 0;
-        }
-        if self.cold.challenges >= self.cold.cfg.challenge_acks {
-            self.cold.counters.challenge_acks_suppressed += 1;
-            return;
-        }
-        self.cold.challenges += 1;
-        self.cold.counters.challenge_acks += 1;
-        self.hot.pending.set(Pending::ACK);
     }
 
     /// Payload and FIN of an acceptable segment.
@@ -382,8 +341,8 @@ impl Connection {
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
         let hot = &mut self.hot;
-        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.cfg.mss)));
-        let delay = self.cold.cfg.delayed_ack;
+        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.set.mss)));
+        let delay = self.cold.set.delayed_ack();
         if hot.rcv_nxt - hot.last_ack >= 2 * u64::from(hot.rcv_mss) || delay.is_zero() {
             hot.pending.set(Pending::ACK);
         } else if hot.ack_at == NEVER {
@@ -429,6 +388,6 @@ impl Connection {
     /// The least by which the right edge moves, so that the peer is not led into sending crumbs
     /// (RFC 9293 section 3.8.6.2.2).
     pub(super) fn window_step(&self) -> u32 {
-        u32::from(self.cold.cfg.mss).min(self.hot.recv_window / 2).max(1)
+        u32::from(self.cold.set.mss).min(self.hot.recv_window / 2).max(1)
     }
 }

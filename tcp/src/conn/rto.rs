@@ -123,6 +123,12 @@ impl Rto {
         Duration::from_nanos(if least == NONE { 0 } else { least })
     }
 
+    /// Bursts closer together than this are remembered as one: small against the round trip, and
+    /// large enough that there are few of them in one.
+    pub(super) fn burst_interval(&self) -> Duration {
+        self.min_rtt() / 32
+    }
+
     /// The timeout without its own backoff, doubled `times` times: the interval of window probes.
     pub(super) fn probe_interval(&self, times: u8) -> Duration {
         let doubled = self.base.saturating_mul(1u64.checked_shl(u32::from(times)).unwrap_or(0));

@@ -22,15 +22,34 @@ struct Grown {
     reported: bool,
 }
 
-/// What is to be reported, newest first.
+/// What is to be reported, newest first. It is allocated when there is something for the first time:
+/// most connections never see a gap.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reports {
+pub(super) struct Reports(Option<Box<List>>);
+
+/// No option.
+const NO_BLOCKS: &SackBlocks = &SackBlocks::NONE;
+
+#[derive(Clone, Debug, Default)]
+struct List {
     recent: ArrayVec<Grown, RECENT>,
     /// The last bytes that came more than once, not reported yet.
     duplicate: Option<Range>,
+    /// The option of the last segment sent with one.
+    sent: SackBlocks,
 }
 
 impl Reports {
+    fn list(&mut self) -> &mut List {
+        self.0.get_or_insert_default()
+    }
+
+    fn has_duplicate(&self) -> bool {
+        self.0.as_ref().is_some_and(|l| l.duplicate.is_some())
+    }
+}
+
+impl List {
     /// Bytes were accepted at `at`, which lies in one of `ranges`.
     fn grown(&mut self, ranges: &Ranges, at: StreamPos) {
         let grown = Grown { at, reported: false };
@@ -96,13 +115,13 @@ impl Connection {
     /// The SACK option of the segment that
     /// [`poll_transmit`](Connection::poll_transmit) gave last, if it says that it has one.
     pub fn sack_blocks(&self) -> &SackBlocks {
-        &self.cold.sack_out
+        self.cold.reports.0.as_ref().map_or(NO_BLOCKS, |l| &l.sent)
     }
 
     /// Bytes from `at` on were accepted ahead of a gap.
     pub(super) fn report_grown(&mut self, at: StreamPos) {
         if self.hot.sack_ok {
-            self.cold.reports.grown(&self.cold.ranges, at);
+            self.cold.reports.list().grown(&self.cold.ranges, at);
             self.hot.sack_due = true;
         }
     }
@@ -110,15 +129,15 @@ impl Connection {
     /// Bytes `[start, end)` came although they had been accepted before.
     pub(super) fn report_duplicate(&mut self, start: StreamPos, end: StreamPos) {
         if self.hot.sack_ok && start < end && self.hot.state.receives() {
-            self.cold.reports.duplicate(Range::new(start, end));
+            self.cold.reports.list().duplicate(Range::new(start, end));
             self.hot.sack_due = true;
         }
     }
 
     /// A gap closed: with the last of them there is nothing left to report, save a duplicate.
     pub(super) fn report_gap_closed(&mut self) {
-        self.hot.sack_due = self.hot.sack_ok
-            && (!self.cold.ranges.is_empty() || self.cold.reports.duplicate.is_some());
+        self.hot.sack_due =
+            self.hot.sack_ok && (!self.cold.ranges.is_empty() || self.cold.reports.has_duplicate());
     }
 
     /// An ACK with the SACK option. It goes before data: a segment full of data has no room for
@@ -126,13 +145,13 @@ impl Connection {
     #[cold]
     pub(super) fn selective_ack(&mut self, now: Instant) -> TxSegment {
         let room = if self.hot.ts_ok { SackBlocks::MAX - 1 } else { SackBlocks::MAX };
-        let (ranges, left) = self.cold.reports.take(&self.cold.ranges, room);
-        let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+        let (ranges, left) = self.cold.reports.list().take(&self.cold.ranges, room);
+        let mut tx = self.segment(now, self.ack_pos(), Flags::ACK);
         let mut blocks = SackBlocks::default();
         for r in ranges {
             blocks.push(SackBlock { start: self.rcv_seq_of(r.start), end: self.rcv_seq_of(r.end) });
         }
-        self.cold.sack_out = blocks;
+        self.cold.reports.list().sent = blocks;
         tx.sack = blocks.count();
         self.report_gap_closed();
         if !left {

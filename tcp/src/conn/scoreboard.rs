@@ -1,45 +1,47 @@
 //! What is known of the bytes that are outstanding: when they were sent, which of them the peer
-//! reports as received, which are lost, which were sent again.
-//!
-//! ```text
-//!     una                 repaired          lost_below         end
-//!      |......#######......|.....####........|......####.......|
-//!         a             a      b                 c        c
-//!
-//!   # SACKed    a sent again: in `again_sent` or, lost once more, in `lost_again`
-//!               b lost, to be sent again     c in the network
-//! ```
+//! reports as received, which are lost, which were sent again. A picture of it, and what holds
+//! between it and the connection, stands in [`rack`](super::rack).
 //!
 //! Nothing is kept per segment. Original transmissions go up the sequence space as time goes on, so
-//! one entry per instant at which something was sent ([`Sent`]) tells when any byte was, and one
-//! position (`lost_below`) tells which holes are lost. A burst costs one entry, and an
-//! acknowledgment that brings no SACK touches nothing here. Only what is sent again is listed range
-//! by range, in the order of time.
+//! one entry per burst ([`Sent`]) tells when any byte was sent, and one position (`lost_below`)
+//! tells which holes are lost. A burst costs one entry, and an acknowledgment that brings no SACK
+//! touches nothing here. Only what is sent again is listed range by range, in the order of time.
 //!
 //! Everything is bounded, whatever a peer reports: ranges by [`MAX_RANGES`], the rest by
-//! [`MAX_BURSTS`] and [`MAX_AGAIN`].
+//! [`MAX_BURSTS`] and [`MAX_RETRANSMITTED`].
 
+#[cfg(test)]
+mod check;
+
+use super::NEVER;
 use super::ranges::{MAX_RANGES, Range, Ranges};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 use std::collections::VecDeque;
 
-/// Instants of transmission remembered. When there are more, the oldest two become one with the
-/// later time: that can only delay the detection of a loss.
+/// Bursts remembered. Those that follow each other within a small part of a round trip are
+/// remembered as one, so that there are more only where the round trip has become many times the
+/// least one; then the oldest two become one.
 const MAX_BURSTS: usize = 256;
 /// Ranges under way again at a time; what goes beyond waits.
-const MAX_AGAIN: usize = 2 * MAX_RANGES;
+const MAX_RETRANSMITTED: usize = 2 * MAX_RANGES;
 
-/// Bytes from `start` up to the next entry's were sent at `at`.
+/// Bytes from `start` up to the next entry's were sent between `first` and `last`.
+///
+/// Loss is judged by `last`: a loss may be found late, but nothing is taken for lost that was sent
+/// only just now. Round trips are measured from `first`: one that is too short would make the
+/// timeout fall below the true one. `first` is [`NEVER`] where too much was merged to measure
+/// anything.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     start: StreamPos,
-    at: Instant,
+    first: Instant,
+    last: Instant,
 }
 
 /// A range that was sent again at `at`.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct Retransmission {
     range: Range,
     at: Instant,
 }
@@ -55,67 +57,109 @@ pub(super) struct Delivered {
     pub(super) reordered: bool,
 }
 
+/// No byte was sent by a tail loss probe.
+const NOT_PROBED: StreamPos = StreamPos(u64::MAX);
+
 /// The sender's scoreboard.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
     sacked: Ranges,
     lost_below: StreamPos,
     repaired: StreamPos,
-    again_sent: VecDeque<Again>,
-    lost_again: VecDeque<Range>,
-    /// RACK.xmit_ts and RACK.end_seq: the latest transmission known to have arrived.
-    latest: Option<(Instant, StreamPos)>,
-    /// RACK.rtt.
-    rtt: Duration,
+    /// Sent again and not known to have arrived, in the order of time.
+    retransmitted: VecDeque<Retransmission>,
+    /// Sent again and lost once more.
+    lost_retransmissions: VecDeque<Range>,
+    /// RACK.xmit_ts and RACK.end_seq: the latest transmission known to have arrived. Both 0 while
+    /// there is none.
+    latest: (Instant, StreamPos),
+    /// RACK.rtt, in nanoseconds.
+    rtt: u64,
     /// RACK.fack: the highest byte known to have arrived.
     fack: StreamPos,
-    /// From here on bytes may have been sent twice by a tail probe.
-    doubtful: Option<StreamPos>,
+    /// From here on bytes may have been sent twice by a tail loss probe; [`NOT_PROBED`] otherwise.
+    probed: StreamPos,
+    /// Bytes before this may have been sent more often than the lists tell, which a timeout or a new
+    /// beginning cleared: they measure no round trip (Karn).
+    ambiguous_below: StreamPos,
+}
+
+impl Default for Scoreboard {
+    fn default() -> Scoreboard {
+        Scoreboard {
+            sent: VecDeque::new(),
+            sacked: Ranges::default(),
+            lost_below: StreamPos::START,
+            repaired: StreamPos::START,
+            retransmitted: VecDeque::new(),
+            lost_retransmissions: VecDeque::new(),
+            latest: (Instant::ZERO, StreamPos::START),
+            rtt: 0,
+            fack: StreamPos::START,
+            probed: NOT_PROBED,
+            ambiguous_below: StreamPos::START,
+        }
+    }
 }
 
 impl Scoreboard {
     /// New bytes from `start` on are sent at `now`, and were none at the same instant before;
     /// `una` is the oldest byte not acknowledged. Bytes beyond `start` count as not sent before.
-    pub(super) fn on_burst(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
+    /// Bursts less than `apart` from each other are one.
+    pub(super) fn on_burst(
+        &mut self,
+        una: StreamPos,
+        start: StreamPos,
+        now: Instant,
+        apart: Duration,
+    ) {
         while self.sent.back().is_some_and(|s| s.start >= start) {
             self.sent.pop_back();
         }
         while self.sent.get(1).is_some_and(|s| s.start <= una) {
             self.sent.pop_front();
         }
+        if let Some(s) = self.sent.back_mut().filter(|s| now - s.first < apart) {
+            s.last = now;
+            return;
+        }
         if self.sent.len() >= MAX_BURSTS
             && let Some(first) = self.sent.pop_front()
             && let Some(second) = self.sent.front_mut()
         {
             second.start = first.start;
+            second.first = NEVER;
         }
-        self.sent.push_back(Sent { start, at: now });
+        self.sent.push_back(Sent { start, first: now, last: now });
     }
 
     /// A tail probe sends bytes from `start` on a second time.
-    pub(super) fn on_tail_again(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
-        self.on_burst(una, start, now);
-        self.doubtful = Some(start);
+    pub(super) fn on_tail_probe(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
+        self.on_burst(una, start, now, Duration::ZERO);
+        self.probed = start;
     }
 
-    /// Forgets everything but what is bound to the path: what is outstanding is sent anew.
-    pub(super) fn reset(&mut self) {
+    /// Forgets everything but what is bound to the path: what is outstanding, up to `max`, is sent
+    /// anew.
+    pub(super) fn reset(&mut self, max: StreamPos) {
+        self.ambiguous_below = self.ambiguous_below.max(max);
         self.sacked.clear();
-        self.again_sent.clear();
-        self.lost_again.clear();
+        self.retransmitted.clear();
+        self.lost_retransmissions.clear();
         self.lost_below = StreamPos::START;
         self.repaired = StreamPos::START;
-        self.doubtful = None;
+        self.probed = NOT_PROBED;
     }
 
     /// All outstanding bytes that the peer has not reported are lost (the timer expired).
     pub(super) fn lose_all(&mut self, una: StreamPos, end: StreamPos) {
-        self.again_sent.clear();
-        self.lost_again.clear();
+        self.ambiguous_below = self.ambiguous_below.max(self.repaired);
+        self.retransmitted.clear();
+        self.lost_retransmissions.clear();
         self.lost_below = end;
         self.repaired = una;
-        self.doubtful = None;
+        self.probed = NOT_PROBED;
     }
 
     /// The peer's reports are not believed any more.
@@ -124,14 +168,17 @@ impl Scoreboard {
     }
 
     /// Nothing is lost after all; what was sent again is under way twice.
-    pub(super) fn lose_nothing(&mut self, una: StreamPos) {
-        self.lost_again.clear();
+    pub(super) fn lose_nothing(&mut self, una: StreamPos, now: Instant) {
+        let back = self.lost_retransmissions.drain(..);
+        self.retransmitted.extend(back.map(|range| Retransmission { range, at: now }));
         self.lost_below = una;
     }
 
-    /// Whether the peer reports nothing out of order.
-    pub(super) fn nothing_sacked(&self) -> bool {
+    /// Whether the peer reports nothing out of order, and nothing that was sent again is left.
+    pub(super) fn is_plain(&self) -> bool {
         self.sacked.is_empty()
+            && self.retransmitted.is_empty()
+            && self.lost_retransmissions.is_empty()
     }
 
     /// Whether so much was reported that it cannot be reordering by a segment or two: the rule of
@@ -156,8 +203,8 @@ impl Scoreboard {
             at = end;
         }
         self.fack = self.fack.max(una);
-        if self.doubtful.is_some_and(|p| p < una) {
-            self.doubtful = None;
+        if self.probed < una {
+            self.probed = NOT_PROBED;
         }
         self.sacked.reach(una) <= una
     }
@@ -197,31 +244,37 @@ impl Scoreboard {
     ) {
         d.bytes += end - start;
         let once = start.max(self.repaired);
-        let once_end = self.doubtful.map_or(end, |p| p.min(end));
+        let once_end = self.probed.min(end);
         if once < once_end
-            && let Some(at) = self.sent_at(once_end)
+            && let Some(sent) = self.sent_at(once_end)
         {
-            d.sent_once = d.sent_once.max(Some(at));
-            d.reordered |= once < self.fack;
-            self.note_latest(now, at, once_end);
+            let unambiguous = once_end > self.ambiguous_below;
+            if unambiguous {
+                if sent.first != NEVER {
+                    d.sent_once = d.sent_once.max(Some(sent.first));
+                }
+                d.reordered |= once.max(self.ambiguous_below) < self.fack;
+            }
+            if unambiguous || now - sent.last >= min_rtt {
+                self.note_latest(now, sent.last, once_end);
+            }
         }
-        if let Some(p) = self.doubtful
-            && p < end
-            && let Some(at) = self.sent_at(end)
-            && now - at >= min_rtt
+        if self.probed < end
+            && let Some(sent) = self.sent_at(end)
+            && now - sent.last >= min_rtt
         {
-            self.note_latest(now, at, end);
+            self.note_latest(now, sent.last, end);
         }
         if once > start {
-            self.deliver_again(now, Range::new(start, once.min(end)), min_rtt);
+            self.deliver_retransmitted(now, Range::new(start, once.min(end)), min_rtt);
         }
     }
 
     /// Of what was sent again, `gone` has arrived.
-    fn deliver_again(&mut self, now: Instant, gone: Range, min_rtt: Duration) {
+    fn deliver_retransmitted(&mut self, now: Instant, gone: Range, min_rtt: Duration) {
         let mut latest = None;
         let hits = |r: &Range| r.start < gone.end && gone.start < r.end;
-        for a in self.again_sent.iter().filter(|a| hits(&a.range)) {
+        for a in self.retransmitted.iter().filter(|a| hits(&a.range)) {
             if now - a.at >= min_rtt {
                 latest = latest.max(Some((a.at, a.range.end.min(gone.end))));
             }
@@ -230,37 +283,37 @@ impl Scoreboard {
             self.note_latest(now, at, end);
         }
         let mut i = 0;
-        while let Some(a) = self.again_sent.get_mut(i) {
+        while let Some(a) = self.retransmitted.get_mut(i) {
             let (at, rest) = (a.at, without(a.range, gone));
             a.range = rest.0;
             if rest.1.len() > 0 {
-                self.again_sent.insert(i + 1, Again { range: rest.1, at });
+                self.retransmitted.insert(i + 1, Retransmission { range: rest.1, at });
             }
             i += 1;
         }
-        self.again_sent.retain(|a| a.range.len() > 0);
+        self.retransmitted.retain(|a| a.range.len() > 0);
         let mut i = 0;
-        while let Some(r) = self.lost_again.get_mut(i) {
+        while let Some(r) = self.lost_retransmissions.get_mut(i) {
             let rest = without(*r, gone);
             *r = rest.0;
             if rest.1.len() > 0 {
-                self.lost_again.insert(i + 1, rest.1);
+                self.lost_retransmissions.insert(i + 1, rest.1);
             }
             i += 1;
         }
-        self.lost_again.retain(|r| r.len() > 0);
+        self.lost_retransmissions.retain(|r| r.len() > 0);
     }
 
     /// When the byte before `end` was sent first.
-    fn sent_at(&self, end: StreamPos) -> Option<Instant> {
+    fn sent_at(&self, end: StreamPos) -> Option<Sent> {
         let next = self.sent.partition_point(|s| s.start < end);
-        self.sent.get(next.checked_sub(1)?).map(|s| s.at)
+        self.sent.get(next.checked_sub(1)?).copied()
     }
 
     fn note_latest(&mut self, now: Instant, at: Instant, end: StreamPos) {
-        if self.latest.is_none_or(|l| l < (at, end)) {
-            self.latest = Some((at, end));
-            self.rtt = now - at;
+        if self.latest < (at, end) {
+            self.latest = (at, end);
+            self.rtt = now.as_nanos() - at.as_nanos().min(now.as_nanos());
         }
     }
 
@@ -274,16 +327,16 @@ impl Scoreboard {
         end: StreamPos,
         reordering: Duration,
     ) -> Option<Instant> {
-        let (latest, latest_end) = self.latest?;
-        let wait = self.rtt + reordering;
+        let (latest, latest_end) = self.latest;
+        let wait = Duration::from_nanos(self.rtt) + reordering;
         let mut due = None;
         let mut at = self.lost_below.max(una);
         let mut burst = self.sent.partition_point(|s| s.start <= at).saturating_sub(1);
-        while let Some(s) = self.sent.get(burst).filter(|s| s.at <= latest) {
+        while let Some(s) = self.sent.get(burst).filter(|s| s.last <= latest) {
             let next = self.sent.get(burst + 1).map_or(end, |n| n.start.min(end));
-            let before = if s.at == latest { next.min(latest_end) } else { next };
-            if s.at + wait > now && self.sacked.first_gap(at, before).is_some() {
-                due = Some(s.at + wait);
+            let before = if s.last == latest { next.min(latest_end) } else { next };
+            if s.last + wait > now && self.sacked.first_gap(at, before).is_some() {
+                due = Some(s.last + wait);
                 break;
             }
             // All before it is lost or SACKed.
@@ -292,24 +345,24 @@ impl Scoreboard {
         }
         self.lost_below = self.lost_below.max(at);
         while let Some(a) =
-            self.again_sent.front().filter(|a| (a.at, a.range.end) < (latest, latest_end))
+            self.retransmitted.front().filter(|a| (a.at, a.range.end) < (latest, latest_end))
         {
             if a.at + wait > now {
                 due = Some(due.map_or(a.at + wait, |d| (a.at + wait).min(d)));
                 break;
             }
-            self.lost_again.push_back(a.range);
-            self.again_sent.pop_front();
+            self.lost_retransmissions.push_back(a.range);
+            self.retransmitted.pop_front();
         }
         due
     }
 
     /// The next bytes to send again: those lost twice first, then the lowest hole.
     pub(super) fn next_lost(&self, una: StreamPos) -> Option<Range> {
-        if self.again_sent.len() >= MAX_AGAIN {
+        if self.retransmitted.len() >= MAX_RETRANSMITTED {
             return None;
         }
-        if let Some(r) = self.lost_again.front() {
+        if let Some(r) = self.lost_retransmissions.front() {
             return Some(*r);
         }
         let (start, end) = self.sacked.first_gap(self.repaired.max(una), self.lost_below)?;
@@ -318,33 +371,33 @@ impl Scoreboard {
 
     /// Whether something is to be sent again.
     pub(super) fn has_lost(&self, una: StreamPos) -> bool {
-        !self.lost_again.is_empty()
+        !self.lost_retransmissions.is_empty()
             || self.sacked.first_gap(self.repaired.max(una), self.lost_below).is_some()
     }
 
     /// The first part of what [`next_lost`](Scoreboard::next_lost) gave is sent again.
-    pub(super) fn on_again(&mut self, range: Range, now: Instant) {
-        match self.lost_again.front_mut() {
+    pub(super) fn on_retransmit(&mut self, range: Range, now: Instant) {
+        match self.lost_retransmissions.front_mut() {
             Some(first) if first.start == range.start => {
                 first.start = range.end;
                 if first.start >= first.end {
-                    self.lost_again.pop_front();
+                    self.lost_retransmissions.pop_front();
                 }
             }
             _ => self.repaired = range.end,
         }
-        match self.again_sent.back_mut() {
+        match self.retransmitted.back_mut() {
             Some(last) if last.at == now && last.range.end == range.start => {
                 last.range.end = range.end;
             }
-            _ => self.again_sent.push_back(Again { range, at: now }),
+            _ => self.retransmitted.push_back(Retransmission { range, at: now }),
         }
     }
 
     /// Bytes believed to be in the network, of `[una, end)` outstanding (RFC 6675 section 4).
     pub(super) fn pipe(&self, una: StreamPos, end: StreamPos) -> u64 {
         let from = self.lost_below.max(una);
-        let again: u64 = self.again_sent.iter().map(|a| a.range.len()).sum();
+        let again: u64 = self.retransmitted.iter().map(|a| a.range.len()).sum();
         (end - from).saturating_sub(self.sacked.bytes_from(from)) + again
     }
 }

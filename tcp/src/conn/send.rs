@@ -1,7 +1,5 @@
 //! Segments out.
 
-use super::rack::Timer;
-use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Flags, SendQueue, Timestamps, TxSegment};
@@ -35,7 +33,7 @@ impl Connection {
             return Some(tx);
         }
         if self.hot.pending.any(Pending::ACK) {
-            let tx = self.segment(now, self.hot.snd_max, Flags::ACK);
+            let tx = self.segment(now, self.ack_pos(), Flags::ACK);
             if self.cold.dup_acks_owed > 1 {
                 self.hot.pending.set(Pending::ACK);
             }
@@ -64,63 +62,10 @@ impl Connection {
         let congestion =
             if hot.snd_next == hot.snd_max { hot.cc.allowance() } else { hot.cc.cwnd() };
         if hot.disorder {
-            let congestion = u64::from(congestion).saturating_add_signed(hot.away);
+            let congestion = u64::from(congestion).saturating_add_signed(hot.out_of_pipe);
             return hot.snd_una + congestion.min(u64::from(hot.snd_wnd));
         }
         hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
-    }
-
-    #[cold]
-    fn control(&mut self, now: Instant) -> TxSegment {
-        if self.hot.pending.take(Pending::RESET_REPLY) {
-            let (seq, val) = self.cold.reset_reply;
-            // RFC 7323 section 5.2: the timestamp of what it answers is echoed.
-            let timestamps = val.map(|ecr| Timestamps { val: 0, ecr });
-            return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
-        }
-        if self.hot.pending.take(Pending::RESET) {
-            return self.segment(now, self.hot.snd_max, Flags::RST.with(Flags::ACK));
-        }
-        self.hot.pending.clear(Pending::SYN);
-        self.syn(now)
-    }
-
-    #[cold]
-    fn syn(&mut self, now: Instant) -> TxSegment {
-        let answer = self.hot.state == State::SynReceived;
-        let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
-        // Before the peer's SYN is known there is nothing to echo or acknowledge, and everything is
-        // offered; after it, only what the peer offered too.
-        let scaling = if answer { self.cold.scaling } else { self.cold.cfg.window_scaling };
-        let stamps = if answer { self.hot.ts_ok } else { self.cold.cfg.timestamps };
-        let window = u16::try_from(self.hot.recv_window).unwrap_or(u16::MAX);
-        self.hot.rcv_adv = self.hot.rcv_adv.max(StreamPos(u64::from(window)));
-        let retransmit = self.cold.syn_sent;
-        if retransmit {
-            self.note_again(now);
-        } else {
-            self.hot.timed = Some((StreamPos::START, now));
-            self.cold.syn_sent = true;
-        }
-        self.hot.pending.clear(Pending::ACK);
-        self.hot.rtx_at = now + self.cold.rto.get();
-        TxSegment {
-            seq: seq_of(self.hot.snd_base, StreamPos::START).advance(u32::MAX),
-            ack: if answer { self.rcv_seq() } else { crate::SeqNumber(0) },
-            flags,
-            window,
-            mss: Some(self.cold.cfg.mss),
-            window_scale: scaling.then_some(self.hot.rcv_shift),
-            sack_permitted: if answer { self.hot.sack_ok } else { self.cold.cfg.sack },
-            sack: 0,
-            timestamps: stamps.then(|| Timestamps {
-                val: self.ts_clock(now),
-                ecr: if answer { self.hot.ts_recent } else { 0 },
-            }),
-            pos: StreamPos::START,
-            len: 0,
-            retransmit,
-        }
     }
 
     /// Data or FIN, if there is any and the windows allow it.
@@ -128,7 +73,7 @@ impl Connection {
     fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
         let end = q.end().min(self.hot.snd_fin);
         if self.hot.pending.any(Pending::DATA)
-            && let Some(tx) = self.data_again(now, q, end)
+            && let Some(tx) = self.repeat_or_probe(now, q, end)
         {
             return Some(tx);
         }
@@ -138,7 +83,7 @@ impl Connection {
             return None;
         }
         if self.hot.snd_una == self.hot.snd_max && now - self.hot.last_tx > self.cold.rto.get() {
-            self.hot.cc.on_idle();
+            self.restart_after_idle(now);
         }
         let room = self.right_edge() - from;
         let mut len = 0;
@@ -153,6 +98,14 @@ impl Connection {
         }
         let fin = fin_due && from + u64::from(len) == end && u64::from(len) < room;
         Some(self.emit(now, from, len, end, fin))
+    }
+
+    /// Nothing has been outstanding for longer than the timeout.
+    #[cold]
+    fn restart_after_idle(&mut self, now: Instant) {
+        if now - self.hot.last_tx > self.cold.set.idle_restart() {
+            self.hot.cc.on_idle();
+        }
     }
 
     /// Sends another segment right behind `last`, the one sent just before: true when nothing but
@@ -238,15 +191,14 @@ impl Connection {
             if self.hot.snd_una == self.hot.snd_max {
                 self.hot.progress_at = now;
             }
-            self.hot.timer = Timer::Retransmit;
-            self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
+            self.arm_window_probe(now);
         }
     }
 
     /// What the scoreboard has as lost, a tail probe, the segment at `snd_una` that duplicate ACKs or a
     /// partial one showed lost, or a window probe.
     #[cold]
-    fn data_again<Q: SendQueue + ?Sized>(
+    fn repeat_or_probe<Q: SendQueue + ?Sized>(
         &mut self,
         now: Instant,
         q: &Q,
@@ -292,8 +244,7 @@ impl Connection {
         let una = self.hot.snd_una;
         let wnd = self.hot.snd_wnd;
         let len = if una < end { self.cut(q, una, end, self.hot.emss.min(wnd.max(1))) } else { 0 };
-        self.hot.timer = Timer::Retransmit;
-        self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
+        self.arm_window_probe(now);
         let tx = self.emit(now, una, len, end, len == 0);
         if wnd == 0 {
             self.rewind();
@@ -326,7 +277,7 @@ impl Connection {
         tx.len = len;
         if from < self.hot.snd_max {
             tx.retransmit = true;
-            self.note_again(now);
+            self.note_retransmit(now);
         }
         if now != self.hot.burst_at {
             self.note_burst(now, from);
@@ -354,10 +305,19 @@ impl Connection {
     /// Bytes are sent once more: by Karn's rule what is in flight cannot be timed any more, and an
     /// echo older than this transmission is ambiguous.
     #[cold]
-    fn note_again(&mut self, now: Instant) {
+    pub(super) fn note_retransmit(&mut self, now: Instant) {
         self.hot.timed = None;
-        self.cold.again_ts = self.ts_clock(now);
+        self.cold.retransmit_ts = self.ts_clock(now);
         self.cold.counters.retransmits += 1;
+    }
+
+    /// Where a segment without payload stands: behind all that was sent, or, when the peer's window
+    /// ends before that, at the highest number the peer takes. Beyond its window, which was shut or
+    /// has shrunk after we sent, it would drop the segment, and our ACK with it (RFC 9293 section
+    /// 3.10.7.4, first check).
+    #[inline]
+    pub(super) fn ack_pos(&self) -> StreamPos {
+        self.hot.snd_max.min(self.hot.snd_una + u64::from(self.hot.snd_wnd))
     }
 
     /// A segment without payload at `pos`; it carries the ACK, and the window.

@@ -21,8 +21,13 @@ heddle_base::counters! {
         tail_probes,
         /// SACKs that the peer took back.
         sacks_reneged,
+        /// SACK blocks ignored: of bytes not outstanding, or of the very byte the same segment does
+        /// not acknowledge.
+        bad_sacks,
         /// Probes of a closed or too small window.
         probes,
+        /// Keepalives: probes of a silent peer.
+        keepalives,
         /// Duplicate ACKs received.
         dup_acks,
         /// Segments received ahead of a gap.
@@ -41,7 +46,7 @@ heddle_base::counters! {
         bad_acks,
         /// Challenge ACKs sent.
         challenge_acks,
-        /// Challenge ACKs not sent because of the rate limit.
+        /// Challenge ACKs, and SYN-ACKs for a SYN that came again, not sent because of the rate limit.
         challenge_acks_suppressed,
         /// FINs ignored because they contradict what was received before.
         bad_fins,

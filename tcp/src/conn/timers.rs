@@ -1,4 +1,4 @@
-//! Timers: retransmission, window probe, delayed ACK, FIN-WAIT-2, TIME-WAIT.
+//! Timers: retransmission, window probe, delayed ACK, keepalive, FIN-WAIT-2, TIME-WAIT.
 
 use super::rack::Timer;
 use super::state::{Input, State};
@@ -36,19 +36,61 @@ impl Connection {
         }
         if self.cold.wait_at <= now {
             self.cold.wait_at = NEVER;
-            if self.hot.state == State::FinWait2 {
-                // The peer may be there and wait, so it is told.
-                self.finish(ConnEvent::TimedOut);
-                self.hot.pending.set(Pending::RESET);
-            } else if self.enter(Input::WaitOver).is_some() {
-                self.stop();
+            match self.hot.state {
+                State::FinWait2 => self.give_up(),
+                State::Established | State::CloseWait => self.keepalive_timed_out(now),
+                _ => {
+                    if self.enter(Input::WaitOver).is_some() {
+                        self.stop();
+                    }
+                }
             }
         }
     }
 
+    /// The peer is believed to be gone. It may be there and wait, so it is told.
+    fn give_up(&mut self) {
+        self.finish(ConnEvent::TimedOut);
+        self.hot.pending.set(Pending::RESET);
+    }
+
+    /// Starts the timer of the keepalive, or stops it where none are wanted. It is not put off with
+    /// every segment received: when it expires, it is looked at whether there was any.
+    pub(super) fn arm_keepalive(&mut self, now: Instant) {
+        let set = &self.cold.set;
+        self.cold.wait_at = match set.keepalive_count {
+            0 => NEVER,
+            _ => now.max(self.hot.last_rx + set.keepalive_idle()),
+        };
+    }
+
+    fn keepalive_timed_out(&mut self, now: Instant) {
+        let set = self.cold.set;
+        let idle_since = self.hot.last_rx;
+        // What is outstanding, or waits for the window, has timers of its own.
+        if self.hot.rtx_at != NEVER || self.hot.snd_una < self.hot.snd_max {
+            self.cold.keepalives = 0;
+            self.cold.wait_at = now + set.keepalive_idle();
+            return;
+        }
+        if idle_since + set.keepalive_idle() > now {
+            self.cold.keepalives = 0;
+            self.cold.wait_at = idle_since + set.keepalive_idle();
+            return;
+        }
+        if self.cold.keepalives >= set.keepalive_count {
+            self.give_up();
+            return;
+        }
+        self.cold.keepalives += 1;
+        self.cold.counters.keepalives += 1;
+        self.hot.pending.set(Pending::KEEPALIVE);
+        self.cold.wait_at = now + set.keepalive_interval();
+    }
+
     fn syn_timed_out(&mut self) {
         self.cold.counters.timeouts += 1;
-        if self.cold.syn_retries >= self.cold.cfg.syn_retries {
+        if self.cold.syn_retries >= self.cold.set.syn_retries {
             self.finish(ConnEvent::TimedOut);
             return;
         }
@@ -59,7 +101,7 @@ impl Connection {
     }
 
     pub(super) fn data_timed_out(&mut self, now: Instant) {
-        if now - self.hot.progress_at >= self.cold.cfg.user_timeout {
+        if now - self.hot.progress_at >= self.cold.set.user_timeout() {
             self.finish(ConnEvent::TimedOut);
             return;
         }

@@ -112,5 +112,5 @@ fn in_flight<S>(e: &Entry<S>, seq: SeqNumber) -> bool {
         let [a, b, c, d, ..] = pos.0.to_le_bytes();
         e.iss.advance(1).advance(u32::from_le_bytes([a, b, c, d]))
     };
-    !seq.before(at(e.conn.snd_una())) && !seq.after(at(e.conn.snd_nxt()))
+    !seq.before(at(e.conn.snd_una())) && !seq.after(at(e.conn.snd_max()))
 }

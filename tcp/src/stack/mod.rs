@@ -255,6 +255,10 @@ impl<S: SendQueue + Default> Stack<S> {
     /// anything else is asked of the stack.
     #[inline]
     pub fn changed(&mut self, id: ConnId) {
+        // An event is there for whoever asks next, not only after the next transmission.
+        if self.conns.held(id).is_some_and(|e| e.conn.has_events()) {
+            return self.settle(id.slot());
+        }
         self.touch(id.slot());
     }
 

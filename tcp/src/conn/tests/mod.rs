@@ -3,6 +3,8 @@
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
 mod closing;
+mod invariants;
+mod keepalive;
 mod loss;
 mod matrix;
 mod opening;
@@ -35,6 +37,11 @@ const RST: Flags = Flags::RST;
 const SYN: Flags = Flags::SYN;
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
+/// The defaults, behind an MTU of 1500.
+fn ethernet() -> ConnConfig {
+    ConnConfig { mss: 1460, ..ConnConfig::default() }
+}
+
 /// Small numbers, no options: what most scripts want.
 fn plain() -> ConnConfig {
     ConnConfig {
@@ -46,7 +53,7 @@ fn plain() -> ConnConfig {
         delayed_ack: 40 * MS,
         fin_wait_2: 150_000 * MS,
         time_wait: 1000 * MS,
-        ..ConnConfig::default()
+        ..ethernet()
     }
 }
 
@@ -211,6 +218,7 @@ impl Bench {
             assert!(all.len() < 1000, "endless output");
         }
         assert_eq!(self.tx(), None, "wants_transmit missed it");
+        self.c.check_invariants(self.q.end());
         all
     }
 

@@ -55,7 +55,7 @@ fn test_syn_sent_syn_is_a_simultaneous_open() {
 
 #[test]
 fn test_two_active_opens_meet() {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     let (now, q) = (Instant::from_millis(5), ByteQueue::default());
     let mut a = Connection::connect(&cfg, now, ISS, 1);
     let mut z = Connection::connect(&cfg, now, IRS, 2);
@@ -170,6 +170,29 @@ fn test_syn_received_duplicate_syn_sends_syn_ack_again() {
     assert_eq!(b.c.state(), State::SynReceived);
 }
 
+/// A SYN that comes again and again neither keeps the attempt alive nor has every one of itself
+/// answered.
+#[test]
+fn test_syn_received_repeated_syns_are_counted_and_do_not_put_off_the_end() {
+    let cfg = ConnConfig { syn_retries: 2, ..plain() };
+    let mut b = Bench::accepting(&cfg);
+    b.sent();
+    let (start, mut answers, mut timeouts) = (b.now, 0, Vec::new());
+    while b.c.state() != State::Closed {
+        for _ in 0..100 {
+            b.recv(&b.seg(-1, 0).with(SYN));
+            answers += b.sent().len();
+        }
+        timeouts.extend(b.wait(500 * MS));
+        assert!(b.now - start <= 8000 * MS, "kept alive by repeated SYNs");
+    }
+    assert_eq!(b.events(), [ConnEvent::TimedOut]);
+    assert_eq!((b.now - start, timeouts.len()), (7000 * MS, 2));
+    let c = b.c.stats().counters;
+    assert_eq!((answers, c.duplicate_segments), (70, 1400), "ten a second");
+    assert_eq!(c.challenge_acks_suppressed, 1400 - 70);
+}
+
 #[test]
 fn test_syn_received_bad_ack_is_reset() {
     for ack in [-1, 1] {
@@ -258,7 +281,7 @@ fn test_effective_mss_is_the_smaller_less_options() {
         let syn = Segment { mss: peer, timestamps, ..raw(IRS, SeqNumber(0), SYN) };
         Connection::accept(cfg, Instant::ZERO, ISS, 0, &syn).emss()
     };
-    let cfg = ConnConfig { mss: 1460, ..ConnConfig::default() };
+    let cfg = ConnConfig { mss: 1460, ..ethernet() };
     assert_eq!(mss(&cfg, Some(1460), true), 1448);
     assert_eq!(mss(&cfg, Some(1460), false), 1460);
     assert_eq!(mss(&cfg, Some(9000), false), 1460);
@@ -273,7 +296,7 @@ fn test_effective_mss_is_the_smaller_less_options() {
 
 #[test]
 fn test_window_scale_is_offered_and_used_when_both_do() {
-    let cfg = ConnConfig { recv_window: 1 << 20, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 20, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     let syn = b.tx().unwrap();
     assert_eq!((syn.window_scale, syn.window), (Some(5), 65_535));
@@ -288,7 +311,7 @@ fn test_window_scale_is_offered_and_used_when_both_do() {
 
 #[test]
 fn test_window_scale_is_off_unless_both_offer_it() {
-    let cfg = ConnConfig { recv_window: 1 << 20, timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 20, timestamps: false, ..ethernet() };
     let syn = raw(IRS, SeqNumber(0), SYN);
     let mut b = Bench::new(Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn), Instant::ZERO);
     let tx = b.tx().unwrap();
@@ -310,7 +333,7 @@ fn test_window_scale_is_off_unless_both_offer_it() {
 
 #[test]
 fn test_window_scale_zero_is_still_an_answer() {
-    let cfg = ConnConfig { recv_window: 65_535, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 65_535, ..ethernet() };
     let syn = Segment { window_scale: Some(0), ..raw(IRS, SeqNumber(0), SYN) };
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
     let tx = c.poll_transmit(Instant::ZERO, &ByteQueue::default()).unwrap();
@@ -320,7 +343,7 @@ fn test_window_scale_zero_is_still_an_answer() {
 #[test]
 fn test_window_scale_beyond_14_counts_as_14() {
     for (offered, window) in [(14, 1 << 14), (15, 1 << 14), (255, 1 << 14), (13, 1 << 13)] {
-        let cfg = ConnConfig { timestamps: false, ..ConnConfig::default() };
+        let cfg = ConnConfig { timestamps: false, ..ethernet() };
         let mut b = Bench::connecting(&cfg);
         b.sent();
         b.recv(&Segment { window_scale: Some(offered), ..b.seg(-1, 0).with(SYN_ACK) });
@@ -332,7 +355,7 @@ fn test_window_scale_beyond_14_counts_as_14() {
 
 #[test]
 fn test_options_are_answered_only_when_offered() {
-    let cfg = ConnConfig::default();
+    let cfg = ethernet();
     let q = ByteQueue::default();
     let bare = raw(IRS, SeqNumber(0), SYN);
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &bare);

@@ -17,6 +17,9 @@ pub(super) struct Link {
     pub(super) duplicate: f64,
     /// Chance that a frame is held back by up to twice the latency.
     pub(super) reorder: f64,
+    /// How long a receiver lets segments gather before it handles them, 64 at most, and answers: it
+    /// acknowledges once for each such burst.
+    pub(super) gather: Duration,
 }
 
 impl Default for Link {
@@ -28,6 +31,7 @@ impl Default for Link {
             loss: 0.0,
             duplicate: 0.0,
             reorder: 0.0,
+            gather: Duration::ZERO,
         }
     }
 }
@@ -57,6 +61,10 @@ pub(super) struct End {
     /// The link is free again then.
     free: Instant,
     edge: u64,
+    /// From here on everything is reported to this end as SACKed and nothing as acknowledged.
+    pub(super) acks_end_at: Option<SeqNumber>,
+    /// Instants at which it sent data.
+    pub(super) sends: u64,
 }
 
 struct Flight {
@@ -100,6 +108,8 @@ impl Pair {
             refuse: 0.0,
             free: now,
             edge: 0,
+            acks_end_at: None,
+            sends: 0,
         };
         let mut p = Pair {
             now,
@@ -156,8 +166,10 @@ impl Pair {
             end.closed = true;
             end.c.close();
         }
+        let mut sent = false;
         while let Some(tx) = end.c.poll_transmit(now, &end.q) {
             self.frames += 1;
+            sent |= tx.len > 0;
             let una = end.c.snd_una();
             let mut bytes = Vec::new();
             if tx.len > 0 {
@@ -192,6 +204,8 @@ impl Pair {
                 self.arrivals.push(Reverse((at, self.order, 1 - side)));
             }
         }
+        end.sends += u64::from(sent);
+        end.c.check_invariants(end.q.end());
         while let Some(e) = end.c.poll_event() {
             end.events.push(e);
         }
@@ -206,12 +220,28 @@ impl Pair {
         let Some(next) = next else { return false };
         self.now = self.now.max(next);
         if arrival == Some(next) {
-            if let Some(Reverse((_, order, to))) = self.arrivals.pop()
-                && let Some(f) = self.flights.remove(&order)
+            let to = self.arrivals.peek().map_or(0, |Reverse((_, _, to))| *to);
+            self.now = self.now + self.link.gather;
+            let mut others = Vec::new();
+            let mut burst = 0;
+            while burst < 64
+                && let Some(Reverse((at, order, end))) = self.arrivals.pop()
             {
-                self.arrive(to, &f);
-                self.pump(to);
+                if end != to || (at > self.now && burst > 0) {
+                    others.push(Reverse((at, order, end)));
+                    if at > self.now {
+                        break;
+                    }
+                } else if let Some(f) = self.flights.remove(&order) {
+                    burst += 1;
+                    self.arrive(to, &f);
+                }
+                if self.link.gather.is_zero() {
+                    break;
+                }
             }
+            self.arrivals.extend(others);
+            self.pump(to);
         } else {
             for (side, timer) in timers.into_iter().enumerate() {
                 if timer.is_some_and(|t| t <= self.now) {
@@ -226,13 +256,23 @@ impl Pair {
     fn arrive(&mut self, to: usize, f: &Flight) {
         let (now, seed) = (self.now, self.seed);
         let end = &mut self.ends[to];
-        let out = if f.sack.is_empty() {
-            end.c.handle_segment(now, &f.seg)
+        let (mut seg, mut sack) = (f.seg, f.sack);
+        if let Some(una) = end.acks_end_at
+            && seg.ack.after(una)
+        {
+            let reported = SackBlock { start: una, end: seg.ack };
+            sack = SackBlocks::default();
+            sack.push(reported);
+            f.sack.as_slice().iter().filter(|b| b.start.after(una)).for_each(|&b| sack.push(b));
+            seg.ack = una;
+        }
+        let out = if sack.is_empty() {
+            end.c.handle_segment(now, &seg)
         } else {
-            end.c.handle_selective(now, &f.seg, &f.sack)
+            end.c.handle_selective(now, &seg, &sack)
         };
         if let Some(upto) = out.acked {
-            assert!(upto <= end.c.snd_nxt(), "seed {seed}");
+            assert!(upto <= end.c.snd_max(), "seed {seed}");
             end.q.release(upto);
         }
         let before = end.c.rcv_nxt();
@@ -258,11 +298,24 @@ impl Pair {
         end.edge = edge;
     }
 
+    /// The chance that a frame is lost from now on.
+    pub(super) fn set_loss(&mut self, loss: f64) {
+        self.link.loss = loss;
+    }
+
     /// Everything under way and yet to come is lost.
     pub(super) fn lose_everything(&mut self) {
         self.link.loss = 1.0;
         self.arrivals.clear();
         self.flights.clear();
+    }
+
+    /// Whether each end has had all it sent acknowledged, or told its owner that it gave up.
+    pub(super) fn settled(&self) -> bool {
+        self.ends.iter().all(|e| {
+            let failed = [ConnEvent::TimedOut, ConnEvent::Reset];
+            e.c.snd_una().0 == e.total || e.events.iter().any(|e| failed.contains(e))
+        })
     }
 
     pub(super) fn done(&self) -> bool {
@@ -290,6 +343,7 @@ impl Pair {
                 z.c.stats()
             );
         }
+        assert!(self.settled(), "seed {}: ended in silence", self.seed);
         self.now - start
     }
 

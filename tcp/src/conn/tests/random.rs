@@ -105,7 +105,7 @@ impl Watch {
                 let out = self.b.recv_selective(&s, &sack);
                 assert_eq!(self.b.c.rcv_nxt(), rcv, "moved by a segment alone");
                 if let Some(a) = out.acked {
-                    assert!(a > una && a <= self.b.c.snd_nxt() && a == self.b.c.snd_una());
+                    assert!(a > una && a <= self.b.c.snd_max() && a == self.b.c.snd_una());
                 } else {
                     assert_eq!(self.b.c.snd_una(), una);
                 }
@@ -139,7 +139,7 @@ impl Watch {
             Op::Poll => self.poll(),
         }
         assert!(self.b.c.rcv_nxt() >= rcv && self.b.c.snd_una() >= una);
-        assert!(self.b.c.snd_una() <= self.b.c.snd_nxt() && self.b.c.snd_nxt() <= self.b.q.end());
+        assert!(self.b.c.snd_una() <= self.b.c.snd_max() && self.b.c.snd_max() <= self.b.q.end());
     }
 
     fn poll(&mut self) {
@@ -147,7 +147,7 @@ impl Watch {
         loop {
             let wants = self.b.c.wants_transmit(self.b.q.end());
             let s = self.b.c.stats();
-            let before = self.b.c.snd_nxt();
+            let before = self.b.c.snd_max();
             let Some(t) = self.b.tx() else { break };
             assert!(wants, "wants_transmit said no to {t:?}");
             n += 1;
@@ -172,6 +172,7 @@ impl Watch {
             }
         }
         while self.b.c.poll_event().is_some() {}
+        self.b.c.check_invariants(self.b.q.end());
         assert!(!self.b.c.wants_transmit(self.b.q.end()) || self.b.c.poll_timeout().is_some());
     }
 }

@@ -260,7 +260,7 @@ fn test_close_wait_data_after_fin_is_ignored() {
 /// Positions go on where sequence numbers start again.
 #[test]
 fn test_established_four_gigabytes_and_more() {
-    let cfg = ConnConfig { recv_window: 1 << 30, timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 30, timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
     b.recv(&Segment { window_scale: Some(0), ..b.seg(-1, 0).with(SYN_ACK) });

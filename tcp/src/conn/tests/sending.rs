@@ -37,7 +37,7 @@ fn test_established_data_is_cut_at_the_mss_and_pushed_at_the_end() {
     assert_eq!(b.sent(), [". 0+1000 ack 0", ". 1000+1000 ack 0", "P. 2000+500 ack 0"]);
     b.queue(1);
     assert_eq!(b.sent(), ["P. 2500+1 ack 0"], "no Nagle");
-    assert_eq!(b.c.snd_nxt(), StreamPos(2501));
+    assert_eq!(b.c.snd_max(), StreamPos(2501));
     assert_eq!(b.ack(2501).acked, Some(StreamPos(2501)));
     assert_eq!((b.c.snd_una(), b.c.poll_timeout()), (StreamPos(2501), None));
 }
@@ -131,18 +131,57 @@ fn test_established_send_stops_at_either_window() {
     assert_eq!(b.sent().len(), 2);
 }
 
-/// RFC 5681 section 3.1: one segment more for each one acknowledged, not more than one per ACK.
+/// RFC 3465: by what was acknowledged, so that the window doubles in a round trip however seldom
+/// the peer acknowledges; 64 segments at most for one ACK.
 #[test]
-fn test_slow_start_grows_by_at_most_one_segment_per_ack() {
+fn test_slow_start_grows_by_what_was_acknowledged() {
     let mut b = Bench::established();
-    b.queue(60_000);
+    b.window = 65_535;
+    b.queue(500_000);
     b.sent();
     b.ack(1000);
     assert_eq!(b.c.stats().cwnd, 11_000);
     b.ack(1500);
     assert_eq!(b.c.stats().cwnd, 11_500);
     b.ack(9000);
-    assert_eq!(b.c.stats().cwnd, 12_500);
+    assert_eq!(b.c.stats().cwnd, 19_000);
+
+    // A peer with a scaled window, which acknowledges a whole window at a time.
+    let cfg = ConnConfig { window_scaling: true, ..plain() };
+    let mut b = Bench::connecting(&cfg);
+    b.sent();
+    b.recv(&Segment { window_scale: Some(14), mss: Some(1000), ..b.seg(-1, 0).with(SYN_ACK) });
+    b.ack(0);
+    b.queue(2_000_000);
+    let mut windows = Vec::new();
+    for _ in 0..6 {
+        b.sent();
+        b.ack(i32::try_from(b.c.snd_max().0).unwrap());
+        windows.push(b.c.stats().cwnd / 1000);
+    }
+    assert_eq!(windows, [20, 40, 80, 144, 208, 272]);
+}
+
+/// RFC 3465 section 2.3: what a timeout's retransmissions have acknowledged may have arrived before
+/// them, and opens the window by one segment only.
+#[test]
+fn test_slow_start_after_a_timeout_grows_by_one_segment_per_ack() {
+    for sack in [false, true] {
+        let mut b = Bench::established_with(&ConnConfig { sack, ..plain() });
+        b.queue(10_000);
+        b.sent();
+        while b.c.counters().timeouts == 0 {
+            b.now = b.c.poll_timeout().unwrap();
+            b.c.handle_timeout(b.now);
+        }
+        b.sent();
+        assert_eq!(b.c.stats().cwnd, 1000);
+        b.ack(3000);
+        assert_eq!(b.c.stats().cwnd, 2000, "sack {sack}");
+        b.sent();
+        b.ack(7000);
+        assert_eq!(b.c.stats().cwnd, 3000, "sack {sack}");
+    }
 }
 
 #[test]
@@ -173,11 +212,11 @@ fn test_unused_window_does_not_grow() {
     assert_eq!(b.c.stats().cwnd, 10_000);
 }
 
-/// RFC 5681 section 4.1.
+/// RFC 5681 section 4.1, with the longer of the timeout and the time that is configured.
 #[test]
 fn test_idle_connection_starts_from_the_initial_window() {
-    let grown = || {
-        let mut b = Bench::established();
+    let grown = |idle_restart| {
+        let mut b = Bench::established_with(&ConnConfig { idle_restart, ..plain() });
         b.queue(40_000);
         let mut una = 0;
         while una < 40_000 {
@@ -189,22 +228,52 @@ fn test_idle_connection_starts_from_the_initial_window() {
         b.queue(40_000);
         b
     };
-    let mut b = grown();
-    let rto = b.c.stats().rto;
-    b.wait(rto + MS);
+    for (idle, limit) in [(0, 200), (199, 200), (500, 500)] {
+        let mut b = grown(idle * MS);
+        assert_eq!(b.c.stats().rto, 200 * MS);
+        b.wait(limit * MS + MS);
+        b.sent();
+        assert_eq!(b.c.stats().cwnd, 10_000, "{idle}");
+        let mut b = grown(idle * MS);
+        b.wait(limit * MS);
+        b.sent();
+        assert!(b.c.stats().cwnd > 30_000, "{idle}: not longer than that");
+    }
+}
+
+/// A timeout of a few milliseconds does not close a window that has grown.
+#[test]
+fn test_a_pause_of_a_few_timeouts_keeps_the_window() {
+    let cfg = ConnConfig { mss: 1460, timestamps: false, ..ConnConfig::default() };
+    let mut b = Bench::connecting(&cfg);
     b.sent();
-    assert_eq!(b.c.stats().cwnd, 10_000);
-    let mut b = grown();
-    b.wait(rto);
+    b.now = b.now + Duration::from_micros(50);
+    b.recv(&Segment {
+        mss: Some(1460),
+        window_scale: Some(14),
+        sack_permitted: true,
+        ..b.seg(-1, 0).with(SYN_ACK)
+    });
+    b.ack(0);
+    for _ in 0..5 {
+        b.queue(400_000);
+        b.sent();
+        b.now = b.now + Duration::from_micros(50);
+        b.ack(i32::try_from(b.c.snd_max().0).unwrap());
+    }
+    let cwnd = b.c.stats().cwnd;
+    assert!(b.c.stats().rto < 4 * MS && cwnd > 200_000, "{:?}", b.c.stats());
+    b.now = b.now + 20 * MS;
+    b.queue(400_000);
     b.sent();
-    assert!(b.c.stats().cwnd > 30_000, "not longer than the timeout");
+    assert_eq!(b.c.stats().cwnd, cwnd);
 }
 
 #[test]
 fn test_initial_window_by_segment_size() {
     let iw = |mss: u16| {
         let syn = Segment { mss: Some(mss), ..raw(IRS, SeqNumber(0), SYN) };
-        let cfg = ConnConfig { mss: 9000, timestamps: false, ..ConnConfig::default() };
+        let cfg = ConnConfig { mss: 9000, timestamps: false, ..ethernet() };
         Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn).stats().cwnd
     };
     assert_eq!(iw(536), 5360);
@@ -265,7 +334,7 @@ fn test_established_four_gigabytes_sent() {
             max
         }
     }
-    let cfg = ConnConfig { timestamps: false, mss: 65_000, ..ConnConfig::default() };
+    let cfg = ConnConfig { timestamps: false, mss: 65_000, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
     let s = Segment { mss: Some(65_000), window_scale: Some(14), ..b.seg(-1, 0).with(SYN_ACK) };

@@ -75,6 +75,21 @@ fn test_paws_drops_old_and_acks() {
     }
 }
 
+/// Anybody who guesses the ports can send such segments: the answers are limited like other
+/// challenges.
+#[test]
+fn test_paws_acks_are_limited_per_second() {
+    let mut b = stamped(50);
+    set(&mut b, 49);
+    let mut answers = 0;
+    for _ in 0..100 {
+        b.offer(0, 10);
+        answers += b.sent().len();
+    }
+    assert_eq!((answers, b.c.stats().counters.paws_drops), (10, 100));
+    assert_eq!(b.c.stats().counters.challenge_acks_suppressed, 90);
+}
+
 #[test]
 fn test_paws_works_across_the_wrap_of_the_clock() {
     let mut b = stamped(u32::MAX);
@@ -170,7 +185,7 @@ fn test_echo_not_of_the_last_transmission_is_no_sample() {
 /// Section 5.2: the reset that answers a segment echoes its timestamp and has none of its own.
 #[test]
 fn test_reset_reply_echoes_the_timestamp() {
-    let mut b = Bench::connecting(&ConnConfig::default());
+    let mut b = Bench::connecting(&ethernet());
     b.sent();
     b.ts = Some(Timestamps { val: 77, ecr: 5 });
     b.recv(&b.seg(0, 10));

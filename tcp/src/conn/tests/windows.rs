@@ -9,6 +9,85 @@ fn shut() -> Bench {
     b
 }
 
+/// The same with SACK, after data has flowed.
+fn shut_with_sack() -> Bench {
+    let mut b = Bench::established_with(&ConnConfig { sack: true, ..plain() });
+    b.queue(10_000);
+    b.sent();
+    b.now = b.now + MS;
+    b.ack(10_000);
+    b.window = 0;
+    b.ack(10_000);
+    b
+}
+
+/// Each probe's answer, an ACK that brings nothing new, leaves the backoff as it is.
+#[test]
+fn test_zero_window_probes_back_off_with_sack() {
+    for len in [5000, 0] {
+        let mut b = shut_with_sack();
+        b.queue(len);
+        if len == 0 {
+            b.c.close();
+        }
+        b.sent();
+        let (start, mut at) = (b.now, Vec::new());
+        while b.now - start < Duration::from_secs(10) {
+            b.now = b.c.poll_timeout().unwrap();
+            b.c.handle_timeout(b.now);
+            for s in b.sent() {
+                assert!(s.contains(" 10000"), "{s}");
+                at.push((b.now - start).as_millis());
+                b.now = b.now + MS;
+                b.ack(10_000);
+                assert_eq!(b.sent(), strings(&[]));
+            }
+        }
+        assert!(at.len() < 16, "{} probes in 10 s: {at:?}", at.len());
+        assert!(at.windows(3).all(|w| w[2] - w[1] + 10 >= 2 * (w[1] - w[0])), "{at:?}");
+        assert_eq!(b.c.state().closing(), len == 0);
+    }
+}
+
+/// RFC 9293 section 3.10.7.4, first check: beyond its window the peer drops an ACK. It goes out at
+/// the highest number the peer takes.
+#[test]
+fn test_ack_goes_out_inside_a_window_that_shut_or_shrank() {
+    for sack in [false, true] {
+        for (window, at) in [(0, 1000), (300, 1300), (9000, 10_000), (60_000, 10_000)] {
+            let mut b = Bench::established_with(&ConnConfig { sack, ..plain() });
+            b.queue(10_000);
+            b.sent();
+            b.window = window;
+            b.ack(1000);
+            b.sent();
+            b.data(0, 1000);
+            b.data(1000, 1000);
+            assert_eq!(b.sent(), [format!(". {at} ack 2000")], "sack {sack}, window {window}");
+            // The same for one that reports a gap.
+            b.data(3000, 100);
+            let blocks = if sack { " sack 3000-3100" } else { "" };
+            assert_eq!(b.sent(), [format!(". {at} ack 2000{blocks}")]);
+            // And for a reset, which the peer would drop as well.
+            b.c.abort();
+            assert_eq!(b.sent(), [format!("R. {at} ack 2000")]);
+        }
+    }
+}
+
+/// A probe that was sent into a shut window has a number the peer did not take.
+#[test]
+fn test_ack_after_a_window_probe_is_where_the_peer_stands() {
+    let mut b = shut();
+    b.queue(5000);
+    b.sent();
+    assert_eq!(b.wait(200 * MS).len(), 1);
+    assert_eq!(b.c.snd_max(), StreamPos(1));
+    b.data(0, 1000);
+    b.data(1000, 1000);
+    assert_eq!(b.sent(), [". 0 ack 2000"]);
+}
+
 /// RFC 9293 section 3.8.6.1: MUST-36, MUST-37, SHLD-29, SHLD-30.
 #[test]
 fn test_zero_window_is_probed_with_backoff_and_stays_open() {
@@ -166,7 +245,7 @@ fn test_old_window_is_ignored() {
 /// RFC 9293 MUST-1: a window with the top bit set is large, not negative.
 #[test]
 fn test_large_window_is_not_negative() {
-    let cfg = ConnConfig { timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
     b.recv(&Segment { window_scale: Some(14), ..b.seg(-1, 0).with(SYN_ACK) });
@@ -240,7 +319,7 @@ fn test_own_window_moves_only_by_a_segment() {
 /// RFC 7323 section 2.4: the edge never moves left through rounding by the scale.
 #[test]
 fn test_own_edge_never_moves_left_whatever_the_owner_does() {
-    let cfg = ConnConfig { recv_window: 1 << 22, timestamps: false, ..ConnConfig::default() };
+    let cfg = ConnConfig { recv_window: 1 << 22, timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     let shift = b.tx().unwrap().window_scale.unwrap();
     b.recv(&Segment { window_scale: Some(0), ..b.seg(-1, 0).with(SYN_ACK) });

@@ -1,0 +1,293 @@
+//! With SACK: what an acknowledgment does, and what is sent again. The invariants stand in
+//! [`rack`](super::rack).
+
+use super::rack::{Phase, Timer};
+use super::ranges::Range;
+use super::scoreboard::Delivered;
+use super::sequence::{offset, shifted};
+use super::{Connection, NEVER, NO_FIN, Pending};
+use crate::{Segment, SendQueue, TxSegment};
+use heddle_base::{Instant, StreamPos};
+
+impl Connection {
+    /// [`take_ack`](Connection::take_ack) with SACK, where the header prediction did not hold.
+    pub(super) fn take_selective_ack(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        advance: i64,
+    ) -> Option<StreamPos> {
+        if advance < 0 {
+            return None;
+        }
+        let before = self.hot.snd_una;
+        let una = shifted(before, advance);
+        let end = self.hot.snd_next.max(una);
+        let min_rtt = self.cold.rto.min_rtt();
+        let mut d = Delivered::default();
+        let kept = advance == 0 || self.cold.board.acked(now, before, una, min_rtt, &mut d);
+        let duplicate = self.take_blocks(now, una, end, &mut d);
+        if advance == 0 && seg.len == 0 && una < self.hot.snd_max {
+            self.cold.counters.dup_acks += 1;
+        }
+        let lone = self.may_be_delayed();
+        self.hot.snd_una = una;
+        self.hot.snd_next = end;
+        if advance > 0 {
+            self.hot.pending.clear(Pending::TAIL);
+            self.hot.progress_at = now;
+            self.cold.timeouts = 0;
+        }
+        self.sample(now, seg, advance, lone, &d);
+        self.cold.rack.note_order(d.reordered);
+        if advance > 0 {
+            self.check_timeout(now, seg);
+        }
+        if let Some(range) = duplicate {
+            self.on_duplicate(now, range);
+        }
+        self.check_tail_probe(seg, advance, duplicate);
+        if !kept {
+            self.cold.counters.sacks_reneged += 1;
+            self.cold.board.forget_sacked();
+            self.cold.board.lose_all(una, end);
+        }
+        self.update_window(now, seg, advance > 0);
+        // The ACK that ends a phase does not make the window grow as well.
+        let grown_by = if self.leave_phase() { 0 } else { d.bytes };
+        let due = self.recover(now, grown_by, (end - before).max(1));
+        if una == self.hot.snd_max {
+            if advance > 0 {
+                self.hot.rtx_at = NEVER;
+            }
+        } else {
+            self.arm(now, due, advance > 0 || d.bytes > 0);
+        }
+        if advance > 0 { self.acked_from(now, before) } else { None }
+    }
+
+    /// Takes the blocks of a SACK option; the answer is what a D-SACK reports.
+    fn take_blocks(
+        &mut self,
+        now: Instant,
+        una: StreamPos,
+        end: StreamPos,
+        d: &mut Delivered,
+    ) -> Option<Range> {
+        let base = self.hot.snd_base;
+        let mut blocks = [Range::new(una, una); crate::SackBlocks::MAX];
+        for (place, b) in blocks.iter_mut().zip(self.cold.sack_in.as_slice()) {
+            let (from, to) = (offset(base, una, b.start), offset(base, una, b.end));
+            if from < to && to - from <= i64::from(self.hot.max_wnd.max(1)) {
+                *place = Range::new(shifted(una, from), shifted(una, to));
+            } else {
+                self.cold.counters.bad_sacks += 1;
+            }
+        }
+        // RFC 2883 section 4: in front of what is acknowledged, or inside the second block.
+        let [first, second, ..] = blocks;
+        let inside = second.len() > 0 && second.start <= first.start && first.end <= second.end;
+        let duplicate = Some(first).filter(|r| r.len() > 0 && (r.end <= una || inside));
+        if duplicate.is_some() {
+            blocks[0] = Range::new(una, una);
+        }
+        // From below: what lies above does not make what lies below look late.
+        blocks.sort_unstable_by_key(|r| r.start);
+        for r in blocks.iter().filter(|r| r.len() > 0 && r.end > una) {
+            // What reaches down to `una` would have been acknowledged, had it arrived. Who reports
+            // it all the same will not get it again unless it is believed to be lost.
+            if r.start > una && r.end <= end {
+                let min_rtt = self.cold.rto.min_rtt();
+                self.cold.board.sacked(now, r.start, r.end, min_rtt, d);
+            } else {
+                self.cold.counters.bad_sacks += 1;
+            }
+        }
+        duplicate
+    }
+
+    /// Round trips of what was sent only once; while all there is was sent again and the timeout
+    /// has been backed off, the echoed timestamp ends that. `lone`: what was outstanding was so
+    /// little that the peer might have held its ACK back.
+    fn sample(&mut self, now: Instant, seg: &Segment, advance: i64, lone: bool, d: &Delivered) {
+        let timed = self.hot.timed.filter(|&(end, _)| self.hot.snd_una >= end);
+        if timed.is_some() {
+            self.hot.timed = None;
+        }
+        if let Some(at) = d.sent_once.or(timed.map(|(_, at)| at)) {
+            self.cold.rto.sample(now - at);
+            if lone && advance > 0 {
+                self.note_lone_ack(now - at);
+            }
+        } else if advance > 0
+            && self.cold.rto.is_backed_off()
+            && let Some(rtt) = self.echoed_rtt(now, seg)
+        {
+            self.cold.rto.sample(rtt);
+        }
+    }
+
+    /// Whether all that was outstanding when the phase began is acknowledged: then it is over.
+    fn leave_phase(&mut self) -> bool {
+        let rack = &mut self.cold.rack;
+        if rack.phase == Phase::Open || self.hot.snd_una < rack.until {
+            return false;
+        }
+        if rack.phase == Phase::Recovery {
+            self.hot.cc.end_recovery();
+        }
+        rack.end_phase();
+        true
+    }
+
+    /// Looks for losses, `delivered` bytes after the last time, and sets the congestion window;
+    /// `flight` was outstanding before. The answer is when to look again.
+    pub(super) fn recover(&mut self, now: Instant, delivered: u64, flight: u64) -> Option<Instant> {
+        let (una, end) = (self.hot.snd_una, self.hot.snd_next);
+        let window = self.reordering_window();
+        let due = self.cold.board.detect(now, una, end, window);
+        if self.cold.rack.phase == Phase::Open && self.cold.board.has_lost(una) {
+            self.cold.counters.fast_retransmits += 1;
+            self.start_episode(None);
+            self.hot.cc.start_recovery(flight);
+            self.cold.rack.phase = Phase::Recovery;
+            self.cold.rack.until = self.hot.snd_max;
+        }
+        let pipe = self.cold.board.pipe(una, end);
+        self.hot.out_of_pipe =
+            i64::try_from(end - una).unwrap_or(i64::MAX) - i64::try_from(pipe).unwrap_or(i64::MAX);
+        match self.cold.rack.phase {
+            Phase::Recovery => self.hot.cc.on_delivered(delivered, pipe),
+            _ if delivered > 0 => {
+                self.hot.cc.on_ack(una, delivered, flight);
+            }
+            _ => {}
+        }
+        self.note_repair();
+        due
+    }
+
+    /// Whether something is to be sent again, and may be; whether anything is out of the ordinary.
+    fn note_repair(&mut self) {
+        let una = self.hot.snd_una;
+        let next = self.cold.board.next_lost(una);
+        let may = next.is_some_and(|r| {
+            let outstanding = i64::try_from(self.hot.snd_next - una).unwrap_or(i64::MAX);
+            let pipe = outstanding - self.hot.out_of_pipe;
+            let need = r.len().min(u64::from(self.hot.emss));
+            let room = i64::from(self.hot.cc.cwnd()) - pipe;
+            (pipe <= 0 || room >= i64::try_from(need).unwrap_or(i64::MAX))
+                && una + u64::from(self.hot.snd_wnd) > r.start
+        });
+        if may {
+            self.hot.pending.set(Pending::REPAIR);
+        } else {
+            self.hot.pending.clear(Pending::REPAIR);
+        }
+        let rack = &self.cold.rack;
+        self.hot.disorder = rack.phase != Phase::Open
+            || rack.tail.is_some()
+            || next.is_some()
+            || !self.cold.board.is_plain();
+    }
+
+    /// Sends the first lost bytes again, up to the boundary of a record.
+    #[cold]
+    pub(super) fn repair<Q: SendQueue + ?Sized>(
+        &mut self,
+        now: Instant,
+        q: &Q,
+        end: StreamPos,
+    ) -> Option<TxSegment> {
+        self.hot.pending.clear(Pending::REPAIR);
+        let una = self.hot.snd_una;
+        let lost = self.cold.board.next_lost(una)?;
+        let window = (una + u64::from(self.hot.snd_wnd)).since(lost.start);
+        let max = lost.len().min(window).min(u64::from(self.hot.emss));
+        let max = u32::try_from(max).unwrap_or(u32::MAX);
+        if max == 0 {
+            return None;
+        }
+        let len = if lost.start < end { self.cut(q, lost.start, end, max) } else { 0 };
+        let text_end = lost.start + u64::from(len);
+        let fin = self.hot.snd_fin != NO_FIN && text_end == self.hot.snd_fin && text_end < lost.end;
+        let range = Range::new(lost.start, text_end + u64::from(fin));
+        if range.len() == 0 {
+            return None;
+        }
+        let next = self.hot.snd_next;
+        let tx = self.emit(now, lost.start, len, end, fin);
+        self.hot.snd_next = next;
+        self.cold.board.on_retransmit(range, now);
+        let sent = u32::try_from(range.len()).unwrap_or(u32::MAX);
+        self.hot.cc.on_retransmit(sent);
+        self.hot.out_of_pipe -= i64::from(sent);
+        if let Some(e) = &mut self.cold.rack.episode {
+            e.retransmitted += range.len();
+        }
+        if lost.start == una {
+            // Never less than one RTO between this transmission and one by the timer.
+            self.cold.rack.rto_at = now + self.cold.rto.get();
+            if self.hot.timer == Timer::Retransmit {
+                self.hot.rtx_at = self.cold.rack.rto_at;
+            }
+        }
+        self.note_repair();
+        Some(tx)
+    }
+
+    /// The first segment is sent at `now`: the scoreboard remembers when, unless the bytes at `from`
+    /// go again for themselves.
+    #[inline(never)]
+    pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
+        if self.hot.sack_ok && from == self.hot.snd_next {
+            let apart = self.cold.rto.burst_interval();
+            self.cold.board.on_burst(self.hot.snd_una, from, now, apart);
+            self.hot.burst_at = now;
+        }
+    }
+
+    /// The retransmission timer expired with data outstanding.
+    pub(super) fn lose_all(&mut self, now: Instant, first: bool) {
+        let (una, end) = (self.hot.snd_una, self.hot.snd_next);
+        if first {
+            let ts = self.ts_clock(now);
+            self.start_episode(Some(ts));
+        } else {
+            // The peer may have dropped what it reported (RFC 2018 section 8).
+            self.cold.rack.episode = None;
+            self.cold.board.forget_sacked();
+        }
+        self.hot.cc.on_timeout(una, self.hot.snd_max, first);
+        self.cold.board.lose_all(una, end);
+        let rack = &mut self.cold.rack;
+        rack.phase = Phase::Loss;
+        rack.until = self.hot.snd_max;
+        rack.tail = None;
+        self.hot.pending.clear(Pending::TAIL);
+        let pipe = self.cold.board.pipe(una, end);
+        self.hot.out_of_pipe =
+            i64::try_from(end - una).unwrap_or(i64::MAX) - i64::try_from(pipe).unwrap_or(i64::MAX);
+        self.note_repair();
+    }
+
+    /// What is outstanding will be sent anew from the beginning.
+    pub(super) fn rewind(&mut self) {
+        self.hot.snd_next = self.hot.snd_una;
+        if !self.hot.sack_ok {
+            return;
+        }
+        self.cold.board.reset(self.hot.snd_max);
+        if self.cold.rack.phase == Phase::Recovery {
+            self.hot.cc.end_recovery();
+        }
+        self.cold.rack.phase = Phase::Open;
+        self.cold.rack.tail = None;
+        self.cold.rack.episode = None;
+        self.hot.pending.clear(Pending(Pending::REPAIR.0 | Pending::TAIL.0));
+        self.hot.out_of_pipe = 0;
+        self.hot.disorder = false;
+        self.hot.timer = Timer::Retransmit;
+        self.hot.burst_at = NEVER;
+    }
+}

@@ -1,0 +1,215 @@
+//! Two stacks as an owner outside the crate drives them: the order of calls of the crate's
+//! documentation, frames handed over by memory, no time passing unless a test says so.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use heddle_base::{Instant, Seed, Sum};
+use heddle_tcp::wire::TcpHeader;
+use heddle_tcp::{
+    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, FrameOutcome, Keepalive, Segment, Stack,
+    StackConfig, StackEvent, TcpChecksum, TxBody,
+};
+
+const PORT: u16 = 4420;
+
+fn ip(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+/// Stacks at 10.0.0.1 and 10.0.0.2, the second listening.
+struct Two {
+    now: Instant,
+    stacks: [Stack<ByteQueue>; 2],
+    /// TCP segments sent by each, in order.
+    sent: [Vec<Segment>; 2],
+    events: [Vec<(ConnId, StackEvent)>; 2],
+    /// No frame arrives any more.
+    cut: bool,
+}
+
+impl Two {
+    fn new(mtus: [u16; 2], conn: ConnConfig) -> Two {
+        let stack = |n: u8, mtu| {
+            let cidr = Cidr::new(ip(n).into(), 24).unwrap();
+            let mut cfg = StackConfig::new([2, 0, 0, 0, 0, n], cidr, Seed::from_u64(u64::from(n)));
+            (cfg.mtu, cfg.conn) = (mtu, conn);
+            Stack::new(cfg)
+        };
+        let mut stacks = [stack(1, mtus[0]), stack(2, mtus[1])];
+        stacks[1].listen(None, PORT, 4).unwrap();
+        Two {
+            now: Instant::from_millis(1),
+            stacks,
+            sent: Default::default(),
+            events: Default::default(),
+            cut: false,
+        }
+    }
+
+    /// A frame that `side` has to send, whole.
+    fn frame(&mut self, side: usize) -> Option<Vec<u8>> {
+        let stack = &mut self.stacks[side];
+        let mut f = stack.poll_transmit(self.now)?;
+        let mut body = Vec::new();
+        match &f.body {
+            TxBody::None => {}
+            TxBody::Stream { conn, pos, len, .. } => {
+                stack.user(*conn).unwrap().copy(*pos, *len, &mut body);
+            }
+            TxBody::Owned(b) => body.extend(b),
+        }
+        if f.tcp_checksum == TcpChecksum::NeedsPayloadSum {
+            f.finish_tcp_checksum(Sum::of(&body));
+        }
+        let frame = [&f.header[..], &body].concat();
+        if f.l4_len > 0 {
+            let tcp = &frame[usize::from(f.l2_len) + usize::from(f.l3_len)..];
+            self.sent[side].push(TcpHeader::parse(tcp, tcp.len()).unwrap().segment);
+        }
+        Some(frame)
+    }
+
+    /// Gives a frame to `side`, whose owner takes what it brings and then asks for events.
+    fn take(&mut self, side: usize, frame: &[u8]) {
+        let stack = &mut self.stacks[side];
+        if let FrameOutcome::Conn { conn, acked, payload } = stack.handle_frame(self.now, frame)
+            && let Some((c, q)) = stack.get_mut(conn)
+        {
+            if let Some(upto) = acked {
+                q.release(upto);
+            }
+            if let Some(p) = payload {
+                c.accept_payload(self.now, p.pos, p.len);
+            }
+            stack.changed(conn);
+        }
+        while let Some(e) = stack.poll_event() {
+            self.events[side].push(e);
+        }
+    }
+
+    /// Frames go to and fro until nobody has any.
+    fn run(&mut self) {
+        loop {
+            let mut idle = true;
+            for side in 0..2 {
+                while let Some(f) = self.frame(side) {
+                    idle = false;
+                    if !self.cut {
+                        self.take(1 - side, &f);
+                    }
+                }
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    /// The next timer of either side, and what follows from it; false when none runs.
+    fn step(&mut self) -> bool {
+        let next = self.stacks.iter().filter_map(Stack::poll_timeout).min();
+        let Some(next) = next else { return false };
+        self.now = self.now.max(next);
+        for side in 0..2 {
+            self.stacks[side].handle_timeouts(self.now);
+            while let Some(e) = self.stacks[side].poll_event() {
+                self.events[side].push(e);
+            }
+        }
+        self.run();
+        true
+    }
+
+    fn connect(&mut self) -> (ConnId, ConnId) {
+        let a = self.stacks[0].connect(self.now, SocketAddr::from((ip(2), PORT)), None).unwrap();
+        self.run();
+        assert!(self.events[0].contains(&(a, StackEvent::Conn(ConnEvent::Connected))));
+        let accepted = |e: &&(ConnId, StackEvent)| matches!(e.1, StackEvent::Accepted { .. });
+        (a, self.events[1].iter().find(accepted).unwrap().0)
+    }
+
+    fn send(&mut self, side: usize, id: ConnId, len: usize) {
+        self.stacks[side].user_mut(id).unwrap().push(&vec![7; len]);
+        self.stacks[side].notify_send(id);
+    }
+
+    fn says(&self, side: usize, id: ConnId, event: ConnEvent) -> bool {
+        self.events[side].contains(&(id, StackEvent::Conn(event)))
+    }
+}
+
+/// The owner that took the last bytes learns of the FIN behind them at once, not after the next
+/// frame, timer or transmission.
+#[test]
+fn test_fin_on_the_last_data_segment_is_told_with_it() {
+    let mut n = Two::new([1500; 2], ConnConfig::default());
+    let (a, b) = n.connect();
+    n.send(0, a, 100);
+    n.stacks[0].close(a);
+    let f = n.frame(0).unwrap();
+    assert_eq!(n.sent[0].last().map(|s| s.len), Some(100), "data and FIN in one");
+    n.take(1, &f);
+    assert!(n.says(1, b, ConnEvent::PeerClosed));
+}
+
+/// The segment size follows the MTU of the configuration, and the smaller one of both ends
+/// (RFC 9293 section 3.7.1): the MTU less 40 octets is announced, and what is sent is that less
+/// the options every segment has.
+#[test]
+fn test_segments_are_as_large_as_both_mtus_allow() {
+    for (mtus, timestamps, mss, len) in [
+        ([1500, 1500], true, [1460, 1460], 1448),
+        ([9000, 9000], true, [8960, 8960], 8948),
+        ([9000, 9000], false, [8960, 8960], 8960),
+        ([9000, 1500], true, [8960, 1460], 1448),
+        ([1500, 9000], true, [1460, 8960], 1448),
+        ([576, 9000], true, [536, 8960], 524),
+    ] {
+        let mut n = Two::new(mtus, ConnConfig { timestamps, ..ConnConfig::default() });
+        let (a, b) = n.connect();
+        for (sent, mss) in n.sent.iter().zip(mss) {
+            assert_eq!(sent[0].mss, Some(mss), "{mtus:?}");
+        }
+        n.send(0, a, 100_000);
+        n.send(1, b, 100_000);
+        n.run();
+        for sent in &n.sent {
+            let largest = sent.iter().map(|s| s.len).max();
+            assert_eq!(largest, Some(len), "{mtus:?} {timestamps}");
+        }
+    }
+    // An owner may want smaller segments than its MTU allows.
+    let mut n = Two::new([9000; 2], ConnConfig { mss: 4000, ..ConnConfig::default() });
+    n.connect();
+    assert_eq!(n.sent[0][0].mss, Some(4000));
+}
+
+/// Keepalives are set up like the rest of a connection: idle peers that are there stay connected,
+/// one that has vanished is told of as timed out.
+#[test]
+fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
+    let seconds = Duration::from_secs;
+    let keepalive = Some(Keepalive { idle: seconds(60), interval: seconds(5), count: 3 });
+    let mut n = Two::new([1500; 2], ConnConfig { keepalive, ..ConnConfig::default() });
+    let (a, b) = n.connect();
+    let start = n.now;
+    while n.now - start < seconds(600) {
+        assert!(n.step());
+    }
+    assert!(!n.says(0, a, ConnEvent::TimedOut) && !n.says(1, b, ConnEvent::TimedOut));
+    n.cut = true;
+    let start = n.now;
+    while n.now - start < seconds(60 + 3 * 5) {
+        assert!(n.step());
+    }
+    assert!(n.says(0, a, ConnEvent::TimedOut) && n.says(1, b, ConnEvent::TimedOut));
+    // Without, nobody asks.
+    let mut n = Two::new([1500; 2], ConnConfig::default());
+    let (a, _) = n.connect();
+    n.cut = true;
+    let start = n.now;
+    while n.now - start < seconds(600) && n.step() {}
+    assert!(!n.says(0, a, ConnEvent::TimedOut));
+}
