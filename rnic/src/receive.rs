@@ -68,7 +68,7 @@ impl<F: RxFrame> Rnic<F> {
             let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
             tcp.accept_payload(now, p.pos, p.len);
             if used < len {
-                self.stack.changed(conn);
+                self.stack.notify_send(conn);
                 self.hold_rest(conn, p, used, frame);
                 self.drain_qp(conn);
                 return None;
@@ -80,7 +80,7 @@ impl<F: RxFrame> Rnic<F> {
             self.ready.push_back(conn);
         }
         let news = qp.has_news() || link.closing;
-        self.stack.changed(conn);
+        self.stack.notify_send(conn);
         if news {
             self.collect_qp(conn);
         }
