@@ -285,3 +285,51 @@ fn test_copied_octets_are_counted_and_buffers_come_back() {
     h.clear(&mut p);
     assert_eq!((p.used(), p.spare()), (0, SPARE_BUFS));
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(400))]
+
+    /// Segments of any place and length, ahead of gaps and in order, in any order: every octet that
+    /// was taken comes out once and right, and what is charged is what is held.
+    #[test]
+    fn test_behaves_as_a_stream_with_gaps(
+        segments in proptest::collection::vec((0u64..9000, 1usize..1600, proptest::prelude::any::<bool>()), 1..80),
+        limit in 0usize..40,
+    ) {
+        let (mut h, mut p) = (HeldBytes::default(), HoldPool::new(limit));
+        let byte = |pos: u64| (pos % 251) as u8;
+        let make = |pos: u64, len: usize| Frame((0..len as u64).map(|i| byte(pos + i)).collect());
+        let (mut next, mut taken) = (0u64, vec![false; 200_000]);
+        let mut consumed = 0u64;
+        for (at, len, eat) in segments {
+            if at % 5 == 0 || at <= next {
+                // In order, up to what is there already, as TCP gives it.
+                let len = taken[next as usize..][..len].iter().take_while(|t| !**t).count();
+                h.push_ready(&mut p, StreamPos(next), make(next, len), 0, len);
+                taken[next as usize..][..len].fill(true);
+                next += len as u64;
+                next += h.close_gap(&mut p, StreamPos(next)) as u64;
+            } else if let Ok(kept) = h.push_ahead(&mut p, StreamPos(at), make(at, len), 0, len) {
+                proptest::prop_assert!(kept.len <= len && kept.copied <= kept.len);
+                taken[at as usize..][..kept.len].fill(true);
+            }
+            let (n, known) = (next as usize, consumed as usize);
+            proptest::prop_assert!(!taken[n] && taken[known..n].iter().all(|t| *t));
+            proptest::prop_assert_eq!(h.ready_len() as u64, next - consumed);
+            let bytes: Vec<u8> = (consumed..next).map(byte).collect();
+            proptest::prop_assert_eq!(ready(&h), bytes);
+            let frames = h.ready.iter().filter(|x| !x.is_copy()).count();
+            let ahead: usize = buffers(&h, &mut p) - h.ready.len();
+            proptest::prop_assert_eq!(h.charged(), frames + ahead);
+            proptest::prop_assert_eq!(p.used(), h.charged());
+            proptest::prop_assert!(p.used() <= limit);
+            if eat {
+                let n = h.ready_len() / 2;
+                h.consume(&mut p, n);
+                consumed += n as u64;
+            }
+        }
+        h.clear(&mut p);
+        proptest::prop_assert_eq!(p.used(), 0);
+    }
+}
