@@ -31,6 +31,9 @@ const COPY_BELOW: usize = 512;
 /// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
 
+/// Runs there is room for from the first gap on.
+const FIRST_RUNS: usize = 32;
+
 /// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
 const READY_FRAMES: usize = 64;
 
@@ -183,7 +186,13 @@ impl<F: Chunks> HeldBytes<F> {
                 self.concat(pool, &mut joined, run);
                 self.ahead[at - 1] = joined;
             }
-            None => self.ahead.insert(at, run),
+            None => {
+                if self.ahead.capacity() == 0 {
+                    // Once, and not again and again up to what an ordinary loss takes.
+                    self.ahead.reserve(FIRST_RUNS);
+                }
+                self.ahead.insert(at, run);
+            }
         }
         #[cfg(test)]
         {

@@ -200,7 +200,7 @@ impl<F: RxFrame> Rnic<F> {
         self.pump_stack_events();
     }
 
-    /// Forgets a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
+    /// Frees a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
     pub fn release(&mut self, conn: ConnId) {
         self.end(conn);
         self.stack.release(conn);

@@ -66,7 +66,7 @@ heddle_base::counters! {
         peer_half_open_limited,
         /// SYNs refused: the peer has as many connections as one may have.
         peer_conns_limited,
-        /// SYNs dropped: as many connections as configured, none of which can be forgotten.
+        /// SYNs dropped: as many connections as configured, none of which can be evicted.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
@@ -83,7 +83,7 @@ heddle_base::counters! {
         /// Claims that a neighbor has another hardware address, not believed because it answers at
         /// the one we know.
         arp_change_refused,
-        /// Changes of a neighbor's hardware address, or entries forgotten for the claim of one.
+        /// Changes of a neighbor's hardware address, or entries removed for the claim of one.
         neighbor_changes,
         /// Neighbors evicted to make room.
         neighbor_evictions,

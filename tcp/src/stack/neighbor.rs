@@ -8,7 +8,7 @@
 //! itself, and if it answers the claim is refused; if it is silent for a fifth of a second it is
 //! gone, or no longer that host, and the claim holds. Connections opened meanwhile wait for the
 //! outcome. After a refusal no claim is tried out for a second, so that claims cannot make us ask
-//! more often than that. A claim about an entry that nobody uses only has us forget it: whoever
+//! more often than that. A claim about an entry that nobody uses only removes it: whoever
 //! needs it asks everyone. An answer to a question asked of everyone, because the station we knew
 //! did not answer, is believed at once. ARP has no authentication: whoever is on the link and
 //! outlasts or outruns the other can still lie, as towards any host.
@@ -175,7 +175,7 @@ pub(super) struct Neighbors {
     timers: Timers,
     max: usize,
     incomplete: usize,
-    /// Entries forgotten to make room.
+    /// Entries evicted to make room.
     pub(super) evictions: u64,
 }
 

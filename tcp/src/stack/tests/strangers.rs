@@ -102,7 +102,7 @@ fn test_half_open_connections_are_bounded_per_listener() {
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 81), &syn(1), b"")[..]);
     assert_eq!((b.connections(), b.counters().half_opened), (4, 11));
     assert_eq!(b.counters().listen_overflow, 1);
-    // Those forgotten are sent nothing; the three newest and the one at port 80 are answered.
+    // Those evicted are sent nothing; the three newest and the one at port 80 are answered.
     let mut answered: Vec<_> =
         frames(&mut b, ms(1)).iter().map(|f| read_tcp(f).0.dst_port).collect();
     answered.sort_unstable();
@@ -136,7 +136,7 @@ fn test_handshake_gets_through_a_flood_of_syns() {
     flood(&mut b, 1000);
     assert_eq!((b.connections(), b.counters().accepted), (9, 1));
     assert_eq!(b.listeners.find(B.into(), PORT).unwrap().half_open.len(), 8);
-    // One more SYN than there are places before the ACK comes: the handshake is forgotten.
+    // One more SYN than there are places before the ACK comes: the half-open connection is evicted.
     b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(100), b"")[..]);
     let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
     flood(&mut b, 8);
@@ -263,7 +263,7 @@ fn test_passive_open_with_a_silent_gateway_goes_quietly() {
 }
 
 #[test]
-fn test_full_table_forgets_half_open_connections_and_no_others() {
+fn test_full_table_evicts_half_open_connections_and_no_others() {
     let mut b = listening_b(1000);
     for port in 1..=100 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
@@ -298,7 +298,7 @@ fn time_wait(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
 }
 
 #[test]
-fn test_full_table_forgets_the_oldest_in_time_wait_first() {
+fn test_full_table_evicts_the_oldest_in_time_wait_first() {
     let mut b = listening_b(4);
     for port in 1..=200 {
         time_wait(&mut b, port, ms(1));
