@@ -11,7 +11,8 @@ heddle_base::counters! {
         rx_held,
         /// Segments that arrived ahead of a gap and were kept.
         rx_ahead,
-        /// Segments refused because too many frames were being kept; the peer sends them again.
+        /// Segments ahead of a gap refused: the connection's share of the buffers for such bytes was
+        /// used up, or it had too many gaps. The peer sends them again.
         rx_refused,
         /// Octets copied because keeping their frame would have wasted buffers: a second copy.
         held_copied_bytes,

@@ -1,120 +1,70 @@
 //! Received bytes that cannot be placed yet: part of an FPDU, or ahead of a gap.
+//!
+//! ```text
+//!        rx_next
+//!   ready   |  gap   run 0    gap    run 1
+//!  |########|       |####|##|       |#####|       pieces: a frame, or a buffer of copies
+//! ```
+//! What lies ahead of gaps is charged to the budget of the [`HoldPool`], and so is every frame.
+//! Beyond the budget a segment ahead of a gap is refused, which to TCP is as if it had been lost.
+//! A segment in order is always taken, so that there is progress: beyond the budget it is copied.
+//! Such copies are not charged, but bounded: they are part of one FPDU, or of the start-up.
+//!
+//! Work per segment is bounded too. A segment ahead of a gap is a search among at most
+//! [`MAX_RUNS`] runs, one insertion among them, and at most two joints of pieces, each of which
+//! copies at most half of a buffer. When a gap closes, each piece is moved once.
+
+mod pool;
 
 use std::collections::VecDeque;
 
 use heddle_base::{Chunks, StreamPos};
 
+use pool::{Body, Held, Run, page};
+
+pub(crate) use pool::HoldPool;
+
 /// Frames shorter than this are copied when they have to be kept: a buffer of 2 KiB for a few
 /// bytes would let a peer that sends tiny segments take all buffers.
 const COPY_BELOW: usize = 512;
 
-/// Octets of a buffer for copied bytes. Bytes that follow each other share buffers, so that tiny
-/// segments cost little more than what is in them.
-const COPY_BUF: usize = 2048;
+/// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
+const MAX_RUNS: usize = 128;
 
-/// Empty buffers kept for the next copies.
-const SPARE_BUFS: usize = 64;
+/// Runs there is room for from the first gap on.
+const FIRST_RUNS: usize = 32;
 
-/// Buffers for copied bytes, used again and again: what is held now and then under loss shall not
-/// go to the allocator each time. One pool serves all connections of a worker.
-#[derive(Debug)]
-pub(crate) struct CopyBufs(Vec<Vec<u8>>);
+/// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
+const READY_FRAMES: usize = 64;
 
-impl Default for CopyBufs {
-    fn default() -> Self {
-        CopyBufs((0..SPARE_BUFS).map(|_| Vec::with_capacity(COPY_BUF)).collect())
-    }
+/// What was kept of a segment ahead of a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// So many of its octets are held now, from its first on. The rest lies beyond others that
+    /// were there before, and comes again.
+    pub(crate) len: usize,
+    /// Octets copied.
+    pub(crate) copied: usize,
 }
 
-impl CopyBufs {
-    fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_else(|| Vec::with_capacity(COPY_BUF))
-    }
-
-    fn give(&mut self, mut buf: Vec<u8>) {
-        if self.0.len() < SPARE_BUFS {
-            buf.clear();
-            self.0.push(buf);
-        }
-    }
-}
-
-/// A run of stream bytes and the frame they lie in.
-#[derive(Debug)]
-struct Held<F> {
-    pos: StreamPos,
-    len: usize,
-    body: Body<F>,
-}
-
-#[derive(Debug)]
-enum Body<F> {
-    Frame { frame: F, off: usize },
-    Copied { bytes: Vec<u8>, off: usize },
-}
-
-impl<F: Chunks> Held<F> {
-    /// A buffer for copied bytes from `pos` on.
-    fn empty(pos: StreamPos, bufs: &mut CopyBufs) -> Held<F> {
-        Held { pos, len: 0, body: Body::Copied { bytes: bufs.take(), off: 0 } }
-    }
-
-    fn end(&self) -> StreamPos {
-        self.pos + self.len as u64
-    }
-
-    fn skip(&mut self, n: usize) {
-        let n = n.min(self.len);
-        self.pos += n as u64;
-        self.len -= n;
-        match &mut self.body {
-            Body::Frame { off, .. } | Body::Copied { off, .. } => *off += n,
-        }
-    }
-
-    fn chunk_at(&self, off: usize) -> &[u8] {
-        if off >= self.len {
-            return &[];
-        }
-        let c = match &self.body {
-            Body::Frame { frame, off: start } => frame.chunk_at(start + off),
-            Body::Copied { bytes, off: start } => bytes.chunk_at(start + off),
-        };
-        &c[..c.len().min(self.len - off)]
-    }
-
-    /// Room for more bytes behind its own; none in a frame.
-    fn room(&self) -> usize {
-        match &self.body {
-            Body::Frame { .. } => 0,
-            Body::Copied { bytes, .. } => COPY_BUF.saturating_sub(bytes.len()),
-        }
-    }
-
-    /// Appends a copy of `n` bytes of `frame`; there is room.
-    fn append(&mut self, frame: &F, off: usize, n: usize) {
-        if let Body::Copied { bytes, .. } = &mut self.body {
-            frame.for_each_chunk(off, n, |c| bytes.extend_from_slice(c));
-            self.len += n;
-        }
-    }
-}
-
-/// Bytes of one connection that wait, with a count of the frames they keep.
+/// Bytes of one connection that wait.
 ///
-/// `ready` is contiguous and starts at the first byte not yet consumed; `ahead` lies beyond gaps,
-/// sorted by position, and may overlap.
+/// `ready` is contiguous and starts at the first byte not yet consumed. `ahead` lies beyond gaps:
+/// its runs ascend and neither overlap nor touch. No two copies that follow each other share a
+/// stretch of [`pool::COPY_BUF`] octets of the stream, so `n` octets without a gap and without
+/// frames take at most `n / COPY_BUF + 2` buffers, in whatever order they came.
 #[derive(Debug)]
 pub(crate) struct HeldBytes<F> {
     ready: VecDeque<Held<F>>,
     ready_len: usize,
-    ahead: VecDeque<Held<F>>,
-    frames: usize,
+    ahead: VecDeque<Run>,
+    /// Buffers charged to the pool: frames, and copies ahead of gaps.
+    charged: usize,
 }
 
 impl<F> Default for HeldBytes<F> {
     fn default() -> Self {
-        HeldBytes { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), frames: 0 }
+        HeldBytes { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), charged: 0 }
     }
 }
 
@@ -147,14 +97,9 @@ impl<F: Chunks> HeldBytes<F> {
         self.ready_len > 0
     }
 
-    /// Frames and copies the in-order bytes lie in.
-    pub(crate) fn ready_runs(&self) -> usize {
-        self.ready.len()
-    }
-
-    /// Frames kept from the port's pool.
-    pub(crate) fn frames(&self) -> usize {
-        self.frames
+    /// Buffers of the budget this connection holds.
+    pub(crate) fn charged(&self) -> usize {
+        self.charged
     }
 
     /// The in-order bytes.
@@ -162,21 +107,20 @@ impl<F: Chunks> HeldBytes<F> {
         Ready(self)
     }
 
-    /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. With
-    /// `copy` the bytes are copied and the frame goes back to its pool. Returns how many were
-    /// copied.
+    /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. They
+    /// are copied, and the frame goes back to its port, when they are few or the budget says so.
+    /// Returns how many were copied.
     pub(crate) fn push_ready(
         &mut self,
-        bufs: &mut CopyBufs,
+        pool: &mut HoldPool<F>,
         pos: StreamPos,
         frame: F,
         off: usize,
         len: usize,
-        copy: bool,
     ) -> usize {
         self.ready_len += len;
-        if !copy && len >= COPY_BELOW {
-            self.frames += 1;
+        if len >= COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
+            self.charge(pool, 1);
             self.ready.push_back(Held { pos, len, body: Body::Frame { frame, off } });
             return 0;
         }
@@ -188,66 +132,159 @@ impl<F: Chunks> HeldBytes<F> {
                     last.append(&frame, off + done, n);
                     done += n;
                 }
-                _ => self.ready.push_back(Held::empty(pos + done as u64, bufs)),
+                _ => self.ready.push_back(pool.empty_copy(pos + done as u64)),
             }
         }
         len
     }
 
-    /// Keeps bytes that lie ahead of a gap. Returns how many were copied.
+    /// Keeps bytes that lie ahead of a gap.
+    ///
+    /// # Errors
+    /// Gives the frame back when there is no room for it.
     pub(crate) fn push_ahead(
         &mut self,
-        bufs: &mut CopyBufs,
+        pool: &mut HoldPool<F>,
         pos: StreamPos,
         frame: F,
         off: usize,
         len: usize,
-    ) -> usize {
-        let mut at = self.ahead.partition_point(|h| h.pos <= pos);
-        if len >= COPY_BELOW {
-            self.frames += 1;
-            self.ahead.insert(at, Held { pos, len, body: Body::Frame { frame, off } });
-            return 0;
+    ) -> Result<Kept, F> {
+        let at = self.ahead.partition_point(|r| r.start <= pos);
+        let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();
+        let next = self.ahead.get(at).copied();
+        // TCP tells of bytes it has not got. The runs stay apart even if it does not.
+        let start = prev.map_or(pos, |r| r.end.max(pos));
+        let end = next.map_or(pos + len as u64, |r| r.start.min(pos + len as u64));
+        let Ok(new) = usize::try_from(end.since(start)) else { return Err(frame) };
+        if new == 0 {
+            return Ok(Kept { len, copied: 0 });
         }
-        let before = at.checked_sub(1).and_then(|i| self.ahead.get(i));
-        if before.is_some_and(|h| h.end() == pos && h.room() >= len) {
-            at -= 1;
+        let prev = prev.filter(|r| r.end == start);
+        let next = next.filter(|r| r.start == end);
+        if prev.is_none() && next.is_none() && self.ahead.len() >= MAX_RUNS {
+            return Err(frame);
+        }
+        let copies = new < COPY_BELOW;
+        let more = if copies { new_copies(pool, start, end, prev, next) } else { 1 };
+        if !pool.allows(self.charged, more) && more > 0 {
+            return Err(frame);
+        }
+        let off = off + usize::try_from(start.since(pos)).unwrap_or(len);
+        let mut run = if copies {
+            self.copy_run(pool, start, &frame, off, new)
         } else {
-            self.ahead.insert(at, Held::empty(pos, bufs));
+            self.charge(pool, 1);
+            pool.run(Held { pos: start, len: new, body: Body::Frame { frame, off } })
+        };
+        if let Some(next) = next {
+            self.concat(pool, &mut run, next);
+            self.ahead.remove(at);
         }
-        self.ahead[at].append(&frame, off, len);
-        len
+        match prev {
+            Some(mut joined) => {
+                self.concat(pool, &mut joined, run);
+                self.ahead[at - 1] = joined;
+            }
+            None => {
+                if self.ahead.capacity() == 0 {
+                    // Once, and not again and again up to what an ordinary loss takes.
+                    self.ahead.reserve(FIRST_RUNS);
+                }
+                self.ahead.insert(at, run);
+            }
+        }
+        #[cfg(test)]
+        {
+            pool.work += (1 + at.min(self.ahead.len() - at)) as u64;
+        }
+        let len = usize::try_from(end.since(pos)).unwrap_or(len);
+        Ok(Kept { len, copied: if copies { new } else { 0 } })
     }
 
-    /// Lets go of what has been taken out.
-    fn drop_held(&mut self, bufs: &mut CopyBufs, held: Held<F>) {
+    /// A run of copies of the `len` octets `off` octets into `frame`.
+    fn copy_run(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        start: StreamPos,
+        frame: &F,
+        off: usize,
+        len: usize,
+    ) -> Run {
+        let piece = |pool: &mut HoldPool<F>, done: usize| {
+            let mut piece = pool.empty_copy(start + done as u64);
+            let n = piece.room().min(len - done);
+            piece.append(frame, off + done, n);
+            (pool.run(piece), done + n)
+        };
+        self.charge(pool, 1);
+        let (mut run, mut done) = piece(pool, 0);
+        while done < len {
+            self.charge(pool, 1);
+            let (next, upto) = piece(pool, done);
+            done = upto;
+            self.concat(pool, &mut run, next);
+        }
+        run
+    }
+
+    fn concat(&mut self, pool: &mut HoldPool<F>, a: &mut Run, b: Run) {
+        if pool.concat(a, b) {
+            self.refund(pool);
+        }
+    }
+
+    fn charge(&mut self, pool: &mut HoldPool<F>, buffers: usize) {
+        self.charged += buffers;
+        pool.charge(buffers);
+    }
+
+    fn refund(&mut self, pool: &mut HoldPool<F>) {
+        self.charged = self.charged.saturating_sub(1);
+        pool.refund(1);
+    }
+
+    /// Lets go of a piece that was in order.
+    fn drop_ready(&mut self, pool: &mut HoldPool<F>, held: Held<F>) {
         match held.body {
-            Body::Frame { .. } => self.frames -= 1,
-            Body::Copied { bytes, .. } => bufs.give(bytes),
+            Body::Frame { .. } => self.refund(pool),
+            Body::Copied(buf) => pool.give_buf(buf),
         }
     }
 
     /// Moves what has become contiguous with `next`, the next byte not yet ready, over to `ready`;
     /// returns how many bytes that were.
-    pub(crate) fn close_gap(&mut self, bufs: &mut CopyBufs, mut next: StreamPos) -> usize {
+    pub(crate) fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
         let mut moved = 0;
-        while self.ahead.front().is_some_and(|h| h.pos <= next) {
-            let Some(mut h) = self.ahead.pop_front() else { break };
-            if h.end() <= next {
-                self.drop_held(bufs, h);
-                continue;
+        while self.ahead.front().is_some_and(|r| r.start <= next) {
+            let Some(mut run) = self.ahead.pop_front() else { break };
+            while let Some(mut h) = pool.pop(&mut run) {
+                if h.is_copy() {
+                    self.refund(pool);
+                }
+                h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
+                if h.len == 0 {
+                    self.drop_ready(pool, h);
+                    continue;
+                }
+                moved += h.len;
+                next = h.end();
+                self.ready_len += h.len;
+                let h = match self.ready.back_mut() {
+                    Some(last) => last.absorb(h),
+                    None => Err(h),
+                };
+                match h {
+                    Ok(buf) => pool.give_buf(buf),
+                    Err(h) => self.ready.push_back(h),
+                }
             }
-            h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
-            moved += h.len;
-            next = h.end();
-            self.ready_len += h.len;
-            self.ready.push_back(h);
         }
         moved
     }
 
     /// Drops the first `n` ready bytes.
-    pub(crate) fn consume(&mut self, bufs: &mut CopyBufs, mut n: usize) {
+    pub(crate) fn consume(&mut self, pool: &mut HoldPool<F>, mut n: usize) {
         self.ready_len = self.ready_len.saturating_sub(n);
         while let Some(first) = self.ready.front_mut() {
             if n < first.len {
@@ -256,19 +293,47 @@ impl<F: Chunks> HeldBytes<F> {
             }
             n -= first.len;
             if let Some(first) = self.ready.pop_front() {
-                self.drop_held(bufs, first);
+                self.drop_ready(pool, first);
             }
         }
     }
 
-    /// Drops everything; returns how many frames that frees.
-    pub(crate) fn clear(&mut self, bufs: &mut CopyBufs) -> usize {
-        let frames = self.frames;
-        while let Some(h) = self.ready.pop_front().or_else(|| self.ahead.pop_front()) {
-            self.drop_held(bufs, h);
+    /// Drops everything.
+    pub(crate) fn clear(&mut self, pool: &mut HoldPool<F>) {
+        while let Some(h) = self.ready.pop_front() {
+            self.drop_ready(pool, h);
         }
+        while let Some(mut run) = self.ahead.pop_front() {
+            while let Some(h) = pool.pop(&mut run) {
+                if h.is_copy() {
+                    self.refund(pool);
+                }
+                self.drop_ready(pool, h);
+            }
+        }
+        debug_assert_eq!(self.charged, 0);
         *self = HeldBytes::default();
-        frames
+    }
+}
+
+/// Buffers that copies of `[start, end)` take beyond those of the runs they join.
+fn new_copies<F: Chunks>(
+    pool: &HoldPool<F>,
+    start: StreamPos,
+    end: StreamPos,
+    prev: Option<Run>,
+    next: Option<Run>,
+) -> usize {
+    let last = StreamPos(end.0 - 1);
+    let before = prev.is_some_and(|r| {
+        page(StreamPos(r.end.0 - 1)) == page(start) && pool.ends_in_copy(&r, true)
+    });
+    let behind = next.is_some_and(|r| page(r.start) == page(last) && pool.ends_in_copy(&r, false));
+    // Fewer than COPY_BELOW octets lie in one stretch or two.
+    if page(start) == page(last) {
+        usize::from(!before && !behind)
+    } else {
+        usize::from(!before) + usize::from(!behind)
     }
 }
 
@@ -295,131 +360,4 @@ impl<F: Chunks> Chunks for Ready<'_, F> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::cast_possible_truncation, reason = "bytes that count up and wrap")]
-    use super::*;
-
-    struct Frame(Vec<u8>);
-
-    impl Chunks for Frame {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn chunk_at(&self, off: usize) -> &[u8] {
-            self.0.chunk_at(off)
-        }
-    }
-
-    fn frame(first: u8, len: usize) -> Frame {
-        Frame((0..len).map(|i| first.wrapping_add(i as u8)).collect())
-    }
-
-    fn ready(h: &HeldBytes<Frame>) -> Vec<u8> {
-        let mut v = Vec::new();
-        h.ready().for_each_chunk(0, usize::MAX, |c| v.extend_from_slice(c));
-        v
-    }
-
-    #[test]
-    fn test_ready_joins_frames_and_copies_small_ones() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        h.push_ready(&mut b, StreamPos(0), frame(0, 600), 10, 590, false);
-        h.push_ready(&mut b, StreamPos(590), frame(1, 3), 0, 3, false);
-        h.push_ready(&mut b, StreamPos(593), frame(9, 2), 0, 2, false);
-        assert_eq!((h.frames(), h.ready().len()), (1, 595));
-        h.consume(&mut b, 588);
-        assert_eq!(ready(&h), [86, 87, 1, 2, 3, 9, 10]);
-        h.consume(&mut b, 4);
-        assert_eq!((ready(&h), h.frames()), (vec![3, 9, 10], 0));
-        h.consume(&mut b, 3);
-        assert!(h.is_empty());
-    }
-
-    #[test]
-    fn test_close_gap_trims_overlaps() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        h.push_ahead(&mut b, StreamPos(1000), frame(0, 700), 0, 700);
-        h.push_ahead(&mut b, StreamPos(900), frame(156, 600), 0, 600);
-        h.push_ahead(&mut b, StreamPos(950), frame(0, 600), 0, 20);
-        assert_eq!(h.close_gap(&mut b, StreamPos(899)), 0);
-        assert_eq!(h.close_gap(&mut b, StreamPos(905)), 795);
-        let want: Vec<u8> = (905..1700).map(|p: usize| (p + 24) as u8).collect();
-        assert_eq!(ready(&h), want);
-        assert!(!h.has_ahead());
-        assert_eq!(h.clear(&mut b), 2);
-    }
-
-    /// A window of frames behind one gap: all are kept, and every byte is found.
-    #[test]
-    fn test_close_gap_of_a_whole_window() {
-        const LEN: usize = 1448;
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        for i in (1..700).rev() {
-            h.push_ahead(&mut b, StreamPos((i * LEN) as u64), frame((i * LEN) as u8, LEN), 0, LEN);
-        }
-        assert_eq!((h.frames(), h.ready_len()), (699, 0));
-        h.push_ready(&mut b, StreamPos(0), frame(0, LEN), 0, LEN, false);
-        assert_eq!(h.close_gap(&mut b, StreamPos(LEN as u64)), 699 * LEN);
-        h.consume(&mut b, 1000);
-        for off in (0..700 * LEN - 1000).step_by(97) {
-            assert_eq!(h.ready().chunk_at(off)[0], (1000 + off) as u8);
-        }
-        assert!(h.ready().chunk_at(700 * LEN - 1000).is_empty());
-        h.consume(&mut b, 700 * LEN);
-        assert!(h.is_empty() && h.frames() == 0);
-    }
-
-    #[test]
-    fn test_copy_frees_the_frame() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        h.push_ready(&mut b, StreamPos(0), frame(0, 1400), 0, 1400, true);
-        assert_eq!((h.frames(), h.ready().len()), (0, 1400));
-    }
-
-    fn all(h: &HeldBytes<Frame>) -> impl Iterator<Item = &Held<Frame>> {
-        h.ready.iter().chain(&h.ahead)
-    }
-
-    #[test]
-    fn test_a_stream_that_is_always_in_the_middle_of_an_fpdu_keeps_two_buffers() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        let mut pos = StreamPos(0);
-        for i in 0..100_000u32 {
-            h.push_ready(&mut b, pos, frame(i as u8, 100), 0, 100, false);
-            pos += 100;
-            // All but the last 30 octets were whole FPDUs.
-            h.consume(&mut b, h.ready_len() - 30);
-            assert!(h.ready.len() <= 2 && all(&h).all(|x| x.room() < COPY_BUF), "{i}");
-            assert_eq!(ready(&h), (70..100).map(|k| (i + k) as u8).collect::<Vec<_>>());
-        }
-        assert!(all(&h).all(|x| matches!(&x.body, Body::Copied { bytes, .. }
-            if bytes.capacity() == COPY_BUF)));
-    }
-
-    #[test]
-    fn test_tiny_segments_ahead_of_a_gap_share_buffers() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        for i in 0..10_000u64 {
-            h.push_ahead(&mut b, StreamPos(1 + i), frame(i as u8, 1), 0, 1);
-        }
-        assert_eq!(h.ahead.len(), 10_000usize.div_ceil(COPY_BUF));
-        assert_eq!(h.close_gap(&mut b, StreamPos(1)), 10_000);
-        assert_eq!(ready(&h), (0..10_000u64).map(|i| i as u8).collect::<Vec<_>>());
-        h.consume(&mut b, 10_000);
-        assert!(h.is_empty() && b.0.len() == SPARE_BUFS);
-    }
-
-    #[test]
-    fn test_copied_octets_are_counted_and_buffers_come_back() {
-        let (mut h, mut b) = (HeldBytes::default(), CopyBufs::default());
-        assert_eq!(h.push_ready(&mut b, StreamPos(0), frame(0, 511), 0, 511, false), 511);
-        assert_eq!(h.push_ready(&mut b, StreamPos(511), frame(0, 512), 0, 512, false), 0);
-        assert_eq!(h.push_ready(&mut b, StreamPos(1023), frame(0, 5000), 0, 5000, true), 5000);
-        assert_eq!(h.push_ahead(&mut b, StreamPos(9000), frame(0, 511), 0, 511), 511);
-        assert_eq!(h.push_ahead(&mut b, StreamPos(9511), frame(0, 512), 0, 512), 0);
-        assert_eq!(b.0.len(), SPARE_BUFS - 5);
-        assert_eq!(h.clear(&mut b), 2);
-        assert_eq!(b.0.len(), SPARE_BUFS);
-    }
-}
+mod tests;

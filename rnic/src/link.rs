@@ -23,6 +23,8 @@ pub(crate) struct Link<F> {
     pub(crate) on_ready_list: bool,
     /// A Terminate is queued or was received: close the TCP connection once it is out.
     pub(crate) closing: bool,
+    /// Its place among the connections with a running queue pair, while it has one.
+    pub(crate) running_at: usize,
 }
 
 /// How received bytes are understood.
@@ -48,6 +50,7 @@ impl<F> Default for Link<F> {
             startup_event: false,
             on_ready_list: false,
             closing: false,
+            running_at: 0,
         }
     }
 }

@@ -12,8 +12,9 @@ use crate::rnic::Rnic;
 /// size the port can have.
 const STARTUP_HOLD: usize = 16 * 1024;
 
-/// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
-const READY_FRAMES: usize = 64;
+/// Buffers before FPDU mode for what lies ahead of a gap: an honest start-up is one segment, or has
+/// its few in order.
+const STARTUP_AHEAD: usize = 4;
 
 impl<F: RxFrame> Rnic<F> {
     /// Takes a frame from the port. Payload it carries is placed before this returns, unless it
@@ -67,7 +68,7 @@ impl<F: RxFrame> Rnic<F> {
             let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
             tcp.accept_payload(now, p.pos, p.len);
             if used < len {
-                self.stack.changed(conn);
+                self.stack.notify_send(conn);
                 self.hold_rest(conn, p, used, frame);
                 self.drain_qp(conn);
                 return None;
@@ -79,7 +80,7 @@ impl<F: RxFrame> Rnic<F> {
             self.ready.push_back(conn);
         }
         let news = qp.has_news() || link.closing;
-        self.stack.changed(conn);
+        self.stack.notify_send(conn);
         if news {
             self.collect_qp(conn);
         }
@@ -90,12 +91,10 @@ impl<F: RxFrame> Rnic<F> {
     fn hold_rest(&mut self, conn: ConnId, p: FramePayload, used: usize, frame: F) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let rest = p.len as usize - used;
-        let copy = self.held_frames >= self.config.max_held_frames;
         self.counters.rx_held += 1;
         let (pos, off) = (p.pos + used as u64, p.frame_off + used);
-        let copied = link.held.push_ready(&mut self.bufs, pos, frame, off, rest, copy);
+        let copied = link.held.push_ready(&mut self.pool, pos, frame, off, rest);
         self.counters.held_copied_bytes += copied as u64;
-        self.held_frames += link.held.frames();
     }
 
     /// Bytes that came out of order, or come to others that wait, or before or after FPDU mode.
@@ -117,22 +116,28 @@ impl<F: RxFrame> Rnic<F> {
             self.stack.accept_payload(now, conn, p.pos, p.len);
             return Some(frame);
         }
-        let before = link.held.frames();
         if !p.in_order {
             if startup && p.pos.since(link.rx_next) > STARTUP_HOLD as u64 {
                 self.counters.startup_overflow_bytes += u64::from(p.len);
                 return Some(frame);
             }
-            if self.held_frames >= self.config.max_held_frames {
+            if startup && link.held.charged() >= STARTUP_AHEAD {
                 self.counters.rx_refused += 1;
                 return Some(frame);
             }
-            let copied = link.held.push_ahead(&mut self.bufs, p.pos, frame, p.frame_off, len);
-            self.counters.held_copied_bytes += copied as u64;
-            self.held_frames += link.held.frames() - before;
-            self.counters.rx_ahead += 1;
-            self.stack.accept_payload(now, conn, p.pos, p.len);
-            return None;
+            return match link.held.push_ahead(&mut self.pool, p.pos, frame, p.frame_off, len) {
+                Ok(kept) => {
+                    self.counters.held_copied_bytes += kept.copied as u64;
+                    self.counters.rx_ahead += 1;
+                    let len = u32::try_from(kept.len).unwrap_or(p.len);
+                    self.stack.accept_payload(now, conn, p.pos, len);
+                    None
+                }
+                Err(frame) => {
+                    self.counters.rx_refused += 1;
+                    Some(frame)
+                }
+            };
         }
         if startup && link.held.ready_len() + len > STARTUP_HOLD {
             self.counters.startup_overflow_bytes += u64::from(p.len);
@@ -140,13 +145,9 @@ impl<F: RxFrame> Rnic<F> {
         }
         self.counters.rx_payload_bytes += u64::from(p.len);
         link.rx_next = p.pos + u64::from(p.len);
-        // What lies ahead of a gap does not count: the frame that closes it lets all of it go.
-        let copy = link.held.ready_runs() >= READY_FRAMES
-            || self.held_frames >= self.config.max_held_frames;
         self.counters.rx_held += 1;
-        let copied = link.held.push_ready(&mut self.bufs, p.pos, frame, p.frame_off, len, copy);
+        let copied = link.held.push_ready(&mut self.pool, p.pos, frame, p.frame_off, len);
         self.counters.held_copied_bytes += copied as u64;
-        self.held_frames += link.held.frames() - before;
         if startup {
             self.tell_startup(conn);
         }
@@ -161,6 +162,9 @@ impl<F: RxFrame> Rnic<F> {
         if let Some((_, link)) = self.stack.get_mut(conn)
             && !core::mem::replace(&mut link.startup_event, true)
         {
+            // The segment that ended the handshake may have brought them (the bare ACK was lost, or
+            // came later): that there is a connection has to be told first.
+            self.pump_stack_events();
             self.events.push_back(Event::StartupBytes { conn, bytes: Vec::new() });
         }
     }
@@ -171,9 +175,8 @@ impl<F: RxFrame> Rnic<F> {
         if link.held.is_empty() {
             return;
         }
-        let before = link.held.frames();
         if link.held.has_ahead() {
-            let moved = link.held.close_gap(&mut self.bufs, link.rx_next);
+            let moved = link.held.close_gap(&mut self.pool, link.rx_next);
             link.rx_next += moved as u64;
             self.counters.rx_payload_bytes += moved as u64;
             if moved > 0 && matches!(link.mode, Mode::Startup) {
@@ -186,9 +189,7 @@ impl<F: RxFrame> Rnic<F> {
         {
             let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
             let used = qp.handle_stream(&env, &link.held.ready());
-            link.held.consume(&mut self.bufs, used);
+            link.held.consume(&mut self.pool, used);
         }
-        let after = link.held.frames();
-        self.held_frames = self.held_frames + after - before;
     }
 }

@@ -13,7 +13,7 @@ use heddle_tcp::{
 
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
-use crate::held::CopyBufs;
+use crate::held::HoldPool;
 use crate::link::{Link, Mode};
 
 /// What an RNIC is made with.
@@ -21,7 +21,9 @@ use crate::link::{Link, Mode};
 pub struct RnicConfig {
     /// Addresses, limits and seed of the TCP stack.
     pub stack: StackConfig,
-    /// Received frames that may be kept because their bytes have to wait.
+    /// Buffers that bytes which have to wait may take, of all connections together: received frames
+    /// that are kept, and buffers of 2 KiB for copies of what lies ahead of a gap. A connection may
+    /// hold as many of them as are still free, so that a few cannot take all from the others.
     pub max_held_frames: usize,
 }
 
@@ -48,15 +50,15 @@ pub enum RnicError {
 pub struct Rnic<F> {
     pub(crate) stack: Stack<Link<F>>,
     pub(crate) mrs: Arc<MrTable>,
-    pub(crate) config: RnicConfig,
     pub(crate) counters: RnicCounters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) completions: VecDeque<(ConnId, Cqe)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
-    pub(crate) held_frames: usize,
-    pub(crate) bufs: CopyBufs,
-    /// Connections with a queue pair.
+    /// Buffers for bytes that wait.
+    pub(crate) pool: HoldPool<F>,
+    /// Connections with a running queue pair: a list, so that reports find them, in which each
+    /// connection knows its place.
     running: Vec<ConnId>,
     /// Counters of queue pairs that are gone.
     retired_qps: QpCounters,
@@ -70,7 +72,7 @@ impl<F> core::fmt::Debug for Rnic<F> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Rnic")
             .field("queue_pairs", &self.running.len())
-            .field("held_frames", &self.held_frames)
+            .field("held_buffers", &self.pool.used())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
@@ -82,15 +84,13 @@ impl<F: RxFrame> Rnic<F> {
         let conns = config.stack.max_conns;
         let want_sum = !config.stack.tx_tcp_csum;
         Rnic {
-            stack: Stack::new(config.stack.clone()),
+            stack: Stack::new(config.stack),
+            pool: HoldPool::new(config.max_held_frames),
             mrs,
-            config,
             counters: RnicCounters::default(),
             events: VecDeque::with_capacity(64),
             completions: VecDeque::with_capacity(1024),
             ready: VecDeque::with_capacity(conns),
-            held_frames: 0,
-            bufs: CopyBufs::default(),
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
             want_sum,
@@ -134,16 +134,15 @@ impl<F: RxFrame> Rnic<F> {
     pub fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
         self.send_startup(conn, &mode.reply)?;
         let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        let before = link.held.frames();
         let held = link.held.ready_len();
-        link.held.consume(&mut self.bufs, mode.startup_len);
-        self.held_frames = self.held_frames + link.held.frames() - before;
+        link.held.consume(&mut self.pool, mode.startup_len);
         let mut config = mode.qp;
         config.tx_start = link.queue.end();
         config.rx_start = link.rx_next;
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
         link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
+        link.running_at = self.running.len();
         self.running.push(conn);
         Ok(())
     }
@@ -198,7 +197,7 @@ impl<F: RxFrame> Rnic<F> {
         self.pump_stack_events();
     }
 
-    /// Forgets a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
+    /// Frees a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
     pub fn release(&mut self, conn: ConnId) {
         self.end(conn);
         self.stack.release(conn);
@@ -274,9 +273,9 @@ impl<F: RxFrame> Rnic<F> {
         sum
     }
 
-    /// Received frames kept at this moment.
+    /// Buffers that bytes which wait take at this moment; see [`RnicConfig::max_held_frames`].
     pub fn held_frames(&self) -> usize {
-        self.held_frames
+        self.pool.used()
     }
 
     /// Takes completions and events out of a queue pair, and puts the connection on the ready list
@@ -321,9 +320,16 @@ impl<F: RxFrame> Rnic<F> {
         if let Mode::Fpdu(qp) = &mut link.mode {
             qp.abort();
             self.retired_qps.add(qp.counters());
-            self.running.retain(|c| *c != conn);
+            let at = link.running_at;
+            self.running.swap_remove(at);
+            if let Some(&moved) = self.running.get(at)
+                && let Some((_, link)) = self.stack.get_mut(moved)
+            {
+                link.running_at = at;
+            }
         }
-        self.held_frames -= link.held.clear(&mut self.bufs);
+        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        link.held.clear(&mut self.pool);
         self.drain_qp(conn);
         if let Some((_, link)) = self.stack.get_mut(conn) {
             link.mode = Mode::Dead;
@@ -331,25 +337,16 @@ impl<F: RxFrame> Rnic<F> {
         }
     }
 
-    /// Tells that a connection exists, before anything else about it. A segment with payload that
-    /// ends the handshake (the bare ACK was lost, or came later) has left its bytes already.
-    fn announce(&mut self, conn: ConnId, event: Event) {
-        let its_bytes =
-            |e: &Event| matches!(e, Event::StartupBytes { conn: its, .. } if *its == conn);
-        let at = self.events.iter().position(its_bytes).unwrap_or(self.events.len());
-        self.events.insert(at, event);
-    }
-
     pub(crate) fn pump_stack_events(&mut self) {
         while let Some((conn, event)) = self.stack.poll_event() {
             let reason = match event {
                 StackEvent::Accepted { local, remote } => {
-                    self.announce(conn, Event::Accepted { conn, local, remote });
+                    self.events.push_back(Event::Accepted { conn, local, remote });
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::Connected) => {
                     if let Some(local) = self.stack.local_addr(conn) {
-                        self.announce(conn, Event::Connected { conn, local });
+                        self.events.push_back(Event::Connected { conn, local });
                     }
                     continue;
                 }

@@ -32,6 +32,6 @@ pub use segment::{
 };
 pub use stack::{
     AddrError, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, IcmpError,
-    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, RxChecksum, RxFrame, Stack, StackConfig,
+    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, PeerLimit, RxChecksum, RxFrame, Stack, StackConfig,
     StackCounters, StackEvent, TcpChecksum, TxBody, TxFrame, check_addrs,
 };

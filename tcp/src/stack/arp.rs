@@ -5,7 +5,8 @@ use core::net::{IpAddr, Ipv4Addr};
 use heddle_base::Instant;
 
 use super::Stack;
-use super::counters::Drop;
+use super::control::Control;
+use super::counters::DropReason;
 use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::neighbor::{Due, Learned, Source};
 use crate::SendQueue;
@@ -14,8 +15,12 @@ use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet};
 
 impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
-    pub(super) fn handle_arp(&mut self, now: Instant, packet: &[u8]) -> Result<FrameOutcome, Drop> {
-        let arp = Arp::parse(packet).map_err(|_| -> Drop { |c| &mut c.arp_malformed })?;
+    pub(super) fn handle_arp(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+    ) -> Result<FrameOutcome, DropReason> {
+        let arp = Arp::parse(packet).map_err(|_| -> DropReason { |c| &mut c.arp_malformed })?;
         if !arp.sender_mac.is_station() {
             return Err(|c| &mut c.arp_malformed);
         }
@@ -123,16 +128,18 @@ impl<S: SendQueue + Default> Stack<S> {
             target_ip: ip,
         }
         .emit(&mut packet);
-        self.push_control(plain_frame(&[&header, &packet], 0, TxBody::None))
+        self.push_control(Control::Arp, plain_frame(&[&header, &packet], TxBody::None))
     }
 }
 
-/// A frame that is not TCP.
-pub(super) fn plain_frame(headers: &[&[u8]], l3_len: u8, body: TxBody) -> TxFrame {
+/// A frame that is not TCP: `headers` are that of Ethernet, and that of IPv4 or an ARP packet.
+pub(super) fn plain_frame(headers: &[&[u8]; 2], body: TxBody) -> TxFrame {
     let mut header = ArrayVec::new();
     for h in headers {
         let fits = header.try_extend_from_slice(h);
         debug_assert!(fits.is_ok());
     }
-    TxFrame { header, body, l2_len: 14, l3_len, ..TxFrame::default() }
+    let len = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    let l3_len = if matches!(body, TxBody::None) { 0 } else { len(headers[1].len()) };
+    TxFrame { header, body, l2_len: len(headers[0].len()), l3_len, ..TxFrame::default() }
 }

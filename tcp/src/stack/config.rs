@@ -131,6 +131,20 @@ pub fn check_addrs(addrs: &[Cidr], gateway: Option<IpAddr>) -> Result<(), AddrEr
     }
 }
 
+/// How many connections the hosts of one address may have at a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerLimit {
+    /// As many as there is room for.
+    Unlimited,
+    /// Nearly all that there is room for, but not the last: of half-open connections half of the
+    /// backlog, of all connections all but a sixty-fourth of
+    /// [`max_conns`](StackConfig::max_conns) (at least one).
+    #[default]
+    Share,
+    /// So many.
+    AtMost(usize),
+}
+
 /// What a stack is told at construction.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
@@ -146,6 +160,15 @@ pub struct StackConfig {
     pub max_conns: usize,
     /// Neighbors known at a time.
     pub max_neighbors: usize,
+    /// The backlog a listener has at least (unless it is 0). The SYNs of clients that start together
+    /// come at once, and for each half-open connection evicted an honest client waits a second; a
+    /// place costs nothing while nobody takes it.
+    pub min_backlog: usize,
+    /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
+    pub peer_half_open: PeerLimit,
+    /// Connections of one peer address at one listener, half-open ones included, until the owner
+    /// releases them. A SYN beyond is refused with RST.
+    pub peer_conns: PeerLimit,
     /// Settings of every new connection. Its `mss` is cut to what `mtu` allows.
     pub conn: ConnConfig,
     /// Where everything a peer must not guess comes from.
@@ -171,6 +194,9 @@ impl StackConfig {
             mtu: 1500,
             max_conns: 1024,
             max_neighbors: 1024,
+            min_backlog: 2048,
+            peer_half_open: PeerLimit::Share,
+            peer_conns: PeerLimit::Share,
             conn: ConnConfig::default(),
             seed,
             ttl: 64,

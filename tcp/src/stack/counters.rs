@@ -1,7 +1,7 @@
 //! What a stack counts: every frame it drops has a reason here.
 
 /// Why a frame goes no further: the counter it is counted by.
-pub(super) type Drop = fn(&mut StackCounters) -> &mut u64;
+pub(super) type DropReason = fn(&mut StackCounters) -> &mut u64;
 
 heddle_base::counters! {
     /// What a stack did, and why it dropped what it dropped.
@@ -24,8 +24,6 @@ heddle_base::counters! {
         rx_bad_ip_checksum,
         /// Datagrams dropped: fragments.
         rx_fragments,
-        /// Datagrams dropped: TTL 0.
-        rx_ttl_zero,
         /// Datagrams dropped: addressed to another host.
         rx_other_host,
         /// Datagrams dropped: from an address no single other host has.
@@ -60,17 +58,21 @@ heddle_base::counters! {
         half_opened,
         /// Half-open connections that came to nothing.
         half_open_failed,
-        /// Half-open connections forgotten to make room for newer ones.
+        /// Half-open connections evicted to make room for newer ones.
         half_open_evicted,
         /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,
-        /// SYNs dropped: as many connections as configured, none of which can be forgotten.
+        /// SYNs dropped: the peer has as many half-open connections as one may have.
+        peer_half_open_limited,
+        /// SYNs refused: the peer has as many connections as one may have.
+        peer_conns_limited,
+        /// SYNs dropped: as many connections as configured, none of which can be evicted.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
         /// TIME-WAIT connections replaced by a new one of the same peer.
         time_wait_reused,
-        /// TIME-WAIT connections forgotten to make room for new ones.
+        /// TIME-WAIT connections evicted to make room for new ones.
         time_wait_evicted,
         /// ARP packets dropped: malformed or impossible addresses.
         arp_malformed,
@@ -81,9 +83,9 @@ heddle_base::counters! {
         /// Claims that a neighbor has another hardware address, not believed because it answers at
         /// the one we know.
         arp_change_refused,
-        /// Changes of a neighbor's hardware address, or entries forgotten for the claim of one.
+        /// Changes of a neighbor's hardware address, or entries removed for the claim of one.
         neighbor_changes,
-        /// Neighbors forgotten to make room.
+        /// Neighbors evicted to make room.
         neighbor_evictions,
         /// Neighbors in use that no longer answer.
         neighbor_unconfirmed,
@@ -107,7 +109,7 @@ heddle_base::counters! {
         tx_echo_replies,
         /// Echo requests dropped: rate limit, or too large.
         icmp_echo_limited,
-        /// Control frames dropped: too many wait to be sent.
+        /// Control frames dropped: too many of their kind (ARP, RST, echo) wait to be sent.
         tx_control_full,
         /// TCP segments sent.
         tx_segments,

@@ -25,6 +25,78 @@ pub enum StackEvent {
     SoftError(IcmpError),
 }
 
+/// A kind of event, in the order in which several that wait are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventKind {
+    Accepted,
+    Connected,
+    Unresponsive,
+    SoftError,
+    PeerClosed,
+    Closed,
+    Reset,
+    TimedOut,
+    Refused,
+    Aborted,
+    Unreachable,
+}
+
+impl EventKind {
+    const ALL: [EventKind; 11] = [
+        EventKind::Accepted,
+        EventKind::Connected,
+        EventKind::Unresponsive,
+        EventKind::SoftError,
+        EventKind::PeerClosed,
+        EventKind::Closed,
+        EventKind::Reset,
+        EventKind::TimedOut,
+        EventKind::Refused,
+        EventKind::Aborted,
+        EventKind::Unreachable,
+    ];
+
+    const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+impl From<ConnEvent> for EventKind {
+    fn from(event: ConnEvent) -> EventKind {
+        match event {
+            ConnEvent::Connected => EventKind::Connected,
+            ConnEvent::Unresponsive => EventKind::Unresponsive,
+            ConnEvent::PeerClosed => EventKind::PeerClosed,
+            ConnEvent::Closed => EventKind::Closed,
+            ConnEvent::Reset => EventKind::Reset,
+            ConnEvent::TimedOut => EventKind::TimedOut,
+            ConnEvent::Refused => EventKind::Refused,
+            ConnEvent::Aborted => EventKind::Aborted,
+        }
+    }
+}
+
+/// Events not taken yet: a set, for each kind waits at most once. What is told with an event is
+/// what the connection shows when it is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PendingEvents(u16);
+
+impl PendingEvents {
+    pub(super) fn insert(&mut self, kind: EventKind) {
+        self.0 |= kind.bit();
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn pop(&mut self) -> Option<EventKind> {
+        let kind = EventKind::ALL.into_iter().find(|k| self.0 & k.bit() != 0)?;
+        self.0 &= !kind.bit();
+        Some(kind)
+    }
+}
+
 /// An ICMP error about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmpError {
@@ -47,7 +119,8 @@ pub enum ConnectError {
     /// On no link of ours, and there is no gateway.
     #[error("no route to the peer")]
     NoRoute,
-    /// The local port has a connection to this peer already, or all ports do.
+    /// The local port has a connection to this peer already; or, of a port to be chosen, none of
+    /// those looked at is free: 256 at a time, further ones each time it is tried again.
     #[error("no local port free")]
     PortInUse,
     /// There are as many connections as configured.

@@ -8,11 +8,12 @@ use heddle_base::Instant;
 
 use super::Stack;
 use super::arp::plain_frame;
-use super::counters::Drop;
-use super::event::{IcmpError, StackEvent};
+use super::control::Control;
+use super::counters::DropReason;
+use super::event::{EventKind, IcmpError};
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
-use super::slab::{Entry, Owner};
+use super::slab::Entry;
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, Message, Quoted, echo_reply};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
 use crate::{SendQueue, SeqNumber, State};
@@ -25,7 +26,7 @@ impl<S: SendQueue + Default> Stack<S> {
         frame: &F,
         eth: &EthernetHeader,
         ip: &Ipv4Header,
-    ) -> Result<FrameOutcome, Drop> {
+    ) -> Result<FrameOutcome, DropReason> {
         // No answer to what was sent to many, or by no single host (RFC 1122 section 3.2.2.6).
         if eth.dst.is_group() || !self.cfg.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
@@ -76,7 +77,8 @@ impl<S: SendQueue + Default> Stack<S> {
             fragment: false,
         }
         .emit(&mut ip);
-        let sent = self.push_control(plain_frame(&[&eth, &ip], 20, TxBody::Owned(reply)));
+        let frame = plain_frame(&[&eth, &ip], TxBody::Owned(reply));
+        let sent = self.push_control(Control::Echo, frame);
         self.counters.tx_echo_replies += u64::from(sent);
     }
 
@@ -84,7 +86,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         quoted: Option<Quoted>,
         error: IcmpError,
-    ) -> Result<FrameOutcome, Drop> {
+    ) -> Result<FrameOutcome, DropReason> {
         let flow = quoted.map(|q| FlowKey::v4(q.src, q.src_port, q.dst, q.dst_port));
         let index = flow.and_then(|f| self.find(&f));
         let (Some(q), Some(index)) = (quoted, index) else {
@@ -95,9 +97,9 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         self.counters.icmp_soft_errors += 1;
         // A storm of the same error is one event.
-        if e.soft_error.replace(error) != Some(error) && e.owner == Owner::Held && !e.muted {
-            e.tell(StackEvent::SoftError(error));
-            self.eventful.push(index);
+        if e.soft_error.replace(error) != Some(error) {
+            e.raise(EventKind::SoftError);
+            self.update(index);
         }
         Ok(FrameOutcome::Done)
     }

@@ -5,7 +5,7 @@ use heddle_base::{Instant, Random, Seed};
 use super::flow::FlowKey;
 use crate::SeqNumber;
 
-/// First port [`Ids::first_port`] gives (the dynamic ports of RFC 6335 section 6).
+/// First port [`Ids::ports`] gives (the dynamic ports of RFC 6335 section 6).
 pub(super) const FIRST_EPHEMERAL: u16 = 49_152;
 /// Ports there are from there on.
 pub(super) const EPHEMERAL_PORTS: u16 = 16_384;
@@ -20,7 +20,23 @@ pub(super) struct Ids {
     timestamp: [u8; 16],
     port: [u8; 16],
     port_counter: [u8; 16],
+    pub(super) peer: [u8; 16],
     counters: [u16; COUNTERS],
+}
+
+/// Ports to try for a new connection, in order (RFC 6056 section 3.3.4, double-hash selection).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    start: u64,
+    counter: usize,
+}
+
+impl Ports {
+    /// The port to try `attempt`-th.
+    pub(super) fn get(self, attempt: u16) -> u16 {
+        let n = self.start.wrapping_add(u64::from(attempt)) % u64::from(EPHEMERAL_PORTS);
+        FIRST_EPHEMERAL + u16::try_from(n).unwrap_or(0)
+    }
 }
 
 impl Ids {
@@ -39,6 +55,7 @@ impl Ids {
             timestamp: key(),
             port: key(),
             port_counter: key(),
+            peer: key(),
             counters: [0; COUNTERS],
         }
     }
@@ -56,23 +73,17 @@ impl Ids {
         low32(flow.hash(&self.timestamp))
     }
 
-    /// The port to try `attempt`-th for a new connection, whose key `flow` has local port 0
-    /// (RFC 6056 section 3.3.4, double-hash selection).
-    pub(super) fn port(&self, flow: &FlowKey, attempt: u16) -> u16 {
-        let offset = flow.hash(&self.port);
-        let count = u64::from(self.counters[self.counter_of(flow)]) + u64::from(attempt);
-        let n = offset.wrapping_add(count) % u64::from(EPHEMERAL_PORTS);
-        FIRST_EPHEMERAL + u16::try_from(n).unwrap_or(0)
+    /// The ports to try for a new connection whose key `flow` has local port 0.
+    pub(super) fn ports(&self, flow: &FlowKey) -> Ports {
+        let counter = low32(flow.hash(&self.port_counter)) as usize % COUNTERS;
+        let count = u64::from(self.counters[counter]);
+        Ports { start: flow.hash(&self.port).wrapping_add(count), counter }
     }
 
-    /// The `attempt`-th port was taken: the next connection starts behind it.
-    pub(super) fn port_taken(&mut self, flow: &FlowKey, attempt: u16) {
-        let i = self.counter_of(flow);
-        self.counters[i] = self.counters[i].wrapping_add(attempt).wrapping_add(1) % EPHEMERAL_PORTS;
-    }
-
-    fn counter_of(&self, flow: &FlowKey) -> usize {
-        low32(flow.hash(&self.port_counter)) as usize % COUNTERS
+    /// The first `tried` of `ports` were tried: the next connection starts behind them.
+    pub(super) fn ports_tried(&mut self, ports: Ports, tried: u16) {
+        let count = &mut self.counters[ports.counter];
+        *count = count.wrapping_add(tried) % EPHEMERAL_PORTS;
     }
 }
 
@@ -109,10 +120,11 @@ mod tests {
         let mut ids = Ids::new(&Seed::from_u64(1));
         let mut seen = BTreeSet::new();
         for _ in 0..EPHEMERAL_PORTS {
-            let p = ids.port(&flow(0, 80), 0);
+            let ports = ids.ports(&flow(0, 80));
+            let p = ports.get(0);
             assert!(p >= FIRST_EPHEMERAL && seen.insert(p));
-            ids.port_taken(&flow(0, 80), 0);
+            ids.ports_tried(ports, 1);
         }
-        assert_ne!(ids.port(&flow(0, 80), 0), ids.port(&flow(0, 81), 0));
+        assert_ne!(ids.ports(&flow(0, 80)).get(0), ids.ports(&flow(0, 81)).get(0));
     }
 }

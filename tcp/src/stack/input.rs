@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use heddle_base::Instant;
 
 use super::Stack;
-use super::counters::Drop;
+use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
 use super::slab::Owner;
@@ -51,9 +51,9 @@ impl<S: SendQueue + Default> Stack<S> {
         now: Instant,
         frame: &F,
         out: &mut FrameOutcome,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0);
-        let ethernet = EthernetHeader::parse(head).map_err(|_| -> Drop {
+        let ethernet = EthernetHeader::parse(head).map_err(|_| -> DropReason {
             if frame.len() < ethernet::HEADER_LEN {
                 |c| &mut c.rx_truncated
             } else {
@@ -78,16 +78,17 @@ impl<S: SendQueue + Default> Stack<S> {
         head: &[u8],
         ethernet: EthernetHeader,
         out: &mut FrameOutcome,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         let head = &head[ethernet::HEADER_LEN..];
-        let ip =
-            Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(|e| -> Drop {
+        let ip = Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(
+            |e| -> DropReason {
                 match e {
                     Malformed::Truncated => |c| &mut c.rx_truncated,
                     Malformed::Split => |c| &mut c.rx_split_header,
                     Malformed::Header | Malformed::Options => |c| &mut c.rx_bad_ip_header,
                 }
-            })?;
+            },
+        )?;
         let checksum = frame.checksum();
         match checksum {
             RxChecksum::Good => {}
@@ -98,9 +99,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if ip.fragment {
             return Err(|c| &mut c.rx_fragments);
         }
-        if ip.ttl == 0 {
-            return Err(|c| &mut c.rx_ttl_zero);
-        }
+        // The TTL is not looked at: it is for those who pass datagrams on (RFC 1122 section 3.2.1.7).
         match ip.protocol {
             ipv4::PROTO_TCP => {}
             ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
@@ -137,9 +136,10 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let plain = e.owner == Owner::Held && !e.conn.has_events();
         if plain {
-            self.touch(index);
+            self.defer_update(index);
         } else {
-            self.settle(index);
+            self.update(index);
+            self.adopt_next_hop(now, index);
         }
         // What comes before the handshake is done, or after the owner let go, is not taken.
         if plain || self.conns.get(index).is_some_and(|e| e.owner == Owner::Held) {
@@ -170,7 +170,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.get_mut(index) {
             e.conn.abort();
         }
-        self.settle(index);
+        self.update(index);
         self.detach(index);
         if let Err(counter) = self.take_stranger(now, arrival) {
             *counter(&mut self.counters) += 1;
@@ -179,7 +179,7 @@ impl<S: SendQueue + Default> Stack<S> {
 }
 
 #[cold]
-fn tcp_fault(e: Malformed) -> Drop {
+fn tcp_fault(e: Malformed) -> DropReason {
     match e {
         Malformed::Split => |c| &mut c.rx_split_header,
         Malformed::Options => |c| &mut c.rx_bad_tcp_options,

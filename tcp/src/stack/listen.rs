@@ -2,7 +2,8 @@
 
 use core::net::IpAddr;
 
-use super::age::AgeQueue;
+use super::list::List;
+use super::slab::AGE;
 
 /// Ports one can listen on at a time.
 pub const MAX_LISTENERS: usize = 1024;
@@ -33,10 +34,8 @@ pub(super) struct Listener {
     pub(super) port: u16,
     /// Half-open connections allowed.
     pub(super) backlog: usize,
-    /// Half-open connections there are.
-    pub(super) half_open: usize,
-    /// The same by age.
-    pub(super) oldest: AgeQueue,
+    /// Half-open connections there are, the oldest first.
+    pub(super) half_open: List<AGE>,
 }
 
 /// All of them, by port; ids are never used twice.
@@ -65,20 +64,15 @@ impl Listeners {
         let at = self.list.partition_point(|l| l.port < port);
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        let oldest = AgeQueue::default();
-        self.list.insert(at, Listener { id, addr, port, backlog, half_open: 0, oldest });
+        let half_open = List::default();
+        self.list.insert(at, Listener { id, addr, port, backlog, half_open });
         Ok(())
     }
 
-    /// Takes out the listener that was added with `addr` and `port`; its id.
-    pub(super) fn remove(&mut self, addr: Option<IpAddr>, port: u16) -> Option<u32> {
+    /// Takes out the listener that was added with `addr` and `port`.
+    pub(super) fn remove(&mut self, addr: Option<IpAddr>, port: u16) -> Option<Listener> {
         let at = self.list.iter().position(|l| l.port == port && l.addr == addr)?;
-        Some(self.list.remove(at).id)
-    }
-
-    /// The listener with most half-open connections, if it has any.
-    pub(super) fn busiest(&mut self) -> Option<&mut Listener> {
-        self.list.iter_mut().filter(|l| l.half_open > 0).max_by_key(|l| l.half_open)
+        Some(self.list.remove(at))
     }
 
     /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
@@ -105,13 +99,6 @@ impl Listeners {
     pub(super) fn by_id(&mut self, id: u32, port: u16) -> Option<&mut Listener> {
         let from = self.list.partition_point(|l| l.port < port);
         self.list[from..].iter_mut().take_while(|l| l.port == port).find(|l| l.id == id)
-    }
-
-    /// A half-open connection of listener `id` on `port` is no more.
-    pub(super) fn half_open_done(&mut self, id: u32, port: u16) {
-        if let Some(l) = self.by_id(id, port) {
-            l.half_open = l.half_open.saturating_sub(1);
-        }
     }
 }
 

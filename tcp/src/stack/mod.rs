@@ -10,14 +10,20 @@
 //!
 //! Everything is bounded by the configuration: connections, half-open ones per listener,
 //! neighbors, control frames waiting to be sent, what strangers can make us answer per second.
-//! Whatever is dropped has a counter. Nothing scans all connections, save
-//! [`Stack::unlisten`] and [`Stack::conn_counters`].
+//! Whatever is dropped has a counter.
+//!
+//! So is the work: a frame costs a few steps however many connections, neighbors and listeners
+//! there are (timers and listeners: the logarithm). Connections are found by hash; what is to be
+//! found by age, or by the neighbor it waits for, is threaded into lists; tables are made with room
+//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's answer
+//! or a listener's end concerns is looked at once for each connection that it concerns.
+//! [`Stack::conn_counters`] alone looks at all connections: for reports.
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
-mod age;
 mod arp;
 mod config;
+mod control;
 mod counters;
 mod event;
 mod flow;
@@ -26,21 +32,21 @@ mod icmp;
 mod ids;
 mod input;
 mod limit;
+mod list;
 mod listen;
 mod neighbor;
 mod open;
 mod output;
+mod peers;
 mod ready;
 mod slab;
 mod template;
 mod timers;
 
-use std::collections::VecDeque;
-
 use core::net::SocketAddr;
 use heddle_base::{Instant, StreamPos};
 
-pub use config::{AddrError, Cidr, CidrError, StackConfig, check_addrs};
+pub use config::{AddrError, Cidr, CidrError, PeerLimit, StackConfig, check_addrs};
 pub use counters::StackCounters;
 pub use event::{ConnectError, IcmpError, StackEvent};
 pub use frame::{
@@ -50,14 +56,17 @@ pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 
 use crate::{ConnCounters, ConnEvent, Connection, SendQueue, State};
-use age::AgeQueue;
+use control::ControlQueue;
+use event::{EventKind, PendingEvents};
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
 use limit::RateLimit;
+use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
+use peers::Peers;
 use ready::IndexQueue;
-use slab::{Entry, Owner, Slab};
+use slab::{AGE, Entry, HALF_OPEN, NextHop, Owner, Slab};
 use template::Offloads;
 use timers::Timers;
 
@@ -87,9 +96,8 @@ pub struct Stack<S> {
     flows: FlowTable,
     conns: Slab<S>,
     timers: Timers,
-    /// A connection that received something it has not been settled for: the frames of a burst
-    /// are mostly of one connection, which is settled once behind the last of them.
-    touched: u32,
+    /// A connection whose update is put off; see [`Stack::update`].
+    deferred: u32,
     /// The connection of the last segment.
     last_flow: u32,
     /// Connections that may have something to send.
@@ -100,13 +108,14 @@ pub struct Stack<S> {
     last: output::Last,
     /// Connections with events.
     eventful: IndexQueue,
-    /// Connections whose next hop is being asked for.
-    waiting: IndexQueue,
-    /// Connections in TIME-WAIT without an owner, by age.
-    waiting_out: AgeQueue,
+    /// Half-open connections of all listeners, the oldest first.
+    half_open: List<HALF_OPEN>,
+    /// Connections in TIME-WAIT without an owner, the oldest first.
+    time_wait: List<AGE>,
     neighbors: Neighbors,
     listeners: Listeners,
-    control: VecDeque<TxFrame>,
+    peers: Peers,
+    control: ControlQueue,
     resets: RateLimit,
     echoes: RateLimit,
     arp_replies: RateLimit,
@@ -127,19 +136,20 @@ impl<S: SendQueue + Default> Stack<S> {
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
             flows: FlowTable::new(cfg.max_conns),
             conns: Slab::new(cfg.max_conns),
-            timers: Timers::default(),
-            touched: NONE,
+            timers: Timers::with_capacity(cfg.max_conns),
+            deferred: NONE,
             last_flow: NONE,
-            ready: IndexQueue::default(),
+            ready: IndexQueue::with_capacity(cfg.max_conns),
             turn: 0,
             last: output::Last::default(),
-            eventful: IndexQueue::default(),
-            waiting: IndexQueue::default(),
-            waiting_out: AgeQueue::default(),
+            eventful: IndexQueue::with_capacity(cfg.max_conns),
+            half_open: List::default(),
+            time_wait: List::default(),
             neighbors: Neighbors::new(cfg.max_neighbors, ids.neighbor),
+            peers: Peers::new(cfg.max_conns, cfg.peer_half_open, cfg.peer_conns, ids.peer),
             ids,
             listeners: Listeners::default(),
-            control: VecDeque::new(),
+            control: ControlQueue::default(),
             resets: RateLimit::per_second(RESETS_PER_SECOND),
             echoes: RateLimit::per_second(ECHOES_PER_SECOND),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
@@ -155,22 +165,22 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.accept_payload(now, pos, len);
             if e.conn.has_events() {
-                return self.settle(id.slot());
+                return self.update(id.slot());
             }
-            self.touch(id.slot());
+            self.defer_update(id.slot());
         }
     }
 
     /// When [`Stack::handle_timeouts`] must be called next. It may be earlier than anything is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let touched = self.conns.get(self.touched).and_then(|e| e.conn.poll_timeout());
-        let all = [self.timers.next(), self.neighbors.next_timeout(), touched];
+        let deferred = self.conns.get(self.deferred).and_then(|e| e.conn.poll_timeout());
+        let all = [self.timers.next(), self.neighbors.next_timeout(), deferred];
         all.into_iter().flatten().min()
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeouts(&mut self, now: Instant) {
-        self.settle_touched();
+        self.update_deferred();
         // Each timer at most once: one that comes up again at once waits for the next call.
         for _ in 0..self.timers.len() {
             let Some(index) = self.timers.pop_due(now) else { break };
@@ -178,7 +188,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 if e.conn.poll_timeout().is_some_and(|at| at <= now) {
                     e.conn.handle_timeout(now);
                 }
-                self.settle(index);
+                self.update(index);
             }
         }
         self.handle_neighbor_timeouts(now);
@@ -194,8 +204,7 @@ impl<S: SendQueue + Default> Stack<S> {
     fn next_event(&mut self) -> Option<(ConnId, StackEvent)> {
         while let Some(index) = self.eventful.front() {
             let id = self.conns.id(index);
-            let next = self.conns.get_mut(index).and_then(|e| e.events.pop_at(0));
-            match next {
+            match self.conns.get_mut(index).and_then(take_event) {
                 Some(event) => return Some((id, event)),
                 None => {
                     self.eventful.pop();
@@ -210,7 +219,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn close(&mut self, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.close();
-            self.settle(id.slot());
+            self.update(id.slot());
         }
     }
 
@@ -218,7 +227,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn abort(&mut self, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.abort();
-            self.settle(id.slot());
+            self.update(id.slot());
         }
     }
 
@@ -231,19 +240,28 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         e.owner = Owner::Released { end: e.user.end() };
         e.user = S::default();
-        e.events.clear();
-        let conns = &self.conns;
-        if conns.is_waiting_out(id) {
-            self.waiting_out.push(id, self.cfg.max_conns, |id| conns.is_waiting_out(id));
+        e.events = PendingEvents::default();
+        let (listener, peer) = (e.listener.take(), e.flow.remote());
+        if e.conn.state() == State::TimeWait {
+            self.time_wait.push(&mut self.conns, id.slot());
         }
-        self.settle(id.slot());
+        if let Some(listener) = listener {
+            self.peers.gone(listener, (*peer.ip()).into(), false);
+        }
+        self.update(id.slot());
     }
 
-    /// There is more to send in the queue of `id`.
+    /// The owner changed something of `id` by way of [`Stack::get_mut`] or [`Stack::user_mut`] that
+    /// may give it something to send: it queued bytes, or accepted some, or moved the window. To be
+    /// called before anything else is asked of the stack. Several changes need one call.
+    #[inline]
     pub fn notify_send(&mut self, id: ConnId) {
-        if self.conns.held(id).is_some() {
-            self.settle(id.slot());
+        // An event (the peer's FIN behind the bytes that were accepted) is there for whoever asks
+        // next, not only after the next transmission.
+        if self.conns.held(id).is_some_and(|e| e.conn.has_events()) {
+            return self.update(id.slot());
         }
+        self.defer_update(id.slot());
     }
 
     /// The connection.
@@ -251,18 +269,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.conns.held(id).map(|e| &e.conn)
     }
 
-    /// Something was done to the connection [`Stack::get_mut`] gave: it is looked after before
-    /// anything else is asked of the stack.
-    #[inline]
-    pub fn changed(&mut self, id: ConnId) {
-        // An event is there for whoever asks next, not only after the next transmission.
-        if self.conns.held(id).is_some_and(|e| e.conn.has_events()) {
-            return self.settle(id.slot());
-        }
-        self.touch(id.slot());
-    }
-
-    /// The connection and what the owner keeps with it. Call [`Stack::changed`] after a change
+    /// The connection and what the owner keeps with it. Call [`Stack::notify_send`] after a change
     /// that gives the connection something to do.
     #[inline]
     pub fn get_mut(&mut self, id: ConnId) -> Option<(&mut Connection, &mut S)> {
@@ -281,12 +288,12 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Our end of the connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.conns.held(id).map(|e| e.flow.local())
+        self.conns.held(id).map(|e| e.flow.local().into())
     }
 
     /// The peer's end of the connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.conns.held(id).map(|e| e.flow.remote())
+        self.conns.held(id).map(|e| e.flow.remote().into())
     }
 
     /// The last ICMP error about the connection.
@@ -326,45 +333,35 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.cfg
     }
 
-    /// Remembers that a connection has to be settled, before anything else is asked of the stack.
-    /// Only for changes without events.
+    /// Brings everything the stack keeps about a connection in line with it: whether it is ready to
+    /// send, its events, its timer, and whether it is over.
+    ///
+    /// The contract: whatever may have changed a connection, or what its owner has to send, is
+    /// followed by `update`; or, where it caused no event, by [`Stack::defer_update`], which does
+    /// the same later, once for all segments of a burst. Both may be called without need.
     #[inline]
-    fn touch(&mut self, index: u32) {
-        if self.touched != index {
-            self.settle_touched();
-            self.touched = index;
-        }
-    }
-
-    #[inline]
-    fn settle_touched(&mut self) {
-        if self.touched != NONE {
-            self.settle(self.touched);
-            self.touched = NONE;
-        }
-    }
-
-    /// Brings everything kept about a connection in line with its state, after anything that may
-    /// have changed it.
-    #[inline]
-    fn settle(&mut self, index: u32) {
+    fn update(&mut self, index: u32) {
         if let Some(e) = self.conns.get(index)
-            && !e.waits
+            && !e.is_waiting()
             && e.conn.wants_transmit(e.end())
         {
             self.ready.push(index);
         }
-        self.settle_quiet(index);
+        self.update_idle(index);
     }
 
-    /// As [`Stack::settle`], without a look at what there is to send.
-    fn settle_quiet(&mut self, index: u32) {
+    /// As [`Stack::update`], for a connection that has just said that it has nothing to send.
+    fn update_idle(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
+        let mut accepted = false;
         while let Some(event) = e.conn.poll_event() {
-            let established = note(e, event);
-            if let Some(listener) = established {
-                self.listeners.half_open_done(listener, e.flow.local().port());
-                self.counters.accepted += 1;
+            match e.owner {
+                Owner::HalfOpen if event == ConnEvent::Connected => {
+                    e.owner = Owner::Held;
+                    e.raise(EventKind::Accepted);
+                    accepted = true;
+                }
+                _ => e.raise(event.into()),
             }
         }
         if !e.events.is_empty() {
@@ -373,8 +370,30 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }
-        if e.conn.state() == State::Closed {
+        let closed = e.conn.state() == State::Closed;
+        if accepted {
+            self.established(index);
+        }
+        if closed {
             self.retire(index);
+        }
+    }
+
+    /// Has a connection updated before anything else is done to another, at the end of a burst at
+    /// the latest.
+    #[inline]
+    fn defer_update(&mut self, index: u32) {
+        if self.deferred != index {
+            self.update_deferred();
+            self.deferred = index;
+        }
+    }
+
+    #[inline]
+    fn update_deferred(&mut self) {
+        if self.deferred != NONE {
+            self.update(self.deferred);
+            self.deferred = NONE;
         }
     }
 
@@ -383,27 +402,37 @@ impl<S: SendQueue + Default> Stack<S> {
     fn retire(&mut self, index: u32) {
         self.detach(index);
         let Some(e) = self.conns.get(index) else { return };
-        let silent = e.waits || !e.conn.wants_transmit(e.end());
+        // One whose next hop does not answer cannot send it.
+        let silent = e.muted || e.is_waiting() || !e.conn.wants_transmit(e.end());
         if e.owner == Owner::Held || !silent {
             return;
         }
-        if matches!(e.owner, Owner::HalfOpen { .. }) {
-            self.counters.half_open_failed += 1;
-        }
-        self.forget(index);
+        self.counters.half_open_failed += u64::from(e.owner == Owner::HalfOpen);
+        self.remove(index);
     }
 
     /// Takes a connection out of everything it is in and frees its slot, without a word to its peer
     /// or its owner. The queues of indices may still have it; whoever takes it off looks.
-    fn forget(&mut self, index: u32) {
+    fn remove(&mut self, index: u32) {
         self.detach(index);
-        let Some(e) = self.conns.remove(index) else { return };
+        let Some(e) = self.conns.get(index) else { return };
         self.retired.add(e.conn.counters());
-        self.timers.cancel(index);
-        self.neighbors.release(e.neighbor);
-        if let Owner::HalfOpen { listener } = e.owner {
-            self.listeners.half_open_done(listener, e.flow.local().port());
+        let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow);
+        match owner {
+            Owner::HalfOpen => self.leave_half_open(index),
+            Owner::Released { .. } => self.time_wait.remove(&mut self.conns, index),
+            Owner::Held => {}
         }
+        if let Some(listener) = listener {
+            let peer = (*flow.remote().ip()).into();
+            self.peers.gone(listener, peer, owner == Owner::HalfOpen);
+        }
+        if let NextHop::Neighbor(n) = next_hop {
+            self.neighbors.stop_waiting(n, &mut self.conns, index);
+            self.neighbors.release(n);
+        }
+        self.timers.cancel(index);
+        self.conns.remove(index);
     }
 
     /// Segments do not find the connection any more.
@@ -435,20 +464,23 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
-/// Passes on what the connection says; gives the listener whose half-open connection became
-/// established.
-fn note<S>(e: &mut Entry<S>, event: ConnEvent) -> Option<u32> {
-    let (event, listener) = match e.owner {
-        Owner::HalfOpen { listener } if event == ConnEvent::Connected => {
-            e.owner = Owner::Held;
-            let accepted = StackEvent::Accepted { local: e.flow.local(), remote: e.flow.remote() };
-            (accepted, Some(listener))
+/// The next event of a connection.
+fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
+    Some(match e.events.pop()? {
+        EventKind::Accepted => {
+            StackEvent::Accepted { local: e.flow.local().into(), remote: e.flow.remote().into() }
         }
-        Owner::Held if !e.muted => (StackEvent::Conn(event), None),
-        _ => return None,
-    };
-    e.tell(event);
-    listener
+        EventKind::Connected => StackEvent::Conn(ConnEvent::Connected),
+        EventKind::Unresponsive => StackEvent::Conn(ConnEvent::Unresponsive),
+        EventKind::SoftError => StackEvent::SoftError(e.soft_error?),
+        EventKind::PeerClosed => StackEvent::Conn(ConnEvent::PeerClosed),
+        EventKind::Closed => StackEvent::Conn(ConnEvent::Closed),
+        EventKind::Reset => StackEvent::Conn(ConnEvent::Reset),
+        EventKind::TimedOut => StackEvent::Conn(ConnEvent::TimedOut),
+        EventKind::Refused => StackEvent::Conn(ConnEvent::Refused),
+        EventKind::Aborted => StackEvent::Conn(ConnEvent::Aborted),
+        EventKind::Unreachable => StackEvent::Unreachable,
+    })
 }
 
 #[cfg(test)]

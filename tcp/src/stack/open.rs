@@ -1,33 +1,42 @@
 //! How connections begin: ours, peers', and the refusal of what belongs to none.
 //!
-//! A connection whose next hop is not known waits for ARP; its first segment goes out when the
-//! answer comes. That holds for passive ones too: the station address a SYN came from is not taken
-//! for its sender's, since the way back need not be the way here (a router of another link, two
-//! routers on ours), and since a forged SYN would otherwise teach us a forged neighbor. It costs
-//! one ARP exchange for the first connection of a host, and the half-open bound of the listener
-//! bounds it. Answers that leave no state behind (RST, echo reply) do go back to the station the
-//! frame came from.
+//! An active connection whose next hop is not known waits for ARP; its SYN goes out when the answer
+//! comes. So does the answer to a SYN from beyond the link, which goes to the gateway whatever
+//! station the SYN came from. A SYN from a host of the link that we do not know is answered to the
+//! station it came from, and nothing is learned of it: were each one to be asked for, forged SYNs
+//! would fill the table of neighbors, and hosts that are there would get no answer. Only when the
+//! handshake is done, which shows that the host is reached that way, does the station become an
+//! entry of the table, if there is none. ARP packets count for more: an entry made by one is used
+//! whatever station a SYN came from.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::Instant;
 
 use super::Stack;
-use super::counters::Drop;
-use super::event::{ConnectError, StackEvent};
+use super::control::Control;
+use super::counters::DropReason;
+use super::event::{ConnectError, EventKind, PendingEvents};
 use super::flow::FlowKey;
 use super::frame::TxBody;
-use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
+use super::list::Link;
 use super::listen::ListenError;
-use super::slab::{ConnId, Entry, Owner};
+use super::peers::Excess;
+use super::slab::{ConnId, Entry, NextHop, Owner};
 use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
-/// Why there is no connection, before the caller is told in its own words.
-enum NoRoom {
-    Connections,
-    Neighbors,
+/// Ports looked at for one connection. More would be a long stretch of work on the data path where
+/// nearly all are taken; the next attempt goes on behind them.
+const PORT_ATTEMPTS: u16 = 256;
+
+/// Who opens a connection.
+enum Opening<'a> {
+    /// We do.
+    Active,
+    /// A peer does, with this SYN, at this listener.
+    Passive { listener: u32, syn: &'a Segment },
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -56,31 +65,43 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.find(&flow).is_some() {
             return Err(ConnectError::PortInUse);
         }
-        let id =
-            self.open(now, flow, (local, next_hop), Owner::Held, None).map_err(|e| match e {
-                NoRoom::Connections => ConnectError::TooManyConnections,
-                NoRoom::Neighbors => ConnectError::TooManyNeighbors,
-            })?;
+        if self.conns.is_full() && !self.make_room() {
+            return Err(ConnectError::TooManyConnections);
+        }
+        let neighbor = self.next_hop(now, local, next_hop).ok_or(ConnectError::TooManyNeighbors)?;
+        let id = self.open(now, flow, neighbor, &Opening::Active);
         self.counters.opened += 1;
-        Ok(id)
+        id.ok_or(ConnectError::TooManyConnections)
     }
 
     fn choose_port(&mut self, local: Ipv4Addr, peer: Ipv4Addr, rport: u16) -> Option<FlowKey> {
-        let base = FlowKey::v4(local, 0, peer, rport);
-        for attempt in 0..EPHEMERAL_PORTS {
-            let port = self.ids.port(&base, attempt);
+        let ports = self.ids.ports(&FlowKey::v4(local, 0, peer, rport));
+        for attempt in 0..PORT_ATTEMPTS {
+            let port = ports.get(attempt);
             let flow = FlowKey::v4(local, port, peer, rport);
-            if !self.listeners.has_port(port) && self.find(&flow).is_none() {
-                self.ids.port_taken(&base, attempt);
+            if !self.listeners.has_port(port) && self.look_up(&flow).is_none() {
+                self.ids.ports_tried(ports, attempt + 1);
                 return Some(flow);
             }
         }
+        self.ids.ports_tried(ports, PORT_ATTEMPTS);
         None
     }
 
+    /// A user of the neighbor `ip`, which is asked for if it is not known. `None` when there is no
+    /// room for it.
+    fn next_hop(&mut self, now: Instant, local: Ipv4Addr, ip: Ipv4Addr) -> Option<NextHop> {
+        let (neighbor, ask) = self.neighbors.acquire(now, ip)?;
+        if ask {
+            self.ask(local, ip, MacAddr::BROADCAST);
+        }
+        Some(NextHop::Neighbor(neighbor))
+    }
+
     /// Accepts connections to `port` at `addr`, or at any address of ours. At most `backlog` of
-    /// them are half-open (SYN received, handshake not done) at a time; a SYN beyond takes the place
-    /// of the oldest (RFC 4987 section 3.4).
+    /// them are half-open (SYN received, handshake not done) at a time, or
+    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more; a SYN beyond takes the place
+    /// of the oldest (RFC 4987 section 3.4). With a `backlog` of 0 all SYNs are dropped.
     ///
     /// # Errors
     /// When that cannot be.
@@ -93,31 +114,29 @@ impl<S: SendQueue + Default> Stack<S> {
         if addr.is_some_and(|a| !self.cfg.is_ours(a)) {
             return Err(ListenError::NotOurs);
         }
+        let backlog = if backlog == 0 { 0 } else { backlog.max(self.cfg.min_backlog) };
         self.listeners.add(addr, port, backlog)
     }
 
     /// Ends what [`Stack::listen`] began with the same `addr` and `port`; half-open connections are
-    /// reset. Looks at all connections.
+    /// reset.
     pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
-        let Some(gone) = self.listeners.remove(addr, port) else { return };
-        let half_open: Vec<u32> = self
-            .conns
-            .indices()
-            .filter(|&i| {
-                self.conns.get(i).is_some_and(|e| e.owner == Owner::HalfOpen { listener: gone })
-            })
-            .collect();
-        for index in half_open {
+        let Some(mut gone) = self.listeners.remove(addr, port) else { return };
+        while let Some(index) = gone.half_open.pop(&mut self.conns) {
             if let Some(e) = self.conns.get_mut(index) {
                 e.conn.abort();
             }
-            self.settle(index);
+            self.update(index);
         }
     }
 
     /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
     #[inline(never)]
-    pub(super) fn take_stranger(&mut self, now: Instant, arrival: &Arrival) -> Result<(), Drop> {
+    pub(super) fn take_stranger(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+    ) -> Result<(), DropReason> {
         let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
         let dst = IpAddr::V4(ip.dst);
         if !self.cfg.is_ours(dst) {
@@ -132,168 +151,191 @@ impl<S: SendQueue + Default> Stack<S> {
         if seg.flags.has(Flags::RST) {
             return Err(|c| &mut c.rx_rst_unknown);
         }
-        let listener = self.listeners.find(dst, arrival.tcp.dst_port);
-        let listener = match listener {
-            Some(l) if !seg.flags.has(Flags::ACK) => l,
+        if seg.flags.has(Flags::ACK) || self.listeners.find(dst, arrival.tcp.dst_port).is_none() {
             // An ACK at a listener is answered as one at no listener.
-            _ => {
-                self.refuse(now, arrival);
-                return Err(|c| &mut c.rx_no_connection);
-            }
-        };
+            self.refuse(now, arrival);
+            return Err(|c| &mut c.rx_no_connection);
+        }
         if !seg.flags.has(Flags::SYN) || seg.flags.has(Flags::FIN) || arrival.tcp.src_port == 0 {
             return Err(|c| &mut c.rx_bad_flags);
         }
-        if listener.half_open >= listener.backlog {
-            let conns = &self.conns;
-            match listener.oldest.pop(|id| conns.is_half_open(id)) {
-                Some(id) => self.evict_half_open(id),
-                None => return Err(|c| &mut c.listen_overflow),
+        self.answer_syn(now, arrival)
+    }
+
+    /// Makes the half-open connection of a SYN at a listener.
+    fn answer_syn(&mut self, now: Instant, arrival: &Arrival) -> Result<(), DropReason> {
+        let ip = &arrival.ip;
+        let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
+        let Some(listener) = listener else { return Err(|c| &mut c.rx_no_connection) };
+        if listener.backlog == 0 {
+            return Err(|c| &mut c.listen_overflow);
+        }
+        let (id, port, peer) = (listener.id, listener.port, IpAddr::V4(ip.src));
+        match self.peers.check(id, listener.backlog, peer) {
+            Ok(()) => {}
+            Err(Excess::HalfOpen) => return Err(|c| &mut c.peer_half_open_limited),
+            Err(Excess::Conns) => {
+                self.refuse(now, arrival);
+                return Err(|c| &mut c.peer_conns_limited);
             }
         }
-        let id = self.answer_syn(now, arrival)?;
+        let (local, next_hop) =
+            self.cfg.route(ip.src).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
+        if listener.half_open.len() >= listener.backlog
+            && let Some(oldest) = listener.half_open.pop(&mut self.conns)
+        {
+            self.evict_half_open(oldest);
+        }
+        if self.conns.is_full() && !self.make_room() {
+            return Err(|c| &mut c.conns_full);
+        }
+        let next_hop = if next_hop == ip.src {
+            match self.neighbors.acquire_known(ip.src) {
+                Some(neighbor) => NextHop::Neighbor(neighbor),
+                None => NextHop::Station(arrival.ethernet.src),
+            }
+        } else {
+            self.next_hop(now, local, next_hop).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?
+        };
+        let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
+        let conn = self.open(now, arrival.flow(), next_hop, &opening);
+        let index = conn.ok_or::<DropReason>(|c| &mut c.conns_full)?.slot();
         self.counters.half_opened += 1;
-        let conns = &self.conns;
-        if let Some(l) = self.listeners.find(dst, arrival.tcp.dst_port) {
-            let most = l.backlog.min(self.cfg.max_conns);
-            l.half_open += 1;
-            l.oldest.push(id, most, |id| conns.is_half_open(id));
+        self.peers.opened(id, peer);
+        self.half_open.push(&mut self.conns, index);
+        if let Some(l) = self.listeners.by_id(id, port) {
+            l.half_open.push(&mut self.conns, index);
         }
         Ok(())
     }
 
-    /// Makes the half-open connection.
-    fn answer_syn(&mut self, now: Instant, arrival: &Arrival) -> Result<ConnId, Drop> {
-        let ip = &arrival.ip;
-        let (_, next_hop) = self.cfg.route(ip.src).ok_or::<Drop>(|c| &mut c.syn_no_neighbor)?;
-        let syn = Some(&arrival.tcp.segment);
-        let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
-        let Some(listener) = listener.map(|l| l.id) else {
-            return Err(|c| &mut c.rx_no_connection);
-        };
-        let owner = Owner::HalfOpen { listener };
-        self.open(now, arrival.flow(), (ip.dst, next_hop), owner, syn).map_err(|e| -> Drop {
-            match e {
-                NoRoom::Connections => |c| &mut c.conns_full,
-                NoRoom::Neighbors => |c| &mut c.syn_no_neighbor,
-            }
-        })
+    /// A half-open connection is established.
+    pub(super) fn established(&mut self, index: u32) {
+        self.leave_half_open(index);
+        self.counters.accepted += 1;
+        if let Some(e) = self.conns.get(index)
+            && let Some(listener) = e.listener
+        {
+            self.peers.established(listener, (*e.flow.remote().ip()).into());
+        }
+    }
+
+    /// Takes a connection out of the lists of half-open ones.
+    pub(super) fn leave_half_open(&mut self, index: u32) {
+        self.half_open.remove(&mut self.conns, index);
+        let Some(e) = self.conns.get(index) else { return };
+        // A listener that is gone has let go of its list.
+        let (id, port) = (e.listener, e.flow.local().port());
+        if let Some(l) = id.and_then(|id| self.listeners.by_id(id, port)) {
+            l.half_open.remove(&mut self.conns, index);
+        }
+    }
+
+    /// Has an accepted connection follow the table of neighbors, and the table know the station the
+    /// handshake was completed by way of, if it knows none.
+    #[cold]
+    pub(super) fn adopt_next_hop(&mut self, now: Instant, index: u32) {
+        if let Some(e) = self.conns.get_mut(index)
+            && e.owner == Owner::Held
+            && let NextHop::Station(mac) = e.next_hop
+            && let Some(n) = self.neighbors.acquire_proven(now, *e.flow.remote().ip(), mac)
+        {
+            e.next_hop = NextHop::Neighbor(n);
+            self.counters.neighbor_evictions = self.neighbors.evictions;
+        }
     }
 
     /// Makes room for one connection where all places are taken: the oldest in TIME-WAIT goes, or
-    /// else the oldest half-open one of the listener that has most of them. False when there is
-    /// neither.
+    /// else the oldest half-open one. False when there is neither.
     fn make_room(&mut self) -> bool {
-        let conns = &self.conns;
-        if let Some(id) = self.waiting_out.pop(|id| conns.is_waiting_out(id)) {
+        if let Some(index) = self.time_wait.pop(&mut self.conns) {
             self.counters.time_wait_evicted += 1;
-            self.forget(id.slot());
+            self.remove(index);
             return true;
         }
-        let oldest =
-            self.listeners.busiest().and_then(|l| l.oldest.pop(|id| conns.is_half_open(id)));
-        oldest.is_some_and(|id| {
-            self.evict_half_open(id);
+        let oldest = self.half_open.pop(&mut self.conns);
+        oldest.is_some_and(|index| {
+            self.evict_half_open(index);
             true
         })
     }
 
-    /// Forgets a half-open connection without a word: its peer was perhaps never there, and one
+    /// Removes a half-open connection without a word: its peer was perhaps never there, and one
     /// that is there asks again when our SYN-ACK was lost.
-    fn evict_half_open(&mut self, id: ConnId) {
+    fn evict_half_open(&mut self, index: u32) {
         self.counters.half_open_evicted += 1;
-        self.forget(id.slot());
+        self.remove(index);
     }
 
-    /// Makes a connection: an active one, or the answer to a SYN.
+    /// Makes a connection; there is room for it. `None`, and no one uses `next_hop`, when there is
+    /// none all the same.
     fn open(
         &mut self,
         now: Instant,
         flow: FlowKey,
-        (local, next_hop): (Ipv4Addr, Ipv4Addr),
-        owner: Owner,
-        syn: Option<&Segment>,
-    ) -> Result<ConnId, NoRoom> {
-        if self.conns.is_full() && !self.make_room() {
-            return Err(NoRoom::Connections);
-        }
-        let (neighbor, ask) = self.neighbors.acquire(now, next_hop).ok_or(NoRoom::Neighbors)?;
-        if ask {
-            self.ask(local, next_hop, MacAddr::BROADCAST);
-        }
+        next_hop: NextHop,
+        opening: &Opening<'_>,
+    ) -> Option<ConnId> {
         let iss = self.ids.isn(now, &flow);
         let ts_offset = self.ids.ts_offset(&flow);
-        let waits = !self.neighbors.is_settled(neighbor);
-        let entry = Entry {
-            flow,
-            conn: match syn {
-                None => Connection::connect(&self.cfg.conn, now, iss, ts_offset),
-                Some(syn) => Connection::accept(&self.cfg.conn, now, iss, ts_offset, syn),
-            },
-            user: S::default(),
-            template: HeaderTemplate::new(
-                MacAddr(self.cfg.mac),
-                &flow,
-                self.cfg.ttl,
-                self.cfg.dscp,
-            ),
-            neighbor,
-            waits,
-            attached: true,
-            owner,
-            iss,
-            soft_error: None,
-            events: Default::default(),
-            muted: false,
+        let cfg = &self.cfg;
+        let (conn, owner, listener) = match *opening {
+            Opening::Active => {
+                (Connection::connect(&cfg.conn, now, iss, ts_offset), Owner::Held, None)
+            }
+            Opening::Passive { listener, syn } => {
+                let conn = Connection::accept(&cfg.conn, now, iss, ts_offset, syn);
+                (conn, Owner::HalfOpen, Some(listener))
+            }
         };
+        let id = self.conns.insert(Entry {
+            conn,
+            user: S::default(),
+            template: HeaderTemplate::new(MacAddr(cfg.mac), &flow, cfg.ttl, cfg.dscp),
+            flow,
+            owner,
+            next_hop,
+            links: [Link::OUT; 3],
+            iss,
+            listener,
+            events: PendingEvents::default(),
+            soft_error: None,
+            attached: true,
+            muted: false,
+        });
         let hash = flow.hash(&self.ids.flow);
-        let id = self.conns.insert(entry);
         let Some(id) = id.filter(|id| self.flows.insert(hash, id.slot())) else {
             // There is room: both were made for `max_conns`.
             debug_assert!(false);
-            self.neighbors.release(neighbor);
-            return Err(NoRoom::Connections);
+            if let NextHop::Neighbor(n) = next_hop {
+                self.neighbors.release(n);
+            }
+            return None;
         };
-        if waits {
-            self.waiting.push(id.slot());
+        if let NextHop::Neighbor(n) = next_hop {
+            self.neighbors.wait(n, &mut self.conns, id.slot());
         }
-        self.settle(id.slot());
-        Ok(id)
+        self.update(id.slot());
+        Some(id)
     }
 
     /// Neighbor `neighbor` is known now: who waited for it may send.
     pub(super) fn resolved(&mut self, neighbor: u32) {
-        self.each_waiting(neighbor, |stack, index| {
-            if let Some(e) = stack.conns.get_mut(index) {
-                e.waits = false;
-            }
-            stack.settle(index);
-        });
+        while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
+            self.update(index);
+        }
     }
 
     /// Neighbor `neighbor` does not answer: who waited for it is told so.
     pub(super) fn unreachable(&mut self, neighbor: u32) {
         self.counters.neighbor_failed += 1;
-        self.each_waiting(neighbor, |stack, index| {
-            if let Some(e) = stack.conns.get_mut(index) {
-                if e.owner == Owner::Held {
-                    e.tell(StackEvent::Unreachable);
-                }
+        while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
+            if let Some(e) = self.conns.get_mut(index) {
+                e.raise(EventKind::Unreachable);
                 e.muted = true;
                 e.conn.abort();
             }
-            stack.settle(index);
-        });
-    }
-
-    fn each_waiting(&mut self, neighbor: u32, mut f: impl FnMut(&mut Self, u32)) {
-        for _ in 0..self.waiting.len() {
-            let Some(index) = self.waiting.pop() else { break };
-            match self.conns.get(index) {
-                Some(e) if e.waits && e.neighbor == neighbor => f(self, index),
-                Some(e) if e.waits => self.waiting.push(index),
-                _ => {}
-            }
+            self.update(index);
         }
     }
 
@@ -314,7 +356,7 @@ impl<S: SendQueue + Default> Stack<S> {
             TxBody::None,
             self.offloads,
         );
-        if self.push_control(frame) {
+        if self.push_control(Control::Reset, frame) {
             self.counters.tx_resets += 1;
         }
     }

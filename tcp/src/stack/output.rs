@@ -2,10 +2,11 @@
 
 use heddle_base::Instant;
 
+use super::Stack;
+use super::control::Control;
 use super::frame::{TxBody, TxFrame};
-use super::slab::{ConnId, Drained, Owner};
+use super::slab::{ConnId, Drained, NextHop, Owner};
 use super::template::HeaderTemplate;
-use super::{NONE, Stack};
 use crate::{SendQueue, TxSegment};
 
 /// The segment sent last.
@@ -26,8 +27,6 @@ impl Default for Last {
 /// Segments a connection sends before the next one's turn: enough to keep its state in the cache,
 /// few enough that no one waits long.
 const TURN: u32 = 16;
-/// Control frames (ARP, RST, ICMP) that wait at most.
-const MAX_CONTROL: usize = 64;
 
 impl<S: SendQueue + Default> Stack<S> {
     /// The next frame to send. Called by the worker that owns the stack until it gives `None`, or
@@ -41,11 +40,11 @@ impl<S: SendQueue + Default> Stack<S> {
     /// again; false, and `frame` is of no meaning, when there is none.
     #[inline]
     pub fn poll_transmit_into(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        self.update_deferred();
         if self.follow(now, frame) {
             return true;
         }
-        self.settle_touched();
-        if let Some(control) = self.control.pop_front() {
+        if let Some(control) = self.control.pop() {
             *frame = control;
             return true;
         }
@@ -60,7 +59,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             self.turn = 0;
             self.ready.pop();
-            self.settle_quiet(index);
+            self.update_idle(index);
         }
         false
     }
@@ -73,14 +72,13 @@ impl<S: SendQueue + Default> Stack<S> {
         let Last { conn: last_conn, seg, field } = &mut self.last;
         if conn != *last_conn
             || pos != seg.pos
-            || self.touched != NONE
             || self.turn == 0
             || self.turn + 1 >= TURN
             || !self.control.is_empty()
         {
             return false;
         }
-        let Some(e) = self.conns.held_mut(conn).filter(|e| !e.waits) else { return false };
+        let Some(e) = self.conns.held_mut(conn).filter(|e| !e.is_waiting()) else { return false };
         if !e.conn.follow(now, &e.user, seg) {
             return false;
         }
@@ -100,8 +98,12 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     fn transmit(&mut self, now: Instant, index: u32, frame: &mut TxFrame) -> bool {
         let id = self.conns.id(index);
-        let Some(e) = self.conns.get_mut(index).filter(|e| !e.waits) else { return false };
-        let Some(mac) = self.neighbors.mac(e.neighbor) else { return false };
+        let Some(e) = self.conns.get_mut(index).filter(|e| !e.is_waiting()) else { return false };
+        let mac = match e.next_hop {
+            NextHop::Neighbor(n) => self.neighbors.mac(n),
+            NextHop::Station(mac) => Some(mac),
+        };
+        let Some(mac) = mac else { return false };
         let seg = match e.owner {
             Owner::Released { end } => e.conn.poll_transmit(now, &Drained(end)),
             _ => e.conn.poll_transmit(now, &e.user),
@@ -120,13 +122,10 @@ impl<S: SendQueue + Default> Stack<S> {
         true
     }
 
-    /// Queues a frame that belongs to no connection; false when too many wait.
-    pub(super) fn push_control(&mut self, frame: TxFrame) -> bool {
-        if self.control.len() >= MAX_CONTROL {
-            self.counters.tx_control_full += 1;
-            return false;
-        }
-        self.control.push_back(frame);
-        true
+    /// Queues a frame that belongs to no connection; false when too many of its kind wait.
+    pub(super) fn push_control(&mut self, kind: Control, frame: TxFrame) -> bool {
+        let fits = self.control.push(kind, frame);
+        self.counters.tx_control_full += u64::from(!fits);
+        fits
     }
 }

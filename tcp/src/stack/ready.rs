@@ -10,6 +10,11 @@ pub(super) struct IndexQueue {
 }
 
 impl IndexQueue {
+    /// A queue with room for indices below `max`.
+    pub(super) fn with_capacity(max: usize) -> IndexQueue {
+        IndexQueue { queue: VecDeque::with_capacity(max), queued: Vec::with_capacity(max) }
+    }
+
     /// Puts `index` at the end, unless it is in the queue already.
     #[inline]
     pub(super) fn push(&mut self, index: u32) {
@@ -42,7 +47,7 @@ impl IndexQueue {
         }
     }
 
-    /// How many there are.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -3,11 +3,12 @@
 use core::fmt;
 use heddle_base::StreamPos;
 
-use super::event::{IcmpError, StackEvent};
+use super::event::{EventKind, IcmpError, PendingEvents};
 use super::flow::FlowKey;
+use super::list::{Link, Linked};
 use super::template::HeaderTemplate;
-use crate::{Connection, SendQueue, SeqNumber, State};
-use arrayvec::ArrayVec;
+use crate::wire::MacAddr;
+use crate::{Connection, SendQueue, SeqNumber};
 
 /// Names a connection of a stack. A key of a released connection never names a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,31 +41,48 @@ impl fmt::Debug for ConnId {
 /// Who cares for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// No one yet: a passive connection of this listener, handshake not done.
-    HalfOpen { listener: u32 },
+    /// No one yet: a passive connection, handshake not done.
+    HalfOpen,
     /// The owner.
     Held,
     /// The owner let go; its queue ended here.
     Released { end: StreamPos },
 }
 
+/// Where the frames of a connection go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextHop {
+    /// To this neighbor, at the hardware address it has.
+    Neighbor(u32),
+    /// To the station its SYN came from.
+    Station(MacAddr),
+}
+
+/// The lists a connection can be in: by next hop whose address it waits for.
+pub(super) const WAITING: usize = 0;
+/// By age: those half-open of its listener, or those in TIME-WAIT.
+pub(super) const AGE: usize = 1;
+/// By age: all half-open ones.
+pub(super) const HALF_OPEN: usize = 2;
+
 /// A connection with what the stack keeps about it.
 pub(super) struct Entry<S> {
-    pub(super) flow: FlowKey,
     pub(super) conn: Connection,
     pub(super) user: S,
     pub(super) template: HeaderTemplate,
-    /// Index of the next hop.
-    pub(super) neighbor: u32,
-    /// Whether the next hop's hardware address is awaited.
-    pub(super) waits: bool,
+    pub(super) flow: FlowKey,
+    pub(super) owner: Owner,
+    pub(super) next_hop: NextHop,
+    pub(super) links: [Link; 3],
+    pub(super) iss: SeqNumber,
+    /// The listener whose peer it is counted for; none of an active connection, or one released.
+    pub(super) listener: Option<u32>,
+    /// Events not taken yet.
+    pub(super) events: PendingEvents,
+    /// The last ICMP error about it.
+    pub(super) soft_error: Option<IcmpError>,
     /// Whether the flow table has it.
     pub(super) attached: bool,
-    pub(super) owner: Owner,
-    pub(super) iss: SeqNumber,
-    pub(super) soft_error: Option<IcmpError>,
-    /// Events not taken yet, each kind at most once.
-    pub(super) events: ArrayVec<StackEvent, 12>,
     /// Its connect failed: what the connection says from now on is of no interest.
     pub(super) muted: bool,
 }
@@ -80,11 +98,16 @@ impl<S: SendQueue> Entry<S> {
 }
 
 impl<S> Entry<S> {
-    /// Leaves an event for the owner, unless the same waits already.
-    pub(super) fn tell(&mut self, event: StackEvent) {
-        // There are fewer kinds than places.
-        if !self.events.contains(&event) && !self.events.is_full() {
-            self.events.push(event);
+    /// Whether the next hop's hardware address is awaited.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.links[WAITING].is_in()
+    }
+
+    /// Leaves an event for the owner, if it is to be told anything.
+    pub(super) fn raise(&mut self, event: EventKind) {
+        if self.owner == Owner::Held && !self.muted {
+            self.events.insert(event);
         }
     }
 }
@@ -107,24 +130,44 @@ struct Slot<S> {
     entry: Option<Entry<S>>,
 }
 
-/// All connections.
+/// Slots of a page, a power of two.
+const PAGE: usize = 64;
+
+/// All connections, in pages: the table grows by one page at a time, and nothing in it ever moves.
 pub(super) struct Slab<S> {
-    slots: Vec<Slot<S>>,
+    /// Each of capacity `PAGE`; all but the last are full.
+    pages: Vec<Vec<Slot<S>>>,
     free: Vec<u32>,
+    slots: usize,
     max: usize,
 }
 
 impl<S> Slab<S> {
     pub(super) fn new(max: usize) -> Slab<S> {
-        Slab { slots: Vec::with_capacity(max.min(1 << 16)), free: Vec::new(), max }
+        Slab {
+            pages: Vec::with_capacity(max.div_ceil(PAGE)),
+            free: Vec::with_capacity(max),
+            slots: 0,
+            max,
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.free.is_empty() && self.slots.len() >= self.max
+        self.free.is_empty() && self.slots >= self.max
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots - self.free.len()
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot<S>> {
+        self.pages.get(index as usize / PAGE)?.get(index as usize % PAGE)
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<S>> {
+        self.pages.get_mut(index as usize / PAGE)?.get_mut(index as usize % PAGE)
     }
 
     /// Stores an entry; `None` when full.
@@ -132,82 +175,82 @@ impl<S> Slab<S> {
         if self.is_full() {
             return None;
         }
-        let index = match self.free.pop() {
-            Some(i) => i,
-            None => {
-                let i = u32::try_from(self.slots.len()).ok()?;
-                self.slots.push(Slot { generation: 0, entry: None });
-                i
+        let Some(index) = self.free.pop() else {
+            let index = u32::try_from(self.slots).ok()?;
+            if self.slots.is_multiple_of(PAGE) {
+                self.pages.push(Vec::with_capacity(PAGE));
             }
+            self.pages.last_mut()?.push(Slot { generation: 0, entry: Some(entry) });
+            self.slots += 1;
+            return Some(ConnId { index, generation: 0 });
         };
-        let slot = &mut self.slots[index as usize];
+        let slot = self.slot_mut(index)?;
         slot.entry = Some(entry);
         Some(ConnId { index, generation: slot.generation })
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<Entry<S>> {
-        let slot = self.slots.get_mut(index as usize)?;
-        let entry = slot.entry.take()?;
+    /// Drops an entry.
+    pub(super) fn remove(&mut self, index: u32) {
+        let Some(slot) = self.slot_mut(index) else { return };
+        if slot.entry.take().is_none() {
+            return;
+        }
         // A slot whose generations are used up stays empty: keys are never reused.
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(index);
         }
-        Some(entry)
     }
 
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<&Entry<S>> {
-        self.slots.get(index as usize)?.entry.as_ref()
+        self.slot(index)?.entry.as_ref()
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Entry<S>> {
-        self.slots.get_mut(index as usize)?.entry.as_mut()
+        self.slot_mut(index)?.entry.as_mut()
     }
 
     /// The key of what is stored at `index`.
     pub(super) fn id(&self, index: u32) -> ConnId {
-        let generation = self.slots.get(index as usize).map_or(0, |s| s.generation);
-        ConnId { index, generation }
+        ConnId { index, generation: self.slot(index).map_or(0, |s| s.generation) }
     }
 
     /// What the owner's key names: not what it released, nor what is not its own yet.
     pub(super) fn held(&self, id: ConnId) -> Option<&Entry<S>> {
-        self.by_key(id).filter(|e| e.owner == Owner::Held)
+        let slot = self.slot(id.index).filter(|s| s.generation == id.generation)?;
+        slot.entry.as_ref().filter(|e| e.owner == Owner::Held)
     }
 
     /// As [`Slab::held`].
+    #[inline]
     pub(super) fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
-        let slot =
-            self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
+        let slot = self.slot_mut(id.index).filter(|s| s.generation == id.generation)?;
         slot.entry.as_mut().filter(|e| e.owner == Owner::Held)
-    }
-
-    /// Whether `id` names a connection whose handshake is not done.
-    pub(super) fn is_half_open(&self, id: ConnId) -> bool {
-        self.by_key(id).is_some_and(|e| matches!(e.owner, Owner::HalfOpen { .. }))
-    }
-
-    /// Whether `id` names a connection in TIME-WAIT that the owner let go.
-    pub(super) fn is_waiting_out(&self, id: ConnId) -> bool {
-        self.by_key(id).is_some_and(|e| {
-            matches!(e.owner, Owner::Released { .. }) && e.conn.state() == State::TimeWait
-        })
-    }
-
-    fn by_key(&self, id: ConnId) -> Option<&Entry<S>> {
-        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation)?;
-        slot.entry.as_ref()
     }
 
     /// Every connection, whoever cares for it.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<S>> + '_ {
-        self.slots.iter().filter_map(|s| s.entry.as_ref())
+        self.pages.iter().flatten().filter_map(|s| s.entry.as_ref())
     }
+}
 
-    /// Indices in use.
-    pub(super) fn indices(&self) -> impl Iterator<Item = u32> + '_ {
-        (0..).zip(&self.slots).filter(|(_, s)| s.entry.is_some()).map(|(i, _)| i)
+impl<S> Linked for Slab<S> {
+    fn link(&mut self, which: usize, index: u32) -> Option<&mut Link> {
+        self.get_mut(index)?.links.get_mut(which)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection costs beside TCP's own state and the owner's.
+    #[test]
+    fn test_an_entry_is_little_more_than_its_connection() {
+        struct Nothing;
+        let (entry, conn) = (size_of::<Entry<Nothing>>(), size_of::<Connection>());
+        assert!(entry <= conn + 256, "{entry} octets, {conn} of them TCP's");
     }
 }

@@ -3,7 +3,6 @@
 //! What does not change from segment to segment is copied, and its part of both checksums is
 //! known; only lengths, sequence numbers, window, flags and options are written and added.
 
-use core::net::{IpAddr, Ipv4Addr};
 use heddle_base::Sum;
 
 use super::flow::FlowKey;
@@ -14,6 +13,16 @@ use crate::{SackBlocks, SeqNumber, TxSegment};
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
 const LEN: usize = TCP_AT + tcp::HEADER_LEN;
+/// The same lengths as they stand in a frame.
+const L2_LEN: u8 = octets(ethernet::HEADER_LEN);
+const L3_LEN: u8 = octets(ipv4::HEADER_LEN);
+
+/// A header's length, which is small.
+#[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
+const fn octets(len: usize) -> u8 {
+    assert!(len <= u8::MAX as usize);
+    len as u8
+}
 
 /// What a port computes by itself.
 #[derive(Clone, Copy, Debug)]
@@ -35,17 +44,12 @@ pub(super) struct HeaderTemplate {
 impl HeaderTemplate {
     pub(super) fn new(src: MacAddr, flow: &FlowKey, ttl: u8, dscp: u8) -> HeaderTemplate {
         let (local, remote) = (flow.local(), flow.remote());
-        let v4 = |ip| match ip {
-            IpAddr::V4(a) => a,
-            // IPv6 has a template of its own; no flow of it is made before.
-            IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-        };
         let mut t = HeaderTemplate { bytes: [0; LEN], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
         let ethernet = EthernetHeader { dst: MacAddr::default(), src, ethertype: EtherType::IPV4 };
         ethernet.emit(piece(&mut t.bytes, 0));
         let ip = Ipv4Header {
-            src: v4(local.ip()),
-            dst: v4(remote.ip()),
+            src: *local.ip(),
+            dst: *remote.ip(),
             protocol: ipv4::PROTO_TCP,
             ttl,
             traffic_class: dscp << 2,
@@ -119,7 +123,7 @@ impl HeaderTemplate {
     ) -> u16 {
         let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
-        let total_len = tcp_len.saturating_add(20);
+        let total_len = tcp_len.saturating_add(u16::from(L3_LEN));
         let header = &mut frame.header;
         header.clear();
         let fits = header.try_extend_from_slice(&self.bytes);
@@ -150,8 +154,8 @@ impl HeaderTemplate {
             }
         }
         frame.body = body;
-        frame.l2_len = 14;
-        frame.l3_len = 20;
+        frame.l2_len = L2_LEN;
+        frame.l3_len = L3_LEN;
         frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
         frame.tcp_checksum = tcp_checksum;
         frame.ip_checksum_offload = off.ip;
@@ -169,6 +173,7 @@ fn piece<const N: usize>(bytes: &mut [u8; LEN], at: usize) -> &mut [u8; N] {
 mod tests {
     use super::*;
     use crate::{Flags, SeqNumber, Timestamps};
+    use core::net::Ipv4Addr;
     use proptest::prelude::*;
     use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
 

@@ -17,6 +17,11 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Timers with room for indices below `max`.
+    pub(super) fn with_capacity(max: usize) -> Timers {
+        Timers { heap: Vec::with_capacity(max), place: Vec::with_capacity(max) }
+    }
+
     /// When the first timer comes up.
     pub(super) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)

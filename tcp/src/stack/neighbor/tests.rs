@@ -126,7 +126,7 @@ fn test_wrong_claim_that_held_is_set_right_by_the_next_packet_of_the_host() {
 }
 
 #[test]
-fn test_claim_about_an_entry_that_nobody_uses_has_it_forgotten() {
+fn test_claim_about_an_entry_that_nobody_uses_removes_it() {
     let mut n = table(8);
     n.learn(at(0), ip(1), M1, Source::Request);
     assert_eq!(n.learn(at(0), ip(1), M2, Source::Overheard), Learned::Changed);

@@ -2,6 +2,7 @@
 
 mod arp;
 mod connect;
+mod flood;
 mod hostile;
 mod icmp;
 mod net;
@@ -36,6 +37,9 @@ fn config(mac: [u8; 6], ip: Ipv4Addr) -> StackConfig {
     let addr = Cidr::new(ip.into(), 24).unwrap();
     let mut c = StackConfig::new(mac, addr, Seed::from_u64(u64::from(mac[5])));
     c.max_conns = 64;
+    // Small numbers say what happens at the bounds.
+    c.min_backlog = 0;
+    (c.peer_half_open, c.peer_conns) = (PeerLimit::Unlimited, PeerLimit::Unlimited);
     c
 }
 

@@ -161,10 +161,18 @@ fn test_drops_have_their_counters() {
     dropped(&changed(|f| f[14] = 0x65), |c| c.rx_bad_ip_header);
     dropped(&changed(|f| f[20] = 0x20), |c| c.rx_fragments);
     dropped(&changed(|f| f[21] = 1), |c| c.rx_fragments);
-    dropped(&changed(|f| f[22] = 0), |c| c.rx_ttl_zero);
     dropped(&changed(|f| f[23] = 17), |c| c.rx_unknown_protocol);
     dropped(&changed(|f| f[46] = 0x40), |c| c.rx_bad_tcp_header);
     dropped(&changed(|f| f[..6].fill(0xff)), |c| c.rx_tcp_group);
+}
+
+/// We are where the datagram was to go, so it is not too late.
+#[test]
+fn test_datagram_for_us_is_taken_whatever_its_ttl() {
+    for ttl in [0, 1, 255] {
+        let (mut b, ..) = ready();
+        assert!(payload(b.handle_frame(ms(2), &changed(|f| f[22] = ttl)[..])).is_some(), "{ttl}");
+    }
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn test_half_open_connections_are_bounded_per_listener() {
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 81), &syn(1), b"")[..]);
     assert_eq!((b.connections(), b.counters().half_opened), (4, 11));
     assert_eq!(b.counters().listen_overflow, 1);
-    // Those forgotten are sent nothing; the three newest and the one at port 80 are answered.
+    // Those evicted are sent nothing; the three newest and the one at port 80 are answered.
     let mut answered: Vec<_> =
         frames(&mut b, ms(1)).iter().map(|f| read_tcp(f).0.dst_port).collect();
     answered.sort_unstable();
@@ -135,8 +135,8 @@ fn test_handshake_gets_through_a_flood_of_syns() {
     // The one that was accepted is not half-open any more and stays.
     flood(&mut b, 1000);
     assert_eq!((b.connections(), b.counters().accepted), (9, 1));
-    assert!(b.listeners.find(B.into(), PORT).unwrap().oldest.len() <= 16);
-    // One more SYN than there are places before the ACK comes: the handshake is forgotten.
+    assert_eq!(b.listeners.find(B.into(), PORT).unwrap().half_open.len(), 8);
+    // One more SYN than there are places before the ACK comes: the half-open connection is evicted.
     b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(100), b"")[..]);
     let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
     flood(&mut b, 8);
@@ -173,37 +173,97 @@ fn test_half_open_without_answer_goes_quietly() {
     assert_eq!((events(&mut b), b.counters().half_open_failed), (vec![], 1));
 }
 
+/// A frame as it comes from the station `mac`.
+fn from_station(mac: [u8; 6], mut frame: Vec<u8>) -> Vec<u8> {
+    frame[6..12].copy_from_slice(&mac);
+    frame
+}
+
+const STATION: [u8; 6] = [2, 9, 9, 9, 9, 9];
+
 #[test]
-fn test_passive_open_asks_for_the_neighbor_and_not_the_sender_of_the_frame() {
+fn test_syn_of_an_unknown_host_of_the_link_is_answered_to_its_station_and_teaches_nothing() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     b.listen(None, PORT, 4).unwrap();
-    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    let syn = tcp_frame((A, 1), (B, PORT), &syn(1), b"");
+    b.handle_frame(ms(1), &from_station(STATION, syn)[..]);
+    let out = frames(&mut b, ms(1));
+    assert_eq!((out.len(), &out[0][..6], b.neighbors.len()), (1, &STATION[..], 0));
+    let (_, seg) = read_tcp(&out[0]);
+    assert_eq!(seg.flags, Flags::SYN.with(Flags::ACK));
+    // A handshake that was completed does.
+    let ack = segment(2, seg.seq.0.wrapping_add(1), Flags::ACK);
+    b.handle_frame(ms(2), &from_station(STATION, tcp_frame((A, 1), (B, PORT), &ack, b""))[..]);
+    let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else { panic!("accepted") };
+    assert_eq!(b.neighbors.len(), 1);
+    b.connect(ms(2), (A, 80).into(), None).unwrap();
+    b.user_mut(id).unwrap().push(b"hello");
+    b.notify_send(id);
+    let out = frames(&mut b, ms(2));
+    assert!(out.len() == 2 && out.iter().all(|f| f[..6] == STATION), "neither asks");
+}
+
+#[test]
+fn test_syn_of_a_known_host_is_answered_where_we_know_it() {
+    let mut b = listening_b(4);
+    let syn = tcp_frame((A, 1), (B, PORT), &syn(1), b"");
+    b.handle_frame(ms(1), &from_station(STATION, syn)[..]);
+    assert_eq!(frames(&mut b, ms(1))[0][..6], MAC_A);
+}
+
+#[test]
+fn test_accepted_connection_follows_what_arp_says_of_its_peer() {
+    let mut b: Stack<ByteQueue> = Stack::new(config_b());
+    b.listen(None, PORT, 4).unwrap();
+    let syn = tcp_frame((A, 1), (B, PORT), &syn(1), b"");
+    b.handle_frame(ms(1), &from_station(STATION, syn)[..]);
+    let next = read_tcp(&frames(&mut b, ms(1))[0]).1.seq.0.wrapping_add(1);
+    introduce_a(&mut b, ms(1));
+    let ack = tcp_frame((A, 1), (B, PORT), &segment(2, next, Flags::ACK), b"");
+    b.handle_frame(ms(2), &from_station(STATION, ack)[..]);
+    let [(id, _)] = events(&mut b)[..] else { panic!("accepted") };
+    b.user_mut(id).unwrap().push(b"hello");
+    b.notify_send(id);
+    assert_eq!(frames(&mut b, ms(2))[0][..6], MAC_A);
+}
+
+/// A stack B with the gateway A, and a SYN of a host beyond it.
+fn beyond() -> (Stack<ByteQueue>, Vec<u8>) {
+    let mut cfg = config_b();
+    cfg.gateway = Some(A.into());
+    let mut b = Stack::new(cfg);
+    b.listen(None, PORT, 1).unwrap();
+    (b, tcp_frame((Ipv4Addr::new(192, 0, 2, 7), 1), (B, PORT), &syn(1), b""))
+}
+
+#[test]
+fn test_syn_from_beyond_the_link_is_answered_by_way_of_the_gateway() {
+    let (mut b, syn) = beyond();
+    b.handle_frame(ms(1), &from_station(STATION, syn)[..]);
     let out = frames(&mut b, ms(1));
     assert_eq!((out.len(), &out[0][12..14]), (1, &b"\x08\x06"[..]));
-    let mac = [2, 9, 9, 9, 9, 9];
-    let reply = arp_frame(wire_arp::Operation::Reply, A, mac, B, MAC_B);
+    let reply = arp_frame(wire_arp::Operation::Reply, A, MAC_A, B, MAC_B);
     b.handle_frame(ms(1), &reply[..]);
     let out = frames(&mut b, ms(1));
-    assert_eq!((out.len(), &out[0][..6]), (1, &mac[..]));
+    assert_eq!((out.len(), &out[0][..6]), (1, &MAC_A[..]));
     assert_eq!(read_tcp(&out[0]).1.flags, Flags::SYN.with(Flags::ACK));
 }
 
 #[test]
-fn test_passive_open_with_a_silent_neighbor_goes_quietly() {
-    let mut b: Stack<ByteQueue> = Stack::new(config_b());
-    b.listen(None, PORT, 1).unwrap();
-    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+fn test_passive_open_with_a_silent_gateway_goes_quietly() {
+    let (mut b, syn) = beyond();
+    b.handle_frame(ms(1), &syn[..]);
     for t in 1..5 {
         b.handle_timeouts(ms(1 + t * 1000));
     }
-    assert_eq!((b.connections(), events(&mut b)), (0, vec![]));
+    assert_eq!((b.connections(), b.neighbors.len(), events(&mut b)), (0, 0, vec![]));
     introduce_a(&mut b, ms(6000));
-    b.handle_frame(ms(6000), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
+    b.handle_frame(ms(6000), &syn[..]);
     assert_eq!(frames(&mut b, ms(6000)).len(), 1);
 }
 
 #[test]
-fn test_full_table_forgets_half_open_connections_and_no_others() {
+fn test_full_table_evicts_half_open_connections_and_no_others() {
     let mut b = listening_b(1000);
     for port in 1..=100 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
@@ -220,7 +280,7 @@ fn test_full_table_forgets_half_open_connections_and_no_others() {
 }
 
 /// A connection that we close first and let go, so that TIME-WAIT is ours.
-fn waiting_out(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
+fn time_wait(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
     b.handle_frame(now, &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
     let next = read_tcp(&frames(b, now)[0]).1.seq.0.wrapping_add(1);
     let put = |b: &mut Stack<ByteQueue>, seg| {
@@ -238,13 +298,13 @@ fn waiting_out(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
 }
 
 #[test]
-fn test_full_table_forgets_the_oldest_in_time_wait_first() {
+fn test_full_table_evicts_the_oldest_in_time_wait_first() {
     let mut b = listening_b(4);
     for port in 1..=200 {
-        waiting_out(&mut b, port, ms(1));
+        time_wait(&mut b, port, ms(1));
     }
     assert_eq!((b.connections(), b.counters().time_wait_evicted), (64, 136));
-    assert!(b.waiting_out.len() <= 128);
+    assert_eq!(b.time_wait.len(), 64);
     // A repeated FIN of the newest is still answered, one of the oldest is a stranger's.
     let mut answers = |port| {
         let fin = segment(101, 1, Flags::FIN.with(Flags::ACK));

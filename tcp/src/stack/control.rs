@@ -1,0 +1,68 @@
+//! Frames that belong to no connection, until they are sent.
+//!
+//! Each kind has a bound of its own: what one kind of stranger can make us answer does not keep us
+//! from answering another, and least of all from address resolution, without which nothing goes.
+
+use std::collections::VecDeque;
+
+use super::frame::TxFrame;
+
+/// Kinds, in the order they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// ARP questions and answers.
+    Arp,
+    /// RST for segments of no connection.
+    Reset,
+    /// ICMP echo replies.
+    Echo,
+}
+
+/// Frames of each kind that wait at most.
+pub(super) const MAX_EACH: usize = 64;
+
+/// The queues.
+#[derive(Debug)]
+pub(super) struct ControlQueue {
+    kinds: [VecDeque<TxFrame>; 3],
+    len: usize,
+}
+
+impl Default for ControlQueue {
+    fn default() -> Self {
+        ControlQueue { kinds: core::array::from_fn(|_| VecDeque::with_capacity(MAX_EACH)), len: 0 }
+    }
+}
+
+impl ControlQueue {
+    /// Queues a frame; false when too many of its kind wait.
+    pub(super) fn push(&mut self, kind: Control, frame: TxFrame) -> bool {
+        let queue = &mut self.kinds[kind as usize];
+        let fits = queue.len() < MAX_EACH;
+        if fits {
+            queue.push_back(frame);
+            self.len += 1;
+        }
+        fits
+    }
+
+    /// The next to send.
+    pub(super) fn pop(&mut self) -> Option<TxFrame> {
+        if self.is_empty() {
+            return None;
+        }
+        let frame = self.kinds.iter_mut().find_map(VecDeque::pop_front);
+        self.len -= usize::from(frame.is_some());
+        frame
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+}
