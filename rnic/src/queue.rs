@@ -81,6 +81,19 @@ impl FpduQueue {
         self.cursor.set(self.cursor.get().saturating_sub(gone));
     }
 
+    /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
+    /// queue ends now.
+    pub(crate) fn withdraw(&mut self, from: StreamPos) -> StreamPos {
+        while self.fpdus.back().is_some_and(|q| q.start >= from) {
+            if let Some(q) = self.fpdus.pop_back() {
+                self.fpdu_end = q.start;
+                self.reuse(q.fpdu);
+            }
+        }
+        self.cursor.set(0);
+        self.end()
+    }
+
     /// Keeps the memory of an FPDU that owned its bytes for the next that has to.
     #[inline]
     fn reuse(&mut self, fpdu: Fpdu) {

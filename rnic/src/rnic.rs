@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
-use heddle_iwarp::{Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr};
+use heddle_iwarp::{
+    Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
+};
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
     StackConfig, StackCounters, StackEvent, TxFrame,
@@ -297,16 +299,25 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Takes completions and events out of a queue pair.
     pub(crate) fn collect_qp(&mut self, conn: ConnId) {
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let Some((tcp, link)) = self.stack.get_mut(conn) else { return };
         let Mode::Fpdu(qp) = &mut link.mode else { return };
-        while let Some(cqe) = qp.poll_completion() {
-            self.completions.push_back((conn, cqe));
-        }
         while let Some(event) = qp.poll_event() {
             link.closing |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
+            if let QpEvent::Terminated { by, .. } = event
+                && (by == Side::Remote || qp.has_transmit())
+            {
+                // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
+                // place. If that is queued already, it is about a local request, and those before
+                // it are still carried out.
+                let end = link.queue.withdraw(tcp.snd_nxt());
+                qp.handle_withdrawn(end);
+            }
             if !matches!(event, QpEvent::Drained) {
                 self.events.push_back(Event::Qp { conn, event });
             }
+        }
+        while let Some(cqe) = qp.poll_completion() {
+            self.completions.push_back((conn, cqe));
         }
         if link.closing && !qp.has_transmit() {
             link.closing = false;

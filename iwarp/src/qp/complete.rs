@@ -68,6 +68,9 @@ impl Qp {
     /// completions are in the order of posting (RFC 5040 section 5.5).
     #[inline]
     pub(super) fn complete_sends(&mut self) {
+        if self.end.is_some() {
+            return self.flush_sends();
+        }
         while self.sq.wqes.head() != self.sq.next {
             let wqe = self.sq.wqes.at(self.sq.wqes.head());
             if !self.is_done(wqe) {
@@ -134,32 +137,48 @@ impl Qp {
         self.rq.pop();
     }
 
-    /// Completes everything that is posted; `culprit` is the request that failed and how.
+    /// After the end of the stream: completes send requests from the oldest on, up to the first
+    /// whose octets TCP may still have to send.
+    ///
+    /// Once a request has completed its memory is the application's again. So one of which octets
+    /// are in FPDUs completes when they are acknowledged, or when the connection is gone, although
+    /// it is known long before that it has failed.
     #[cold]
-    pub(super) fn flush(&mut self, culprit: Option<(Queue, u32, CqeStatus)>) {
-        self.sending = None;
-        self.reads.outbound.clear();
-        self.reads.inbound.clear();
+    pub(super) fn flush_sends(&mut self) {
+        let Some(end) = self.end.as_deref() else { return };
+        let (acked, gone, culprit) = (end.acked, end.gone, end.culprit);
         while !self.sq.is_empty() {
             let index = self.sq.wqes.head();
             let wqe = self.sq.wqes.at(index);
+            let in_fpdus = index != self.sq.next && wqe.progress != Progress::Done;
+            // A Read Request carries none of the application's memory.
+            let reads = matches!(wqe.op, SendOp::Read { .. });
+            if in_fpdus && !reads && wqe.end > self.acked && !gone {
+                break;
+            }
+            // What was acknowledged or placed before the end has been held back only by an earlier
+            // request. An acknowledgment behind the end says nothing: the peer may have dropped it.
+            let done = match wqe.progress {
+                Progress::Queued => false,
+                Progress::Sent => !reads && wqe.end <= acked,
+                Progress::Done => true,
+            };
             let status = match (culprit, wqe.refused) {
                 (_, Some(why)) => CqeStatus::LocalQpOperation(why),
                 (Some((Queue::Sq, i, status)), _) if i == index => status,
-                // Its last octet is acknowledged or placed: only an earlier one held it back.
-                _ if self.is_done(wqe) => CqeStatus::Success,
+                _ if done => CqeStatus::Success,
                 _ => CqeStatus::Flushed,
             };
             self.counters.flushed += u64::from(status == CqeStatus::Flushed);
             self.report_send(status);
         }
-        self.sq.next = self.sq.wqes.tail();
         self.retire_silent();
-        self.flush_recvs(culprit);
     }
 
+    /// Completes all receive buffers.
     #[cold]
-    pub(super) fn flush_recvs(&mut self, culprit: Option<(Queue, u32, CqeStatus)>) {
+    pub(super) fn flush_recvs(&mut self) {
+        let culprit = self.end.as_ref().and_then(|e| e.culprit);
         while let Some(rqe) = self.rq.front() {
             let status = match (culprit, rqe.refused) {
                 (_, Some(why)) => CqeStatus::LocalQpOperation(why),

@@ -58,7 +58,6 @@ pub use wr::{
     check_recv, check_send,
 };
 
-use crate::rdmap::Terminate;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
@@ -66,6 +65,7 @@ use queues::{RecvQueue, SendQueue};
 use reads::Reads;
 use state::Transition;
 use std::collections::VecDeque;
+use terminate::End;
 use tx::Sending;
 
 /// A queue pair in FPDU mode. See the [module](self) for the calling order.
@@ -103,8 +103,8 @@ pub struct Qp {
     cq: VecDeque<(Cqe, u32)>,
     limits: Limits,
     events: ArrayVec<QpEvent, 4>,
-    /// A Terminate that waits to be sent.
-    terminate: Option<Box<Terminate>>,
+    /// How the stream ended, once it has.
+    end: Option<Box<End>>,
 }
 
 impl Qp {
@@ -136,7 +136,7 @@ impl Qp {
             cq: VecDeque::new(),
             limits: Limits { ord: config.ord, ..Limits::default() },
             events: ArrayVec::new(),
-            terminate: None,
+            end: None,
         }
     }
 
@@ -167,7 +167,7 @@ impl Qp {
             self.complete_sends();
         } else {
             self.sq.push(wr, wr::send_len(wr, &self.limits));
-            self.flush(None);
+            self.flush_sends();
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Qp {
         }
         self.rq.push(wr, wr::recv_len(wr, &self.limits));
         if self.peer_closed || !self.state.is_live() {
-            self.flush_recvs(None);
+            self.flush_recvs();
         }
         Ok(())
     }
@@ -208,20 +208,33 @@ impl Qp {
         }
         self.peer_closed = true;
         if self.rq.received > 0 || !self.reads.outbound.is_empty() {
-            self.abort();
+            self.end_stream(Transition::Abort, End::default());
         } else {
-            self.flush_recvs(None);
+            self.flush_recvs();
         }
     }
 
-    /// Ends the QP at once: TCP is gone, or the owner gives up. Everything posted is flushed and
-    /// nothing more is sent, a pending Terminate included.
+    /// Ends the QP at once: TCP is gone and sends nothing any more, not even once more. All that is
+    /// posted is flushed, whatever became of it; a pending Terminate is not sent.
     pub fn abort(&mut self) {
-        if let Some(state) = self.state.next(Transition::Abort) {
-            self.state = state;
-            self.terminate = None;
-            self.flush(None);
+        self.end_stream(Transition::Abort, End { gone: true, ..End::default() });
+        if let Some(end) = &mut self.end {
+            end.terminate = None;
+            end.gone = true;
         }
+        self.state = QpState::Error;
+        self.flush_sends();
+    }
+
+    /// After the end of the stream: the owner has taken back the FPDUs from `upto` on, of which
+    /// TCP has not sent an octet. What is made from now on (a Terminate) follows at `upto`.
+    pub fn handle_withdrawn(&mut self, upto: StreamPos) {
+        if self.state.is_live() || upto >= self.tx_pos {
+            return;
+        }
+        self.tx_pos = upto;
+        self.sq.withdraw(upto);
+        self.flush_sends();
     }
 
     /// Where it is in its life.

@@ -136,7 +136,32 @@ impl SendQueue {
         } else {
             self.sges.free(wqe.first.wrapping_add(wqe.sges.into()));
         }
+        if self.next == index {
+            // Flushed before its turn.
+            self.next = index.wrapping_add(1);
+        }
         self.wqes.free(index.wrapping_add(1));
+    }
+
+    /// The request under way has octets in FPDUs up to `end`, and will have no more.
+    #[cold]
+    pub(super) fn cut_off(&mut self, end: StreamPos) {
+        self.wqes.at_mut(self.next).end = end;
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// FPDUs from `upto` on are gone: of a request that ended there nothing is left behind `upto`.
+    #[cold]
+    pub(super) fn withdraw(&mut self, upto: StreamPos) {
+        let mut index = self.wqes.head();
+        while index != self.next {
+            let wqe = self.wqes.at_mut(index);
+            if wqe.end > upto {
+                wqe.end = upto;
+                wqe.progress = Progress::Queued;
+            }
+            index = index.wrapping_add(1);
+        }
     }
 
     /// The SGEs of a request.

@@ -4,6 +4,7 @@ use super::cqe::{CqeStatus, QpEvent, Queue, Side};
 use super::fault::Fault;
 use super::fpdu::Fpdu;
 use super::state::Transition;
+use super::tx::Sending;
 use super::wr::SendOp;
 use super::{Qp, QpEnv};
 use crate::ddp::{DdpHeader, Qn, UNTAGGED_LEN};
@@ -13,6 +14,7 @@ use crate::rdmap::{
     TerminateError,
 };
 use crate::{Memory, Msn};
+use heddle_base::StreamPos;
 
 /// An error and all that is known about its cause.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,19 @@ pub(super) struct Culprit {
     pub(super) read: Option<ReadRequest>,
     /// The local request it hits, by index, and how that completes.
     pub(super) request: Option<(Queue, u32, CqeStatus)>,
+}
+
+/// What is known of the end of a stream.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// A Terminate that waits to be sent.
+    pub(super) terminate: Option<Terminate>,
+    /// The local request it is about, by index, and how that completes.
+    pub(super) culprit: Option<(Queue, u32, CqeStatus)>,
+    /// What was acknowledged before.
+    pub(super) acked: StreamPos,
+    /// TCP sends nothing any more.
+    pub(super) gone: bool,
 }
 
 impl From<Fault> for Culprit {
@@ -43,10 +58,7 @@ impl Qp {
     /// sent. Of several errors the first counts (RFC 5040 section 7.1).
     #[cold]
     pub(super) fn fail(&mut self, culprit: Culprit) {
-        let Some(state) = self.state.next(Transition::Fault) else { return };
-        self.state = state;
         let Culprit { fault, segment, read, request } = culprit;
-        fault.count(&mut self.counters);
         let code = fault.code();
         let mut term = Terminate::new(code);
         if code.includes_ddp_header() {
@@ -56,9 +68,30 @@ impl Qp {
         if code.includes_rdmap_header() {
             term.read_request = read;
         }
-        self.terminate = Some(Box::new(term));
-        self.flush(request);
-        self.raise(QpEvent::Terminated { by: Side::Local, code });
+        let end = End { terminate: Some(term), culprit: request, ..End::default() };
+        if self.end_stream(Transition::Fault, end) {
+            fault.count(&mut self.counters);
+            self.raise(QpEvent::Terminated { by: Side::Local, code });
+        }
+    }
+
+    /// Ends the stream, unless it is over already: nothing is placed and no request begun any more,
+    /// and what is posted is flushed as its memory comes free.
+    #[cold]
+    pub(super) fn end_stream(&mut self, how: Transition, end: End) -> bool {
+        let Some(state) = self.state.next(how) else { return false };
+        self.state = state;
+        if self.end.is_none() {
+            self.end = Some(Box::new(End { acked: self.acked, ..end }));
+        }
+        if let Some(Sending::Request { off: 1.. }) = self.sending.take() {
+            self.sq.cut_off(self.tx_pos);
+        }
+        self.reads.outbound.clear();
+        self.reads.inbound.clear();
+        self.flush_sends();
+        self.flush_recvs();
+        true
     }
 
     /// The Terminate, once; nothing is sent after it (RFC 5040 section 5.4).
@@ -68,7 +101,7 @@ impl Qp {
         env: &QpEnv<'_, M>,
         out: &mut Fpdu,
     ) -> bool {
-        let Some(term) = self.terminate.take() else { return false };
+        let Some(term) = self.end.as_mut().and_then(|e| e.terminate.take()) else { return false };
         self.counters.tx_terminates += 1;
         let mut body = [0; TERMINATE_MAX_LEN];
         let len = term.emit(&mut body);
@@ -93,9 +126,7 @@ impl Qp {
         let culprit = self
             .find_request(header)
             .map(|index| (Queue::Sq, index, CqeStatus::of_terminate(code)));
-        if let Some(state) = self.state.next(Transition::RemoteTerminate) {
-            self.state = state;
-            self.flush(culprit);
+        if self.end_stream(Transition::RemoteTerminate, End { culprit, ..End::default() }) {
             self.raise(QpEvent::Terminated { by: Side::Remote, code });
         }
     }

@@ -96,7 +96,7 @@ impl Qp {
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
-            return self.terminate.is_some();
+            return self.end.as_ref().is_some_and(|e| e.terminate.is_some());
         }
         self.state.is_live()
             && !self.hold

@@ -104,6 +104,9 @@ impl Default for LinkConfig {
     }
 }
 
+/// Is shown the sender and the octets of a frame.
+pub type Tap = Box<dyn FnMut(usize, &[u8])>;
+
 /// Two hosts and what is between them.
 pub struct Pair {
     pub now: Instant,
@@ -116,6 +119,10 @@ pub struct Pair {
     sent: u64,
     pub frames: [u64; 2],
     pub lost: u64,
+    /// Sides whose frames are lost, all of them.
+    pub cut: [bool; 2],
+    /// Looks at each frame that a side sends, lost or not.
+    pub tap: Option<Tap>,
 }
 
 pub const PD: Pd = Pd(1);
@@ -148,6 +155,8 @@ impl Pair {
             sent: 0,
             frames: [0; 2],
             lost: 0,
+            cut: [false; 2],
+            tap: None,
         }
     }
 
@@ -239,7 +248,10 @@ impl Pair {
     pub fn send(&mut self, side: usize, frame: Vec<u8>) {
         let start = self.now.max(self.wire_free[side]);
         self.wire_free[side] = start + self.link.frame_time;
-        if self.random.chance(self.link.loss) {
+        if let Some(tap) = &mut self.tap {
+            tap(side, &frame);
+        }
+        if self.cut[side] || self.random.chance(self.link.loss) {
             self.lost += 1;
             return;
         }

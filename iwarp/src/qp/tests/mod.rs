@@ -1,5 +1,6 @@
 //! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs fed by hand.
 
+mod ending;
 mod hostile;
 mod model;
 mod mutate;

@@ -1,0 +1,124 @@
+//! The end of a stream: what is posted is flushed in order, each request once, and none before TCP
+//! has done with its octets.
+
+use super::pair::BASE;
+use super::*;
+use crate::qp::fault::Fault;
+
+/// A Read, three Writes of 4000 octets, of which one and a third are in FPDUs.
+struct Under {
+    p: Pair,
+    /// Ends of the Read Request, of the first segment and of the whole of the first Write, and of
+    /// what is made.
+    read: StreamPos,
+    segment: StreamPos,
+    write: StreamPos,
+    made: StreamPos,
+}
+
+impl Under {
+    fn way() -> Under {
+        let mut p = Pair::open(PairConfig::default());
+        let (stag, src) = (p.nodes[1].stag, [p.nodes[0].sge(0, 4000)]);
+        let sink = [p.nodes[0].sge(5000, 10)];
+        p.send(0, 1, SendOp::Read { stag, to: BASE }, sink);
+        for id in 2..5 {
+            p.send(0, id, SendOp::Write { stag, to: BASE }, src);
+        }
+        let read = p.nodes[0].qp.tx_end() + 52;
+        let write = read + 2 * 1448 + 1164;
+        p.transmit(0, 5);
+        assert_eq!(p.nodes[0].qp.tx_end(), write + 1448);
+        Under { p, read, segment: read + 1448, write, made: write + 1448 }
+    }
+
+    fn qp(&mut self) -> &mut Qp {
+        &mut self.p.nodes[0].qp
+    }
+
+    /// What has completed since the last look; flushed, all of it.
+    fn flushed(&mut self) -> Vec<u64> {
+        let done = completions(self.qp());
+        assert!(done.iter().all(|c| c.status == CqeStatus::Flushed), "{done:?}");
+        done.iter().map(|c| c.wr_id).collect()
+    }
+}
+
+/// A Terminate about a Write that nobody posted.
+const NAMES_NONE: [u8; 20] =
+    [0x11, 1, 0xc0, 0, 0, 14, 0xc1, 0x40, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
+    for ending in 0..3 {
+        let mut u = Under::way();
+        match ending {
+            0 => u.qp().fail(Fault::Crc.into()),
+            1 => u.qp().terminated_by_peer(&NAMES_NONE),
+            // With a Read outstanding it is an end.
+            _ => u.qp().handle_peer_closed(),
+        }
+        assert_eq!(u.flushed(), [1], "a Read Request refers to no memory");
+        // What is posted now waits too.
+        u.qp().post_send(&SendWr::send(5, &[])).unwrap();
+        let (read, write, made) = (u.read, u.write, u.made);
+        let before = |pos: StreamPos| StreamPos(pos.0 - 1);
+        for (upto, want) in [
+            (read, &[][..]),
+            (before(write), &[]),
+            (write, &[2]),
+            (before(made), &[]),
+            (made, &[3, 4, 5]),
+            (made, &[]),
+        ] {
+            u.qp().handle_acked(upto);
+            assert_eq!(u.flushed(), want, "{ending}: {upto:?}");
+        }
+        u.qp().abort();
+        assert!(u.flushed().is_empty());
+        assert_eq!(u.qp().counters().flushed, 5);
+        assert_eq!(u.qp().sq_retired(), 6);
+    }
+}
+
+#[test]
+fn test_ended_requests_are_flushed_at_once_when_the_connection_is_gone() {
+    let mut u = Under::way();
+    u.qp().abort();
+    assert_eq!(u.flushed(), [1, 2, 3, 4]);
+    let mut u = Under::way();
+    u.qp().fail(Fault::Crc.into());
+    assert_eq!(u.flushed(), [1]);
+    u.qp().abort();
+    assert_eq!(u.flushed(), [2, 3, 4]);
+    assert!(!u.qp().has_transmit(), "no Terminate either");
+}
+
+#[test]
+fn test_ended_requests_wait_for_nothing_that_was_taken_back() {
+    let mut u = Under::way();
+    u.qp().fail(Fault::Crc.into());
+    assert_eq!(u.flushed(), [1]);
+    let segment = u.segment;
+    u.qp().handle_withdrawn(segment);
+    assert_eq!(u.qp().tx_end(), segment, "the Terminate follows there");
+    assert!(u.flushed().is_empty());
+    u.qp().handle_acked(segment);
+    assert_eq!(u.flushed(), [2, 3, 4]);
+    // All that was sent had been acknowledged.
+    let mut u = Under::way();
+    u.qp().handle_acked(segment);
+    u.qp().fail(Fault::Crc.into());
+    assert_eq!(u.flushed(), [1]);
+    u.qp().handle_withdrawn(segment);
+    assert_eq!(u.flushed(), [2, 3, 4]);
+}
+
+#[test]
+fn test_withdrawing_from_a_running_queue_pair_does_nothing() {
+    let mut u = Under::way();
+    let (segment, made) = (u.segment, u.made);
+    u.qp().handle_withdrawn(segment);
+    assert_eq!(u.qp().tx_end(), made);
+    assert!(completions(u.qp()).is_empty());
+}
