@@ -309,7 +309,7 @@ impl<F: RxFrame> Rnic<F> {
                 // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
                 // place. If that is queued already, it is about a local request, and those before
                 // it are still carried out.
-                let end = link.queue.withdraw(tcp.snd_nxt());
+                let end = link.queue.withdraw(tcp.snd_max());
                 qp.handle_withdrawn(end);
             }
             if !matches!(event, QpEvent::Drained) {

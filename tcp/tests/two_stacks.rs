@@ -82,7 +82,7 @@ impl Two {
             if let Some(p) = payload {
                 c.accept_payload(self.now, p.pos, p.len);
             }
-            stack.changed(conn);
+            stack.notify_send(conn);
         }
         while let Some(e) = stack.poll_event() {
             self.events[side].push(e);
