@@ -125,6 +125,11 @@ impl Hub {
         self.inline.store(false, Ordering::Relaxed);
     }
 
+    /// Whether the thread that polls the RNIC is the one that would wait for it.
+    pub fn is_inline(&self) -> bool {
+        self.inline.load(Ordering::Relaxed)
+    }
+
     /// The memory of the RNIC.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
@@ -384,10 +389,33 @@ impl Device {
     /// # Errors
     /// As [`connect`](Device::connect).
     pub fn accept(&self, id: CmId, params: AcceptParams) -> Result<(), DeviceError> {
+        self.answer(id, params, None)
+    }
+
+    /// As [`accept`](Device::accept); further events of the connection come through `events` and not
+    /// through those of the listener.
+    ///
+    /// # Errors
+    /// As [`connect`](Device::connect).
+    pub fn accept_on(
+        &self,
+        id: CmId,
+        params: AcceptParams,
+        events: &EventQueue,
+    ) -> Result<(), DeviceError> {
+        self.answer(id, params, Some(events.clone()))
+    }
+
+    fn answer(
+        &self,
+        id: CmId,
+        params: AcceptParams,
+        events: Option<EventQueue>,
+    ) -> Result<(), DeviceError> {
         let (qp, params) = params.split();
         claim(&qp)?;
         let request = heddle_cm::Request::Accept { id, params };
-        self.request(request, Some(qp.clone()), None).inspect_err(|_| qp.unclaim())
+        self.request(request, Some(qp.clone()), events).inspect_err(|_| qp.unclaim())
     }
 
     /// Rejects a connection request, with at most 508 octets for the peer's application.

@@ -17,6 +17,7 @@
 //! `unsafe` is in `memory::{raw, region, regions, crc}`, `ring::area` and `waker`; each block says why
 //! it is sound.
 
+pub mod connection;
 pub mod cq;
 pub mod device;
 mod error;
@@ -29,6 +30,7 @@ pub mod ring;
 mod waker;
 pub mod worker;
 
+pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
 pub use device::{Device, DeviceConfig, Hub};
 pub use error::DeviceError;

@@ -1,0 +1,463 @@
+//! Connections for programs that have a thread to wait with: listen, connect, accept, and wait for
+//! completions, each in one call.
+//!
+//! Everything here is made of what [`Device`] gives, and every call that waits has a twin there that
+//! does not. They need an RNIC that runs on threads of its own: nobody polls an inline one while its
+//! thread waits.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::net::ToSocketAddrs;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use heddle_cm::{Agreed, CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId};
+use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
+
+use crate::cq::{Cq, WaitError};
+use crate::device::Device;
+use crate::error::DeviceError;
+use crate::event::EventQueue;
+use crate::mr::Mr;
+use crate::params::{AcceptParams, ConnectParams, ListenParams};
+use crate::qp::{Qp, QpInit};
+use crate::waker::Sleeper;
+
+/// Why there is no connection, or no listener.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Nobody can listen there.
+    #[error("cannot listen: {0}")]
+    Listen(ListenFailure),
+    /// The connection did not come about.
+    #[error("cannot connect: {0}")]
+    Connect(ConnectFailure),
+    /// The peer's application rejected it, with this private data.
+    #[error("rejected by the peer")]
+    Rejected(Vec<u8>),
+    /// The connection ended while its first event was awaited.
+    #[error("{0}")]
+    Disconnected(DisconnectReason),
+    /// Nothing came in time.
+    #[error("nothing came in time")]
+    TimedOut,
+    /// No descriptor to sleep on.
+    #[error("no descriptor: {0}")]
+    Sleeper(#[from] std::io::Error),
+    /// The text names no address.
+    #[error("no such address")]
+    Address,
+    /// The RNIC is polled by the thread that would wait here.
+    #[error("an inline RNIC cannot be waited for: poll it, and use the device's own calls")]
+    Inline,
+}
+
+/// How long a listener, and an accepted connection, may take to come about.
+const SETUP: Duration = Duration::from_secs(30);
+
+fn first(addr: impl ToSocketAddrs) -> Result<SocketAddr, ConnectionError> {
+    let mut addrs = addr.to_socket_addrs().map_err(|_| ConnectionError::Address)?;
+    addrs.next().ok_or(ConnectionError::Address)
+}
+
+/// Waits for an event that `wanted` makes something of.
+fn wait_event<T>(
+    events: &EventQueue,
+    sleeper: &Sleeper,
+    timeout: Duration,
+    mut wanted: impl FnMut(Event) -> Option<Result<T, ConnectionError>>,
+) -> Result<T, ConnectionError> {
+    let end = Instant::now() + timeout;
+    loop {
+        while let Some(event) = events.poll() {
+            if let Some(result) = wanted(event) {
+                return result;
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ConnectionError::TimedOut);
+        }
+        sleeper.sleep(left, || !events.is_empty());
+    }
+}
+
+impl Device {
+    /// Listens at `addr` and waits until peers can connect.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn bind(&self, addr: impl ToSocketAddrs) -> Result<Listener, ConnectionError> {
+        self.bind_with(addr, ListenParams::default())
+    }
+
+    /// As [`bind`](Device::bind), with parameters.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn bind_with(
+        &self,
+        addr: impl ToSocketAddrs,
+        params: ListenParams,
+    ) -> Result<Listener, ConnectionError> {
+        if self.hub().is_inline() {
+            return Err(ConnectionError::Inline);
+        }
+        let sleeper = Sleeper::with_fd()?;
+        let events = EventQueue::new(Some(sleeper.waker()));
+        let id = self.listen(first(addr)?, params, &events)?;
+        let listener = Listener { device: self.clone(), id, events, sleeper };
+        wait_event(&listener.events, &listener.sleeper, SETUP, |event| match event {
+            Event::Listening { .. } => Some(Ok(())),
+            Event::ListenFailed { error, .. } => Some(Err(ConnectionError::Listen(error))),
+            _ => None,
+        })?;
+        Ok(listener)
+    }
+
+    /// Begins to connect to `addr`, with a protection domain, a completion queue and a queue pair of
+    /// the connection's own.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]; what fails later is told by [`Connecting::wait`].
+    pub fn dial(&self, addr: impl ToSocketAddrs) -> Result<Connecting, ConnectionError> {
+        let ends = Ends::new(self, self.alloc_pd())?;
+        let params = ConnectParams::new(ends.qp.clone());
+        self.dial_with(addr, params, ends)
+    }
+
+    /// As [`dial`](Device::dial), with parameters for the queue pair of `ends`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn dial_with(
+        &self,
+        addr: impl ToSocketAddrs,
+        params: ConnectParams,
+        ends: Ends,
+    ) -> Result<Connecting, ConnectionError> {
+        if self.hub().is_inline() {
+            return Err(ConnectionError::Inline);
+        }
+        let timeout = params.timeout;
+        let id = self.connect(first(addr)?, params, &ends.events)?;
+        Ok(Connecting { device: self.clone(), id, ends, timeout })
+    }
+}
+
+/// What a connection is made with: a queue pair, where its completions go, and a way to wait for
+/// them.
+#[derive(Debug)]
+pub struct Ends {
+    /// The queue pair.
+    pub qp: Qp,
+    /// Where its completions go.
+    pub cq: Cq,
+    events: EventQueue,
+    completions: Sleeper,
+    sleeper: Sleeper,
+}
+
+impl Ends {
+    /// A queue pair of 128 requests each way, with a completion queue that holds them all.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn new(device: &Device, pd: Pd) -> Result<Ends, ConnectionError> {
+        Ends::with(device, pd, 256, |init| init)
+    }
+
+    /// A queue pair as `configure` wants it, with a completion queue of `depth`, which has to hold all
+    /// its requests.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn with(
+        device: &Device,
+        pd: Pd,
+        depth: u32,
+        configure: impl FnOnce(QpInit) -> QpInit,
+    ) -> Result<Ends, ConnectionError> {
+        let (completions, sleeper) = (Sleeper::with_fd()?, Sleeper::with_fd()?);
+        let cq = device.create_cq(depth, Some(completions.waker()))?;
+        let qp = device.create_qp(pd, configure(QpInit::new(cq.clone())))?;
+        let events = EventQueue::new(Some(sleeper.waker()));
+        Ok(Ends { qp, cq, events, completions, sleeper })
+    }
+}
+
+/// A listener; peers cannot connect any more when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    device: Device,
+    id: ListenerId,
+    events: EventQueue,
+    sleeper: Sleeper,
+}
+
+impl Listener {
+    /// Waits for a peer and accepts it.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn accept(&self) -> Result<Connection, ConnectionError> {
+        self.request(Duration::MAX)?.accept()
+    }
+
+    /// Waits for a peer that wants to connect.
+    ///
+    /// # Errors
+    /// [`ConnectionError::TimedOut`].
+    pub fn request(&self, timeout: Duration) -> Result<Incoming, ConnectionError> {
+        // Far enough away to be for ever, and an instant all the same.
+        let timeout = timeout.min(Duration::from_secs(86_400 * 365));
+        wait_event(&self.events, &self.sleeper, timeout, |event| match event {
+            Event::ConnectRequest { id, remote, private_data, peer_ird, peer_ord, .. } => {
+                let device = self.device.clone();
+                Some(Ok(Incoming {
+                    device,
+                    id,
+                    remote,
+                    private_data,
+                    peer_ird,
+                    peer_ord,
+                    answered: false,
+                }))
+            }
+            _ => None,
+        })
+    }
+
+    /// Readable when a peer may want to connect: then [`request`](Listener::request) with no time to
+    /// wait, until it times out.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sleeper.fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Without a control plane nobody listens.
+        let _ = self.device.unlisten(self.id);
+    }
+}
+
+/// A peer that wants to connect; rejected when it is dropped without an answer.
+#[derive(Debug)]
+pub struct Incoming {
+    device: Device,
+    id: CmId,
+    /// Who.
+    pub remote: SocketAddr,
+    /// What its application says.
+    pub private_data: Vec<u8>,
+    /// RDMA Reads it takes at a time; `None` when it does not say.
+    pub peer_ird: Option<u16>,
+    /// RDMA Reads it wants to have outstanding; `None` when it does not say.
+    pub peer_ord: Option<u16>,
+    answered: bool,
+}
+
+impl Incoming {
+    /// Accepts, and waits until the connection is established.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn accept(self) -> Result<Connection, ConnectionError> {
+        let ends = Ends::new(&self.device, self.device.alloc_pd())?;
+        let params = AcceptParams::new(ends.qp.clone());
+        self.accept_with(params, ends)
+    }
+
+    /// As [`accept`](Incoming::accept), with parameters for the queue pair of `ends`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn accept_with(
+        mut self,
+        params: AcceptParams,
+        ends: Ends,
+    ) -> Result<Connection, ConnectionError> {
+        self.answered = true;
+        self.device.accept_on(self.id, params, &ends.events)?;
+        Connecting { device: self.device.clone(), id: self.id, ends, timeout: SETUP }.wait()
+    }
+
+    /// Rejects, with at most 508 octets for the peer's application.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectionError> {
+        self.answered = true;
+        Ok(self.device.reject(self.id, private_data.to_vec())?)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.answered {
+            let _ = self.device.reject(self.id, Vec::new());
+        }
+    }
+}
+
+/// A connection that is on its way.
+#[derive(Debug)]
+pub struct Connecting {
+    device: Device,
+    id: CmId,
+    ends: Ends,
+    timeout: Duration,
+}
+
+impl Connecting {
+    /// Waits until it is established, or is known not to be.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn wait(self) -> Result<Connection, ConnectionError> {
+        let Connecting { device, id, ends, timeout } = self;
+        // The manager has the time-out; a little more lets its answer come.
+        let timeout = timeout.saturating_add(Duration::from_secs(5));
+        let (agreed, remote, private_data) =
+            wait_event(&ends.events, &ends.sleeper, timeout, |event| match event {
+                Event::Established { agreed, remote, private_data, .. } => {
+                    Some(Ok((agreed, remote, private_data)))
+                }
+                Event::Rejected { private_data, .. } => {
+                    Some(Err(ConnectionError::Rejected(private_data)))
+                }
+                Event::ConnectError { error, .. } => Some(Err(ConnectionError::Connect(error))),
+                Event::Disconnected { reason, .. } => {
+                    Some(Err(ConnectionError::Disconnected(reason)))
+                }
+                _ => None,
+            })?;
+        Ok(Connection { device, id, ends, agreed, remote, private_data, ended: None })
+    }
+}
+
+/// An established connection, with its queue pair and completion queue; disconnected when dropped.
+#[derive(Debug)]
+pub struct Connection {
+    device: Device,
+    id: CmId,
+    ends: Ends,
+    agreed: Agreed,
+    remote: SocketAddr,
+    private_data: Vec<u8>,
+    ended: Option<DisconnectReason>,
+}
+
+impl Connection {
+    /// Its queue pair.
+    pub fn qp(&self) -> &Qp {
+        &self.ends.qp
+    }
+
+    /// Where its completions go.
+    pub fn cq(&self) -> &Cq {
+        &self.ends.cq
+    }
+
+    /// What both ends agreed on.
+    pub fn agreed(&self) -> Agreed {
+        self.agreed
+    }
+
+    /// The peer.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// What the peer's application said when it accepted; empty on the side that did.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Registers `len` zeroed bytes that this connection can use.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, DeviceError> {
+        self.device.alloc_mr(self.ends.qp.pd(), len, access)
+    }
+
+    /// Posts to the send queue.
+    ///
+    /// # Errors
+    /// [`PostError`].
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.ends.qp.post_send(wr)
+    }
+
+    /// Posts a receive buffer.
+    ///
+    /// # Errors
+    /// [`PostError`].
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.ends.qp.post_recv(wr)
+    }
+
+    /// Waits for the next completion.
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait(&self, timeout: Duration) -> Result<Cqe, WaitError> {
+        self.ends.cq.wait(&self.ends.completions, timeout)
+    }
+
+    /// Readable when a completion has come since the queue was armed ([`Cq::arm`]). After it was:
+    /// [`clear`](Connection::clear), poll, and arm again.
+    pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ends.completions.fd()
+    }
+
+    /// Forgets that completions have come; see [`completion_fd`](Connection::completion_fd).
+    pub fn clear(&self) {
+        self.ends.completions.clear();
+    }
+
+    /// Readable when the connection has ended.
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ends.sleeper.fd()
+    }
+
+    /// Why it ended, if it has.
+    pub fn end(&mut self) -> Option<DisconnectReason> {
+        self.ended = self.ended.or_else(|| self.wait_end(Duration::ZERO).ok());
+        self.ended
+    }
+
+    /// Ends it in order, what is posted first, and waits until it is over.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn disconnect(mut self) -> Result<DisconnectReason, ConnectionError> {
+        if let Some(reason) = self.end() {
+            return Ok(reason);
+        }
+        self.device.disconnect(self.id)?;
+        let reason = self.wait_end(SETUP)?;
+        self.ended = Some(reason);
+        Ok(reason)
+    }
+
+    fn wait_end(&self, timeout: Duration) -> Result<DisconnectReason, ConnectionError> {
+        wait_event(&self.ends.events, &self.ends.sleeper, timeout, |event| match event {
+            Event::Disconnected { reason, .. } => Some(Ok(reason)),
+            _ => None,
+        })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.device.disconnect(self.id);
+        }
+    }
+}
