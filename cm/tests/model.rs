@@ -273,11 +273,9 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
         let known = |a: &App, id| a.conns.get(&id).copied();
         match (request, result) {
             (Request::Listen { id, .. }, Ok(())) => drop(a.listeners.insert(id, false)),
-            (Request::Unlisten { id }, Ok(())) => {
-                // One that waits for its workers is told that it failed.
-                if a.listeners[&id] {
-                    a.listeners.remove(&id);
-                }
+            // One that waits for its workers is told that it failed.
+            (Request::Unlisten { id }, Ok(())) if a.listeners[&id] => {
+                a.listeners.remove(&id);
             }
             (Request::Connect { id, params, .. }, Ok(())) => {
                 assert!(a.is_free(params.qp.qpn));

@@ -51,7 +51,7 @@ impl App {
             2 => {
                 let n = below(r, self.conns.len().max(1));
                 if let Some(id) = self.conns.keys().nth(n).copied() {
-                    net.ask(host, Request::Disconnect { id });
+                    net.try_ask(host, Request::Disconnect { id });
                 }
             }
             _ => {}
@@ -64,17 +64,20 @@ impl App {
                 assert_eq!(self.conns.insert(id, Known::Asked), None);
                 match below(r, 8) {
                     0 => {
-                        net.ask(host, Request::Reject { id, private_data: b"no".to_vec() });
-                        self.conns.remove(&id);
+                        let private_data = b"no".to_vec();
+                        if net.try_ask(host, Request::Reject { id, private_data }) {
+                            self.conns.remove(&id);
+                        }
                     }
-                    1 => net.ask(host, Request::Disconnect { id }),
+                    1 => drop(net.try_ask(host, Request::Disconnect { id })),
                     // Nothing: the time-out ends it.
                     2 => {}
                     _ => {
                         let qpn = self.qpn();
                         let params = AcceptParams::new(qp(qpn));
-                        net.ask(host, Request::Accept { id, params });
-                        self.conns.insert(id, Known::Wanted(Qpn(qpn)));
+                        if net.try_ask(host, Request::Accept { id, params }) {
+                            self.conns.insert(id, Known::Wanted(Qpn(qpn)));
+                        }
                     }
                 }
             }
@@ -169,6 +172,15 @@ fn test_two_managers_on_a_wire_that_loses_frames() {
             net.pass(Duration::from_secs(50));
             hear_all(&mut net, &mut apps, &mut r);
         }
+        // Where the reset was lost, the other side knows of nothing until it sends something.
+        for (host, app) in apps.iter().enumerate() {
+            for (id, known) in &app.conns {
+                assert!(loss > 0.0 && matches!(known, Known::Established(_)), "seed {seed}");
+                net.ask(host, Request::Disconnect { id: *id });
+            }
+        }
+        net.pass(Duration::from_secs(100));
+        hear_all(&mut net, &mut apps, &mut r);
         for (host, app) in apps.iter().enumerate() {
             assert!(app.conns.is_empty(), "seed {seed}, host {host}: {:?}", app.conns);
             assert_eq!(app.counts[0], app.counts[3], "each that came up has gone");

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::{
-    AppId, CmConfig, ConnectionManager, Event, ListenParams, ListenerId, Notice, Request, WorkerId,
+    AppId, CmConfig, ConnectionManager, Event, ListenParams, ListenerId, Notice, Request,
+    RequestError, WorkerId,
 };
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
@@ -180,6 +181,14 @@ impl Net {
     pub fn ask(&mut self, host: usize, request: Request) {
         let now = self.now;
         self.hosts[host].cm().handle_request(now, APP, request).unwrap();
+    }
+
+    /// Asks for something that what has happened since may have made impossible.
+    pub fn try_ask(&mut self, host: usize, request: Request) -> bool {
+        let now = self.now;
+        let result = self.hosts[host].cm().handle_request(now, APP, request);
+        assert!(matches!(result, Ok(()) | Err(RequestError::NoConnection)), "{result:?}");
+        result.is_ok()
     }
 
     pub fn listen(&mut self, host: usize, params: ListenParams) {
