@@ -190,8 +190,7 @@ fn connect(net: &mut Net, id: CmId, qpn: u32) -> (ConnId, usize) {
         })
     });
     let len = net.until("Request", |n| {
-        let parsed = Frame::parse(Kind::Request, Revision::V2, &n.got(conn)).ok()?.map(|f| f.1);
-        parsed
+        Frame::parse(Kind::Request, Revision::V2, &n.got(conn)).ok()?.map(|f| f.1)
     });
     (conn, len)
 }
