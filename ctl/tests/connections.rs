@@ -1,0 +1,397 @@
+//! Connections that do not come about, listeners and their bounds: what the application is told,
+//! what the peer sees, what is counted.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::*;
+use heddle_ctl::{
+    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CtlError, Endpoint, EventQueue,
+    ListenParams,
+};
+use heddle_dataplane::{Clock, ManualClock};
+use heddle_iwarp::CqeStatus;
+use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
+use heddle_tcp::{ConnEvent, ConnId, ListenError};
+
+/// The failure of a connect whose queue pair is `end`'s: its receive is flushed.
+fn connect_error(net: &mut Net, events: &EventQueue, id: CmId, end: &End) -> ConnectFailure {
+    let CmEvent::ConnectError { id: failed, error } = net.event(events) else { panic!("failure") };
+    assert_eq!(failed, id);
+    net.settle();
+    assert!(matches!(end.completions()[..], [c] if c.status == CqeStatus::Flushed));
+    assert_eq!(events.poll(), None);
+    error
+}
+
+fn new_end(net: &Net) -> End {
+    let end = End::new(&net.us);
+    end.post_recv(1, 0, 8);
+    end
+}
+
+/// A connection with the peer, which is known from then on.
+fn introduce(net: &mut Net, events: &EventQueue) -> Honest {
+    Honest::new(net, PORT, events)
+}
+
+#[test]
+fn test_connects_that_come_to_nothing() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = EventQueue::new(None);
+    let secs = Duration::from_secs;
+
+    // Nobody answers ARP.
+    net.peer.deaf = true;
+    let (end, start) = (new_end(&net), net.now());
+    let id = end.connect(&net.us, 99, &events);
+    let error = connect_error(&mut net, &events, id, &end);
+    assert!(error.to_string().contains("cannot be resolved"), "{error}");
+    let waited = net.now().since(start);
+    assert!(waited >= secs(3) && waited < secs(4), "{waited:?}");
+    assert_eq!((net.ctl().failed, net.worker().stack.neighbor_failed), (1, 1));
+    net.peer.deaf = false;
+
+    // Nobody listens.
+    let end = new_end(&net);
+    let id = end.connect(&net.us, 98, &events);
+    let error = connect_error(&mut net, &events, id, &end);
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert_eq!(net.ctl().failed, 2);
+
+    // The peer is known and says nothing.
+    let queue = listen(&mut net, PORT, |_| {});
+    let mut honest = introduce(&mut net, &queue);
+    net.peer.deaf = true;
+    let (end, start) = (new_end(&net), net.now());
+    let id = end.connect(&net.us, 99, &events);
+    let error = connect_error(&mut net, &events, id, &end);
+    assert_eq!(error, ConnectFailure::TimedOut("the TCP connection"));
+    let waited = net.now().since(start);
+    assert!(waited >= secs(10) && waited < secs(11), "{waited:?}");
+    assert_eq!((net.ctl().failed, net.ctl().startup_timeouts), (3, 1));
+    net.peer.deaf = false;
+
+    // Addresses no peer has.
+    for (to, why) in [
+        ("10.0.0.255:1", "not the address of a peer"),
+        ("10.0.0.1:1", "not the address of a peer"),
+        ("10.0.0.2:0", "not the address of a peer"),
+        ("192.0.2.1:1", "no route"),
+        ("[2001:db8::1]:1", "family"),
+    ] {
+        let end = new_end(&net);
+        let to: SocketAddr = to.parse().unwrap();
+        let params = ConnectParams::new(end.qp.clone());
+        let id = net.us.device().connect(to, params, &events).unwrap();
+        let error = connect_error(&mut net, &events, id, &end);
+        assert!(error.to_string().contains(why), "{to}: {error}");
+    }
+    assert_eq!(net.ctl().failed, 8);
+    honest.exchange(&mut net);
+}
+
+#[test]
+fn test_connect_can_be_cancelled_at_any_time() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let queue = listen(&mut net, PORT, |_| {});
+    net.peer.stack.listen(None, 99, 8).unwrap();
+    let events = EventQueue::new(None);
+    let mut cancelled = 0;
+    let mut cancel = |net: &mut Net, id, end: &End| {
+        net.us.device().disconnect(id).unwrap();
+        let error = connect_error(net, &events, id, end);
+        assert_eq!(error, ConnectFailure::Cancelled);
+        cancelled += 1;
+        assert_eq!((net.ctl().cancelled, net.ctl().failed), (cancelled, cancelled));
+        // Once is enough.
+        net.us.device().disconnect(id).unwrap();
+        net.settle();
+        assert_eq!(net.ctl().cancelled, cancelled);
+    };
+    // Before the worker has heard of it; while ARP is asked; while the SYN is answered; and while
+    // the MPA Reply is awaited.
+    let end = new_end(&net);
+    let id = end.connect(&net.us, 99, &events);
+    cancel(&mut net, id, &end);
+    net.peer.deaf = true;
+    let end = new_end(&net);
+    let id = end.connect(&net.us, 99, &events);
+    net.settle();
+    cancel(&mut net, id, &end);
+    net.peer.deaf = false;
+    let mut honest = introduce(&mut net, &queue);
+    net.peer.deaf = true;
+    let end = new_end(&net);
+    let id = end.connect(&net.us, 99, &events);
+    net.settle();
+    cancel(&mut net, id, &end);
+    net.peer.deaf = false;
+    let end = new_end(&net);
+    let known = net.peer.accepted().len();
+    let id = end.connect(&net.us, 99, &events);
+    let conn = net.until("our Request", |n| {
+        let conn = n.peer.accepted().get(known).copied();
+        conn.filter(|c| !n.peer.got(*c).is_empty())
+    });
+    cancel(&mut net, id, &end);
+    assert!(net.peer.says(conn, ConnEvent::Reset));
+    // A request of a peer can be left as well.
+    let conn = net.tcp(PORT);
+    net.peer.send(conn, &request(b""));
+    let CmEvent::ConnectRequest { id, .. } = net.event(&queue) else { panic!("a request") };
+    net.us.device().disconnect(id).unwrap();
+    let CmEvent::ConnectError { error, .. } = net.event(&queue) else { panic!("an error") };
+    assert_eq!(error, ConnectFailure::Cancelled);
+    net.settle();
+    assert!(net.peer.says(conn, ConnEvent::Reset));
+    assert_eq!(net.ctl().startup_errors + net.ctl().startup_timeouts, 0);
+    honest.exchange(&mut net);
+}
+
+#[test]
+fn test_listen_says_what_is_wrong_before_anything_is_polled() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.us.device().clone();
+    let events = EventQueue::new(None);
+    let listen =
+        |addr: &str| device.listen(addr.parse().unwrap(), ListenParams::default(), &events);
+    let first = listen("10.0.0.1:80").unwrap();
+    for (addr, why) in [
+        ("10.0.0.1:80", ListenError::InUse),
+        ("10.0.0.1:0", ListenError::PortZero),
+        ("10.0.0.9:81", ListenError::NotOurs),
+        ("[::1]:81", ListenError::NotOurs),
+    ] {
+        let Err(CtlError::Listen(_, e)) = listen(addr) else { panic!("{addr}") };
+        assert_eq!(e, why, "{addr}");
+    }
+    // All addresses is another place than one of them, and may be listened on once too.
+    let any = listen("0.0.0.0:80").unwrap();
+    assert!(listen("0.0.0.0:80").is_err());
+    // Taken down and put up again in one go.
+    device.unlisten(first).unwrap();
+    let again = listen("10.0.0.1:80").unwrap();
+    net.settle();
+    for (gone, want) in [(any, again), (again, again)] {
+        let conn = net.tcp(80);
+        net.peer.send(conn, &request(b""));
+        let CmEvent::ConnectRequest { listener, id, .. } = net.event(&events) else { panic!() };
+        assert_eq!(listener, want, "the one at the very address");
+        device.reject(id, Vec::new()).unwrap();
+        device.unlisten(gone).unwrap();
+        net.settle();
+    }
+    let now = net.now();
+    let conn = net.peer.stack.connect(now, us(80), None).unwrap();
+    net.settle();
+    assert!(net.peer.says(conn, ConnEvent::Refused));
+    // As many as there can be, and not one more.
+    for port in 1000..2024 {
+        listen(&format!("10.0.0.1:{port}")).unwrap();
+        net.settle();
+    }
+    assert!(matches!(listen("10.0.0.1:3000"), Err(CtlError::Listen(_, ListenError::Full))));
+}
+
+#[test]
+fn test_backlog_bounds_connections_in_their_start_up() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |p| p.backlog = 2);
+    let mut honest = Honest::new(&mut net, PORT, &events);
+    // Two requests wait for the application; a third peer is turned away.
+    let ask = |net: &mut Net| {
+        let conn = net.tcp(PORT);
+        net.peer.send(conn, &request(b""));
+        net.settle();
+        conn
+    };
+    let first = [ask(&mut net), ask(&mut net)];
+    let third = ask(&mut net);
+    assert!(net.peer.says(third, ConnEvent::Reset));
+    assert_eq!((net.ctl().backlog_full, net.ctl().backlog_evicted), (1, 0));
+    honest.exchange(&mut net);
+    for conn in first {
+        let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
+        net.us.device().reject(id, Vec::new()).unwrap();
+        net.settle();
+        assert!(net.peer.says(conn, ConnEvent::PeerClosed));
+        net.peer.stack.close(conn);
+        net.settle();
+    }
+    // Those that connect and say nothing make room, the oldest first.
+    let silent = [net.tcp(PORT), net.tcp(PORT), net.tcp(PORT)];
+    net.settle();
+    let reset = |net: &Net, c: &ConnId| net.peer.says(*c, ConnEvent::Reset);
+    assert_eq!(silent.each_ref().map(|c| reset(&net, c)), [true, false, false]);
+    assert_eq!((net.ctl().backlog_full, net.ctl().backlog_evicted), (1, 1));
+    let late = ask(&mut net);
+    assert_eq!(silent.each_ref().map(|c| reset(&net, c)), [true, true, false]);
+    let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
+    let end = End::new(&net.us);
+    net.us.device().accept(id, AcceptParams::new(end.qp.clone())).unwrap();
+    assert!(matches!(net.event(&events), CmEvent::Established { .. }));
+    net.settle();
+    assert_eq!(net.peer.got(late), reply(false, b""));
+    honest.exchange(&mut net);
+}
+
+#[test]
+fn test_events_that_nobody_takes_are_bounded() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    let good = listen(&mut net, 80, |_| {});
+    let mut honest = Honest::new(&mut net, 80, &good);
+    let mut rounds = 0;
+    while net.ctl().events_full < 10 {
+        let conn = net.tcp(PORT);
+        net.peer.send(conn, &request(b""));
+        net.settle();
+        net.peer.stack.abort(conn);
+        net.settle();
+        net.peer.stack.release(conn);
+        net.peer.events.clear();
+        rounds += 1;
+        assert!(rounds < 5000);
+    }
+    assert_eq!(std::iter::from_fn(|| events.poll()).count(), 4096);
+    honest.exchange(&mut net);
+    // Now there is room again.
+    Honest::new(&mut net, PORT, &events).exchange(&mut net);
+}
+
+/// Two endpoints in virtual time.
+struct Two {
+    a: Endpoint,
+    b: Endpoint,
+    hand: ManualClock,
+}
+
+impl Two {
+    fn event(&mut self, events: &EventQueue) -> CmEvent {
+        for _ in 0..100_000 {
+            for _ in 0..33 {
+                self.a.poll();
+                self.b.poll();
+            }
+            if let Some(e) = events.poll() {
+                return e;
+            }
+            self.hand.advance(MS);
+        }
+        panic!("no event");
+    }
+}
+
+#[test]
+fn test_private_data_goes_both_ways_with_accept_and_reject() {
+    let (eal, _turn) = eal();
+    let (clock, hand) = Clock::manual();
+    let (ca, cb) = (config(PEER, &clock), config(US, &clock));
+    let (a, b) = Endpoint::ring_pair(&eal, &name(), &ca, &cb).unwrap();
+    let mut two = Two { a, b, hand };
+    let (qa, qb) = (EventQueue::new(None), EventQueue::new(None));
+    two.b.device().listen(us(PORT), ListenParams::default(), &qb).unwrap();
+    for (revision, most) in [(Revision::V1, 512), (Revision::V2, 508)] {
+        for accept in [true, false] {
+            for len in [0, 1, most] {
+                let (there, back) = (vec![len as u8; len], vec![!len as u8; len]);
+                let (ea, eb) = (End::new(&two.a), End::new(&two.b));
+                ea.post_recv(1, 0, 8);
+                let mut params = ConnectParams::new(ea.qp.clone());
+                (params.revision, params.private_data) = (revision, there.clone());
+                let id = two.a.device().connect(us(PORT), params, &qa).unwrap();
+                let request = two.event(&qb);
+                let CmEvent::ConnectRequest { id: theirs, private_data, peer_ird, .. } = request
+                else {
+                    panic!("{request:?}");
+                };
+                assert_eq!((private_data, peer_ird.is_some()), (there, revision == Revision::V2));
+                if accept {
+                    let mut params = AcceptParams::new(eb.qp.clone());
+                    params.private_data = back.clone();
+                    two.b.device().accept(theirs, params).unwrap();
+                    assert!(matches!(two.event(&qb), CmEvent::Established { .. }));
+                    let CmEvent::Established { private_data, agreed, .. } = two.event(&qa) else {
+                        panic!("established");
+                    };
+                    assert_eq!((private_data, agreed.revision), (back, revision.0));
+                    two.a.device().disconnect(id).unwrap();
+                    for q in [&qa, &qb] {
+                        let end = two.event(q);
+                        assert!(matches!(end, CmEvent::Disconnected { .. }), "{end:?}");
+                    }
+                } else {
+                    two.b.device().reject(theirs, back.clone()).unwrap();
+                    assert_eq!(two.event(&qa), CmEvent::Rejected { id, private_data: back });
+                }
+                assert!(matches!(ea.completions()[..], [c] if c.status == CqeStatus::Flushed));
+            }
+        }
+    }
+    assert_eq!((qa.poll(), qb.poll()), (None, None));
+    let (a, b) = (two.a.snapshot().ctl, two.b.snapshot().ctl);
+    assert_eq!((a.requests_sent, b.requests_received, b.accepts_sent), (12, 12, 6));
+    assert_eq!((a.rejects_received, b.rejects_sent, a.failed, b.failed), (6, 6, 0, 0));
+}
+
+#[test]
+fn test_reject_is_a_reply_and_a_fin() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    let conn = net.tcp(PORT);
+    net.peer.send(conn, &request(b"let me in"));
+    let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
+    net.us.device().reject(id, b"no".to_vec()).unwrap();
+    net.settle();
+    let (frame, _) = Frame::parse(Kind::Reply, Revision::V1, net.peer.got(conn)).unwrap().unwrap();
+    assert!(frame.reject && frame.private_data == b"no");
+    assert!(net.peer.says(conn, ConnEvent::PeerClosed));
+    // And the other way: the peer rejects and leaves the connection to us.
+    net.peer.stack.listen(None, 99, 8).unwrap();
+    let end = new_end(&net);
+    let id = end.connect_with(&net.us, 99, &events, |p| p.revision = Revision::V1);
+    let conn = net.until("our Request", |n| {
+        n.peer.accepted().first().copied().filter(|c| !n.peer.got(*c).is_empty())
+    });
+    net.peer.send(conn, &reply(true, b"full"));
+    assert_eq!(net.event(&events), CmEvent::Rejected { id, private_data: b"full".to_vec() });
+    net.settle();
+    assert!(net.peer.says(conn, ConnEvent::PeerClosed));
+    assert!(matches!(end.completions()[..], [c] if c.status == CqeStatus::Flushed));
+    assert_eq!((net.ctl().rejects_sent, net.ctl().rejects_received), (1, 1));
+}
+
+/// More requests than the rings between application, control plane and worker hold.
+#[test]
+fn test_requests_beyond_what_the_rings_hold_are_refused_and_none_is_lost() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = EventQueue::new(None);
+    let mut asked = 0;
+    let end = End::new(&net.us);
+    loop {
+        let params = ConnectParams::new(end.qp.clone());
+        match net.us.device().connect((PEER, 98).into(), params, &events) {
+            Ok(_) => asked += 1,
+            Err(e) => {
+                assert!(matches!(e, CtlError::Overloaded), "{e}");
+                break;
+            }
+        }
+    }
+    assert_eq!(asked, 4096);
+    for _ in 0..asked {
+        assert!(matches!(net.event(&events), CmEvent::ConnectError { .. }));
+    }
+    assert_eq!((events.poll(), net.ctl().failed), (None, 4096));
+}
