@@ -109,7 +109,7 @@ impl Port {
             .zip(&config.pools)
             .map(|(i, pool)| {
                 (
-                    RxQueue::new(Arc::clone(&device), i),
+                    RxQueue::new(Arc::clone(&device), i, *pool),
                     TxQueue::new(Arc::clone(&device), i, *pool, caps.multi_segs),
                 )
             })
@@ -149,14 +149,11 @@ impl Port {
 
     /// State of its link, without waiting.
     pub fn link(&self) -> Link {
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: a started port; the callee fills `link`.
-        let rc = unsafe { sys::rte_eth_link_get_nowait(self.device.id, &mut link) };
-        let known = link.link_speed != 0 && link.link_speed != u32::MAX;
-        Link {
-            up: rc == 0 && link.link_status() == 1,
-            mbps: (rc == 0 && known).then_some(link.link_speed),
-        }
+        let (mut mbps, mut up) = (0, 0);
+        // SAFETY: a started port; the callee fills both.
+        let rc = unsafe { sys::heddle_link_get(self.device.id, &mut mbps, &mut up) };
+        let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
+        Link { up: rc == 0 && up == 1, mbps: known.then_some(mbps) }
     }
 
     /// What the driver counted.
