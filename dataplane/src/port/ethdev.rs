@@ -1,7 +1,7 @@
 //! A device behind a port: claimed, configured, started; stopped when dropped, and removed when it
 //! was plugged in for the port.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_dpdk_sys as sys;
@@ -11,6 +11,7 @@ use super::config::{PortCaps, PortConfig};
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
 use super::lock::control;
+use super::quirks::Quirks;
 use super::ring::RingPair;
 use super::vdev::VdevArg;
 use crate::Arena;
@@ -95,7 +96,6 @@ impl EthDev {
     pub(crate) fn configure(
         &self,
         info: &sys::rte_eth_dev_info,
-        driver: &str,
         config: &PortConfig,
     ) -> Result<PortCaps, PortError> {
         let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
@@ -112,9 +112,10 @@ impl EthDev {
                 | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
                 | if small { sys::HEDDLE_RX_OFFLOAD_SCATTER } else { 0 });
         // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
+        let quirks = self.quirks(info);
         conf.txmode.offloads = info.tx_offload_capa
             & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
-                | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM
+                | if quirks.wrong_tcp_checksum { 0 } else { sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM }
                 | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS);
         let rss = info.flow_type_rss_offloads & (sys::HEDDLE_RSS_IP | sys::HEDDLE_RSS_TCP);
         if queues > 1 && rss != 0 {
@@ -159,33 +160,40 @@ impl EthDev {
             rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
             tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
             tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
-            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0
-                || self.takes_chains_unannounced(driver),
+            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
             rss: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
         })
     }
 
-    /// Drivers that take frames of several segments without saying so.
-    fn takes_chains_unannounced(&self, driver: &str) -> bool {
-        match driver {
-            "net_pcap" => true,
-            // It frees what it gets, unless it was told to copy (`copy=1`).
-            "net_null" => !self.args.contains("copy"),
-            _ => false,
-        }
+    fn quirks(&self, info: &sys::rte_eth_dev_info) -> Quirks {
+        Quirks::of(&driver_name(info), &self.args)
     }
 
-    pub(crate) fn mac(&self) -> [u8; 6] {
+    pub(crate) fn mac(&self, info: &sys::rte_eth_dev_info) -> [u8; 6] {
         let mut addr = sys::rte_ether_addr::default();
         // SAFETY: a valid port; the callee fills `addr`.
         let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
-        let mac = addr.addr_bytes;
+        let mut mac = addr.addr_bytes;
         if rc == 0 && mac != [0; 6] && mac[0] & 1 == 0 {
+            if self.quirks(info).shares_mac {
+                // As unlike others as the one it comes from, but locally administered.
+                mac[0] |= 0x02;
+                mac[3] ^= 0x80;
+            }
             return mac;
         }
         let h = crc32c::crc32c(self.name.as_bytes()).to_be_bytes();
         [0x02, 0x48, h[0], h[1], h[2], h[3]]
     }
+}
+
+/// Name of the driver.
+pub(crate) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return String::new();
+    }
+    // SAFETY: DPDK gives NUL-terminated names that live as long as the driver is loaded.
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
 impl EthDev {

@@ -14,11 +14,10 @@
 //! ```text
 //!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ claim, lock
 //!        │                           │ │       └─────▶ error
-//!        │                           │ └───────▶ dma
+//!        │                           │ └───────▶ dma, quirks
 //!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
 //! ```
 
-use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,6 +33,7 @@ mod error;
 mod ethdev;
 mod lock;
 pub mod queue;
+mod quirks;
 mod ring;
 mod vdev;
 
@@ -41,7 +41,7 @@ pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
 pub use vdev::VdevArg;
 
-use ethdev::{EthDev, attach, plug};
+use ethdev::{EthDev, attach, driver_name, plug};
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 
@@ -96,9 +96,9 @@ impl Port {
         // From here on dropping the device closes and unplugs it.
         let device = Arc::new(device);
         let info = device.info()?;
-        let driver = c_string(info.driver_name);
-        let caps = device.configure(&info, &driver, config)?;
-        let mac = device.mac();
+        let driver = driver_name(&info);
+        let caps = device.configure(&info, config)?;
+        let mac = device.mac(&info);
         device.start()?;
         if config.promiscuous {
             // Virtual devices that cannot switch it receive everything anyway.
@@ -132,7 +132,9 @@ impl Port {
         &self.driver
     }
 
-    /// Its Ethernet address. A device without one gets a locally administered one from its name.
+    /// Its Ethernet address. A device without one gets a locally administered one from its name, and
+    /// a `net_tap` one that differs from that of the interface it makes: put into a bridge, the
+    /// interface keeps frames for its own address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -203,14 +205,6 @@ impl Port {
     pub fn unmap(&self, arena: &Arena) {
         self.device.unmap(arena);
     }
-}
-
-fn c_string(p: *const std::ffi::c_char) -> String {
-    if p.is_null() {
-        return String::new();
-    }
-    // SAFETY: DPDK gives NUL-terminated names that live as long as the driver is loaded.
-    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
 impl fmt::Display for Port {
