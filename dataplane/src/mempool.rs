@@ -37,10 +37,11 @@ impl MempoolConfig {
         MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu) }
     }
 
-    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC; at least the 2 KiB that
+    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC, and what a slot of
+    /// `net_af_packet` has beyond that; at least the 2 KiB that
     /// drivers expect.
     pub fn room_for_mtu(mtu: u16) -> u16 {
-        let frame = (u32::from(mtu) + 26).max(2048);
+        let frame = (u32::from(mtu) + 26 + 42).max(2048);
         let room = (u32::from(HEADROOM) + frame).next_multiple_of(64);
         u16::try_from(room).unwrap_or(u16::MAX)
     }

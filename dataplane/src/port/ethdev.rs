@@ -11,7 +11,7 @@ use super::config::{PortCaps, PortConfig};
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
 use super::lock::control;
-use super::quirks::Quirks;
+use super::quirks::{self, Quirks};
 use super::ring::RingPair;
 use super::vdev::VdevArg;
 use crate::Arena;
@@ -101,18 +101,22 @@ impl EthDev {
         let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
         let most = info.max_rx_queues.min(info.max_tx_queues);
         self.limit("a number of queues", u32::from(queues), u32::from(most))?;
-        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu))?;
+        let quirks = self.quirks(info);
+        // Ethernet header and CRC.
+        let longest = info.max_rx_pktlen.saturating_sub(18);
+        let longest = if quirks.understates_mtu { u32::MAX } else { longest };
+        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu).min(longest))?;
 
         let mut conf = sys::rte_eth_conf::default();
         let frame = u32::from(config.mtu) + 18 + u32::from(crate::mempool::HEADROOM);
         let small = config.pools.iter().any(|p| u32::from(p.data_room()) < frame);
-        conf.rxmode.mtu = u32::from(config.mtu);
+        let most = if quirks.understates_mtu { 1500 } else { u16::MAX };
+        conf.rxmode.mtu = u32::from(config.mtu.min(most));
         conf.rxmode.offloads = info.rx_offload_capa
             & (sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM
                 | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
                 | if small { sys::HEDDLE_RX_OFFLOAD_SCATTER } else { 0 });
         // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
-        let quirks = self.quirks(info);
         conf.txmode.offloads = info.tx_offload_capa
             & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
                 | if quirks.wrong_tcp_checksum { 0 } else { sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM }
@@ -253,15 +257,17 @@ impl Drop for EthDev {
 }
 
 /// Makes a virtual device.
-pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
-    let (name, args) = (v.c_name(), v.c_args());
+pub(crate) fn plug(v: &VdevArg, mtu: u16) -> Result<EthDev, PortError> {
+    let args = quirks::arguments(v.name(), v.args(), mtu);
+    let (name, c_args) = (v.c_name(), CString::new(args.as_str()).unwrap_or_default());
     let _control = control();
     if find(v.name()).is_some() {
         return Err(PortError::InUse(v.name().to_owned()));
     }
     eal::clear_log();
-    // SAFETY: the EAL runs; all strings are NUL-terminated and copied by the callee.
-    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) };
+    // SAFETY: the EAL runs; all strings are NUL-terminated (parsing let no NUL through) and copied by
+    // the callee.
+    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), c_args.as_ptr()) };
     let probe = |why: String| PortError::Probe { device: v.to_string(), why };
     if rc != 0 {
         let why = eal::reason(rc);
@@ -277,7 +283,7 @@ pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
     match find(v.name()).and_then(Claim::take) {
         Some(claim) => {
             let mut device = EthDev::plugged(claim, v.name().to_owned(), name);
-            v.args().clone_into(&mut device.args);
+            device.args = args;
             Ok(device)
         }
         None => {

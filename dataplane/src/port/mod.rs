@@ -63,7 +63,7 @@ impl Port {
     /// See [`PortError`]; a device plugged in for the port is removed again.
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
-            PortSource::Vdev(v) => plug(v)?,
+            PortSource::Vdev(v) => plug(v, config.mtu)?,
             PortSource::Device(given) => attach(given)?,
         };
         Port::start(device, config)
