@@ -76,7 +76,7 @@ pub struct WorkerConfig {
     pub clock: Clock,
     /// Faults to make on sent frames.
     pub fault: Option<FaultInjector>,
-    /// Frames taken from the port at a time, 1..=32.
+    /// Frames taken from the port at a time, 1 to [`BURST`](crate::BURST).
     pub rx_burst: usize,
 }
 
