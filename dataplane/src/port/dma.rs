@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn test_mapping_keeps_memory_until_the_device_cannot_reach_it() {
         let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-        let eal = Eal::get().map_or_else(|| Eal::init(&config).unwrap(), |eal| eal);
+        let eal = Eal::get().unwrap_or_else(|| Eal::init(&config).unwrap());
         let said = RefCell::new(Vec::new());
         let arena = Arena::new(&eal, 5000).unwrap();
         let base = arena.base().as_ptr() as usize;
