@@ -97,3 +97,33 @@ fn test_karn_after_a_new_beginning() {
     b.sack(10_000, &[]);
     assert_eq!(b.c.stats().srtt, srtt);
 }
+
+/// Nor is a loss among them found much later than a round trip and the reordering window after it
+/// was sent.
+#[test]
+fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
+    let rtt = 100 * MS;
+    let mut b = Bench::connecting(&ConnConfig { sack: true, ..plain() });
+    b.sent();
+    b.now = b.now + rtt;
+    b.recv(&Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0).with(SYN_ACK) });
+    b.sent();
+    let start = b.now;
+    for _ in 0..1000 {
+        b.queue(10);
+        assert_eq!(b.sent().len(), 1);
+        b.now = b.now + MS / 10;
+    }
+    // The first ten bytes are lost.
+    let mut again = None;
+    for n in 1..1000 {
+        b.now = b.now + MS / 10;
+        b.sack(0, &[(10, 10 * (n + 1))]);
+        b.c.handle_timeout(b.now);
+        if b.sent().iter().any(|s| s.starts_with(". 0+")) {
+            again = Some(b.now - start);
+            break;
+        }
+    }
+    assert!(again < Some(rtt * 129 / 100) && again > Some(rtt), "{again:?}");
+}
