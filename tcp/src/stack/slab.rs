@@ -160,6 +160,11 @@ impl<S> Slab<S> {
         self.slots - self.free.len()
     }
 
+    /// One past the last index that was ever in use.
+    pub(super) fn end(&self) -> u32 {
+        u32::try_from(self.slots).unwrap_or(u32::MAX)
+    }
+
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<S>> {
         self.pages.get(index as usize / PAGE)?.get(index as usize % PAGE)
