@@ -1,6 +1,6 @@
 //! Counters summed in pieces while connections end.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
 mod sim;
 

@@ -416,11 +416,11 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn update_deferred(&mut self) {
         if self.deferred != NONE {
-            self.update(self.deferred);
-            self.deferred = NONE;
+            let index = core::mem::replace(&mut self.deferred, NONE);
+            self.update(index);
         }
     }
 
