@@ -64,6 +64,8 @@ pub struct Rnic<F> {
     running: Vec<ConnId>,
     /// Counters of queue pairs that are gone.
     retired_qps: QpCounters,
+    /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
+    tally: Option<(QpCounters, usize)>,
     /// Whether FPDUs get their Internet checksum when they are made: the port does not compute it.
     pub(crate) want_sum: bool,
     /// The frame that is being sent, kept so that it is filled in place.
@@ -95,6 +97,7 @@ impl<F: RxFrame> Rnic<F> {
             ready: VecDeque::with_capacity(conns),
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
+            tally: None,
             want_sum,
             frame: TxFrame::default(),
         }
@@ -264,6 +267,29 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.conn(conn)
     }
 
+    /// As [`conn_counters`](Self::conn_counters), looking at `most` connections at a time: `None`
+    /// until all were looked at.
+    pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
+        self.stack.poll_conn_counters(most)
+    }
+
+    /// As [`qp_counters`](Self::qp_counters), looking at `most` queue pairs at a time: `None` until
+    /// all were looked at.
+    pub fn poll_qp_counters(&mut self, most: usize) -> Option<QpCounters> {
+        let (mut sum, from) = self.tally.take().unwrap_or((self.retired_qps, 0));
+        let upto = from.saturating_add(most.max(1)).min(self.running.len());
+        for conn in self.running.get(from..upto).unwrap_or_default() {
+            if let Some(qp) = self.qp(*conn) {
+                sum.add(qp.counters());
+            }
+        }
+        if upto >= self.running.len() {
+            return Some(sum);
+        }
+        self.tally = Some((sum, upto));
+        None
+    }
+
     /// Counters of all queue pairs there are and were, added up.
     pub fn qp_counters(&self) -> QpCounters {
         let mut sum = self.retired_qps;
@@ -331,13 +357,8 @@ impl<F: RxFrame> Rnic<F> {
         if let Mode::Fpdu(qp) = &mut link.mode {
             qp.abort();
             self.retired_qps.add(qp.counters());
-            let at = link.running_at;
-            self.running.swap_remove(at);
-            if let Some(&moved) = self.running.get(at)
-                && let Some((_, link)) = self.stack.get_mut(moved)
-            {
-                link.running_at = at;
-            }
+            let (at, counters) = (link.running_at, *qp.counters());
+            self.stop_running(at, &counters);
         }
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         link.held.clear(&mut self.pool);
@@ -345,6 +366,34 @@ impl<F: RxFrame> Rnic<F> {
         if let Some((_, link)) = self.stack.get_mut(conn) {
             link.mode = Mode::Dead;
             link.queue.clear();
+        }
+    }
+
+    /// Takes place `at` off the list of connections with a running queue pair, whose counters were
+    /// `counters`; the last takes the place.
+    fn stop_running(&mut self, at: usize, counters: &QpCounters) {
+        if at >= self.running.len() {
+            return;
+        }
+        self.running.swap_remove(at);
+        let moved = self.running.get(at).copied();
+        if let Some((_, link)) = moved.and_then(|conn| self.stack.get_mut(conn)) {
+            link.running_at = at;
+        }
+        // A sum under way has to get those it would miss now.
+        let left = self.running.len();
+        let moved = moved.and_then(|conn| self.qp(conn)).map(|qp| *qp.counters());
+        if let Some((sum, done)) = &mut self.tally {
+            if at >= *done {
+                sum.add(counters);
+            } else if left >= *done {
+                if let Some(moved) = moved {
+                    sum.add(&moved);
+                }
+            } else {
+                // The last was in the sum already.
+                *done = left;
+            }
         }
     }
 
