@@ -10,16 +10,26 @@ use heddle_base::Sum;
 pub struct MemRange {
     addr: u64,
     len: u32,
+    /// The slot of its region.
+    mr: u32,
 }
 
 impl MemRange {
-    pub(crate) const fn new(addr: u64, len: u32) -> MemRange {
-        MemRange { addr, len }
+    pub(crate) const fn new(addr: u64, len: u32, mr: u32) -> MemRange {
+        MemRange { addr, len, mr }
     }
+
+    /// No memory.
+    pub(crate) const EMPTY: MemRange = MemRange::new(0, 0, 0);
 
     /// Where the range starts, in the terms of the [`Memory`] it belongs to.
     pub const fn addr(self) -> u64 {
         self.addr
+    }
+
+    /// The slot of its region in the STag table, by which [`Pins`](crate::mr::Pins) are counted.
+    pub const fn mr(self) -> u32 {
+        self.mr
     }
 
     /// Bytes.
@@ -36,7 +46,7 @@ impl MemRange {
     #[must_use]
     pub fn slice(self, off: u32, len: u32) -> Option<MemRange> {
         let end = off.checked_add(len)?;
-        (end <= self.len).then(|| MemRange { addr: self.addr + u64::from(off), len })
+        (end <= self.len).then(|| MemRange { addr: self.addr + u64::from(off), len, mr: self.mr })
     }
 }
 
@@ -54,6 +64,13 @@ pub trait Memory {
     /// CRC-32C of the range continued from `crc` (as [`crc32c::crc32c_append`] does it) and its
     /// Internet checksum, counted as if the range began at an even offset.
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum);
+
+    /// Copies `src` over `dst`, which has the same length, and gives the [`digest`](Memory::digest)
+    /// of what was copied: whatever is written to `src` meanwhile, the two agree.
+    fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
+        self.gather(src, dst);
+        (self.crc(crc, dst), Sum::of(dst))
+    }
 
     /// CRC-32C of ordinary bytes, continued from `crc`.
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
