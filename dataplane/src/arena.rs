@@ -217,6 +217,23 @@ impl Arena {
         Ok(unsafe { raw::digest(src, len, crc) })
     }
 
+    /// Copies `[off, off + dst.len())` into `dst`, and gives the [`digest`](Arena::digest) of what
+    /// was copied, in one pass.
+    ///
+    /// # Errors
+    /// When the range does not lie inside; nothing is copied then.
+    pub fn gather_digest(
+        &self,
+        off: usize,
+        dst: &mut [u8],
+        crc: u32,
+    ) -> Result<(u32, Sum), ArenaError> {
+        let src = self.checked(off, dst.len())?;
+        // SAFETY: `src` is valid for `dst.len()` bytes while self lives, and no reference to the
+        // arena's memory exists that `dst` could be.
+        Ok(unsafe { raw::gather_digest(src, dst, crc) })
+    }
+
     fn checked(&self, off: usize, count: usize) -> Result<*mut u8, ArenaError> {
         self.ptr(off, count).ok_or(ArenaError::OutOfRange { off, count, len: self.len() })
     }

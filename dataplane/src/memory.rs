@@ -75,6 +75,15 @@ impl Memory for ArenaMemory {
     }
 
     #[inline]
+    fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
+        let n = dst.len().min(src.len() as usize);
+        self.gathered.set(self.gathered.get() + n as u64);
+        let copied = self.arena.gather_digest(offset(src), &mut dst[..n], crc);
+        debug_assert!(copied.is_ok(), "the STag table knows a range outside the arena");
+        copied.unwrap_or((crc, Sum::ZERO))
+    }
+
+    #[inline]
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
         raw::crc32c_append(crc, bytes)
     }
