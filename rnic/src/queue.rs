@@ -23,6 +23,10 @@ pub(crate) struct FpduQueue {
     fpdus: VecDeque<Queued>,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
+    /// Most FPDUs seen since it was last empty, and how often in a row it became empty having needed
+    /// a small part of its memory.
+    peak: usize,
+    calm: u8,
     /// Octets of snapshots among the FPDUs.
     snapshots: usize,
     /// Which FPDU was asked for last: the next question is for the same, or the one behind it.
@@ -71,6 +75,12 @@ impl FpduQueue {
         0
     }
 
+    /// FPDUs it has memory for.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.fpdus.capacity()
+    }
+
     /// Octets of snapshots it keeps.
     pub(crate) fn snapshots(&self) -> usize {
         self.snapshots
@@ -91,6 +101,7 @@ impl FpduQueue {
     pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
         self.startup.release(upto);
         let mut gone = 0;
+        self.peak = self.peak.max(self.fpdus.len());
         while self.fpdus.front().is_some_and(|q| q.end <= upto) {
             if let Some(q) = self.fpdus.pop_front() {
                 self.snapshots -= kept.leave(q.fpdu);
@@ -98,6 +109,21 @@ impl FpduQueue {
             gone += 1;
         }
         self.cursor.set(self.cursor.get().saturating_sub(gone));
+        if self.fpdus.is_empty() && self.fpdus.capacity() > SMALL {
+            self.give_back();
+        }
+    }
+
+    /// The queue is empty: gives memory back if it has needed little of it for a while. Not at once,
+    /// or a burst now and then would have the allocator asked each time.
+    #[cold]
+    fn give_back(&mut self) {
+        let peak = core::mem::take(&mut self.peak);
+        self.calm = if peak * 4 < self.fpdus.capacity() { self.calm + 1 } else { 0 };
+        if self.calm == CALM {
+            self.calm = 0;
+            self.fpdus.shrink_to((2 * peak).max(SMALL));
+        }
     }
 
     /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
@@ -242,9 +268,50 @@ impl SendQueue for FpduQueue {
     }
 }
 
+/// FPDUs a queue always keeps memory for, once it has had it.
+const SMALL: usize = 8;
+
+/// Times in a row that a queue may be far too large.
+const CALM: u8 = 32;
+
 /// Octets of the shortest FPDU: a tagged segment without payload (RFC 5044 section 4.1).
 const MIN_FPDU: u32 = 20;
 
 fn clamp(v: u64) -> u32 {
     u32::try_from(v).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use heddle_iwarp::Pins;
+
+    use super::*;
+
+    /// Queues `n` FPDUs and has them acknowledged.
+    fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
+        for _ in 0..n {
+            // Nothing is in them; how many there are is what matters.
+            q.push_fpdu(kept, false, |_| true);
+        }
+        q.release(kept, q.end());
+        assert!(q.fpdus.is_empty());
+    }
+
+    #[test]
+    fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
+        let mut kept = Kept::new(Arc::new(Pins::new(0)), 0);
+        let mut q = FpduQueue::default();
+        // A burst now and then keeps it.
+        for _ in 0..3 {
+            burst(&mut q, &mut kept, 500);
+            for _ in 1..CALM {
+                burst(&mut q, &mut kept, 1);
+            }
+            assert!(q.room() >= 500);
+        }
+        burst(&mut q, &mut kept, 1);
+        assert!(q.room() <= SMALL, "{}", q.room());
+    }
 }
