@@ -19,7 +19,7 @@ use heddle_iwarp::{Access, Pd, Qpn};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
-use crate::memory::{Pool, Region, RegisterError, Registered, Registry, Terms};
+use crate::memory::{Pool, Region, RegisterError, Registered, Registry, Reservation, Terms};
 use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp, QpInit};
@@ -276,6 +276,29 @@ impl Device {
     pub fn alloc_mr_for(&self, qp: &Qp, len: usize, access: Access) -> Result<Mr, DeviceError> {
         self.check_pd(qp.pd())?;
         self.alloc(Terms { pd: qp.pd(), qpn: Some(qp.qpn()), access }, len)
+    }
+
+    /// Sets `len` bytes of the device's memory aside. They are cleared piece by piece and then
+    /// [registered](Device::register), by a program that has something else to do in between.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`].
+    pub fn reserve(&self, len: usize) -> Result<Reservation, DeviceError> {
+        let Some(pool) = &self.0.pool else {
+            return Err(RegisterError::NoMemory { wanted: len, free: 0, size: 0 }.into());
+        };
+        Ok(self.0.hub.registry.reserve(pool, len)?)
+    }
+
+    /// Registers what was set aside; what is not clear yet is cleared first.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`]; the memory is free again then.
+    pub fn register(&self, r: Reservation, pd: Pd, access: Access) -> Result<Mr, DeviceError> {
+        self.check_pd(pd)?;
+        let registry = &self.0.hub.registry;
+        let registered = registry.register(r, Terms { pd, qpn: None, access })?;
+        Ok(Mr::new(registry.clone(), registered))
     }
 
     fn alloc(&self, terms: Terms, len: usize) -> Result<Mr, DeviceError> {

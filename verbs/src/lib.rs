@@ -43,7 +43,7 @@ pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,
 };
-pub use memory::{Region, RegionError, RegisterError};
+pub use memory::{Region, RegionError, RegisterError, Reservation};
 pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};

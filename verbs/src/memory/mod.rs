@@ -28,4 +28,4 @@ pub use readers::{Grace, Reader, Readers};
 pub use region::{Region, RegionError};
 pub use regions::{MemoryCounters, RegionHook, RegionId, RegionMemory, Regions};
 pub(crate) use registry::{Pool, Registered, Terms};
-pub use registry::{References, RegisterError, Registry};
+pub use registry::{References, RegisterError, Registry, Reservation};

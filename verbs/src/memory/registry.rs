@@ -77,6 +77,37 @@ impl Drop for Pool {
     }
 }
 
+/// Memory that is nobody's region yet; free again when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    pool: Arc<Pool>,
+    at: usize,
+    len: usize,
+    cleared: usize,
+    registered: bool,
+}
+
+impl Reservation {
+    /// Clears up to `most` bytes more: what was there before is nobody's business. True when all are
+    /// clear.
+    pub fn clear(&mut self, most: usize) -> bool {
+        let n = most.min(self.len - self.cleared);
+        // Taken from the pool's own map: it lies inside.
+        let zeroed = self.pool.region.zero(self.at + self.cleared, n);
+        debug_assert!(zeroed.is_ok());
+        self.cleared += n;
+        self.cleared == self.len
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.registered {
+            lock(&self.pool.stretches).give(self.at, self.len);
+        }
+    }
+}
+
 /// What was registered, and what has to be given back with it.
 #[derive(Debug)]
 pub(crate) struct Registered {
@@ -142,6 +173,39 @@ impl Registry {
         Some(Arc::new(Pool { region, id, to, stretches, registry: self.clone() }))
     }
 
+    /// Sets `len` bytes of `pool` aside.
+    pub(crate) fn reserve(
+        &self,
+        pool: &Arc<Pool>,
+        len: usize,
+    ) -> Result<Reservation, RegisterError> {
+        self.reclaim();
+        let mut s = lock(&pool.stretches);
+        let at = s.take(len).ok_or_else(|| RegisterError::NoMemory {
+            wanted: len,
+            free: s.largest(),
+            size: s.size(),
+        })?;
+        drop(s);
+        Ok(Reservation { pool: pool.clone(), at, len, cleared: 0, registered: false })
+    }
+
+    /// Registers what was set aside; what is not clear yet is cleared first. When the table refuses,
+    /// the memory is free again.
+    pub(crate) fn register(
+        &self,
+        mut r: Reservation,
+        terms: Terms,
+    ) -> Result<Registered, RegisterError> {
+        r.clear(r.len);
+        let (pool, at, len) = (r.pool.clone(), r.at, r.len);
+        let to = pool.to + at as u64;
+        let stag = self.insert(terms, pool.id.addr(at), to, len)?;
+        r.registered = true;
+        let region = pool.region.clone();
+        Ok(Registered { stag, to, len, region, off: at, backing: Backing::Stretch { pool, at, len } })
+    }
+
     /// Registers `len` zeroed bytes of `pool`.
     pub(crate) fn take(
         &self,
@@ -149,33 +213,8 @@ impl Registry {
         len: usize,
         terms: Terms,
     ) -> Result<Registered, RegisterError> {
-        self.reclaim();
-        let at = {
-            let mut s = lock(&pool.stretches);
-            s.take(len).ok_or_else(|| RegisterError::NoMemory {
-                wanted: len,
-                free: s.largest(),
-                size: s.size(),
-            })?
-        };
-        // What was there before is nobody's business. Taken from our own map: it lies inside.
-        let zeroed = pool.region.zero(at, len);
-        debug_assert!(zeroed.is_ok());
-        let to = pool.to + at as u64;
-        match self.insert(terms, pool.id.addr(at), to, len) {
-            Ok(stag) => Ok(Registered {
-                stag,
-                to,
-                len,
-                region: pool.region.clone(),
-                off: at,
-                backing: Backing::Stretch { pool: pool.clone(), at, len },
-            }),
-            Err(e) => {
-                lock(&pool.stretches).give(at, len);
-                Err(e.into())
-            }
-        }
+        let reservation = self.reserve(pool, len)?;
+        self.register(reservation, terms)
     }
 
     /// Registers bytes `[off, off + len)` of a region that the application brings, as tagged offsets
