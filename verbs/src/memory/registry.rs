@@ -203,7 +203,14 @@ impl Registry {
         let stag = self.insert(terms, pool.id.addr(at), to, len)?;
         r.registered = true;
         let region = pool.region.clone();
-        Ok(Registered { stag, to, len, region, off: at, backing: Backing::Stretch { pool, at, len } })
+        Ok(Registered {
+            stag,
+            to,
+            len,
+            region,
+            off: at,
+            backing: Backing::Stretch { pool, at, len },
+        })
     }
 
     /// Registers `len` zeroed bytes of `pool`.
