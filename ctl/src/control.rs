@@ -316,9 +316,7 @@ impl Control {
             }
             Event::Established { id, .. } => self.conns.get(id).map(|c| c.events.clone()),
             Event::Rejected { id, .. } => self.gone(*id, true),
-            Event::ConnectError { id, qp, .. } => {
-                self.gone(*id, !matches!(qp, QpFate::Spent(_)))
-            }
+            Event::ConnectError { id, qp, .. } => self.gone(*id, !matches!(qp, QpFate::Spent(_))),
             Event::Disconnected { id, .. } => self.gone(*id, false),
         };
         match events {
@@ -429,4 +427,3 @@ impl Drop for ControlThread {
         self.end();
     }
 }
-

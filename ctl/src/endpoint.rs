@@ -226,7 +226,8 @@ impl Endpoint {
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
         let seed = config.seed.derive(LABEL_TO);
         let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
-        let device = hub.open(&DeviceConfig { memory: config.memory, ..DeviceConfig::default() })?;
+        let device =
+            hub.open(&DeviceConfig { memory: config.memory, ..DeviceConfig::default() })?;
         let link = WorkerLink::new(commands.clone(), reports);
         let control = Control::new(requests_out, vec![link], registry);
         Ok(Endpoint { worker, control, commands, port, clock, polls: 0, device })

@@ -7,8 +7,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 
-use heddle_ctl::{CmId, ConnectFailure, Device, DisconnectReason, Qp};
-use heddle_iwarp::Cqe;
+use heddle_verbs::{CmId, ConnectFailure, Cqe, Device, DisconnectReason, Qp};
 use tracing::warn;
 
 /// Connections with a `T` each. Those that are left are disconnected when it is dropped.

@@ -3,8 +3,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
-
-use heddle_ctl::{CtlError, Device, ListenParams, Waker};
+use heddle_verbs::{Device, DeviceError, ListenParams, Waker};
 
 use crate::rping::RpingServer;
 use crate::workload::{PerfServer, Sink};
@@ -89,7 +88,7 @@ impl Services {
         specs: &[ServiceSpec],
         params: &ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<Services, CtlError> {
+    ) -> Result<Services, DeviceError> {
         let start = |s: &ServiceSpec| {
             let params = params.clone();
             Ok(match s.kind {

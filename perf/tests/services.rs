@@ -5,16 +5,17 @@ mod common;
 use std::time::Duration;
 
 use common::{Net, Raw, SERVER, eal, server};
-use heddle_ctl::{CmEvent, ListenParams};
 use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::frame::Revision;
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList, Stag};
 use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
 use heddle_perf::service::{ServiceSpec, Services};
 use heddle_perf::spec::Op;
 use heddle_perf::transfer::{CHUNK, Mover, hash};
 use heddle_perf::workload::{Sink, Step, pattern};
+use heddle_verbs::{
+    CmEvent, Data, ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
+};
 
 fn config(count: u64, size: u32) -> RpingConfig {
     RpingConfig {
@@ -31,7 +32,10 @@ fn config(count: u64, size: u32) -> RpingConfig {
 fn test_rping_of_several_sizes_in_both_revisions_and_without_crc() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
-    let params = ListenParams { crc: CrcPolicy::Off, ..ListenParams::default() };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
     let mut service =
         RpingServer::new(net.server.device(), server(7174), params, None, true).unwrap();
     let mut served = 0;
@@ -79,7 +83,7 @@ fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next
     ] {
         let raw = Raw::new(&net.client, 64);
         for _ in 0..4 {
-            raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+            raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 16)] }).unwrap();
         }
         raw.connect(&net.client, server(7174), b"");
         let event = raw.event(&mut net, || {
@@ -89,8 +93,16 @@ fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next
         for m in &messages {
             raw.mr.write(0, m);
             let op = SendOp::Send { solicited: false, invalidate: None };
-            let sges = SgList::one(raw.mr.sge(0, m.len()));
-            raw.qp.post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false }).unwrap();
+            let sges = &[raw.mr.sge(0, m.len())];
+            raw.qp
+                .post_send(&SendWr {
+                    wr_id: 1,
+                    op,
+                    data: Data::Sges(sges),
+                    signaled: true,
+                    fence: false,
+                })
+                .unwrap();
         }
         let event = raw.event(&mut net, || {
             service.step();
@@ -113,7 +125,7 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     let mut net = Net::new(&eal);
     let raw = Raw::new(&net.server, 64);
     for _ in 0..4 {
-        raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+        raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 16)] }).unwrap();
     }
     net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
     let mut client =
@@ -122,15 +134,21 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     let mut failure = None;
     net.until("a failure", || {
         if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
-            device.accept(id, heddle_ctl::AcceptParams::new(raw.qp.clone())).unwrap();
+            device.accept(id, heddle_verbs::AcceptParams::new(raw.qp.clone())).unwrap();
         }
         while let Some(cqe) = raw.cq.poll() {
             if cqe.wr_id == 0 && cqe.status.is_success() {
                 // "Go ahead", though nothing was read or written.
                 let op = SendOp::Send { solicited: false, invalidate: None };
-                let sges = SgList::one(raw.mr.sge(0, 16));
+                let sges = &[raw.mr.sge(0, 16)];
                 raw.qp
-                    .post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false })
+                    .post_send(&SendWr {
+                        wr_id: 1,
+                        op,
+                        data: Data::Sges(sges),
+                        signaled: true,
+                        fence: false,
+                    })
                     .unwrap();
             }
         }
@@ -161,8 +179,10 @@ fn test_sink_counts_and_grants_a_region() {
     pattern::fill(&mut bytes, 1, 1);
     raw.mr.write(0, &bytes);
     let post = |wr_id, op, len| {
-        let sges = SgList::one(raw.mr.sge(0, len));
-        raw.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false }).unwrap();
+        let sges = &[raw.mr.sge(0, len)];
+        raw.qp
+            .post_send(&SendWr { wr_id, op, data: Data::Sges(sges), signaled: true, fence: false })
+            .unwrap();
     };
     let send = SendOp::Send { solicited: false, invalidate: None };
     post(1, SendOp::Write { stag, to }, 70_000);

@@ -173,8 +173,10 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     }
     let placement = args.placement()?;
     args.log.start();
-    let shape =
-        EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
+    let shape = EndpointConfig {
+        mtu: spec.mtu,
+        ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0))
+    };
     let eal = start_eal(&shape, 2, Vec::new())?;
     let mut pair = Pair::open(&eal, spec)?;
     let mut reports = Vec::new();

@@ -7,10 +7,10 @@ use std::{env, fs};
 use heddle::perf::report::align;
 use heddle::perf::spec::{Op, Size, Span};
 use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
-use heddle::{Cidr, Endpoint, EndpointConfig};
+use heddle::{Cidr, Endpoint, EndpointConfig, random_seed};
 
 use super::log::LogArgs;
-use super::net::{random_seed, start_eal};
+use super::net::start_eal;
 use super::progress::Line;
 use super::{Failure, say};
 
@@ -40,10 +40,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let (name, file) = (path.display(), read(&path)?);
     args.log.start();
-    let seed = random_seed()?;
+    let seed = random_seed();
     let config = |ip: Ipv4Addr| EndpointConfig {
         memory: file.len() + (1 << 20),
-        ..EndpointConfig::new(
+        ..EndpointConfig::with_seed(
             Cidr::new(ip.into(), 24).into_iter().collect(),
             seed.derive(ip.octets()[3].into()),
         )

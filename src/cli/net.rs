@@ -1,13 +1,10 @@
 //! The RNIC a command works on.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 
 use heddle::perf::spec;
 use heddle::{
-    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, Seed, VdevArg,
-    check_addrs,
+    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, VdevArg, check_addrs,
 };
 
 use super::Failure;
@@ -72,7 +69,7 @@ impl NetArgs {
             gateway: self.gateway,
             mtu,
             memory,
-            ..EndpointConfig::new(self.ips.clone(), random_seed()?)
+            ..EndpointConfig::new(self.ips.clone())
         };
         let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
@@ -94,15 +91,6 @@ pub(crate) fn start_eal(
         EalError::BadPci(_) => Failure::usage(e),
         e => e.into(),
     })
-}
-
-/// From the system's generator.
-pub(crate) fn random_seed() -> Result<Seed, Failure> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut bytes))
-        .map_err(|e| Failure::failed(format!("cannot read /dev/urandom: {e}")))?;
-    Ok(Seed::new(bytes))
 }
 
 /// A processor's number for a thread to run on.

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = EndpointConfig {
         clock: Some(clock),
         rx_burst: 1,
-        ..EndpointConfig::new(args.ips.clone(), Seed::from_u64(args.seed))
+        ..EndpointConfig::with_seed(args.ips.clone(), Seed::from_u64(args.seed))
     };
     let eal = start_eal(&config, 1, Vec::new())?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);

@@ -8,7 +8,7 @@ use heddle::perf::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
 use heddle::perf::workload::Step;
-use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, Revision};
+use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, MpaOptions, Protocol, Revision};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::bench::Switch;
@@ -136,7 +136,10 @@ fn serve(
     addr: SocketAddr,
     crc: CrcPolicy,
 ) -> Result<(), Failure> {
-    let params = ListenParams { crc, ..ListenParams::default() };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
     let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
     endpoint.poll();
     say(&format!("rping listening on {addr}\n"));

@@ -145,7 +145,8 @@ impl Hub {
         let pool = match config.memory {
             0 => None,
             len => {
-                let region = if config.shared { Region::shared(len) } else { Region::anonymous(len) };
+                let region =
+                    if config.shared { Region::shared(len) } else { Region::anonymous(len) };
                 // Tagged offsets start anywhere in the lower half of the address space, at a page.
                 let to = lock(&self.random).next_u64() >> 1 & !0xfff;
                 let pool = self.registry.pool(Arc::new(region?), to);
@@ -213,12 +214,8 @@ impl Drop for App {
     fn drop(&mut self) {
         let request = heddle_cm::Request::AppGone;
         // Without a control plane there is nothing left to end.
-        let _ = self.hub.control.request(Request::Cm {
-            app: self.id,
-            request,
-            qp: None,
-            events: None,
-        });
+        let _ =
+            self.hub.control.request(Request::Cm { app: self.id, request, qp: None, events: None });
     }
 }
 
@@ -323,7 +320,8 @@ impl Device {
             let result = take();
             let hopeless = matches!(
                 result,
-                Ok(_) | Err(RegisterError::OutOfRange)
+                Ok(_)
+                    | Err(RegisterError::OutOfRange)
                     | Err(RegisterError::Mr(
                         heddle_iwarp::MrError::Wrap | heddle_iwarp::MrError::SharedInvalidate
                     ))
@@ -493,12 +491,8 @@ impl App {
     /// The last handle of a queue pair is gone.
     fn forget(&self, qpn: Qpn, bell: u32) {
         let request = heddle_cm::Request::ForgetQp { qpn };
-        let _ = self.hub.control.request(Request::Cm {
-            app: self.id,
-            request,
-            qp: None,
-            events: None,
-        });
+        let _ =
+            self.hub.control.request(Request::Cm { app: self.id, request, qp: None, events: None });
         if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
             *word &= !(1 << (bell % 64));
         }

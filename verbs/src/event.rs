@@ -37,11 +37,7 @@ impl Taken {
 impl EventQueue {
     /// An empty queue; `waker` is woken when an event arrives.
     pub fn new(waker: Option<Waker>) -> EventQueue {
-        EventQueue(Arc::new(Shared {
-            queue: Mutex::default(),
-            len: AtomicUsize::new(0),
-            waker,
-        }))
+        EventQueue(Arc::new(Shared { queue: Mutex::default(), len: AtomicUsize::new(0), waker }))
     }
 
     /// The oldest event.

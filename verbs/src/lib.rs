@@ -40,7 +40,8 @@ pub use heddle_cm::{
     ListenFailure, ListenerId, MpaOptions, Protocol, QpFate,
 };
 pub use heddle_iwarp::{
-    Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag,
+    Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
+    Stag,
 };
 pub use memory::{Region, RegionError, RegisterError};
 pub use mr::{Mr, MrInfo};

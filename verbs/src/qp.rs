@@ -467,7 +467,11 @@ impl Qp {
         // What it took completes as flushed.
         let lost = queue.posted.wrapping_sub(taken);
         if lost == 0 || lost > queue.posted.wrapping_sub(before) {
-            return if lost == 0 && queue.posted != before { Ok(()) } else { Err((0, PostError::Ended)) };
+            return if lost == 0 && queue.posted != before {
+                Ok(())
+            } else {
+                Err((0, PostError::Ended))
+            };
         }
         let posted = queue.posted.wrapping_sub(before) - lost;
         Err((usize::try_from(posted).unwrap_or(0), PostError::Ended))

@@ -115,10 +115,7 @@ impl WorkerQp {
     /// # Errors
     /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
     #[inline]
-    pub fn take_send<'e>(
-        &mut self,
-        entry: &'e mut Entry,
-    ) -> Result<Option<SendWr<'e>>, Broken> {
+    pub fn take_send<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<SendWr<'e>>, Broken> {
         let words = self.block.words();
         if !self.sq.reader.has_next(&words[at::SQ_TAIL])? {
             return Ok(None);
@@ -134,10 +131,7 @@ impl WorkerQp {
     /// # Errors
     /// As [`take_send`](WorkerQp::take_send).
     #[inline]
-    pub fn take_recv<'e>(
-        &mut self,
-        entry: &'e mut Entry,
-    ) -> Result<Option<RecvWr<'e>>, Broken> {
+    pub fn take_recv<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<RecvWr<'e>>, Broken> {
         let words = self.block.words();
         if !self.rq.reader.has_next(&words[at::RQ_TAIL])? {
             return Ok(None);

@@ -2,12 +2,11 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, DisconnectReason, EventQueue, ListenParams,
-    Mr, Qp, QpInit, Waker,
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
+    EventQueue, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr, Waker,
 };
-use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
 
@@ -71,7 +70,7 @@ enum Fault {
     #[error("{0}")]
     Post(#[from] PostError),
     #[error("{0}")]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     #[error(transparent)]
     Full(#[from] Full),
 }
@@ -85,7 +84,7 @@ impl RpingServer {
         params: ListenParams,
         waker: Option<&Waker>,
         show: bool,
-    ) -> Result<RpingServer, CtlError> {
+    ) -> Result<RpingServer, DeviceError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         Ok(RpingServer {
@@ -155,12 +154,13 @@ impl RpingServer {
             CmEvent::Established { remote, agreed, .. } => {
                 info!(peer = %remote, ?agreed, "connected")
             }
-            CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error } => {
+            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
+            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
+            CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
                 self.conns.not_established(id, &error);
             }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     self.closed += 1;
@@ -177,9 +177,9 @@ impl RpingServer {
         let place = self.conns.free_place()?;
         let d = &self.device;
         let pd = d.alloc_pd();
-        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
+        let init = QpInit::new(self.cq.clone()).depths(8, BUFFERS);
         let conn = Serving {
-            qp: d.create_qp(pd, QpInit { send_cq, recv_cq, sq_depth: 8, rq_depth: BUFFERS })?,
+            qp: d.create_qp(pd, QpInit { max_send_sge: 1, max_recv_sge: 1, ..init })?,
             data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
             inbox: d.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
             outbox: d.alloc_mr(pd, Info::LEN, Access::NONE)?,
@@ -197,7 +197,7 @@ impl RpingServer {
 impl Serving {
     fn post_buffer(&self, place: usize, n: u32) -> Result<(), PostError> {
         let at = n as usize * Info::LEN;
-        let sges = SgList::one(self.inbox.sge(at, Info::LEN));
+        let sges = &[self.inbox.sge(at, Info::LEN)];
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, INBOX | n), sges })
     }
 
@@ -257,15 +257,27 @@ impl Serving {
     }
 
     fn go_ahead(&self, place: usize) -> Result<(), Fault> {
-        let sges = SgList::one(self.outbox.sge(0, Info::LEN));
+        let sges = &[self.outbox.sge(0, Info::LEN)];
         let op = SendOp::Send { solicited: true, invalidate: None };
         let wr_id = wr_id(place, GO_AHEAD);
-        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+        Ok(self.qp.post_send(&SendWr {
+            wr_id,
+            op,
+            data: Data::Sges(sges),
+            signaled: true,
+            fence: false,
+        })?)
     }
 
     fn post(&self, place: usize, kind: u32, op: SendOp, len: u32) -> Result<(), Fault> {
-        let sges = SgList::one(self.data.sge(0, len as usize));
+        let sges = &[self.data.sge(0, len as usize)];
         let wr_id = wr_id(place, kind);
-        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+        Ok(self.qp.post_send(&SendWr {
+            wr_id,
+            op,
+            data: Data::Sges(sges),
+            signaled: true,
+            fence: false,
+        })?)
     }
 }

@@ -4,9 +4,9 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_ctl::{CmEvent, ConnectParams, Device, EventQueue};
 use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue, MpaOptions, Protocol};
 
 use super::Run;
 use super::hello::{Reason, Refusal, Welcome};
@@ -178,7 +178,8 @@ impl Client {
         while self.started < self.conns.len() && self.started - self.up < CONNECTING {
             let conn = &mut self.conns[self.started];
             let mut params = ConnectParams::new(conn.qp.clone());
-            params.crc = if self.run.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+            let crc = if self.run.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+            params.protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
             params.private_data = conn.hello(&self.run).encode();
             conn.id = Some(self.device.connect(self.remote, params, &self.events)?);
             self.started += 1;
@@ -191,7 +192,8 @@ impl Client {
         while let Some(event) = self.events.poll() {
             busy = true;
             let remote = self.remote;
-            let Some(conn) = self.conns.iter_mut().find(|c| c.id == Some(event.id())) else {
+            let id = event.cm_id();
+            let Some(conn) = self.conns.iter_mut().find(|c| c.id == id) else {
                 continue;
             };
             match event {
@@ -215,7 +217,9 @@ impl Client {
                     }
                     self.down += usize::from(!core::mem::replace(&mut conn.closed, true));
                 }
-                CmEvent::ConnectRequest { .. } => {}
+                CmEvent::ConnectRequest { .. }
+                | CmEvent::Listening { .. }
+                | CmEvent::ListenFailed { .. } => {}
             }
         }
         if busy && matches!(self.phase, Phase::Connecting) {

@@ -11,8 +11,7 @@
 //! flag is 1: compare every message. Whatever is not exactly of this form is refused.
 
 use core::fmt;
-
-use heddle_iwarp::Stag;
+use heddle_verbs::Stag;
 
 use crate::spec::{MAX_DEPTH, MAX_SIZE, Mode, Op};
 

@@ -2,12 +2,11 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
-    Waker,
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
+    ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr, Waker,
 };
-use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
@@ -67,7 +66,7 @@ impl PerfServer {
         addr: SocketAddr,
         params: ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<PerfServer, CtlError> {
+    ) -> Result<PerfServer, DeviceError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         Ok(PerfServer {
@@ -167,18 +166,19 @@ impl PerfServer {
                     self.watched.push(place);
                 }
             }
-            CmEvent::ConnectError { id, error } => {
+            CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cqs(TURN) {}
                 self.conns.not_established(id, &error);
             }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cqs(TURN) {}
                 if let Some((place, c)) = self.conns.ended(id, reason) {
                     self.watched.retain(|&p| p != place);
                     info!(peer = %c.remote, %reason, "closed");
                 }
             }
-            CmEvent::Rejected { .. } => {}
+            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
+            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
         }
     }
 
@@ -201,7 +201,7 @@ impl PerfServer {
     }
 
     /// Allocates what a connection needs; `None` when it asks for too much.
-    fn prepare(&self, hello: Hello, place: usize) -> Result<Option<Serving>, CtlError> {
+    fn prepare(&self, hello: Hello, place: usize) -> Result<Option<Serving>, DeviceError> {
         let window = send_window(hello.mode, hello.depth);
         let slots = if hello.op == Op::Send { window } else { hello.depth };
         let len = u64::from(slots) * u64::from(hello.size);
@@ -220,6 +220,9 @@ impl PerfServer {
             recv_cq: self.recv_cq.clone(),
             sq_depth: CREDITS,
             rq_depth: if hello.op == Op::Send { window } else { 1 },
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
         };
         let conn = Serving {
             hello,
@@ -261,7 +264,7 @@ impl Serving {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let size = self.hello.size as usize;
         let sge = self.local.sge(buffer as usize * size, size);
-        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: SgList::one(sge) })
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: &[sge] })
     }
 
     /// A message has arrived.
@@ -276,7 +279,7 @@ impl Serving {
             return self.qp.post_send(&SendWr {
                 wr_id: cqe.wr_id,
                 op: SendOp::Send { solicited: false, invalidate: None },
-                sges: SgList::one(sge),
+                data: Data::Sges(&[sge]),
                 signaled: true,
                 fence: false,
             });
@@ -317,7 +320,7 @@ impl Serving {
         self.qp.post_send(&SendWr {
             wr_id: wr_id(place, CREDIT | self.next_credit),
             op: SendOp::Send { solicited: false, invalidate: None },
-            sges: SgList::one(self.credits.sge(at, CREDIT_LEN)),
+            data: Data::Sges(&[self.credits.sge(at, CREDIT_LEN)]),
             signaled: true,
             fence: false,
         })?;
@@ -334,7 +337,7 @@ impl Serving {
         self.qp.post_send(&SendWr {
             wr_id: wr_id(place, 0),
             op: SendOp::Write { stag, to },
-            sges: SgList::one(self.local.sge(0, self.hello.size as usize)),
+            data: Data::Sges(&[self.local.sge(0, self.hello.size as usize)]),
             signaled: true,
             fence: false,
         })

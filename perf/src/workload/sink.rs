@@ -6,12 +6,11 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
-    Waker,
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenParams, Mr,
+    PostError, Qp, QpInit, RecvWr, Waker,
 };
-use heddle_iwarp::{Access, PostError, RecvWr, SgList};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
 
@@ -63,7 +62,7 @@ impl Sink {
         addr: SocketAddr,
         params: ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<Sink, CtlError> {
+    ) -> Result<Sink, DeviceError> {
         let events = EventQueue::new(waker.cloned());
         device.listen(addr, params, &events)?;
         let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
@@ -120,12 +119,13 @@ impl Sink {
                     let _ = self.device.reject(id, Vec::new());
                 }
             },
-            CmEvent::Established { .. } | CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error } => {
+            CmEvent::Established { .. } | CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
+            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
+            CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
                 self.conns.not_established(id, &error);
             }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     let SinkCounters { messages, bytes, .. } = c.state.counters;
@@ -139,8 +139,7 @@ impl Sink {
         let place = self.conns.free_place()?;
         let d = &self.device;
         let pd = d.alloc_pd();
-        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
-        let init = QpInit { send_cq, recv_cq, sq_depth: 1, rq_depth: BUFFERS };
+        let init = QpInit { max_recv_sge: 1, ..QpInit::new(self.cq.clone()).depths(1, BUFFERS) };
         let conn = Drain {
             qp: d.create_qp(pd, init)?,
             buffers: d.alloc_mr(pd, BUFFERS as usize * MAX_SEND, Access::LOCAL_WRITE)?,
@@ -167,14 +166,14 @@ enum SinkError {
     #[error(transparent)]
     Full(#[from] Full),
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     #[error(transparent)]
     Post(#[from] PostError),
 }
 
 impl Drain {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
-        let sges = SgList::one(self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND));
+        let sges = &[self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND)];
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 }

@@ -336,10 +336,7 @@ mod tests {
     fn test_region_of_the_application_is_dropped_with_its_registration() {
         let (r, _pool, worker, _) = registry();
         let region = Arc::new(Region::anonymous(100).unwrap());
-        assert_eq!(
-            r.bring(&region, (50, 51, 0), TERMS).err(),
-            Some(RegisterError::OutOfRange)
-        );
+        assert_eq!(r.bring(&region, (50, 51, 0), TERMS).err(), Some(RegisterError::OutOfRange));
         let mr = r.bring(&region, (50, 50, 0x1000), TERMS).unwrap();
         assert!(r.mrs().check(Pd(1), Qpn(1), mr.stag, 0x1000, 50, Access::REMOTE_WRITE).is_ok());
         r.give(mr);

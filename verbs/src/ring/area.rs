@@ -151,7 +151,10 @@ mod tests {
         let b = area.take(9).unwrap();
         assert!(area.take(504).is_err());
         assert_eq!((b.words().len(), b.words()[8].load(Ordering::Relaxed)), (9, 0));
-        let all = { drop(b); area.take(512).unwrap() };
+        let all = {
+            drop(b);
+            area.take(512).unwrap()
+        };
         assert_eq!(all.words()[511].load(Ordering::Relaxed), 0);
     }
 

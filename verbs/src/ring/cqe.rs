@@ -90,9 +90,7 @@ pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
         FLUSHED => CqeStatus::Flushed,
         LOCAL_LENGTH => CqeStatus::LocalLength,
         LOCAL_PROTECTION => CqeStatus::LocalProtection,
-        LOCAL_QP_OPERATION => {
-            CqeStatus::LocalQpOperation(*POST_ERRORS.get(detail as usize)?)
-        }
+        LOCAL_QP_OPERATION => CqeStatus::LocalQpOperation(*POST_ERRORS.get(detail as usize)?),
         REMOTE_ACCESS => CqeStatus::RemoteAccess(code()),
         REMOTE_OPERATION => CqeStatus::RemoteOperation(code()),
         _ => return None,
@@ -163,7 +161,8 @@ mod tests {
             encode(&c),
             [0x0102_0304_0506_0708, 0x00ab_cdef_0003_0000, 0x1122_3344_0000_004d, 0]
         );
-        let c = sample(CqeOp::Write, CqeStatus::RemoteAccess(TermCode { layer: 1, etype: 1, code: 2 }));
+        let c =
+            sample(CqeOp::Write, CqeStatus::RemoteAccess(TermCode { layer: 1, etype: 1, code: 2 }));
         assert_eq!(encode(&c)[1..3], [0x00ab_cdef_0000_0502, 0x0001_0102_0000_004d]);
     }
 

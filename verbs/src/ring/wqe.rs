@@ -400,10 +400,8 @@ mod tests {
     fn op() -> impl Strategy<Value = SendOp> {
         let place = (any::<u32>(), any::<u64>());
         prop_oneof![
-            (any::<bool>(), any::<Option<u32>>()).prop_map(|(solicited, s)| SendOp::Send {
-                solicited,
-                invalidate: s.map(Stag)
-            }),
+            (any::<bool>(), any::<Option<u32>>())
+                .prop_map(|(solicited, s)| SendOp::Send { solicited, invalidate: s.map(Stag) }),
             place.clone().prop_map(|(s, to)| SendOp::Write { stag: Stag(s), to }),
             place.prop_map(|(s, to)| SendOp::Read { stag: Stag(s), to }),
         ]

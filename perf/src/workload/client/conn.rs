@@ -2,8 +2,7 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{CmId, Cq, CtlError, Device, Mr, Qp, QpInit};
-use heddle_iwarp::{Access, Pd};
+use heddle_verbs::{Access, CmId, Cq, Device, DeviceError, Mr, Pd, Qp, QpInit};
 
 use super::WorkloadError;
 use crate::spec::{Mode, Op};
@@ -36,7 +35,7 @@ pub(super) struct Cqs {
 const CQ_DEPTH: u32 = 1 << 14;
 
 impl Cqs {
-    pub(super) fn new(device: &Device) -> Result<Cqs, CtlError> {
+    pub(super) fn new(device: &Device) -> Result<Cqs, DeviceError> {
         // Room for every completion there can be at a time is not needed: the worker waits.
         Ok(Cqs { send: device.create_cq(CQ_DEPTH, None)?, recv: device.create_cq(CQ_DEPTH, None)? })
     }
@@ -63,6 +62,9 @@ impl Conn {
             // Twice: in a verified run each Write has its Read.
             sq_depth: 2 * run.depth + 2,
             rq_depth: CREDIT_BUFFERS,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
         };
         Ok(Conn {
             qp: device.create_qp(pd, init)?,
