@@ -11,7 +11,7 @@ const LIBS: [&str; 6] =
     ["rte_eal", "rte_ring", "rte_mempool", "rte_mbuf", "rte_ethdev", "rte_net_ring"];
 
 const TYPES: &str = "rte_mbuf|rte_mbuf_ext_shared_info|rte_mempool|rte_ring|rte_eth_conf|\
-    rte_eth_dev_info|rte_eth_link|rte_eth_stats|rte_eth_rxconf|rte_eth_txconf|rte_ether_addr|\
+    rte_eth_dev_info|rte_eth_stats|rte_eth_rxconf|rte_eth_txconf|rte_ether_addr|\
     rte_device|heddle_.*";
 
 const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte_dev_probe|\
@@ -21,7 +21,7 @@ const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte
     rte_eth_dev_(configure|start|stop|close|set_mtu|get_mtu|info_get|get_port_by_name|get_name_by_port|\
     default_mac_addr_set|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
     rte_eth_(rx|tx)_queue_setup|rte_eth_promiscuous_(enable|disable|get)|\
-    rte_eth_allmulticast_enable|rte_eth_link_get_nowait|rte_eth_stats_(get|reset)|\
+    rte_eth_allmulticast_enable|rte_eth_stats_(get|reset)|\
     rte_eth_from_rings|rte_ring_(create|free)";
 
 fn fail(why: &str) -> ! {
@@ -45,7 +45,7 @@ fn cflags() -> Vec<String> {
 }
 
 fn main() {
-    for f in ["build.rs", "shim/shim.c", "shim/shim.h"] {
+    for f in ["build.rs", "shim/shim.c", "shim/shim.h", "shim/mbuf_layout.h"] {
         println!("cargo::rerun-if-changed={f}");
     }
     let lib = match pkg_config::Config::new()
@@ -69,9 +69,10 @@ fn main() {
         .allowlist_function(FUNCTIONS)
         .allowlist_type(TYPES)
         .allowlist_var("HEDDLE_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_ETH_MQ_.*")
-        // Reached through pointers only, and large.
+        // Reached through pointers only, and large; of mbufs the offsets are known by name
+        // (shim/mbuf_layout.h).
         .opaque_type(
-            "rte_mempool_.*|rte_bus|rte_driver|rte_intr_handle|rte_devargs|rte_eth_fdir_conf",
+            "rte_mbuf|rte_mempool_.*|rte_bus|rte_driver|rte_intr_handle|rte_devargs|rte_eth_fdir_conf",
         )
         .no_copy("rte_mbuf|rte_mempool|rte_ring")
         .layout_tests(false)

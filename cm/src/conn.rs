@@ -12,7 +12,7 @@
 
 mod enter;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transition;
 
 use core::net::SocketAddr;

@@ -87,9 +87,13 @@ impl Control {
         requests: Receiver<Request>,
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
+        max_conns: usize,
     ) -> Control {
+        let config = CmConfig::new(links.len());
+        // Start-ups leave room for established connections and those that are closing.
+        let max_startups = config.max_startups.min((max_conns / 2).max(1));
         Control {
-            cm: ConnectionManager::new(CmConfig::new(links.len())),
+            cm: ConnectionManager::new(CmConfig { max_startups, ..config }),
             requests,
             links,
             registry,
@@ -217,7 +221,7 @@ impl Control {
             _ => Subject::None,
         };
         if let Err(error) = self.cm.handle_request(now, app, request) {
-            self.refused(app, subject, error);
+            self.refused(now, app, subject, error);
         }
     }
 
@@ -228,7 +232,7 @@ impl Control {
     }
 
     /// The manager refused a request at once, and nothing has changed.
-    fn refused(&mut self, app: AppId, subject: Subject, error: RequestError) {
+    fn refused(&mut self, now: Instant, app: AppId, subject: Subject, error: RequestError) {
         tracing::debug!(app = app.0, "a request is refused: {error}");
         let (id, events, qp) = match subject {
             Subject::None => return,
@@ -248,8 +252,13 @@ impl Control {
                 // The connection, if it is still there, goes on waiting for an answer, or runs.
                 let c = self.conns.get_mut(&id);
                 let mine = c.is_some_and(|c| c.qp == qp && c.qp.take().is_some());
-                let c = self.conns.get(&id).filter(|_| mine);
-                (id, c.map(|c| c.events.clone()), qp)
+                if mine && matches!(error, RequestError::Params(_)) {
+                    // The application has answered as well as it could; the peer need not wait.
+                    let reject = heddle_cm::Request::Reject { id, private_data: Vec::new() };
+                    let _ = self.cm.handle_request(now, app, reject);
+                }
+                let c = if mine { self.conns.remove(&id) } else { None };
+                (id, c.map(|c| c.events), qp)
             }
         };
         if let Some(qpn) = qp {

@@ -37,10 +37,11 @@ impl MempoolConfig {
         MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu) }
     }
 
-    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC; at least the 2 KiB that
+    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC, and what a slot of
+    /// `net_af_packet` has beyond that; at least the 2 KiB that
     /// drivers expect.
     pub fn room_for_mtu(mtu: u16) -> u16 {
-        let frame = (u32::from(mtu) + 26).max(2048);
+        let frame = (u32::from(mtu) + 26 + 42).max(2048);
         let room = (u32::from(HEADROOM) + frame).next_multiple_of(64);
         u16::try_from(room).unwrap_or(u16::MAX)
     }
@@ -61,7 +62,6 @@ pub struct MempoolError {
 #[derive(Debug)]
 struct Inner {
     pool: NonNull<sys::rte_mempool>,
-    id: usize,
     data_room: u16,
     alloc_failures: AtomicU64,
 }
@@ -112,8 +112,7 @@ impl Mempool {
         let Some(pool) = NonNull::new(pool) else {
             return Err(fail(eal::error_text(eal::last_errno())));
         };
-        let inner =
-            Inner { pool, id, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
+        let inner = Inner { pool, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
         Ok(Mempool(Box::leak(Box::new(inner))))
     }
 
@@ -199,11 +198,6 @@ impl Mempool {
 
     pub(crate) fn as_ptr(&self) -> *mut sys::rte_mempool {
         self.0.pool.as_ptr()
-    }
-
-    /// A small number that sets this pool apart.
-    pub(crate) fn id(&self) -> usize {
-        self.0.id
     }
 
     #[cold]

@@ -106,6 +106,12 @@ fn test_arena_is_zeroed_aligned_and_bounded() {
         arena.gather(0, &mut all).unwrap();
         assert_eq!(all, data);
         assert_eq!(arena.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
+        // Copied and digested at once, the digest continued from what came before.
+        let mut copy = vec![0; len];
+        let got = arena.gather_digest(0, &mut copy, crc32c::crc32c(b"head")).unwrap();
+        let crc = crc32c::crc32c_append(crc32c::crc32c(b"head"), &data);
+        assert_eq!((copy, got), (data.clone(), (crc, Sum::of(&data))));
+        assert!(arena.gather_digest(1, &mut vec![0; len], 0).is_err());
         for (off, n) in [(0, len + 1), (len, 1), (len + 1, 0), (usize::MAX, 1)] {
             assert!(arena.digest(off, n, 0).is_err(), "{off} {n}");
         }

@@ -25,7 +25,7 @@ fn pair(name: &str, pool: Mempool) -> ((RxQueue, TxQueue), (RxQueue, TxQueue)) {
 }
 
 #[test]
-fn test_external_frames_cross_uncopied_and_are_released() {
+fn test_external_frames_cross_as_sent_and_are_released() {
     let pool = pool(1023);
     let arena = Arena::new(&eal(), 1 << 20).unwrap();
     let data = bytes(7, 1 << 20);
@@ -44,15 +44,24 @@ fn test_external_frames_cross_uncopied_and_are_released() {
         assert!(burst.is_empty());
 
         let mut got = Burst::new();
-        assert_eq!(rx.burst(&mut got), 20);
+        assert_eq!(rx.burst_as_sent(&mut got), 20);
         for (i, m) in got.iter().enumerate() {
             assert_eq!((m.pkt_len(), m.data_len(), m.segments()), (66 + 1442 + 4, 66, 3));
             let pieces: Vec<_> = m.pieces().collect();
             assert_eq!(pieces[1].0, arena.ptr(i * 1442 + 3, 1442).unwrap().cast_const());
             assert_eq!((pieces[0].2, pieces[1].2, pieces[2].2), (false, true, false));
             assert_eq!(m.chunk_at(0), bytes(1, 66));
-            assert_eq!(m.chunk_at(66), &data[i * 1442 + 3..][..1442]);
-            assert_eq!(m.chunk_at(70), &data[i * 1442 + 7..][..1438]);
+            let mut payload = vec![0; 1442];
+            assert_eq!(m.copy_at(66, &mut payload), 1442);
+            assert_eq!(payload, &data[i * 1442 + 3..][..1442]);
+            assert_eq!(m.copy_at(70, &mut payload), 1442);
+            assert_eq!(payload[..1438], data[i * 1442 + 7..][..1438]);
+            // No slice shows memory that others may write, not even by its neighbours.
+            assert_eq!((m.chunk_at(66), m.chunk_at(1000)), (&b""[..], &b""[..]));
+            let mut shown = 0;
+            m.for_each_chunk(0, m.pkt_len(), |piece| shown += piece.len());
+            assert_eq!(shown, 66);
+            assert_eq!(heddle_tcp::RxFrame::sum(m, 34, m.pkt_len() - 34), None);
             assert_eq!(m.chunk_at(66 + 1442), [9; 4]);
             assert_eq!(m.chunk_at(66 + 1442 + 4), b"");
         }
@@ -63,6 +72,73 @@ fn test_external_frames_cross_uncopied_and_are_released() {
         assert_eq!((arena.references(), pool.in_use()), (0, 0));
     }
     assert_eq!(pool.in_use(), 0);
+}
+
+#[test]
+fn test_received_frames_are_the_receivers_own() {
+    let (near, far) = (pool(1023), pool(1023));
+    let config = [near, far].map(PortConfig::new);
+    let (mut a, mut b) = Port::ring_pair(&eal(), "own", 64, &config[0], &config[1]).unwrap();
+    let ((_, mut tx), (mut rx, _)) = (a.take_queues().remove(0), b.take_queues().remove(0));
+    let arena = Arena::new(&eal(), 1 << 20).unwrap();
+    let old = bytes(7, 1 << 20);
+    arena.place(0, &old).unwrap();
+    let mut burst = Burst::new();
+    let mut want = Vec::new();
+    for i in 0..20 {
+        // Payloads of one and of several buffers, and frames without any between them.
+        let m = match i % 3 {
+            0 => frame(near, &bytes(i as u8, 60)),
+            1 => fpdu(near, &arena, i * 1442 + 3, 1442),
+            _ => fpdu(near, &arena, i * 1442 + 3, 9001),
+        };
+        want.push(content(&m));
+        burst.push(m);
+    }
+    assert_eq!(tx.burst(&mut burst), 20);
+    let mut got = Burst::new();
+    assert_eq!(rx.burst(&mut got), 20);
+    // The sender has its memory back, and changes it.
+    assert_eq!(arena.references(), 0);
+    arena.place(0, &bytes(99, 1 << 20)).unwrap();
+    for (m, want) in got.iter().zip(&want) {
+        assert!(!m.has_external());
+        assert_eq!(m.check(), None);
+        let mut seen = Vec::new();
+        m.for_each_chunk(0, m.len(), |piece| seen.extend_from_slice(piece));
+        assert_eq!(&seen, want);
+        assert_eq!(m.segments() > 1, want.len() > 2048);
+    }
+    let copied: usize = want.iter().map(Vec::len).filter(|&n| n != 60).sum();
+    let c = *rx.counters();
+    assert_eq!((c.rx_frames, c.rx_copied_frames, c.rx_copy_drops), (20, 13, 0));
+    assert_eq!(c.rx_copied_frame_bytes, copied as u64);
+    got.clear();
+    drop((tx, rx, a, b));
+    assert_eq!((near.in_use(), far.in_use()), (0, 0));
+}
+
+#[test]
+fn test_a_frame_that_cannot_be_copied_is_dropped_and_counted() {
+    let (near, far) = (pool(1023), pool(31));
+    let config = [near, far].map(PortConfig::new);
+    let (mut a, mut b) = Port::ring_pair(&eal(), "drop", 64, &config[0], &config[1]).unwrap();
+    let ((_, mut tx), (mut rx, _)) = (a.take_queues().remove(0), b.take_queues().remove(0));
+    let arena = Arena::new(&eal(), 8192).unwrap();
+    let mut taken = arrayvec::ArrayVec::<Mbuf, 32>::new();
+    while let Some(m) = far.alloc() {
+        taken.push(m);
+    }
+    let mut burst = Burst::new();
+    burst.push(fpdu(near, &arena, 0, 1000));
+    burst.push(frame(near, &[1; 60]));
+    burst.push(fpdu(near, &arena, 0, 1000));
+    assert_eq!(tx.burst(&mut burst), 3);
+    assert_eq!(rx.burst(&mut burst), 1, "what needs no copy comes through");
+    assert_eq!(burst[0].data(), [1; 60]);
+    let c = rx.counters();
+    assert_eq!((c.rx_frames, c.rx_copied_frames, c.rx_copy_drops), (3, 0, 2));
+    assert_eq!((arena.references(), near.in_use()), (0, 1));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::*;
 use crossbeam_channel::Receiver;
-use heddle_base::{Chunks, Seed};
+use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_iwarp::{
     Access, Cqe, Mr, MrTable, Pd, QpConfig, Qpn, RecvWr, Role, SendOp, SendWr, SgList, Sge, Stag,
@@ -195,7 +195,7 @@ impl Net {
         for from in 0..2 {
             self.sides[from].worker.poll();
             let mut burst = Burst::new();
-            while self.taps[from].0.burst(&mut burst) > 0 {
+            while self.taps[from].0.burst_as_sent(&mut burst) > 0 {
                 for frame in &burst {
                     if let Some(seen) = &mut self.seen {
                         look(frame, &self.sides[from].arena, &mut seen[from]);

@@ -187,6 +187,51 @@ uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n)
 	return __atomic_sub_fetch(&s->refcnt, n, __ATOMIC_ACQ_REL);
 }
 
+int heddle_link_get(uint16_t port, uint32_t *mbps, int *up)
+{
+	struct rte_eth_link link;
+	int rc;
+
+	memset(&link, 0, sizeof(link));
+	rc = rte_eth_link_get_nowait(port, &link);
+	*mbps = link.link_speed;
+	*up = link.link_status == RTE_ETH_LINK_UP;
+	return rc;
+}
+
+void heddle_mbuf_number(struct rte_mbuf *m, uint16_t first)
+{
+	m->buf_addr = (void *)(uintptr_t)first++;
+	m->data_off = first++;
+	rte_mbuf_refcnt_set(m, first++);
+	m->nb_segs = first++;
+	m->ol_flags = first++;
+	m->pkt_len = first++;
+	m->data_len = first++;
+	m->hash.rss = first++;
+	m->buf_len = first++;
+	m->next = (struct rte_mbuf *)(uintptr_t)first++;
+	m->l2_len = 14;
+	m->l3_len = 40;
+	m->l4_len = 32;
+}
+
+uint64_t heddle_mbuf_digits(const struct rte_mbuf *m)
+{
+	uint64_t d = 0;
+
+	d = d * 10 + m->data_off;
+	d = d * 10 + m->nb_segs;
+	d = d * 10 + m->ol_flags;
+	d = d * 10 + m->pkt_len;
+	d = d * 10 + m->data_len;
+	d = d * 10 + (uintptr_t)m->next;
+	d = d * 100 + m->l2_len;
+	d = d * 100 + m->l3_len;
+	d = d * 100 + m->l4_len;
+	return d;
+}
+
 unsigned int heddle_ring_drain_mbufs(struct rte_ring *r)
 {
 	unsigned int n = 0;
@@ -286,23 +331,6 @@ size_t heddle_log_take(char *dst, size_t len)
 
 static const struct heddle_layout layouts[] = {
 	SIZE(rte_mbuf),
-	FIELD(rte_mbuf, buf_addr),
-	FIELD(rte_mbuf, buf_iova),
-	FIELD(rte_mbuf, data_off),
-	FIELD(rte_mbuf, refcnt),
-	FIELD(rte_mbuf, nb_segs),
-	FIELD(rte_mbuf, port),
-	FIELD(rte_mbuf, ol_flags),
-	FIELD(rte_mbuf, packet_type),
-	FIELD(rte_mbuf, pkt_len),
-	FIELD(rte_mbuf, data_len),
-	FIELD(rte_mbuf, hash),
-	FIELD(rte_mbuf, buf_len),
-	FIELD(rte_mbuf, pool),
-	FIELD(rte_mbuf, next),
-	FIELD(rte_mbuf, tx_offload),
-	FIELD(rte_mbuf, shinfo),
-	FIELD(rte_mbuf, priv_size),
 	SIZE(rte_mbuf_ext_shared_info),
 	FIELD(rte_mbuf_ext_shared_info, free_cb),
 	FIELD(rte_mbuf_ext_shared_info, fcb_opaque),
@@ -333,7 +361,6 @@ static const struct heddle_layout layouts[] = {
 	FIELD(rte_eth_dev_info, rx_offload_capa),
 	FIELD(rte_eth_dev_info, tx_offload_capa),
 	FIELD(rte_eth_dev_info, flow_type_rss_offloads),
-	SIZE(rte_eth_link),
 	SIZE(rte_eth_stats),
 	FIELD(rte_eth_stats, imissed),
 	FIELD(rte_eth_stats, rx_nombuf),

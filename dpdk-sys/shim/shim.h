@@ -19,6 +19,8 @@
 #include <rte_ring.h>
 #include <rte_version.h>
 
+#include "mbuf_layout.h"
+
 /* Macros that bindgen cannot evaluate. */
 static const uint64_t HEDDLE_RX_OFFLOAD_IPV4_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t HEDDLE_RX_OFFLOAD_TCP_CKSUM = RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
@@ -60,7 +62,6 @@ int heddle_mbuf_linearize(struct rte_mbuf *m);
 struct rte_mbuf *heddle_mbuf_copy(const struct rte_mbuf *m, struct rte_mempool *pool);
 /* 0, or the reason (a static string) the chain is not sound. */
 const char *heddle_mbuf_check(const struct rte_mbuf *m);
-/* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
 /* As they come from the pool: single segments with one reference (rte_mbuf_raw_alloc()), the other
  * fields as they were left. */
 int heddle_mbuf_raw_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **pkts, unsigned int n);
@@ -69,6 +70,7 @@ void heddle_mbuf_reset(struct rte_mbuf *m);
 /* For one of the references of `shinfo`, which the caller has counted. */
 void heddle_mbuf_attach(struct rte_mbuf *m, void *addr, uint64_t iova, uint16_t len,
 			struct rte_mbuf_ext_shared_info *shinfo);
+/* One external-buffer segment; NULL when the pool is empty. Takes one more reference of `shinfo`. */
 struct rte_mbuf *heddle_mbuf_external(struct rte_mempool *pool, void *addr, uint64_t iova,
 				      uint16_t len, struct rte_mbuf_ext_shared_info *shinfo);
 
@@ -83,6 +85,9 @@ uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n);
 unsigned int heddle_ring_drain_mbufs(struct rte_ring *r);
 unsigned int heddle_ring_count(const struct rte_ring *r);
 
+/* State of a link without waiting; 0 or an error. The structure differs between versions. */
+int heddle_link_get(uint16_t port, uint32_t *mbps, int *up);
+
 /* This and that. */
 int heddle_errno(void);
 uint64_t heddle_rdtsc(void);
@@ -93,6 +98,12 @@ unsigned int heddle_lcore_id(void);
 int heddle_log_capture(void);
 void heddle_log_echo(int on);
 size_t heddle_log_take(char *dst, size_t len);
+
+/* Writes the fields of mbuf_layout.h, each with the next number from `first` on, and adds them up;
+ * for the test that reads and writes them from Rust. `next` and `buf_addr` take the number as an
+ * address. */
+void heddle_mbuf_number(struct rte_mbuf *m, uint16_t first);
+uint64_t heddle_mbuf_digits(const struct rte_mbuf *m);
 
 /* Layouts as C sees them, for the test that compares. */
 struct heddle_layout {

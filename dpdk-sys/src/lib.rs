@@ -1,11 +1,13 @@
 //! Raw bindings to the system's DPDK (22.11 or newer).
 //!
 //! Two parts: what bindgen makes of the headers, allowlisted to what Heddle calls, with the real
-//! layout of `rte_mbuf` and friends so that fields are plain loads and stores; and a C shim
+//! layout of structures; of `rte_mbuf` only the offsets of fields (`HEDDLE_MBUF_AT_*`), which C
+//! computes alike from the headers of 22.11 and from those of 24.11, where fields lie in anonymous
+//! unions, so that they are plain loads and stores with both; and a C shim
 //! (`shim/`, functions named `heddle_*`) for inline functions, by whole bursts or bulks.
 //!
 //! Nothing here is safe to use as it stands; `heddle-dataplane` is the safe side. A test compares
-//! every size and offset used by hand with what the C compiler says.
+//! every size and offset used by hand with what the C compiler says. Built and run with 22.11.11.
 
 #[allow(
     missing_docs,

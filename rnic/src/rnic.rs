@@ -6,7 +6,7 @@ use std::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_iwarp::{
-    Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
+    Cqe, Memory, MrTable, Pins, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
 };
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
@@ -16,6 +16,7 @@ use heddle_tcp::{
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
 use crate::held::HoldPool;
+use crate::kept::Kept;
 use crate::link::{Link, Mode};
 
 /// What an RNIC is made with.
@@ -27,6 +28,9 @@ pub struct RnicConfig {
     /// that are kept, and buffers of 2 KiB for copies of what lies ahead of a gap. A connection may
     /// hold as many of them as are still free, so that a few cannot take all from the others.
     pub max_held_frames: usize,
+    /// Octets of Read Responses that may be kept until they are acknowledged. A connection may keep
+    /// as much as all of them leave free, and one FPDU always.
+    pub max_snapshot_bytes: usize,
 }
 
 /// An order the RNIC could not carry out.
@@ -57,6 +61,7 @@ pub struct Rnic<F> {
     pub(crate) completions: VecDeque<(ConnId, Cqe)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
+    pub(crate) kept: Kept,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     /// Connections with a running queue pair: a list, so that reports find them, in which each
@@ -64,6 +69,8 @@ pub struct Rnic<F> {
     running: Vec<ConnId>,
     /// Counters of queue pairs that are gone.
     retired_qps: QpCounters,
+    /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
+    tally: Option<(QpCounters, usize)>,
     /// Whether FPDUs get their Internet checksum when they are made: the port does not compute it.
     pub(crate) want_sum: bool,
     /// The frame that is being sent, kept so that it is filled in place.
@@ -85,6 +92,7 @@ impl<F: RxFrame> Rnic<F> {
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
         let want_sum = !config.stack.tx_tcp_csum;
+        let kept = Kept::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
         Rnic {
             stack: Stack::new(config.stack),
             pool: HoldPool::new(config.max_held_frames),
@@ -93,8 +101,10 @@ impl<F: RxFrame> Rnic<F> {
             events: VecDeque::with_capacity(64),
             completions: VecDeque::with_capacity(1024),
             ready: VecDeque::with_capacity(conns),
+            kept,
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
+            tally: None,
             want_sum,
             frame: TxFrame::default(),
         }
@@ -264,6 +274,29 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.conn(conn)
     }
 
+    /// As [`conn_counters`](Self::conn_counters), looking at `most` connections at a time: `None`
+    /// until all were looked at.
+    pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
+        self.stack.poll_conn_counters(most)
+    }
+
+    /// As [`qp_counters`](Self::qp_counters), looking at `most` queue pairs at a time: `None` until
+    /// all were looked at.
+    pub fn poll_qp_counters(&mut self, most: usize) -> Option<QpCounters> {
+        let (mut sum, from) = self.tally.take().unwrap_or((self.retired_qps, 0));
+        let upto = from.saturating_add(most.max(1)).min(self.running.len());
+        for conn in self.running.get(from..upto).unwrap_or_default() {
+            if let Some(qp) = self.qp(*conn) {
+                sum.add(qp.counters());
+            }
+        }
+        if upto >= self.running.len() {
+            return Some(sum);
+        }
+        self.tally = Some((sum, upto));
+        None
+    }
+
     /// Counters of all queue pairs there are and were, added up.
     pub fn qp_counters(&self) -> QpCounters {
         let mut sum = self.retired_qps;
@@ -273,6 +306,26 @@ impl<F: RxFrame> Rnic<F> {
             }
         }
         sum
+    }
+
+    /// Counts, for each region, of the FPDUs in send queues that refer to it.
+    pub fn pins(&self) -> Arc<Pins> {
+        self.kept.pins.clone()
+    }
+
+    /// FPDUs that refer to the region in slot `mr`, counted anew by a walk through all send queues:
+    /// what [`pins`](Self::pins) should say. For tests.
+    pub fn count_references(&self, mr: u32) -> u32 {
+        self.running
+            .iter()
+            .filter_map(|conn| self.stack.user(*conn))
+            .map(|link| link.queue.references(mr))
+            .sum()
+    }
+
+    /// Octets of Read Responses kept at this moment.
+    pub fn snapshot_bytes(&self) -> usize {
+        self.kept.snapshots()
     }
 
     /// Buffers that bytes which wait take at this moment; see [`RnicConfig::max_held_frames`].
@@ -309,7 +362,7 @@ impl<F: RxFrame> Rnic<F> {
                 // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
                 // place. If that is queued already, it is about a local request, and those before
                 // it are still carried out.
-                let end = link.queue.withdraw(tcp.snd_max());
+                let end = link.queue.withdraw(&mut self.kept, tcp.snd_max());
                 qp.handle_withdrawn(end);
             }
             if !matches!(event, QpEvent::Drained) {
@@ -331,20 +384,43 @@ impl<F: RxFrame> Rnic<F> {
         if let Mode::Fpdu(qp) = &mut link.mode {
             qp.abort();
             self.retired_qps.add(qp.counters());
-            let at = link.running_at;
-            self.running.swap_remove(at);
-            if let Some(&moved) = self.running.get(at)
-                && let Some((_, link)) = self.stack.get_mut(moved)
-            {
-                link.running_at = at;
-            }
+            let (at, counters) = (link.running_at, *qp.counters());
+            self.stop_running(at, &counters);
         }
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         link.held.clear(&mut self.pool);
         self.drain_qp(conn);
         if let Some((_, link)) = self.stack.get_mut(conn) {
             link.mode = Mode::Dead;
-            link.queue.clear();
+            link.queue.clear(&mut self.kept);
+        }
+    }
+
+    /// Takes place `at` off the list of connections with a running queue pair, whose counters were
+    /// `counters`; the last takes the place.
+    fn stop_running(&mut self, at: usize, counters: &QpCounters) {
+        if at >= self.running.len() {
+            return;
+        }
+        self.running.swap_remove(at);
+        let moved = self.running.get(at).copied();
+        if let Some((_, link)) = moved.and_then(|conn| self.stack.get_mut(conn)) {
+            link.running_at = at;
+        }
+        // A sum under way has to get those it would miss now.
+        let left = self.running.len();
+        let moved = moved.and_then(|conn| self.qp(conn)).map(|qp| *qp.counters());
+        if let Some((sum, done)) = &mut self.tally {
+            if at >= *done {
+                sum.add(counters);
+            } else if left >= *done {
+                if let Some(moved) = moved {
+                    sum.add(&moved);
+                }
+            } else {
+                // The last was in the sum already.
+                *done = left;
+            }
         }
     }
 

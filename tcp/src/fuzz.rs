@@ -1,11 +1,12 @@
 //! Entry points for fuzzing: any bytes at all must be taken without a panic.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
 
 use crate::wire::{Ipv4Header, TcpHeader, arp, icmpv4};
-use crate::{ByteQueue, Cidr, FrameOutcome, Stack, StackConfig, TxBody};
+use crate::{ByteQueue, Cidr, FrameOutcome, Keepalive, Stack, StackConfig, TxBody};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -29,6 +30,7 @@ pub fn stack(data: &[u8]) {
     let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
     cfg.max_conns = 16;
     cfg.max_neighbors = 8;
+    cfg.conn.keepalive = Some(Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() });
     let mut s: Stack<ByteQueue> = Stack::new(cfg);
     let _ = s.listen(None, 80, 4);
     let mut now = Instant::ZERO;
@@ -37,7 +39,7 @@ pub fn stack(data: &[u8]) {
     while let [control, len, tail @ ..] = rest {
         let (frame, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = tail;
-        now = now + core::time::Duration::from_millis(1 << (control >> 4));
+        now = now + Duration::from_millis(1 << (control >> 4));
         match control & 7 {
             0 => {
                 let port = u16::from(*len);

@@ -37,9 +37,8 @@ impl Link {
         }
     }
 
-    /// The worker has said that it is closed: nothing is left.
+    /// The worker has said that it is closed: nothing is left. Its deadline goes with it.
     pub(super) fn release(&self, fx: &mut Effects) -> State {
-        fx.deadline(None);
         if let Some(conn) = self.conn {
             fx.order(Order::Release { conn });
         }

@@ -60,7 +60,6 @@ fn opening(
             return State::Connecting { ask, qp };
         }
         Input::Opened(Err(e)) => {
-            fx.deadline(None);
             link.tell_failure(ConnectFailure::Open(e), QpFate::Free(qp.qpn), fx);
             return State::Gone;
         }

@@ -1,1 +1,167 @@
+//! What the manager does between connections: claims, owners, places, listeners. The worker is the
+//! test; `tests/` has real ones.
 
+mod claims;
+mod limits;
+mod listeners;
+
+use std::collections::BTreeMap;
+
+use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
+use heddle_iwarp::{Pd, QpEvent, Qpn};
+use heddle_rnic::{CloseReason, Event as RnicEvent, Report, RnicError};
+use heddle_tcp::ListenError;
+
+use super::*;
+use crate::conn::tests::conn_ids;
+use crate::event::{ConnectFailure, DisconnectReason, ListenFailure, QpFate};
+use crate::params::{AcceptParams, ConnectParams, ListenParams, QpSpec};
+use crate::request::Request;
+
+const APP: AppId = AppId(1);
+const OTHER: AppId = AppId(2);
+const L: ListenerId = ListenerId(1);
+const W: WorkerId = WorkerId(0);
+
+fn qp(qpn: u32) -> QpSpec {
+    QpSpec { qpn: Qpn(qpn), pd: Pd(1), sq_depth: 8, rq_depth: 8 }
+}
+
+fn local() -> SocketAddr {
+    "10.0.0.1:7174".parse().unwrap()
+}
+
+fn peer(n: u8) -> SocketAddr {
+    ([10, 0, 1, n], 1000).into()
+}
+
+fn request() -> Vec<u8> {
+    Frame {
+        kind: Kind::Request,
+        markers: false,
+        crc: true,
+        reject: false,
+        revision: Revision::V1,
+        enhanced: None,
+        private_data: b"",
+    }
+    .emit()
+    .unwrap()
+}
+
+/// A manager, and the names a worker would give.
+struct Bench {
+    cm: ConnectionManager,
+    now: Instant,
+    names: Box<dyn Iterator<Item = ConnId>>,
+    /// Local ends of the connections of peers, so that the test may listen in two places.
+    at: SocketAddr,
+    live: BTreeMap<ConnId, CmId>,
+}
+
+impl Bench {
+    fn new(config: CmConfig) -> Bench {
+        let now = Instant::from_millis(1000);
+        let cm = ConnectionManager::new(config);
+        Bench { cm, now, names: Box::new(conn_ids()), at: local(), live: BTreeMap::new() }
+    }
+
+    fn ask(&mut self, app: AppId, request: Request) -> Result<(), RequestError> {
+        self.cm.handle_request(self.now, app, request)
+    }
+
+    fn report(&mut self, report: Report) {
+        self.cm.handle_report(self.now, W, report);
+    }
+
+    fn event(&mut self, event: RnicEvent) {
+        self.report(Report::Event(event));
+    }
+
+    fn orders(&mut self) -> Vec<String> {
+        let name = |(w, o): (WorkerId, Order)| {
+            let text = format!("{o:?}");
+            format!("{} {}", w.0, text.split(' ').next().unwrap_or_default())
+        };
+        std::iter::from_fn(|| self.cm.poll_order()).map(name).collect()
+    }
+
+    fn events(&mut self) -> Vec<(AppId, Event)> {
+        std::iter::from_fn(|| self.cm.poll_event()).collect()
+    }
+
+    /// A listener that every worker has agreed to.
+    fn listen(&mut self, params: ListenParams) {
+        self.listen_as(APP, L, local(), params);
+    }
+
+    fn listen_as(&mut self, app: AppId, id: ListenerId, addr: SocketAddr, params: ListenParams) {
+        self.ask(app, Request::Listen { id, addr, params }).unwrap();
+        for w in 0..self.cm.config.workers {
+            let report = Report::Listening { token: id.0, result: Ok(()) };
+            self.cm.handle_report(self.now, WorkerId(w), report);
+        }
+        assert_eq!(self.events(), [(app, Event::Listening { id })]);
+        self.orders();
+    }
+
+    /// A peer's TCP connection.
+    fn accepted(&mut self, remote: SocketAddr) -> ConnId {
+        let conn = self.names.next().unwrap();
+        self.event(RnicEvent::Accepted { conn, local: self.at, remote });
+        conn
+    }
+
+    /// A peer's connection with its request, and its name.
+    fn asked(&mut self, remote: SocketAddr) -> (ConnId, CmId) {
+        let conn = self.accepted(remote);
+        self.event(RnicEvent::StartupBytes { conn, bytes: request() });
+        let events = self.events();
+        let [(APP, Event::ConnectRequest { id, .. })] = events[..] else { panic!("{events:?}") };
+        self.live.insert(conn, id);
+        (conn, id)
+    }
+
+    fn connect(&mut self, id: u64, qpn: u32) -> Result<(), RequestError> {
+        let params = ConnectParams::new(qp(qpn));
+        self.ask(APP, Request::Connect { id: CmId(id), worker: W, remote: peer(1), params })
+    }
+
+    fn accept(&mut self, id: CmId, qpn: u32) -> Result<(), RequestError> {
+        self.ask(APP, Request::Accept { id, params: AcceptParams::new(qp(qpn)) })
+    }
+
+    fn established(&mut self, qpn: u32) -> (ConnId, CmId) {
+        let (conn, id) = self.asked(peer(1));
+        self.accept(id, qpn).unwrap();
+        self.report(Report::Entered { conn, result: Ok(()) });
+        let events = self.events();
+        assert!(matches!(events[..], [(APP, Event::Established { .. })]), "{events:?}");
+        (conn, id)
+    }
+
+    fn closed(&mut self, conn: ConnId) {
+        self.event(RnicEvent::Closed { conn, reason: CloseReason::Reset });
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(t) = self.cm.poll_timeout().filter(|t| *t <= end) {
+            self.now = t;
+            self.cm.handle_timeout(t);
+        }
+        self.now = end;
+    }
+
+    fn notices(&mut self) -> Vec<Refusal> {
+        std::iter::from_fn(|| self.cm.poll_notice()).map(|n| n.reason).collect()
+    }
+
+    fn is_known(&self, conn: ConnId) -> bool {
+        self.cm.by_worker.contains_key(&(W, conn))
+    }
+}
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}

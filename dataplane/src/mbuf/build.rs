@@ -1,12 +1,12 @@
 //! Frames being put together for sending.
 
-use std::ptr::NonNull;
-
 use heddle_dpdk_sys as sys;
 
-use super::{Mbuf, is_private, segment_ptr};
+use super::Mbuf;
+use super::fields::Segment;
 use crate::extmem::ExternalMemory;
 use crate::mempool::HEADROOM;
+use crate::raw;
 
 /// An mbuf as it comes from its pool: what it will be says which of its fields have to be written,
 /// and most of them, all of its second cache line, need not be for a segment behind the first.
@@ -26,10 +26,12 @@ impl RawMbuf {
     /// An empty segment to be chained.
     #[inline]
     pub(crate) fn into_later(self) -> Mbuf {
-        let mut m = self.0;
-        let f = m.head_mut();
-        (f.data_off, f.data_len, f.pkt_len, f.ol_flags) = (HEADROOM, 0, 0, 0);
-        m
+        let s = self.0.head();
+        s.set_data_off(HEADROOM);
+        s.set_data_len(0);
+        s.set_pkt_len(0);
+        s.set_ol_flags(0);
+        self.0
     }
 
     /// A segment to be chained that refers to `len` bytes at `addr`, for one of the references to
@@ -61,7 +63,7 @@ impl RawMbuf {
 #[derive(Debug)]
 pub(crate) struct FrameBuilder {
     frame: Mbuf,
-    last: NonNull<sys::rte_mbuf>,
+    last: Segment,
     /// Where the next byte of the last segment goes, and how many there is room for; none behind
     /// an external segment.
     at: *mut u8,
@@ -72,7 +74,7 @@ impl FrameBuilder {
     /// Starts with an empty mbuf of a pool.
     #[inline]
     pub(crate) fn new(first: Mbuf) -> FrameBuilder {
-        let (last, at, room) = (first.0, first.end(), first.room());
+        let (last, at, room) = (first.head(), end(first.head()), first.head().tailroom());
         FrameBuilder { frame: first, last, at, room }
     }
 
@@ -91,12 +93,13 @@ impl FrameBuilder {
             return None;
         }
         let n16 = u16::try_from(n).ok()?;
+        let (last, head) = (self.last, self.frame.head());
+        last.set_data_len(last.data_len() + n16);
+        head.set_pkt_len(head.pkt_len() + u32::from(n16));
         // SAFETY: `last` is a segment of the frame we own, no other reference to it exists; `at`
         // has `room` bytes behind it in that segment's own buffer, which is initialised memory
         // (mapped zeroed by the EAL) and private (`room` is 0 otherwise).
         unsafe {
-            self.last.as_mut().data_len += n16;
-            self.frame.0.as_mut().pkt_len += u32::from(n16);
             let dst = std::slice::from_raw_parts_mut(self.at, n);
             self.at = self.at.add(n);
             self.room -= n;
@@ -108,19 +111,36 @@ impl FrameBuilder {
     #[inline]
     pub(crate) fn chain(&mut self, segment: Mbuf) {
         debug_assert!(segment.segments() == 1);
-        (self.at, self.room) = (segment.end(), segment.room());
-        let len = segment.head().data_len;
-        let segment = segment.into_raw();
-        // SAFETY: `last` is the end of the chain we own; `segment` is a valid single mbuf that we
-        // own and that the chain owns from here on. No frame comes near 65,535 segments: the
-        // stack's longest one has a few for each FPDU.
-        unsafe {
-            self.last.as_mut().next = segment.as_ptr();
-            self.last = segment;
-            let head = self.frame.0.as_mut();
-            head.nb_segs += 1;
-            head.pkt_len += u32::from(len);
+        let (head, new) = (self.frame.head(), segment.head());
+        (self.at, self.room) = (end(new), new.tailroom());
+        // The chain owns it from here on. No frame comes near 65,535 segments: the stack's longest
+        // one has a few for each FPDU.
+        self.last.set_next_ptr(segment.into_raw().as_ptr());
+        self.last = new;
+        head.set_nb_segs(head.nb_segs() + 1);
+        head.set_pkt_len(head.pkt_len() + u32::from(new.data_len()));
+    }
+
+    /// A copy of a frame, external segments included, in as few mbufs as hold it; `None` when
+    /// `alloc` has too few. Each byte is read once.
+    pub(crate) fn copy(frame: &Mbuf, mut alloc: impl FnMut() -> Option<RawMbuf>) -> Option<Mbuf> {
+        let mut copy = FrameBuilder::new(alloc()?.into_first());
+        for (src, len, _) in frame.pieces() {
+            let mut done = 0;
+            while done < len {
+                if copy.room == 0 {
+                    copy.chain(alloc()?.into_later());
+                }
+                let dst = copy.reserve(copy.room.min(len - done))?;
+                // SAFETY: `src` is valid for reads of `len` bytes while `frame` is borrowed, and
+                // `dst` is a buffer of its own.
+                unsafe { raw::gather(src.add(done), dst) };
+                done += dst.len();
+            }
         }
+        let mut copy = copy.finish();
+        copy.inherit_rx_flags(frame);
+        Some(copy)
     }
 
     /// The frame.
@@ -130,17 +150,8 @@ impl FrameBuilder {
     }
 }
 
-impl Mbuf {
-    /// Behind the last byte of the first segment.
-    #[inline]
-    fn end(&self) -> *mut u8 {
-        segment_ptr(self.head()).cast_mut().wrapping_add(self.data_len())
-    }
-
-    /// Bytes that can be written there.
-    #[inline]
-    fn room(&self) -> usize {
-        let m = self.head();
-        if is_private(m) { usize::from(m.buf_len - m.data_off - m.data_len) } else { 0 }
-    }
+/// Behind the last byte of a segment.
+#[inline]
+fn end(m: Segment) -> *mut u8 {
+    m.data_ptr().wrapping_add(usize::from(m.data_len()))
 }

@@ -5,15 +5,15 @@
 //! * *external*: its bytes lie in a region of registered memory. Nothing is copied, and the
 //!   application and a peer may write them at any time.
 //!
-//! **Reading external bytes.** On a NIC every received segment is direct. Only `net_ring` hands
-//! the sender's mbufs to the receiver as they are, so there a received payload may alias
-//! registered memory. Our own senders put every header in a direct segment and only payload in
-//! external ones, so header fields, from which decisions and bounds follow, are read from memory
-//! nobody else writes. Payload bytes are only copied and digested, and each byte once
-//! ([`crate::raw`]): a concurrent write can make the CRC fail, as damage on a real wire would,
-//! and nothing else. [`Mbuf::has_external`] tells such frames apart, and
-//! [`crate::TxQueue::set_linearize`] makes the sending side copy, as a NIC does, where that is
-//! not enough.
+//! **Reading external bytes.** There is never a Rust reference to them: [`Mbuf::data`] and
+//! [`heddle_base::Chunks`] show direct bytes only, and stop before an external segment. What reads
+//! them all the same reads each byte once, through pointers ([`Mbuf::copy_at`], [`Mbuf::copy`],
+//! drivers). On a NIC every received segment is direct. `net_ring` hands the sender's mbufs to the
+//! receiver as they are, so [`crate::RxQueue::burst`] copies such frames into buffers of its own
+//! pool before anybody looks at them, as a NIC would: what is verified is what is placed.
+//!
+//! Rooms: `fields` reads and writes the structure itself; here is what a frame is and who owns it;
+//! `build` puts frames together, `received` reads them, `offload` is what ports compute.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -26,13 +26,17 @@ use thiserror::Error;
 
 use crate::extmem::ExternalMemory;
 use crate::mempool::Mempool;
+use crate::raw;
 
 mod build;
+mod fields;
 mod offload;
 mod received;
 
 pub(crate) use build::{FrameBuilder, RawMbuf};
 pub use offload::{RxChecksum, TxOffload};
+
+use fields::Segment;
 
 /// One frame: a chain of mbufs, freed as a whole when dropped.
 ///
@@ -136,83 +140,85 @@ impl Mbuf {
         }
     }
 
+    /// Its setters are for methods that borrow self mutably.
     #[inline]
-    fn head(&self) -> &sys::rte_mbuf {
-        // SAFETY: a valid mbuf, owned by self; shared counters in it are not read through this
-        // reference while others could write them (a chain has one owner).
-        unsafe { self.0.as_ref() }
+    fn head(&self) -> Segment {
+        // SAFETY: a valid mbuf that self owns, and whoever calls this borrows self.
+        unsafe { Segment::new(self.0) }
     }
 
-    #[inline]
-    fn head_mut(&mut self) -> &mut sys::rte_mbuf {
-        // SAFETY: as for `head`, and self is borrowed mutably.
-        unsafe { self.0.as_mut() }
-    }
-
-    #[inline]
-    fn last_mut(&mut self) -> &mut sys::rte_mbuf {
-        let mut p = self.0;
-        // SAFETY: every `next` of a valid chain is null or a valid mbuf that self owns.
-        unsafe {
-            while let Some(next) = NonNull::new(p.as_ref().next) {
-                p = next;
-            }
-            p.as_mut()
+    fn last(&self) -> Segment {
+        let mut s = self.head();
+        while let Some(next) = s.next() {
+            s = next;
         }
+        s
     }
 
     /// Bytes of the whole frame.
     #[inline]
     pub fn pkt_len(&self) -> usize {
-        self.head().pkt_len as usize
+        self.head().pkt_len() as usize
     }
 
     /// Bytes of the first segment.
     #[inline]
     pub fn data_len(&self) -> usize {
-        usize::from(self.head().data_len)
+        usize::from(self.head().data_len())
     }
 
     /// Number of segments.
     #[inline]
     pub fn segments(&self) -> u16 {
-        self.head().nb_segs
+        self.head().nb_segs()
     }
 
-    /// The bytes of the first segment. See the module about external segments.
+    /// The bytes of the first segment; none when it is external (see the module).
     #[inline]
     pub fn data(&self) -> &[u8] {
-        segment_bytes(self.head())
+        // SAFETY: self stays borrowed as long as the bytes.
+        unsafe { segment_bytes(self.head()) }
+    }
+
+    /// Copies bytes of the frame from `off` on into `dst`; returns how many there were (at most
+    /// `dst.len()`). Unlike a slice this also reads external segments, each byte once.
+    pub fn copy_at(&self, mut off: usize, dst: &mut [u8]) -> usize {
+        let mut done = 0;
+        for (src, len, _) in self.pieces() {
+            let n = len.saturating_sub(off).min(dst.len() - done);
+            if n > 0 {
+                // SAFETY: `src` is valid for reads of `len` bytes while self is borrowed, and
+                // `dst`, a reference, overlaps neither buffers of a pool nor registered memory.
+                unsafe { raw::gather(src.add(off), &mut dst[done..done + n]) };
+            }
+            done += n;
+            off = off.saturating_sub(len);
+        }
+        done
     }
 
     /// The bytes of the first segment, to change; `None` when others may see them.
     #[inline]
     pub fn data_mut(&mut self) -> Option<&mut [u8]> {
-        let m = self.head_mut();
-        if !is_private(m) {
+        let m = self.head();
+        if !m.is_private() {
             return None;
         }
         // SAFETY: data_off + data_len lie inside the buffer of a valid mbuf; the buffer is direct
         // with one reference, so self is its only user; the lifetime is that of the borrow.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(
-                m.buf_addr.cast::<u8>().add(usize::from(m.data_off)),
-                usize::from(m.data_len),
-            )
-        })
+        Some(unsafe { std::slice::from_raw_parts_mut(m.data_ptr(), usize::from(m.data_len())) })
     }
 
     /// Free bytes before the data of the first segment.
     #[inline]
     pub fn headroom(&self) -> usize {
-        if is_private(self.head()) { usize::from(self.head().data_off) } else { 0 }
+        if self.head().is_private() { usize::from(self.head().data_off()) } else { 0 }
     }
 
     /// Free bytes behind the data of the last segment.
     #[inline]
-    pub fn tailroom(&mut self) -> usize {
-        let m = self.last_mut();
-        if is_private(m) { usize::from(m.buf_len - m.data_off - m.data_len) } else { 0 }
+    pub fn tailroom(&self) -> usize {
+        self.last().tailroom()
     }
 
     /// Makes the frame `n` bytes longer in its last segment and returns these bytes, whose content
@@ -223,13 +229,13 @@ impl Mbuf {
             return None;
         }
         let n16 = u16::try_from(n).ok()?;
-        self.head_mut().pkt_len += u32::from(n16);
-        let m = self.last_mut();
-        let at = usize::from(m.data_off) + usize::from(m.data_len);
-        m.data_len += n16;
-        // SAFETY: tailroom() says that `n` bytes at `at` are inside a direct buffer with one
+        let (head, last) = (self.head(), self.last());
+        head.set_pkt_len(head.pkt_len() + u32::from(n16));
+        let end = last.data_ptr().wrapping_add(usize::from(last.data_len()));
+        last.set_data_len(last.data_len() + n16);
+        // SAFETY: tailroom() says that `n` bytes at `end` are inside a direct buffer with one
         // reference, which is initialised memory (mapped zeroed by the EAL).
-        Some(unsafe { std::slice::from_raw_parts_mut(m.buf_addr.cast::<u8>().add(at), n) })
+        Some(unsafe { std::slice::from_raw_parts_mut(end, n) })
     }
 
     /// Makes the frame `n` bytes longer in front and returns these bytes; `None` without room.
@@ -239,26 +245,24 @@ impl Mbuf {
             return None;
         }
         let n16 = u16::try_from(n).ok()?;
-        let m = self.head_mut();
-        m.data_off -= n16;
-        m.data_len += n16;
-        m.pkt_len += u32::from(n16);
+        let m = self.head();
+        m.set_data_off(m.data_off() - n16);
+        m.set_data_len(m.data_len() + n16);
+        m.set_pkt_len(m.pkt_len() + u32::from(n16));
         // SAFETY: headroom() says that these bytes are inside a direct buffer with one reference.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(m.buf_addr.cast::<u8>().add(usize::from(m.data_off)), n)
-        })
+        Some(unsafe { std::slice::from_raw_parts_mut(m.data_ptr(), n) })
     }
 
     /// Drops `n` bytes from the front of the first segment; false (and nothing done) when it has
     /// fewer.
     #[inline]
     pub fn advance(&mut self, n: usize) -> bool {
-        let m = self.head_mut();
+        let m = self.head();
         match u16::try_from(n) {
-            Ok(n) if n <= m.data_len => {
-                m.data_off += n;
-                m.data_len -= n;
-                m.pkt_len -= u32::from(n);
+            Ok(n) if n <= m.data_len() => {
+                m.set_data_off(m.data_off() + n);
+                m.set_data_len(m.data_len() - n);
+                m.set_pkt_len(m.pkt_len() - u32::from(n));
                 true
             }
             _ => false,
@@ -271,17 +275,12 @@ impl Mbuf {
     /// Gives `tail` back when the frame would have more than 65,535 segments.
     #[inline]
     pub fn chain(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
-        let Some(segs) = self.head().nb_segs.checked_add(tail.head().nb_segs) else {
-            return Err(tail);
-        };
-        let Some(len) = self.head().pkt_len.checked_add(tail.head().pkt_len) else {
-            return Err(tail);
-        };
-        let tail = tail.into_raw().as_ptr();
-        self.last_mut().next = tail;
-        let m = self.head_mut();
-        m.nb_segs = segs;
-        m.pkt_len = len;
+        let (m, t) = (self.head(), tail.head());
+        let Some(segs) = m.nb_segs().checked_add(t.nb_segs()) else { return Err(tail) };
+        let Some(len) = m.pkt_len().checked_add(t.pkt_len()) else { return Err(tail) };
+        self.last().set_next_ptr(tail.into_raw().as_ptr());
+        m.set_nb_segs(segs);
+        m.set_pkt_len(len);
         Ok(())
     }
 
@@ -291,7 +290,7 @@ impl Mbuf {
         if self.segments() == 1 {
             return true;
         }
-        if !is_private(self.head()) {
+        if !self.head().is_private() {
             return false;
         }
         // SAFETY: a valid chain that we own, whose first segment is ours alone; the callee checks
@@ -300,20 +299,26 @@ impl Mbuf {
     }
 
     /// Whether a segment's bytes lie in memory that others may write.
+    #[inline]
     pub fn has_external(&self) -> bool {
-        self.pieces().any(|(_, _, external)| external)
+        let mut next = Some(self.head());
+        while let Some(m) = next {
+            if m.is_external() {
+                return true;
+            }
+            next = m.next();
+        }
+        false
     }
 
     /// Address and length of every segment's bytes, without making references to them, and whether
     /// they are external. For [`crate::raw`].
     pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize, bool)> + '_ {
-        let mut next = self.0.as_ptr().cast_const();
+        let mut next = Some(self.head());
         std::iter::from_fn(move || {
-            // SAFETY: null or a valid mbuf of the chain, which self keeps borrowed.
-            let m = unsafe { next.as_ref() }?;
-            next = m.next;
-            let external = m.ol_flags & sys::HEDDLE_MBUF_F_EXTERNAL != 0;
-            Some((segment_ptr(m), usize::from(m.data_len), external))
+            let m = next?;
+            next = m.next();
+            Some((m.data_ptr().cast_const(), usize::from(m.data_len()), m.is_external()))
         })
     }
 
@@ -327,23 +332,17 @@ impl Mbuf {
     }
 }
 
-/// Whether the buffer is in the mbuf itself and has no other user.
+/// The bytes of a segment; none when it is external.
+///
+/// # Safety
+/// The segment stays borrowed for `'a`.
 #[inline]
-fn is_private(m: &sys::rte_mbuf) -> bool {
-    m.ol_flags & (sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT) == 0 && m.refcnt == 1
-}
-
-#[inline]
-fn segment_ptr(m: &sys::rte_mbuf) -> *const u8 {
-    m.buf_addr.cast::<u8>().wrapping_add(usize::from(m.data_off))
-}
-
-#[inline]
-fn segment_bytes(m: &sys::rte_mbuf) -> &[u8] {
+unsafe fn segment_bytes<'a>(m: Segment) -> &'a [u8] {
+    let len = if m.is_external() { 0 } else { usize::from(m.data_len()) };
     // SAFETY: data_off + data_len lie inside the buffer of a valid mbuf, which stays allocated as
-    // long as the mbuf is borrowed; direct bytes are initialised and not written meanwhile.
-    // External bytes may be written by others: see the module's section on them.
-    unsafe { std::slice::from_raw_parts(segment_ptr(m), usize::from(m.data_len)) }
+    // long as it is borrowed, by the caller; direct bytes are initialised and written by nobody
+    // meanwhile. Of external ones, which others may write, there are none here.
+    unsafe { std::slice::from_raw_parts(m.data_ptr(), len) }
 }
 
 impl Drop for Mbuf {

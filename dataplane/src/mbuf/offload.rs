@@ -41,7 +41,7 @@ impl Mbuf {
     /// What the port says of the IPv4 header checksum.
     #[inline]
     pub fn rx_ip_checksum(&self) -> RxChecksum {
-        match self.head().ol_flags & sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK {
+        match self.head().ol_flags() & sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK {
             sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD => RxChecksum::Good,
             sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD => RxChecksum::Bad,
             sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE => RxChecksum::NotNeeded,
@@ -52,7 +52,7 @@ impl Mbuf {
     /// What the port says of the TCP (or UDP) checksum.
     #[inline]
     pub fn rx_l4_checksum(&self) -> RxChecksum {
-        match self.head().ol_flags & sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK {
+        match self.head().ol_flags() & sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK {
             sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD => RxChecksum::Good,
             sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD => RxChecksum::Bad,
             sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE => RxChecksum::NotNeeded,
@@ -64,18 +64,22 @@ impl Mbuf {
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         let m = self.head();
-        if m.ol_flags & sys::HEDDLE_MBUF_F_RX_RSS_HASH == 0 {
-            return None;
-        }
-        // SAFETY: every member of the union is plain integers, valid for any bits.
-        Some(unsafe { m.__bindgen_anon_2.hash.rss })
+        m.has(sys::HEDDLE_MBUF_F_RX_RSS_HASH).then(|| m.rss_hash())
+    }
+
+    /// What the port found out about `other` is said of this frame, a copy of it.
+    pub(crate) fn inherit_rx_flags(&mut self, other: &Mbuf) {
+        let (m, from) = (self.head(), other.head());
+        let buffer = sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT;
+        m.set_ol_flags(m.ol_flags() & buffer | from.ol_flags() & !buffer);
+        m.set_rss_hash(from.rss_hash());
     }
 
     /// Says what the port shall fill in; replaces all flags a received frame came with.
     #[inline]
     pub fn set_tx_offload(&mut self, o: TxOffload) {
-        let m = self.head_mut();
-        let mut flags = m.ol_flags & (sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT);
+        let m = self.head();
+        let mut flags = m.ol_flags() & (sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT);
         if o.ip_checksum || o.tcp_checksum {
             flags |= if o.ipv6 { sys::HEDDLE_MBUF_F_TX_IPV6 } else { sys::HEDDLE_MBUF_F_TX_IPV4 };
         }
@@ -85,10 +89,12 @@ impl Mbuf {
         if o.tcp_checksum {
             flags |= sys::HEDDLE_MBUF_F_TX_TCP_CKSUM;
         }
-        m.ol_flags = flags;
-        // The bit fields l2_len:7, l3_len:9, l4_len:8; the rest (TSO, tunnels) is zero.
-        m.__bindgen_anon_3.tx_offload = u64::from(o.l2_len & 0x7f)
-            | u64::from(o.l3_len & 0x1ff) << 7
-            | u64::from(o.l4_len) << 16;
+        m.set_ol_flags(flags);
+        // TSO and tunnels, in the bits above, are not used.
+        m.set_tx_offload(
+            u64::from(o.l2_len & 0x7f)
+                | u64::from(o.l3_len & 0x1ff) << 7
+                | u64::from(o.l4_len) << 16,
+        );
     }
 }

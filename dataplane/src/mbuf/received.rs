@@ -1,9 +1,8 @@
 //! A frame as its receiver reads it.
 
+use super::fields::Segment;
+use super::{Mbuf, RxChecksum, segment_bytes};
 use heddle_base::{Chunks, Sum};
-use heddle_dpdk_sys as sys;
-
-use super::{Mbuf, RxChecksum, segment_bytes, segment_ptr};
 
 impl Mbuf {
     /// Asks the cache for the headers of the frame (those of TCP and of DDP end in the second
@@ -14,10 +13,10 @@ impl Mbuf {
         // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of x86-64.
         unsafe {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let data = segment_ptr(self.head());
+            let data = self.head().data_ptr().cast_const();
             _mm_prefetch::<_MM_HINT_T0>(data.cast());
             _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_T0>(self.head().next.cast_const().cast());
+            _mm_prefetch::<_MM_HINT_T0>(self.head().next_ptr().cast_const().cast());
         }
     }
 }
@@ -31,7 +30,8 @@ impl Chunks for Mbuf {
     #[inline]
     fn chunk_at(&self, off: usize) -> &[u8] {
         let first = self.data();
-        if off < first.len() { &first[off..] } else { later_chunk(self.head(), off - first.len()) }
+        // SAFETY: self stays borrowed as long as the bytes.
+        if off < first.len() { &first[off..] } else { unsafe { later_chunk(self.head(), off) } }
     }
 
     /// Walks the chain once.
@@ -39,33 +39,38 @@ impl Chunks for Mbuf {
     fn for_each_chunk(&self, mut off: usize, mut len: usize, mut f: impl FnMut(&[u8])) {
         let mut m = self.head();
         while len > 0 {
-            let bytes = segment_bytes(m);
-            if off < bytes.len() {
-                let n = len.min(bytes.len() - off);
-                f(&bytes[off..off + n]);
+            let here = usize::from(m.data_len());
+            if off < here {
+                let n = len.min(here - off);
+                // SAFETY: self is borrowed as long as `f` has the bytes.
+                let Some(piece) = (unsafe { segment_bytes(m) }).get(off..off + n) else { break };
+                f(piece);
                 (off, len) = (0, len - n);
             } else {
-                off -= bytes.len();
+                off -= here;
             }
-            // SAFETY: null or a valid mbuf of the same chain, borrowed as long as self is.
-            let Some(next) = (unsafe { m.next.as_ref() }) else { break };
+            let Some(next) = m.next() else { break };
             m = next;
         }
     }
 }
 
-/// The bytes `off` behind the end of `m`, up to the end of the segment they are in.
-fn later_chunk(mut m: &sys::rte_mbuf, mut off: usize) -> &[u8] {
-    // SAFETY: null or a valid mbuf of the same chain, borrowed as long as `m` is.
-    while let Some(next) = unsafe { m.next.as_ref() } {
-        m = next;
-        let bytes = segment_bytes(m);
-        if off < bytes.len() {
-            return &bytes[off..];
+/// The bytes at `off` behind the start of `m`, up to the end of the segment they are in; none when
+/// that is external.
+///
+/// # Safety
+/// The chain stays borrowed for `'a`.
+unsafe fn later_chunk<'a>(mut m: Segment, mut off: usize) -> &'a [u8] {
+    loop {
+        let here = usize::from(m.data_len());
+        if off < here {
+            // SAFETY: passed on.
+            return unsafe { segment_bytes(m) }.get(off..).unwrap_or_default();
         }
-        off -= bytes.len();
+        off -= here;
+        let Some(next) = m.next() else { return &[] };
+        m = next;
     }
-    &[]
 }
 
 impl heddle_tcp::RxFrame for Mbuf {
@@ -87,11 +92,11 @@ impl heddle_tcp::RxFrame for Mbuf {
         let mut sum = crate::raw::sum(&first[..n]);
         let (mut m, mut done) = (self.head(), n);
         while done < len {
-            // SAFETY: null or a valid mbuf of the same chain, borrowed as long as self is.
-            m = unsafe { m.next.as_ref() }?;
-            let bytes = segment_bytes(m);
-            let n = bytes.len().min(len - done);
-            sum = sum.add_at(done, crate::raw::sum(&bytes[..n]));
+            m = m.next()?;
+            let n = usize::from(m.data_len()).min(len - done);
+            // SAFETY: self stays borrowed. An external segment has no bytes to show.
+            let bytes = unsafe { segment_bytes(m) }.get(..n)?;
+            sum = sum.add_at(done, crate::raw::sum(bytes));
             done += n;
         }
         Some(sum)

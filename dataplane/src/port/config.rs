@@ -16,7 +16,9 @@ pub enum PortSource {
 /// How a port is set up.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Largest IP packet in bytes.
+    /// Largest IP packet in bytes. Frames of it need room in the pools
+    /// ([`crate::MempoolConfig::for_mtu`]) or a device that scatters them, and an interface of the
+    /// kernel behind the device (`net_af_packet`, `net_af_xdp`) has to be set to no less.
     pub mtu: u16,
     /// Receive descriptors of each queue; rounded to what the device takes.
     pub rx_desc: u16,

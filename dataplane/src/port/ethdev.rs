@@ -1,7 +1,7 @@
 //! A device behind a port: claimed, configured, started; stopped when dropped, and removed when it
 //! was plugged in for the port.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_dpdk_sys as sys;
@@ -12,6 +12,7 @@ use super::config::{PortCaps, PortConfig};
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
 use super::lock::control;
+use super::quirks::{self, Quirks};
 use super::ring::RingPair;
 use super::vdev::VdevArg;
 use crate::eal;
@@ -95,18 +96,22 @@ impl EthDev {
     pub(crate) fn configure(
         &self,
         info: &sys::rte_eth_dev_info,
-        driver: &str,
         config: &PortConfig,
     ) -> Result<PortCaps, PortError> {
         let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
         let most = info.max_rx_queues.min(info.max_tx_queues);
         self.limit("a number of queues", u32::from(queues), u32::from(most))?;
-        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu))?;
+        let quirks = self.quirks(info);
+        // Ethernet header and CRC.
+        let longest = info.max_rx_pktlen.saturating_sub(18);
+        let longest = if quirks.understates_mtu { u32::MAX } else { longest };
+        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu).min(longest))?;
 
         let mut conf = sys::rte_eth_conf::default();
         let frame = u32::from(config.mtu) + 18 + u32::from(crate::mempool::HEADROOM);
         let small = config.pools.iter().any(|p| u32::from(p.data_room()) < frame);
-        conf.rxmode.mtu = u32::from(config.mtu);
+        let most = if quirks.understates_mtu { 1500 } else { u16::MAX };
+        conf.rxmode.mtu = u32::from(config.mtu.min(most));
         conf.rxmode.offloads = info.rx_offload_capa
             & (sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM
                 | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
@@ -114,7 +119,7 @@ impl EthDev {
         // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
         conf.txmode.offloads = info.tx_offload_capa
             & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
-                | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM
+                | if quirks.wrong_tcp_checksum { 0 } else { sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM }
                 | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS);
         let rss = info.flow_type_rss_offloads & (sys::HEDDLE_RSS_IP | sys::HEDDLE_RSS_TCP);
         if queues > 1 && rss != 0 {
@@ -159,33 +164,40 @@ impl EthDev {
             rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
             tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
             tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
-            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0
-                || self.takes_chains_unannounced(driver),
+            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
             rss: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
         })
     }
 
-    /// Drivers that take frames of several segments without saying so.
-    fn takes_chains_unannounced(&self, driver: &str) -> bool {
-        match driver {
-            "net_pcap" => true,
-            // It frees what it gets, unless it was told to copy (`copy=1`).
-            "net_null" => !self.args.contains("copy"),
-            _ => false,
-        }
+    fn quirks(&self, info: &sys::rte_eth_dev_info) -> Quirks {
+        Quirks::of(&driver_name(info), &self.args)
     }
 
-    pub(crate) fn mac(&self) -> [u8; 6] {
+    pub(crate) fn mac(&self, info: &sys::rte_eth_dev_info) -> [u8; 6] {
         let mut addr = sys::rte_ether_addr::default();
         // SAFETY: a valid port; the callee fills `addr`.
         let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
-        let mac = addr.addr_bytes;
+        let mut mac = addr.addr_bytes;
         if rc == 0 && mac != [0; 6] && mac[0] & 1 == 0 {
+            if self.quirks(info).shares_mac {
+                // As unlike others as the one it comes from, but locally administered.
+                mac[0] |= 0x02;
+                mac[3] ^= 0x80;
+            }
             return mac;
         }
         let h = crc32c::crc32c(self.name.as_bytes()).to_be_bytes();
         [0x02, 0x48, h[0], h[1], h[2], h[3]]
     }
+}
+
+/// Name of the driver.
+pub(crate) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
+    if info.driver_name.is_null() {
+        return String::new();
+    }
+    // SAFETY: DPDK gives NUL-terminated names that live as long as the driver is loaded.
+    unsafe { CStr::from_ptr(info.driver_name) }.to_string_lossy().into_owned()
 }
 
 impl EthDev {
@@ -248,15 +260,17 @@ impl Drop for EthDev {
 }
 
 /// Makes a virtual device.
-pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
-    let (name, args) = (v.c_name(), v.c_args());
+pub(crate) fn plug(v: &VdevArg, mtu: u16) -> Result<EthDev, PortError> {
+    let args = quirks::arguments(v.name(), v.args(), mtu);
+    let (name, c_args) = (v.c_name(), CString::new(args.as_str()).unwrap_or_default());
     let _control = control();
     if find(v.name()).is_some() {
         return Err(PortError::InUse(v.name().to_owned()));
     }
     eal::clear_log();
-    // SAFETY: the EAL runs; all strings are NUL-terminated and copied by the callee.
-    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), args.as_ptr()) };
+    // SAFETY: the EAL runs; all strings are NUL-terminated (parsing let no NUL through) and copied by
+    // the callee.
+    let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), c_args.as_ptr()) };
     let probe = |why: String| PortError::Probe { device: v.to_string(), why };
     if rc != 0 {
         let why = eal::reason(rc);
@@ -272,7 +286,7 @@ pub(crate) fn plug(v: &VdevArg) -> Result<EthDev, PortError> {
     match find(v.name()).and_then(Claim::take) {
         Some(claim) => {
             let mut device = EthDev::plugged(claim, v.name().to_owned(), name);
-            v.args().clone_into(&mut device.args);
+            device.args = args;
             Ok(device)
         }
         None => {

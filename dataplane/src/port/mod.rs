@@ -14,11 +14,10 @@
 //! ```text
 //!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ claim, lock
 //!        │                           │ │       └─────▶ error
-//!        │                           │ └───────▶ dma
+//!        │                           │ └───────▶ dma, quirks
 //!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
 //! ```
 
-use std::ffi::CStr;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -34,6 +33,7 @@ mod error;
 mod ethdev;
 mod lock;
 pub mod queue;
+mod quirks;
 mod ring;
 mod vdev;
 
@@ -41,7 +41,7 @@ pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
 pub use vdev::VdevArg;
 
-use ethdev::{EthDev, attach, plug};
+use ethdev::{EthDev, attach, driver_name, plug};
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 
@@ -63,7 +63,7 @@ impl Port {
     /// See [`PortError`]; a device plugged in for the port is removed again.
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
-            PortSource::Vdev(v) => plug(v)?,
+            PortSource::Vdev(v) => plug(v, config.mtu)?,
             PortSource::Device(given) => attach(given)?,
         };
         Port::start(device, config)
@@ -96,9 +96,9 @@ impl Port {
         // From here on dropping the device closes and unplugs it.
         let device = Arc::new(device);
         let info = device.info()?;
-        let driver = c_string(info.driver_name);
-        let caps = device.configure(&info, &driver, config)?;
-        let mac = device.mac();
+        let driver = driver_name(&info);
+        let caps = device.configure(&info, config)?;
+        let mac = device.mac(&info);
         device.start()?;
         if config.promiscuous {
             // Virtual devices that cannot switch it receive everything anyway.
@@ -109,7 +109,7 @@ impl Port {
             .zip(&config.pools)
             .map(|(i, pool)| {
                 (
-                    RxQueue::new(Arc::clone(&device), i),
+                    RxQueue::new(Arc::clone(&device), i, *pool),
                     TxQueue::new(Arc::clone(&device), i, *pool, caps.multi_segs),
                 )
             })
@@ -132,7 +132,9 @@ impl Port {
         &self.driver
     }
 
-    /// Its Ethernet address. A device without one gets a locally administered one from its name.
+    /// Its Ethernet address. A device without one gets a locally administered one from its name, and
+    /// a `net_tap` one that differs from that of the interface it makes: put into a bridge, the
+    /// interface keeps frames for its own address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -149,14 +151,11 @@ impl Port {
 
     /// State of its link, without waiting.
     pub fn link(&self) -> Link {
-        let mut link = sys::rte_eth_link::default();
-        // SAFETY: a started port; the callee fills `link`.
-        let rc = unsafe { sys::rte_eth_link_get_nowait(self.device.id, &mut link) };
-        let known = link.link_speed != 0 && link.link_speed != u32::MAX;
-        Link {
-            up: rc == 0 && link.link_status() == 1,
-            mbps: (rc == 0 && known).then_some(link.link_speed),
-        }
+        let (mut mbps, mut up) = (0, 0);
+        // SAFETY: a started port; the callee fills both.
+        let rc = unsafe { sys::heddle_link_get(self.device.id, &mut mbps, &mut up) };
+        let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
+        Link { up: rc == 0 && up == 1, mbps: known.then_some(mbps) }
     }
 
     /// What the driver counted.
@@ -230,14 +229,6 @@ impl DmaPorts {
             device.unmap(region);
         }
     }
-}
-
-fn c_string(p: *const std::ffi::c_char) -> String {
-    if p.is_null() {
-        return String::new();
-    }
-    // SAFETY: DPDK gives NUL-terminated names that live as long as the driver is loaded.
-    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
 impl fmt::Display for Port {

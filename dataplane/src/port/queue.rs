@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use heddle_dpdk_sys as sys;
 
 use super::ethdev::EthDev;
-use crate::mbuf::Mbuf;
+use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf};
 use crate::mempool::Mempool;
 
 heddle_base::counters! {
@@ -20,6 +20,12 @@ heddle_base::counters! {
         rx_frames,
         /// Bursts that brought at least one frame.
         rx_bursts,
+        /// Frames copied because they lay, in part, in memory that others may write.
+        rx_copied_frames,
+        /// Bytes of these, headers included.
+        rx_copied_frame_bytes,
+        /// Such frames dropped because no buffer was free.
+        rx_copy_drops,
     }
 }
 
@@ -48,16 +54,19 @@ pub struct RxQueue {
     port: u16,
     queue: u16,
     counters: RxCounters,
+    /// Where copies go.
+    pool: Mempool,
     device: Arc<EthDev>,
     _owner: NotSync,
 }
 
 impl RxQueue {
-    pub(crate) fn new(device: Arc<EthDev>, queue: u16) -> RxQueue {
+    pub(crate) fn new(device: Arc<EthDev>, queue: u16, pool: Mempool) -> RxQueue {
         RxQueue {
             port: device.id,
             queue,
             counters: RxCounters::default(),
+            pool,
             device,
             _owner: PhantomData,
         }
@@ -65,8 +74,60 @@ impl RxQueue {
 
     /// Appends received frames to what room `out` has; returns how many. Called by the worker that
     /// owns the queue.
+    ///
+    /// What is received belongs to the receiver: a frame that refers to memory others may write (a
+    /// ring hands over the sender's) is copied into buffers of the queue's pool first, or dropped
+    /// when there are none; both are counted.
     #[inline]
     pub fn burst<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>) -> usize {
+        let before = out.len();
+        let n = self.burst_as_sent(out);
+        if out[before..].iter().any(Mbuf::has_external) {
+            self.take_in(out, before);
+            return out.len() - before;
+        }
+        n
+    }
+
+    /// Replaces frames from `first` on that refer to memory others may write.
+    #[cold]
+    fn take_in<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>, first: usize) {
+        let mut originals: ArrayVec<Mbuf, N> = ArrayVec::new();
+        // One each, which as a rule is enough; one by one when there are not that many, or not enough.
+        let mut spare: ArrayVec<RawMbuf, N> = ArrayVec::new();
+        self.pool
+            .alloc_raw_bulk(&mut spare, out[first..].iter().filter(|m| m.has_external()).count());
+        let pool = self.pool;
+        let mut alloc = || {
+            if spare.is_empty() {
+                pool.alloc_raw_bulk(&mut spare, 1);
+            }
+            spare.pop()
+        };
+        let mut at = first;
+        while at < out.len() {
+            if !out[at].has_external() {
+                at += 1;
+                continue;
+            }
+            // As many as `out` has at most.
+            if let Some(copy) = FrameBuilder::copy(&out[at], &mut alloc) {
+                self.counters.rx_copied_frames += 1;
+                self.counters.rx_copied_frame_bytes += copy.pkt_len() as u64;
+                originals.push(std::mem::replace(&mut out[at], copy));
+                at += 1;
+            } else {
+                self.counters.rx_copy_drops += 1;
+                originals.push(out.remove(at));
+            }
+        }
+        Mbuf::free_bulk(&mut originals);
+    }
+
+    /// As [`RxQueue::burst`], but leaves frames as they were sent, for tests that look at what a
+    /// sender does: their external segments are the sender's memory, and no slice shows them.
+    #[inline]
+    pub fn burst_as_sent<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>) -> usize {
         let len = out.len();
         let room = u16::try_from(out.remaining_capacity()).unwrap_or(u16::MAX);
         if room == 0 {

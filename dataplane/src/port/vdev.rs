@@ -34,10 +34,6 @@ impl VdevArg {
         // Parsing let no NUL through.
         CString::new(self.name.as_str()).unwrap_or_default()
     }
-
-    pub(crate) fn c_args(&self) -> CString {
-        CString::new(self.args.as_str()).unwrap_or_default()
-    }
 }
 
 impl fmt::Display for VdevArg {

@@ -55,12 +55,11 @@ impl Connection {
     ) -> Option<StreamPos> {
         let before = self.hot.snd_una;
         let flight = self.hot.snd_max - before;
-        let lone = self.may_be_delayed();
         self.hot.snd_una = una;
         self.hot.snd_next = self.hot.snd_next.max(una);
         self.hot.progress_at = now;
         self.cold.timeouts = 0;
-        self.measure(now, seg, una, lone);
+        self.measure(now, seg, una, flight);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
             self.hot.pending.set(Pending::RETRANSMIT);
@@ -88,13 +87,13 @@ impl Connection {
     /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
     /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
     /// section 4.1).
-    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos, lone: bool) {
+    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos, flight: u64) {
         match self.hot.timed {
             Some((end, at)) => {
                 if una >= end {
                     self.hot.timed = None;
                     self.cold.rto.sample(now - at);
-                    if lone {
+                    if self.is_lone(flight) {
                         self.note_lone_ack(now - at);
                     }
                 }

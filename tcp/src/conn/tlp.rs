@@ -200,7 +200,13 @@ impl Connection {
     /// Whether so little is outstanding that the peer need not acknowledge it at once (RFC 5681
     /// section 4.2): one segment, or several that do not make two full ones.
     pub(super) fn may_be_delayed(&self) -> bool {
-        self.hot.sack_ok && self.hot.snd_max - self.hot.snd_una < 2 * u64::from(self.hot.emss)
+        self.is_lone(self.hot.snd_max - self.hot.snd_una)
+    }
+
+    /// As [`may_be_delayed`](Connection::may_be_delayed), of `flight` bytes.
+    #[inline]
+    pub(super) fn is_lone(&self, flight: u64) -> bool {
+        self.hot.sack_ok && flight < 2 * u64::from(self.hot.emss)
     }
 
     /// A hole may have become old enough to be lost.

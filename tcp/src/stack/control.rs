@@ -47,10 +47,13 @@ impl ControlQueue {
     }
 
     /// The next to send.
+    #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<TxFrame> {
-        if self.is_empty() {
-            return None;
-        }
+        if self.is_empty() { None } else { self.pop_first() }
+    }
+
+    #[inline(never)]
+    fn pop_first(&mut self) -> Option<TxFrame> {
         let frame = self.kinds.iter_mut().find_map(VecDeque::pop_front);
         self.len -= usize::from(frame.is_some());
         frame

@@ -17,7 +17,8 @@
 //! found by age, or by the neighbor it waits for, is threaded into lists; tables are made with room
 //! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's answer
 //! or a listener's end concerns is looked at once for each connection that it concerns.
-//! [`Stack::conn_counters`] alone looks at all connections: for reports.
+//! [`Stack::conn_counters`] alone looks at all connections, for reports;
+//! [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
@@ -122,6 +123,16 @@ pub struct Stack<S> {
     counters: StackCounters,
     /// What connections that are gone have counted.
     retired: ConnCounters,
+    /// The sum [`Stack::poll_conn_counters`] is at.
+    tally: Option<Tally>,
+}
+
+/// A sum over all connections that is made piece by piece.
+#[derive(Debug)]
+struct Tally {
+    sum: ConnCounters,
+    /// The first slot that is not in it.
+    next: u32,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -155,6 +166,7 @@ impl<S: SendQueue + Default> Stack<S> {
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             counters: StackCounters::default(),
             retired: ConnCounters::default(),
+            tally: None,
             cfg,
         }
     }
@@ -328,6 +340,26 @@ impl<S: SendQueue + Default> Stack<S> {
         sum
     }
 
+    /// As [`Stack::conn_counters`], for a thread that has packets to look after: each call looks at
+    /// `most` connections at most and gives `None` until all were looked at; then the sum, and the
+    /// next call begins anew. Every connection is in it once, with what it had counted when it was
+    /// looked at, or at its end.
+    pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
+        let retired = self.retired;
+        let tally = self.tally.get_or_insert(Tally { sum: retired, next: 0 });
+        let from = tally.next;
+        tally.next = from.saturating_add(u32::try_from(most.max(1)).unwrap_or(u32::MAX));
+        for index in from..tally.next.min(self.conns.end()) {
+            if let Some(e) = self.conns.get(index) {
+                tally.sum.add(e.conn.counters());
+            }
+        }
+        if tally.next < self.conns.end() {
+            return None;
+        }
+        self.tally.take().map(|t| t.sum)
+    }
+
     /// What the stack was told at construction.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
@@ -389,11 +421,11 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn update_deferred(&mut self) {
         if self.deferred != NONE {
-            self.update(self.deferred);
-            self.deferred = NONE;
+            let index = core::mem::replace(&mut self.deferred, NONE);
+            self.update(index);
         }
     }
 
@@ -417,6 +449,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.detach(index);
         let Some(e) = self.conns.get(index) else { return };
         self.retired.add(e.conn.counters());
+        if let Some(tally) = self.tally.as_mut().filter(|t| t.next <= index) {
+            tally.sum.add(e.conn.counters());
+        }
         let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow);
         match owner {
             Owner::HalfOpen => self.leave_half_open(index),

@@ -130,14 +130,17 @@ struct Slot<S> {
     entry: Option<Entry<S>>,
 }
 
-/// Slots of a page, a power of two.
-const PAGE: usize = 64;
+/// Slots of a page: a power of two, so that a slot is found without a look at its length, and few,
+/// so that a new page is soon made.
+const PAGE: usize = 16;
+
+type Page<S> = Box<[Slot<S>; PAGE]>;
 
 /// All connections, in pages: the table grows by one page at a time, and nothing in it ever moves.
 pub(super) struct Slab<S> {
-    /// Each of capacity `PAGE`; all but the last are full.
-    pages: Vec<Vec<Slot<S>>>,
+    pages: Vec<Page<S>>,
     free: Vec<u32>,
+    /// Slots ever used.
     slots: usize,
     max: usize,
 }
@@ -160,14 +163,19 @@ impl<S> Slab<S> {
         self.slots - self.free.len()
     }
 
+    /// One past the last index that was ever in use.
+    pub(super) fn end(&self) -> u32 {
+        u32::try_from(self.slots).unwrap_or(u32::MAX)
+    }
+
     #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<S>> {
-        self.pages.get(index as usize / PAGE)?.get(index as usize % PAGE)
+        Some(&self.pages.get(index as usize / PAGE)?[index as usize % PAGE])
     }
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<S>> {
-        self.pages.get_mut(index as usize / PAGE)?.get_mut(index as usize % PAGE)
+        Some(&mut self.pages.get_mut(index as usize / PAGE)?[index as usize % PAGE])
     }
 
     /// Stores an entry; `None` when full.
@@ -175,14 +183,17 @@ impl<S> Slab<S> {
         if self.is_full() {
             return None;
         }
-        let Some(index) = self.free.pop() else {
-            let index = u32::try_from(self.slots).ok()?;
-            if self.slots.is_multiple_of(PAGE) {
-                self.pages.push(Vec::with_capacity(PAGE));
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                if self.slots.is_multiple_of(PAGE) {
+                    let empty = || Slot { generation: 0, entry: None };
+                    let page: Vec<_> = core::iter::repeat_with(empty).take(PAGE).collect();
+                    self.pages.push(page.into_boxed_slice().try_into().ok()?);
+                }
+                self.slots += 1;
+                u32::try_from(self.slots - 1).ok()?
             }
-            self.pages.last_mut()?.push(Slot { generation: 0, entry: Some(entry) });
-            self.slots += 1;
-            return Some(ConnId { index, generation: 0 });
         };
         let slot = self.slot_mut(index)?;
         slot.entry = Some(entry);
@@ -232,7 +243,7 @@ impl<S> Slab<S> {
 
     /// Every connection, whoever cares for it.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<S>> + '_ {
-        self.pages.iter().flatten().filter_map(|s| s.entry.as_ref())
+        self.pages.iter().flat_map(|p| p.iter()).filter_map(|s| s.entry.as_ref())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::*;
 
-const RTT: Duration = MS;
+pub(super) const RTT: Duration = MS;
 
 /// Established with a round trip of a millisecond; ten segments of 1000 bytes outstanding, `more`
 /// bytes queued behind them.
-fn ten_out(more: usize) -> Bench {
+pub(super) fn ten_out(more: usize) -> Bench {
     out_with(&ConnConfig { sack: true, ..plain() }, more)
 }
 
@@ -31,7 +31,7 @@ impl Bench {
     }
 
     /// A bare ACK of `ack` with these blocks.
-    fn sack(&mut self, ack: i32, blocks: &[(i32, i32)]) -> SegmentOutcome {
+    pub(super) fn sack(&mut self, ack: i32, blocks: &[(i32, i32)]) -> SegmentOutcome {
         let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
         let mut sack = SackBlocks::default();
         for &(start, end) in blocks {
@@ -47,13 +47,13 @@ impl Bench {
     }
 
     /// Runs the next timer; what is sent then.
-    fn fire(&mut self) -> Vec<String> {
+    pub(super) fn fire(&mut self) -> Vec<String> {
         self.now = self.c.poll_timeout().unwrap();
         self.c.handle_timeout(self.now);
         self.sent()
     }
 
-    fn count(&self) -> crate::ConnCounters {
+    pub(super) fn count(&self) -> crate::ConnCounters {
         *self.c.counters()
     }
 }
@@ -259,100 +259,6 @@ fn test_timeout_sends_only_what_was_not_reported() {
     b.now = b.now + RTT;
     assert_eq!(b.sack(10_000, &[]).acked, Some(StreamPos(10_000)));
     assert_eq!(b.c.poll_timeout(), None);
-}
-
-/// RFC 2018 section 8: after a timeout the segment at the left edge goes again although it was
-/// reported, and the connection never waits without a timer.
-#[test]
-fn test_timeout_sends_the_left_edge_although_it_was_reported() {
-    for blocks in [&[(0, 10_000)][..], &[(0, 1000)], &[(0, 4000), (5000, 10_000)]] {
-        let mut b = ten_out(0);
-        b.now = b.now + RTT;
-        b.sack(0, blocks);
-        assert_eq!(b.count().bad_sacks, 1, "it contradicts the acknowledgment beside it");
-        while b.count().timeouts == 0 {
-            let out = b.fire();
-            assert!(b.c.poll_timeout().is_some(), "{blocks:?}: silence after {out:?}");
-        }
-        b.sack(0, blocks);
-        let again = b.wait(Duration::from_secs(1));
-        assert!(again.iter().any(|(_, s)| s.starts_with(". 0+1000")), "{blocks:?}: {again:?}");
-        b.sack(10_000, &[]);
-        assert_eq!((b.c.snd_una(), b.c.poll_timeout()), (StreamPos(10_000), None));
-    }
-    // And if it goes on like that, the owner is told.
-    let mut b = ten_out(0);
-    b.sack(0, &[(0, 10_000)]);
-    b.wait(Duration::from_secs(300));
-    assert_eq!(b.events().last(), Some(&ConnEvent::TimedOut));
-}
-
-/// However many bursts are under way in a round trip, none is measured shorter than it was.
-#[test]
-fn test_round_trips_are_not_shortened_by_merged_bursts() {
-    let rtt = 100 * MS;
-    let mut b = Bench::connecting(&ConnConfig { sack: true, ..plain() });
-    b.sent();
-    b.now = b.now + rtt;
-    b.recv(&Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0).with(SYN_ACK) });
-    let (mut sent, mut acked) = (Vec::new(), 0i32);
-    for n in 0..4000 {
-        // Every 100 us ten bytes go out, and those of a round trip ago are reported.
-        b.now = b.now + MS / 10;
-        b.queue(10);
-        b.sent();
-        sent.push(b.now);
-        while sent.get(usize::try_from(acked).unwrap()).is_some_and(|&at| b.now - at >= rtt) {
-            acked += 1;
-            // Every other one by a SACK, ahead of a gap that closes with the next.
-            if acked % 2 == 0 {
-                b.sack(10 * acked, &[]);
-            } else {
-                let next = 10 * (acked - 1);
-                b.sack(next, &[(next + 1, next + 10)]);
-            }
-        }
-        let s = b.c.stats();
-        if n > 2000 {
-            assert!(s.srtt >= Some(rtt * 97 / 100), "{n}: {s:?}");
-            assert!(s.srtt <= Some(rtt * 105 / 100), "{n}: {s:?}");
-        }
-    }
-}
-
-/// Karn's rule in a timeout in the middle of a recovery: what went twice, and by the lists only
-/// once, measures nothing.
-#[test]
-fn test_karn_after_a_timeout_in_a_recovery() {
-    let mut b = ten_out(0);
-    b.now = b.now + RTT;
-    b.sack(0, &[(3000, 10_000)]);
-    assert_eq!(b.sent().len(), 3, "holes go again");
-    while b.count().timeouts == 0 {
-        b.fire();
-    }
-    let srtt = b.c.stats().srtt;
-    // The transmission before the timeout arrives, only for what was not sent a third time.
-    b.now = b.now + 300 * MS;
-    b.sack(0, &[(1000, 10_000)]);
-    assert_eq!(b.c.stats().srtt, srtt);
-    b.sack(10_000, &[]);
-    assert_eq!(b.c.stats().srtt, srtt);
-}
-
-/// The same when all is sent anew: what came back answers the first transmission, and is not
-/// measured from the second.
-#[test]
-fn test_karn_after_a_new_beginning() {
-    let mut b = ten_out(0);
-    let srtt = b.c.stats().srtt;
-    b.now = b.now + RTT;
-    b.c.limit_emss(900);
-    assert!(!b.sent().is_empty());
-    b.now = b.now + RTT / 1000;
-    b.sack(0, &[(900, 1800)]);
-    b.sack(10_000, &[]);
-    assert_eq!(b.c.stats().srtt, srtt);
 }
 
 /// What a peer may delay an ACK: learned from those that were not delayed, and found out when it

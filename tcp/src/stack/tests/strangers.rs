@@ -358,3 +358,37 @@ fn test_initial_sequence_numbers_follow_the_clock_and_the_flow() {
     assert_eq!(isn(1001, 5).distance(isn(1, 5)), 250_000);
     assert_ne!(isn(1, 5), isn(1, 6));
 }
+
+/// The sum made in pieces has each connection once, those that come and go meanwhile too.
+#[test]
+fn test_counters_summed_in_pieces_are_those_of_all() {
+    let mut b = listening_b(64);
+    let open = |b: &mut Stack<ByteQueue>, port| {
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
+        // An ACK of what was never sent: one bad ACK each.
+        b.handle_frame(
+            ms(1),
+            &tcp_frame((A, port), (B, PORT), &segment(101, 9, Flags::ACK), b"")[..],
+        );
+        frames(b, ms(1));
+    };
+    let end = |b: &mut Stack<ByteQueue>, port| {
+        b.handle_frame(
+            ms(1),
+            &tcp_frame((A, port), (B, PORT), &segment(101, 0, Flags::RST), b"")[..],
+        );
+        frames(b, ms(1));
+    };
+    for port in 1..=20 {
+        open(&mut b, port);
+    }
+    assert_eq!(b.conn_counters().bad_acks, 20);
+    end(&mut b, 1);
+    assert_eq!(b.poll_conn_counters(8), None);
+    end(&mut b, 3); // looked at
+    end(&mut b, 12); // not yet
+    assert_eq!(b.poll_conn_counters(8), None);
+    let sum = b.poll_conn_counters(8).expect("all were looked at");
+    assert_eq!((sum.bad_acks, b.conn_counters().bad_acks), (20, 20));
+    assert_eq!(b.poll_conn_counters(100), Some(b.conn_counters()));
+}

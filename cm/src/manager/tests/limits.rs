@@ -1,0 +1,185 @@
+//! What peers can take, and for how long.
+
+use super::*;
+
+#[test]
+fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait_longest() {
+    let mut b = Bench::new(CmConfig::new(1));
+    b.listen(ListenParams { backlog: 3, ..ListenParams::default() });
+    let (_, id) = b.asked(peer(1));
+    let old = b.accepted(peer(2));
+    let (leaving, rejected) = b.asked(peer(3));
+    b.ask(APP, Request::Reject { id: rejected, private_data: vec![] }).unwrap();
+    b.orders();
+    let order_of = |b: &mut Bench| {
+        let aborted = std::iter::from_fn(|| b.cm.poll_order()).filter_map(|(_, o)| match o {
+            Order::Abort { conn } => Some(conn),
+            _ => None,
+        });
+        aborted.collect::<Vec<_>>()
+    };
+    let new = b.accepted(peer(4));
+    assert_eq!(order_of(&mut b), [leaving]);
+    let newer = b.accepted(peer(5));
+    assert_eq!(order_of(&mut b), [old]);
+    assert_eq!(b.notices(), [Refusal::Evicted], "one that was rejected has had its answer");
+    assert_eq!((b.cm.counters().backlog_evicted, b.cm.gauges().startups), (2, 3));
+    // All are for the application to answer: a newcomer is turned away.
+    for conn in [new, newer] {
+        b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+    }
+    b.events();
+    let late = b.accepted(peer(6));
+    assert_eq!((b.is_known(late), b.notices()), (false, vec![Refusal::Backlog]));
+    assert_eq!(b.cm.counters().backlog_full, 1);
+    // An answer makes room.
+    b.accept(id, 7).unwrap();
+    let late = b.accepted(peer(6));
+    assert!(b.is_known(late));
+}
+
+#[test]
+fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
+    let mut b = Bench::new(CmConfig { max_startups: 4, ..CmConfig::new(1) });
+    b.listen(ListenParams::default());
+    let elsewhere = "10.0.0.1:80".parse().unwrap();
+    b.listen_as(OTHER, ListenerId(2), elsewhere, ListenParams::default());
+    let first = [b.accepted(peer(1)), b.accepted(peer(2))];
+    b.at = elsewhere;
+    let second = [b.accepted(peer(3)), b.accepted(peer(4))];
+    for conn in second {
+        b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+    }
+    b.orders();
+    let fifth = b.accepted(peer(5));
+    assert_eq!(b.orders(), ["0 Abort"]);
+    b.closed(first[0]);
+    let known = [first[0], first[1], second[0], second[1], fifth].map(|c| b.is_known(c));
+    assert_eq!(known, [false, true, true, true, true]);
+    for conn in [first[1], fifth] {
+        b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+    }
+    let sixth = b.accepted(peer(6));
+    assert_eq!((b.is_known(sixth), b.cm.counters().startups_full), (false, 1));
+}
+
+#[test]
+fn test_one_peer_cannot_take_all_places() {
+    let mut b = Bench::new(CmConfig::new(1));
+    let (startups, conns) = (Some(3), Some(5));
+    b.listen(ListenParams {
+        backlog: 4,
+        max_startups_per_peer: startups,
+        max_conns_per_peer: conns,
+        ..ListenParams::default()
+    });
+    let port = |n| ([10, 0, 1, 1], n).into();
+    for n in 0..1000 {
+        b.accepted(port(n + 1));
+    }
+    assert_eq!((b.cm.gauges().startups, b.cm.counters().backlog_evicted), (3, 0));
+    assert_eq!(b.cm.counters().peer_full, 997);
+    // Others are served, and it gets no more than its share of what is established.
+    let (_, id) = b.asked(peer(2));
+    b.accept(id, 100).unwrap();
+    b.pass(seconds(5));
+    for n in 1..=5 {
+        b.established(n);
+    }
+    b.notices();
+    let sixth = b.accepted(peer(1));
+    assert!(!b.is_known(sixth));
+    assert_eq!(b.notices().last(), Some(&Refusal::PeerConns));
+}
+
+#[test]
+fn test_events_that_nobody_takes_keep_peers_out_and_the_application_from_asking() {
+    let mut b = Bench::new(CmConfig { max_events: 10, ..CmConfig::new(1) });
+    b.listen(ListenParams::default());
+    for n in 0..50 {
+        let conn = b.accepted(peer(n));
+        b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+        b.closed(conn);
+        b.events();
+    }
+    // Two for each connection, and the one of the listener.
+    assert_eq!((b.cm.gauges().events, b.cm.counters().events_full), (11, 45));
+    assert_eq!(b.connect(1, 1), Err(RequestError::EventsNotTaken));
+    // Other applications do not notice.
+    let elsewhere = "10.0.0.1:80".parse().unwrap();
+    b.listen_as(OTHER, ListenerId(2), elsewhere, ListenParams::default());
+    b.at = elsewhere;
+    let conn = b.accepted(peer(1));
+    assert!(b.is_known(conn));
+    b.at = local();
+    b.ask(APP, Request::EventsTaken { count: 2 }).unwrap();
+    b.connect(1, 1).unwrap();
+    b.asked(peer(1));
+}
+
+#[test]
+fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
+    for (timeout, speaks, resets) in
+        [(Some(seconds(60)), false, true), (Some(seconds(60)), true, false), (None, false, false)]
+    {
+        let mut b = Bench::new(CmConfig::new(1));
+        b.listen(ListenParams { first_fpdu_timeout: timeout, ..ListenParams::default() });
+        let (conn, id) = b.established(7);
+        b.orders();
+        b.pass(seconds(60) - Duration::from_nanos(1));
+        assert_eq!(b.orders(), [""; 0]);
+        if speaks {
+            b.event(RnicEvent::Qp { conn, event: QpEvent::FirstFpdu });
+        }
+        b.pass(seconds(1000));
+        assert_eq!(b.orders(), if resets { vec!["0 Abort"] } else { vec![] });
+        assert_eq!(b.cm.counters().first_fpdu_timeouts, u64::from(resets));
+        b.closed(conn);
+        let reason = if resets {
+            DisconnectReason::NoFirstFpdu
+        } else {
+            DisconnectReason::Tcp(CloseReason::Reset)
+        };
+        assert_eq!(b.events(), [(APP, Event::Disconnected { id, qpn: Qpn(7), reason })]);
+    }
+}
+
+/// What peers can do alone, without limit: the manager stays as small as its limits say.
+#[test]
+fn test_floods_leave_the_manager_small() {
+    let mut b = Bench::new(CmConfig { max_startups: 100, ..CmConfig::new(1) });
+    b.listen(ListenParams { backlog: 80, ..ListenParams::default() });
+    let peers = |n: u32| SocketAddr::from((n.to_be_bytes(), 1000));
+    let mut most = CmGauges::default();
+    for n in 0..20_000 {
+        let conn = b.accepted(peers(n));
+        match n % 4 {
+            0 => {}
+            1 => b.event(RnicEvent::StartupBytes { conn, bytes: vec![b'M'] }),
+            2 => b.event(RnicEvent::StartupBytes { conn, bytes: vec![b'x'] }),
+            _ => b.event(RnicEvent::PeerClosed { conn }),
+        }
+        let orders: Vec<_> = std::iter::from_fn(|| b.cm.poll_order()).collect();
+        for (_, order) in orders {
+            if let Order::Abort { conn } = order {
+                b.closed(conn);
+            }
+        }
+        b.orders();
+        let g = b.cm.gauges();
+        most.conns = most.conns.max(g.conns);
+        most.timers = most.timers.max(g.timers);
+    }
+    assert!(most.conns <= 81 && most.timers <= 81, "{most:?}");
+    assert!(b.notices().len() <= 16 && b.cm.counters().notices_suppressed > 9000);
+    b.pass(seconds(100));
+    b.cm.handle_timeout(b.now);
+    let orders: Vec<_> = std::iter::from_fn(|| b.cm.poll_order()).collect();
+    for (_, order) in orders {
+        if let Order::Abort { conn } = order {
+            b.closed(conn);
+        }
+    }
+    assert_eq!((b.cm.gauges().conns, b.cm.gauges().timers), (0, 0));
+    assert!(b.cm.listeners.get(L).is_some_and(|l| l.places.len() == 0));
+}

@@ -1,0 +1,94 @@
+//! Connection managers in virtual time: over a worker that is a model, or over RNICs on a wire.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test uses a part of it")]
+
+pub mod net;
+
+use std::sync::Arc;
+
+use heddle_base::{Chunks, Instant, Random, Seed};
+use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame as MpaFrame, Kind, Revision, RtrSet};
+use heddle_iwarp::{MrTable, Pd, Qpn};
+use heddle_rnic::{Rnic, RnicConfig};
+use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
+
+use heddle_cm::QpSpec;
+
+/// A received frame.
+#[derive(Debug)]
+pub struct Frame(pub Vec<u8>);
+
+impl Chunks for Frame {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.0.get(off..).unwrap_or(&[])
+    }
+}
+
+impl RxFrame for Frame {}
+
+/// An RNIC at 10.0.0.`n`.
+pub fn rnic(n: u8, seed: u64) -> (Rnic<Frame>, Arc<MrTable>) {
+    let seed = Seed::from_u64(seed.wrapping_mul(256).wrapping_add(u64::from(n)));
+    let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
+    let mrs = Arc::new(MrTable::new(&seed, 4));
+    let stack = StackConfig::new([2, 0, 0, 0, 0, n], addr, seed);
+    (Rnic::new(RnicConfig { stack, max_held_frames: 4096 }, mrs.clone()), mrs)
+}
+
+/// Names of connections, each another one.
+pub fn conn_ids() -> impl Iterator<Item = ConnId> {
+    let (mut rnic, _) = rnic(1, 0);
+    std::iter::repeat_with(move || {
+        let conn = rnic.connect(Instant::ZERO, "10.0.0.2:1".parse().unwrap()).unwrap();
+        rnic.release(conn);
+        conn
+    })
+}
+
+pub fn qp(qpn: u32) -> QpSpec {
+    QpSpec { qpn: Qpn(qpn), pd: Pd(1), sq_depth: 8, rq_depth: 8 }
+}
+
+/// A frame of MPA revision 2 that offers 16 Reads each way.
+pub fn frame(kind: Kind, reject: bool, private_data: &[u8]) -> Vec<u8> {
+    enhanced(kind, reject, 16, 16, private_data)
+}
+
+pub fn enhanced(kind: Kind, reject: bool, ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
+    let (ird, ord) = (Depth::new(ird).unwrap(), Depth::new(ord).unwrap());
+    MpaFrame {
+        kind,
+        markers: false,
+        crc: true,
+        reject,
+        revision: Revision::V2,
+        enhanced: Some(Enhanced { ird, ord, peer_to_peer: false, rtr: RtrSet::NONE }),
+        private_data,
+    }
+    .emit()
+    .unwrap()
+}
+
+pub fn below(r: &mut Random, n: usize) -> usize {
+    r.below(n as u64) as usize
+}
+
+/// Some bytes changed, taken out or put in, or none.
+pub fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
+    for _ in 0..below(r, 4) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = below(r, bytes.len());
+        match below(r, 4) {
+            0 => bytes[at] = r.next_u64() as u8,
+            1 => bytes[at] ^= 1 << below(r, 8),
+            2 => bytes.truncate(at),
+            _ => bytes.insert(at, r.next_u64() as u8),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Two RNICs on threads of their own, and a program that waits.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use heddle_ctl::{Endpoint, EndpointConfig, Node};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
+use heddle_verbs::{Access, CqeStatus, SendWr};
+
+#[test]
+fn test_connect_write_and_disconnect_with_calls_that_wait() {
+    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 512, ..EalConfig::default() };
+    let eal = Eal::init(&config).unwrap();
+    let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
+    let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));
+    let (a, b) = Endpoint::ring_pair(&eal, "blocking", &a, &b).unwrap();
+    let (a, b) = (Node::start(&eal, a, 0).unwrap(), Node::start(&eal, b, 1).unwrap());
+    let listener = b.device().bind("10.0.0.2:7174").unwrap();
+    let connecting = a.device().dial("10.0.0.2:7174").unwrap();
+    let server = listener.accept().unwrap();
+    let client = connecting.wait().unwrap();
+    let target = server.alloc_mr(4096, Access::REMOTE_WRITE).unwrap();
+    let source = client.alloc_mr(4096, Access::NONE).unwrap();
+    source.write(0, b"hello");
+    let sges = [source.sge(0, 5)];
+    client.post_send(&SendWr::write(1, &sges, target.stag(), target.to())).unwrap();
+    let done = client.wait(Duration::from_secs(5)).unwrap();
+    assert_eq!((done.wr_id, done.status), (1, CqeStatus::Success));
+    let mut seen = [0; 5];
+    target.read(0, &mut seen);
+    assert_eq!(&seen, b"hello");
+    drop(target);
+    // The memory is handed back although nobody asks.
+    let end = std::time::Instant::now() + Duration::from_secs(5);
+    while b.device().hub().registry().draining() > 0 && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(b.device().hub().registry().draining(), 0);
+    let reason = client.disconnect().unwrap();
+    assert_eq!(reason.to_string(), "closed in order");
+}

@@ -1,0 +1,154 @@
+//! The fields of an mbuf.
+//!
+//! The only file that knows where they lie, from the offsets the C compiler gives: they are the same
+//! expressions with every version of DPDK, while the names of Rust's own picture of the structure
+//! are not (from 24.11 on, some fields lie in anonymous unions). Each access is one load or store.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use heddle_dpdk_sys as sys;
+
+/// One segment: an mbuf that is valid as long as this is used, and whose fields nobody else writes
+/// meanwhile (but for the count of references). Setters are for who owns the chain.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Segment(NonNull<sys::rte_mbuf>);
+
+macro_rules! fields {
+    ($($(#[$doc:meta])* $get:ident $(, $set:ident)?: $type:ty = $at:ident;)+) => {$(
+        $(#[$doc])*
+        #[inline]
+        pub(super) fn $get(self) -> $type {
+            // SAFETY: a valid mbuf (see the type), which has this field there, aligned; any bits
+            // are a value of it.
+            unsafe { self.at::<$type>(sys::$at).read() }
+        }
+
+        $(
+            #[inline]
+            pub(super) fn $set(self, value: $type) {
+                // SAFETY: as above, and the chain is the caller's.
+                unsafe { self.at::<$type>(sys::$at).write(value) }
+            }
+        )?
+    )+};
+}
+
+impl Segment {
+    /// # Safety
+    /// As the type says.
+    #[inline]
+    pub(super) unsafe fn new(m: NonNull<sys::rte_mbuf>) -> Segment {
+        Segment(m)
+    }
+
+    fields! {
+        /// Where the buffer starts.
+        buf_addr: *mut u8 = HEDDLE_MBUF_AT_BUF_ADDR;
+        /// Bytes of the buffer.
+        buf_len: u16 = HEDDLE_MBUF_AT_BUF_LEN;
+        /// Bytes from the start of the buffer to the data.
+        data_off, set_data_off: u16 = HEDDLE_MBUF_AT_DATA_OFF;
+        /// Bytes of data in this segment.
+        data_len, set_data_len: u16 = HEDDLE_MBUF_AT_DATA_LEN;
+        /// Bytes of the whole chain; in its first segment.
+        pkt_len, set_pkt_len: u32 = HEDDLE_MBUF_AT_PKT_LEN;
+        /// Segments of the chain; in its first segment.
+        nb_segs, set_nb_segs: u16 = HEDDLE_MBUF_AT_NB_SEGS;
+        /// What is known of the frame and asked for, and what kind of buffer this is.
+        ol_flags, set_ol_flags: u64 = HEDDLE_MBUF_AT_OL_FLAGS;
+        /// Meaningful with its flag.
+        rss_hash, set_rss_hash: u32 = HEDDLE_MBUF_AT_RSS_HASH;
+        next_ptr, set_next_ptr: *mut sys::rte_mbuf = HEDDLE_MBUF_AT_NEXT;
+        #[cfg(test)]
+        /// `l2_len:7, l3_len:9, l4_len:8` from the lowest bit on; the rest is for what we do not use.
+        tx_offload, set_tx_offload: u64 = HEDDLE_MBUF_AT_TX_OFFLOAD;
+    }
+
+    /// Who uses the mbuf.
+    #[inline]
+    pub(super) fn refcnt(self) -> u16 {
+        // SAFETY: as in `fields!`; every access to the count is atomic.
+        unsafe { AtomicU16::from_ptr(self.at(sys::HEDDLE_MBUF_AT_REFCNT)) }.load(Ordering::Relaxed)
+    }
+
+    /// The segment behind it.
+    #[inline]
+    pub(super) fn next(self) -> Option<Segment> {
+        // A `next` of a valid chain is null or valid for as long as the chain.
+        NonNull::new(self.next_ptr()).map(Segment)
+    }
+
+    #[inline]
+    pub(super) fn has(self, flags: u64) -> bool {
+        self.ol_flags() & flags != 0
+    }
+
+    /// Whether the bytes lie in memory that others may write.
+    #[inline]
+    pub(super) fn is_external(self) -> bool {
+        self.has(sys::HEDDLE_MBUF_F_EXTERNAL)
+    }
+
+    /// Whether the buffer is in the mbuf itself and has no other user.
+    #[inline]
+    pub(super) fn is_private(self) -> bool {
+        !self.has(sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT) && self.refcnt() == 1
+    }
+
+    /// Address of the data.
+    #[inline]
+    pub(super) fn data_ptr(self) -> *mut u8 {
+        self.buf_addr().wrapping_add(usize::from(self.data_off()))
+    }
+
+    /// Bytes that can be written behind the data: none of them others may see.
+    #[inline]
+    pub(super) fn tailroom(self) -> usize {
+        if !self.is_private() {
+            return 0;
+        }
+        usize::from(self.buf_len())
+            .saturating_sub(usize::from(self.data_off()) + usize::from(self.data_len()))
+    }
+
+    /// # Safety
+    /// `at` is the offset of a field of type `T`.
+    #[inline]
+    unsafe fn at<T>(self, at: u32) -> *mut T {
+        // SAFETY: inside the structure, by the caller.
+        unsafe { self.0.as_ptr().cast::<u8>().add(at as usize).cast() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways, against C's own names.
+    #[test]
+    fn test_fields_are_those_that_c_means() {
+        let mut m = Box::new(sys::rte_mbuf::default());
+        let p: *mut sys::rte_mbuf = &raw mut *m;
+        // SAFETY: room for an mbuf, ours alone; the callee writes numbers into it.
+        let s = unsafe {
+            sys::heddle_mbuf_number(p, 1);
+            Segment::new(NonNull::new(p).unwrap())
+        };
+        let addresses = (s.buf_addr() as usize, s.next_ptr() as usize);
+        assert_eq!((addresses, s.data_off(), s.refcnt(), s.nb_segs()), ((1, 10), 2, 3, 4));
+        assert_eq!((s.ol_flags(), s.pkt_len(), s.data_len()), (5, 6, 7));
+        assert_eq!((s.rss_hash(), s.buf_len()), (8, 9));
+        assert_eq!(s.tx_offload(), 14 | 40 << 7 | 32 << 16);
+        s.set_data_off(1);
+        s.set_nb_segs(2);
+        s.set_ol_flags(3);
+        s.set_pkt_len(4);
+        s.set_data_len(5);
+        s.set_next_ptr(std::ptr::without_provenance_mut(6));
+        s.set_tx_offload(11 | 22 << 7 | 33 << 16);
+        // SAFETY: as above; it only reads numbers.
+        assert_eq!(unsafe { sys::heddle_mbuf_digits(p) }, 123_456_112_233);
+    }
+}

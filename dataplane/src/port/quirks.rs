@@ -1,0 +1,82 @@
+//! What is known of single drivers and does not show in what they say of themselves.
+
+/// How a driver differs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Quirks {
+    /// It takes frames of several segments without announcing it.
+    pub(super) takes_chains: bool,
+    /// What it computes as TCP checksum is wrong for some frames.
+    pub(super) wrong_tcp_checksum: bool,
+    /// Its address is also that of an interface of the kernel on the same link, so the port needs
+    /// another one.
+    pub(super) shares_mac: bool,
+    /// It says that frames have 1518 octets at most, and takes longer ones ([`arguments`]). `net_tap`
+    /// says so too (1522), and does not.
+    pub(super) understates_mtu: bool,
+}
+
+impl Quirks {
+    /// Those of a driver by its name in DPDK, for a device with these arguments.
+    pub(super) fn of(driver: &str, args: &str) -> Quirks {
+        let none = Quirks::default();
+        match driver {
+            "net_pcap" => Quirks { takes_chains: true, ..none },
+            "net_af_packet" | "net_memif" => Quirks { understates_mtu: true, ..none },
+            // It frees what it gets, unless it was told to copy (`copy=1`).
+            "net_null" => Quirks { takes_chains: !args.contains("copy"), ..none },
+            // It sums segment by segment without swapping behind one of odd length (seen with
+            // 22.11): the frame of every FPDU whose payload is odd is lost, and so is every
+            // retransmission of it.
+            // The port has the address of the interface it makes. A bridge that the interface is
+            // put into takes frames for that address as its own and does not pass them on. With
+            // `remote=` frames pass a real interface, whose address it must be.
+            "net_tap" => Quirks {
+                wrong_tcp_checksum: true,
+                shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
+                ..none
+            },
+            _ => none,
+        }
+    }
+}
+
+/// What to add to the arguments of a virtual device so that it takes frames at `mtu`.
+pub(super) fn arguments(name: &str, args: &str, mtu: u16) -> String {
+    // A frame shares its slot, of 2048 octets unless told otherwise, with 66 octets of the kernel's;
+    // longer ones would be dropped. Slots are aligned to 16 octets. The driver takes them to lie
+    // without gaps, so blocks, whole pages each, are whole slots as well: a power of two of them, at
+    // most 256, which divides the 512 slots there are. A slot must not be longer than a buffer of
+    // the pool, so it is not rounded further.
+    const SLOT: u32 = 2048;
+    const PAGE: u32 = 4096;
+    let needed = u32::from(mtu) + 18 + 66;
+    let given = args.split(',').any(|a| a.starts_with("framesz="));
+    if !name.starts_with("net_af_packet") || given || needed <= SLOT {
+        return args.to_owned();
+    }
+    let slot = needed.next_multiple_of(16);
+    let block = slot * (PAGE >> slot.trailing_zeros().min(PAGE.trailing_zeros()));
+    let comma = if args.is_empty() { "" } else { "," };
+    format!("{args}{comma}framesz={slot},blocksz={block}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_arguments_matter() {
+        assert!(Quirks::of("net_null", "size=512").takes_chains);
+        assert!(!Quirks::of("net_null", "size=512,copy=1").takes_chains);
+        assert!(Quirks::of("net_tap", "iface=t0").shares_mac);
+        assert!(!Quirks::of("net_tap", "iface=t0,remote=eth0").shares_mac);
+        let (p, a) = ("net_af_packet0", "iface=e0");
+        assert_eq!(arguments(p, a, 1500), a);
+        assert_eq!(arguments(p, a, 1964), a);
+        assert_eq!(arguments(p, a, 1965), "iface=e0,framesz=2064,blocksz=528384");
+        assert_eq!(arguments(p, a, 9000), "iface=e0,framesz=9088,blocksz=290816");
+        assert_eq!(arguments(p, "framesz=8192,iface=e0", 9000), "framesz=8192,iface=e0");
+        assert_eq!(arguments("net_tap0", "iface=t0", 9000), "iface=t0");
+        assert_eq!(Quirks::of("net_ixgbe", ""), Quirks::default());
+    }
+}

@@ -1,0 +1,129 @@
+//! What is remembered of outstanding bytes, where it is delicate: reports that contradict themselves,
+//! and round trips of bytes sent more than once, or merged with others.
+
+use super::rack::{RTT, ten_out};
+use super::*;
+
+/// RFC 2018 section 8: after a timeout the segment at the left edge goes again although it was
+/// reported, and the connection never waits without a timer.
+#[test]
+fn test_timeout_sends_the_left_edge_although_it_was_reported() {
+    for blocks in [&[(0, 10_000)][..], &[(0, 1000)], &[(0, 4000), (5000, 10_000)]] {
+        let mut b = ten_out(0);
+        b.now = b.now + RTT;
+        b.sack(0, blocks);
+        assert_eq!(b.count().bad_sacks, 1, "it contradicts the acknowledgment beside it");
+        while b.count().timeouts == 0 {
+            let out = b.fire();
+            assert!(b.c.poll_timeout().is_some(), "{blocks:?}: silence after {out:?}");
+        }
+        b.sack(0, blocks);
+        let again = b.wait(Duration::from_secs(1));
+        assert!(again.iter().any(|(_, s)| s.starts_with(". 0+1000")), "{blocks:?}: {again:?}");
+        b.sack(10_000, &[]);
+        assert_eq!((b.c.snd_una(), b.c.poll_timeout()), (StreamPos(10_000), None));
+    }
+    // And if it goes on like that, the owner is told.
+    let mut b = ten_out(0);
+    b.sack(0, &[(0, 10_000)]);
+    b.wait(Duration::from_secs(300));
+    assert_eq!(b.events().last(), Some(&ConnEvent::TimedOut));
+}
+
+/// However many bursts are under way in a round trip, none is measured shorter than it was.
+#[test]
+fn test_round_trips_are_not_shortened_by_merged_bursts() {
+    let rtt = 100 * MS;
+    let mut b = Bench::connecting(&ConnConfig { sack: true, ..plain() });
+    b.sent();
+    b.now = b.now + rtt;
+    b.recv(&Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0).with(SYN_ACK) });
+    let (mut sent, mut acked) = (Vec::new(), 0i32);
+    for n in 0..4000 {
+        // Every 100 us ten bytes go out, and those of a round trip ago are reported.
+        b.now = b.now + MS / 10;
+        b.queue(10);
+        b.sent();
+        sent.push(b.now);
+        while sent.get(usize::try_from(acked).unwrap()).is_some_and(|&at| b.now - at >= rtt) {
+            acked += 1;
+            // Every other one by a SACK, ahead of a gap that closes with the next.
+            if acked % 2 == 0 {
+                b.sack(10 * acked, &[]);
+            } else {
+                let next = 10 * (acked - 1);
+                b.sack(next, &[(next + 1, next + 10)]);
+            }
+        }
+        let s = b.c.stats();
+        if n > 2000 {
+            assert!(s.srtt >= Some(rtt * 97 / 100), "{n}: {s:?}");
+            assert!(s.srtt <= Some(rtt * 105 / 100), "{n}: {s:?}");
+        }
+    }
+}
+
+/// Karn's rule in a timeout in the middle of a recovery: what went twice, and by the lists only
+/// once, measures nothing.
+#[test]
+fn test_karn_after_a_timeout_in_a_recovery() {
+    let mut b = ten_out(0);
+    b.now = b.now + RTT;
+    b.sack(0, &[(3000, 10_000)]);
+    assert_eq!(b.sent().len(), 3, "holes go again");
+    while b.count().timeouts == 0 {
+        b.fire();
+    }
+    let srtt = b.c.stats().srtt;
+    // The transmission before the timeout arrives, only for what was not sent a third time.
+    b.now = b.now + 300 * MS;
+    b.sack(0, &[(1000, 10_000)]);
+    assert_eq!(b.c.stats().srtt, srtt);
+    b.sack(10_000, &[]);
+    assert_eq!(b.c.stats().srtt, srtt);
+}
+
+/// The same when all is sent anew: what came back answers the first transmission, and is not
+/// measured from the second.
+#[test]
+fn test_karn_after_a_new_beginning() {
+    let mut b = ten_out(0);
+    let srtt = b.c.stats().srtt;
+    b.now = b.now + RTT;
+    b.c.limit_emss(900);
+    assert!(!b.sent().is_empty());
+    b.now = b.now + RTT / 1000;
+    b.sack(0, &[(900, 1800)]);
+    b.sack(10_000, &[]);
+    assert_eq!(b.c.stats().srtt, srtt);
+}
+
+/// Nor is a loss among them found much later than a round trip and the reordering window after it
+/// was sent.
+#[test]
+fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
+    let rtt = 100 * MS;
+    let mut b = Bench::connecting(&ConnConfig { sack: true, ..plain() });
+    b.sent();
+    b.now = b.now + rtt;
+    b.recv(&Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0).with(SYN_ACK) });
+    b.sent();
+    let start = b.now;
+    for _ in 0..1000 {
+        b.queue(10);
+        assert_eq!(b.sent().len(), 1);
+        b.now = b.now + MS / 10;
+    }
+    // The first ten bytes are lost.
+    let mut again = None;
+    for n in 1..1000 {
+        b.now = b.now + MS / 10;
+        b.sack(0, &[(10, 10 * (n + 1))]);
+        b.c.handle_timeout(b.now);
+        if b.sent().iter().any(|s| s.starts_with(". 0+")) {
+            again = Some(b.now - start);
+            break;
+        }
+    }
+    assert!(again < Some(rtt * 129 / 100) && again > Some(rtt), "{again:?}");
+}
