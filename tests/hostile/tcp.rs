@@ -68,6 +68,15 @@ impl Host {
         self.send(&frames::arp_request((MAC, from), SERVER));
     }
 
+    /// Waits until the server has looked at all that was sent to it: it answers in order.
+    pub fn sync(&mut self) {
+        let (before, start) = (self.arp_replies, Instant::now());
+        self.ask();
+        while self.arp_replies == before && start.elapsed() < Duration::from_secs(2) {
+            self.poll(Duration::from_millis(10));
+        }
+    }
+
     /// Waits for a frame and takes all that are there then.
     pub fn poll(&mut self, wait: Duration) {
         let mut wait = wait;
@@ -273,6 +282,11 @@ impl Conn {
     /// Ends it without a word.
     pub fn reset(self, host: &mut Host) {
         self.put(host, &self.segment(RST | ACK, self.snd_nxt, &[]));
+        self.forget(host);
+    }
+
+    /// Takes nothing more of what comes for it.
+    pub fn forget(self, host: &mut Host) {
         host.inbox.remove(&(self.ip, self.port));
     }
 
