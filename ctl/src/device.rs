@@ -131,26 +131,40 @@ impl Device {
 
     /// Registers `len` zeroed bytes of the RNIC's memory.
     pub fn alloc_mr(&self, pd: Pd, len: usize, access: Access) -> Result<Mr, CtlError> {
-        let r = &self.0.registry;
-        let at = {
-            let mut s = lock(&r.stretches);
-            s.take(len).ok_or_else(|| CtlError::NoMemory {
-                wanted: len,
-                free: s.largest(),
-                size: s.size(),
-            })?
-        };
-        zero(&r.arena, at, len);
-        let to = r.to + at as u64;
-        match r.mrs.register(pd, at as u64, to, len as u64, access) {
-            Ok(mr) => {
-                Ok(Mr { stag: mr.stag, to, len, at, arena: r.arena.clone(), registry: r.clone() })
-            }
-            Err(e) => {
-                lock(&r.stretches).give(at, len);
-                Err(e.into())
-            }
-        }
+        let mut r = self.reserve(len)?;
+        r.clear(len);
+        self.register(r, pd, access)
+    }
+
+    /// Sets `len` bytes of the RNIC's memory aside. They are cleared piece by piece and then
+    /// registered, by a program that has something else to do in between.
+    ///
+    /// # Errors
+    /// [`CtlError::NoMemory`].
+    pub fn reserve(&self, len: usize) -> Result<Reservation, CtlError> {
+        let registry = self.0.registry.clone();
+        let mut s = lock(&registry.stretches);
+        let at = s.take(len).ok_or_else(|| CtlError::NoMemory {
+            wanted: len,
+            free: s.largest(),
+            size: s.size(),
+        })?;
+        drop(s);
+        Ok(Reservation { registry, at, len, cleared: 0, registered: false })
+    }
+
+    /// Registers what was set aside; what is not clear yet is cleared first.
+    ///
+    /// # Errors
+    /// [`CtlError::Mr`] when the table of STags refuses; the memory is free again then.
+    pub fn register(&self, mut r: Reservation, pd: Pd, access: Access) -> Result<Mr, CtlError> {
+        r.clear(r.len);
+        let registry = r.registry.clone();
+        let to = registry.to + r.at as u64;
+        let mr = registry.mrs.register(pd, r.at as u64, to, r.len as u64, access)?;
+        r.registered = true;
+        let arena = registry.arena.clone();
+        Ok(Mr { stag: mr.stag, to, len: r.len, at: r.at, arena, registry })
     }
 
     /// Listens for connections; their requests come through `events`.
@@ -249,6 +263,34 @@ impl Device {
             TrySendError::Full(_) => CtlError::Overloaded,
             TrySendError::Disconnected(_) => CtlError::Gone,
         })
+    }
+}
+
+/// Memory that is nobody's region yet; free again when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    registry: Arc<Registry>,
+    at: usize,
+    len: usize,
+    cleared: usize,
+    registered: bool,
+}
+
+impl Reservation {
+    /// Clears up to `most` bytes more; true when all are clear.
+    pub fn clear(&mut self, most: usize) -> bool {
+        let n = most.min(self.len - self.cleared);
+        zero(&self.registry.arena, self.at + self.cleared, n);
+        self.cleared += n;
+        self.cleared == self.len
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if !self.registered {
+            lock(&self.registry.stretches).give(self.at, self.len);
+        }
     }
 }
 

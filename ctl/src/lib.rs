@@ -28,7 +28,7 @@ mod node;
 mod params;
 
 pub use counters::CtlCounters;
-pub use device::Device;
+pub use device::{Device, Reservation};
 pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 pub use error::CtlError;
 pub use event::{Agreed, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenerId};

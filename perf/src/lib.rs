@@ -20,5 +20,6 @@ pub mod rping;
 pub mod service;
 pub mod spec;
 pub mod stats;
+mod throttle;
 pub mod transfer;
 pub mod workload;

@@ -116,6 +116,7 @@ pub fn assert_not_slower(undisturbed: &[Duration], disturbed: &[Duration]) {
     let (usual, now) = (undisturbed[undisturbed.len() / 2], disturbed[disturbed.len() / 2]);
     let longest = disturbed[disturbed.len() - 1];
     let what = format!("usually {usual:?}; disturbed {now:?}, at most {longest:?}");
+    println!("{what}, {} to {}", undisturbed.len(), disturbed.len());
     assert!(now < usual * 10 + Duration::from_millis(10), "{what}");
     assert!(longest < Duration::from_millis(700), "{what}");
 }

@@ -88,42 +88,23 @@ fn test_refused_requests_are_logged_and_not_more_than_a_few() {
 /// Others are pinged as before while greetings that ask for much memory come and go.
 #[test]
 fn test_perf_greetings_that_are_reset_make_nobody_wait() {
-    let lab = Lab::new(1500);
-    let mut server = Server::start(&lab, &[]);
-    let mut rping = Rping::connect(&lab, LINUX[1], 1000).expect("a connection");
-    let undisturbed = rping.measure(Duration::from_secs(1));
-    let hello = mpa::request(&perf_hello(12 << 20));
-    let stop = AtomicBool::new(false);
-    let disturbed = thread::scope(|s| {
-        s.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok(mut c) = Client::connect(&lab, LINUX[0], PERF) {
-                    let _ = c.say(&hello);
-                    thread::sleep(Duration::from_millis(5));
-                    c.reset();
-                }
-                thread::sleep(Duration::from_millis(15));
-            }
-        });
-        let pings = rping.measure(Duration::from_secs(4));
-        stop.store(true, Ordering::Relaxed);
-        pings
-    });
-    assert_not_slower(&undisturbed, &disturbed);
-    server.assert_alive();
+    assert_nobody_waits(PERF, &mpa::request(&perf_hello(12 << 20)), 50);
 }
 
 /// The same with thousands of requests for the sink, each from a connection that is gone by then.
 #[test]
 fn test_sink_requests_that_are_reset_make_nobody_wait() {
-    const RATE: u32 = 4000;
+    assert_nobody_waits(SINK, &mpa::request(b""), 4000);
+}
+
+fn assert_nobody_waits(port: u16, request: &[u8], rate: u32) {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut rping = Rping::connect(&lab, LINUX[1], 1000).expect("a connection");
     let undisturbed = rping.measure(Duration::from_secs(1));
     let stop = AtomicBool::new(false);
     let disturbed = thread::scope(|s| {
-        s.spawn(|| flood_of_requests(&lab, RATE, &stop));
+        s.spawn(|| flood_of_requests(&lab, port, request, rate, &stop));
         let pings = rping.measure(Duration::from_secs(4));
         stop.store(true, Ordering::Relaxed);
         pings
@@ -133,15 +114,14 @@ fn test_sink_requests_that_are_reset_make_nobody_wait() {
 }
 
 /// Connects, sends a Request and a RST, so many times a second.
-fn flood_of_requests(lab: &Lab, rate: u32, stop: &AtomicBool) {
+fn flood_of_requests(lab: &Lab, to: u16, request: &[u8], rate: u32, stop: &AtomicBool) {
     let mut host = Host::new(lab, [address(1)]);
-    let request = mpa::request(b"");
     let mut opening = Vec::new();
     let (start, mut n) = (Instant::now(), 0u32);
     while !stop.load(Ordering::Relaxed) {
         while Duration::from_secs(n.into()) / rate < start.elapsed() && opening.len() < 256 {
             let port = 2000 + u16::try_from(n % 60_000).unwrap_or(0);
-            let c = Conn::new(&mut host, address(1), port, SINK, Offer::default());
+            let c = Conn::new(&mut host, address(1), port, to, Offer::default());
             c.put(&host, &c.syn(Offer::default()));
             opening.push((Instant::now(), c));
             n += 1;
@@ -150,7 +130,7 @@ fn flood_of_requests(lab: &Lab, rate: u32, stop: &AtomicBool) {
         let mut still = Vec::new();
         for (since, mut c) in opening {
             if c.establish(&mut host) {
-                c.put(&host, &c.segment(PSH | ACK, c.snd_nxt, &request));
+                c.put(&host, &c.segment(PSH | ACK, c.snd_nxt, request));
                 let end = c.snd_nxt.wrapping_add(u32::try_from(request.len()).unwrap_or(0));
                 c.put(&host, &c.segment(RST | ACK, end, &[]));
                 c.forget(&mut host);

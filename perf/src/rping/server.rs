@@ -7,9 +7,10 @@ use heddle_ctl::{
     Mr, Qp, QpInit, Waker,
 };
 use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::service::Limits;
 
 use super::{Info, MAX_SIZE, printable};
 
@@ -68,6 +69,10 @@ enum Fault {
     OutOfTurn,
     #[error("a region of {0} octets; {MAX_SIZE} is the most")]
     TooLong(u32),
+    #[error("a region of {len} octets at {to:#x}, which goes past the end of all offsets")]
+    Wraps { to: u64, len: u32 },
+    #[error("the client takes no RDMA Reads (its IRD is 0), and rping is made of them")]
+    NoReads,
     #[error("{0}")]
     Post(#[from] PostError),
     #[error("{0}")]
@@ -86,13 +91,25 @@ impl RpingServer {
         waker: Option<&Waker>,
         show: bool,
     ) -> Result<RpingServer, CtlError> {
+        RpingServer::with_limits(device, addr, params, Limits::default(), waker, show)
+    }
+
+    /// Listens, with other limits than the usual ones.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+        show: bool,
+    ) -> Result<RpingServer, CtlError> {
         let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
+        let listener = device.listen(addr, params, &events)?;
         Ok(RpingServer {
             device: device.clone(),
             events,
             cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Connections::new(device, MAX_CONNS),
+            conns: Connections::new(device, listener, MAX_CONNS, limits),
             closed: 0,
             lines: show.then(Vec::new),
             failure: None,
@@ -119,9 +136,15 @@ impl RpingServer {
         self.lines.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
+    }
+
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
+        self.conns.end_silent();
         while let Some(event) = self.events.poll() {
             busy = true;
             self.handle_event(event);
@@ -145,26 +168,33 @@ impl RpingServer {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest { id, remote, .. } => {
-                if let Err(e) = self.accept(id, remote) {
-                    warn!(peer = %remote, error = %e, "cannot accept");
+            CmEvent::ConnectRequest { id, remote, peer_ird, .. } => {
+                let accepted = if peer_ird == Some(0) { Err(Fault::NoReads) } else { Ok(()) };
+                if let Err(e) = accepted.and_then(|()| self.accept(id, remote)) {
+                    self.conns.rejected(remote, &e);
                     self.failure = Some(format!("{remote}: {e}"));
-                    let _ = self.device.reject(id, Vec::new());
+                    let _ = self.device.reject(id, e.to_string().into_bytes());
                 }
             }
-            CmEvent::Established { remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected")
+            CmEvent::Established { id, remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
+                if agreed.ord == 0
+                    && let Some((place, _)) = self.conns.find(id)
+                {
+                    self.conns.fail(place, &Fault::NoReads);
+                }
+                self.conns.expect_word(id);
             }
             CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error } => {
                 while self.poll_cq() {}
-                self.conns.not_established(id, &error);
+                let _ = self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     self.closed += 1;
-                    info!(peer = %c.remote, messages = c.state.messages, %reason, "closed");
+                    debug!(peer = %c.remote, messages = c.state.messages, "served");
                     if reason != DisconnectReason::Orderly {
                         self.failure = Some(format!("{}: {reason}", c.remote));
                     }
@@ -174,7 +204,7 @@ impl RpingServer {
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
-        let place = self.conns.free_place()?;
+        let place = self.conns.free_place(remote.ip())?;
         let d = &self.device;
         let pd = d.alloc_pd();
         let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
@@ -237,6 +267,9 @@ impl Serving {
         let Info { stag, to, len } = info;
         if len > MAX_SIZE {
             return Err(Fault::TooLong(len));
+        }
+        if to.checked_add(len.into()).is_none() {
+            return Err(Fault::Wraps { to, len });
         }
         match self.expects {
             Expects::Nothing => Err(Fault::OutOfTurn),
