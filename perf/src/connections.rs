@@ -129,7 +129,8 @@ impl<T> Connections<T> {
     /// A connection that has been accepted.
     pub(crate) fn insert(&mut self, place: usize, id: CmId, remote: SocketAddr, qp: Qp, state: T) {
         *self.peers.entry(remote.ip()).or_default() += 1;
-        self.places[place] = Some(Connection { id, qp, silent: false, failed: false, remote, state });
+        self.places[place] =
+            Some(Connection { id, qp, silent: false, failed: false, remote, state });
     }
 
     /// The connection `id` is up, and has to say something before long.

@@ -189,8 +189,7 @@ pub struct Welcome {
 
 impl Welcome {
     /// The client is to ask for its grant.
-    pub const ASK: Welcome =
-        Welcome { window: 0, region: Region { stag: Stag(0), to: 0, len: 0 } };
+    pub const ASK: Welcome = Welcome { window: 0, region: Region { stag: Stag(0), to: 0, len: 0 } };
 
     /// Octets on the wire.
     pub const LEN: usize = 32;

@@ -343,8 +343,7 @@ impl PerfServer {
     fn prepare_some(&mut self) -> bool {
         let Some(place) = self.preparing.pop_front() else { return false };
         let Some(conn) = self.conns.get_mut(place) else { return true };
-        let serves_pings =
-            (conn.state.hello.op, conn.state.hello.mode) == (Op::Write, Mode::Lat);
+        let serves_pings = (conn.state.hello.op, conn.state.hello.mode) == (Op::Write, Mode::Lat);
         match conn.state.prepare(&self.device, place) {
             Ok(false) => self.preparing.push_back(place),
             Ok(true) if serves_pings => self.watched.push(place),
