@@ -30,8 +30,10 @@ fn test_forged_syns_of_one_link_do_not_shut_out_new_hosts() {
             while !stop.load(Ordering::Relaxed) {
                 let [_, a, b, c] = n.to_be_bytes();
                 let from = Ipv4Addr::new(10, 77, 32 + b % 128, c);
-                let path = frames::Path { from: ([2, 0x99, 0, a, b, c], from), to: (server_mac, SERVER) };
-                let syn = Segment { source: 1024, dest: RPING, seq: n, flags: SYN, ..Segment::default() };
+                let path =
+                    frames::Path { from: ([2, 0x99, 0, a, b, c], from), to: (server_mac, SERVER) };
+                let syn =
+                    Segment { source: 1024, dest: RPING, seq: n, flags: SYN, ..Segment::default() };
                 forger.send(&Segment { window: 65_535, ..syn }.frame(&path));
                 n += 1;
                 let due = Duration::from_secs(n.into()) / RATE;

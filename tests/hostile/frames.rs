@@ -168,7 +168,11 @@ impl Packet {
         match header[9] {
             1 if body.first() == Some(&0) => Some(Packet::EchoReply),
             6 => {
-                assert_eq!(checksum(&[&pseudo_header(from, to, body.len()), body]), 0, "TCP checksum");
+                assert_eq!(
+                    checksum(&[&pseudo_header(from, to, body.len()), body]),
+                    0,
+                    "TCP checksum"
+                );
                 Some(Packet::Tcp { to, segment: Segment::parse(body)? })
             }
             _ => None,

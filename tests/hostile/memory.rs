@@ -144,7 +144,9 @@ fn test_peers_with_gaps_leave_room_for_another_ones() {
         // Some 50 of 64 buffers are used; what is behind the gap is there as soon as it closes.
         let base = c.snd_nxt;
         c.put(host, &c.segment(crate::frames::ACK, base, &segment));
-        c.wait(host, Duration::from_secs(2), |c| (c.acked == base.wrapping_add(73 * 1396)).then_some(()));
+        c.wait(host, Duration::from_secs(2), |c| {
+            (c.acked == base.wrapping_add(73 * 1396)).then_some(())
+        });
         c.acked.wrapping_sub(base)
     };
     let alone = honest(&mut host, 5000);

@@ -63,7 +63,8 @@ impl Namespace {
         let mut words = line.split_whitespace();
         let mut c = Command::new(words.next().expect("a program"));
         let out = self.run(|| c.args(words).output());
-        let out = out.unwrap_or_else(|e| panic!("{line}: {e} (Debian: apt install iproute2 ethtool)"));
+        let out =
+            out.unwrap_or_else(|e| panic!("{line}: {e} (Debian: apt install iproute2 ethtool)"));
         assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
     }
 
@@ -94,7 +95,9 @@ impl Lab {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let namespace = || {
             Namespace::new().unwrap_or_else(|e| {
-                panic!("no network namespace: {e} (these tests need root: CAP_NET_ADMIN, CAP_NET_RAW)")
+                panic!(
+                    "no network namespace: {e} (these tests need root: CAP_NET_ADMIN, CAP_NET_RAW)"
+                )
             })
         };
         let lab = Lab { server: namespace(), peers: namespace(), mtu, _turn: turn };
@@ -109,7 +112,9 @@ impl Lab {
         ));
         for (ns, dev) in [(&lab.server, SERVER_IFACE), (&lab.peers, PEER_IFACE)] {
             // What one end sends is what the other must find: whole frames with their checksums.
-            ns.command(&format!("ethtool -K {dev} tx off tso off gso off gro off rxvlan off txvlan off"));
+            ns.command(&format!(
+                "ethtool -K {dev} tx off tso off gso off gro off rxvlan off txvlan off"
+            ));
             ns.command(&format!("ip link set {dev} up"));
         }
         for ip in LINUX {
@@ -161,7 +166,8 @@ impl Packets {
     pub fn send(&self, frame: &[u8]) {
         let start = Instant::now();
         while let Err(e) = self.0.send(frame) {
-            let full = e.raw_os_error() == Some(libc::ENOBUFS) || e.kind() == io::ErrorKind::WouldBlock;
+            let full =
+                e.raw_os_error() == Some(libc::ENOBUFS) || e.kind() == io::ErrorKind::WouldBlock;
             assert!(full && start.elapsed() < Duration::from_secs(10), "cannot send: {e}");
             thread::sleep(Duration::from_micros(50));
         }

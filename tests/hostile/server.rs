@@ -91,7 +91,8 @@ impl Server {
 
     /// Octets of memory it has resident.
     pub fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it has memory");
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
         kib << 10
@@ -109,7 +110,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // SAFETY: it is our child and was not waited for, so the number is still its own.
-        unsafe { libc::kill(libc::pid_t::try_from(self.child.id()).unwrap_or(i32::MAX), libc::SIGTERM) };
+        unsafe {
+            libc::kill(libc::pid_t::try_from(self.child.id()).unwrap_or(i32::MAX), libc::SIGTERM)
+        };
         let start = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if start.elapsed() > Duration::from_secs(5) {

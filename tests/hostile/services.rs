@@ -61,7 +61,11 @@ fn test_stream_cut_inside_an_fpdu_leaves_a_line_in_the_log() {
     orderly.say(&mpa::send(1, &[0; 400])).expect("it is sent");
     orderly.stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
     assert!(orderly.is_ended(AT_ONCE));
-    assert!(!server.says(&[&orderly.local.to_string()], Duration::from_millis(300)), "{}", server.log());
+    assert!(
+        !server.says(&[&orderly.local.to_string()], Duration::from_millis(300)),
+        "{}",
+        server.log()
+    );
     server.assert_alive();
 }
 
