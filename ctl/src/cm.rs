@@ -31,6 +31,7 @@ use crate::event::{
     Agreed, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenerId,
 };
 use crate::params::{AcceptParams, ConnectParams, ListenParams, Request};
+use crate::refusals::Refusals;
 use crate::{CtlCounters, CtlError};
 
 /// Index of a worker.
@@ -47,6 +48,7 @@ pub(crate) struct ConnectionManager {
     pending_listens: HashMap<ListenerId, PendingListen>,
     next_passive: u64,
     now: Instant,
+    refusals: Refusals,
     pub(crate) counters: CtlCounters,
 }
 
@@ -676,6 +678,9 @@ impl ConnectionManager {
             return;
         }
         let (events, unknown) = (c.events.clone(), matches!(c.phase, Phase::AwaitRequest { .. }));
+        if unknown {
+            self.refusals.log(self.now, c.remote, &error);
+        }
         self.counters.failed += 1;
         self.give_up(id, end);
         if !unknown {

@@ -26,6 +26,7 @@ mod event;
 mod mr;
 mod node;
 mod params;
+mod refusals;
 
 pub use counters::CtlCounters;
 pub use device::{Device, Reservation};

@@ -92,13 +92,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A quarter of the connections, 10 s, any memory.
+    /// A quarter of the connections, 5 s, any memory.
     fn default() -> Limits {
-        Limits {
-            peer_share: 4,
-            first_message: Some(Duration::from_secs(10)),
-            peer_memory: u64::MAX,
-        }
+        Limits { peer_share: 4, first_message: Some(Duration::from_secs(5)), peer_memory: u64::MAX }
     }
 }
 

@@ -53,3 +53,33 @@ fn test_honest_frames_by_hand_are_served_by_rping() {
     }
     server.assert_alive();
 }
+
+/// A CRC is used when either side asks for it; `--crc off` leaves it to the peers.
+#[test]
+fn test_server_asks_for_a_crc_or_leaves_it_to_the_peers() {
+    for (crc, asked) in [("on", true), ("off", false)] {
+        let lab = Lab::new(1500);
+        let mut server = Server::start(&lab, &["--crc", crc]);
+        let mut reply = |request: &[u8]| {
+            let mut c = Client::connect(&lab, LINUX[0], SINK).expect("a connection");
+            c.start(request).expect("a Reply").crc
+        };
+        assert_eq!(reply(&mpa::request_without_crc()), asked, "--crc {crc}");
+        assert!(reply(&mpa::request(b"")), "--crc {crc}");
+        server.assert_alive();
+    }
+}
+
+/// A server whose interface is deleted says so and ends: nothing will ever come any more.
+#[test]
+fn test_server_whose_interface_is_deleted_says_so_and_ends() {
+    for placement in [&["--inline"][..], &[]] {
+        let lab = Lab::new(1500);
+        let mut server = Server::start_placed(&lab, placement);
+        lab.delete();
+        let status = server.wait(Duration::from_secs(10));
+        let log = server.log();
+        assert_eq!(status.and_then(|s| s.code()), Some(1), "{log}");
+        assert!(log.contains("heddle: the interface srv is gone"), "{log}");
+    }
+}

@@ -22,6 +22,11 @@ pub fn request(private_data: &[u8]) -> Vec<u8> {
     start(FLAG_CRC, 1, private_data)
 }
 
+/// The same of a peer that would do without.
+pub fn request_without_crc() -> Vec<u8> {
+    start(0, 1, b"")
+}
+
 /// An MPA Request of revision 2, with CRC.
 pub fn enhanced_request(ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     let data = [&ird.to_be_bytes()[..], &ord.to_be_bytes(), private_data].concat();
@@ -36,6 +41,8 @@ fn start(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
 /// An MPA Reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
+    /// It wants a CRC.
+    pub crc: bool,
     /// The peer does not want to.
     pub rejected: bool,
     /// With IRD and ORD before it when revision 2 has them.
@@ -50,7 +57,12 @@ pub fn take_reply(bytes: &mut Vec<u8>) -> Option<Reply> {
     }
     let frame: Vec<u8> = bytes.drain(..len).collect();
     assert_eq!(&frame[..16], b"MPA ID Rep Frame");
-    Some(Reply { rejected: frame[16] & FLAG_REJECT != 0, private_data: frame[20..].to_vec() })
+    let has = |flag| frame[16] & flag != 0;
+    Some(Reply {
+        crc: has(FLAG_CRC),
+        rejected: has(FLAG_REJECT),
+        private_data: frame[20..].to_vec(),
+    })
 }
 
 /// What an FPDU carries.

@@ -122,6 +122,11 @@ impl Lab {
         }
         lab
     }
+
+    /// Takes the wire away.
+    pub fn delete(&self) {
+        self.server.command(&format!("ip link del {SERVER_IFACE}"));
+    }
 }
 
 /// Whole Ethernet frames of the peers' interface.

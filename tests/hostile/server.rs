@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, SocketAddrV4};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -32,7 +32,15 @@ pub fn service(port: u16) -> SocketAddr {
 impl Server {
     /// All three services, with the program's defaults and `more` on its command line.
     pub fn start(lab: &Lab, more: &[&str]) -> Server {
-        let mut c = Command::new(env!("CARGO_BIN_EXE_heddle"));
+        // One thread: what one peer makes it do, all others wait for.
+        Server::start_placed(lab, &[&["--inline"], more].concat())
+    }
+
+    /// The same with threads of its own, unless `more` says otherwise.
+    pub fn start_placed(lab: &Lab, more: &[&str]) -> Server {
+        // Another program than the one just built, to see what it does.
+        let built = || env!("CARGO_BIN_EXE_heddle").into();
+        let mut c = Command::new(std::env::var_os("HEDDLE").unwrap_or_else(built));
         // Packet sockets are what most people have; their driver takes no jumbo frames.
         let vdev = if lab.mtu <= 1500 {
             format!("net_af_packet0,iface={SERVER_IFACE}")
@@ -40,7 +48,7 @@ impl Server {
             format!("net_pcap0,rx_iface_in={SERVER_IFACE},tx_iface={SERVER_IFACE}")
         };
         let (ip, mtu) = (format!("{SERVER}/16"), lab.mtu.to_string());
-        c.args(["serve", "--inline", "--vdev", &vdev, "--ip", &ip, "--mtu", &mtu]);
+        c.args(["serve", "--vdev", &vdev, "--ip", &ip, "--mtu", &mtu]);
         for (port, name) in [(RPING, "rping"), (PERF, "perf"), (SINK, "sink")] {
             c.args(["--listen", &format!("{SERVER}:{port}={name}")]);
         }
@@ -96,6 +104,18 @@ impl Server {
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it has memory");
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
         kib << 10
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let status = self.child.try_wait().expect("it is our child");
+            if status.is_some() || start.elapsed() > within {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// It must not have died of what was done to it.

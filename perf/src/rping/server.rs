@@ -10,6 +10,7 @@ use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
 use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
 use crate::service::Limits;
 
 use super::{Info, MAX_SIZE, printable};
@@ -22,7 +23,7 @@ const BUFFERS: u32 = 4;
 /// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct RpingServer {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Serving>,
     /// Connections accepted and closed so far.
@@ -107,7 +108,7 @@ impl RpingServer {
         let listener = device.listen(addr, params, &events)?;
         Ok(RpingServer {
             device: device.clone(),
-            events,
+            inbox: Inbox::new(events),
             cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
             conns: Connections::new(device, listener, MAX_CONNS, limits),
             closed: 0,
@@ -118,7 +119,7 @@ impl RpingServer {
 
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
     /// Connections that have come and gone.
@@ -145,7 +146,8 @@ impl RpingServer {
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
         self.conns.end_silent();
-        while let Some(event) = self.events.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }

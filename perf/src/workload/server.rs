@@ -23,6 +23,7 @@ use tracing::{debug, info};
 use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
 use crate::connections::{Connection, Connections, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
 use crate::service::Limits;
 use crate::spec::{Mode, Op};
 
@@ -43,7 +44,7 @@ const CQ_DEPTH: u32 = 1 << 14;
 /// Answers benchmarks on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct PerfServer {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     send_cq: Cq,
     recv_cq: Cq,
     conns: Connections<Client>,
@@ -128,7 +129,7 @@ impl PerfServer {
         let listener = device.listen(addr, params, &events)?;
         Ok(PerfServer {
             device: device.clone(),
-            events,
+            inbox: Inbox::new(events),
             send_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
             recv_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
             conns: Connections::new(device, listener, MAX_CONNS, limits),
@@ -152,7 +153,7 @@ impl PerfServer {
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
         self.must_poll()
-            || !self.events.is_empty()
+            || !self.inbox.is_empty()
             || !self.send_cq.is_empty()
             || !self.recv_cq.is_empty()
     }
@@ -169,7 +170,8 @@ impl PerfServer {
         busy |= self.poll_cqs(TURN);
         busy |= self.prepare_some();
         self.conns.end_silent();
-        while let Some(event) = self.events.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }

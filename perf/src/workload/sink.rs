@@ -17,6 +17,7 @@ use heddle_iwarp::{Access, PostError, RecvWr, SgList};
 use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
 use crate::service::Limits;
 
 /// Longest Send.
@@ -47,7 +48,7 @@ heddle_base::counters! {
 /// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct Sink {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Drain>,
     counters: SinkCounters,
@@ -86,12 +87,12 @@ impl Sink {
         let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let counters = SinkCounters::default();
         let conns = Connections::new(device, listener, MAX_CONNS, limits);
-        Ok(Sink { device: device.clone(), events, cq, conns, counters })
+        Ok(Sink { device: device.clone(), inbox: Inbox::new(events), cq, conns, counters })
     }
 
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
     /// Takes no more connections; those there are go on.
@@ -107,7 +108,8 @@ impl Sink {
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
-        while let Some(event) = self.events.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
