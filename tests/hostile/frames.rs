@@ -17,7 +17,6 @@ pub const PSH: u8 = 0x08;
 pub const ACK: u8 = 0x10;
 
 const BROADCAST: Mac = [0xff; 6];
-const HEADERS: usize = 14 + 20 + 20;
 
 /// Who sends to whom.
 #[derive(Clone, Copy, Debug)]
@@ -215,11 +214,6 @@ impl Segment {
             }
         }
     }
-}
-
-/// Octets of headers before the payload of a segment without options.
-pub const fn headers() -> usize {
-    HEADERS
 }
 
 fn address(b: &[u8]) -> Ipv4Addr {

@@ -60,7 +60,7 @@ fn test_server_asks_for_a_crc_or_leaves_it_to_the_peers() {
     for (crc, asked) in [("on", true), ("off", false)] {
         let lab = Lab::new(1500);
         let mut server = Server::start(&lab, &["--crc", crc]);
-        let mut reply = |request: &[u8]| {
+        let reply = |request: &[u8]| {
             let mut c = Client::connect(&lab, LINUX[0], SINK).expect("a connection");
             c.start(request).expect("a Reply").crc
         };

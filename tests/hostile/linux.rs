@@ -99,13 +99,6 @@ impl Client {
             Err(e) => e.kind() != ErrorKind::TimedOut,
         }
     }
-
-    /// Ends it with a RST.
-    pub fn reset(self) {
-        let socket = Socket::from(self.stream);
-        // A connection that is gone already needs none.
-        let _ = socket.set_linger(Some(Duration::ZERO));
-    }
 }
 
 /// The client of an honest rping.

@@ -123,7 +123,7 @@ pub fn assert_not_slower(undisturbed: &[Duration], disturbed: &[Duration]) {
     let share = stalled.as_secs_f64() / all.as_secs_f64();
     let what =
         format!("usually {usual:?}; disturbed {now:?}, {longest:?} at most, stalled {share:.2}");
-    println!("{what}");
+    eprintln!("{what}");
     assert!(now < usual * 10 + Duration::from_millis(10), "{what}");
     assert!(longest < Duration::from_millis(700), "{what}");
     assert!(share < 0.3, "{what}");

@@ -12,8 +12,6 @@ pub const WRITE: u8 = 0;
 pub const READ_REQUEST: u8 = 1;
 /// As above.
 pub const READ_RESPONSE: u8 = 2;
-/// As above.
-pub const TERMINATE: u8 = 7;
 
 const SEND_SOLICITED: u8 = 5;
 

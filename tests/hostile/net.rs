@@ -136,9 +136,10 @@ impl Packets {
     /// Sees what arrives at the peers' interface; what is sent here is not shown.
     pub fn open(lab: &Lab) -> Packets {
         lab.peers.run(|| {
-            let all = i32::from((libc::ETH_P_ALL as u16).to_be());
-            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(all)))
-                .expect("a packet socket (needs root: CAP_NET_RAW)");
+            let all = u16::try_from(libc::ETH_P_ALL).expect("a protocol").to_be();
+            let socket =
+                Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(all))))
+                    .expect("a packet socket (needs root: CAP_NET_RAW)");
             let name = std::ffi::CString::new(PEER_IFACE).expect("no zero in it");
             // SAFETY: the name ends in a zero.
             let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -146,10 +147,10 @@ impl Packets {
                 let ll = addr.cast::<libc::sockaddr_ll>();
                 // SAFETY: the storage is zeroed, larger than a sockaddr_ll, and aligned for any address.
                 unsafe {
-                    (*ll).sll_family = libc::AF_PACKET as u16;
-                    (*ll).sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+                    (*ll).sll_family = u16::try_from(libc::AF_PACKET).expect("a family");
+                    (*ll).sll_protocol = all;
                     (*ll).sll_ifindex = i32::try_from(index).expect("an index");
-                    *len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+                    *len = length_of::<libc::sockaddr_ll>();
                 }
                 Ok(())
             };
@@ -196,10 +197,14 @@ impl Packets {
 
 type SockAddrStorage = socket2::SockAddrStorage;
 
+fn length_of<T>() -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<T>()).expect("the length of an address")
+}
+
 fn set_option(socket: &Socket, level: i32, option: i32, value: i32) {
     // SAFETY: the value is an int and its length that of one.
     let set = unsafe {
-        let len = size_of::<i32>() as libc::socklen_t;
+        let len = length_of::<i32>();
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
     };
     assert_eq!(set, 0, "option {option}: {}", io::Error::last_os_error());

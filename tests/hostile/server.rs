@@ -1,7 +1,7 @@
 //! `heddle serve`, as people start it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,10 +71,7 @@ impl Server {
             assert!(line.contains(" listening on "), "the server says {line:?}; {}", server.log());
         }
         // The counters it shows at the end are taken off its hands, so that it can end.
-        thread::spawn(move || {
-            let mut rest = String::new();
-            let _ = said.by_ref().map_while(Result::ok).for_each(|l| rest.push_str(&l));
-        });
+        thread::spawn(move || said.by_ref().map_while(Result::ok).for_each(drop));
         server
     }
 
