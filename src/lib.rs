@@ -34,7 +34,7 @@ pub use heddle_verbs::{
     DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError, DisconnectReason, Ends,
     EventQueue, Hub, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr,
     MrInfo, Pd, PostError, Protocol, Qp, QpFate, QpInit, Qpn, Queue, RecvWr, Region, RegionError,
-    RegisterError, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError, Waker,
+    RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError, Waker,
 };
 
 pub use heddle_perf as perf;

@@ -35,8 +35,7 @@ fn test_qp_counters_summed_in_pieces_are_those_of_all() {
         let conns: Vec<_> = (0..10).map(|_| open(&mut p)).collect();
         for (i, conn) in conns.iter().enumerate() {
             for wr_id in 0..=i as u64 {
-                let wr =
-                    SendWr::send(wr_id, &[]);
+                let wr = SendWr::send(wr_id, &[]);
                 p.hosts[0].rnic.post_send(*conn, &wr).unwrap();
             }
         }

@@ -1,5 +1,6 @@
 //! `heddle demo`
 
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -100,12 +101,17 @@ fn table(moved: &[Moved]) -> String {
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let name = path.display();
     let failed = |e: std::io::Error| Failure::failed(format!("cannot read {name}: {e}"));
-    let len = fs::metadata(path).map_err(failed)?.len();
-    if len > MAX_FILE {
+    let about = fs::metadata(path).map_err(failed)?;
+    if !about.is_file() {
+        return Err(Failure::failed(format!("{name} is no regular file")));
+    }
+    if about.len() > MAX_FILE {
         return Err(Failure::failed(format!("{name} is larger than {} MiB", MAX_FILE >> 20)));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    // A device or a file that grows can give more than was announced.
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    // A file that grows can give more than was announced.
     if bytes.is_empty() || bytes.len() as u64 > MAX_FILE {
         return Err(Failure::failed(format!(
             "{name} is empty, or larger than {} MiB",

@@ -1,5 +1,6 @@
 //! The RNIC a command works on.
 
+use std::fs::File;
 use std::net::IpAddr;
 
 use heddle::perf::spec;
@@ -77,12 +78,20 @@ impl NetArgs {
     }
 }
 
+/// File descriptors that DPDK opens as it starts, and some for its devices.
+const DESCRIPTORS: usize = 12;
+
 /// Starts DPDK with memory for `ports` ports set up as `config` says.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
     ports: u32,
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
+    // DPDK would say so on its own, in a line beside ours.
+    let spare: Result<Vec<_>, _> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    spare.map_err(|e| {
+        Failure::failed(format!("DPDK needs {DESCRIPTORS} file descriptors (ulimit -n): {e}"))
+    })?;
     // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
     let frame = u32::from(config.mtu).max(2048) + 512;
     let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);

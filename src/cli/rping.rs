@@ -12,7 +12,7 @@ use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, MpaOptions, Protocol
 use tracing_subscriber::filter::LevelFilter;
 
 use super::bench::Switch;
-use super::net::NetArgs;
+use super::net::{NetArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, log, say};
 
@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// MPA revision to ask for
     #[arg(long, value_enum, default_value_t = RevisionArg::Two)]
     mpa: RevisionArg,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
+    mtu: u16,
     #[command(flatten)]
     net: NetArgs,
 }
@@ -87,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);
-    let (eal, mut endpoint) = args.net.open(1500, MEMORY)?;
+    let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY)?;
     let result = if args.server {
         serve(args, &stop, &mut endpoint, addr, crc)
     } else {

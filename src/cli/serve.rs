@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use heddle::perf::service::{ServiceSpec, Services};
+use heddle::perf::service::{Limits, ServiceSpec, Services};
 use heddle::perf::spec::SpecError;
-use heddle::{Eal, Endpoint, ListenParams, Node, Sleeper};
+use heddle::{
+    CrcPolicy, Device, Eal, Endpoint, ListenParams, MpaOptions, Node, Protocol, Sleeper, Waker,
+};
 
+use super::bench::Switch;
+use super::interfaces::Interfaces;
 use super::log::LogArgs;
 use super::net::{NetArgs, first_core, mtu};
 use super::signals::Stop;
@@ -22,6 +26,9 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
+    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    crc: Switch,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
@@ -64,6 +71,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.inline { inline(args, &stop, endpoint) } else { threaded(args, &stop, &eal, endpoint) }
 }
 
+/// Starts what was asked for. Benchmarks of one peer get half of the memory at most.
+fn services(args: &Args, device: &Device, waker: Option<&Waker>) -> Result<Services, Failure> {
+    let crc = if args.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
+    let limits = Limits { peer_memory: u64::from(args.memory) << 19, ..Limits::default() };
+    Ok(Services::start_with(device, &args.listen, &params, &limits, waker)?)
+}
+
 fn announce(args: &Args) {
     for s in &args.listen {
         say(&format!("{} listening on {}\n", s.kind, s.addr));
@@ -75,8 +93,8 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     let node = Node::start(eal, endpoint, core)?;
     let sleeper = Sleeper::new();
     let waker = sleeper.waker();
-    let mut services =
-        Services::start(node.device(), &args.listen, &ListenParams::default(), Some(&waker))?;
+    let mut services = services(args, node.device(), Some(&waker))?;
+    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
     announce(args);
     while !stop.is_set() {
         if !services.step() {
@@ -85,6 +103,7 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
         if !node.is_running() {
             return Err(Failure::failed("the worker has ended by itself, which is a defect"));
         }
+        interfaces.check()?;
     }
     drop(services);
     std::thread::sleep(FAREWELL);
@@ -93,14 +112,15 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
 }
 
 fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failure> {
-    let mut services =
-        Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
+    let mut services = services(args, endpoint.device(), None)?;
+    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
     // The first poll carries out the orders to listen.
     endpoint.poll();
     announce(args);
     while !stop.is_set() {
         endpoint.poll();
         services.step();
+        interfaces.check()?;
     }
     drop(services);
     let until = endpoint.now() + FAREWELL;

@@ -8,7 +8,7 @@ use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::frame::Revision;
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_verbs::{
-    Access, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CqeStatus, Data, Device,
+    Access, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data, Device,
     DeviceError, DisconnectReason, EventQueue, MpaOptions, Mr, PostError, Protocol, Qp, QpInit,
     RecvWr, SendOp, SendWr,
 };
@@ -67,6 +67,8 @@ pub enum RpingError {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long after a failed work request the end of the connection, with its reason, may come.
+const GRACE: Duration = Duration::from_secs(2);
 const BUFFERS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,8 @@ pub struct RpingClient {
     /// What has come back, for those who want to see it.
     last: Option<String>,
     show: bool,
+    /// The first work request that did not succeed: the event that says why comes after it.
+    failed: Option<CqeStatus>,
 }
 
 impl RpingClient {
@@ -150,6 +154,7 @@ impl RpingClient {
             waits_since: clock.now(),
             last: None,
             show,
+            failed: None,
         })
     }
 
@@ -173,28 +178,48 @@ impl RpingClient {
         self.config.count = self.done.max(self.sent);
     }
 
-    /// Does what there is to do. At most one message comes back in a step.
+    /// Does what there is to do. At most one message comes back in a step. After an error the
+    /// connection is ended, which the RNIC needs some polls for.
     pub fn step(&mut self) -> Result<Step, RpingError> {
         if self.state == State::Done {
             return Ok(Step::Done);
         }
+        let result = self.advance();
+        if result.is_err() {
+            self.state = State::Done;
+            // It may be gone already.
+            let _ = self.device.disconnect(self.id);
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<Step, RpingError> {
         if let Some(event) = self.events.poll() {
             self.handle_event(event)?;
             return Ok(Step::Busy);
         }
-        let Some(cqe) = self.cq.poll() else {
-            if self.state != State::Connecting
-                && self.clock.now().since(self.waits_since) > PATIENCE
-            {
-                return Err(RpingError::Stalled(self.sent));
-            }
-            return Ok(Step::Idle);
-        };
-        if self.state == State::Closing {
+        if let Some(cqe) = self.cq.poll() {
+            self.handle_completion(&cqe)?;
             return Ok(Step::Busy);
         }
+        let waits = self.clock.now().since(self.waits_since);
+        match self.failed {
+            Some(status) if waits > GRACE => Err(RpingError::Completion(self.sent, status)),
+            None if self.state != State::Connecting && waits > PATIENCE => {
+                Err(RpingError::Stalled(self.sent))
+            }
+            _ => Ok(Step::Idle),
+        }
+    }
+
+    fn handle_completion(&mut self, cqe: &Cqe) -> Result<(), RpingError> {
+        if self.state == State::Closing || self.failed.is_some() {
+            return Ok(());
+        }
         if !cqe.status.is_success() {
-            return Err(RpingError::Completion(self.sent, cqe.status));
+            self.failed = Some(cqe.status);
+            self.waits_since = self.clock.now();
+            return Ok(());
         }
         if cqe.wr_id & INBOX != 0 {
             if cqe.len as usize != Info::LEN {
@@ -203,7 +228,7 @@ impl RpingClient {
             post_buffer(&self.qp, &self.inbox, cqe.wr_id & !INBOX)?;
             self.go_ahead()?;
         }
-        Ok(Step::Busy)
+        Ok(())
     }
 
     fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {

@@ -6,9 +6,11 @@ use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
     EventQueue, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr, Waker,
 };
-use tracing::{error, info, warn};
+use tracing::{debug, error, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
+use crate::service::Limits;
 
 use super::{Info, MAX_SIZE, printable};
 
@@ -20,7 +22,7 @@ const BUFFERS: u32 = 4;
 /// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct RpingServer {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Serving>,
     /// Connections accepted and closed so far.
@@ -67,6 +69,10 @@ enum Fault {
     OutOfTurn,
     #[error("a region of {0} octets; {MAX_SIZE} is the most")]
     TooLong(u32),
+    #[error("a region of {len} octets at {to:#x}, which goes past the end of all offsets")]
+    Wraps { to: u64, len: u32 },
+    #[error("the client takes no RDMA Reads (its IRD is 0), and rping is made of them")]
+    NoReads,
     #[error("{0}")]
     Post(#[from] PostError),
     #[error("{0}")]
@@ -85,13 +91,25 @@ impl RpingServer {
         waker: Option<&Waker>,
         show: bool,
     ) -> Result<RpingServer, DeviceError> {
+        RpingServer::with_limits(device, addr, params, Limits::default(), waker, show)
+    }
+
+    /// Listens, with other limits than the usual ones.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+        show: bool,
+    ) -> Result<RpingServer, DeviceError> {
         let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
+        let listener = device.listen(addr, params, &events)?;
         Ok(RpingServer {
             device: device.clone(),
-            events,
+            inbox: Inbox::new(events),
             cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Connections::new(device, MAX_CONNS),
+            conns: Connections::new(device, listener, MAX_CONNS, limits),
             closed: 0,
             lines: show.then(Vec::new),
             failure: None,
@@ -100,7 +118,7 @@ impl RpingServer {
 
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
     /// Connections that have come and gone.
@@ -118,10 +136,17 @@ impl RpingServer {
         self.lines.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
+    }
+
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
-        while let Some(event) = self.events.poll() {
+        self.conns.end_silent();
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
@@ -144,27 +169,34 @@ impl RpingServer {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest { id, remote, .. } => {
-                if let Err(e) = self.accept(id, remote) {
-                    warn!(peer = %remote, error = %e, "cannot accept");
+            CmEvent::ConnectRequest { id, remote, peer_ird, .. } => {
+                let accepted = if peer_ird == Some(0) { Err(Fault::NoReads) } else { Ok(()) };
+                if let Err(e) = accepted.and_then(|()| self.accept(id, remote)) {
+                    self.conns.rejected(remote, &e);
                     self.failure = Some(format!("{remote}: {e}"));
-                    let _ = self.device.reject(id, Vec::new());
+                    let _ = self.device.reject(id, e.to_string().into_bytes());
                 }
             }
-            CmEvent::Established { remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected")
+            CmEvent::Established { id, remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
+                if agreed.ord == 0
+                    && let Some((place, _)) = self.conns.find(id)
+                {
+                    self.conns.fail(place, &Fault::NoReads);
+                }
+                self.conns.expect_word(id);
             }
             CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
             CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
             CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
-                self.conns.not_established(id, &error);
+                let _ = self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     self.closed += 1;
-                    info!(peer = %c.remote, messages = c.state.messages, %reason, "closed");
+                    debug!(peer = %c.remote, messages = c.state.messages, "served");
                     if reason != DisconnectReason::Orderly {
                         self.failure = Some(format!("{}: {reason}", c.remote));
                     }
@@ -174,7 +206,7 @@ impl RpingServer {
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
-        let place = self.conns.free_place()?;
+        let place = self.conns.free_place(remote.ip())?;
         let d = &self.device;
         let pd = d.alloc_pd();
         let init = QpInit::new(self.cq.clone()).depths(8, BUFFERS);
@@ -237,6 +269,9 @@ impl Serving {
         let Info { stag, to, len } = info;
         if len > MAX_SIZE {
             return Err(Fault::TooLong(len));
+        }
+        if to.checked_add(len.into()).is_none() {
+            return Err(Fault::Wraps { to, len });
         }
         match self.expects {
             Expects::Nothing => Err(Fault::OutOfTurn),

@@ -193,20 +193,20 @@ impl Client {
             busy = true;
             let remote = self.remote;
             let id = event.cm_id();
-            let Some(conn) = self.conns.iter_mut().find(|c| c.id == id) else {
-                continue;
-            };
+            let mut conns = self.conns.iter_mut().enumerate();
+            let Some((n, conn)) = conns.find(|(_, c)| c.id == id) else { continue };
             match event {
                 CmEvent::Established { private_data, .. } => {
-                    conn.take_welcome(remote, &self.run, &Welcome::decode(&private_data)?)?;
-                    self.up += 1;
+                    let welcome = Welcome::decode(&private_data)?;
+                    if welcome == Welcome::ASK {
+                        conn.ask_for_grant(n)?;
+                    } else {
+                        conn.take_welcome(remote, &self.run, &welcome)?;
+                        self.up += 1;
+                    }
                 }
                 CmEvent::Rejected { private_data, .. } => {
-                    let why = match Refusal::decode(&private_data) {
-                        Ok(Refusal(reason)) => reason,
-                        Err(_) => Reason::NOT_OURS,
-                    };
-                    return Err(WorkloadError::Refused { remote, why: why.to_string() });
+                    return Err(refused(remote, &private_data));
                 }
                 CmEvent::ConnectError { error, .. } => {
                     return Err(WorkloadError::Connect { remote, failure: error });
@@ -222,8 +222,34 @@ impl Client {
                 | CmEvent::ListenFailed { .. } => {}
             }
         }
-        if busy && matches!(self.phase, Phase::Connecting) {
-            self.connect_more()?;
+        if matches!(self.phase, Phase::Connecting) {
+            busy |= self.handle_grants()?;
+            if busy {
+                self.connect_more()?;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Takes what servers grant to connections that are up.
+    fn handle_grants(&mut self) -> Result<bool, WorkloadError> {
+        let mut busy = false;
+        // Nothing else is received before all connections are up.
+        while self.up < self.conns.len()
+            && let Some(cqe) = self.cqs.recv.poll()
+        {
+            busy = true;
+            let n = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
+            // Of what has failed the end of the connection tells more.
+            let Some(conn) = self.conns.get_mut(n).filter(|_| cqe.status.is_success()) else {
+                continue;
+            };
+            let text = conn.granted(cqe.len);
+            let Ok(welcome) = Welcome::decode(&text) else {
+                return Err(refused(self.remote, &text));
+            };
+            conn.take_welcome(self.remote, &self.run, &welcome)?;
+            self.up += 1;
         }
         Ok(busy)
     }
@@ -258,6 +284,15 @@ impl Client {
         }
         Ok(true)
     }
+}
+
+/// A server that does not want to, with what it says.
+fn refused(remote: SocketAddr, text: &[u8]) -> WorkloadError {
+    let why = match Refusal::decode(text) {
+        Ok(Refusal(reason)) => reason,
+        Err(_) => Reason::NOT_OURS,
+    };
+    WorkloadError::Refused { remote, why: why.to_string() }
 }
 
 impl Engine {

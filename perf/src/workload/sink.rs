@@ -1,8 +1,11 @@
 //! The `sink` service: takes whatever comes, and counts it.
 //!
-//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 1 MiB that the
+//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB that the
 //! peer may write and read. The private data of its acceptance names it, big-endian:
 //! `"HSNK"`, STag (4 octets), tagged offset (8), length (8).
+//!
+//! Nobody reads what is sent to it, so that all receives of a connection go to the same 64 KiB: a
+//! client takes as much memory as it can use, and hardly any time of others to clear it.
 
 use core::net::SocketAddr;
 
@@ -10,16 +13,18 @@ use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenParams, Mr,
     PostError, Qp, QpInit, RecvWr, Waker,
 };
-use tracing::{error, info, warn};
+use tracing::{debug, error, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
+use crate::service::Limits;
 
 /// Longest Send.
 pub const MAX_SEND: usize = 64 << 10;
 /// Receive buffers of a connection.
 pub const BUFFERS: u32 = 64;
 /// Octets of the region a peer may write.
-pub const REGION: usize = 1 << 20;
+pub const REGION: usize = 256 << 10;
 
 const MAX_CONNS: usize = 256;
 const CQ_DEPTH: u32 = 1 << 14;
@@ -42,7 +47,7 @@ heddle_base::counters! {
 /// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct Sink {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Drain>,
     counters: SinkCounters,
@@ -50,7 +55,8 @@ pub struct Sink {
 
 struct Drain {
     qp: Qp,
-    buffers: Mr,
+    /// What is sent ends here, one message over the other.
+    inbox: Mr,
     region: Mr,
     counters: SinkCounters,
 }
@@ -63,17 +69,34 @@ impl Sink {
         params: ListenParams,
         waker: Option<&Waker>,
     ) -> Result<Sink, DeviceError> {
+        Sink::with_limits(device, addr, params, Limits::default(), waker)
+    }
+
+    /// Listens, with other limits than the usual ones. A client of the sink may be silent for as
+    /// long as it likes: what it writes and reads is not seen here.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+    ) -> Result<Sink, DeviceError> {
         let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
+        let listener = device.listen(addr, params, &events)?;
         let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let counters = SinkCounters::default();
-        let conns = Connections::new(device, MAX_CONNS);
-        Ok(Sink { device: device.clone(), events, cq, conns, counters })
+        let conns = Connections::new(device, listener, MAX_CONNS, limits);
+        Ok(Sink { device: device.clone(), inbox: Inbox::new(events), cq, conns, counters })
     }
 
     /// Whether a step would find something.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        !self.inbox.is_empty() || !self.cq.is_empty()
+    }
+
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
     }
 
     /// What all connections have brought.
@@ -84,7 +107,8 @@ impl Sink {
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
-        while let Some(event) = self.events.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
@@ -115,34 +139,37 @@ impl Sink {
                 Ok(()) => self.counters.connections += 1,
                 Err(e) => {
                     self.counters.refused += 1;
-                    warn!(peer = %remote, error = %e, "cannot accept");
-                    let _ = self.device.reject(id, Vec::new());
+                    self.conns.rejected(remote, &e);
+                    let _ = self.device.reject(id, e.to_string().into_bytes());
                 }
             },
-            CmEvent::Established { .. } | CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
+            CmEvent::Established { remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
+            }
+            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
             CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
             CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
-                self.conns.not_established(id, &error);
+                let _ = self.conns.not_established(id, &error);
             }
             CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     let SinkCounters { messages, bytes, .. } = c.state.counters;
-                    info!(peer = %c.remote, messages, bytes, %reason, "closed");
+                    debug!(peer = %c.remote, messages, bytes, "served");
                 }
             }
         }
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), SinkError> {
-        let place = self.conns.free_place()?;
+        let place = self.conns.free_place(remote.ip())?;
         let d = &self.device;
         let pd = d.alloc_pd();
         let init = QpInit { max_recv_sge: 1, ..QpInit::new(self.cq.clone()).depths(1, BUFFERS) };
         let conn = Drain {
             qp: d.create_qp(pd, init)?,
-            buffers: d.alloc_mr(pd, BUFFERS as usize * MAX_SEND, Access::LOCAL_WRITE)?,
+            inbox: d.alloc_mr(pd, MAX_SEND, Access::LOCAL_WRITE)?,
             region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
             counters: SinkCounters::default(),
         };
@@ -173,7 +200,7 @@ enum SinkError {
 
 impl Drain {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
-        let sges = &[self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND)];
+        let sges = &[self.inbox.sge(0, MAX_SEND)];
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 }

@@ -2,7 +2,10 @@
 
 use core::net::SocketAddr;
 
-use heddle_verbs::{Access, CmId, Cq, Device, DeviceError, Mr, Pd, Qp, QpInit};
+use heddle_verbs::{
+    Access, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, SendOp,
+    SendWr,
+};
 
 use super::WorkloadError;
 use crate::spec::{Mode, Op};
@@ -19,6 +22,8 @@ pub(super) struct Conn {
     pub(super) local: Mr,
     /// What comes back: Writes of a ping-pong, Sends, or what is read to compare it.
     pub(super) back: Mr,
+    /// Where the server's grant comes.
+    pub(super) grant: Mr,
     /// The server's.
     pub(super) remote: Region,
     /// Receive buffers the server has.
@@ -73,6 +78,7 @@ impl Conn {
             closed: false,
             local: device.alloc_mr(pd, run.region().max(1), Access::LOCAL_WRITE)?,
             back: device.alloc_mr(pd, back.max(1), rights)?,
+            grant: device.alloc_mr(pd, Welcome::LEN, Access::LOCAL_WRITE)?,
             remote: Region::default(),
             window: 0,
         })
@@ -87,6 +93,26 @@ impl Conn {
         };
         let Run { op, mode, verify, size, depth, seed, .. } = *run;
         Hello { op, mode, verify, size, depth, seed, region }
+    }
+
+    /// Asks for the grant, as the `n`th connection.
+    pub(super) fn ask_for_grant(&self, n: usize) -> Result<(), PostError> {
+        let wr_id = (n as u64) << 32;
+        self.qp.post_recv(&RecvWr { wr_id, sges: &[self.grant.sge(0, Welcome::LEN)] })?;
+        self.qp.post_send(&SendWr {
+            wr_id,
+            op: SendOp::Send { solicited: true, invalidate: None },
+            data: Data::Sges(&[]),
+            signaled: false,
+            fence: false,
+        })
+    }
+
+    /// What came in answer, `len` octets.
+    pub(super) fn granted(&self, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; self.grant.len().min(len as usize)];
+        self.grant.read(0, &mut bytes);
+        bytes
     }
 
     pub(super) fn take_welcome(
