@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use heddle_verbs::{
-    CmId, ConnectFailure, Cqe, CqeStatus, Device, DisconnectReason, ListenerId, Qp,
+    CmId, ConnectFailure, Cqe, CqeStatus, Device, DisconnectReason, ListenFailure, ListenerId, Qp,
 };
 use tracing::{info, warn};
 
@@ -22,6 +22,8 @@ use crate::throttle::Throttle;
 pub(crate) struct Connections<T> {
     device: Device,
     listener: Option<ListenerId>,
+    /// What became of it, once that is known.
+    listens: Option<Result<(), ListenFailure>>,
     places: Vec<Option<Connection<T>>>,
     most: usize,
     /// How many of them each address has.
@@ -89,6 +91,7 @@ impl<T> Connections<T> {
         Connections {
             device: device.clone(),
             listener: Some(listener),
+            listens: None,
             places: Vec::new(),
             most,
             peers: HashMap::new(),
@@ -96,6 +99,16 @@ impl<T> Connections<T> {
             silent: VecDeque::new(),
             throttle: Throttle::default(),
         }
+    }
+
+    /// The listener is there, or is not.
+    pub(crate) fn listens(&mut self, outcome: Result<(), ListenFailure>) {
+        self.listens = Some(outcome);
+    }
+
+    /// Whether the listener is there: false while that is not known.
+    pub(crate) fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.listens.transpose().map(|l| l.is_some())
     }
 
     /// Listens no more; connections go on.
@@ -109,6 +122,11 @@ impl<T> Connections<T> {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.places.iter().flatten().count()
+    }
+
+    /// What the service keeps for each.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|c| &c.state)
     }
 
     /// A place that is free, for [`insert`](Self::insert) of a connection from `peer`.

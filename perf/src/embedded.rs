@@ -93,6 +93,16 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
     usize::try_from(2 * most + (8 << 20)).unwrap_or(usize::MAX)
 }
 
+/// Memory for queues that one side needs for all runs of a specification.
+pub fn queues_for(spec: &BenchSpec) -> usize {
+    let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1) as usize;
+    // A request takes 64 octets. The client's send queue holds two of each operation and two more,
+    // the server's receive queue as many, rounded up to a power of two.
+    let qp = 64 * (4 * depth + 32);
+    // The same memory again for a finished run, and the completion queues.
+    2 * spec.qps as usize * qp + (16 << 20)
+}
+
 fn fault_config(f: &Faults) -> FaultConfig {
     FaultConfig {
         drop: f.loss.get(),
@@ -109,6 +119,7 @@ impl Pair {
         let config = |n: u8| EndpointConfig {
             mtu: spec.mtu,
             memory: memory_for(spec),
+            queues: queues_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
             // Nothing of an old connection is under way once the ring is empty, and the next size

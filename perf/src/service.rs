@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
 use core::time::Duration;
-use heddle_verbs::{Device, DeviceError, ListenParams, Waker};
+use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 
 use crate::rping::RpingServer;
 use crate::workload::{PerfServer, Sink};
@@ -176,12 +176,32 @@ impl Services {
         busy
     }
 
-    /// Whether a step would find something, or has to be made all the time.
+    /// Whether all of them listen: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: one of them never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        let mut all = true;
+        for s in &self.0 {
+            all &= match s {
+                Service::Rping(s) => s.is_listening(),
+                Service::Perf(s) => s.is_listening(),
+                Service::Sink(s) => s.is_listening(),
+            }?;
+        }
+        Ok(all)
+    }
+
+    /// Whether a step would find something, or has to be made all the time. Arms the completion
+    /// queues of all: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
-        self.0.iter().any(|s| match s {
-            Service::Rping(s) => s.has_work(),
-            Service::Perf(s) => s.has_work(),
-            Service::Sink(s) => s.has_work(),
+        // Each is asked, so that each is armed.
+        self.0.iter().fold(false, |work, s| {
+            work | match s {
+                Service::Rping(s) => s.has_work(),
+                Service::Perf(s) => s.has_work(),
+                Service::Sink(s) => s.has_work(),
+            }
         })
     }
 }

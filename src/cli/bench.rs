@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
+use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
@@ -196,7 +196,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     args.net.source()?;
     let core = args.remote_core()?;
     args.log.start();
-    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec))?;
+    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec), queues_for(spec))?;
     if let Some(core) = core {
         pin::pin_to(core)?;
     }

@@ -63,13 +63,19 @@ impl NetArgs {
         }
     }
 
-    /// Starts DPDK and opens the device.
-    pub(crate) fn open(&self, mtu: u16, memory: usize) -> Result<(Eal, Endpoint), Failure> {
+    /// Starts DPDK and opens the device, with so many octets of memory to register and for queues.
+    pub(crate) fn open(
+        &self,
+        mtu: u16,
+        memory: usize,
+        queues: usize,
+    ) -> Result<(Eal, Endpoint), Failure> {
         let source = self.source()?;
         let config = EndpointConfig {
             gateway: self.gateway,
             mtu,
             memory,
+            queues,
             ..EndpointConfig::new(self.ips.clone())
         };
         let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;

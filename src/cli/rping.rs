@@ -74,6 +74,9 @@ enum RevisionArg {
 /// Registered memory: a client has four small regions, a server as many for each of its clients.
 const MEMORY: usize = 64 << 20;
 
+/// For queues: those of a server's connections take 2 KiB each.
+const QUEUES: usize = 4 << 20;
+
 /// How long the last packets of a closed connection may still go to and fro.
 const LINGER: Duration = Duration::from_millis(100);
 
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);
-    let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY)?;
+    let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY, QUEUES)?;
     let result = if args.server {
         serve(args, &stop, &mut endpoint, addr, crc)
     } else {
@@ -144,7 +147,10 @@ fn serve(
         ..ListenParams::default()
     };
     let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
-    endpoint.poll();
+    while !stop.is_set() && !server.is_listening()? {
+        endpoint.poll();
+        server.step();
+    }
     say(&format!("rping listening on {addr}\n"));
     while !stop.is_set() && (args.persistent || server.closed() == 0) {
         endpoint.poll();

@@ -45,6 +45,9 @@ pub(crate) struct Args {
 /// MiB of registered memory one may ask for.
 const MAX_MEMORY: u32 = 64 << 10;
 
+/// Octets for queues: a service with all the connections it takes needs some 12 MiB.
+const QUEUES: usize = 64 << 20;
+
 /// How long the services sleep at most, so that signals are seen.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     args.log.start();
     let stop = Stop::on_signals()?;
-    let (eal, endpoint) = args.net.open(args.mtu, (args.memory as usize) << 20)?;
+    let (eal, endpoint) = args.net.open(args.mtu, (args.memory as usize) << 20, QUEUES)?;
     if args.inline { inline(args, &stop, endpoint) } else { threaded(args, &stop, &eal, endpoint) }
 }
 
@@ -95,6 +98,10 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     let waker = sleeper.waker();
     let mut services = services(args, node.device(), Some(&waker))?;
     let interfaces = Interfaces::watch(args.net.vdev.as_ref());
+    while !stop.is_set() && !services.is_listening()? {
+        services.step();
+        sleeper.sleep(NAP, || services.has_work());
+    }
     announce(args);
     while !stop.is_set() {
         if !services.step() {
@@ -114,8 +121,10 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
 fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failure> {
     let mut services = services(args, endpoint.device(), None)?;
     let interfaces = Interfaces::watch(args.net.vdev.as_ref());
-    // The first poll carries out the orders to listen.
-    endpoint.poll();
+    while !stop.is_set() && !services.is_listening()? {
+        endpoint.poll();
+        services.step();
+    }
     announce(args);
     while !stop.is_set() {
         endpoint.poll();

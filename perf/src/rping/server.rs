@@ -3,10 +3,11 @@
 use core::net::SocketAddr;
 
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
-    EventQueue, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr, Waker,
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
+    EventQueue, ListenFailure, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr,
+    Waker,
 };
-use tracing::{debug, error, info};
+use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
 use crate::inbox::{EVENTS, Inbox};
@@ -116,8 +117,17 @@ impl RpingServer {
         })
     }
 
-    /// Whether a step would find something.
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
+        self.cq.arm(Arm::Next);
         !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
@@ -186,8 +196,9 @@ impl RpingServer {
                 }
                 self.conns.expect_word(id);
             }
-            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
-            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
+            CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
                 let _ = self.conns.not_established(id, &error);

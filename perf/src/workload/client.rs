@@ -87,7 +87,7 @@ impl Client {
     ) -> Result<Client, WorkloadError> {
         let events = EventQueue::new(None);
         let pd = device.alloc_pd();
-        let cqs = Cqs::new(device)?;
+        let cqs = Cqs::new(device, &run)?;
         let conns =
             (0..run.qps).map(|_| Conn::new(device, pd, &cqs, &run)).collect::<Result<_, _>>()?;
         let mut client = Client {

@@ -14,10 +14,11 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, VecDeque};
 
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
-    ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr, Reservation, SendOp, SendWr, Waker,
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
+    ListenFailure, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr, Reservation, SendOp,
+    SendWr, Waker,
 };
-use tracing::{debug, error, info};
+use tracing::{debug, info};
 
 use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
@@ -38,7 +39,8 @@ const TURN: usize = 256;
 /// Buffers for credits under way.
 const CREDITS: u32 = 8;
 
-const CQ_DEPTH: u32 = 1 << 14;
+/// Enough for the credits of all connections.
+const CQ_DEPTH: u32 = 1 << 16;
 
 /// Answers benchmarks on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct PerfServer {
@@ -149,8 +151,18 @@ impl PerfServer {
         !self.watched.is_empty() || !self.preparing.is_empty()
     }
 
-    /// Whether a step would find something.
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
+        self.send_cq.arm(Arm::Next);
+        self.recv_cq.arm(Arm::Next);
         self.must_poll()
             || !self.inbox.is_empty()
             || !self.send_cq.is_empty()
@@ -166,7 +178,8 @@ impl PerfServer {
     #[inline]
     pub fn step(&mut self) -> bool {
         let mut busy = self.watch();
-        busy |= self.poll_cqs(TURN);
+        // Of each that is watched there may be an answer that has gone.
+        busy |= self.poll_cqs(TURN.max(self.watched.len()));
         busy |= self.prepare_some();
         self.conns.end_silent();
         for _ in 0..EVENTS {
@@ -260,14 +273,21 @@ impl PerfServer {
                     }
                 }
             }
-            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
-            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
+            CmEvent::Rejected { .. } => {}
         }
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr, private_data: &[u8]) -> Result<(), Reason> {
         let hello = Hello::decode(private_data)?;
         let place = self.conns.free_place(remote.ip()).map_err(|_| Reason::BUSY)?;
+        // A message that found no room in the completion queue would end all connections that have
+        // something there.
+        let others = self.conns.states().map(|c| u64::from(receives(&c.hello))).sum::<u64>();
+        if others + u64::from(receives(&hello)) > CQ_DEPTH.into() {
+            return Err(Reason::BUSY);
+        }
         // Whether there is room is told at once; it is taken only when the client asks.
         self.room(remote.ip(), &hello)?;
         let client = self.greet(hello, place).map_err(|e| {
@@ -311,7 +331,7 @@ impl PerfServer {
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
             sq_depth: CREDITS + 1,
-            rq_depth: if hello.op == Op::Send { send_window(hello.mode, hello.depth) } else { 1 },
+            rq_depth: receives(&hello),
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
@@ -357,6 +377,11 @@ impl PerfServer {
         }
         true
     }
+}
+
+/// Receive buffers for a client: of its messages, or of the one that asks for its memory.
+fn receives(hello: &Hello) -> u32 {
+    if hello.op == Op::Send { send_window(hello.mode, hello.depth) } else { 1 }
 }
 
 /// Octets of memory that a client asks for.

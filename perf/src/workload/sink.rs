@@ -10,10 +10,10 @@
 use core::net::SocketAddr;
 
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenParams, Mr,
-    PostError, Qp, QpInit, RecvWr, Waker,
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenFailure,
+    ListenParams, Mr, PostError, Qp, QpInit, RecvWr, Waker,
 };
-use tracing::{debug, error, info};
+use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
 use crate::inbox::{EVENTS, Inbox};
@@ -89,8 +89,17 @@ impl Sink {
         Ok(Sink { device: device.clone(), inbox: Inbox::new(events), cq, conns, counters })
     }
 
-    /// Whether a step would find something.
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
+        self.cq.arm(Arm::Next);
         !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
@@ -146,8 +155,9 @@ impl Sink {
             CmEvent::Established { remote, agreed, .. } => {
                 info!(peer = %remote, ?agreed, "connected");
             }
-            CmEvent::Rejected { .. } | CmEvent::Listening { .. } => {}
-            CmEvent::ListenFailed { error, .. } => error!(%error, "cannot listen"),
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
+            CmEvent::Rejected { .. } => {}
             CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
                 let _ = self.conns.not_established(id, &error);

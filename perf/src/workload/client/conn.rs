@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use heddle_verbs::device::MAX_DEPTH;
 use heddle_verbs::{
     Access, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, SendOp,
     SendWr,
@@ -36,13 +37,18 @@ pub(super) struct Cqs {
     pub(super) recv: Cq,
 }
 
-/// Completions one queue of a run holds.
-const CQ_DEPTH: u32 = 1 << 14;
+/// Twice: in a verified run each Write has its Read.
+fn sq_depth(run: &Run) -> u32 {
+    2 * run.depth + 2
+}
 
 impl Cqs {
-    pub(super) fn new(device: &Device) -> Result<Cqs, DeviceError> {
-        // Room for every completion there can be at a time is not needed: the worker waits.
-        Ok(Cqs { send: device.create_cq(CQ_DEPTH, None)?, recv: device.create_cq(CQ_DEPTH, None)? })
+    /// With room for every completion there can be at a time, as far as a queue can have it: of the
+    /// largest runs all would have to complete between two steps to be too many, and then the
+    /// connections end.
+    pub(super) fn new(device: &Device, run: &Run) -> Result<Cqs, DeviceError> {
+        let cq = |depth| device.create_cq(run.qps.saturating_mul(depth).min(MAX_DEPTH), None);
+        Ok(Cqs { send: cq(sq_depth(run))?, recv: cq(CREDIT_BUFFERS)? })
     }
 }
 
@@ -64,8 +70,7 @@ impl Conn {
         let init = QpInit {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
-            // Twice: in a verified run each Write has its Read.
-            sq_depth: 2 * run.depth + 2,
+            sq_depth: sq_depth(run),
             rq_depth: CREDIT_BUFFERS,
             max_send_sge: 1,
             max_recv_sge: 1,
