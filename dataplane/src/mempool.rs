@@ -112,8 +112,7 @@ impl Mempool {
         let Some(pool) = NonNull::new(pool) else {
             return Err(fail(eal::error_text(eal::last_errno())));
         };
-        let inner =
-            Inner { pool, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
+        let inner = Inner { pool, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
         Ok(Mempool(Box::leak(Box::new(inner))))
     }
 
