@@ -10,7 +10,7 @@ use std::time::Duration;
 use heddle_base::Random;
 use heddle_cm::*;
 use heddle_iwarp::mpa::frame::Kind;
-use heddle_iwarp::{Qpn, RecvWr, SendOp, SendWr, SgList};
+use heddle_iwarp::{Qpn, RecvWr, SendWr};
 use heddle_rnic::CloseReason;
 use support::net::{Net, PORT, US};
 use support::{below, frame, qp, spoil};
@@ -215,10 +215,8 @@ fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
         assert!(matches!(net.hosts[0].events[..], [Event::Established { qpn: Qpn(1), .. }]));
         let conns = [0, 1].map(|h| *net.hosts[h].open.first().unwrap());
         if speaks {
-            let sges = SgList::default();
-            let recv = RecvWr { wr_id: 1, sges };
-            let op = SendOp::Send { solicited: false, invalidate: None };
-            let send = SendWr { wr_id: 1, op, sges, signaled: true, fence: false };
+            let recv = RecvWr { wr_id: 1, sges: &[] };
+            let send = SendWr::send(1, &[]);
             net.hosts[1].rnic.post_recv(conns[1], &recv).unwrap();
             net.hosts[0].rnic.post_send(conns[0], &send).unwrap();
         }

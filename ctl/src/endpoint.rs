@@ -10,6 +10,7 @@ use heddle_dataplane::{
     WorkerConfig, WorkerSnapshot,
 };
 use heddle_iwarp::MrTable;
+use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
 use heddle_verbs::memory::{References, Regions, Registry};
@@ -211,7 +212,11 @@ impl Endpoint {
         let external = ExternalMemory::new(mrs.capacity());
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
-            rnic: RnicConfig { stack, max_held_frames: held },
+            rnic: RnicConfig {
+                stack,
+                max_held_frames: held,
+                max_snapshot_bytes: held * usize::from(config.mtu),
+            },
             rx,
             tx,
             pool,
@@ -222,7 +227,8 @@ impl Endpoint {
             fault,
             rx_burst: config.rx_burst,
         });
-        registry.add_references(Arc::new(WorkerReferences { external }));
+        let pins = worker.pins();
+        registry.add_references(Arc::new(WorkerReferences { pins, external }));
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
         let seed = config.seed.derive(LABEL_TO);
         let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
@@ -294,11 +300,13 @@ fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
 /// that point into it.
 #[derive(Debug)]
 struct WorkerReferences {
+    pins: Arc<Pins>,
     external: ExternalMemory,
 }
 
 impl References for WorkerReferences {
     fn is_referred(&self, mr: u32) -> bool {
-        self.external.is_referred(mr)
+        // FPDUs first: while there is one, frames may yet be made of it.
+        self.pins.count(mr) > 0 || self.external.is_referred(mr)
     }
 }

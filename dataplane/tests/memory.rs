@@ -4,12 +4,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
 use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
-use heddle_verbs::memory::{Region, RegionError};
+use heddle_iwarp::{Access, Memory as _, MrTable, Pd, Qpn};
+use heddle_verbs::memory::{Region, RegionError, RegionMemory, Regions};
 
 #[test]
 fn test_exhausted_pool_is_none_and_counted() {
@@ -108,6 +110,19 @@ fn test_region_is_zeroed_aligned_and_bounded() {
         region.gather(0, &mut all).unwrap();
         assert_eq!(all, data);
         assert_eq!(region.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
+        // Copied and digested at once by a worker, the digest continued from what came before.
+        let region = Arc::new(region);
+        let regions = Arc::new(Regions::new(1, None));
+        let (id, mrs) = (regions.insert(&region).unwrap(), MrTable::new(&Seed::from_u64(1), 1));
+        let mr = mrs.register(Pd(1), id.addr(0), 0, len as u64, Access::REMOTE_READ).unwrap();
+        let check = |to, n| mrs.check(Pd(1), Qpn(1), mr.stag, to, n, Access::REMOTE_READ);
+        let mut copy = vec![0; len];
+        let range = check(0, len as u32).unwrap();
+        let worker = RegionMemory::new(regions);
+        let got = worker.gather_digest(range, &mut copy, crc32c::crc32c(b"head"));
+        let crc = crc32c::crc32c_append(crc32c::crc32c(b"head"), &data);
+        assert_eq!((copy, got), (data.clone(), (crc, Sum::of(&data))));
+        assert!(check(1, len as u32).is_err());
         for (off, n) in [(0, len + 1), (len, 1), (len + 1, 0), (usize::MAX, 1)] {
             assert!(region.digest(off, n, 0).is_err(), "{off} {n}");
         }

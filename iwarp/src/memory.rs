@@ -15,24 +15,21 @@ pub struct MemRange {
 }
 
 impl MemRange {
-    pub(crate) const fn new(addr: u64, len: u32) -> MemRange {
-        MemRange { addr, len, mr: 0 }
-    }
-
-    /// A range of the region in slot `mr` of the STag table.
-    pub(crate) const fn of(mr: u32, addr: u64, len: u32) -> MemRange {
+    pub(crate) const fn new(addr: u64, len: u32, mr: u32) -> MemRange {
         MemRange { addr, len, mr }
     }
 
-    /// Slot of its region in the STag table: what keeps the region's memory from being handed back is
-    /// counted by it.
-    pub const fn mr(self) -> u32 {
-        self.mr
-    }
+    /// No memory.
+    pub(crate) const EMPTY: MemRange = MemRange::new(0, 0, 0);
 
     /// Where the range starts, in the terms of the [`Memory`] it belongs to.
     pub const fn addr(self) -> u64 {
         self.addr
+    }
+
+    /// The slot of its region in the STag table, by which [`Pins`](crate::mr::Pins) are counted.
+    pub const fn mr(self) -> u32 {
+        self.mr
     }
 
     /// Bytes.
@@ -67,6 +64,13 @@ pub trait Memory {
     /// CRC-32C of the range continued from `crc` (as [`crc32c::crc32c_append`] does it) and its
     /// Internet checksum, counted as if the range began at an even offset.
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum);
+
+    /// Copies `src` over `dst`, which has the same length, and gives the [`digest`](Memory::digest)
+    /// of what was copied: whatever is written to `src` meanwhile, the two agree.
+    fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
+        self.gather(src, dst);
+        (self.crc(crc, dst), Sum::of(dst))
+    }
 
     /// CRC-32C of ordinary bytes, continued from `crc`.
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {

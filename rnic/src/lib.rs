@@ -31,6 +31,7 @@
 mod counters;
 mod event;
 mod held;
+mod kept;
 mod link;
 mod order;
 mod queue;

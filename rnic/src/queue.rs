@@ -8,6 +8,8 @@ use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Fpdu, Memory};
 use heddle_tcp::{ByteQueue, SendQueue};
 
+use crate::kept::Kept;
+
 /// Bytes of a connection from its oldest unacknowledged one on.
 ///
 /// ```text
@@ -21,8 +23,12 @@ pub(crate) struct FpduQueue {
     fpdus: VecDeque<Queued>,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
-    /// Memory of FPDUs that are gone; never more than there were at once.
-    spare: Vec<Vec<u8>>,
+    /// Most FPDUs seen since it was last empty, and how often in a row it became empty having needed
+    /// a small part of its memory.
+    peak: usize,
+    calm: u8,
+    /// Octets of snapshots among the FPDUs.
+    snapshots: usize,
     /// Which FPDU was asked for last: the next question is for the same, or the one behind it.
     cursor: Cell<usize>,
 }
@@ -43,24 +49,47 @@ impl FpduQueue {
     }
 
     /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
-    /// there was none to make.
+    /// there was none to make. `wants_memory` says whether it may have to own its bytes.
     #[inline]
-    pub(crate) fn push_fpdu(&mut self, make: impl FnOnce(&mut Fpdu) -> bool) -> u32 {
+    pub(crate) fn push_fpdu(
+        &mut self,
+        kept: &mut Kept,
+        wants_memory: bool,
+        make: impl FnOnce(&mut Fpdu) -> bool,
+    ) -> u32 {
         let start = self.end();
-        let fpdu = Fpdu::with_memory(self.spare.pop().unwrap_or_default());
+        let fpdu = kept.fresh(wants_memory);
         self.fpdus.push_back(Queued { start, end: start, fpdu });
         if let Some(q) = self.fpdus.back_mut()
             && make(&mut q.fpdu)
         {
+            self.snapshots += kept.enter(&mut q.fpdu);
             let len = q.fpdu.len();
             q.end = start + u64::from(len);
             self.fpdu_end = q.end;
             return len;
         }
         if let Some(q) = self.fpdus.pop_back() {
-            self.reuse(q.fpdu);
+            kept.discard(q.fpdu);
         }
         0
+    }
+
+    /// FPDUs it has memory for.
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.fpdus.capacity()
+    }
+
+    /// Octets of snapshots it keeps.
+    pub(crate) fn snapshots(&self) -> usize {
+        self.snapshots
+    }
+
+    /// FPDUs that refer to the region in slot `mr`.
+    pub(crate) fn references(&self, mr: u32) -> u32 {
+        let refers = |q: &&Queued| q.fpdu.payload().is_some_and(|p| p.mr() == mr);
+        u32::try_from(self.fpdus.iter().filter(refers).count()).unwrap_or(u32::MAX)
     }
 
     /// Whether everything queued has been sent once.
@@ -69,42 +98,52 @@ impl FpduQueue {
     }
 
     /// Drops what the peer has acknowledged.
-    pub(crate) fn release(&mut self, upto: StreamPos) {
+    pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
         self.startup.release(upto);
         let mut gone = 0;
+        self.peak = self.peak.max(self.fpdus.len());
         while self.fpdus.front().is_some_and(|q| q.end <= upto) {
             if let Some(q) = self.fpdus.pop_front() {
-                self.reuse(q.fpdu);
+                self.snapshots -= kept.leave(q.fpdu);
             }
             gone += 1;
         }
         self.cursor.set(self.cursor.get().saturating_sub(gone));
+        if self.fpdus.is_empty() && self.fpdus.capacity() > SMALL {
+            self.give_back();
+        }
+    }
+
+    /// The queue is empty: gives memory back if it has needed little of it for a while. Not at once,
+    /// or a burst now and then would have the allocator asked each time.
+    #[cold]
+    fn give_back(&mut self) {
+        let peak = core::mem::take(&mut self.peak);
+        self.calm = if peak * 4 < self.fpdus.capacity() { self.calm + 1 } else { 0 };
+        if self.calm == CALM {
+            self.calm = 0;
+            self.fpdus.shrink_to((2 * peak).max(SMALL));
+        }
     }
 
     /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
     /// queue ends now.
-    pub(crate) fn withdraw(&mut self, from: StreamPos) -> StreamPos {
+    pub(crate) fn withdraw(&mut self, kept: &mut Kept, from: StreamPos) -> StreamPos {
         while self.fpdus.back().is_some_and(|q| q.start >= from) {
             if let Some(q) = self.fpdus.pop_back() {
                 self.fpdu_end = q.start;
-                self.reuse(q.fpdu);
+                self.snapshots -= kept.leave(q.fpdu);
             }
         }
         self.cursor.set(0);
         self.end()
     }
 
-    /// Keeps the memory of an FPDU that owned its bytes for the next that has to.
-    #[inline]
-    fn reuse(&mut self, fpdu: Fpdu) {
-        let memory = fpdu.into_memory();
-        if memory.capacity() > 0 {
-            self.spare.push(memory);
-        }
-    }
-
     /// Drops everything: the connection is gone.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self, kept: &mut Kept) {
+        for q in self.fpdus.drain(..) {
+            kept.leave(q.fpdu);
+        }
         let fpdu_end = self.fpdu_end;
         *self = FpduQueue { fpdu_end, ..FpduQueue::default() };
     }
@@ -229,9 +268,50 @@ impl SendQueue for FpduQueue {
     }
 }
 
+/// FPDUs a queue always keeps memory for, once it has had it.
+const SMALL: usize = 8;
+
+/// Times in a row that a queue may be far too large.
+const CALM: u8 = 32;
+
 /// Octets of the shortest FPDU: a tagged segment without payload (RFC 5044 section 4.1).
 const MIN_FPDU: u32 = 20;
 
 fn clamp(v: u64) -> u32 {
     u32::try_from(v).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use heddle_iwarp::Pins;
+
+    use super::*;
+
+    /// Queues `n` FPDUs and has them acknowledged.
+    fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
+        for _ in 0..n {
+            // Nothing is in them; how many there are is what matters.
+            q.push_fpdu(kept, false, |_| true);
+        }
+        q.release(kept, q.end());
+        assert!(q.fpdus.is_empty());
+    }
+
+    #[test]
+    fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
+        let mut kept = Kept::new(Arc::new(Pins::new(0)), 0);
+        let mut q = FpduQueue::default();
+        // A burst now and then keeps it.
+        for _ in 0..3 {
+            burst(&mut q, &mut kept, 500);
+            for _ in 1..CALM {
+                burst(&mut q, &mut kept, 1);
+            }
+            assert!(q.room() >= 500);
+        }
+        burst(&mut q, &mut kept, 1);
+        assert!(q.room() <= SMALL, "{}", q.room());
+    }
 }

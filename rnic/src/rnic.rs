@@ -6,7 +6,7 @@ use std::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_iwarp::{
-    Cqe, Memory, MrTable, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
+    Cqe, Memory, MrTable, Pins, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
 };
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
@@ -16,6 +16,7 @@ use heddle_tcp::{
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
 use crate::held::HoldPool;
+use crate::kept::Kept;
 use crate::link::{Link, Mode};
 
 /// What an RNIC is made with.
@@ -27,6 +28,9 @@ pub struct RnicConfig {
     /// that are kept, and buffers of 2 KiB for copies of what lies ahead of a gap. A connection may
     /// hold as many of them as are still free, so that a few cannot take all from the others.
     pub max_held_frames: usize,
+    /// Octets of Read Responses that may be kept until they are acknowledged. A connection may keep
+    /// as much as all of them leave free, and one FPDU always.
+    pub max_snapshot_bytes: usize,
 }
 
 /// An order the RNIC could not carry out.
@@ -57,6 +61,7 @@ pub struct Rnic<F> {
     pub(crate) completions: VecDeque<(ConnId, Cqe)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
+    pub(crate) kept: Kept,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     /// Connections with a running queue pair: a list, so that reports find them, in which each
@@ -87,6 +92,7 @@ impl<F: RxFrame> Rnic<F> {
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
         let want_sum = !config.stack.tx_tcp_csum;
+        let kept = Kept::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
         Rnic {
             stack: Stack::new(config.stack),
             pool: HoldPool::new(config.max_held_frames),
@@ -95,6 +101,7 @@ impl<F: RxFrame> Rnic<F> {
             events: VecDeque::with_capacity(64),
             completions: VecDeque::with_capacity(1024),
             ready: VecDeque::with_capacity(conns),
+            kept,
             running: Vec::with_capacity(conns),
             retired_qps: QpCounters::default(),
             tally: None,
@@ -301,6 +308,26 @@ impl<F: RxFrame> Rnic<F> {
         sum
     }
 
+    /// Counts, for each region, of the FPDUs in send queues that refer to it.
+    pub fn pins(&self) -> Arc<Pins> {
+        self.kept.pins.clone()
+    }
+
+    /// FPDUs that refer to the region in slot `mr`, counted anew by a walk through all send queues:
+    /// what [`pins`](Self::pins) should say. For tests.
+    pub fn count_references(&self, mr: u32) -> u32 {
+        self.running
+            .iter()
+            .filter_map(|conn| self.stack.user(*conn))
+            .map(|link| link.queue.references(mr))
+            .sum()
+    }
+
+    /// Octets of Read Responses kept at this moment.
+    pub fn snapshot_bytes(&self) -> usize {
+        self.kept.snapshots()
+    }
+
     /// Buffers that bytes which wait take at this moment; see [`RnicConfig::max_held_frames`].
     pub fn held_frames(&self) -> usize {
         self.pool.used()
@@ -335,7 +362,7 @@ impl<F: RxFrame> Rnic<F> {
                 // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
                 // place. If that is queued already, it is about a local request, and those before
                 // it are still carried out.
-                let end = link.queue.withdraw(tcp.snd_max());
+                let end = link.queue.withdraw(&mut self.kept, tcp.snd_max());
                 qp.handle_withdrawn(end);
             }
             if !matches!(event, QpEvent::Drained) {
@@ -365,7 +392,7 @@ impl<F: RxFrame> Rnic<F> {
         self.drain_qp(conn);
         if let Some((_, link)) = self.stack.get_mut(conn) {
             link.mode = Mode::Dead;
-            link.queue.clear();
+            link.queue.clear(&mut self.kept);
         }
     }
 

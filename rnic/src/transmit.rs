@@ -41,7 +41,6 @@ impl<F: RxFrame> Rnic<F> {
             link.on_ready_list = false;
             let Mode::Fpdu(qp) = &mut link.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
-            let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum };
             let mut made = 0;
             // FPDUs are cut when TCP can send them, not before: the size of a segment may still
             // change, and a queue that is short stays in the cache. One may always wait, so that
@@ -49,7 +48,12 @@ impl<F: RxFrame> Rnic<F> {
             while made < TURN
                 && (link.queue.is_idle(tcp.snd_max()) || tcp.send_room(link.queue.end()) > 0)
             {
-                let len = link.queue.push_fpdu(|fpdu| qp.poll_transmit_into(&env, mulpdu, fpdu));
+                let snapshots_full = self.kept.is_full(link.queue.snapshots());
+                let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum, snapshots_full };
+                let wants_memory = qp.wants_memory();
+                let len = link.queue.push_fpdu(&mut self.kept, wants_memory, |fpdu| {
+                    qp.poll_transmit_into(&env, mulpdu, fpdu)
+                });
                 if len == 0 {
                     break;
                 }

@@ -37,6 +37,8 @@ struct Run {
     pair: Pair,
     conns: [ConnId; 2],
     done: Vec<(u64, CqeStatus)>,
+    /// Most references to memory that there were at once.
+    pinned: u32,
 }
 
 impl Run {
@@ -61,12 +63,14 @@ impl Run {
             let wr = SendWr::write(i as u64, &sges, stag, (i * LEN) as u64 + TO_BASE);
             pair.hosts[0].rnic.post_send(conns[0], &wr).unwrap();
         }
-        Run { pair, conns, done: Vec::new() }
+        Run { pair, conns, done: Vec::new(), pinned: 0 }
     }
 
     /// The application writes over what it has back.
     fn step(&mut self) -> bool {
         let more = self.pair.step();
+        self.pair.check_pins();
+        self.pinned = self.pinned.max(self.pair.pinned(0));
         for (_, cqe) in std::mem::take(&mut self.pair.hosts[0].completions) {
             let at = cqe.wr_id as usize * LEN;
             self.pair.hosts[0].mem.write(at, &[FOREIGN[0]; LEN]);
@@ -123,6 +127,8 @@ fn run(seed: u64, loss: f64, ending: Ending) -> u64 {
     let ids: Vec<u64> = r.done.iter().map(|d| d.0).collect();
     assert_eq!(ids, (0..WRITES as u64).collect::<Vec<_>>(), "in order, each once");
     assert!(r.done.iter().any(|d| d.1 == CqeStatus::Flushed), "the end came too late");
+    assert!(r.pinned > 0);
+    assert_eq!(r.pair.pinned(0), 0, "memory that nobody gets back");
     assert_eq!(foreign.get(), 0, "frames with octets that were not posted");
     r.pair.hosts[0].rnic.counters().tx_retransmits
 }

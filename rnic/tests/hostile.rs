@@ -7,7 +7,7 @@ mod sim;
 use std::time::Duration;
 
 use heddle_base::{StreamPos, Sum};
-use heddle_iwarp::{Access, Mr, QpConfig, RecvWr, SendOp, SendWr, SgList, Sge};
+use heddle_iwarp::{Access, Mr, QpConfig, RecvWr, SendWr, Sge};
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 use sim::{Frame, Host, LinkConfig, PORT, Pair, VecSink};
@@ -104,10 +104,10 @@ fn test_octets_ahead_of_a_gap_cost_what_they_need_and_leave_others_alone() {
 
     let src = p.register(0, 0, 1000, Access::LOCAL_WRITE);
     let dst = p.register(1, 0, 1000, Access::LOCAL_WRITE);
-    let one = |mr: &Mr| SgList::one(Sge { stag: mr.stag, to: sim::TO_BASE, len: 1000 });
-    p.hosts[1].rnic.post_recv(good_b, &RecvWr { wr_id: 1, sges: one(&dst) }).unwrap();
-    let op = SendOp::Send { solicited: false, invalidate: None };
-    let wr = SendWr { wr_id: 2, op, sges: one(&src), signaled: true, fence: false };
+    let one = |mr: &Mr| [Sge { stag: mr.stag, to: sim::TO_BASE, len: 1000 }];
+    p.hosts[1].rnic.post_recv(good_b, &RecvWr { wr_id: 1, sges: &one(&dst) }).unwrap();
+    let sges = one(&src);
+    let wr = SendWr::send(2, &sges);
     p.hosts[0].rnic.post_send(good, &wr).unwrap();
     p.run(Duration::from_millis(10), |p| !p.hosts[1].completions.is_empty());
     p.hosts[1].rnic.abort(b);

@@ -6,7 +6,7 @@ mod sim;
 
 use std::time::Duration;
 
-use heddle_iwarp::{QpConfig, SendOp, SendWr, SgList};
+use heddle_iwarp::{QpConfig, SendWr};
 use heddle_rnic::{Event, FpduMode};
 use heddle_tcp::ConnId;
 use sim::{LinkConfig, PORT, Pair};
@@ -35,9 +35,7 @@ fn test_qp_counters_summed_in_pieces_are_those_of_all() {
         let conns: Vec<_> = (0..10).map(|_| open(&mut p)).collect();
         for (i, conn) in conns.iter().enumerate() {
             for wr_id in 0..=i as u64 {
-                let op = SendOp::Send { solicited: false, invalidate: None };
-                let wr =
-                    SendWr { wr_id, op, sges: SgList::default(), signaled: true, fence: false };
+                let wr = SendWr::send(wr_id, &[]);
                 p.hosts[0].rnic.post_send(*conn, &wr).unwrap();
             }
         }

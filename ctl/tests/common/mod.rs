@@ -16,11 +16,11 @@ use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig,
     RxQueue, TxQueue, WorkerSnapshot,
 };
+use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::fpdu;
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_iwarp::rdmap::{Control, Opcode, Terminate};
-use heddle_iwarp::Msn;
 use heddle_tcp::{
     ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
 };
@@ -432,24 +432,36 @@ pub struct Honest {
     /// Bytes of the start-up in what the peer got.
     pub startup: usize,
     rounds: u32,
+    /// Messages that came beside those of the rounds.
+    received: u32,
 }
 
 impl Honest {
     /// Connects to a listener whose events are `events`.
     pub fn new(net: &mut Net, port: u16, events: &EventQueue) -> Honest {
+        let end = End::new(&net.us);
+        Honest::with(net, port, events, end)
+    }
+
+    /// The same with this queue pair on our side.
+    pub fn with(net: &mut Net, port: u16, events: &EventQueue, end: End) -> Honest {
         let conn = net.tcp(port);
         net.peer.send(conn, &request(b"hello"));
         let CmEvent::ConnectRequest { id, private_data, .. } = net.event(events) else {
             panic!("a request");
         };
         assert_eq!(private_data, b"hello");
-        let end = End::new(&net.us);
         net.us.device().accept(id, AcceptParams::new(end.qp.clone())).unwrap();
         assert!(matches!(net.event(events), CmEvent::Established { .. }));
         net.settle();
         let startup = reply(false, b"").len();
         assert_eq!(net.peer.got(conn), reply(false, b""));
-        Honest { conn, id, end, startup, rounds: 0 }
+        Honest { conn, id, end, startup, rounds: 0, received: 0 }
+    }
+
+    /// The peer has sent so many messages without [`exchange`](Honest::exchange).
+    pub fn had(&mut self, messages: u32) {
+        self.received += messages;
     }
 
     /// One Send each way, with every byte compared.
@@ -458,7 +470,7 @@ impl Honest {
         let n = self.rounds;
         let data: Vec<u8> = (0..100 + n % 50).map(|i| (i * 7 + n) as u8).collect();
         self.end.post_recv(1, 0, 256);
-        net.peer.send(self.conn, &fpdu(send_header(n), &data));
+        net.peer.send(self.conn, &fpdu(send_header(n + self.received), &data));
         net.settle();
         let [cqe] = self.end.completions()[..] else { panic!("a receive, round {n}") };
         assert!(cqe.status.is_success() && cqe.len as usize == data.len(), "{cqe:?}");

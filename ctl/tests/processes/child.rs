@@ -46,8 +46,19 @@ impl Spec {
         let (cq, qp, remote) = (self.cq, self.qp, self.remote);
         format!(
             "{a} {b} {c} {} {} {} {} {} {} {} {} {} {} {} {} {} {ops}",
-            self.area, self.memory, self.bells, cq.0, cq.1, qp.0, qp.1, mr.0, mr.1, mr.2, mr.3,
-            remote.0, remote.1
+            self.area,
+            self.memory,
+            self.bells,
+            cq.0,
+            cq.1,
+            qp.0,
+            qp.1,
+            mr.0,
+            mr.1,
+            mr.2,
+            mr.3,
+            remote.0,
+            remote.1
         )
     }
 
@@ -164,7 +175,9 @@ impl App {
                 }
                 1..=3 => {
                     let sges = [self.mr.sge(sink + from, len)];
-                    self.qp.post_send(&mark(signaled, SendWr::read(id, &sges, self.remote.0, to))).unwrap();
+                    self.qp
+                        .post_send(&mark(signaled, SendWr::read(id, &sges, self.remote.0, to)))
+                        .unwrap();
                     reads.push((slot, len));
                 }
                 4 if len <= 256 => {
@@ -175,7 +188,9 @@ impl App {
                 _ => {
                     self.mr.write(from, &data);
                     let sges = [self.mr.sge(from, len)];
-                    self.qp.post_send(&mark(signaled, SendWr::write(id, &sges, self.remote.0, to))).unwrap();
+                    self.qp
+                        .post_send(&mark(signaled, SendWr::write(id, &sges, self.remote.0, to)))
+                        .unwrap();
                     self.shadow[from..from + len].copy_from_slice(&data);
                 }
             }

@@ -26,7 +26,8 @@ const DEPTH: u32 = 256;
 
 impl Tenant {
     pub(crate) fn new(world: &mut World) -> Tenant {
-        let config = DeviceConfig { memory: 2 * SLOTS * SLOT + 4096, queues: 512 << 10, shared: true };
+        let config =
+            DeviceConfig { memory: 2 * SLOTS * SLOT + 4096, queues: 512 << 10, shared: true };
         let device = world.a.hub().open(&config).unwrap();
         let pd = device.alloc_pd();
         let sleeper = Sleeper::with_fd().unwrap();
@@ -106,7 +107,8 @@ impl Tenant {
                         | random.below(600) << 32;
                     words[i].store(head, Ordering::Relaxed);
                 }
-                words[8].store(words[8].load(Ordering::Relaxed) + random.below(300), Ordering::SeqCst);
+                words[8]
+                    .store(words[8].load(Ordering::Relaxed) + random.below(300), Ordering::SeqCst);
             }
             // Tails and heads alone.
             _ => {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig, Hugepages};
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, CqeOp, Device, EventQueue, ListenParams,
-    Mr, Qp, QpInit, RecvWr, SendWr, Stag,
+    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, CqeOp, Device, EventQueue,
+    ListenParams, Mr, Qp, QpInit, RecvWr, SendWr, Stag,
 };
 
 /// Slots of a region, and octets of each.
@@ -163,8 +163,7 @@ impl World {
     /// Connects a queue pair of the RNIC under test.
     pub(crate) fn connect(&mut self, device: &Device, qp: &Qp, who: &[u8]) -> Conn {
         let events = EventQueue::new(None);
-        let params =
-            ConnectParams { private_data: who.to_vec(), ..ConnectParams::new(qp.clone()) };
+        let params = ConnectParams { private_data: who.to_vec(), ..ConnectParams::new(qp.clone()) };
         let id = device.connect(SocketAddr::from(PEER), params, &events).unwrap();
         let mut data = Vec::new();
         self.until("a connection", |_| match events.poll() {

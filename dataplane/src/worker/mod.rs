@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
 use heddle_cm::AppId;
+use heddle_iwarp::mr::Pins;
 use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, QpCounters, Qpn, Queue};
 use heddle_rnic::{Event, FpduMode, Report, Rnic, RnicConfig, RnicCounters};
 use heddle_tcp::{ConnCounters, ConnId, StackCounters};
@@ -193,6 +194,11 @@ impl Worker {
             counters: WorkerCounters::default(),
         };
         (worker, CommandSender(commands), reports_out)
+    }
+
+    /// Counts of the FPDUs that refer to registered memory, for whoever hands memory back.
+    pub fn pins(&self) -> Arc<Pins> {
+        self.rnic.pins()
     }
 
     /// The worker's clock.

@@ -9,9 +9,11 @@
 //! # What deregistration guarantees
 //! After [`MrTable::deregister`] or [`MrTable::invalidate`] has returned, no check that starts
 //! later finds the region. A worker that had its [`MemRange`] *before* may still be copying, and
-//! segments that TCP has not seen acknowledged refer to the memory until they are. Whoever reuses
+//! FPDUs that TCP has not seen acknowledged refer to the memory until they are. Whoever reuses
 //! or unmaps the memory must first let every worker pass a quiescent point (return from its poll)
-//! and have the QPs' outstanding sends completed or their connections gone.
+//! and then wait until no worker's [`Pins`] count a reference to it. That holds for a region that the
+//! peer invalidated too. [`MrTable::retire`] and [`MrTable::release`] keep the slot taken meanwhile,
+//! so that what is counted is the old region and no new one.
 //!
 //! # STags
 //! 24 bits of index and 8 of key. The low bits of the index name the slot, hidden by a secret; all
@@ -20,9 +22,12 @@
 //! never gets the same STag twice in a row. 0 is never an STag. The local and the remote key of a
 //! region are the same.
 
+mod pins;
 mod slot;
 #[cfg(test)]
 mod tests;
+
+pub use pins::Pins;
 
 use crate::{Access, MemRange, Pd, Qpn, Stag};
 use heddle_base::{Random, Seed};
@@ -178,29 +183,34 @@ impl MrTable {
         Ok(region.mr())
     }
 
-    /// Takes a region back. See the [module](self) for what still may touch its memory.
+    /// Takes a region back at once: [`retire`](MrTable::retire) and [`release`](MrTable::release).
+    /// See the [module](self) for what still may touch its memory.
     pub fn deregister(&self, stag: Stag) -> Result<(), MrError> {
-        let mut owner = self.owner();
-        let index = self.index(stag);
-        let at = index as usize;
-        if owner.held[at] != (stag, true) {
-            return Err(MrError::Unknown);
-        }
-        self.slots[at].clear();
-        owner.held[at].1 = false;
-        owner.free.push(index);
-        Ok(())
+        self.retire(stag)?;
+        self.release(stag)
     }
 
-    /// Makes an STag useless and keeps its slot taken: the owner calls
-    /// [`deregister`](MrTable::deregister) when nothing refers to the region's memory any more.
-    pub fn revoke(&self, stag: Stag) -> Result<(), MrError> {
+    /// Makes an STag useless, if it is not already, and gives its slot, which stays taken.
+    pub fn retire(&self, stag: Stag) -> Result<u32, MrError> {
         let owner = self.owner();
-        let at = self.index(stag) as usize;
-        if owner.held[at] != (stag, true) {
+        let index = self.index(stag);
+        if owner.held[index as usize] != (stag, true) {
             return Err(MrError::Unknown);
         }
-        self.slots[at].clear();
+        self.slots[index as usize].clear();
+        Ok(index)
+    }
+
+    /// Gives the slot of a region to others. One that is not [retired](MrTable::retire) is retired.
+    pub fn release(&self, stag: Stag) -> Result<(), MrError> {
+        let index = self.retire(stag)?;
+        let mut owner = self.owner();
+        // Two may release it at once; the slot is given back by the first.
+        if owner.held[index as usize] != (stag, true) {
+            return Err(MrError::Unknown);
+        }
+        owner.held[index as usize].1 = false;
+        owner.free.push(index);
         Ok(())
     }
 
@@ -241,7 +251,7 @@ impl MrTable {
         if to < r.to || end > r.to + r.len {
             return Err(MrFault::Bounds);
         }
-        Ok(MemRange::of(self.index(stag), r.addr + (to - r.to), len))
+        Ok(MemRange::new(r.addr + (to - r.to), len, self.index(stag)))
     }
 
     /// Regions registered now, remotely invalidated ones included.

@@ -1,6 +1,49 @@
 //! Tests of the STag table.
 
 use super::*;
+
+#[test]
+fn test_retired_region_is_useless_but_keeps_its_slot() {
+    let table = MrTable::new(&Seed::from_u64(1), 2);
+    let access = Access::REMOTE_READ;
+    let register = || table.register(Pd(1), 0, 0, 100, access);
+    let (a, b) = (register().unwrap(), register().unwrap());
+    let check = |mr: Mr| table.check(Pd(1), Qpn(1), mr.stag, 0, 1, access);
+    let slot = check(a).unwrap().mr();
+    assert_ne!(slot, check(b).unwrap().mr());
+    assert_eq!(table.retire(a.stag), Ok(slot));
+    assert_eq!(check(a), Err(MrFault::InvalidStag));
+    assert_eq!(register(), Err(MrError::Full));
+    // Once more tells the same.
+    assert_eq!(table.retire(a.stag), Ok(slot));
+    table.release(a.stag).unwrap();
+    assert_eq!(table.release(a.stag), Err(MrError::Unknown));
+    assert_eq!(table.retire(a.stag), Err(MrError::Unknown));
+    let c = register().unwrap();
+    assert_eq!(check(c).unwrap().mr(), slot);
+    // One that the peer has invalidated is retired like any other.
+    table.deregister(b.stag).unwrap();
+    let rights = access.with(Access::REMOTE_INVALIDATE);
+    let d = table.register_for_qp(Pd(1), Qpn(1), 0, 0, 100, rights).unwrap();
+    let slot = table.check(Pd(1), Qpn(1), d.stag, 0, 1, access).unwrap().mr();
+    table.invalidate(Pd(1), Qpn(1), d.stag).unwrap();
+    assert_eq!(table.retire(d.stag), Ok(slot));
+    assert_eq!(register(), Err(MrError::Full));
+    table.release(d.stag).unwrap();
+    register().unwrap();
+}
+
+#[test]
+fn test_part_of_a_range_is_of_the_same_region() {
+    let r = MemRange::new(10, 5, 7);
+    assert_eq!(r.slice(2, 3), Some(MemRange::new(12, 3, 7)));
+    let pins = Pins::new(8);
+    pins.pin(r);
+    pins.pin(r);
+    pins.unpin(r);
+    assert_eq!((0..9).map(|mr| pins.count(mr)).collect::<Vec<_>>(), [0, 0, 0, 0, 0, 0, 0, 1, 0]);
+}
+
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -23,6 +23,10 @@ heddle_base::counters! {
         tx_inlined,
         /// ULP payload bytes copied in these.
         tx_inlined_bytes,
+        /// ULP payload bytes of Read Responses copied as they were when the FPDU was made.
+        tx_snapshot_bytes,
+        /// Times a Read Response had to wait for room to keep its payload.
+        tx_snapshot_stalls,
         /// ULP payload bytes copied to have markers among them, the inlined ones once more.
         tx_marked_bytes,
         /// Times the next send had to wait for a fence or for ORD.

@@ -28,15 +28,18 @@ pub enum Piece<'a> {
 #[derive(Clone, Debug)]
 pub struct Fpdu {
     payload: MemRange,
-    /// The whole FPDU, when it is neither: inline data, with markers, a Terminate. Its memory is
-    /// used again.
+    /// The whole FPDU at its start, if `owned_len` is not 0: a Read Response, long inline data, with
+    /// markers, a Terminate. Its memory is used again, and is not shortened, so that it is not
+    /// cleared each time.
     owned: Vec<u8>,
+    owned_len: u32,
     head: [u8; HEAD],
     tail: [u8; 8],
     head_len: u8,
     tail_len: u8,
     has_sum: bool,
     last: bool,
+    snapshot: bool,
     sum: Sum,
 }
 
@@ -45,14 +48,16 @@ impl Default for Fpdu {
     #[inline]
     fn default() -> Fpdu {
         Fpdu {
-            payload: MemRange::new(0, 0),
+            payload: MemRange::EMPTY,
             owned: Vec::new(),
+            owned_len: 0,
             head: [0; HEAD],
             tail: [0; 8],
             head_len: 0,
             tail_len: 0,
             has_sum: false,
             last: false,
+            snapshot: false,
             sum: Sum::ZERO,
         }
     }
@@ -66,8 +71,9 @@ impl Fpdu {
     /// Empties it for headers to be written: there is room for the length field only.
     #[inline]
     pub(super) fn start(&mut self) {
-        self.payload = MemRange::new(0, 0);
-        self.owned.clear();
+        self.payload = MemRange::EMPTY;
+        self.owned_len = 0;
+        self.snapshot = false;
         self.head = [0; HEAD];
         self.tail = [0; 8];
         self.head_len = small(HEADER_LEN);
@@ -112,23 +118,66 @@ impl Fpdu {
             parts.into_iter().for_each(|p| self.put(p));
             return;
         }
-        self.owned.reserve(HEAD + n);
-        self.owned.extend_from_slice(&self.head[..usize::from(self.head_len)]);
-        parts.into_iter().for_each(|p| self.owned.extend_from_slice(p));
+        let at = usize::from(self.head_len);
+        let owned = self.own(at + n);
+        owned[at..at + parts[0].len()].copy_from_slice(parts[0]);
+        owned[at + parts[0].len()..at + n].copy_from_slice(parts[1]);
+    }
+
+    /// Takes the payload as it is now: what is sent, and sent again, is what its CRC was computed
+    /// of, whatever is written to `src` meanwhile.
+    #[inline]
+    pub(super) fn put_snapshot<M: Memory>(&mut self, mem: &M, src: MemRange, crc: bool) {
+        let at = usize::from(self.head_len);
+        let end = at + src.len() as usize;
+        let ulpdu = u16::try_from(end - HEADER_LEN).unwrap_or(u16::MAX);
+        self.head[..HEADER_LEN].copy_from_slice(&ulpdu.to_be_bytes());
+        let start = if crc { mem.crc(0, &self.head[..at]) } else { 0 };
+        let (crc, sum) = mem.copy_digest(src, start, &mut self.own(end)[at..end]);
+        // For `complete_owned`.
+        self.tail[..4].copy_from_slice(&crc.to_le_bytes());
+        self.sum = sum;
+        self.snapshot = true;
     }
 
     /// As [`complete`](Fpdu::complete), for what is owned.
-    fn complete_owned<M: Memory>(&mut self, mem: &M, crc: bool, want_sum: bool) {
-        let ulpdu = u16::try_from(self.owned.len() - HEADER_LEN).unwrap_or(u16::MAX);
-        self.owned[..HEADER_LEN].copy_from_slice(&ulpdu.to_be_bytes());
-        let padded = self.owned.len().next_multiple_of(4);
-        self.owned.resize(padded, 0);
-        let crc = if crc { mem.crc(0, &self.owned) } else { 0 };
-        self.owned.extend_from_slice(&crc.to_le_bytes());
-        if want_sum {
-            self.sum = Sum::of(&self.owned);
-            self.has_sum = true;
+    fn complete_owned<M: Memory>(&mut self, mem: &M, crc: bool) {
+        let (at, len) = (usize::from(self.head_len), self.owned_len as usize);
+        let body = len.next_multiple_of(4);
+        let mut field = 0;
+        self.owned[len..body].fill(0);
+        if self.snapshot {
+            let [a, b, c, d, ..] = self.tail;
+            field = mem.crc(u32::from_le_bytes([a, b, c, d]), &self.owned[len..body]);
+        } else {
+            let ulpdu = u16::try_from(len - HEADER_LEN).unwrap_or(u16::MAX);
+            self.owned[..HEADER_LEN].copy_from_slice(&ulpdu.to_be_bytes());
+            self.sum = Sum::of(&self.owned[at..len]);
+            if crc {
+                field = mem.crc(0, &self.owned[..body]);
+            }
         }
+        let field = if crc { field } else { 0 };
+        self.owned[body..body + 4].copy_from_slice(&field.to_le_bytes());
+        self.owned_len += u32::try_from(body + 4 - len).unwrap_or(0);
+        self.sum = Sum::of(&self.owned[..at])
+            .add_at(at, self.sum)
+            .add_at(len, Sum::of(&self.owned[len..body + 4]));
+        self.has_sum = true;
+    }
+
+    /// Makes the first `len` bytes its own, with room for pad and CRC behind them; the head is
+    /// there already.
+    #[inline]
+    fn own(&mut self, len: usize) -> &mut [u8] {
+        let room = len.next_multiple_of(4) + 4;
+        if self.owned.len() < room {
+            self.owned.resize(room, 0);
+        }
+        let at = usize::from(self.head_len);
+        self.owned[..at].copy_from_slice(&self.head[..at]);
+        self.owned_len = u32::try_from(len).unwrap_or(0);
+        &mut self.owned
     }
 
     /// An empty one that will use `memory` if it has to own its bytes.
@@ -155,8 +204,8 @@ impl Fpdu {
         last: bool,
     ) {
         self.last = last;
-        if !self.owned.is_empty() {
-            return self.complete_owned(mem, crc, want_sum);
+        if self.owned_len > 0 {
+            return self.complete_owned(mem, crc);
         }
         let head_len = usize::from(self.head_len);
         let unpadded = u32::from(self.head_len).wrapping_add(payload.len());
@@ -200,17 +249,19 @@ impl Fpdu {
 
     /// An FPDU whose bytes are all here.
     pub(super) fn owned(bytes: Vec<u8>, last: bool) -> Fpdu {
-        Fpdu { sum: Sum::of(&bytes), owned: bytes, has_sum: true, last, ..Fpdu::default() }
+        let owned_len = u32::try_from(bytes.len()).unwrap_or(0);
+        let sum = Sum::of(&bytes);
+        Fpdu { sum, owned: bytes, owned_len, has_sum: true, last, ..Fpdu::default() }
     }
 
     /// Bytes in all; a multiple of 4.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     #[inline]
     pub fn len(&self) -> u32 {
-        if self.owned.is_empty() {
-            return u32::from(self.head_len) + self.payload.len() + u32::from(self.tail_len);
+        if self.owned_len > 0 {
+            return self.owned_len;
         }
-        u32::try_from(self.owned.len()).unwrap_or(u32::MAX)
+        u32::from(self.head_len) + self.payload.len() + u32::from(self.tail_len)
     }
 
     /// Whether it ends its message: nothing of it will follow.
@@ -221,7 +272,34 @@ impl Fpdu {
     /// The bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
     #[inline]
     pub fn head(&self) -> &[u8] {
-        if self.owned.is_empty() { &self.head[..usize::from(self.head_len)] } else { &self.owned }
+        if self.owned_len > 0 {
+            return &self.owned[..self.owned_len as usize];
+        }
+        &self.head[..usize::from(self.head_len)]
+    }
+
+    /// The same, kept on the same account as `other`, of which it is a copy.
+    pub(super) fn kept_like(mut self, other: &Fpdu) -> Fpdu {
+        self.snapshot = other.snapshot;
+        self
+    }
+
+    /// Whether its payload was taken as it was when the FPDU was made.
+    #[inline]
+    pub(super) fn is_snapshot(&self) -> bool {
+        self.snapshot
+    }
+
+    /// Octets of a snapshot that this FPDU keeps until it is dropped; 0 when it keeps none.
+    #[inline]
+    pub fn snapshot_len(&self) -> u32 {
+        if self.snapshot { self.owned_len } else { 0 }
+    }
+
+    /// Memory that was given and is not used.
+    #[inline]
+    pub fn take_unused(&mut self) -> Vec<u8> {
+        if self.owned_len > 0 { Vec::new() } else { core::mem::take(&mut self.owned) }
     }
 
     /// The payload that stays in registered memory.
@@ -274,7 +352,9 @@ impl Fpdu {
             (n > 0).then_some((at, n))
         };
         let bytes = |b: &[u8]| u32::try_from(b.len()).unwrap_or(u32::MAX);
-        let (head, tail) = (self.head(), self.tail());
+        // What is owned is all of it.
+        let tail = if self.owned_len > 0 { &[] } else { self.tail() };
+        let head = self.head();
         if let Some((at, n)) = part(bytes(head)) {
             f(Piece::Bytes(&head[at as usize..(at + n) as usize]));
         }
@@ -325,7 +405,7 @@ mod tests {
         let mut f = Fpdu::default();
         f.start();
         f.put(&[0xc1; 14]);
-        f.complete(mem, MemRange::new(3, payload), crc, want_sum, true);
+        f.complete(mem, MemRange::new(3, payload, 0), crc, want_sum, true);
         f
     }
 

@@ -63,11 +63,15 @@ impl Qp {
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => match self.start_message() {
+            None => match self.start_message(env.snapshots_full) {
                 Some(s) => s,
                 None => return false,
             },
         };
+        if matches!(sending, Sending::Response) && env.snapshots_full {
+            self.counters.tx_snapshot_stalls += 1;
+            return false;
+        }
         let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
         out.start();
         let made = match sending {
@@ -92,7 +96,18 @@ impl Qp {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU.
+    /// Whether the next FPDU may have to own its bytes: it is worth giving it
+    /// [memory](Fpdu::with_memory).
+    #[inline]
+    pub fn wants_memory(&self) -> bool {
+        match self.sending {
+            Some(Sending::Response) => true,
+            None if !self.reads.inbound.is_empty() => true,
+            _ => self.sq.has_next() && self.sq.wqes.at(self.sq.next).inline,
+        }
+    }
+
+    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room.
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
@@ -117,8 +132,10 @@ impl Qp {
     }
 
     #[inline]
-    fn start_message(&mut self) -> Option<Sending> {
-        let response = !self.reads.inbound.is_empty();
+    fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
+        let waits = !self.reads.inbound.is_empty();
+        let response = waits && !snapshots_full;
+        self.counters.tx_snapshot_stalls += u64::from(waits && snapshots_full);
         let request = self.may_start();
         if self.sq.has_next() && !request {
             self.counters.tx_read_stalls += 1;
@@ -229,7 +246,7 @@ impl Qp {
         len: u32,
         sge: Option<Sge>,
     ) -> Result<Payload, Culprit> {
-        let mut range = MemRange::new(0, 0);
+        let mut range = MemRange::EMPTY;
         match sge.filter(|s| s.len > INLINE_PAYLOAD) {
             Some(sge) => range = self.local(env, sge, Access::NONE)?,
             None => {
@@ -304,7 +321,7 @@ impl Qp {
             to: sink.to,
             left: size,
         });
-        let none = Payload { range: MemRange::new(0, 0), len: 0 };
+        let none = Payload { range: MemRange::EMPTY, len: 0 };
         self.finish(env, &none, true, out);
         self.request_sent();
         self.pass_refused();
@@ -336,7 +353,6 @@ impl Qp {
         // A sink offset that wraps is the reader's own doing; its checks are not ours.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
         put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to, len);
-        let mut range = MemRange::new(0, 0);
         if len > 0 {
             // The region may have gone since the request was accepted.
             let from = r.src_to.saturating_add(u64::from(r.sent));
@@ -347,10 +363,10 @@ impl Qp {
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
             } else {
-                range = found;
+                out.put_snapshot(env.mem, found, self.crc && !self.send_markers);
             }
         }
-        self.finish(env, &Payload { range, len }, last, out);
+        self.finish(env, &Payload { range: MemRange::EMPTY, len }, last, out);
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
@@ -370,7 +386,9 @@ impl Qp {
         out: &mut Fpdu,
     ) {
         self.counters.tx_bytes += u64::from(payload.len);
-        if payload.len > 0 && payload.range.is_empty() {
+        let snapshot = u64::from(out.is_snapshot());
+        self.counters.tx_snapshot_bytes += snapshot * u64::from(payload.len);
+        if payload.len > 0 && payload.range.is_empty() && snapshot == 0 {
             self.counters.tx_inlined += 1;
             self.counters.tx_inlined_bytes += u64::from(payload.len);
         }
@@ -398,7 +416,7 @@ impl Qp {
         fpdu.copy_to(env.mem, 0, &mut plain);
         let mut marked = Vec::new();
         markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
-        Fpdu::owned(marked, fpdu.ends_message())
+        Fpdu::owned(marked, fpdu.ends_message()).kept_like(fpdu)
     }
 }
 

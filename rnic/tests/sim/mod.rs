@@ -130,13 +130,23 @@ pub const PORT: u16 = 7174;
 
 impl Pair {
     pub fn new(seed: u64, link: LinkConfig, memory: usize) -> Pair {
+        Pair::with_snapshots(seed, link, memory, 1 << 20)
+    }
+
+    /// As [`Pair::new`], with so much room for Read Responses that are not acknowledged.
+    pub fn with_snapshots(
+        seed: u64,
+        link: LinkConfig,
+        memory: usize,
+        max_snapshot_bytes: usize,
+    ) -> Pair {
         let host = |n: u8| {
             let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
             let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
             let mrs = Arc::new(MrTable::new(&seed, 64));
             let stack =
                 StackConfig { mtu: link.mtu, ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed) };
-            let config = RnicConfig { stack, max_held_frames: 4096 };
+            let config = RnicConfig { stack, max_held_frames: 4096, max_snapshot_bytes };
             Host {
                 rnic: Rnic::new(config, mrs.clone()),
                 mem: TestMemory::new(memory, 0xee),
@@ -265,6 +275,22 @@ impl Pair {
         }
         self.sent += 1;
         self.wire.insert((at, self.sent), (1 - side, frame));
+    }
+
+    /// What the RNICs count of references to memory is what their send queues hold.
+    pub fn check_pins(&self) {
+        for h in &self.hosts {
+            let pins = h.rnic.pins();
+            for mr in 0..h.mrs.capacity() as u32 {
+                assert_eq!(pins.count(mr), h.rnic.count_references(mr), "region {mr}");
+            }
+        }
+    }
+
+    /// References to memory in all send queues of a host.
+    pub fn pinned(&self, host: usize) -> u32 {
+        let pins = self.hosts[host].rnic.pins();
+        (0..self.hosts[host].mrs.capacity() as u32).map(|mr| pins.count(mr)).sum()
     }
 
     /// Steps until `done`, for at most `limit` of virtual time.

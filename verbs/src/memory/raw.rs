@@ -113,6 +113,17 @@ pub unsafe fn copy_crc_raw(dst: *mut u8, src: *const u8, len: usize, crc: u32) -
     unsafe { (crc::kernels().copy_crc)(src, dst, len, crc) }.0
 }
 
+/// As [`copy_digest`], from memory that is no reference: each byte is loaded once, and what was
+/// loaded is what is stored and digested.
+///
+/// # Safety
+/// `src` is valid for reads of `dst.len()` bytes, and does not overlap `dst`.
+#[inline]
+pub unsafe fn gather_digest(src: *const u8, dst: &mut [u8], crc: u32) -> (u32, Sum) {
+    // SAFETY: passed on; `dst` is a reference, valid for writes of its length.
+    unsafe { (crc::kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
+}
+
 /// Continues the CRC-32C `crc` over `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {

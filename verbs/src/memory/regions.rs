@@ -297,6 +297,18 @@ impl Memory for RegionMemory {
     }
 
     #[inline]
+    fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
+        let n = dst.len().min(src.len() as usize);
+        self.count_gathered(n);
+        let p = self.known(src);
+        if p.is_null() {
+            return (crc, Sum::ZERO);
+        }
+        // SAFETY: as in `place`.
+        unsafe { raw::gather_digest(p, &mut dst[..n], crc) }
+    }
+
+    #[inline]
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
         raw::crc32c_append(crc, bytes)
     }

@@ -214,7 +214,7 @@ impl Registry {
     /// memory follow when nobody refers to them any more.
     pub(crate) fn give(&self, r: Registered) {
         // A Send with Invalidate may have come first.
-        let _ = self.mrs.revoke(r.stag);
+        let _ = self.mrs.retire(r.stag);
         let grace = self.regions.readers().grace();
         lock(&self.draining).push(Draining { stag: r.stag, grace, backing: r.backing });
         self.reclaim();
@@ -230,7 +230,7 @@ impl Registry {
                 if !d.grace.is_over() || references.iter().any(|r| r.is_referred(mr)) {
                     return true;
                 }
-                let known = self.mrs.deregister(d.stag);
+                let known = self.mrs.release(d.stag);
                 debug_assert!(known.is_ok(), "given back twice");
                 match &d.backing {
                     Backing::Stretch { pool, at, len } => lock(&pool.stretches).give(*at, *len),
