@@ -222,6 +222,10 @@ impl Worker {
         } else {
             self.receive_few();
         }
+        // Step by step along each chain, and for all frames at each step: none waits for another.
+        for f in &self.frames {
+            f.prefetch_head();
+        }
         for f in &self.frames {
             f.prefetch();
         }
@@ -230,6 +234,9 @@ impl Worker {
 
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
+        for f in &self.frames {
+            f.prefetch_tail();
+        }
         // A frame that must wait is kept by the RNIC; the others are freed together.
         for frame in self.frames.drain(..) {
             let frame = RxMbuf::new(frame, self.guess_crc);
