@@ -12,6 +12,7 @@
 mod connections;
 pub mod control;
 pub mod embedded;
+pub mod instructions;
 pub mod latency;
 pub mod pin;
 pub mod progress;
