@@ -39,12 +39,15 @@ pub(super) struct Shape {
     /// Messages outstanding.
     pub(super) depth: usize,
     pub(super) wire: Wire,
+    /// How long an ACK is held back.
+    pub(super) ack_delay: Duration,
 }
 
 impl Default for Shape {
     /// One short message at a time, MTU 1500, with CRC, on a ring.
     fn default() -> Shape {
-        Shape { mtu: 1500, crc: true, size: 8, depth: 1, wire: Wire::Ring }
+        let ack_delay = ConnConfig::default().delayed_ack;
+        Shape { mtu: 1500, crc: true, size: 8, depth: 1, wire: Wire::Ring, ack_delay }
     }
 }
 
@@ -73,7 +76,7 @@ pub enum BedError {
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
 
 /// Time of a turn.
-const TURN: Duration = Duration::from_micros(1);
+pub(super) const TURN: Duration = Duration::from_micros(1);
 
 /// Turns after which what has not come will not.
 const PATIENCE: u32 = 100_000;
@@ -115,7 +118,11 @@ impl Bed {
             frames: FRAMES,
             max_conns: 64,
             clock: Some(clock.clone()),
-            tcp: ConnConfig { time_wait: TIME_WAIT, ..ConnConfig::default() },
+            tcp: ConnConfig {
+                time_wait: TIME_WAIT,
+                delayed_ack: shape.ack_delay,
+                ..ConnConfig::default()
+            },
             ..EndpointConfig::new(
                 Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
                 Seed::from_u64(n.into()),
