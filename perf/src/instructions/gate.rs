@@ -4,8 +4,8 @@ use core::fmt::Write as _;
 use core::str::FromStr;
 use std::collections::BTreeMap;
 
-/// How far a count may be from its figure: 2 %.
-pub const TOLERANCE: f64 = 0.02;
+/// How far a count may be from its figure, in per cent.
+pub const TOLERANCE: u64 = 2;
 
 /// Instructions per operation by name of the case, as the file has them: a line
 /// `"name" = number` for each, comments behind `#`, which is TOML.
@@ -73,10 +73,11 @@ pub enum Verdict {
 /// Judges a count.
 pub fn judge(figure: Option<u64>, count: u64) -> Verdict {
     let Some(figure) = figure.filter(|&f| f > 0) else { return Verdict::Unknown };
-    let change = count as f64 / figure as f64 - 1.0;
-    if change > TOLERANCE {
+    // In whole numbers: what is exactly at the limit is within it.
+    let (count, figure) = (u128::from(count) * 100, u128::from(figure));
+    if count > figure * u128::from(100 + TOLERANCE) {
         Verdict::Worse
-    } else if change < -TOLERANCE {
+    } else if count < figure * u128::from(100 - TOLERANCE) {
         Verdict::Better
     } else {
         Verdict::Same
