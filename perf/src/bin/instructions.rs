@@ -84,8 +84,11 @@ fn profile(case: Case, out: &Path) -> Outcome {
     Ok(true)
 }
 
-/// Counts `cases`, or all; the second is whether all could be counted.
-fn measure(cases: Vec<Case>) -> Result<(Vec<(Case, u64)>, bool), Box<dyn Error>> {
+/// Instructions per operation of each case, and whether all could be counted.
+type Counts = (Vec<(Case, u64)>, bool);
+
+/// Counts `cases`, or all.
+fn measure(cases: Vec<Case>) -> Result<Counts, Box<dyn Error>> {
     let cases = if cases.is_empty() { Case::all() } else { cases };
     let dir = std::env::temp_dir().join(format!("heddle-instructions-{}", std::process::id()));
     std::fs::create_dir(&dir)?;
