@@ -23,6 +23,8 @@ pub(crate) struct Link<F> {
     pub(crate) on_ready_list: bool,
     /// A Terminate is queued or was received: close the TCP connection once it is out.
     pub(crate) closing: bool,
+    /// The peer's stream has ended in the middle of an FPDU.
+    pub(crate) truncated: bool,
     /// Its place among the connections with a running queue pair, while it has one.
     pub(crate) running_at: usize,
 }
@@ -50,6 +52,7 @@ impl<F> Default for Link<F> {
             startup_event: false,
             on_ready_list: false,
             closing: false,
+            truncated: false,
             running_at: 0,
         }
     }

@@ -442,12 +442,17 @@ impl<F: RxFrame> Rnic<F> {
                         && let Some(qp) = link.qp()
                     {
                         qp.handle_peer_closed();
+                        // What did not make a whole FPDU never will.
+                        link.truncated = link.held.has_ready();
                         self.drain_qp(conn);
                     }
                     self.events.push_back(Event::PeerClosed { conn });
                     continue;
                 }
-                StackEvent::Conn(ConnEvent::Closed) => CloseReason::Orderly,
+                StackEvent::Conn(ConnEvent::Closed) => {
+                    let truncated = self.stack.user(conn).is_some_and(|l| l.truncated);
+                    if truncated { CloseReason::Truncated } else { CloseReason::Orderly }
+                }
                 StackEvent::Conn(ConnEvent::Reset) => CloseReason::Reset,
                 StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,

@@ -70,14 +70,17 @@ impl NetArgs {
         memory: usize,
         queues: usize,
     ) -> Result<(Eal, Endpoint), Failure> {
+        self.open_with(|config| EndpointConfig { mtu, memory, queues, ..config })
+    }
+
+    /// The same, set up as `change` makes it.
+    pub(crate) fn open_with(
+        &self,
+        change: impl FnOnce(EndpointConfig) -> EndpointConfig,
+    ) -> Result<(Eal, Endpoint), Failure> {
         let source = self.source()?;
-        let config = EndpointConfig {
-            gateway: self.gateway,
-            mtu,
-            memory,
-            queues,
-            ..EndpointConfig::new(self.ips.clone())
-        };
+        let config = EndpointConfig::new(self.ips.clone());
+        let config = change(EndpointConfig { gateway: self.gateway, ..config });
         let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
         Ok((eal, endpoint))

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use heddle::perf::service::{Limits, ServiceSpec, Services};
-use heddle::perf::spec::SpecError;
+use heddle::perf::spec::{Span, SpecError};
 use heddle::{
-    CrcPolicy, Device, Eal, Endpoint, ListenParams, MpaOptions, Node, Protocol, Sleeper, Waker,
+    ConnConfig, CrcPolicy, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams,
+    MpaOptions, Node, Protocol, Sleeper, Waker,
 };
 
 use super::bench::Switch;
@@ -29,6 +30,10 @@ pub(crate) struct Args {
     /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers
     #[arg(long, value_enum, default_value_t = Switch::On)]
     crc: Switch,
+    /// Silence of a peer after which it is asked whether it is still there; three questions a third of
+    /// that apart, then its connection ends [0s: never]
+    #[arg(long, value_name = "T", default_value = "60s")]
+    keepalive: Span,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
@@ -70,8 +75,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     args.log.start();
     let stop = Stop::on_signals()?;
-    let (eal, endpoint) = args.net.open(args.mtu, (args.memory as usize) << 20, QUEUES)?;
+    let (eal, endpoint) = args.net.open_with(|config| EndpointConfig {
+        mtu: args.mtu,
+        memory: (args.memory as usize) << 20,
+        queues: QUEUES,
+        tcp: ConnConfig { keepalive: keepalive(args.keepalive.0), ..config.tcp },
+        ..config
+    })?;
     if args.inline { inline(args, &stop, endpoint) } else { threaded(args, &stop, &eal, endpoint) }
+}
+
+/// RFC 1122 section 4.2.3.6 leaves these to whoever asks for keepalives.
+fn keepalive(idle: Duration) -> Option<Keepalive> {
+    (!idle.is_zero()).then(|| Keepalive { idle, interval: idle / 3, count: 3 })
 }
 
 /// Starts what was asked for. Benchmarks of one peer get half of the memory at most.

@@ -8,6 +8,7 @@
 //!
 //! There is no test harness: a child is this program again.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::cast_possible_truncation, reason = "bytes of a pattern")]
 
 mod child;
 mod tenant;

@@ -75,7 +75,7 @@ impl Tenant {
     /// Writes nonsense where the application may write, and rings.
     pub(crate) fn scribble(&self, random: &mut Random, round: u64) {
         let area = self.device.area();
-        let (off, words) = if round % 2 == 0 { self.qp.share() } else { self.cq.share() };
+        let (off, words) = if round.is_multiple_of(2) { self.qp.share() } else { self.cq.share() };
         let Some(block) = area.at(off, words) else { panic!("a block of the area") };
         let words = block.words();
         match round % 5 {

@@ -190,9 +190,9 @@ pub(crate) fn recv_blocks(wr: &RecvWr<'_>) -> u64 {
 pub(crate) fn encode_send(ring: BlockRing<'_>, at: u64, wr: &SendWr<'_>) {
     let (op, remote, invalidate, to) = op_of(&wr.op);
     let solicited = matches!(wr.op, SendOp::Send { solicited: true, .. });
-    let mut flags = flag::SIGNALED * u64::from(wr.signaled)
-        | flag::FENCE * u64::from(wr.fence)
-        | flag::SOLICITED * u64::from(solicited);
+    let mut flags = (flag::SIGNALED * u64::from(wr.signaled))
+        | (flag::FENCE * u64::from(wr.fence))
+        | (flag::SOLICITED * u64::from(solicited));
     let (mut sges, mut inline) = (0, 0);
     match wr.data {
         Data::Sges(s) => sges = s.len() as u64,
@@ -447,7 +447,7 @@ mod tests {
         prop_oneof![
             (any::<bool>(), any::<Option<u32>>())
                 .prop_map(|(solicited, s)| SendOp::Send { solicited, invalidate: s.map(Stag) }),
-            place.clone().prop_map(|(s, to)| SendOp::Write { stag: Stag(s), to }),
+            place.prop_map(|(s, to)| SendOp::Write { stag: Stag(s), to }),
             place.prop_map(|(s, to)| SendOp::Read { stag: Stag(s), to }),
         ]
     }
