@@ -27,7 +27,7 @@ use crate::counters::CmCounters;
 use crate::dialogue::{Agreement, Answer, Ask};
 use crate::event::{ConnectFailure, DisconnectReason, Event, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
-use crate::params::{AcceptParams, QpSpec};
+use crate::params::{AcceptTerms, QpSpec};
 use crate::request::RequestError;
 
 /// A connection.
@@ -149,7 +149,7 @@ pub(crate) enum Input<'a> {
     /// Bytes of the start-up.
     Bytes(&'a [u8]),
     /// The application accepts.
-    Accept(&'a AcceptParams),
+    Accept(&'a AcceptTerms),
     /// The application rejects.
     Reject(&'a [u8]),
     /// The application closes, or gives up.

@@ -13,7 +13,7 @@ use heddle_iwarp::Role;
 use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
 
 use crate::event::Agreed;
-use crate::params::{AcceptParams, ConnectParams};
+use crate::params::{AcceptTerms, ConnectTerms};
 
 pub use mpa::MpaOptions;
 
@@ -31,7 +31,7 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    pub(crate) fn ask(&self, params: &ConnectParams) -> Result<Box<dyn Ask>, ParamsError> {
+    pub(crate) fn ask(&self, params: &ConnectTerms) -> Result<Box<dyn Ask>, ParamsError> {
         match self {
             Protocol::Mpa(options) => mpa::ask(options, params),
         }
@@ -100,7 +100,7 @@ pub(crate) trait Answer: fmt::Debug + Send {
     fn handle_bytes(&mut self, bytes: &[u8]) -> AnswerStep;
 
     /// The accepting answer. After an error the request still waits.
-    fn accept(&mut self, params: &AcceptParams) -> Result<(Vec<u8>, Agreement), ParamsError>;
+    fn accept(&mut self, params: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError>;
 
     /// The rejecting answer. After an error the request still waits.
     fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError>;

@@ -31,5 +31,5 @@ pub use event::{
 };
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CmGauges, ConnectionManager};
-pub use params::{AcceptParams, CmConfig, ConnectParams, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
+pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use request::{Request, RequestError};

@@ -91,7 +91,7 @@ impl Default for ListenParams {
 
 /// A connection to make.
 #[derive(Clone, Debug)]
-pub struct ConnectParams {
+pub struct ConnectTerms {
     /// The queue pair that is to run on it.
     pub qp: QpSpec,
     /// The start-up dialogue to ask in.
@@ -106,10 +106,10 @@ pub struct ConnectParams {
     pub timeout: Duration,
 }
 
-impl ConnectParams {
+impl ConnectTerms {
     /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s.
-    pub fn new(qp: QpSpec) -> ConnectParams {
-        ConnectParams {
+    pub fn new(qp: QpSpec) -> ConnectTerms {
+        ConnectTerms {
             qp,
             protocol: Protocol::default(),
             ird: DEFAULT_READ_DEPTH,
@@ -122,7 +122,7 @@ impl ConnectParams {
 
 /// How a connection request is accepted.
 #[derive(Clone, Debug)]
-pub struct AcceptParams {
+pub struct AcceptTerms {
     /// The queue pair that is to run on it.
     pub qp: QpSpec,
     /// RDMA Reads we take from the peer at a time.
@@ -133,10 +133,10 @@ pub struct AcceptParams {
     pub private_data: Vec<u8>,
 }
 
-impl AcceptParams {
+impl AcceptTerms {
     /// 16 Reads each way, no private data.
-    pub fn new(qp: QpSpec) -> AcceptParams {
-        AcceptParams {
+    pub fn new(qp: QpSpec) -> AcceptTerms {
+        AcceptTerms {
             qp,
             ird: DEFAULT_READ_DEPTH,
             ord: DEFAULT_READ_DEPTH,

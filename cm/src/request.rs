@@ -5,7 +5,7 @@ use heddle_tcp::ListenError;
 
 use crate::dialogue::ParamsError;
 use crate::id::{CmId, ListenerId, WorkerId};
-use crate::params::{AcceptParams, ConnectParams, ListenParams};
+use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
 
 /// What an application, or the shell for it, asks of the manager.
 #[derive(Clone, Debug)]
@@ -37,14 +37,14 @@ pub enum Request {
         /// The peer.
         remote: SocketAddr,
         /// How.
-        params: ConnectParams,
+        params: ConnectTerms,
     },
     /// Accept a connection request; `Established` or `ConnectError` follows.
     Accept {
         /// The connection.
         id: CmId,
         /// How.
-        params: AcceptParams,
+        params: AcceptTerms,
     },
     /// Reject a connection request; no event follows.
     Reject {

@@ -253,13 +253,13 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
             }
             3..=5 => {
                 let worker = WorkerId(below(r, self.workers.len()));
-                let params = ConnectParams::new(qp(qpn.0));
+                let params = ConnectTerms::new(qp(qpn.0));
                 let remote = "10.0.0.9:9".parse().unwrap();
                 Request::Connect { id: CmId(self.next), worker, remote, params }
             }
             6..=8 => {
                 let (id, _) = some(r, a);
-                Request::Accept { id, params: AcceptParams::new(qp(qpn.0)) }
+                Request::Accept { id, params: AcceptTerms::new(qp(qpn.0)) }
             }
             9 => Request::Reject { id: some(r, a).0, private_data: b"no".to_vec() },
             10 => Request::Disconnect { id: some(r, a).0 },

@@ -167,7 +167,7 @@ fn test_request_that_was_told_of_and_then_fails_is_told_of_again() {
         assert_eq!(after, before.map(|n| n + 1), "{what}");
         // An answer that comes too late is refused, and claims nothing.
         let now = net.now;
-        let late = Request::Accept { id, params: AcceptParams::new(qp(1)) };
+        let late = Request::Accept { id, params: AcceptTerms::new(qp(1)) };
         let refused = net.hosts[1].cm().handle_request(now, APP, late);
         assert_eq!(refused, Err(RequestError::NoConnection), "{what}");
         net.pass(Duration::from_secs(30));
@@ -180,7 +180,7 @@ fn test_request_that_was_told_of_and_then_fails_is_told_of_again() {
 /// A connection of ours to the peer that is driven by hand, as far as our Request.
 fn connect(net: &mut Net, id: CmId, qpn: u32) -> (ConnId, usize) {
     let remote = ([10, 0, 0, 1], 99).into();
-    let params = ConnectParams::new(qp(qpn));
+    let params = ConnectTerms::new(qp(qpn));
     net.hosts[0].raw.clear();
     net.ask(1, Request::Connect { id, worker: WorkerId(0), remote, params });
     let conn = net.until("connection", |n| {
@@ -286,7 +286,7 @@ fn test_request_in_segments_of_one_byte_is_a_request() {
     }
     let Event::ConnectRequest { id, private_data, .. } = net.event() else { panic!("a request") };
     assert_eq!(private_data, [9; 512]);
-    let mut params = AcceptParams::new(qp(1));
+    let mut params = AcceptTerms::new(qp(1));
     params.private_data = vec![3; 512];
     net.ask(1, Request::Accept { id, params });
     net.pass(MS);
@@ -301,7 +301,7 @@ fn test_private_data_that_does_not_fit_is_refused_and_the_request_can_still_be_a
     let conn = net.tcp();
     net.send(conn, &request(b""));
     let Event::ConnectRequest { id, .. } = net.event() else { panic!("a request") };
-    let mut params = AcceptParams::new(qp(1));
+    let mut params = AcceptTerms::new(qp(1));
     params.private_data = vec![0; 513];
     for request in
         [Request::Accept { id, params }, Request::Reject { id, private_data: vec![0; 513] }]
@@ -331,7 +331,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
             n += 1;
             let (there, back) = (vec![len as u8; len], vec![!len as u8; len]);
             let (id, remote) = (CmId(n), support::net::US.into());
-            let mut params = ConnectParams::new(qp(n as u32));
+            let mut params = ConnectTerms::new(qp(n as u32));
             params.private_data = there.clone();
             params.protocol = Protocol::Mpa(MpaOptions { revision, ..MpaOptions::default() });
             net.ask(0, Request::Connect { id, worker: WorkerId(0), remote, params });
@@ -348,7 +348,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                 assert_eq!(std::mem::take(&mut net.hosts[0].events), [rejected]);
                 continue;
             }
-            let mut params = AcceptParams::new(qp(n as u32));
+            let mut params = AcceptTerms::new(qp(n as u32));
             params.private_data = back.clone();
             net.ask(1, Request::Accept { id: theirs, params });
             net.pass(10 * MS);

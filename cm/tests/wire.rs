@@ -42,7 +42,7 @@ impl App {
         match below(r, 6) {
             0 | 1 => {
                 let (id, qpn) = (CmId(1000 + self.next), self.qpn());
-                let mut params = ConnectParams::new(qp(qpn));
+                let mut params = ConnectTerms::new(qp(qpn));
                 params.private_data = vec![7; below(r, 500)];
                 let remote = ([10, 0, 0, 2 - host as u8], PORT).into();
                 net.ask(host, Request::Connect { id, worker: WorkerId(0), remote, params });
@@ -74,7 +74,7 @@ impl App {
                     2 => {}
                     _ => {
                         let qpn = self.qpn();
-                        let params = AcceptParams::new(qp(qpn));
+                        let params = AcceptTerms::new(qp(qpn));
                         if net.try_ask(host, Request::Accept { id, params }) {
                             self.conns.insert(id, Known::Wanted(Qpn(qpn)));
                         }
@@ -206,10 +206,10 @@ fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
         let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
-        let params = ConnectParams::new(qp(1));
+        let params = ConnectTerms::new(qp(1));
         net.ask(0, Request::Connect { id, worker, remote, params });
         let Event::ConnectRequest { id: theirs, .. } = net.event() else { panic!("a request") };
-        net.ask(1, Request::Accept { id: theirs, params: AcceptParams::new(qp(2)) });
+        net.ask(1, Request::Accept { id: theirs, params: AcceptTerms::new(qp(2)) });
         assert!(matches!(net.event(), Event::Established { qpn: Qpn(2), .. }));
         net.pass(Duration::from_millis(10));
         assert!(matches!(net.hosts[0].events[..], [Event::Established { qpn: Qpn(1), .. }]));

@@ -3,7 +3,7 @@
 
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_iwarp::mpa::startup::{
-    AcceptParams, CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Responder, ResponderConfig,
+    ReplyParams, CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Responder, ResponderConfig,
     ResponderStep,
 };
 use libfuzzer_sys::fuzz_target;
@@ -46,7 +46,7 @@ fn respond(crc: CrcPolicy, max_revision: Revision, bytes: &[u8], piece: usize) {
         match responder.handle_bytes(b) {
             Ok(ResponderStep::NeedMore) => {}
             Ok(ResponderStep::Request { revision, .. }) => {
-                let params = AcceptParams { ird: 4, ord: 4, private_data: b"" };
+                let params = ReplyParams { ird: 4, ord: 4, private_data: b"" };
                 let Ok((reply, n)) = responder.accept(&params) else { return };
                 let frame = Frame::parse(Kind::Reply, revision, &reply).expect("ours is good");
                 assert_eq!(frame.map(|(f, len)| (f.crc, len)), Some((n.crc, reply.len())));

@@ -87,3 +87,12 @@ impl Access {
         Access(bits & 15)
     }
 }
+
+/// Which end of the MPA start-up this was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sent the MPA Request; sends the first FPDU.
+    Initiator,
+    /// Sent the MPA Reply; sends nothing before the first FPDU has come (RFC 5044 section 7.1.2).
+    Responder,
+}

@@ -11,7 +11,7 @@ use heddle_iwarp::mpa::decode::{CrcVerdict, Decoded, Framing, decode};
 use heddle_iwarp::mpa::fpdu;
 use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind, Revision, RtrSet};
 use heddle_iwarp::mpa::startup::{
-    AcceptParams, CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, Responder,
+    CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams, Responder,
     ResponderConfig, ResponderStep,
 };
 use heddle_iwarp::rdmap::{Opcode, ReadRequest};
@@ -230,7 +230,7 @@ fn accept_like_siw(run: &Run, crc: CrcPolicy) -> (Vec<u8>, Negotiated) {
     assert_eq!((revision, private_data), (Revision::V2, vec![]));
     let peer = peer.unwrap();
     assert_eq!((peer.ird.get(), peer.ord.get(), peer.rtr), (Some(1), Some(1), RtrSet::NONE));
-    responder.accept(&AcceptParams { ird: 1, ord: 1, private_data: &[] }).unwrap()
+    responder.accept(&ReplyParams { ird: 1, ord: 1, private_data: &[] }).unwrap()
 }
 
 #[test]

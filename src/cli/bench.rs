@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
+use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// What carries the frames
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
-    /// Processors: of client and server; with --connect of the client [default: the first ones]
+    /// Processors: of client and server; with --connect of the client [default: the first ones; the last one]
     #[arg(long, value_name = "LIST", conflicts_with = "inline")]
     lcores: Option<CoreList>,
     /// One thread does everything
@@ -138,9 +138,12 @@ impl Args {
         }
     }
 
+    /// Where a client of a server somewhere else runs: on the last processor, as a server of this
+    /// machine takes the first.
     fn remote_core(&self) -> Result<Option<usize>, Failure> {
         match self.lcores.as_ref().map(CoreList::cores) {
-            None => Ok(None),
+            None if self.inline => Ok(None),
+            None => Ok(pin::available().last().copied()),
             Some([one]) => Ok(Some(*one)),
             Some(_) => Err(Failure::usage("--lcores needs one processor with --connect")),
         }
@@ -173,8 +176,10 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     }
     let placement = args.placement()?;
     args.log.start();
-    let shape =
-        EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
+    let shape = EndpointConfig {
+        mtu: spec.mtu,
+        ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0))
+    };
     let eal = start_eal(&shape, 2, Vec::new())?;
     let mut pair = Pair::open(&eal, spec)?;
     let mut reports = Vec::new();
@@ -194,7 +199,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     args.net.source()?;
     let core = args.remote_core()?;
     args.log.start();
-    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec))?;
+    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec), queues_for(spec))?;
     if let Some(core) = core {
         pin::pin_to(core)?;
     }
@@ -202,9 +207,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     let mut reports = Vec::new();
     for size in spec.sizes.iter() {
         let _line = line(args, spec, size, &remote.progress);
-        let mut report = remote.run(spec, Run::new(spec, size))?;
-        report.lcores.extend(core);
-        reports.push(report);
+        reports.push(remote.run(spec, Run::new(spec, size), core)?);
     }
     Ok(reports)
 }

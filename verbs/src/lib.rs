@@ -32,7 +32,7 @@ pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub};
+pub use device::{Device, DeviceConfig, Hub, Reservation};
 pub use error::DeviceError;
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{

@@ -38,10 +38,10 @@ impl ConnectParams {
         }
     }
 
-    pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectParams) {
+    pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectTerms) {
         let ConnectParams { qp, protocol, ird, ord, private_data, timeout } = self;
         let spec = spec(&qp);
-        (qp, heddle_cm::ConnectParams { qp: spec, protocol, ird, ord, private_data, timeout })
+        (qp, heddle_cm::ConnectTerms { qp: spec, protocol, ird, ord, private_data, timeout })
     }
 }
 
@@ -69,10 +69,10 @@ impl AcceptParams {
         }
     }
 
-    pub(crate) fn split(self) -> (Qp, heddle_cm::AcceptParams) {
+    pub(crate) fn split(self) -> (Qp, heddle_cm::AcceptTerms) {
         let AcceptParams { qp, ird, ord, private_data } = self;
         let spec = spec(&qp);
-        (qp, heddle_cm::AcceptParams { qp: spec, ird, ord, private_data })
+        (qp, heddle_cm::AcceptTerms { qp: spec, ird, ord, private_data })
     }
 }
 

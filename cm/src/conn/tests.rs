@@ -82,7 +82,7 @@ impl Answer for Script {
         }
     }
 
-    fn accept(&mut self, params: &AcceptParams) -> Result<(Vec<u8>, Agreement), ParamsError> {
+    fn accept(&mut self, params: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError> {
         match params.private_data[..] {
             [] => Ok((b"accepted".to_vec(), agreement())),
             _ => Err(UNSAYABLE),
@@ -206,8 +206,8 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
 #[test]
 fn test_matrix_of_every_state_with_every_input() {
     let conn = conn_ids().next().unwrap();
-    let accept = AcceptParams::new(QP);
-    let bad_accept = AcceptParams { private_data: vec![1], ..accept.clone() };
+    let accept = AcceptTerms::new(QP);
+    let bad_accept = AcceptTerms { private_data: vec![1], ..accept.clone() };
     let code = TermCode::MPA_CRC;
     let inputs = || {
         vec![

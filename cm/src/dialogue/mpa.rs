@@ -1,13 +1,12 @@
-use heddle_iwarp::Role;
 use heddle_iwarp::mpa::frame::Revision;
 use heddle_iwarp::mpa::startup::{
-    self, AcceptParams as MpaAccept, CrcPolicy, Initiator, InitiatorConfig, InitiatorStep,
-    Negotiated, Responder, ResponderConfig, ResponderStep, StartupAction,
+    CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams as MpaAccept,
+    Responder, ResponderConfig, ResponderStep, StartupAction,
 };
 
 use super::{Agreement, Answer, AnswerStep, Ask, AskStep, ParamsError};
 use crate::event::Agreed;
-use crate::params::{AcceptParams, ConnectParams};
+use crate::params::{AcceptTerms, ConnectTerms};
 
 /// RDMA Reads of one peer served at a time, at most.
 const MAX_IRD: u16 = 128;
@@ -28,7 +27,7 @@ impl Default for MpaOptions {
     }
 }
 
-pub(super) fn ask(o: &MpaOptions, p: &ConnectParams) -> Result<Box<dyn Ask>, ParamsError> {
+pub(super) fn ask(o: &MpaOptions, p: &ConnectTerms) -> Result<Box<dyn Ask>, ParamsError> {
     let config = InitiatorConfig {
         revision: o.revision,
         crc: o.crc,
@@ -87,7 +86,7 @@ impl Answer for Responder {
         }
     }
 
-    fn accept(&mut self, p: &AcceptParams) -> Result<(Vec<u8>, Agreement), ParamsError> {
+    fn accept(&mut self, p: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError> {
         let params = MpaAccept { ird: p.ird, ord: p.ord, private_data: &p.private_data };
         let (reply, negotiated) = Responder::accept(self, &params)?;
         Ok((reply, agreement(&negotiated, Vec::new())))
@@ -99,10 +98,6 @@ impl Answer for Responder {
 }
 
 fn agreement(n: &Negotiated, private_data: Vec<u8>) -> Agreement {
-    let role = match n.role {
-        startup::Role::Initiator => Role::Initiator,
-        startup::Role::Responder => Role::Responder,
-    };
     let agreed = Agreed { revision: n.revision.0, crc: n.crc, ird: n.ird, ord: n.ord };
-    Agreement { agreed, send_markers: n.send_markers, role, private_data }
+    Agreement { agreed, send_markers: n.send_markers, role: n.role, private_data }
 }

@@ -10,7 +10,7 @@ use crate::conn::{Conn, Input, Link, State};
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
-use crate::params::{AcceptParams, ConnectParams, ListenParams};
+use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
 use crate::request::{Request, RequestError};
 
 impl ConnectionManager {
@@ -120,7 +120,7 @@ impl ConnectionManager {
         id: CmId,
         worker: WorkerId,
         remote: SocketAddr,
-        params: ConnectParams,
+        params: ConnectTerms,
     ) -> Result<(), RequestError> {
         if id.is_passive() || self.conns.contains_key(&id) || self.is_gone(app) {
             return Err(RequestError::Id);
@@ -152,7 +152,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    fn accept(&mut self, app: AppId, id: CmId, params: &AcceptParams) -> Result<(), RequestError> {
+    fn accept(&mut self, app: AppId, id: CmId, params: &AcceptTerms) -> Result<(), RequestError> {
         let c = self.owned(app, id)?;
         if matches!(c.state, State::AwaitAnswer { .. }) {
             self.claims.check(params.qp.qpn)?;

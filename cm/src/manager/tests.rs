@@ -15,7 +15,7 @@ use heddle_tcp::ListenError;
 use super::*;
 use crate::conn::tests::conn_ids;
 use crate::event::{ConnectFailure, DisconnectReason, ListenFailure, QpFate};
-use crate::params::{AcceptParams, ConnectParams, ListenParams, QpSpec};
+use crate::params::{AcceptTerms, ConnectTerms, ListenParams, QpSpec};
 use crate::request::Request;
 
 const APP: AppId = AppId(1);
@@ -123,12 +123,12 @@ impl Bench {
     }
 
     fn connect(&mut self, id: u64, qpn: u32) -> Result<(), RequestError> {
-        let params = ConnectParams::new(qp(qpn));
+        let params = ConnectTerms::new(qp(qpn));
         self.ask(APP, Request::Connect { id: CmId(id), worker: W, remote: peer(1), params })
     }
 
     fn accept(&mut self, id: CmId, qpn: u32) -> Result<(), RequestError> {
-        self.ask(APP, Request::Accept { id, params: AcceptParams::new(qp(qpn)) })
+        self.ask(APP, Request::Accept { id, params: AcceptTerms::new(qp(qpn)) })
     }
 
     fn established(&mut self, qpn: u32) -> (ConnId, CmId) {

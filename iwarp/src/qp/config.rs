@@ -1,21 +1,13 @@
 //! What a QP is made with.
 
 use crate::mr::MrTable;
+pub use crate::types::Role;
 use crate::{Pd, Qpn};
 use heddle_base::StreamPos;
 
 /// Payloads up to this many bytes are copied into the FPDU when it is made, so that it is one
 /// contiguous piece. Larger ones are referred to.
 pub const INLINE_PAYLOAD: u32 = 32;
-
-/// Which end of the MPA start-up this was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sent the MPA Request; sends the first FPDU.
-    Initiator,
-    /// Sent the MPA Reply; sends nothing before the first FPDU has come (RFC 5044 section 7.1.2).
-    Responder,
-}
 
 /// Settings of a QP, agreed upon before FPDU mode.
 #[derive(Clone, Debug, PartialEq, Eq)]

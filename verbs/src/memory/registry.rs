@@ -77,6 +77,38 @@ impl Drop for Pool {
     }
 }
 
+/// A part of a pool that is nobody's region yet; free again when dropped.
+#[derive(Debug)]
+pub(crate) struct Stretch {
+    pool: Arc<Pool>,
+    at: usize,
+    len: usize,
+    /// Octets that are zero.
+    cleared: usize,
+    registered: bool,
+}
+
+impl Stretch {
+    /// Clears up to `most` octets more; true when all are clear. What was there before is nobody's
+    /// business.
+    pub(crate) fn clear(&mut self, most: usize) -> bool {
+        let n = most.min(self.len - self.cleared);
+        // Taken from the pool's own map: it lies inside.
+        let zeroed = self.pool.region.zero(self.at + self.cleared, n);
+        debug_assert!(zeroed.is_ok());
+        self.cleared += n;
+        self.cleared == self.len
+    }
+}
+
+impl Drop for Stretch {
+    fn drop(&mut self) {
+        if !self.registered {
+            lock(&self.pool.stretches).give(self.at, self.len);
+        }
+    }
+}
+
 /// What was registered, and what has to be given back with it.
 #[derive(Debug)]
 pub(crate) struct Registered {
@@ -149,33 +181,43 @@ impl Registry {
         len: usize,
         terms: Terms,
     ) -> Result<Registered, RegisterError> {
+        let mut stretch = self.reserve(pool, len)?;
+        stretch.clear(len);
+        self.register(stretch, terms)
+    }
+
+    /// Sets `len` bytes of `pool` aside.
+    pub(crate) fn reserve(&self, pool: &Arc<Pool>, len: usize) -> Result<Stretch, RegisterError> {
         self.reclaim();
-        let at = {
-            let mut s = lock(&pool.stretches);
-            s.take(len).ok_or_else(|| RegisterError::NoMemory {
-                wanted: len,
-                free: s.largest(),
-                size: s.size(),
-            })?
-        };
-        // What was there before is nobody's business. Taken from our own map: it lies inside.
-        let zeroed = pool.region.zero(at, len);
-        debug_assert!(zeroed.is_ok());
+        let mut s = lock(&pool.stretches);
+        let at = s.take(len).ok_or_else(|| RegisterError::NoMemory {
+            wanted: len,
+            free: s.largest(),
+            size: s.size(),
+        })?;
+        Ok(Stretch { pool: pool.clone(), at, len, cleared: 0, registered: false })
+    }
+
+    /// Registers what was set aside; what is not clear yet is cleared first.
+    pub(crate) fn register(
+        &self,
+        mut stretch: Stretch,
+        terms: Terms,
+    ) -> Result<Registered, RegisterError> {
+        stretch.clear(stretch.len);
+        let (pool, at, len) = (stretch.pool.clone(), stretch.at, stretch.len);
         let to = pool.to + at as u64;
-        match self.insert(terms, pool.id.addr(at), to, len) {
-            Ok(stag) => Ok(Registered {
-                stag,
-                to,
-                len,
-                region: pool.region.clone(),
-                off: at,
-                backing: Backing::Stretch { pool: pool.clone(), at, len },
-            }),
-            Err(e) => {
-                lock(&pool.stretches).give(at, len);
-                Err(e.into())
-            }
-        }
+        let stag = self.insert(terms, pool.id.addr(at), to, len)?;
+        stretch.registered = true;
+        let region = pool.region.clone();
+        Ok(Registered {
+            stag,
+            to,
+            len,
+            region,
+            off: at,
+            backing: Backing::Stretch { pool, at, len },
+        })
     }
 
     /// Registers bytes `[off, off + len)` of a region that the application brings, as tagged offsets

@@ -78,7 +78,7 @@ fn test_what_belongs_to_another_application_is_not_there() {
     b.orders();
     let none = Err(RequestError::NoConnection);
     for id in [waiting, running] {
-        let params = AcceptParams::new(qp(9));
+        let params = AcceptTerms::new(qp(9));
         assert_eq!(b.ask(OTHER, Request::Accept { id, params }), none);
         assert_eq!(b.ask(OTHER, Request::Reject { id, private_data: vec![] }), none);
         assert_eq!(b.ask(OTHER, Request::Disconnect { id }), none);
@@ -103,14 +103,14 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
         let params = ListenParams::default();
         Request::Listen { id: ListenerId(id), addr: addr.parse().unwrap(), params }
     };
-    let connect = |id, worker, change: fn(&mut ConnectParams)| {
-        let mut params = ConnectParams::new(qp(50));
+    let connect = |id, worker, change: fn(&mut ConnectTerms)| {
+        let mut params = ConnectTerms::new(qp(50));
         change(&mut params);
         Request::Connect { id, worker: WorkerId(worker), remote: peer(1), params }
     };
-    let mut long = AcceptParams::new(qp(50));
+    let mut long = AcceptTerms::new(qp(50));
     long.private_data = vec![0; 513];
-    let mut deep = AcceptParams::new(qp(50));
+    let mut deep = AcceptTerms::new(qp(50));
     deep.ird = 0x3fff;
     let cases = [
         (listen(1, "10.0.0.1:1"), "in use or reserved"),
@@ -125,7 +125,7 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
         (Request::Accept { id, params: long }, "513"),
         (Request::Accept { id, params: deep }, "16383"),
         (Request::Reject { id, private_data: vec![0; 513] }, "513"),
-        (Request::Accept { id: CmId(1), params: AcceptParams::new(qp(50)) }, "does not wait"),
+        (Request::Accept { id: CmId(1), params: AcceptTerms::new(qp(50)) }, "does not wait"),
         (Request::Reject { id: CmId(1), private_data: vec![] }, "does not wait"),
         (Request::Disconnect { id: CmId(99) }, "no such connection"),
     ];

@@ -30,10 +30,11 @@ use super::{fpdu, markers};
 use crate::ddp::{DdpHeader, Qn};
 use crate::rdmap::{Control, Opcode, TERMINATE_MAX_LEN, TermCode, Terminate};
 use crate::types::Msn;
+pub use crate::types::Role;
 
 pub use error::{ConfigError, StartupAction, StartupError};
 pub use initiator::{Initiator, InitiatorConfig, InitiatorStep};
-pub use responder::{AcceptParams, Responder, ResponderConfig, ResponderStep};
+pub use responder::{ReplyParams, Responder, ResponderConfig, ResponderStep};
 
 /// Whether we ask for CRCs. They are used if either side asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,15 +44,6 @@ pub enum CrcPolicy {
     Required,
     /// Do not ask; the peer may. For paths that protect data as well as a CRC does.
     Off,
-}
-
-/// Which side of the exchange we were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sent the Request.
-    Initiator,
-    /// Sent the Reply.
-    Responder,
 }
 
 /// What both sides go by in FPDU mode.

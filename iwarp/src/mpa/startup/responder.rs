@@ -51,7 +51,7 @@ pub enum ResponderStep {
 
 /// What the application accepts a Request with.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AcceptParams<'a> {
+pub struct ReplyParams<'a> {
     /// Reads of the peer to serve at a time; raised to the initiator's ORD within the limit of the
     /// [`ResponderConfig`].
     pub ird: u16,
@@ -150,7 +150,7 @@ impl Responder {
     /// can still be answered in another way then.
     pub fn accept(
         &mut self,
-        params: &AcceptParams<'_>,
+        params: &ReplyParams<'_>,
     ) -> Result<(Vec<u8>, Negotiated), ConfigError> {
         let request = self.request()?;
         // Both are checked even where the revision has no field for them.

@@ -31,8 +31,8 @@ fn asked_of(r: &ResponderConfig, config: &InitiatorConfig<'_>) -> Responder {
     r
 }
 
-fn accept(ird: u16, ord: u16) -> AcceptParams<'static> {
-    AcceptParams { ird, ord, private_data: &[] }
+fn accept(ird: u16, ord: u16) -> ReplyParams<'static> {
+    ReplyParams { ird, ord, private_data: &[] }
 }
 
 fn enhanced(ird: u16, ord: u16, rtr: RtrSet) -> Enhanced {
@@ -471,7 +471,7 @@ fn test_peer_to_peer_pair_agrees_on_first_message_and_depths() {
     let config = InitiatorConfig { rtr: RtrSet::ALL, private_data: b"ask", ..v2() };
     let mut i = initiator(&config);
     let mut r = asked(&config);
-    let params = AcceptParams { private_data: b"answer", ..accept(4, 6) };
+    let params = ReplyParams { private_data: b"answer", ..accept(4, 6) };
     let (bytes, theirs) = r.accept(&params).unwrap();
     let step = i.handle_bytes(&bytes).unwrap();
     let InitiatorStep::Connected { negotiated: ours, private_data, consumed } = step else {
@@ -553,7 +553,7 @@ fn test_config_that_cannot_be_said_is_refused() {
         assert_eq!(Initiator::new(&config).unwrap_err(), want);
     }
     let mut r = asked(&v2());
-    let long = AcceptParams { private_data: &[0; 509], ..accept(0, 0) };
+    let long = ReplyParams { private_data: &[0; 509], ..accept(0, 0) };
     assert!(matches!(r.accept(&long), Err(ConfigError::PrivateData(_))));
     assert!(r.accept(&accept(0, 0)).is_ok(), "the request can still be answered");
     assert_eq!(r.reject(b"").unwrap_err(), ConfigError::NoRequest, "but once");
