@@ -9,7 +9,7 @@ use heddle_verbs::memory::{RegionId, RegionMemory};
 use crate::extmem::ExternalMemory;
 use crate::fault::FaultInjector;
 use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf, TxOffload};
-use crate::mempool::Mempool;
+use crate::mempool::{HEADROOM, Mempool};
 use crate::queue::TxQueue;
 
 /// Frames that may wait for the port.
@@ -54,6 +54,8 @@ pub(crate) struct Tx {
     ready: ArrayVec<Mbuf, TX_READY>,
     spare: ArrayVec<RawMbuf, SPARE_MBUFS>,
     external: ExternalMemory,
+    /// Octets of a frame in one mbuf.
+    data_room: usize,
     pub(crate) counters: SinkCounters,
 }
 
@@ -72,6 +74,7 @@ impl Tx {
             ready: ArrayVec::new(),
             spare: ArrayVec::new(),
             external,
+            data_room: usize::from(pool.data_room().saturating_sub(HEADROOM)),
             counters: SinkCounters::default(),
         }
     }
@@ -280,6 +283,16 @@ impl TxSink for MbufSink<'_> {
     fn begin(&mut self, _len: usize) {
         self.frame = None;
         self.failed = false;
+    }
+
+    #[inline]
+    fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
+        // Not to take an mbuf that could not hold it.
+        if len > self.tx.data_room {
+            return None;
+        }
+        let first = self.tx.spare()?;
+        self.frame.insert(FrameBuilder::new(first.into_first())).reserve(len)
     }
 
     #[inline]

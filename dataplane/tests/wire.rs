@@ -1,8 +1,9 @@
 //! Two workers, and between them a tap that looks at every mbuf on its way.
 //!
-//! What the counters say of copies is compared here with what leaves a port: payload has to lie in
-//! the sender's registered memory, at the address the work request named, and everything else in a
-//! frame has to be headers, pads and CRCs, to the octet.
+//! What the counters say of copies is compared here with what leaves a port. With CRC off, payload
+//! has to lie in the sender's registered memory, at the address the work request named, and
+//! everything else in a frame has to be headers, pads and CRCs, to the octet. With CRC on, each frame
+//! has to be one piece of the port's own.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "../../ctl/tests/counting/alloc.rs"]
@@ -57,6 +58,8 @@ struct Seen {
     referenced: Vec<Run>,
     /// Octets of TCP payload that lie in mbufs.
     direct: usize,
+    /// Frames of more than one piece.
+    chained: usize,
 }
 
 /// There is no control plane: the worker is told of the application and of nothing else.
@@ -165,7 +168,7 @@ struct Net {
 }
 
 impl Net {
-    fn new(name: &str) -> Net {
+    fn new(name: &str, crc: bool) -> Net {
         let (clock, hand) = Clock::manual();
         hand.advance(Duration::from_secs(1));
         let pools = [pool(4095), pool(4095)];
@@ -179,12 +182,12 @@ impl Net {
         });
         let b = taps.pop().unwrap();
         let mut net = Net { sides, taps: [taps.pop().unwrap(), b], hand, seen: None };
-        net.connect();
+        net.connect(crc);
         net
     }
 
     /// Connects side 0 to side 1 without an MPA exchange.
-    fn connect(&mut self) {
+    fn connect(&mut self, crc: bool) {
         let remote = ([10, 0, 0, 2], PORT).into();
         let listen = Order::Listen { token: 1, addr: None, port: PORT, backlog: 4 };
         self.sides[1].order(Command::Order(listen));
@@ -212,6 +215,7 @@ impl Net {
                 sq_depth: depth,
                 rq_depth: depth,
                 role,
+                crc,
                 ..QpConfig::default()
             };
             let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp });
@@ -271,6 +275,7 @@ fn look(frame: &Mbuf, mr: &Mr, seen: &mut Seen) {
         }
     }
     seen.direct += total - headers - referenced;
+    seen.chained += usize::from(frame.segments() > 1);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +289,7 @@ enum Kind {
 const KINDS: [Kind; 4] = [Kind::Send, Kind::SendInvalidate, Kind::Write, Kind::Read];
 
 /// What the sender of the payload of one message at `at` must put on the wire.
-fn expected(kind: Kind, at: usize, len: usize) -> Seen {
+fn expected(kind: Kind, at: usize, len: usize, crc: bool) -> Seen {
     let (most, header) = match kind {
         Kind::Send | Kind::SendInvalidate => (UNTAGGED, 18),
         Kind::Write | Kind::Read => (TAGGED, 14),
@@ -295,7 +300,7 @@ fn expected(kind: Kind, at: usize, len: usize) -> Seen {
         let n = most.min(len - done);
         let fpdu = (2 + header + n).next_multiple_of(4) + 4;
         // What a Read Response says is kept as it was when it was cut.
-        if n < SHORT || kind == Kind::Read {
+        if crc || n < SHORT || kind == Kind::Read {
             seen.direct += fpdu;
         } else {
             seen.referenced.push((at + done, n));
@@ -328,8 +333,17 @@ fn window(side: &Side) -> Stag {
 }
 
 #[test]
-fn test_payload_leaves_the_port_from_registered_memory_only() {
-    let mut net = Net::new("wire");
+fn test_payload_without_crc_leaves_the_port_from_registered_memory_only() {
+    check_pieces("refer", false);
+}
+
+#[test]
+fn test_payload_with_crc_leaves_the_port_in_one_piece() {
+    check_pieces("piece", true);
+}
+
+fn check_pieces(name: &str, crc: bool) {
+    let mut net = Net::new(name, crc);
     for kind in KINDS {
         net.seen = Some(Default::default());
         let (mut data, mut windows) = (Vec::new(), Vec::new());
@@ -380,12 +394,13 @@ fn test_payload_leaves_the_port_from_registered_memory_only() {
         let mut want = Seen::default();
         for (i, len) in SIZES.into_iter().enumerate() {
             let at = if kind == Kind::Read { FAR } else { 0 } + i * SLOT;
-            let one = expected(kind, at, len);
+            let one = expected(kind, at, len, crc);
             want.referenced.extend(one.referenced);
             want.direct += one.direct;
         }
         assert_eq!(seen[from].referenced, want.referenced, "{kind:?}");
         assert_eq!(seen[from].direct, want.direct, "{kind:?}");
+        assert_eq!(seen[from].chained > 0, !crc && kind != Kind::Read, "{kind:?}");
         assert_eq!(seen[to].referenced, [], "{kind:?}");
         let requests = if kind == Kind::Read { SIZES.len() * READ_REQUEST } else { 0 };
         assert_eq!(seen[to].direct, requests, "{kind:?}");
@@ -421,7 +436,7 @@ fn test_payload_leaves_the_port_from_registered_memory_only() {
 fn test_send_with_invalidate_allocates_nothing() {
     const WARM_UP: usize = 1000;
     const COUNTED: usize = 2000;
-    let mut net = Net::new("inval");
+    let mut net = Net::new("inval", true);
     let windows: Vec<_> = (0..WARM_UP + COUNTED).map(|_| window(&net.sides[1])).collect();
     let (mut posted, mut sent, mut buffers, mut received) = (0, 0, 0, 0);
     let mut before = alloc::Calls::NONE;

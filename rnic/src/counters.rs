@@ -28,6 +28,11 @@ heddle_base::counters! {
         tx_segments,
         /// Of those, segments sent before.
         tx_retransmits,
+        /// Payload octets copied into their frame in the pass that computed their CRC.
+        tx_digested_bytes,
+        /// Segments whose payload had to be read for its CRC first and once more for the frame: the
+        /// port had no buffer for them, or TCP cut them otherwise than FPDUs.
+        tx_digested_apart,
         /// Payload octets handed to the port by reference to registered memory.
         tx_referenced_bytes,
     }

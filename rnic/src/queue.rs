@@ -1,6 +1,7 @@
 //! The send queue of one connection: start-up bytes first, then FPDUs.
 
 use core::cell::Cell;
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use heddle_base::{StreamPos, Sum};
@@ -168,6 +169,60 @@ impl FpduQueue {
     pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<&Fpdu> {
         let q = self.fpdus.get(self.find(from))?;
         (q.start == from && q.end == from + u64::from(len)).then_some(&q.fpdu)
+    }
+
+    /// Which FPDUs `[from, from + len)` consists of, if it is of whole ones and each of them can be
+    /// [filled in](Self::fill).
+    #[inline]
+    pub(crate) fn fillable(&self, from: StreamPos, len: u32) -> Option<Range<usize>> {
+        let first = self.find(from);
+        let (mut at, mut pos, end) = (first, from, from + u64::from(len));
+        while pos < end {
+            let q = self.fpdus.get(at)?;
+            let by_reference = q.fpdu.payload().is_some() && !q.fpdu.is_open();
+            if q.start != pos || q.end > end || by_reference {
+                return None;
+            }
+            (at, pos) = (at + 1, q.end);
+        }
+        Some(first..at)
+    }
+
+    /// Writes FPDUs to `dst`, which has just their length, and seals those that are open; the
+    /// checksum of all, and how many octets of payload were copied in that.
+    #[inline]
+    pub(crate) fn fill<M: Memory>(
+        &mut self,
+        mem: &M,
+        which: Range<usize>,
+        dst: &mut [u8],
+    ) -> (Sum, u64) {
+        let (mut sum, mut digested, mut at) = (Sum::ZERO, 0, 0);
+        for q in self.fpdus.range_mut(which) {
+            let len = q.fpdu.len() as usize;
+            let Some(room) = dst.get_mut(at..at + len) else { break };
+            digested += q.fpdu.payload().map_or(0, |p| u64::from(p.len()));
+            q.fpdu.seal_into(mem, room);
+            // FPDUs are whole words.
+            sum = sum.plus(q.fpdu.sum(mem));
+            at += len;
+        }
+        (sum, digested)
+    }
+
+    /// Seals what is open in `[from, from + len)`, for it to be sent by reference; whether there was
+    /// any.
+    pub(crate) fn seal<M: Memory>(&mut self, mem: &M, from: StreamPos, len: u32) -> bool {
+        let (first, end) = (self.find(from), from + u64::from(len));
+        let mut any = false;
+        for q in self.fpdus.range_mut(first.min(self.fpdus.len())..) {
+            if q.start >= end {
+                break;
+            }
+            any |= q.fpdu.is_open();
+            q.fpdu.seal(mem);
+        }
+        any
     }
 
     /// Calls `f` with each piece of `[from, from + len)`, in order.

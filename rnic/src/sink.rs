@@ -20,13 +20,21 @@ pub struct Offload {
 /// Builds one frame at a time out of copied bytes and references to registered memory.
 ///
 /// Calls come in the order of the wire: [`begin`](TxSink::begin), any number of
-/// [`bytes`](TxSink::bytes) and [`memory`](TxSink::memory), [`end`](TxSink::end).
+/// [`bytes`](TxSink::bytes) and [`memory`](TxSink::memory), [`end`](TxSink::end). Or the frame is
+/// written in one piece: [`begin`](TxSink::begin), [`whole`](TxSink::whole), [`end`](TxSink::end).
 pub trait TxSink {
     /// Whether a frame can be begun: false when the port or its buffers are full.
     fn has_room(&mut self) -> bool;
 
     /// Starts a frame that will have `len` octets in all.
     fn begin(&mut self, len: usize);
+
+    /// All `len` octets of the frame just begun, in one piece whose content is arbitrary, for the
+    /// caller to fill in. `None` when the sink has no such piece (no buffer, or none as long); the
+    /// frame is then built by the other calls, or given up by [`end`](TxSink::end).
+    ///
+    /// This is how payload with a CRC leaves: it is read once, for the copy and the CRC together.
+    fn whole(&mut self, len: usize) -> Option<&mut [u8]>;
 
     /// Appends a copy of `bytes`.
     fn bytes(&mut self, bytes: &[u8]);

@@ -116,7 +116,22 @@ impl<F: RxFrame> Rnic<F> {
         let frame = &mut self.frame;
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
-        sink.begin(frame.header.len() + len as usize);
+        let header = frame.header.len();
+        sink.begin(header + len as usize);
+        if !retransmit
+            && let Some(which) = link.queue.fillable(pos, len)
+            && let Some((head, body)) =
+                sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
+        {
+            let (sum, digested) = link.queue.fill(mem, which, body);
+            self.counters.tx_digested_bytes += digested;
+            if needs_sum {
+                frame.finish_tcp_checksum(sum);
+            }
+            head.copy_from_slice(&frame.header);
+            return;
+        }
+        self.counters.tx_digested_apart += u64::from(link.queue.seal(mem, pos, len));
         if !retransmit && let Some(fpdu) = link.queue.whole(pos, len) {
             if needs_sum {
                 frame.finish_tcp_checksum(fpdu.sum(mem));

@@ -14,7 +14,12 @@ use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 use sim::{LinkConfig, PD, Pair, TO_BASE};
 
+/// Writes posted at first; each that completes is followed by another, so that a window of them is
+/// under way whenever the stream ends.
 const WRITES: usize = 60;
+/// Pieces of memory that the Writes use in turn: what was got back stays as the application left it
+/// for as many Writes.
+const SLOTS: usize = 240;
 const LEN: usize = 4000;
 /// What the application writes into its memory once it has it back: so much of it in a row is in
 /// no frame that was meant.
@@ -36,6 +41,9 @@ enum Ending {
 struct Run {
     pair: Pair,
     conns: [ConnId; 2],
+    ending: Ending,
+    stags: [Stag; 2],
+    posted: usize,
     done: Vec<(u64, CqeStatus)>,
     /// Most references to memory that there were at once.
     pinned: u32,
@@ -51,19 +59,40 @@ impl Run {
         let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE);
         let local = pair.register(0, 0, 1 << 20, rights).stag;
         let target = pair.register(1, 0, 1 << 20, rights).stag;
-        for i in 0..WRITES {
-            pair.hosts[0].mem.write(i * LEN, &[i as u8; LEN]);
-            let sge = [Sge { stag: local, to: (i * LEN) as u64 + TO_BASE, len: LEN as u32 }];
-            let (mut sges, mut stag) = (sge, target);
-            match ending {
-                Ending::WeBreakARule if i == WRITES / 2 => stag = Stag(7),
-                Ending::BadSge if i == WRITES / 2 => sges[0].stag = Stag(7),
-                _ => {}
-            }
-            let wr = SendWr::write(i as u64, &sges, stag, (i * LEN) as u64 + TO_BASE);
-            pair.hosts[0].rnic.post_send(conns[0], &wr).unwrap();
+        let mut run = Run {
+            pair,
+            conns,
+            ending,
+            stags: [local, target],
+            posted: 0,
+            done: Vec::new(),
+            pinned: 0,
+        };
+        for _ in 0..WRITES {
+            run.post();
         }
-        Run { pair, conns, done: Vec::new(), pinned: 0 }
+        assert_eq!(run.posted, WRITES);
+        run
+    }
+
+    /// One more Write, unless the stream has ended.
+    fn post(&mut self) {
+        let i = self.posted;
+        let at = i % SLOTS * LEN;
+        let to = at as u64 + TO_BASE;
+        let (mut sges, mut stag) =
+            ([Sge { stag: self.stags[0], to, len: LEN as u32 }], self.stags[1]);
+        match self.ending {
+            Ending::WeBreakARule if i == WRITES / 2 => stag = Stag(7),
+            Ending::BadSge if i == WRITES / 2 => sges[0].stag = Stag(7),
+            _ => {}
+        }
+        let wr = SendWr::write(i as u64, &sges, stag, to);
+        let host = &mut self.pair.hosts[0];
+        if host.rnic.post_send(self.conns[0], &wr).is_ok() {
+            host.mem.write(at, &[(i % 200) as u8; LEN]);
+            self.posted += 1;
+        }
     }
 
     /// The application writes over what it has back.
@@ -72,9 +101,10 @@ impl Run {
         self.pair.check_pins();
         self.pinned = self.pinned.max(self.pair.pinned(0));
         for (_, cqe) in std::mem::take(&mut self.pair.hosts[0].completions) {
-            let at = cqe.wr_id as usize * LEN;
+            let at = cqe.wr_id as usize % SLOTS * LEN;
             self.pair.hosts[0].mem.write(at, &[FOREIGN[0]; LEN]);
             self.done.push((cqe.wr_id, cqe.status));
+            self.post();
         }
         more
     }
@@ -125,7 +155,7 @@ fn run(seed: u64, loss: f64, ending: Ending) -> u64 {
     r.pair.hosts[0].rnic.release(r.conns[0]);
     while !r.pair.hosts[0].completions.is_empty() && r.step() {}
     let ids: Vec<u64> = r.done.iter().map(|d| d.0).collect();
-    assert_eq!(ids, (0..WRITES as u64).collect::<Vec<_>>(), "in order, each once");
+    assert_eq!(ids, (0..r.posted as u64).collect::<Vec<_>>(), "in order, each once");
     assert!(r.done.iter().any(|d| d.1 == CqeStatus::Flushed), "the end came too late");
     assert!(r.pinned > 0);
     assert_eq!(r.pair.pinned(0), 0, "memory that nobody gets back");

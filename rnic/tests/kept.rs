@@ -129,3 +129,56 @@ fn test_responses_beyond_the_room_wait_and_are_not_forgotten() {
         assert_eq!((p.pinned(0), p.pinned(1)), (0, 0));
     }
 }
+
+/// What is written to the source of a Write while it is under way may reach the peer or not; the
+/// octets of a frame are those of its CRC. Segments of several FPDUs too, and whether or not the
+/// port has a buffer for the frame.
+#[test]
+fn test_new_data_is_copied_and_digested_at_once_where_there_is_a_buffer() {
+    for (seed, no_buffer) in [(1, 0.0), (2, 0.5), (3, 1.0)] {
+        let (mut p, conns, stags) = pair(seed, 1 << 20, true);
+        p.no_buffer = no_buffer;
+        let data = sim::pattern(seed, READ);
+        p.hosts[0].mem.write(0, &data);
+        let (mut at, mut posted) = (0, 0);
+        for len in [40, 300, 1442, 50, 60, 70, 8000, 33, 20_000, 1, 100, 100, 40_000] {
+            let sges = sge(stags[0], at, len);
+            let wr = &SendWr::write(posted, &sges, stags[1], TO_BASE + at as u64);
+            p.hosts[0].rnic.post_send(conns[0], wr).unwrap();
+            (at, posted) = (at + len, posted + 1);
+        }
+        p.run(Duration::from_secs(60), |p| p.hosts[0].completions.len() as u64 == posted);
+        no_errors(&p);
+        assert_eq!(p.hosts[1].mem.read(0, at), data[..at]);
+        let c = p.hosts[0].rnic.counters();
+        // All but the few octets that are in the head of their FPDU.
+        let inlined = p.hosts[0].rnic.qp_counters().tx_inlined_bytes;
+        assert!(inlined > 0 && inlined < 100, "{inlined}");
+        assert_eq!(c.tx_digested_bytes + c.tx_referenced_bytes + inlined, at as u64);
+        assert_eq!(c.tx_digested_bytes > 0, no_buffer < 1.0, "{c:?}");
+        assert_eq!(c.tx_referenced_bytes > 0, no_buffer > 0.0, "{c:?}");
+        assert_eq!(c.tx_digested_apart > 0, no_buffer > 0.0, "{c:?}");
+    }
+}
+
+/// Between the first copy of a Write and the next its source changes: the peer refuses what is sent
+/// again, and places nothing of it.
+#[test]
+fn test_what_is_sent_again_has_the_crc_of_the_first_time() {
+    let (mut p, conns, stags) = pair(9, 1 << 20, true);
+    p.hosts[0].mem.write(0, &[1; 1000]);
+    let sges = sge(stags[0], 0, 1000);
+    let wr = &SendWr::write(0, &sges, stags[1], TO_BASE);
+    p.hosts[0].rnic.post_send(conns[0], wr).unwrap();
+    // After it was cut, before it is sent.
+    p.hosts[0].mem.write(0, &[2; 1000]);
+    p.cut[0] = true;
+    p.step();
+    assert_eq!(p.hosts[0].rnic.counters().tx_digested_bytes, 1000);
+    p.hosts[0].mem.write(0, &[3; 1000]);
+    p.cut[0] = false;
+    p.run(Duration::from_secs(60), |p| !p.hosts[0].completions.is_empty());
+    assert!(p.hosts[0].rnic.counters().tx_retransmits > 0);
+    assert_eq!(p.hosts[1].rnic.qp_counters().err_crc, 1);
+    assert_eq!(p.hosts[1].mem.read(0, 1000), [0xee; 1000]);
+}

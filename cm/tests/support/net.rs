@@ -36,6 +36,11 @@ impl TxSink for VecSink<'_> {
         self.frame = Vec::with_capacity(len);
     }
 
+    fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.frame.resize(len, 0);
+        Some(&mut self.frame)
+    }
+
     fn bytes(&mut self, bytes: &[u8]) {
         self.frame.extend_from_slice(bytes);
     }

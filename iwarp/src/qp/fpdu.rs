@@ -2,7 +2,7 @@
 
 use super::config::INLINE_PAYLOAD;
 use crate::ddp::TAGGED_LEN;
-use crate::mpa::fpdu::HEADER_LEN;
+use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN};
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
 
@@ -22,9 +22,13 @@ pub enum Piece<'a> {
 /// One FPDU as it goes on the wire, kept until TCP has it acknowledged.
 ///
 /// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. What is
-/// short, and what has markers in it, lies in the head (or a buffer of its own) altogether. The
-/// CRC was computed when the FPDU was made; if the application changes the memory before the peer
-/// has the bytes, the peer sees a wrong CRC, as with any RNIC.
+/// short, and what has markers in it, lies in the head (or a buffer of its own) altogether.
+///
+/// With CRC on, an FPDU that refers to memory is *open* until it is first sent: then it is
+/// [sealed into the frame](Fpdu::seal_into), copied and digested in one pass, so that the frame's
+/// CRC is that of the frame's octets. What is sent again is gathered anew and has the CRC of the
+/// first time: if the application changes the memory before the peer has the bytes, the peer sees a
+/// wrong CRC, as with any RNIC.
 #[derive(Clone, Debug)]
 pub struct Fpdu {
     payload: MemRange,
@@ -40,6 +44,8 @@ pub struct Fpdu {
     has_sum: bool,
     last: bool,
     snapshot: bool,
+    /// It is to have a CRC, which is not computed yet.
+    open: bool,
     sum: Sum,
 }
 
@@ -58,6 +64,7 @@ impl Default for Fpdu {
             has_sum: false,
             last: false,
             snapshot: false,
+            open: false,
             sum: Sum::ZERO,
         }
     }
@@ -74,6 +81,7 @@ impl Fpdu {
         self.payload = MemRange::EMPTY;
         self.owned_len = 0;
         self.snapshot = false;
+        self.open = false;
         self.head = [0; HEAD];
         self.tail = [0; 8];
         self.head_len = small(HEADER_LEN);
@@ -192,8 +200,8 @@ impl Fpdu {
         self.owned
     }
 
-    /// Completes an FPDU whose headers are written: fills in the length, pads, and computes CRC
-    /// and checksum in one pass.
+    /// Completes an FPDU whose headers are written: fills in the length and pads. One that refers to
+    /// memory and is to have a CRC is open then; of any other, CRC and checksum are computed.
     #[inline]
     pub(super) fn complete<M: Memory>(
         &mut self,
@@ -227,17 +235,7 @@ impl Fpdu {
         } else {
             self.tail_len = small(pad + 4);
             if crc {
-                let c = mem.crc(0, &self.head[..head_len]);
-                let (mut c, sum) = mem.digest(payload, c);
-                if pad > 0 {
-                    c = mem.crc(c, &self.tail[..pad]);
-                }
-                // Pad and CRC as one number: read back from where it was stored in pieces, the sum
-                // would have to wait.
-                let tail = (u64::from(c) << (8 * pad)).to_le_bytes();
-                self.tail = tail;
-                self.sum = self.join(sum, &tail);
-                self.has_sum = true;
+                self.open = true;
                 return;
             }
         }
@@ -245,6 +243,57 @@ impl Fpdu {
             self.sum = self.sum(mem);
             self.has_sum = true;
         }
+    }
+
+    /// Whether its CRC is still to be computed.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Computes CRC and checksum of an open FPDU whose payload is sent from where it lies.
+    pub fn seal<M: Memory>(&mut self, mem: &M) {
+        if self.open {
+            let crc = mem.crc(0, &self.head[..usize::from(self.head_len)]);
+            let (crc, sum) = mem.digest(self.payload, crc);
+            self.close(mem, crc, sum);
+        }
+    }
+
+    /// Writes an FPDU to `dst`, which has just its [length](Fpdu::len). An open one is sealed: each
+    /// octet of its payload is loaded once, and what was loaded is written and digested.
+    #[inline]
+    pub fn seal_into<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) {
+        if !self.open {
+            self.copy_to(mem, 0, dst);
+            return;
+        }
+        let head_len = usize::from(self.head_len);
+        let tail_at = head_len + self.payload.len() as usize;
+        let Some((rest, tail)) = dst.split_at_mut_checked(tail_at) else { return };
+        let (head, payload) = rest.split_at_mut(head_len);
+        head.copy_from_slice(&self.head[..head_len]);
+        let crc = mem.crc(0, &self.head[..head_len]);
+        let (crc, sum) = mem.copy_digest(self.payload, crc, payload);
+        self.close(mem, crc, sum);
+        let n = tail.len().min(usize::from(self.tail_len));
+        tail[..n].copy_from_slice(&self.tail[..n]);
+    }
+
+    /// Ends an open FPDU: `crc` is that of head and payload, `sum` that of the payload.
+    #[inline(always)]
+    fn close<M: Memory>(&mut self, mem: &M, mut crc: u32, sum: Sum) {
+        let pad = usize::from(self.tail_len).saturating_sub(CRC_LEN);
+        if pad > 0 {
+            crc = mem.crc(crc, &self.tail[..pad]);
+        }
+        // Pad and CRC as one number: read back from where it was stored in pieces, the sum would
+        // have to wait.
+        let tail = (u64::from(crc) << (8 * pad)).to_le_bytes();
+        self.tail = tail;
+        self.sum = self.join(sum, &tail);
+        self.has_sum = true;
+        self.open = false;
     }
 
     /// An FPDU whose bytes are all here.
@@ -314,8 +363,8 @@ impl Fpdu {
         &self.tail[..usize::from(self.tail_len)]
     }
 
-    /// Internet checksum of all bytes. Free when the FPDU has a CRC or was made with `want_sum`;
-    /// otherwise reads the payload.
+    /// Internet checksum of all bytes; of an open FPDU, that of a CRC field of zeros. Free when the
+    /// FPDU was sealed or made with `want_sum`; otherwise reads the payload.
     #[inline]
     pub fn sum<M: Memory>(&self, mem: &M) -> Sum {
         if self.has_sum {
@@ -406,6 +455,7 @@ mod tests {
         f.start();
         f.put(&[0xc1; 14]);
         f.complete(mem, MemRange::new(3, payload, 0), crc, want_sum, true);
+        assert_eq!(f.is_open(), crc && payload > 0);
         f
     }
 
@@ -415,11 +465,15 @@ mod tests {
         mem.write(0, &(0..=255).collect::<Vec<u8>>());
         for payload in [0, 1, 2, 3, 4, 33, 100, 101, 102, 103] {
             for (crc, want_sum) in [(false, false), (false, true), (true, false), (true, true)] {
-                let f = sample(&mem, payload, crc, want_sum);
+                let mut f = sample(&mem, payload, crc, want_sum);
+                let mut framed = vec![0xdd; f.len() as usize];
+                f.clone().seal_into(&mem, &mut framed);
+                f.seal(&mem);
                 let mut whole = vec![0; f.len() as usize + 9];
                 let n = f.copy_to(&mem, 0, &mut whole);
                 assert_eq!((n, n % 4), (f.len() as usize, 0));
                 whole.truncate(n);
+                assert_eq!(whole, framed);
                 assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&whole).folded() % 0xffff);
                 let want = if crc { crc32c::crc32c(&whole[..n - 4]) } else { 0 };
                 assert_eq!(whole[n - 4..], want.to_le_bytes());
@@ -433,6 +487,29 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+    /// Sealed into a frame it is, from then on, what was put into the frame.
+    #[test]
+    fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
+        for payload in [33, 100, 101, 102, 103] {
+            let mem = TestMemory::new(256, 7);
+            let mut f = sample(&mem, payload, true, true);
+            // Cut before it changes: the CRC is that of what is sent.
+            mem.write(0, &[8; 128]);
+            let n = f.len() as usize;
+            let mut framed = vec![0; n];
+            f.seal_into(&mem, &mut framed);
+            mem.write(0, &[9; 256]);
+            assert!(!f.is_open());
+            assert_eq!(framed[n - 4..], crc32c::crc32c(&framed[..n - 4]).to_le_bytes());
+            assert_eq!(framed[16..16 + payload as usize], vec![8; payload as usize]);
+            assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
+            // Sent again: what is there now, with the CRC of the first time.
+            let mut again = vec![0; n];
+            f.seal_into(&mem, &mut again);
+            assert_eq!(again[16..16 + payload as usize], vec![9; payload as usize]);
+            assert_eq!(again[n - 4..], framed[n - 4..]);
         }
     }
 }

@@ -46,11 +46,14 @@ impl Qp {
     /// previous one in the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
         let mut fpdu = Fpdu::default();
-        self.poll_transmit_into(env, mulpdu, &mut fpdu).then_some(fpdu)
+        let made = self.poll_transmit_into(env, mulpdu, &mut fpdu);
+        fpdu.seal(env.mem);
+        made.then_some(fpdu)
     }
 
     /// As [`poll_transmit`](Qp::poll_transmit), in the place where the FPDU is kept; false, and
-    /// `out` is of no meaning, when there is none.
+    /// `out` is of no meaning, when there is none. The FPDU may be [open](Fpdu::is_open): whoever
+    /// sends it seals it.
     #[inline]
     pub fn poll_transmit_into<M: Memory>(
         &mut self,

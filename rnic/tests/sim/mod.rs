@@ -35,6 +35,8 @@ pub struct VecSink<'a> {
     pub mem: &'a TestMemory,
     pub frame: Vec<u8>,
     pub done: Option<Vec<u8>>,
+    /// Whether there is a buffer that takes a frame as a whole.
+    pub has_buffer: bool,
 }
 
 impl TxSink for VecSink<'_> {
@@ -44,6 +46,11 @@ impl TxSink for VecSink<'_> {
 
     fn begin(&mut self, len: usize) {
         self.frame = Vec::with_capacity(len);
+    }
+
+    fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.frame.resize(if self.has_buffer { len } else { 0 }, 0xdd);
+        self.has_buffer.then_some(self.frame.as_mut_slice())
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -121,6 +128,8 @@ pub struct Pair {
     pub lost: u64,
     /// Sides whose frames are lost, all of them.
     pub cut: [bool; 2],
+    /// How often a port has no buffer for a whole frame.
+    pub no_buffer: f64,
     /// Looks at each frame that a side sends, lost or not.
     pub tap: Option<Tap>,
 }
@@ -166,6 +175,7 @@ impl Pair {
             frames: [0; 2],
             lost: 0,
             cut: [false; 2],
+            no_buffer: 0.0,
             tap: None,
         }
     }
@@ -243,7 +253,8 @@ impl Pair {
     fn transmit(&mut self, side: usize) {
         loop {
             let h = &mut self.hosts[side];
-            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
+            let has_buffer = !self.random.chance(self.no_buffer);
+            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer };
             if !h.rnic.poll_transmit(self.now, &h.mem, &mut sink) {
                 break;
             }
