@@ -318,7 +318,8 @@ fn may_map_hugepages() -> bool {
     }
 }
 
-fn allowed_cpus() -> Vec<usize> {
+/// Processors this process may use, by number.
+pub fn allowed_cpus() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
 }
 
