@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     let config = |ip: &str, seed| -> Result<EndpointConfig> {
         let addr = heddle::Cidr::new(ip.parse()?, 24).ok_or("not an address")?;
         let clock = Some(clock.clone());
-        let base = EndpointConfig::new(vec![addr], Seed::from_u64(seed));
+        let base = EndpointConfig::with_seed(vec![addr], Seed::from_u64(seed));
         Ok(EndpointConfig { clock, rx_burst: 1, ..base })
     };
     let eal = Eal::init(&EalConfig { memory_mb: 256, ..EalConfig::default() })?;

@@ -9,8 +9,10 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod capture;
 mod counters;
 mod demo;
+mod interfaces;
 mod log;
 mod net;
 mod pcap;

@@ -123,6 +123,10 @@ fn test_usage_serve_values() {
     for listen in ["10.0.0.1:0=sink", "10.0.0.1:65536=sink", "10.0.0.1:-1=sink", ":1=sink"] {
         assert_usage(&with(&["--listen", listen]), "address and port");
     }
+    for listen in ["[::]:1=sink", "[fd00::1]:1=rping"] {
+        assert_usage(&with(&["--listen", listen]), "IPv6 is not served yet");
+    }
+    assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--crc", "maybe"]), "maybe");
 }
 
 /// What is wrong with a device, an address or a gateway is said before DPDK is started.
@@ -174,6 +178,7 @@ fn test_usage_rping_values() {
     assert_usage(&["rping", "-c", "-a", "10.0.0.2"], "--ip is missing");
     assert_usage(&with(&["-s", "-a", "10.0.0.9"]), "-a 10.0.0.9: no --ip has that address");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-p", "65536"]), "-p");
+    assert_usage(&with(&["-c", "-a", "10.0.0.2", "--mtu", "9001"]), "MTU 9001");
 }
 
 #[test]
@@ -182,6 +187,97 @@ fn test_usage_pcap_values() {
     assert_usage(&["pcap", "--rx", "a,b", "--tx", "c", "--ip", "10.0.0.1/24"], "comma");
     assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1"], "ADDRESS/PREFIX");
     assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "fd00::1/64"], "IPv6 is not served");
+    let all = ["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1/24"];
+    assert_usage(&[&all[..], &["--mtu", "575"]].concat(), "MTU 575");
+    assert_usage(&[&all[..], &["--listen", "[::]:1=sink"]].concat(), "IPv6 is not served yet");
+}
+
+/// A capture with one frame of 60 octets.
+fn capture() -> Vec<u8> {
+    let words = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, 60, 60];
+    let mut b: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    b.resize(b.len() + 60, 0);
+    b
+}
+
+/// What a device would take for the end of the file, or for Ethernet.
+#[test]
+fn test_failed_captures_that_are_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rx, tx) = (dir.path().join("rx"), dir.path().join("tx"));
+    let pcap = |bytes: &[u8]| {
+        std::fs::write(&rx, bytes).unwrap();
+        let (rx, tx) = (rx.to_str().unwrap(), tx.to_str().unwrap());
+        heddle(&["pcap", "--rx", rx, "--tx", tx, "--ip", "10.0.0.1/24"])
+    };
+    let with = |at: usize, word: u32| {
+        let mut b = capture();
+        b[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        b
+    };
+    assert_eq!(pcap(&capture()).status.code(), Some(0));
+    let whole = capture();
+    for (bytes, what) in [
+        (&whole[..99], "record 1 is not whole"),
+        (&whole[..30], "the header of record 1 is not whole"),
+        (&whole[..20], "its header is not whole"),
+        (&with(20, 101), "not Ethernet (link type 101"),
+        (&with(32, 262_145), "record 1 has an impossible length of 262145 octets"),
+        (&with(32, u32::MAX), "record 1 has an impossible length"),
+        (&with(0, 0x0a0d_0d0a), "pcapng"),
+        (&with(0, 7), "unknown file format"),
+        (&[], "unknown file format"),
+    ] {
+        let _ = std::fs::remove_file(&tx);
+        let out = pcap(bytes);
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!((out.status.code(), stderr.lines().count()), (Some(1), 1), "{what}: {stderr}");
+        assert!(stderr.starts_with("heddle: cannot read ") && stderr.contains(what), "{stderr}");
+        assert!(!tx.exists(), "{what}: something was written");
+    }
+}
+
+/// The file that is read is not written over, by whatever name it is called.
+#[test]
+fn test_usage_pcap_into_the_file_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rx, hard, soft) =
+        (dir.path().join("rx"), dir.path().join("hard"), dir.path().join("soft"));
+    std::fs::write(&rx, capture()).unwrap();
+    std::fs::hard_link(&rx, &hard).unwrap();
+    std::os::unix::fs::symlink(&rx, &soft).unwrap();
+    let dotted = dir.path().join("./rx");
+    for tx in [&rx, &hard, &soft, &dotted] {
+        let (rx, tx) = (rx.to_str().unwrap(), tx.to_str().unwrap());
+        assert_usage(&["pcap", "--rx", rx, "--tx", tx, "--ip", "10.0.0.1/24"], "written over");
+        assert_eq!(std::fs::read(rx).unwrap(), capture());
+    }
+}
+
+#[test]
+fn test_failed_demo_of_what_is_no_file_of_fitting_size() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_complains(&["demo", "--file", "/dev/zero"], 1, "/dev/zero is no regular file");
+    let path = dir.path().to_str().unwrap();
+    assert_complains(&["demo", "--file", path], 1, "is no regular file");
+    // Nothing but a length: it takes no room, here or there.
+    let large = dir.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
+    assert_complains(&["demo", "--file", large.to_str().unwrap()], 1, "is larger than 256 MiB");
+}
+
+/// One line, and that ours.
+#[test]
+fn test_failed_with_too_few_descriptors() {
+    for n in [5, 6, 8, 10] {
+        let line = format!("ulimit -n {n}; exec \"$0\" demo --duration 1ms");
+        let sh = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_heddle")]).output();
+        let out = sh.expect("there is a shell");
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{n}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{n}: {stderr}");
+        assert!(stderr.starts_with("heddle: ") && stderr.contains("file descriptors"), "{stderr}");
+    }
 }
 
 #[test]

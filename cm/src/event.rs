@@ -198,6 +198,20 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The connection it is about; `None` when it is about a listener.
+    pub fn cm_id(&self) -> Option<CmId> {
+        match *self {
+            Event::Listening { .. } | Event::ListenFailed { .. } => None,
+            Event::ConnectRequest { id, .. }
+            | Event::Established { id, .. }
+            | Event::Rejected { id, .. }
+            | Event::ConnectError { id, .. }
+            | Event::Disconnected { id, .. } => Some(id),
+        }
+    }
+}
+
 /// Why a peer was turned away that no application has heard of, or is to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

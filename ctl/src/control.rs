@@ -51,7 +51,7 @@ pub(crate) struct Control {
     registry: Arc<Registry>,
     /// Where each application counts the events it has taken.
     apps: HashMap<AppId, Taken>,
-    listeners: HashMap<ListenerId, EventQueue>,
+    listeners: HashMap<ListenerId, (AppId, EventQueue)>,
     conns: HashMap<CmId, Conn>,
     /// Queue pairs that are in a connection, or about to be.
     qps: HashMap<Qpn, Qp>,
@@ -171,7 +171,7 @@ impl Control {
         let subject = match &request {
             heddle_cm::Request::Listen { id, .. } => {
                 if let Some(events) = &events {
-                    self.listeners.insert(*id, events.clone());
+                    self.listeners.insert(*id, (app, events.clone()));
                 }
                 Subject::Listener(*id)
             }
@@ -185,6 +185,7 @@ impl Control {
             heddle_cm::Request::Accept { id, .. } => {
                 let qp = qp.map(|qp| self.hold(qp));
                 if let Some(c) = self.conns.get_mut(id)
+                    && c.app == app
                     && c.qp.is_none()
                 {
                     c.qp = qp;
@@ -192,19 +193,12 @@ impl Control {
                 }
                 Subject::Accept(*id, qp)
             }
-            heddle_cm::Request::Unlisten { id } => {
-                self.listeners.remove(id);
-                Subject::None
-            }
-            heddle_cm::Request::Reject { id, .. } => {
-                if self.conns.get(id).is_some_and(|c| c.qp.is_none()) {
-                    self.conns.remove(id);
-                }
-                Subject::None
-            }
+            heddle_cm::Request::Unlisten { id } => Subject::Unlisten(*id),
+            heddle_cm::Request::Reject { id, .. } => Subject::Reject(*id),
             heddle_cm::Request::AppGone => {
                 self.apps.remove(&app);
                 // It is told nothing any more.
+                self.listeners.retain(|_, (a, _)| *a != app);
                 let qps = &mut self.qps;
                 self.conns.retain(|_, c| {
                     let gone = c.app == app;
@@ -220,8 +214,24 @@ impl Control {
             }
             _ => Subject::None,
         };
-        if let Err(error) = self.cm.handle_request(now, app, request) {
-            self.refused(now, app, subject, error);
+        match self.cm.handle_request(now, app, request) {
+            Ok(()) => self.carried_out(subject),
+            Err(error) => self.refused(now, app, subject, error),
+        }
+    }
+
+    /// The manager has carried out a request; what no event follows on is forgotten here.
+    fn carried_out(&mut self, subject: Subject) {
+        match subject {
+            Subject::Unlisten(id) => {
+                // That it was not up yet, and requests that came before, are still to be told of.
+                self.settle();
+                self.listeners.remove(&id);
+            }
+            Subject::Reject(id) => {
+                self.conns.remove(&id);
+            }
+            _ => {}
         }
     }
 
@@ -235,9 +245,15 @@ impl Control {
     fn refused(&mut self, now: Instant, app: AppId, subject: Subject, error: RequestError) {
         tracing::debug!(app = app.0, "a request is refused: {error}");
         let (id, events, qp) = match subject {
-            Subject::None => return,
+            Subject::None | Subject::Unlisten(_) => return,
+            Subject::Reject(id) => {
+                if matches!(error, RequestError::Params(_)) {
+                    self.reject(now, app, id);
+                }
+                return;
+            }
             Subject::Listener(id) => {
-                let Some(events) = self.listeners.remove(&id) else { return };
+                let Some((_, events)) = self.listeners.remove(&id) else { return };
                 let error = match error {
                     RequestError::Listen(e) => ListenFailure::Worker(e),
                     _ => ListenFailure::Withdrawn,
@@ -249,15 +265,13 @@ impl Control {
                 (id, Some(c.events), c.qp)
             }
             Subject::Accept(id, qp) => {
-                // The connection, if it is still there, goes on waiting for an answer, or runs.
-                let c = self.conns.get_mut(&id);
-                let mine = c.is_some_and(|c| c.qp == qp && c.qp.take().is_some());
-                if mine && matches!(error, RequestError::Params(_)) {
-                    // The application has answered as well as it could; the peer need not wait.
-                    let reject = heddle_cm::Request::Reject { id, private_data: Vec::new() };
-                    let _ = self.cm.handle_request(now, app, reject);
-                }
+                // An answer to a connection that is gone, runs or is another's changes nothing.
+                let c = self.conns.get(&id);
+                let mine = c.is_some_and(|c| c.app == app && c.qp == qp);
                 let c = if mine { self.conns.remove(&id) } else { None };
+                if mine {
+                    self.reject(now, app, id);
+                }
                 (id, c.map(|c| c.events), qp)
             }
         };
@@ -269,6 +283,14 @@ impl Control {
             let error = ConnectFailure::Request(error);
             // Not the manager's event: it does not count it.
             events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+        }
+    }
+
+    /// The application has answered as well as it could: the peer need not wait.
+    fn reject(&mut self, now: Instant, app: AppId, id: CmId) {
+        let reject = heddle_cm::Request::Reject { id, private_data: Vec::new() };
+        if self.cm.handle_request(now, app, reject).is_ok() {
+            self.conns.remove(&id);
         }
     }
 
@@ -314,10 +336,10 @@ impl Control {
     fn tell(&mut self, app: AppId, event: Event) {
         let taken = self.apps.get(&app).cloned().unwrap_or_default();
         let events = match &event {
-            Event::Listening { id } => self.listeners.get(id).cloned(),
-            Event::ListenFailed { id, .. } => self.listeners.remove(id),
+            Event::Listening { id } => self.listeners.get(id).map(|l| l.1.clone()),
+            Event::ListenFailed { id, .. } => self.listeners.remove(id).map(|l| l.1),
             Event::ConnectRequest { id, listener, .. } => {
-                let events = self.listeners.get(listener).cloned();
+                let events = self.listeners.get(listener).map(|l| l.1.clone());
                 if let Some(events) = &events {
                     self.conns.insert(*id, Conn { app, events: events.clone(), qp: None });
                 }
@@ -378,6 +400,8 @@ impl Control {
 enum Subject {
     None,
     Listener(ListenerId),
+    Unlisten(ListenerId),
+    Reject(CmId),
     Connect(CmId),
     Accept(CmId, Option<Qpn>),
 }

@@ -34,6 +34,8 @@ pub struct EndpointConfig {
     pub max_mrs: usize,
     /// Octets of memory the RNIC's own device can register without bringing its own.
     pub memory: usize,
+    /// Octets of the RNIC's own device for queues.
+    pub queues: usize,
     /// Regions of memory at a time: one for each device, and those that applications bring.
     pub max_regions: usize,
     /// Frames in the port's pool.
@@ -67,6 +69,7 @@ impl EndpointConfig {
             max_conns: 1024,
             max_mrs: 4096,
             memory: 64 << 20,
+            queues: DeviceConfig::default().queues,
             max_regions: 256,
             frames: 16 * 1024,
             seed,
@@ -232,8 +235,11 @@ impl Endpoint {
         let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
         let seed = config.seed.derive(LABEL_TO);
         let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
-        let device =
-            hub.open(&DeviceConfig { memory: config.memory, ..DeviceConfig::default() })?;
+        let device = hub.open(&DeviceConfig {
+            memory: config.memory,
+            queues: config.queues,
+            shared: false,
+        })?;
         let link = WorkerLink::new(commands.clone(), reports);
         let control = Control::new(requests_out, vec![link], registry, config.max_conns);
         Ok(Endpoint { worker, control, commands, port, clock, polls: 0, device })

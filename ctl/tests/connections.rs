@@ -8,21 +8,28 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CtlError, Endpoint, EventQueue,
-    ListenParams,
-};
+use heddle_ctl::Endpoint;
 use heddle_dataplane::{Clock, ManualClock};
-use heddle_iwarp::CqeStatus;
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_tcp::{ConnEvent, ConnId, ListenError};
+use heddle_verbs::{
+    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, DeviceError, EventQueue,
+    ListenFailure, ListenParams, MpaOptions, Protocol, QpFate,
+};
 
-/// The failure of a connect whose queue pair is `end`'s: its receive is flushed.
+fn of_revision(revision: Revision) -> Protocol {
+    Protocol::Mpa(MpaOptions { revision, ..MpaOptions::default() })
+}
+
+/// The failure of a connect whose queue pair is `end`'s: it is free again, and its receive is still
+/// posted.
 fn connect_error(net: &mut Net, events: &EventQueue, id: CmId, end: &End) -> ConnectFailure {
-    let CmEvent::ConnectError { id: failed, error } = net.event(events) else { panic!("failure") };
-    assert_eq!(failed, id);
+    let CmEvent::ConnectError { id: failed, error, qp } = net.event(events) else {
+        panic!("failure")
+    };
+    assert_eq!((failed, qp), (id, QpFate::Free(end.qp.qpn())));
     net.settle();
-    assert!(matches!(end.completions()[..], [c] if c.status == CqeStatus::Flushed));
+    assert_eq!(end.completions(), []);
     assert_eq!(events.poll(), None);
     error
 }
@@ -53,7 +60,7 @@ fn test_connects_that_come_to_nothing() {
     assert!(error.to_string().contains("cannot be resolved"), "{error}");
     let waited = net.now().since(start);
     assert!(waited >= secs(3) && waited < secs(4), "{waited:?}");
-    assert_eq!((net.ctl().failed, net.worker().stack.neighbor_failed), (1, 1));
+    assert_eq!((net.ctl().cm.failed, net.worker().stack.neighbor_failed), (1, 1));
     net.peer.deaf = false;
 
     // Nobody listens.
@@ -61,7 +68,7 @@ fn test_connects_that_come_to_nothing() {
     let id = end.connect(&net.us, 98, &events);
     let error = connect_error(&mut net, &events, id, &end);
     assert!(error.to_string().contains("refused"), "{error}");
-    assert_eq!(net.ctl().failed, 2);
+    assert_eq!(net.ctl().cm.failed, 2);
 
     // The peer is known and says nothing.
     let queue = listen(&mut net, PORT, |_| {});
@@ -70,13 +77,14 @@ fn test_connects_that_come_to_nothing() {
     let (end, start) = (new_end(&net), net.now());
     let id = end.connect(&net.us, 99, &events);
     let error = connect_error(&mut net, &events, id, &end);
-    assert_eq!(error, ConnectFailure::TimedOut("the TCP connection"));
+    assert_eq!(error.to_string(), "the TCP connection did not come in time");
     let waited = net.now().since(start);
     assert!(waited >= secs(10) && waited < secs(11), "{waited:?}");
-    assert_eq!((net.ctl().failed, net.ctl().startup_timeouts), (3, 1));
+    assert_eq!((net.ctl().cm.failed, net.ctl().cm.startup_timeouts), (3, 1));
     net.peer.deaf = false;
 
     // Addresses no peer has.
+    let end = new_end(&net);
     for (to, why) in [
         ("10.0.0.255:1", "not the address of a peer"),
         ("10.0.0.1:1", "not the address of a peer"),
@@ -84,14 +92,13 @@ fn test_connects_that_come_to_nothing() {
         ("192.0.2.1:1", "no route"),
         ("[2001:db8::1]:1", "family"),
     ] {
-        let end = new_end(&net);
         let to: SocketAddr = to.parse().unwrap();
         let params = ConnectParams::new(end.qp.clone());
         let id = net.us.device().connect(to, params, &events).unwrap();
         let error = connect_error(&mut net, &events, id, &end);
         assert!(error.to_string().contains(why), "{to}: {error}");
     }
-    assert_eq!(net.ctl().failed, 8);
+    assert_eq!(net.ctl().cm.failed, 8);
     honest.exchange(&mut net);
 }
 
@@ -108,11 +115,11 @@ fn test_connect_can_be_cancelled_at_any_time() {
         let error = connect_error(net, &events, id, end);
         assert_eq!(error, ConnectFailure::Cancelled);
         cancelled += 1;
-        assert_eq!((net.ctl().cancelled, net.ctl().failed), (cancelled, cancelled));
+        assert_eq!((net.ctl().cm.cancelled, net.ctl().cm.failed), (cancelled, cancelled));
         // Once is enough.
         net.us.device().disconnect(id).unwrap();
         net.settle();
-        assert_eq!(net.ctl().cancelled, cancelled);
+        assert_eq!(net.ctl().cm.cancelled, cancelled);
     };
     // Before the worker has heard of it; while ARP is asked; while the SYN is answered; and while
     // the MPA Reply is awaited.
@@ -150,35 +157,49 @@ fn test_connect_can_be_cancelled_at_any_time() {
     assert_eq!(error, ConnectFailure::Cancelled);
     net.settle();
     assert!(net.peer.says(conn, ConnEvent::Reset));
-    assert_eq!(net.ctl().startup_errors + net.ctl().startup_timeouts, 0);
+    assert_eq!(net.ctl().cm.startup_errors + net.ctl().cm.startup_timeouts, 0);
     honest.exchange(&mut net);
 }
 
 #[test]
-fn test_listen_says_what_is_wrong_before_anything_is_polled() {
+fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.us.device().clone();
     let events = EventQueue::new(None);
-    let listen =
-        |addr: &str| device.listen(addr.parse().unwrap(), ListenParams::default(), &events);
-    let first = listen("10.0.0.1:80").unwrap();
+    let ask = |addr: &str| {
+        device.listen(addr.parse().unwrap(), ListenParams::default(), &events).unwrap()
+    };
+    let listen = |net: &mut Net, addr: &str| {
+        let id = ask(addr);
+        assert_eq!(net.event(&events), CmEvent::Listening { id });
+        id
+    };
+    let fails = |net: &mut Net, addr: &str, why| {
+        let id = ask(addr);
+        let error = ListenFailure::Worker(why);
+        assert_eq!(net.event(&events), CmEvent::ListenFailed { id, error }, "{addr}");
+    };
+    let first = listen(&mut net, "10.0.0.1:80");
     for (addr, why) in [
         ("10.0.0.1:80", ListenError::InUse),
         ("10.0.0.1:0", ListenError::PortZero),
         ("10.0.0.9:81", ListenError::NotOurs),
         ("[::1]:81", ListenError::NotOurs),
     ] {
-        let Err(CtlError::Listen(_, e)) = listen(addr) else { panic!("{addr}") };
-        assert_eq!(e, why, "{addr}");
+        fails(&mut net, addr, why);
     }
     // All addresses is another place than one of them, and may be listened on once too.
-    let any = listen("0.0.0.0:80").unwrap();
-    assert!(listen("0.0.0.0:80").is_err());
+    let any = listen(&mut net, "0.0.0.0:80");
+    fails(&mut net, "0.0.0.0:80", ListenError::InUse);
     // Taken down and put up again in one go.
     device.unlisten(first).unwrap();
-    let again = listen("10.0.0.1:80").unwrap();
-    net.settle();
+    let again = listen(&mut net, "10.0.0.1:80");
+    // Taken down before it is up: it is said that it is not.
+    let never = ask("10.0.0.1:81");
+    device.unlisten(never).unwrap();
+    let error = ListenFailure::Withdrawn;
+    assert_eq!(net.event(&events), CmEvent::ListenFailed { id: never, error });
     for (gone, want) in [(any, again), (again, again)] {
         let conn = net.tcp(80);
         net.peer.send(conn, &request(b""));
@@ -194,10 +215,9 @@ fn test_listen_says_what_is_wrong_before_anything_is_polled() {
     assert!(net.peer.says(conn, ConnEvent::Refused));
     // As many as there can be, and not one more.
     for port in 1000..2024 {
-        listen(&format!("10.0.0.1:{port}")).unwrap();
-        net.settle();
+        listen(&mut net, &format!("10.0.0.1:{port}"));
     }
-    assert!(matches!(listen("10.0.0.1:3000"), Err(CtlError::Listen(_, ListenError::Full))));
+    fails(&mut net, "10.0.0.1:3000", ListenError::Full);
 }
 
 #[test]
@@ -216,7 +236,7 @@ fn test_backlog_bounds_connections_in_their_start_up() {
     let first = [ask(&mut net), ask(&mut net)];
     let third = ask(&mut net);
     assert!(net.peer.says(third, ConnEvent::Reset));
-    assert_eq!((net.ctl().backlog_full, net.ctl().backlog_evicted), (1, 0));
+    assert_eq!((net.ctl().cm.backlog_full, net.ctl().cm.backlog_evicted), (1, 0));
     honest.exchange(&mut net);
     for conn in first {
         let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
@@ -231,7 +251,7 @@ fn test_backlog_bounds_connections_in_their_start_up() {
     net.settle();
     let reset = |net: &Net, c: &ConnId| net.peer.says(*c, ConnEvent::Reset);
     assert_eq!(silent.each_ref().map(|c| reset(&net, c)), [true, false, false]);
-    assert_eq!((net.ctl().backlog_full, net.ctl().backlog_evicted), (1, 1));
+    assert_eq!((net.ctl().cm.backlog_full, net.ctl().cm.backlog_evicted), (1, 1));
     let late = ask(&mut net);
     assert_eq!(silent.each_ref().map(|c| reset(&net, c)), [true, true, false]);
     let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
@@ -251,7 +271,7 @@ fn test_events_that_nobody_takes_are_bounded() {
     let good = listen(&mut net, 80, |_| {});
     let mut honest = Honest::new(&mut net, 80, &good);
     let mut rounds = 0;
-    while net.ctl().events_full < 10 {
+    while net.ctl().cm.events_full < 10 {
         let conn = net.tcp(PORT);
         net.peer.send(conn, &request(b""));
         net.settle();
@@ -299,7 +319,8 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
     let (a, b) = Endpoint::ring_pair(&eal, &name(), &ca, &cb).unwrap();
     let mut two = Two { a, b, hand };
     let (qa, qb) = (EventQueue::new(None), EventQueue::new(None));
-    two.b.device().listen(us(PORT), ListenParams::default(), &qb).unwrap();
+    let id = two.b.device().listen(us(PORT), ListenParams::default(), &qb).unwrap();
+    assert_eq!(two.event(&qb), CmEvent::Listening { id });
     for (revision, most) in [(Revision::V1, 512), (Revision::V2, 508)] {
         for accept in [true, false] {
             for len in [0, 1, most] {
@@ -307,7 +328,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                 let (ea, eb) = (End::new(&two.a), End::new(&two.b));
                 ea.post_recv(1, 0, 8);
                 let mut params = ConnectParams::new(ea.qp.clone());
-                (params.revision, params.private_data) = (revision, there.clone());
+                (params.protocol, params.private_data) = (of_revision(revision), there.clone());
                 let id = two.a.device().connect(us(PORT), params, &qa).unwrap();
                 let request = two.event(&qb);
                 let CmEvent::ConnectRequest { id: theirs, private_data, peer_ird, .. } = request
@@ -331,14 +352,21 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                     }
                 } else {
                     two.b.device().reject(theirs, back.clone()).unwrap();
-                    assert_eq!(two.event(&qa), CmEvent::Rejected { id, private_data: back });
+                    let qpn = ea.qp.qpn();
+                    assert_eq!(two.event(&qa), CmEvent::Rejected { id, qpn, private_data: back });
                 }
-                assert!(matches!(ea.completions()[..], [c] if c.status == CqeStatus::Flushed));
+                // What is posted waits for another connection, if there can be one.
+                let done = ea.completions();
+                if accept {
+                    assert!(matches!(done[..], [c] if c.status == CqeStatus::Flushed));
+                } else {
+                    assert!(done.is_empty() && !ea.qp.is_dead());
+                }
             }
         }
     }
     assert_eq!((qa.poll(), qb.poll()), (None, None));
-    let (a, b) = (two.a.snapshot().ctl, two.b.snapshot().ctl);
+    let (a, b) = (two.a.snapshot().ctl.cm, two.b.snapshot().ctl.cm);
     assert_eq!((a.requests_sent, b.requests_received, b.accepts_sent), (12, 12, 6));
     assert_eq!((a.rejects_received, b.rejects_sent, a.failed, b.failed), (6, 6, 0, 0));
 }
@@ -359,39 +387,50 @@ fn test_reject_is_a_reply_and_a_fin() {
     // And the other way: the peer rejects and leaves the connection to us.
     net.peer.stack.listen(None, 99, 8).unwrap();
     let end = new_end(&net);
-    let id = end.connect_with(&net.us, 99, &events, |p| p.revision = Revision::V1);
+    let id = end.connect_with(&net.us, 99, &events, |p| p.protocol = of_revision(Revision::V1));
     let conn = net.until("our Request", |n| {
         n.peer.accepted().first().copied().filter(|c| !n.peer.got(*c).is_empty())
     });
     net.peer.send(conn, &reply(true, b"full"));
-    assert_eq!(net.event(&events), CmEvent::Rejected { id, private_data: b"full".to_vec() });
+    let (qpn, private_data) = (end.qp.qpn(), b"full".to_vec());
+    assert_eq!(net.event(&events), CmEvent::Rejected { id, qpn, private_data });
     net.settle();
     assert!(net.peer.says(conn, ConnEvent::PeerClosed));
-    assert!(matches!(end.completions()[..], [c] if c.status == CqeStatus::Flushed));
-    assert_eq!((net.ctl().rejects_sent, net.ctl().rejects_received), (1, 1));
+    assert_eq!((end.completions(), end.qp.is_dead()), (vec![], false));
+    assert_eq!((net.ctl().cm.rejects_sent, net.ctl().cm.rejects_received), (1, 1));
 }
 
-/// More requests than the rings between application, control plane and worker hold.
+/// More requests than the ring between applications and control plane holds.
 #[test]
-fn test_requests_beyond_what_the_rings_hold_are_refused_and_none_is_lost() {
+fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = EventQueue::new(None);
-    let mut asked = 0;
-    let end = End::new(&net.us);
-    loop {
-        let params = ConnectParams::new(end.qp.clone());
-        match net.us.device().connect((PEER, 98).into(), params, &events) {
-            Ok(_) => asked += 1,
-            Err(e) => {
-                assert!(matches!(e, CtlError::Overloaded), "{e}");
-                break;
-            }
+    let listen = || {
+        let addr = (US, 0).into();
+        net.us.device().listen(addr, ListenParams::default(), &events)
+    };
+    let mut asked = Vec::new();
+    let refused = loop {
+        match listen() {
+            Ok(id) => asked.push(id),
+            Err(e) => break e,
         }
+    };
+    assert_eq!(refused, DeviceError::Overloaded);
+    // The device has told the control plane of itself with the first.
+    assert_eq!(asked.len(), 4095);
+    let end = End::new(&net.us);
+    let connect = ConnectParams::new(end.qp.clone());
+    let refused = net.us.device().connect((PEER, 98).into(), connect, &events);
+    assert_eq!(refused, Err(DeviceError::Overloaded));
+    for asked in asked {
+        let CmEvent::ListenFailed { id, error } = net.event(&events) else { panic!("a failure") };
+        assert_eq!((id, error), (asked, ListenFailure::Worker(ListenError::PortZero)));
     }
-    assert_eq!(asked, 4096);
-    for _ in 0..asked {
-        assert!(matches!(net.event(&events), CmEvent::ConnectError { .. }));
-    }
-    assert_eq!((events.poll(), net.ctl().failed), (None, 4096));
+    assert_eq!(events.poll(), None);
+    // The queue pair of the refused connect is free.
+    let id = end.connect(&net.us, 98, &events);
+    let error = connect_error(&mut net, &events, id, &end);
+    assert!(error.to_string().contains("refused"), "{error}");
 }

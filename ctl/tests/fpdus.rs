@@ -8,11 +8,14 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use heddle_ctl::{AcceptParams, CmEvent, DisconnectReason, EventQueue, Mr, QpInit};
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate};
-use heddle_iwarp::{Access, CqeStatus, Msn, QpCounters, SendOp, SendWr, SgList, Stag};
+use heddle_iwarp::{Msn, QpCounters};
 use heddle_tcp::{ConnEvent, ConnId};
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CqeStatus, DisconnectReason, EventQueue, Mr, PostError, QpInit,
+    RecvWr, SendWr, Stag,
+};
 
 /// Memory a peer may or may not reach.
 struct Regions {
@@ -321,8 +324,8 @@ const CASES: &[Case] = &[
 
 /// The end of a connection as the application hears of it.
 fn disconnected(net: &mut Net, events: &EventQueue, bad: &Honest, what: &str) -> DisconnectReason {
-    let CmEvent::Disconnected { id, reason } = net.event(events) else { panic!("{what}") };
-    assert_eq!(id, bad.id, "{what}");
+    let CmEvent::Disconnected { id, qpn, reason } = net.event(events) else { panic!("{what}") };
+    assert_eq!((id, qpn), (bad.id, bad.end.qp.qpn()), "{what}");
     reason
 }
 
@@ -333,11 +336,13 @@ fn assert_all_completed(end: &End, what: &str) {
     ids.sort_unstable();
     assert_eq!(ids, [10, 11], "{what}: {done:?}");
     assert!(done.iter().any(|c| !c.status.is_success()) || what.contains("no buffer"), "{done:?}");
-    // What is posted now is flushed at once.
-    end.post_recv(12, 0, 1);
-    end.post_send(13, 0, 1);
-    let done = end.completions();
-    assert!(done.len() == 2 && done.iter().all(|c| c.status == CqeStatus::Flushed), "{what}");
+    // Nothing can be posted any more.
+    assert!(end.qp.is_dead(), "{what}");
+    let sges = [end.mr.sge(0, 1)];
+    let recv = end.qp.post_recv(&RecvWr { wr_id: 12, sges: &sges });
+    let send = end.qp.post_send(&SendWr::send(13, &sges));
+    assert_eq!((recv, send), (Err(PostError::Ended), Err(PostError::Ended)), "{what}");
+    assert_eq!(end.completions(), [], "{what}");
 }
 
 fn bad_peer(net: &mut Net, events: &EventQueue) -> (Honest, Regions) {
@@ -373,13 +378,13 @@ fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
         for name in [counted, "tx_terminates"] {
             assert_eq!(counter(&after.0, name), counter(&before.0, name) + 1, "{what}: {name}");
         }
-        assert_eq!(after.1.terminates_sent, before.1.terminates_sent + 1, "{what}");
+        assert_eq!(after.1.cm.terminates_sent, before.1.cm.terminates_sent + 1, "{what}");
         assert_all_completed(&bad.end, what);
         regions.assert_untouched(what);
         bad.end.assert_untouched(what);
         honest.exchange(&mut net);
     }
-    assert_eq!(net.ctl().close_timeouts, 0);
+    assert_eq!(net.ctl().cm.close_timeouts, 0);
 }
 
 /// FPDUs that fill their segments have their CRC computed along with TCP's checksum, once some have
@@ -431,7 +436,7 @@ fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
         ("one cut off", &[0x11, 0, 0xc0, 0, 0][..], None),
     ] {
         let (bad, regions) = bad_peer(&mut net, &events);
-        let before = net.ctl().terminates_received;
+        let before = net.ctl().cm.terminates_received;
         net.peer.send(bad.conn, &fpdu(untagged(Opcode::TERMINATE, Qn::TERMINATE, 1, 0), body));
         net.until(what, |n| n.peer.says(bad.conn, ConnEvent::PeerClosed).then_some(()));
         assert_eq!(net.peer.got(bad.conn).len(), bad.startup, "{what}: it is not answered");
@@ -440,7 +445,7 @@ fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
         let DisconnectReason::RemoteTerminate(told) = reason else { panic!("{what}: {reason}") };
         assert!(code.is_none_or(|c| c == told), "{what}: {told}");
         net.settle();
-        assert_eq!(net.ctl().terminates_received, before + 1, "{what}");
+        assert_eq!(net.ctl().cm.terminates_received, before + 1, "{what}");
         assert_all_completed(&bad.end, what);
         regions.assert_untouched(what);
         honest.exchange(&mut net);
@@ -469,7 +474,7 @@ fn test_peer_that_does_not_close_after_a_terminate_is_reset() {
     assert!(waited < Duration::from_secs(25), "{waited:?}");
     net.settle();
     assert!(net.peer.says(bad.conn, ConnEvent::Reset));
-    assert_eq!(net.ctl().close_timeouts, 1);
+    assert_eq!(net.ctl().cm.close_timeouts, 1);
     honest.exchange(&mut net);
 }
 
@@ -512,15 +517,13 @@ fn test_everything_posted_has_completed_when_the_end_is_told() {
     let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
     let device = net.us.device().clone();
     let cq = device.create_cq(1024, None).unwrap();
-    let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 500, rq_depth: 1 };
+    let init = QpInit::new(cq.clone()).depths(500, 1);
     let qp = device.create_qp(device.alloc_pd(), init).unwrap();
     device.accept(id, AcceptParams::new(qp.clone())).unwrap();
     assert!(matches!(net.event(&events), CmEvent::Established { .. }));
     net.settle();
-    let op = SendOp::Send { solicited: false, invalidate: None };
     for wr_id in 0..500 {
-        let wr = SendWr { wr_id, op, sges: SgList::default(), signaled: false, fence: false };
-        qp.post_send(&wr).unwrap();
+        qp.post_send(&SendWr::send(wr_id, &[]).unsignaled()).unwrap();
     }
     net.peer.stack.abort(conn);
     net.peer.poll(net.now());
@@ -533,7 +536,7 @@ fn test_everything_posted_has_completed_when_the_end_is_told() {
     assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
     let done: Vec<_> = std::iter::from_fn(|| cq.poll()).collect();
     assert!(done.iter().all(|c| c.status == CqeStatus::Flushed));
-    assert_eq!(done.iter().map(|c| c.retired).sum::<u32>(), 500);
+    assert!(done.iter().map(|c| c.wr_id).eq(0..500));
     net.settle();
     assert!(cq.is_empty());
 }

@@ -83,10 +83,10 @@ fn test_pcap_reads_and_writes_frames() {
         assert_eq!(&content(m), want);
     }
     // Back out, and one more of three segments with payload in registered memory.
-    let arena = Arena::new(&eal(), 4096).unwrap();
-    arena.place(0, &bytes(77, 4096)).unwrap();
+    let memory = Memory::new(4096);
+    memory.place(0, &bytes(77, 4096));
     let mut m = frame(pool, &[3; 54]);
-    m.chain(Mbuf::external(&pool, &arena, 5, 1400).unwrap()).unwrap();
+    m.chain(memory.external(pool, 5, 1400).unwrap()).unwrap();
     m.chain(frame(pool, &[4; 8])).unwrap();
     let last = content(&m);
     burst.push(m);
@@ -94,7 +94,7 @@ fn test_pcap_reads_and_writes_frames() {
     assert_eq!(tx.counters().tx_linearized, 0);
     assert_eq!(rx.burst(&mut burst), 0, "the file is at its end");
     drop((port, rx, tx));
-    assert_eq!((pool.in_use(), arena.references()), (0, 0));
+    assert_eq!((pool.in_use(), memory.references()), (0, 0));
 
     let written = frames_of(&std::fs::read(&o).unwrap());
     assert_eq!(written[..5], sent[..]);

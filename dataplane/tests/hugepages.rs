@@ -20,19 +20,19 @@ fn test_pools_ports_and_registered_memory_on_hugepages() {
     };
     assert_eq!(eal.memory_mode(), MemoryMode::Hugepages);
     let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500)).unwrap();
-    let arena = Arena::new(&eal, 3 << 20).unwrap();
-    assert_eq!((arena.page_size(), arena.mapped_len()), (2 << 20, 4 << 20));
-    arena.place(100, &bytes(1, 1000)).unwrap();
+    let memory = Memory::new(3 << 20);
+    assert_eq!((memory.region.page_size(), memory.region.mapped_len()), (2 << 20, Some(4 << 20)));
+    memory.place(100, &bytes(1, 1000));
     let conf = PortConfig::new(pool);
     let (mut a, mut b) = Port::ring_pair(&eal, "huge", 64, &conf, &conf).unwrap();
     let (mut tx, mut rx) = (a.take_queues().remove(0).1, b.take_queues().remove(0).0);
     let mut burst = Burst::new();
-    burst.push(Mbuf::external(&pool, &arena, 100, 1000).unwrap());
+    burst.push(memory.external(pool, 100, 1000).unwrap());
     assert_eq!(tx.burst(&mut burst), 1);
     assert_eq!(rx.burst(&mut burst), 1);
     assert_eq!(content(&burst[0]), bytes(1, 1000));
     burst.clear();
-    assert_eq!((arena.references(), pool.in_use()), (0, 0));
+    assert_eq!((memory.references(), pool.in_use()), (0, 0));
     // Registration needs that no other process shares the memory.
     assert_eq!(LcoreWorker::spawn(&eal, 0, "w", |_: &Stop| 5).unwrap().join(), Ok(5));
 }

@@ -4,11 +4,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
 use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
+use heddle_iwarp::{Access, Memory as _, MrTable, Pd, Qpn};
+use heddle_verbs::memory::{Region, RegionError, RegionMemory, Regions};
 
 #[test]
 fn test_exhausted_pool_is_none_and_counted() {
@@ -21,9 +24,9 @@ fn test_exhausted_pool_is_none_and_counted() {
         all.push(m);
     }
     assert_eq!((all.len(), pool.available(), pool.alloc_failures()), (63, 0, 2));
-    let arena = Arena::new(&eal(), 4096).unwrap();
-    assert_eq!(Mbuf::external(&pool, &arena, 0, 10).unwrap_err(), ExternalError::PoolEmpty);
-    assert_eq!((arena.references(), pool.alloc_failures()), (0, 3));
+    let memory = Memory::new(4096);
+    assert_eq!(memory.external(pool, 0, 10).unwrap_err(), ExternalError::PoolEmpty);
+    assert_eq!((memory.references(), pool.alloc_failures()), (0, 3));
     Mbuf::free_bulk(&mut all);
     assert_eq!((pool.available(), pool.in_use()), (63, 0));
 }
@@ -59,68 +62,76 @@ fn test_mbuf_grows_and_shrinks_at_both_ends() {
 #[test]
 fn test_external_bytes_are_not_ours_to_change() {
     let pool = pool(63);
-    let arena = Arena::new(&eal(), 5000).unwrap();
-    let mut m = Mbuf::external(&pool, &arena, 0, 5000).unwrap();
+    let memory = Memory::new(5000);
+    let mut m = memory.external(pool, 0, 5000).unwrap();
     assert!(m.data_mut().is_none() && m.append(1).is_none() && m.prepend(1).is_none());
     assert_eq!((m.headroom(), m.tailroom(), m.has_external(), m.check()), (0, 0, true, None));
     for (off, len) in [(0, 0), (1, 5000), (5000, 1), (usize::MAX, 2)] {
-        let e = Mbuf::external(&pool, &arena, off, len).unwrap_err();
+        let e = memory.external(pool, off, len).unwrap_err();
         assert_eq!(e, ExternalError::OutOfRange, "{off} {len}");
     }
-    assert_eq!(arena.references(), 1);
+    assert_eq!(memory.references(), 1);
     drop(m);
-    assert_eq!((arena.references(), pool.in_use()), (0, 0));
+    assert_eq!((memory.references(), pool.in_use()), (0, 0));
 }
 
 #[test]
 fn test_references_have_a_limit_and_come_back() {
     let pool =
         Mempool::new(&eal(), &MempoolConfig { count: 65_535, cache: 256, data_room: 192 }).unwrap();
-    let arena = Arena::new(&eal(), 4096).unwrap();
+    let memory = Memory::new(4096);
     let mut all = Vec::new();
     let e = loop {
-        match Mbuf::external(&pool, &arena, 0, 1) {
+        match memory.external(pool, 0, 1) {
             Ok(m) => all.push(m),
             Err(e) => break e,
         }
     };
     assert_eq!(e, ExternalError::TooManyReferences);
-    assert_eq!(all.len(), arena.references());
+    assert_eq!(all.len(), memory.references());
     assert!(all.len() >= 59_990);
     drop(all);
-    assert_eq!((arena.references(), pool.in_use()), (0, 0));
+    assert_eq!((memory.references(), pool.in_use()), (0, 0));
 }
 
 #[test]
-fn test_arena_is_zeroed_aligned_and_bounded() {
+fn test_region_is_zeroed_aligned_and_bounded() {
     for len in [1, 4096, 100_000, 3 << 20] {
-        let arena = Arena::new(&eal(), len).unwrap();
-        assert_eq!(arena.len(), len);
-        assert!(arena.mapped_len() >= len && arena.mapped_len().is_multiple_of(arena.page_size()));
-        assert_eq!(arena.base().as_ptr() as usize % arena.page_size(), 0);
+        let region = Region::anonymous(len).unwrap();
+        let mapped = region.mapped_len().unwrap();
+        assert_eq!(region.len(), len);
+        assert!(mapped >= len && mapped.is_multiple_of(region.page_size()));
+        assert_eq!(region.base().as_ptr() as usize % region.page_size(), 0);
         let mut all = vec![1; len];
-        arena.gather(0, &mut all).unwrap();
+        region.gather(0, &mut all).unwrap();
         assert!(all.iter().all(|&b| b == 0));
         let data = bytes(len as u8, len);
-        arena.place(0, &data).unwrap();
-        arena.gather(0, &mut all).unwrap();
+        region.place(0, &data).unwrap();
+        region.gather(0, &mut all).unwrap();
         assert_eq!(all, data);
-        assert_eq!(arena.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
-        // Copied and digested at once, the digest continued from what came before.
+        assert_eq!(region.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
+        // Copied and digested at once by a worker, the digest continued from what came before.
+        let region = Arc::new(region);
+        let regions = Arc::new(Regions::new(1, None));
+        let (id, mrs) = (regions.insert(&region).unwrap(), MrTable::new(&Seed::from_u64(1), 1));
+        let mr = mrs.register(Pd(1), id.addr(0), 0, len as u64, Access::REMOTE_READ).unwrap();
+        let check = |to, n| mrs.check(Pd(1), Qpn(1), mr.stag, to, n, Access::REMOTE_READ);
         let mut copy = vec![0; len];
-        let got = arena.gather_digest(0, &mut copy, crc32c::crc32c(b"head")).unwrap();
+        let range = check(0, len as u32).unwrap();
+        let worker = RegionMemory::new(regions);
+        let got = worker.gather_digest(range, &mut copy, crc32c::crc32c(b"head"));
         let crc = crc32c::crc32c_append(crc32c::crc32c(b"head"), &data);
         assert_eq!((copy, got), (data.clone(), (crc, Sum::of(&data))));
-        assert!(arena.gather_digest(1, &mut vec![0; len], 0).is_err());
+        assert!(check(1, len as u32).is_err());
         for (off, n) in [(0, len + 1), (len, 1), (len + 1, 0), (usize::MAX, 1)] {
-            assert!(arena.digest(off, n, 0).is_err(), "{off} {n}");
+            assert!(region.digest(off, n, 0).is_err(), "{off} {n}");
         }
-        assert!(arena.place(len, &[1]).is_err() && arena.gather(len, &mut [0]).is_err());
-        assert!(arena.place(len, &[]).is_ok());
+        assert!(region.place(len, &[1]).is_err() && region.gather(len, &mut [0]).is_err());
+        assert!(region.place(len, &[]).is_ok());
     }
-    assert!(Arena::new(&eal(), 0).is_err());
-    let e = Arena::new(&eal(), 1 << 46).unwrap_err();
-    assert!(matches!(e, ArenaError::NoMemory { .. }), "{e}");
+    assert!(matches!(Region::anonymous(0), Err(RegionError::Size(0))));
+    let e = Region::anonymous(1 << 46).unwrap_err();
+    assert!(matches!(e, RegionError::NoMemory { .. }), "{e}");
 }
 
 fn faults(config: FaultConfig, seed: u64, pool: Mempool, n: u32) -> (Vec<u32>, FaultInjector) {

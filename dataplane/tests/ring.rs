@@ -11,9 +11,9 @@ use heddle_base::Chunks;
 use heddle_dataplane::*;
 
 /// Header, payload in registered memory, trailer: the shape of a sent FPDU.
-fn fpdu(pool: Mempool, arena: &Arena, off: usize, len: u16) -> Mbuf {
+fn fpdu(pool: Mempool, memory: &Memory, off: usize, len: u16) -> Mbuf {
     let mut m = frame(pool, &bytes(1, 66));
-    m.chain(Mbuf::external(&pool, arena, off, len).unwrap()).unwrap();
+    m.chain(memory.external(pool, off, len).unwrap()).unwrap();
     m.chain(frame(pool, &[9; 4])).unwrap();
     m
 }
@@ -27,18 +27,18 @@ fn pair(name: &str, pool: Mempool) -> ((RxQueue, TxQueue), (RxQueue, TxQueue)) {
 #[test]
 fn test_external_frames_cross_as_sent_and_are_released() {
     let pool = pool(1023);
-    let arena = Arena::new(&eal(), 1 << 20).unwrap();
+    let memory = Memory::new(1 << 20);
     let data = bytes(7, 1 << 20);
-    arena.place(0, &data).unwrap();
+    memory.place(0, &data);
     {
         let ((_, mut tx), (mut rx, _)) = pair("ext", pool);
         assert!(tx.supports_multi_segs());
         let mut burst = Burst::new();
         for i in 0..20 {
-            burst.push(fpdu(pool, &arena, i * 1442 + 3, 1442));
+            burst.push(fpdu(pool, &memory, i * 1442 + 3, 1442));
         }
         assert!(burst.iter().all(|m| m.check().is_none()), "{:?}", burst[0].check());
-        assert_eq!(arena.references(), 20);
+        assert_eq!(memory.references(), 20);
         assert_eq!(pool.in_use(), 60);
         assert_eq!(tx.burst(&mut burst), 20);
         assert!(burst.is_empty());
@@ -48,7 +48,7 @@ fn test_external_frames_cross_as_sent_and_are_released() {
         for (i, m) in got.iter().enumerate() {
             assert_eq!((m.pkt_len(), m.data_len(), m.segments()), (66 + 1442 + 4, 66, 3));
             let pieces: Vec<_> = m.pieces().collect();
-            assert_eq!(pieces[1].0, arena.ptr(i * 1442 + 3, 1442).unwrap().cast_const());
+            assert_eq!(pieces[1].0, memory.region.ptr(i * 1442 + 3, 1442).unwrap().cast_const());
             assert_eq!((pieces[0].2, pieces[1].2, pieces[2].2), (false, true, false));
             assert_eq!(m.chunk_at(0), bytes(1, 66));
             let mut payload = vec![0; 1442];
@@ -65,11 +65,11 @@ fn test_external_frames_cross_as_sent_and_are_released() {
             assert_eq!(m.chunk_at(66 + 1442), [9; 4]);
             assert_eq!(m.chunk_at(66 + 1442 + 4), b"");
         }
-        assert_eq!(arena.references(), 20);
+        assert_eq!(memory.references(), 20);
         got.pop();
-        assert_eq!(arena.references(), 19);
+        assert_eq!(memory.references(), 19);
         Mbuf::free_bulk(&mut got);
-        assert_eq!((arena.references(), pool.in_use()), (0, 0));
+        assert_eq!((memory.references(), pool.in_use()), (0, 0));
     }
     assert_eq!(pool.in_use(), 0);
 }
@@ -80,17 +80,17 @@ fn test_received_frames_are_the_receivers_own() {
     let config = [near, far].map(PortConfig::new);
     let (mut a, mut b) = Port::ring_pair(&eal(), "own", 64, &config[0], &config[1]).unwrap();
     let ((_, mut tx), (mut rx, _)) = (a.take_queues().remove(0), b.take_queues().remove(0));
-    let arena = Arena::new(&eal(), 1 << 20).unwrap();
+    let memory = Memory::new(1 << 20);
     let old = bytes(7, 1 << 20);
-    arena.place(0, &old).unwrap();
+    memory.place(0, &old);
     let mut burst = Burst::new();
     let mut want = Vec::new();
     for i in 0..20 {
         // Payloads of one and of several buffers, and frames without any between them.
         let m = match i % 3 {
             0 => frame(near, &bytes(i as u8, 60)),
-            1 => fpdu(near, &arena, i * 1442 + 3, 1442),
-            _ => fpdu(near, &arena, i * 1442 + 3, 9001),
+            1 => fpdu(near, &memory, i * 1442 + 3, 1442),
+            _ => fpdu(near, &memory, i * 1442 + 3, 9001),
         };
         want.push(content(&m));
         burst.push(m);
@@ -99,8 +99,8 @@ fn test_received_frames_are_the_receivers_own() {
     let mut got = Burst::new();
     assert_eq!(rx.burst(&mut got), 20);
     // The sender has its memory back, and changes it.
-    assert_eq!(arena.references(), 0);
-    arena.place(0, &bytes(99, 1 << 20)).unwrap();
+    assert_eq!(memory.references(), 0);
+    memory.place(0, &bytes(99, 1 << 20));
     for (m, want) in got.iter().zip(&want) {
         assert!(!m.has_external());
         assert_eq!(m.check(), None);
@@ -124,21 +124,21 @@ fn test_a_frame_that_cannot_be_copied_is_dropped_and_counted() {
     let config = [near, far].map(PortConfig::new);
     let (mut a, mut b) = Port::ring_pair(&eal(), "drop", 64, &config[0], &config[1]).unwrap();
     let ((_, mut tx), (mut rx, _)) = (a.take_queues().remove(0), b.take_queues().remove(0));
-    let arena = Arena::new(&eal(), 8192).unwrap();
+    let memory = Memory::new(8192);
     let mut taken = arrayvec::ArrayVec::<Mbuf, 32>::new();
     while let Some(m) = far.alloc() {
         taken.push(m);
     }
     let mut burst = Burst::new();
-    burst.push(fpdu(near, &arena, 0, 1000));
+    burst.push(fpdu(near, &memory, 0, 1000));
     burst.push(frame(near, &[1; 60]));
-    burst.push(fpdu(near, &arena, 0, 1000));
+    burst.push(fpdu(near, &memory, 0, 1000));
     assert_eq!(tx.burst(&mut burst), 3);
     assert_eq!(rx.burst(&mut burst), 1, "what needs no copy comes through");
     assert_eq!(burst[0].data(), [1; 60]);
     let c = rx.counters();
     assert_eq!((c.rx_frames, c.rx_copied_frames, c.rx_copy_drops), (3, 0, 2));
-    assert_eq!((arena.references(), near.in_use()), (0, 1));
+    assert_eq!((memory.references(), near.in_use()), (0, 1));
 }
 
 #[test]
@@ -181,15 +181,15 @@ fn test_full_ring_leaves_frames_with_the_caller_in_order() {
 #[test]
 fn test_frames_left_in_a_ring_are_freed_with_the_ports() {
     let pool = pool(1023);
-    let arena = Arena::new(&eal(), 8192).unwrap();
+    let memory = Memory::new(8192);
     let ((_, mut tx), far) = pair("left", pool);
     let mut burst = Burst::new();
-    burst.push(fpdu(pool, &arena, 0, 1000));
+    burst.push(fpdu(pool, &memory, 0, 1000));
     assert_eq!(tx.burst(&mut burst), 1);
     drop(tx);
-    assert_eq!((arena.references(), pool.in_use()), (1, 3));
+    assert_eq!((memory.references(), pool.in_use()), (1, 3));
     drop(far);
-    assert_eq!((arena.references(), pool.in_use()), (0, 0));
+    assert_eq!((memory.references(), pool.in_use()), (0, 0));
     // The name is free again.
     drop(pair("left", pool));
 }
@@ -197,21 +197,21 @@ fn test_frames_left_in_a_ring_are_freed_with_the_ports() {
 #[test]
 fn test_linearize_copies_when_asked() {
     let pool = pool(1023);
-    let arena = Arena::new(&eal(), 1 << 20).unwrap();
-    arena.place(0, &bytes(5, 4096)).unwrap();
+    let memory = Memory::new(1 << 20);
+    memory.place(0, &bytes(5, 4096));
     let ((_, mut tx), (mut rx, _)) = pair("lin", pool);
     tx.set_linearize(true);
     let mut burst = Burst::new();
     let mut want = Vec::new();
     for _ in 0..3 {
-        burst.push(fpdu(pool, &arena, 10, 1400));
+        burst.push(fpdu(pool, &memory, 10, 1400));
     }
     // Without room behind the first segment: a fresh buffer is taken.
-    let mut external_first = Mbuf::external(&pool, &arena, 0, 1000).unwrap();
+    let mut external_first = memory.external(pool, 0, 1000).unwrap();
     external_first.chain(frame(pool, &[1; 10])).unwrap();
     burst.push(external_first);
     // More than any one buffer holds: dropped and counted.
-    let mut big = Mbuf::external(&pool, &arena, 0, 40_000).unwrap();
+    let mut big = memory.external(pool, 0, 40_000).unwrap();
     big.chain(frame(pool, &[1; 10])).unwrap();
     burst.push(big);
     burst.push(frame(pool, &[2; 64]));
@@ -221,7 +221,7 @@ fn test_linearize_copies_when_asked() {
         }
     }
     assert_eq!(tx.burst(&mut burst), 5);
-    assert_eq!(arena.references(), 0);
+    assert_eq!(memory.references(), 0);
     let c = tx.counters();
     assert_eq!((c.tx_linearized, c.tx_linearize_drops, c.tx_frames), (4, 1, 5));
     let mut got = Burst::new();
@@ -235,19 +235,19 @@ fn test_linearize_copies_when_asked() {
 }
 
 #[test]
-fn test_two_threads_share_one_arena() {
+fn test_two_threads_share_one_region() {
     let (pool_a, pool_b) = (pool(1023), pool(1023));
-    let arena = Arena::new(&eal(), 1 << 20).unwrap();
+    let memory = Memory::new(1 << 20);
     let (a, b) = pair("mt", pool_a);
     static DONE: AtomicUsize = AtomicUsize::new(0);
     let run = |(mut rx, mut tx): (RxQueue, TxQueue), pool: Mempool| {
-        let arena = arena.clone();
+        let memory = memory.clone();
         move |_: &Stop| {
             let (mut burst, mut got) = (Burst::new(), Burst::new());
             let (mut sent, mut seen) = (0, 0);
             while sent < 20_000 || seen < 20_000 {
                 while sent + burst.len() < 20_000 && !burst.is_full() {
-                    match Mbuf::external(&pool, &arena, sent % 1000, 1400) {
+                    match memory.external(pool, sent % 1000, 1400) {
                         Ok(m) => burst.push(m),
                         Err(_) => break,
                     }
@@ -265,7 +265,7 @@ fn test_two_threads_share_one_arena() {
     one.join().unwrap();
     two.join().unwrap();
     assert_eq!(DONE.load(Ordering::Acquire), 2);
-    assert_eq!((arena.references(), pool_a.in_use(), pool_b.in_use()), (0, 0, 0));
+    assert_eq!((memory.references(), pool_a.in_use(), pool_b.in_use()), (0, 0, 0));
 }
 
 #[test]

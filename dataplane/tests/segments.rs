@@ -70,7 +70,7 @@ const HEADERS: usize = 14 + 20 + 20;
 
 /// A segment of TCP as a worker sends it: headers; payload in registered memory; pad and CRC. The
 /// port computes the checksum if it says that it can.
-fn segment(caps: PortCaps, pool: Mempool, arena: &Arena, payload: usize) -> Mbuf {
+fn segment(caps: PortCaps, pool: Mempool, memory: &Memory, payload: usize) -> Mbuf {
     let total = 20 + 20 + payload + 4;
     let mut h = vec![0xff; 6];
     h.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0]);
@@ -79,8 +79,7 @@ fn segment(caps: PortCaps, pool: Mempool, arena: &Arena, payload: usize) -> Mbuf
     h.extend([0x1b, 0x58, 0x1c, 0x06, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     let ip_sum = Sum::of(&h[14..34]).complement();
     h[24..26].copy_from_slice(&ip_sum.to_be_bytes());
-    let mut data = vec![0; payload];
-    arena.gather(7, &mut data).unwrap();
+    let data = memory.gather(7, payload);
     let mut tcp = pseudo_header(&h, total - 20);
     let offload = caps.tx_tcp_checksum;
     if !offload {
@@ -92,7 +91,7 @@ fn segment(caps: PortCaps, pool: Mempool, arena: &Arena, payload: usize) -> Mbuf
     let sum = if offload { !sum } else { sum };
     h[50..52].copy_from_slice(&sum.to_be_bytes());
     let mut m = frame(pool, &h);
-    m.chain(Mbuf::external(&pool, arena, 7, payload as u16).unwrap()).unwrap();
+    m.chain(memory.external(pool, 7, payload as u16).unwrap()).unwrap();
     m.chain(frame(pool, &[5; 4])).unwrap();
     if offload {
         let tcp_checksum = true;
@@ -118,11 +117,11 @@ fn pseudo_header(frame: &[u8], len: usize) -> Vec<u8> {
 fn exchange(port: &Port, tx: &mut TxQueue, rx: &mut RxQueue) {
     let mtu = usize::from(port.mtu());
     let pool = pool_at(port.mtu());
-    let arena = Arena::new(&eal(), 16 << 10).unwrap();
-    arena.place(0, &bytes(9, 16 << 10)).unwrap();
+    let memory = Memory::new(16 << 10);
+    memory.place(0, &bytes(9, 16 << 10));
     let longest = mtu - 20 - 20 - 4;
     for payload in [1, 32, 301, 1200, 1201, longest - 1, longest] {
-        let m = segment(port.caps(), pool, &arena, payload);
+        let m = segment(port.caps(), pool, &memory, payload);
         let (mut sent, mut burst, mut got) = (content(&m), Burst::new(), Burst::new());
         burst.push(m);
         let end = Instant::now() + Duration::from_secs(2);

@@ -17,14 +17,17 @@ use common::*;
 use crossbeam_channel::Receiver;
 use heddle_base::Seed;
 use heddle_dataplane::*;
-use heddle_iwarp::{
-    Access, Cqe, Mr, MrTable, Pd, QpConfig, Qpn, RecvWr, Role, SendOp, SendWr, SgList, Sge, Stag,
-};
-use heddle_rnic::{Event, FpduMode, RnicConfig};
+use heddle_iwarp::{MrTable, QpConfig, Role};
+use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, StackConfig};
+use heddle_verbs::device::{ControlPlane, Request};
+use heddle_verbs::memory::{Regions, Registry};
+use heddle_verbs::worker::WorkerQp;
+use heddle_verbs::{
+    Access, Cq, Cqe, Data, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit, RecvWr, SendOp,
+    SendWr, Sge, Stag,
+};
 
-const PD: Pd = Pd(1);
-const QPN: Qpn = Qpn(1);
 const PORT: u16 = 7174;
 
 /// Registered memory of each side: a part to send from or read into, one to be written to or read
@@ -33,9 +36,6 @@ const MEMORY: usize = 24 << 20;
 const SLOT: usize = 96 << 10;
 const FAR: usize = 8 << 20;
 const BUFFERS: usize = 16 << 20;
-
-/// What tagged offsets are ahead of offsets in the arena.
-const TO: u64 = 0x7000_0000_0000;
 
 /// No reference is made to a payload shorter than this.
 const SHORT: usize = 256;
@@ -47,7 +47,7 @@ const UNTAGGED: usize = 1424;
 const SIZES: [usize; 17] =
     [0, 1, 31, 33, 255, 256, 257, 1001, 1423, 1424, 1425, 1427, 1428, 1429, 4097, 16_385, 65_536];
 
-/// A run of octets of an arena: offset and length.
+/// A run of octets of a memory region: offset and length.
 type Run = (usize, usize);
 
 /// What frames of one direction consisted of, beside their Ethernet, IP and TCP headers.
@@ -59,12 +59,26 @@ struct Seen {
     direct: usize,
 }
 
+/// There is no control plane: the worker is told of the application and of nothing else.
+#[derive(Debug)]
+struct NoControl(CommandSender);
+
+impl ControlPlane for NoControl {
+    fn request(&self, request: Request) -> Result<(), DeviceError> {
+        if let Request::Open { app, bells, .. } = request {
+            self.0.send(Command::OpenApp { app, bells }).map_err(|_| DeviceError::Overloaded)?;
+        }
+        Ok(())
+    }
+}
+
 struct Side {
     worker: Worker,
     commands: CommandSender,
     reports: Receiver<Report>,
-    arena: Arena,
-    mrs: Arc<MrTable>,
+    registry: Arc<Registry>,
+    external: ExternalMemory,
+    device: Device,
     mr: Mr,
     cq: Cq,
     qp: Qp,
@@ -75,27 +89,36 @@ impl Side {
     fn new(n: u8, mut port: Port, pool: Mempool, clock: &Clock) -> Side {
         let seed = Seed::from_u64(n.into());
         let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
-        let arena = Arena::new(&eal(), MEMORY).unwrap();
         let mrs = Arc::new(MrTable::new(&seed, 4096));
-        let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
-        let mr = mrs.register(PD, 0, TO, MEMORY as u64, all).unwrap();
+        let regions = Arc::new(Regions::new(4, Some(Box::new(DpdkRegions::new(port.dma())))));
+        let external = ExternalMemory::new(mrs.capacity());
+        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let (rx, tx) = port.take_queues().pop().unwrap();
-        let stack = StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed) };
+        let stack =
+            StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed.clone()) };
         let (worker, commands, reports) = Worker::new(WorkerConfig {
+            index: 0,
             rnic: RnicConfig { stack, max_held_frames: 1024 },
             rx,
             tx,
             pool,
-            arena: arena.clone(),
-            mrs: mrs.clone(),
+            regions,
+            external: external.clone(),
+            mrs,
             clock: clock.clone(),
             fault: None,
             rx_burst: 32,
         });
-        let cq = Cq::new(256, None);
-        let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 64, rq_depth: 64 };
-        let qp = Qp::new(QPN, PD, init);
-        Side { worker, commands, reports, arena, mrs, mr, cq, qp, _port: port }
+        let control = Box::new(NoControl(commands.clone()));
+        let hub = Hub::new(registry.clone(), control, 1, &seed);
+        let memory = DeviceConfig { memory: MEMORY, ..DeviceConfig::default() };
+        let device = hub.open(&memory).unwrap();
+        let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
+        let pd = device.alloc_pd();
+        let mr = device.alloc_mr(pd, MEMORY, all).unwrap();
+        let cq = device.create_cq(256, None).unwrap();
+        let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(64, 64)).unwrap();
+        Side { worker, commands, reports, registry, external, device, mr, cq, qp, _port: port }
     }
 
     fn order(&self, command: Command) {
@@ -103,7 +126,12 @@ impl Side {
     }
 
     fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge { stag: self.mr.stag, to: TO + at as u64, len: len as u32 }
+        self.mr.sge(at, len)
+    }
+
+    /// Frames that refer to its memory.
+    fn references(&self) -> usize {
+        self.external.references(self.registry.mrs().index(self.mr.stag()))
     }
 
     /// The next completion, which must be a good one.
@@ -115,13 +143,13 @@ impl Side {
 
     fn fill(&self, at: usize, seed: u8, len: usize) -> Vec<u8> {
         let data = bytes(seed, len);
-        self.arena.place(at, &data).unwrap();
+        self.mr.write(at, &data);
         data
     }
 
     fn content(&self, at: usize, len: usize) -> Vec<u8> {
         let mut data = vec![0; len];
-        self.arena.gather(at, &mut data).unwrap();
+        self.mr.read(at, &mut data);
         data
     }
 }
@@ -158,8 +186,9 @@ impl Net {
     /// Connects side 0 to side 1 without an MPA exchange.
     fn connect(&mut self) {
         let remote = ([10, 0, 0, 2], PORT).into();
-        self.sides[1].order(Command::Listen { token: 1, addr: None, port: PORT, backlog: 4 });
-        self.sides[0].order(Command::Connect { token: 2, remote });
+        let listen = Order::Listen { token: 1, addr: None, port: PORT, backlog: 4 };
+        self.sides[1].order(Command::Order(listen));
+        self.sides[0].order(Command::Order(Order::Connect { token: 2, remote }));
         let mut conns: [Option<ConnId>; 2] = [None; 2];
         self.until("a connection", |net| {
             for (side, conn) in net.sides.iter().zip(&mut conns) {
@@ -178,16 +207,17 @@ impl Net {
         for ((side, conn), role) in self.sides.iter().zip(conns).zip(roles) {
             let depth = 64;
             let qp = QpConfig {
-                qpn: QPN,
-                pd: PD,
+                qpn: side.qp.qpn(),
+                pd: side.qp.pd(),
                 sq_depth: depth,
                 rq_depth: depth,
                 role,
                 ..QpConfig::default()
             };
             let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp });
-            let (conn, qp) = (conn.unwrap(), side.qp.clone());
-            side.order(Command::EnterFpduMode { conn, mode, qp });
+            let (conn, app) = (conn.unwrap(), side.device.app());
+            let qp = Box::new(WorkerQp::new(&side.qp));
+            side.order(Command::EnterFpduMode { conn, mode, app, qp });
         }
     }
 
@@ -198,7 +228,7 @@ impl Net {
             while self.taps[from].0.burst_as_sent(&mut burst) > 0 {
                 for frame in &burst {
                     if let Some(seen) = &mut self.seen {
-                        look(frame, &self.sides[from].arena, &mut seen[from]);
+                        look(frame, &self.sides[from].mr, &mut seen[from]);
                     }
                 }
                 self.taps[1 - from].1.burst(&mut burst);
@@ -219,8 +249,8 @@ impl Net {
     }
 }
 
-/// Sorts what a frame consists of. Every piece must lie either in an mbuf or in `arena`.
-fn look(frame: &Mbuf, arena: &Arena, seen: &mut Seen) {
+/// Sorts what a frame consists of. Every piece must lie either in an mbuf or in `mr`.
+fn look(frame: &Mbuf, mr: &Mr, seen: &mut Seen) {
     let mut head = [0; 54];
     let n = frame.copy_at(0, &mut head);
     if head[12..14] != [8, 0] {
@@ -230,7 +260,7 @@ fn look(frame: &Mbuf, arena: &Arena, seen: &mut Seen) {
     let total = usize::from(u16::from_be_bytes([head[16], head[17]]));
     let headers = usize::from(head[14] & 15) * 4 + usize::from(head[46] >> 4) * 4;
     let mut referenced = 0;
-    let base = arena.base().as_ptr() as usize;
+    let base = mr.region().ptr(mr.info().off, MEMORY).unwrap() as usize;
     for (at, len, external) in frame.pieces() {
         let at = at as usize;
         let inside = at >= base && at + len <= base + MEMORY;
@@ -292,7 +322,8 @@ fn op_of(kind: Kind, far: Sge, invalidate: Option<Stag>) -> SendOp {
 /// A region of the server's that its peer may invalidate.
 fn window(side: &Side) -> Stag {
     let access = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
-    side.mrs.register_for_qp(PD, QPN, 0, TO, 64, access).unwrap().stag
+    let mrs = side.registry.mrs();
+    mrs.register_for_qp(side.qp.pd(), side.qp.qpn(), 0, 0, 64, access).unwrap().stag
 }
 
 #[test]
@@ -308,13 +339,19 @@ fn test_payload_leaves_the_port_from_registered_memory_only() {
             let source = if kind == Kind::Read { (server, far) } else { (client, near) };
             data.push(source.0.fill(source.1, i as u8, len));
             if matches!(kind, Kind::Send | Kind::SendInvalidate) {
-                let sges = SgList::one(server.sge(buffer, len));
-                server.qp.post_recv(&RecvWr { wr_id: i as u64, sges }).unwrap();
+                let sges = [server.sge(buffer, len)];
+                server.qp.post_recv(&RecvWr { wr_id: i as u64, sges: &sges }).unwrap();
             }
             windows.push(window(server));
             let op = op_of(kind, server.sge(far, len), windows.last().copied());
-            let sges = SgList::one(client.sge(near, len));
-            let wr = SendWr { wr_id: i as u64, op, sges, signaled: true, fence: false };
+            let sges = [client.sge(near, len)];
+            let wr = SendWr {
+                wr_id: i as u64,
+                op,
+                data: Data::Sges(&sges),
+                signaled: true,
+                fence: false,
+            };
             client.qp.post_send(&wr).unwrap();
         }
         let (mut sent, mut received) = (0, 0);
@@ -333,7 +370,7 @@ fn test_payload_leaves_the_port_from_registered_memory_only() {
             sent == SIZES.len() && received == arrivals
         });
         for stag in windows {
-            net.sides[1].mrs.deregister(stag).unwrap();
+            net.sides[1].registry.mrs().deregister(stag).unwrap();
         }
 
         // On the wire: each octet of payload once, from where it was posted.
@@ -376,7 +413,7 @@ fn test_payload_leaves_the_port_from_registered_memory_only() {
         }
     }
     // Nothing refers to the memory any more once all is acknowledged.
-    net.until("the last ACK", |net| net.sides.iter().all(|s| s.arena.references() == 0));
+    net.until("the last ACK", |net| net.sides.iter().all(|s| s.references() == 0));
 }
 
 #[test]
@@ -390,14 +427,20 @@ fn test_send_with_invalidate_allocates_nothing() {
     while received < windows.len() || sent < windows.len() {
         let [client, server] = &net.sides;
         while buffers < received + 64 {
-            let sges = SgList::one(server.sge(BUFFERS + buffers % 64 * 64, 64));
-            server.qp.post_recv(&RecvWr { wr_id: buffers as u64, sges }).unwrap();
+            let sges = [server.sge(BUFFERS + buffers % 64 * 64, 64)];
+            server.qp.post_recv(&RecvWr { wr_id: buffers as u64, sges: &sges }).unwrap();
             buffers += 1;
         }
         while posted < windows.len() && posted < sent + 64 && posted < received + 32 {
             let op = SendOp::Send { solicited: posted % 2 == 0, invalidate: Some(windows[posted]) };
-            let sges = SgList::one(client.sge(posted % 64 * 64, posted % 65));
-            let wr = SendWr { wr_id: posted as u64, op, sges, signaled: true, fence: false };
+            let sges = [client.sge(posted % 64 * 64, posted % 65)];
+            let wr = SendWr {
+                wr_id: posted as u64,
+                op,
+                data: Data::Sges(&sges),
+                signaled: true,
+                fence: false,
+            };
             client.qp.post_send(&wr).unwrap();
             posted += 1;
         }

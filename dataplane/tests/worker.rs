@@ -11,8 +11,9 @@ use common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_iwarp::MrTable;
-use heddle_rnic::RnicConfig;
+use heddle_rnic::{Order, Report, RnicConfig};
 use heddle_tcp::StackConfig;
+use heddle_verbs::memory::Regions;
 
 #[test]
 fn test_orders_wait_while_nobody_takes_the_answers() {
@@ -24,19 +25,23 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     let seed = Seed::from_u64(1);
     let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed.clone());
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
+        index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64 },
         rx,
         tx,
         pool,
-        arena: Arena::new(&eal, 8192).unwrap(),
+        regions: Arc::new(Regions::new(1, None)),
+        external: ExternalMemory::new(16),
         mrs: Arc::new(MrTable::new(&seed, 16)),
         clock: Clock::manual().0,
         fault: None,
         rx_burst: 32,
     });
-    // Both rings fill up, and then the sender keeps the order.
+    // Both rings fill up, and then the sender keeps the order. There is no route, so that each is
+    // answered at once.
+    let remote = "192.0.2.1:1".parse().unwrap();
     let mut sent = 0;
-    while commands.send(Command::Quiesce { token: sent }).is_ok() {
+    while commands.send(Command::Order(Order::Connect { token: sent, remote })).is_ok() {
         sent += 1;
         worker.poll();
     }
@@ -46,7 +51,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     // As the answers are taken the orders are carried out, each once and in turn.
     let mut seen = 0;
     while seen < sent {
-        while let Ok(Report::Quiesced { token }) = reports.try_recv() {
+        while let Ok(report) = reports.try_recv() {
+            let Report::Connecting { token, result: Err(_) } = report else { panic!("{report:?}") };
             assert_eq!(token, seen);
             seen += 1;
         }

@@ -5,33 +5,59 @@
 //! when this one has ended and what it completed has been taken.
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
-use heddle_ctl::{CmId, ConnectFailure, Device, DisconnectReason, Qp};
-use heddle_iwarp::Cqe;
-use tracing::warn;
+use heddle_verbs::{
+    CmId, ConnectFailure, Cqe, CqeStatus, Device, DisconnectReason, ListenFailure, ListenerId, Qp,
+};
+use tracing::{info, warn};
 
-/// Connections with a `T` each. Those that are left are disconnected when it is dropped.
+use crate::service::Limits;
+use crate::throttle::Throttle;
+
+/// Connections with a `T` each. Those that are left are disconnected when it is dropped, and nobody
+/// listens for more.
 pub(crate) struct Connections<T> {
     device: Device,
+    listener: Option<ListenerId>,
+    /// What became of it, once that is known.
+    listens: Option<Result<(), ListenFailure>>,
     places: Vec<Option<Connection<T>>>,
     most: usize,
+    /// How many of them each address has.
+    peers: HashMap<IpAddr, usize>,
+    limits: Limits,
+    /// Connections that have not said anything yet, and until when they may not.
+    silent: VecDeque<(Instant, CmId)>,
+    throttle: Throttle,
 }
 
 /// A connection, and what the service keeps for it.
 pub(crate) struct Connection<T> {
     id: CmId,
     qp: Qp,
+    /// Nothing has come from the peer yet.
+    silent: bool,
+    /// It is ending, and why was said.
+    failed: bool,
     /// The peer.
     pub(crate) remote: SocketAddr,
     /// The service's.
     pub(crate) state: T,
 }
 
-/// There are as many connections as a service takes.
+/// There is no place for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many connections")]
-pub(crate) struct Full;
+pub(crate) enum Full {
+    /// The service has as many as it takes.
+    #[error("too many connections")]
+    Service,
+    /// So has the peer.
+    #[error("too many connections of this address ({0} is the most)")]
+    Peer(usize),
+}
 
 /// The mark of a work request.
 pub(crate) fn wr_id(place: usize, low: u32) -> u64 {
@@ -44,10 +70,53 @@ pub(crate) fn place_and_low(wr_id: u64) -> (usize, u32) {
     (half(wr_id >> 32) as usize, half(wr_id))
 }
 
+/// Why a connection is ended that says nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing came within {} s", .0.as_secs())]
+struct Silent(Duration);
+
+/// Why a connection is ended whose work request failed by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("a request could not be carried out: {0:?}")]
+struct NotCarriedOut(CqeStatus);
+
 impl<T> Connections<T> {
-    /// None so far, and never more than `most`.
-    pub(crate) fn new(device: &Device, most: usize) -> Connections<T> {
-        Connections { device: device.clone(), places: Vec::new(), most }
+    /// None so far, and never more than `most`, those of `listener`.
+    pub(crate) fn new(
+        device: &Device,
+        listener: ListenerId,
+        most: usize,
+        limits: Limits,
+    ) -> Connections<T> {
+        Connections {
+            device: device.clone(),
+            listener: Some(listener),
+            listens: None,
+            places: Vec::new(),
+            most,
+            peers: HashMap::new(),
+            limits,
+            silent: VecDeque::new(),
+            throttle: Throttle::default(),
+        }
+    }
+
+    /// The listener is there, or is not.
+    pub(crate) fn listens(&mut self, outcome: Result<(), ListenFailure>) {
+        self.listens = Some(outcome);
+    }
+
+    /// Whether the listener is there: false while that is not known.
+    pub(crate) fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.listens.transpose().map(|l| l.is_some())
+    }
+
+    /// Listens no more; connections go on.
+    pub(crate) fn stop_listening(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            // The control plane may be gone already.
+            let _ = self.device.unlisten(listener);
+        }
     }
 
     /// How many there are.
@@ -55,21 +124,65 @@ impl<T> Connections<T> {
         self.places.iter().flatten().count()
     }
 
-    /// A place that is free, for [`insert`](Self::insert).
-    pub(crate) fn free_place(&mut self) -> Result<usize, Full> {
+    /// What the service keeps for each.
+    pub(crate) fn states(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|c| &c.state)
+    }
+
+    /// A place that is free, for [`insert`](Self::insert) of a connection from `peer`.
+    pub(crate) fn free_place(&mut self, peer: IpAddr) -> Result<usize, Full> {
+        let most = self.limits.share_of_peer(self.most);
+        if self.peers.get(&peer).is_some_and(|&n| n >= most) {
+            return Err(Full::Peer(most));
+        }
         match self.places.iter().position(Option::is_none) {
             Some(place) => Ok(place),
             None if self.places.len() < self.most => {
                 self.places.push(None);
                 Ok(self.places.len() - 1)
             }
-            None => Err(Full),
+            None => Err(Full::Service),
         }
     }
 
     /// A connection that has been accepted.
     pub(crate) fn insert(&mut self, place: usize, id: CmId, remote: SocketAddr, qp: Qp, state: T) {
-        self.places[place] = Some(Connection { id, qp, remote, state });
+        *self.peers.entry(remote.ip()).or_default() += 1;
+        self.places[place] =
+            Some(Connection { id, qp, silent: false, failed: false, remote, state });
+    }
+
+    /// The connection `id` is up, and has to say something before long.
+    pub(crate) fn expect_word(&mut self, id: CmId) {
+        let Some(patience) = self.limits.first_message else { return };
+        let Some((place, _)) = self.find(id) else { return };
+        if let Some(conn) = self.get_mut(place) {
+            conn.silent = true;
+            self.silent.push_back((Instant::now() + patience, id));
+        }
+    }
+
+    /// Ends connections that have not said anything in time. Costs a look at the clock while there
+    /// are any that have not yet.
+    pub(crate) fn end_silent(&mut self) {
+        while let Some(&(until, id)) = self.silent.front() {
+            let waits = self.find(id).filter(|(_, c)| c.silent).map(|(place, _)| place);
+            if waits.is_some() && Instant::now() < until {
+                return;
+            }
+            self.silent.pop_front();
+            if let Some(place) = waits {
+                let patience = self.limits.first_message.unwrap_or_default();
+                self.fail(place, &Silent(patience));
+            }
+        }
+    }
+
+    /// A request of `peer` was rejected because of `error`.
+    pub(crate) fn rejected(&mut self, peer: SocketAddr, error: &dyn fmt::Display) {
+        if let Some(more) = self.throttle.pass() {
+            warn!(%peer, %error, more, "rejected");
+        }
     }
 
     /// The connection at `place`.
@@ -78,12 +191,25 @@ impl<T> Connections<T> {
     }
 
     /// The connection a completion is of, and its place. What was flushed is nobody's: the end of
-    /// the connection follows it.
+    /// the connection follows it. What failed for another reason ends the connection.
     #[inline]
     pub(crate) fn of(&mut self, cqe: &Cqe) -> Option<(usize, &mut Connection<T>)> {
         let (place, _) = place_and_low(cqe.wr_id);
-        let conn = self.get_mut(place)?;
-        (cqe.status.is_success() && conn.qp.qpn() == cqe.qpn).then_some((place, conn))
+        if !cqe.status.is_success() {
+            self.of_failed(place, cqe);
+            return None;
+        }
+        let conn = self.get_mut(place).filter(|c| c.qp.qpn() == cqe.qpn)?;
+        conn.silent = false;
+        Some((place, conn))
+    }
+
+    #[cold]
+    fn of_failed(&mut self, place: usize, cqe: &Cqe) {
+        let ours = self.get_mut(place).is_some_and(|c| c.qp.qpn() == cqe.qpn);
+        if ours && cqe.status != CqeStatus::Flushed {
+            self.fail(place, &NotCarriedOut(cqe.status));
+        }
     }
 
     /// The connection `id` and its place.
@@ -93,42 +219,60 @@ impl<T> Connections<T> {
     }
 
     /// Ends the connection at `place` because of `error`.
-    pub(crate) fn fail(&self, place: usize, error: &dyn fmt::Display) {
-        if let Some(Some(conn)) = self.places.get(place) {
-            warn!(peer = %conn.remote, %error, "disconnecting");
-            // It may be gone already.
-            let _ = self.device.disconnect(conn.id);
+    pub(crate) fn fail(&mut self, place: usize, error: &dyn fmt::Display) {
+        let Some(Some(conn)) = self.places.get_mut(place) else { return };
+        if core::mem::replace(&mut conn.failed, true) {
+            return;
         }
+        if let Some(more) = self.throttle.pass() {
+            warn!(peer = %conn.remote, %error, more, "disconnecting");
+        }
+        // It may be gone already.
+        let _ = self.device.disconnect(conn.id);
     }
 
-    /// The connection `id` was accepted and did not come about.
-    pub(crate) fn not_established(&mut self, id: CmId, error: &ConnectFailure) {
-        if let Some((_, conn)) = self.take(id) {
-            warn!(peer = %conn.remote, %error, "no connection");
+    /// The connection `id` was accepted and did not come about, or was never asked about.
+    pub(crate) fn not_established(&mut self, id: CmId, error: &ConnectFailure) -> Option<usize> {
+        let (place, conn) = self.take(id)?;
+        if let Some(more) = self.throttle.pass() {
+            warn!(peer = %conn.remote, %error, more, "no connection");
         }
+        Some(place)
     }
 
-    /// The connection `id` has ended; what it was, and at what place.
+    /// The connection `id` has ended; what it was, and at what place. Says so once, and how loud
+    /// depends on whether there is something to warn of that was not said already.
     pub(crate) fn ended(
         &mut self,
         id: CmId,
         reason: DisconnectReason,
     ) -> Option<(usize, Connection<T>)> {
         let (place, conn) = self.take(id)?;
-        if reason != DisconnectReason::Orderly {
-            warn!(peer = %conn.remote, %reason, "the connection has ended");
+        if reason == DisconnectReason::Orderly || conn.failed {
+            info!(peer = %conn.remote, %reason, "closed");
+        } else if let Some(more) = self.throttle.pass() {
+            warn!(peer = %conn.remote, %reason, more, "the connection has ended");
         }
         Some((place, conn))
     }
 
     fn take(&mut self, id: CmId) -> Option<(usize, Connection<T>)> {
         let (place, _) = self.find(id)?;
-        Some((place, self.places[place].take()?))
+        let conn = self.places[place].take()?;
+        let peer = conn.remote.ip();
+        if let Some(n) = self.peers.get_mut(&peer) {
+            *n -= 1;
+            if *n == 0 {
+                self.peers.remove(&peer);
+            }
+        }
+        Some((place, conn))
     }
 }
 
 impl<T> Drop for Connections<T> {
     fn drop(&mut self) {
+        self.stop_listening();
         for conn in self.places.iter().flatten() {
             // The control plane may be gone already.
             let _ = self.device.disconnect(conn.id);

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_ctl::{CtlError, Endpoint, EndpointConfig, ListenParams, OpenError, Snapshot};
+use heddle_ctl::{Endpoint, EndpointConfig, OpenError, Snapshot};
 use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::Progress;
@@ -38,7 +39,7 @@ pub enum BenchError {
     Open(#[from] OpenError),
     /// The control plane.
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     /// A thread.
     #[error(transparent)]
     Lcore(#[from] LcoreError),
@@ -92,6 +93,16 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
     usize::try_from(2 * most + (8 << 20)).unwrap_or(usize::MAX)
 }
 
+/// Memory for queues that one side needs for all runs of a specification.
+pub fn queues_for(spec: &BenchSpec) -> usize {
+    let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1) as usize;
+    // A request takes 64 octets. The client's send queue holds two of each operation and two more,
+    // the server's receive queue as many, rounded up to a power of two.
+    let qp = 64 * (4 * depth + 32);
+    // The same memory again for a finished run, and the completion queues.
+    2 * spec.qps as usize * qp + (16 << 20)
+}
+
 fn fault_config(f: &Faults) -> FaultConfig {
     FaultConfig {
         drop: f.loss.get(),
@@ -108,12 +119,13 @@ impl Pair {
         let config = |n: u8| EndpointConfig {
             mtu: spec.mtu,
             memory: memory_for(spec),
+            queues: queues_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
             // Nothing of an old connection is under way once the ring is empty, and the next size
             // wants its place.
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
-            ..EndpointConfig::new(
+            ..EndpointConfig::with_seed(
                 Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
                 seed.derive(n.into()),
             )
@@ -124,7 +136,7 @@ impl Pair {
         let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
         // Whether there is a CRC is the client's to say: it is used when either side asks.
         let params = ListenParams {
-            crc: CrcPolicy::Off,
+            protocol: Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() }),
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };

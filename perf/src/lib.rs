@@ -12,6 +12,7 @@
 mod connections;
 pub mod control;
 pub mod embedded;
+mod inbox;
 pub mod latency;
 pub mod pin;
 pub mod progress;
@@ -20,5 +21,6 @@ pub mod rping;
 pub mod service;
 pub mod spec;
 pub mod stats;
+mod throttle;
 pub mod transfer;
 pub mod workload;

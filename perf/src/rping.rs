@@ -19,7 +19,7 @@ mod server;
 pub use client::{RpingClient, RpingConfig, RpingError};
 pub use server::RpingServer;
 
-use heddle_iwarp::Stag;
+use heddle_verbs::Stag;
 
 /// The port when none is given.
 pub const DEFAULT_PORT: u16 = 7174;

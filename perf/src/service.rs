@@ -3,8 +3,8 @@
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
-
-use heddle_ctl::{CtlError, Device, ListenParams, Waker};
+use core::time::Duration;
+use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 
 use crate::rping::RpingServer;
 use crate::workload::{PerfServer, Sink};
@@ -36,11 +36,14 @@ pub enum ServiceError {
     #[error("'{0}' names no service (expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping)")]
     NoService(String),
     /// Not an address.
-    #[error("'{0}' is not an address and port (as 10.0.0.1:7174 or [fd00::1]:7174)")]
+    #[error("'{0}' is not an address and port (as 10.0.0.1:7174)")]
     Address(String),
     /// Not a service.
     #[error("unknown service '{0}' (known: rping, perf, sink)")]
     Unknown(String),
+    /// An address of a family that is not served.
+    #[error("'{0}': IPv6 is not served yet")]
+    Ipv6(SocketAddr),
 }
 
 impl FromStr for ServiceSpec {
@@ -49,6 +52,9 @@ impl FromStr for ServiceSpec {
     fn from_str(s: &str) -> Result<ServiceSpec, ServiceError> {
         let (addr, kind) = s.split_once('=').ok_or_else(|| ServiceError::NoService(s.into()))?;
         let addr: SocketAddr = addr.parse().map_err(|_| ServiceError::Address(addr.into()))?;
+        if addr.is_ipv6() {
+            return Err(ServiceError::Ipv6(addr));
+        }
         if addr.port() == 0 {
             return Err(ServiceError::Address(addr.to_string()));
         }
@@ -72,6 +78,32 @@ impl fmt::Display for ServiceKind {
     }
 }
 
+/// What a service lets its peers have, so that none keeps the others out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Share of a service's connections that one address may have: one in so many, 1 and more.
+    pub peer_share: usize,
+    /// How long a client may take from its connection to its first message, where the service
+    /// waits for one (rping, perf); for ever when `None`.
+    pub first_message: Option<Duration>,
+    /// Octets of registered memory that benchmarks of one address may have.
+    pub peer_memory: u64,
+}
+
+impl Default for Limits {
+    /// A quarter of the connections, 5 s, any memory.
+    fn default() -> Limits {
+        Limits { peer_share: 4, first_message: Some(Duration::from_secs(5)), peer_memory: u64::MAX }
+    }
+}
+
+impl Limits {
+    /// Of `most` connections, those of one address.
+    pub(crate) fn share_of_peer(&self, most: usize) -> usize {
+        (most / self.peer_share.max(1)).max(1)
+    }
+}
+
 /// Services of one RNIC, stepped together.
 #[derive(Default)]
 pub struct Services(Vec<Service>);
@@ -89,18 +121,45 @@ impl Services {
         specs: &[ServiceSpec],
         params: &ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<Services, CtlError> {
+    ) -> Result<Services, DeviceError> {
+        Services::start_with(device, specs, params, &Limits::default(), waker)
+    }
+
+    /// Starts all of `specs` with other limits than the usual ones.
+    pub fn start_with(
+        device: &Device,
+        specs: &[ServiceSpec],
+        params: &ListenParams,
+        limits: &Limits,
+        waker: Option<&Waker>,
+    ) -> Result<Services, DeviceError> {
         let start = |s: &ServiceSpec| {
-            let params = params.clone();
+            let (params, limits) = (params.clone(), *limits);
             Ok(match s.kind {
                 ServiceKind::Rping => {
-                    Service::Rping(RpingServer::new(device, s.addr, params, waker, false)?)
+                    let s = RpingServer::with_limits(device, s.addr, params, limits, waker, false)?;
+                    Service::Rping(s)
                 }
-                ServiceKind::Perf => Service::Perf(PerfServer::new(device, s.addr, params, waker)?),
-                ServiceKind::Sink => Service::Sink(Sink::new(device, s.addr, params, waker)?),
+                ServiceKind::Perf => {
+                    Service::Perf(PerfServer::with_limits(device, s.addr, params, limits, waker)?)
+                }
+                ServiceKind::Sink => {
+                    Service::Sink(Sink::with_limits(device, s.addr, params, limits, waker)?)
+                }
             })
         };
         specs.iter().map(start).collect::<Result<_, _>>().map(Services)
+    }
+
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        for s in &mut self.0 {
+            match s {
+                Service::Rping(s) => s.stop_listening(),
+                Service::Perf(s) => s.stop_listening(),
+                Service::Sink(s) => s.stop_listening(),
+            }
+        }
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
@@ -117,12 +176,32 @@ impl Services {
         busy
     }
 
-    /// Whether a step would find something, or has to be made all the time.
+    /// Whether all of them listen: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: one of them never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        let mut all = true;
+        for s in &self.0 {
+            all &= match s {
+                Service::Rping(s) => s.is_listening(),
+                Service::Perf(s) => s.is_listening(),
+                Service::Sink(s) => s.is_listening(),
+            }?;
+        }
+        Ok(all)
+    }
+
+    /// Whether a step would find something, or has to be made all the time. Arms the completion
+    /// queues of all: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
-        self.0.iter().any(|s| match s {
-            Service::Rping(s) => s.has_work(),
-            Service::Perf(s) => s.has_work(),
-            Service::Sink(s) => s.has_work(),
+        // Each is asked, so that each is armed.
+        self.0.iter().fold(false, |work, s| {
+            work | match s {
+                Service::Rping(s) => s.has_work(),
+                Service::Perf(s) => s.has_work(),
+                Service::Sink(s) => s.has_work(),
+            }
         })
     }
 }
@@ -132,10 +211,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_service_spec_of_both_families() {
+    fn test_service_spec_of_an_address_and_of_the_unspecified_one() {
         let s: ServiceSpec = "10.0.0.1:7174=rping".parse().unwrap();
         assert_eq!((s.addr.to_string().as_str(), s.kind), ("10.0.0.1:7174", ServiceKind::Rping));
-        let s: ServiceSpec = "[fd00::1]:1=sink".parse().unwrap();
+        let s: ServiceSpec = "0.0.0.0:1=sink".parse().unwrap();
         assert_eq!((s.addr.port(), s.kind), (1, ServiceKind::Sink));
     }
 
@@ -147,6 +226,8 @@ mod tests {
         assert!(matches!(e("10.0.0.1:0=rping"), ServiceError::Address(_)));
         assert!(matches!(e("10.0.0.1:70000=rping"), ServiceError::Address(_)));
         assert!(matches!(e("10.0.0.1:1=ftp"), ServiceError::Unknown(_)));
+        assert!(matches!(e("[::]:1=sink"), ServiceError::Ipv6(_)));
+        assert!(matches!(e("[fd00::1]:1=sink"), ServiceError::Ipv6(_)));
         assert!(e("x=y").to_string().lines().count() == 1);
     }
 }

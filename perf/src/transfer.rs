@@ -10,11 +10,12 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CtlError, DisconnectReason,
-    Endpoint, EventQueue, ListenParams, Mr, Qp, QpInit,
+use heddle_ctl::Endpoint;
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data,
+    DeviceError, DisconnectReason, EventQueue, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr,
+    SendOp, SendWr,
 };
-use heddle_iwarp::{Access, Cqe, CqeStatus, Pd, PostError, RecvWr, SendOp, SendWr, SgList};
 use sha2::{Digest, Sha256};
 
 use crate::embedded::poll_pair;
@@ -58,7 +59,7 @@ pub struct Moved {
 pub enum TransferError {
     /// The control plane refused.
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     /// No connection.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
@@ -121,7 +122,7 @@ impl Mover {
             let pd = endpoint.device().alloc_pd();
             let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
             let mr = endpoint.device().alloc_mr(pd, file.len().max(1), all)?;
-            Ok::<_, CtlError>(End { endpoint, events: EventQueue::new(None), pd, mr })
+            Ok::<_, DeviceError>(End { endpoint, events: EventQueue::new(None), pd, mr })
         };
         let (client, server) = (end(client)?, end(server)?);
         server.endpoint.device().listen(addr, ListenParams::default(), &server.events)?;
@@ -182,8 +183,7 @@ impl Mover {
         for end in [&self.client, &self.server] {
             let device = end.endpoint.device();
             let cq = device.create_cq(4 * WINDOW, None)?;
-            let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-            let init = QpInit { send_cq, recv_cq, sq_depth: WINDOW, rq_depth: WINDOW };
+            let init = QpInit::new(cq.clone()).depths(WINDOW, WINDOW);
             qps.push(device.create_qp(end.pd, init)?);
             cqs.push(cq);
         }
@@ -233,7 +233,7 @@ impl Mover {
         while sent < chunks || op == Op::Send && arrived < chunks {
             let before = (posted, sent, arrived);
             while op == Op::Send && buffers < chunks && buffers - arrived < WINDOW as usize {
-                let sges = SgList::one(chunk(&self.server.mr, buffers));
+                let sges = &[chunk(&self.server.mr, buffers)];
                 link.qps[1].post_recv(&RecvWr { wr_id: buffers as u64, sges })?;
                 buffers += 1;
             }
@@ -248,7 +248,7 @@ impl Mover {
                         Op::Write => SendOp::Write { stag, to },
                         Op::Read => SendOp::Read { stag, to },
                     },
-                    sges: SgList::one(chunk(&self.client.mr, posted)),
+                    data: Data::Sges(&[chunk(&self.client.mr, posted)]),
                     signaled: true,
                     fence: false,
                 };

@@ -6,9 +6,11 @@
 //! # Set-up
 //!
 //! The client sends a [`Hello`](hello::Hello) as private data of its connection request: operation,
-//! mode, size, depth, seed, and the region the server may write. The server checks it, allocates
-//! what it asks for, and accepts with a [`Welcome`](hello::Welcome): its own region; or rejects
-//! with a [`Refusal`](hello::Refusal).
+//! mode, size, depth, seed, and the region the server may write. The server checks it and accepts, or
+//! rejects with a [`Refusal`](hello::Refusal). Once connected, the client asks for its memory with a
+//! Send without content; the server makes it ready, piece by piece, and answers with a Send, a
+//! [`Welcome`](hello::Welcome) that names its own region, or a Refusal. So a greeting alone costs
+//! nothing.
 //!
 //! # Traffic
 //!

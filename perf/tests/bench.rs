@@ -7,14 +7,13 @@ mod common;
 use std::time::Duration;
 
 use common::{Net, Raw, eal, server};
-use heddle_ctl::{CmEvent, ListenParams};
 use heddle_dataplane::Clock;
-use heddle_iwarp::Stag;
 use heddle_perf::embedded::{Pair, Placement};
 use heddle_perf::pin;
 use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until};
 use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
+use heddle_verbs::{CmEvent, ListenParams, Stag};
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
@@ -197,7 +196,7 @@ fn run_against_zeros(op: Op, mode: Mode, welcome: impl Fn(&Raw) -> Welcome) -> W
     let device = net.server.device().clone();
     net.until("a failure", || {
         if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
-            let mut params = heddle_ctl::AcceptParams::new(raw.qp.clone());
+            let mut params = heddle_verbs::AcceptParams::new(raw.qp.clone());
             params.private_data = welcome(&raw).encode();
             device.accept(id, params).expect("a request");
         }

@@ -2,19 +2,20 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Net, Raw, SERVER, eal, server};
-use heddle_ctl::{CmEvent, ListenParams};
 use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::frame::Revision;
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList, Stag};
 use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
-use heddle_perf::service::{ServiceSpec, Services};
+use heddle_perf::service::{Limits, ServiceSpec, Services};
 use heddle_perf::spec::Op;
 use heddle_perf::transfer::{CHUNK, Mover, hash};
 use heddle_perf::workload::{Sink, Step, pattern};
+use heddle_verbs::{
+    CmEvent, ConnectParams, Data, ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
+};
 
 fn config(count: u64, size: u32) -> RpingConfig {
     RpingConfig {
@@ -31,7 +32,10 @@ fn config(count: u64, size: u32) -> RpingConfig {
 fn test_rping_of_several_sizes_in_both_revisions_and_without_crc() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
-    let params = ListenParams { crc: CrcPolicy::Off, ..ListenParams::default() };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
     let mut service =
         RpingServer::new(net.server.device(), server(7174), params, None, true).unwrap();
     let mut served = 0;
@@ -79,7 +83,7 @@ fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next
     ] {
         let raw = Raw::new(&net.client, 64);
         for _ in 0..4 {
-            raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+            raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 16)] }).unwrap();
         }
         raw.connect(&net.client, server(7174), b"");
         let event = raw.event(&mut net, || {
@@ -89,8 +93,16 @@ fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next
         for m in &messages {
             raw.mr.write(0, m);
             let op = SendOp::Send { solicited: false, invalidate: None };
-            let sges = SgList::one(raw.mr.sge(0, m.len()));
-            raw.qp.post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false }).unwrap();
+            let sges = &[raw.mr.sge(0, m.len())];
+            raw.qp
+                .post_send(&SendWr {
+                    wr_id: 1,
+                    op,
+                    data: Data::Sges(sges),
+                    signaled: true,
+                    fence: false,
+                })
+                .unwrap();
         }
         let event = raw.event(&mut net, || {
             service.step();
@@ -113,7 +125,7 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     let mut net = Net::new(&eal);
     let raw = Raw::new(&net.server, 64);
     for _ in 0..4 {
-        raw.qp.post_recv(&RecvWr { wr_id: 0, sges: SgList::one(raw.mr.sge(32, 16)) }).unwrap();
+        raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 16)] }).unwrap();
     }
     net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
     let mut client =
@@ -122,15 +134,21 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     let mut failure = None;
     net.until("a failure", || {
         if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
-            device.accept(id, heddle_ctl::AcceptParams::new(raw.qp.clone())).unwrap();
+            device.accept(id, heddle_verbs::AcceptParams::new(raw.qp.clone())).unwrap();
         }
         while let Some(cqe) = raw.cq.poll() {
             if cqe.wr_id == 0 && cqe.status.is_success() {
                 // "Go ahead", though nothing was read or written.
                 let op = SendOp::Send { solicited: false, invalidate: None };
-                let sges = SgList::one(raw.mr.sge(0, 16));
+                let sges = &[raw.mr.sge(0, 16)];
                 raw.qp
-                    .post_send(&SendWr { wr_id: 1, op, sges, signaled: true, fence: false })
+                    .post_send(&SendWr {
+                        wr_id: 1,
+                        op,
+                        data: Data::Sges(sges),
+                        signaled: true,
+                        fence: false,
+                    })
                     .unwrap();
             }
         }
@@ -139,6 +157,161 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     });
     let e = failure.expect("it was waited for");
     assert!(matches!(e, RpingError::Differs(1, 0)), "{e}");
+    // The server is not left to wait.
+    let event = raw.event(&mut net, || {
+        assert!(matches!(client.step(), Ok(Step::Done)));
+    });
+    let event = if matches!(event, CmEvent::Established { .. }) {
+        raw.event(&mut net, || {})
+    } else {
+        event
+    };
+    assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+}
+
+/// The reason comes in an event behind the flushed work requests: that is what a user sees.
+#[test]
+fn test_rping_client_says_why_its_connection_ended() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let raw = Raw::new(&net.server, 64);
+    raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 8)] }).unwrap();
+    net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
+    let mut client =
+        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    let device = net.server.device().clone();
+    let mut failure = None;
+    net.until("a failure", || {
+        if let Some(CmEvent::ConnectRequest { id, .. }) = raw.events.poll() {
+            device.accept(id, heddle_verbs::AcceptParams::new(raw.qp.clone())).unwrap();
+        }
+        failure = client.step().err();
+        failure.is_some()
+    });
+    // Its message of 16 octets is too long for the buffer of 8.
+    let e = failure.expect("it was waited for");
+    assert!(matches!(e, RpingError::Disconnected(0, _)), "{e}");
+    assert!(e.to_string().contains("terminated by the peer"), "{e}");
+}
+
+/// A quarter of the places is one address's; who says nothing in time makes room.
+#[test]
+fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.server.device().clone();
+    let limits = Limits {
+        peer_share: 128,
+        first_message: Some(Duration::from_millis(300)),
+        ..Limits::default()
+    };
+    let listen = ListenParams::default();
+    let mut service =
+        RpingServer::with_limits(&device, server(7174), listen, limits, None, false).unwrap();
+    let connect = |net: &mut Net, service: &mut RpingServer| {
+        let raw = Raw::new(&net.client, 64);
+        raw.connect(&net.client, server(7174), b"");
+        let event = raw.event(net, || {
+            service.step();
+        });
+        (raw, event)
+    };
+    // 256 / 128
+    let up: Vec<_> = (0..2).map(|_| connect(&mut net, &mut service)).collect();
+    assert!(up.iter().all(|(_, e)| matches!(e, CmEvent::Established { .. })));
+    let (_, event) = connect(&mut net, &mut service);
+    let CmEvent::Rejected { private_data, .. } = event else { panic!("{event:?}") };
+    assert!(String::from_utf8_lossy(&private_data).contains("of this address"));
+    for (raw, _) in &up {
+        let event = raw.event(&mut net, || {
+            service.step();
+        });
+        assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+    }
+    net.until("both ends", || {
+        service.step();
+        service.closed() == 2
+    });
+    // There is room again, and who talks may stay.
+    let mut client =
+        RpingClient::new(net.client.device(), &Clock::new(&eal), config(0, 64), false).unwrap();
+    let start = Instant::now();
+    net.until("a second of rping", || {
+        service.step();
+        client.step().expect("it is served");
+        start.elapsed() > Duration::from_secs(1)
+    });
+    assert!(client.done() > 1);
+}
+
+/// A client that takes no Reads, or whose region cannot be, is told at once.
+#[test]
+fn test_rping_server_refuses_what_it_cannot_carry_out() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.server.device().clone();
+    let mut service =
+        RpingServer::new(&device, server(7174), ListenParams::default(), None, false).unwrap();
+    let raw = Raw::new(&net.client, 64);
+    let mut params = ConnectParams::new(raw.qp.clone());
+    params.ird = 0;
+    net.client.device().connect(server(7174), params, &raw.events).unwrap();
+    let event = raw.event(&mut net, || {
+        service.step();
+    });
+    let CmEvent::Rejected { private_data, .. } = event else { panic!("{event:?}") };
+    assert!(String::from_utf8_lossy(&private_data).contains("RDMA Reads"));
+    let raw = Raw::new(&net.client, 64);
+    raw.connect(&net.client, server(7174), b"");
+    let event = raw.event(&mut net, || {
+        service.step();
+    });
+    assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+    raw.mr.write(0, &Info { to: u64::MAX - 10, stag: Stag(1), len: 64 }.encode());
+    let op = SendOp::Send { solicited: false, invalidate: None };
+    let sges = &[raw.mr.sge(0, Info::LEN)];
+    raw.qp
+        .post_send(&SendWr { wr_id: 1, op, data: Data::Sges(sges), signaled: true, fence: false })
+        .unwrap();
+    let event = raw.event(&mut net, || {
+        service.step();
+    });
+    assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+    net.until("the end", || {
+        service.step();
+        service.closed() == 1
+    });
+}
+
+/// Who is stopped takes no more connections, and its address is free for another.
+#[test]
+fn test_services_can_be_stopped() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let device = net.server.device().clone();
+    let specs: Vec<ServiceSpec> = ["10.0.0.2:1=sink", "10.0.0.2:2=rping", "10.0.0.2:3=perf"]
+        .map(|s| s.parse().unwrap())
+        .to_vec();
+    for stop_by_drop in [false, true] {
+        let params = ListenParams::default();
+        let mut services = Services::start(&device, &specs, &params, None).unwrap();
+        let raw = Raw::new(&net.client, 64);
+        raw.connect(&net.client, server(1), b"");
+        let event = raw.event(&mut net, || {
+            services.step();
+        });
+        assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+        if !stop_by_drop {
+            services.stop_listening();
+        }
+        let kept = (!stop_by_drop).then_some(services);
+        let refused = Raw::new(&net.client, 64);
+        refused.connect(&net.client, server(1), b"");
+        let event = refused.event(&mut net, || {});
+        assert!(matches!(event, CmEvent::ConnectError { .. }), "{event:?}");
+        drop(kept);
+    }
+    Services::start(&device, &specs, &ListenParams::default(), None).unwrap();
 }
 
 #[test]
@@ -161,8 +334,10 @@ fn test_sink_counts_and_grants_a_region() {
     pattern::fill(&mut bytes, 1, 1);
     raw.mr.write(0, &bytes);
     let post = |wr_id, op, len| {
-        let sges = SgList::one(raw.mr.sge(0, len));
-        raw.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false }).unwrap();
+        let sges = &[raw.mr.sge(0, len)];
+        raw.qp
+            .post_send(&SendWr { wr_id, op, data: Data::Sges(sges), signaled: true, fence: false })
+            .unwrap();
     };
     let send = SendOp::Send { solicited: false, invalidate: None };
     post(1, SendOp::Write { stag, to }, 70_000);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use heddle::perf::embedded::{Pair, Placement, Remote, memory_for};
+use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
@@ -173,8 +173,10 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     }
     let placement = args.placement()?;
     args.log.start();
-    let shape =
-        EndpointConfig { mtu: spec.mtu, ..EndpointConfig::new(Vec::new(), Seed::from_u64(0)) };
+    let shape = EndpointConfig {
+        mtu: spec.mtu,
+        ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0))
+    };
     let eal = start_eal(&shape, 2, Vec::new())?;
     let mut pair = Pair::open(&eal, spec)?;
     let mut reports = Vec::new();
@@ -194,7 +196,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     args.net.source()?;
     let core = args.remote_core()?;
     args.log.start();
-    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec))?;
+    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec), queues_for(spec))?;
     if let Some(core) = core {
         pin::pin_to(core)?;
     }

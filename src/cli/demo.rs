@@ -1,5 +1,6 @@
 //! `heddle demo`
 
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -7,10 +8,10 @@ use std::{env, fs};
 use heddle::perf::report::align;
 use heddle::perf::spec::{Op, Size, Span};
 use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
-use heddle::{Cidr, Endpoint, EndpointConfig};
+use heddle::{Cidr, Endpoint, EndpointConfig, random_seed};
 
 use super::log::LogArgs;
-use super::net::{random_seed, start_eal};
+use super::net::start_eal;
 use super::progress::Line;
 use super::{Failure, say};
 
@@ -40,10 +41,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     let (name, file) = (path.display(), read(&path)?);
     args.log.start();
-    let seed = random_seed()?;
+    let seed = random_seed();
     let config = |ip: Ipv4Addr| EndpointConfig {
         memory: file.len() + (1 << 20),
-        ..EndpointConfig::new(
+        ..EndpointConfig::with_seed(
             Cidr::new(ip.into(), 24).into_iter().collect(),
             seed.derive(ip.octets()[3].into()),
         )
@@ -100,12 +101,17 @@ fn table(moved: &[Moved]) -> String {
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let name = path.display();
     let failed = |e: std::io::Error| Failure::failed(format!("cannot read {name}: {e}"));
-    let len = fs::metadata(path).map_err(failed)?.len();
-    if len > MAX_FILE {
+    let about = fs::metadata(path).map_err(failed)?;
+    if !about.is_file() {
+        return Err(Failure::failed(format!("{name} is no regular file")));
+    }
+    if about.len() > MAX_FILE {
         return Err(Failure::failed(format!("{name} is larger than {} MiB", MAX_FILE >> 20)));
     }
-    let bytes = fs::read(path).map_err(failed)?;
-    // A device or a file that grows can give more than was announced.
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(failed)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    // A file that grows can give more than was announced.
     if bytes.is_empty() || bytes.len() as u64 > MAX_FILE {
         return Err(Failure::failed(format!(
             "{name} is empty, or larger than {} MiB",

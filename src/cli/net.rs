@@ -1,13 +1,11 @@
 //! The RNIC a command works on.
 
 use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 
 use heddle::perf::spec;
 use heddle::{
-    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, Seed, VdevArg,
-    check_addrs,
+    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, VdevArg, check_addrs,
 };
 
 use super::Failure;
@@ -65,14 +63,20 @@ impl NetArgs {
         }
     }
 
-    /// Starts DPDK and opens the device.
-    pub(crate) fn open(&self, mtu: u16, memory: usize) -> Result<(Eal, Endpoint), Failure> {
+    /// Starts DPDK and opens the device, with so many octets of memory to register and for queues.
+    pub(crate) fn open(
+        &self,
+        mtu: u16,
+        memory: usize,
+        queues: usize,
+    ) -> Result<(Eal, Endpoint), Failure> {
         let source = self.source()?;
         let config = EndpointConfig {
             gateway: self.gateway,
             mtu,
             memory,
-            ..EndpointConfig::new(self.ips.clone(), random_seed()?)
+            queues,
+            ..EndpointConfig::new(self.ips.clone())
         };
         let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
@@ -80,12 +84,20 @@ impl NetArgs {
     }
 }
 
+/// File descriptors that DPDK opens as it starts, and some for its devices.
+const DESCRIPTORS: usize = 12;
+
 /// Starts DPDK with memory for `ports` ports set up as `config` says.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
     ports: u32,
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
+    // DPDK would say so on its own, in a line beside ours.
+    let spare: Result<Vec<_>, _> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    spare.map_err(|e| {
+        Failure::failed(format!("DPDK needs {DESCRIPTORS} file descriptors (ulimit -n): {e}"))
+    })?;
     // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
     let frame = u32::from(config.mtu).max(2048) + 512;
     let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
@@ -94,15 +106,6 @@ pub(crate) fn start_eal(
         EalError::BadPci(_) => Failure::usage(e),
         e => e.into(),
     })
-}
-
-/// From the system's generator.
-pub(crate) fn random_seed() -> Result<Seed, Failure> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")
-        .and_then(|mut f| f.read_exact(&mut bytes))
-        .map_err(|e| Failure::failed(format!("cannot read /dev/urandom: {e}")))?;
-    Ok(Seed::new(bytes))
 }
 
 /// A processor's number for a thread to run on.

@@ -1,8 +1,8 @@
 //! `heddle pcap`
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use heddle::{
 };
 
 use super::log::LogArgs;
-use super::net::{cidr, start_eal};
-use super::{Failure, counters, say};
+use super::net::{cidr, mtu, start_eal};
+use super::{Failure, capture, counters, say};
 
 /// Frames of one capture file come in, one per 10 us of virtual time, what is answered goes into
 /// another. All randomness follows from --seed, so that the same input gives the same output.
@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
     #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE")]
     listen: Vec<ServiceSpec>,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
+    mtu: u16,
     /// From which everything random follows
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -57,14 +60,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             )));
         }
     }
-    File::open(&args.rx)
+    capture::check(&args.rx)
         .map_err(|e| Failure::failed(format!("cannot read {}: {e}", args.rx.display())))?;
+    if is_same_file(&args.rx, &args.tx) {
+        return Err(Failure::usage(format!(
+            "--tx {} is the file of --rx: it would be written over",
+            args.tx.display()
+        )));
+    }
     args.log.start();
     let (clock, hand) = Clock::manual();
     let config = EndpointConfig {
         clock: Some(clock),
         rx_burst: 1,
-        ..EndpointConfig::new(args.ips.clone(), Seed::from_u64(args.seed))
+        mtu: args.mtu,
+        ..EndpointConfig::with_seed(args.ips.clone(), Seed::from_u64(args.seed))
     };
     let eal = start_eal(&config, 1, Vec::new())?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);
@@ -90,6 +100,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|e| Failure::failed(format!("cannot put times in {}: {e}", args.tx.display())))?;
     say(&counters::of_worker(&s.worker));
     Ok(())
+}
+
+/// Whether both names are of one file, however they are spelt or linked.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let identity = |p: &Path| fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
+    identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
 /// The device stamps frames by the time of day: gives each the virtual time it was sent at instead.

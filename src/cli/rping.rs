@@ -8,11 +8,11 @@ use heddle::perf::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
 use heddle::perf::workload::Step;
-use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, Revision};
+use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, MpaOptions, Protocol, Revision};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::bench::Switch;
-use super::net::NetArgs;
+use super::net::{NetArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, log, say};
 
@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// MPA revision to ask for
     #[arg(long, value_enum, default_value_t = RevisionArg::Two)]
     mpa: RevisionArg,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
+    mtu: u16,
     #[command(flatten)]
     net: NetArgs,
 }
@@ -70,6 +73,9 @@ enum RevisionArg {
 
 /// Registered memory: a client has four small regions, a server as many for each of its clients.
 const MEMORY: usize = 64 << 20;
+
+/// For queues: those of a server's connections take 2 KiB each.
+const QUEUES: usize = 4 << 20;
 
 /// How long the last packets of a closed connection may still go to and fro.
 const LINGER: Duration = Duration::from_millis(100);
@@ -87,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);
-    let (eal, mut endpoint) = args.net.open(1500, MEMORY)?;
+    let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY, QUEUES)?;
     let result = if args.server {
         serve(args, &stop, &mut endpoint, addr, crc)
     } else {
@@ -136,9 +142,15 @@ fn serve(
     addr: SocketAddr,
     crc: CrcPolicy,
 ) -> Result<(), Failure> {
-    let params = ListenParams { crc, ..ListenParams::default() };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
     let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
-    endpoint.poll();
+    while !stop.is_set() && !server.is_listening()? {
+        endpoint.poll();
+        server.step();
+    }
     say(&format!("rping listening on {addr}\n"));
     while !stop.is_set() && (args.persistent || server.closed() == 0) {
         endpoint.poll();

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use heddle::perf::service::{ServiceSpec, Services};
+use heddle::perf::service::{Limits, ServiceSpec, Services};
 use heddle::perf::spec::SpecError;
-use heddle::{Eal, Endpoint, ListenParams, Node, Sleeper};
+use heddle::{
+    CrcPolicy, Device, Eal, Endpoint, ListenParams, MpaOptions, Node, Protocol, Sleeper, Waker,
+};
 
+use super::bench::Switch;
+use super::interfaces::Interfaces;
 use super::log::LogArgs;
 use super::net::{NetArgs, first_core, mtu};
 use super::signals::Stop;
@@ -22,6 +26,9 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
+    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    crc: Switch,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
@@ -37,6 +44,9 @@ pub(crate) struct Args {
 
 /// MiB of registered memory one may ask for.
 const MAX_MEMORY: u32 = 64 << 10;
+
+/// Octets for queues: a service with all the connections it takes needs some 12 MiB.
+const QUEUES: usize = 64 << 20;
 
 /// How long the services sleep at most, so that signals are seen.
 const NAP: Duration = Duration::from_millis(50);
@@ -60,8 +70,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     args.log.start();
     let stop = Stop::on_signals()?;
-    let (eal, endpoint) = args.net.open(args.mtu, (args.memory as usize) << 20)?;
+    let (eal, endpoint) = args.net.open(args.mtu, (args.memory as usize) << 20, QUEUES)?;
     if args.inline { inline(args, &stop, endpoint) } else { threaded(args, &stop, &eal, endpoint) }
+}
+
+/// Starts what was asked for. Benchmarks of one peer get half of the memory at most.
+fn services(args: &Args, device: &Device, waker: Option<&Waker>) -> Result<Services, Failure> {
+    let crc = if args.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
+    let params = ListenParams {
+        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
+        ..ListenParams::default()
+    };
+    let limits = Limits { peer_memory: u64::from(args.memory) << 19, ..Limits::default() };
+    Ok(Services::start_with(device, &args.listen, &params, &limits, waker)?)
 }
 
 fn announce(args: &Args) {
@@ -75,8 +96,12 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
     let node = Node::start(eal, endpoint, core)?;
     let sleeper = Sleeper::new();
     let waker = sleeper.waker();
-    let mut services =
-        Services::start(node.device(), &args.listen, &ListenParams::default(), Some(&waker))?;
+    let mut services = services(args, node.device(), Some(&waker))?;
+    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
+    while !stop.is_set() && !services.is_listening()? {
+        services.step();
+        sleeper.sleep(NAP, || services.has_work());
+    }
     announce(args);
     while !stop.is_set() {
         if !services.step() {
@@ -85,6 +110,7 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
         if !node.is_running() {
             return Err(Failure::failed("the worker has ended by itself, which is a defect"));
         }
+        interfaces.check()?;
     }
     drop(services);
     std::thread::sleep(FAREWELL);
@@ -93,14 +119,17 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
 }
 
 fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failure> {
-    let mut services =
-        Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
-    // The first poll carries out the orders to listen.
-    endpoint.poll();
+    let mut services = services(args, endpoint.device(), None)?;
+    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
+    while !stop.is_set() && !services.is_listening()? {
+        endpoint.poll();
+        services.step();
+    }
     announce(args);
     while !stop.is_set() {
         endpoint.poll();
         services.step();
+        interfaces.check()?;
     }
     drop(services);
     let until = endpoint.now() + FAREWELL;

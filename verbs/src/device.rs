@@ -19,7 +19,7 @@ use heddle_iwarp::{Access, Pd, Qpn};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
-use crate::memory::{Pool, Region, RegisterError, Registered, Registry, Reservation, Terms};
+use crate::memory::{Pool, Region, RegisterError, Registry, Stretch, Terms};
 use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp, QpInit};
@@ -278,34 +278,40 @@ impl Device {
         self.alloc(Terms { pd: qp.pd(), qpn: Some(qp.qpn()), access }, len)
     }
 
-    /// Sets `len` bytes of the device's memory aside. They are cleared piece by piece and then
-    /// [registered](Device::register), by a program that has something else to do in between.
+    /// Sets `len` octets of the device's memory aside. They are cleared piece by piece and then
+    /// registered, by a program that has something else to do in between.
     ///
     /// # Errors
     /// [`DeviceError::Register`].
     pub fn reserve(&self, len: usize) -> Result<Reservation, DeviceError> {
-        let Some(pool) = &self.0.pool else {
-            return Err(RegisterError::NoMemory { wanted: len, free: 0, size: 0 }.into());
-        };
-        Ok(self.0.hub.registry.reserve(pool, len)?)
+        let (registry, pool) = (&self.0.hub.registry, self.pool(len)?);
+        Ok(Reservation(self.patiently(|| registry.reserve(pool, len))?))
     }
 
     /// Registers what was set aside; what is not clear yet is cleared first.
     ///
     /// # Errors
-    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`]; the memory is free again then.
-    pub fn register(&self, r: Reservation, pd: Pd, access: Access) -> Result<Mr, DeviceError> {
+    /// As [`alloc_mr`](Device::alloc_mr); the memory is free again then.
+    pub fn register_reserved(
+        &self,
+        pd: Pd,
+        memory: Reservation,
+        access: Access,
+    ) -> Result<Mr, DeviceError> {
         self.check_pd(pd)?;
         let registry = &self.0.hub.registry;
-        let registered = registry.register(r, Terms { pd, qpn: None, access })?;
+        let registered = registry.register(memory.0, Terms { pd, qpn: None, access })?;
         Ok(Mr::new(registry.clone(), registered))
+    }
+
+    fn pool(&self, wanted: usize) -> Result<&Arc<Pool>, DeviceError> {
+        let none = RegisterError::NoMemory { wanted, free: 0, size: 0 };
+        self.0.pool.as_ref().ok_or(none.into())
     }
 
     fn alloc(&self, terms: Terms, len: usize) -> Result<Mr, DeviceError> {
         let hub = &self.0.hub;
-        let Some(pool) = &self.0.pool else {
-            return Err(RegisterError::NoMemory { wanted: len, free: 0, size: 0 }.into());
-        };
+        let pool = self.pool(len)?;
         let take = || hub.registry.take(pool, len, terms);
         let registered = self.patiently(take)?;
         Ok(Mr::new(hub.registry.clone(), registered))
@@ -333,10 +339,10 @@ impl Device {
 
     /// Tries again for a while when memory or a place in a table is on its way back. The thread that
     /// runs an RNIC inline cannot wait for itself.
-    fn patiently(
+    fn patiently<T>(
         &self,
-        mut take: impl FnMut() -> Result<Registered, RegisterError>,
-    ) -> Result<Registered, RegisterError> {
+        mut take: impl FnMut() -> Result<T, RegisterError>,
+    ) -> Result<T, RegisterError> {
         let hub = &self.0.hub;
         let end = Instant::now() + RECLAIM_WAIT;
         loop {
@@ -520,6 +526,17 @@ impl App {
             *word &= !(1 << (bell % 64));
         }
         lock(&self.hub.qpns).taken.remove(&qpn.0);
+    }
+}
+
+/// Memory of a device that is nobody's region yet; free again when dropped.
+#[derive(Debug)]
+pub struct Reservation(Stretch);
+
+impl Reservation {
+    /// Clears up to `most` octets more; true when all are clear.
+    pub fn clear(&mut self, most: usize) -> bool {
+        self.0.clear(most)
     }
 }
 

@@ -32,7 +32,7 @@ pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub};
+pub use device::{Device, DeviceConfig, Hub, Reservation};
 pub use error::DeviceError;
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
@@ -43,7 +43,7 @@ pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,
 };
-pub use memory::{Region, RegionError, RegisterError, Reservation};
+pub use memory::{Region, RegionError, RegisterError};
 pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};

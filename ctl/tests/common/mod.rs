@@ -11,21 +11,22 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use heddle_base::{Chunks, Instant, Seed, StreamPos, Sum};
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, ConnectParams, Cq, CtlCounters, Endpoint, EndpointConfig,
-    EventQueue, ListenParams, Mr, Qp, QpInit,
-};
+use heddle_ctl::{CtlCounters, Endpoint, EndpointConfig};
 use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig,
     RxQueue, TxQueue, WorkerSnapshot,
 };
+use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::fpdu;
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_iwarp::rdmap::{Control, Opcode, Terminate};
-use heddle_iwarp::{Access, Cqe, Msn, Pd, RecvWr, SendOp, SendWr, SgList};
 use heddle_tcp::{
     ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
+};
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Cqe, Device, EventQueue, ListenParams,
+    Mr, Pd, Qp, QpInit, RecvWr, SendWr,
 };
 
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -58,7 +59,7 @@ pub fn config(ip: Ipv4Addr, clock: &Clock) -> EndpointConfig {
         frames: 2047,
         max_conns: 64,
         clock: Some(clock.clone()),
-        ..EndpointConfig::new(
+        ..EndpointConfig::with_seed(
             vec![Cidr::new(ip.into(), 24).unwrap()],
             Seed::from_u64(ip.octets()[3].into()),
         )
@@ -278,24 +279,26 @@ pub const REGION: usize = 8192;
 
 impl End {
     pub fn new(us: &Endpoint) -> End {
+        End::on(us.device(), 64)
+    }
+
+    /// One of any device, with a completion queue of this depth.
+    pub fn on(device: &Device, depth: u32) -> End {
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
-        let device = us.device();
         let pd = device.alloc_pd();
-        let cq = device.create_cq(64, None).unwrap();
-        let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 16, rq_depth: 16 };
-        let qp = device.create_qp(pd, init).unwrap();
-        End { pd, cq, qp, mr: region(us, pd, all) }
+        let cq = device.create_cq(depth, None).unwrap();
+        let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(16, 16)).unwrap();
+        End { pd, cq, qp, mr: region_on(device, pd, all) }
     }
 
     pub fn post_recv(&self, wr_id: u64, off: usize, len: usize) {
-        let sges = SgList::one(self.mr.sge(off, len));
-        self.qp.post_recv(&RecvWr { wr_id, sges }).unwrap();
+        let sges = [self.mr.sge(off, len)];
+        self.qp.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
     }
 
     pub fn post_send(&self, wr_id: u64, off: usize, len: usize) {
-        let op = SendOp::Send { solicited: false, invalidate: None };
-        let sges = SgList::one(self.mr.sge(off, len));
-        self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false }).unwrap();
+        let sges = [self.mr.sge(off, len)];
+        self.qp.post_send(&SendWr::send(wr_id, &sges)).unwrap();
     }
 
     pub fn completions(&self) -> Vec<Cqe> {
@@ -326,7 +329,11 @@ impl End {
 
 /// A region filled with `FILL`.
 pub fn region(us: &Endpoint, pd: Pd, access: Access) -> Mr {
-    let mr = us.device().alloc_mr(pd, REGION, access).unwrap();
+    region_on(us.device(), pd, access)
+}
+
+pub fn region_on(device: &Device, pd: Pd, access: Access) -> Mr {
+    let mr = device.alloc_mr(pd, REGION, access).unwrap();
     mr.write(0, &[FILL; REGION]);
     mr
 }
@@ -412,8 +419,8 @@ pub fn listen(net: &mut Net, port: u16, change: impl FnOnce(&mut ListenParams)) 
     let mut params = ListenParams::default();
     change(&mut params);
     let events = EventQueue::new(None);
-    net.us.device().listen(us(port), params, &events).unwrap();
-    net.settle();
+    let id = net.us.device().listen(us(port), params, &events).unwrap();
+    assert_eq!(net.event(&events), CmEvent::Listening { id });
     events
 }
 
@@ -425,24 +432,36 @@ pub struct Honest {
     /// Bytes of the start-up in what the peer got.
     pub startup: usize,
     rounds: u32,
+    /// Messages that came beside those of the rounds.
+    received: u32,
 }
 
 impl Honest {
     /// Connects to a listener whose events are `events`.
     pub fn new(net: &mut Net, port: u16, events: &EventQueue) -> Honest {
+        let end = End::new(&net.us);
+        Honest::with(net, port, events, end)
+    }
+
+    /// The same with this queue pair on our side.
+    pub fn with(net: &mut Net, port: u16, events: &EventQueue, end: End) -> Honest {
         let conn = net.tcp(port);
         net.peer.send(conn, &request(b"hello"));
         let CmEvent::ConnectRequest { id, private_data, .. } = net.event(events) else {
             panic!("a request");
         };
         assert_eq!(private_data, b"hello");
-        let end = End::new(&net.us);
         net.us.device().accept(id, AcceptParams::new(end.qp.clone())).unwrap();
         assert!(matches!(net.event(events), CmEvent::Established { .. }));
         net.settle();
         let startup = reply(false, b"").len();
         assert_eq!(net.peer.got(conn), reply(false, b""));
-        Honest { conn, id, end, startup, rounds: 0 }
+        Honest { conn, id, end, startup, rounds: 0, received: 0 }
+    }
+
+    /// The peer has sent so many messages without [`exchange`](Honest::exchange).
+    pub fn had(&mut self, messages: u32) {
+        self.received += messages;
     }
 
     /// One Send each way, with every byte compared.
@@ -451,7 +470,7 @@ impl Honest {
         let n = self.rounds;
         let data: Vec<u8> = (0..100 + n % 50).map(|i| (i * 7 + n) as u8).collect();
         self.end.post_recv(1, 0, 256);
-        net.peer.send(self.conn, &fpdu(send_header(n), &data));
+        net.peer.send(self.conn, &fpdu(send_header(n + self.received), &data));
         net.settle();
         let [cqe] = self.end.completions()[..] else { panic!("a receive, round {n}") };
         assert!(cqe.status.is_success() && cqe.len as usize == data.len(), "{cqe:?}");

@@ -12,14 +12,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, ConnectParams, Cq, Device, Endpoint, EndpointConfig, EventQueue,
-    ListenParams, Mr, Qp, QpInit,
-};
+use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, Eal, EalConfig, FaultConfig, ManualClock};
-use heddle_iwarp::Access;
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, EventQueue, ListenParams,
+    MpaOptions, Mr, Protocol, Qp, QpInit,
+};
 
 /// Work requests of each queue.
 pub const DEPTH: usize = 64;
@@ -80,7 +80,7 @@ impl Setup {
                 time_wait: Duration::from_millis(10),
                 ..ConnConfig::default()
             },
-            ..EndpointConfig::new(
+            ..EndpointConfig::with_seed(
                 vec![Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).unwrap()],
                 Seed::from_u64(self.seed).derive(n.into()),
             )
@@ -105,8 +105,7 @@ impl End {
         let pd = device.alloc_pd();
         let cq = device.create_cq(2 * DEPTH as u32, None).unwrap();
         let depth = DEPTH as u32;
-        let init =
-            QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: depth, rq_depth: depth };
+        let init = QpInit::new(cq.clone()).depths(depth, depth);
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
         End {
             qp: device.create_qp(pd, init).unwrap(),
@@ -133,13 +132,14 @@ pub fn connect(
 ) -> Vec<Conn> {
     let events = [EventQueue::new(None), EventQueue::new(None)];
     let crc = if crc { CrcPolicy::Required } else { CrcPolicy::Off };
+    let protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
     let listener = server
-        .listen(server_addr(), ListenParams { crc, ..ListenParams::default() }, &events[1])
+        .listen(server_addr(), ListenParams { protocol, ..ListenParams::default() }, &events[1])
         .unwrap();
     let mut conns = Vec::new();
     for _ in 0..n {
         let (near, far) = (End::new(client), End::new(server));
-        let params = ConnectParams { crc, ..ConnectParams::new(near.qp.clone()) };
+        let params = ConnectParams { protocol, ..ConnectParams::new(near.qp.clone()) };
         let id = client.connect(server_addr(), params, &events[0]).unwrap();
         let (mut up, start) = (0, std::time::Instant::now());
         while up < 2 {
@@ -150,6 +150,7 @@ pub fn connect(
                         server.accept(id, AcceptParams::new(far.qp.clone())).unwrap();
                     }
                     CmEvent::Established { .. } => up += 1,
+                    CmEvent::Listening { id } => assert_eq!(id, listener),
                     other => panic!("{other:?}"),
                 }
             }

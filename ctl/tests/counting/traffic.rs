@@ -1,6 +1,6 @@
 //! Operations of every kind, as many at a time as the queues hold.
 
-use heddle_iwarp::{CqeOp, RecvWr, SendOp, SendWr, SgList};
+use heddle_verbs::{CqeOp, Data, RecvWr, SendOp, SendWr};
 
 use super::{Conn, DEPTH, LARGEST};
 
@@ -127,8 +127,8 @@ impl<'a> Traffic<'a> {
         for (conn, s) in self.conns.iter().zip(&mut self.state) {
             while s.buffers - s.arrived < DEPTH as u64 {
                 let at = (2 * DEPTH + s.buffers as usize % DEPTH) * LARGEST;
-                let sges = SgList::one(conn.server.mr.sge(at, LARGEST));
-                let wr = RecvWr { wr_id: s.buffers, sges };
+                let sges = [conn.server.mr.sge(at, LARGEST)];
+                let wr = RecvWr { wr_id: s.buffers, sges: &sges };
                 if conn.server.qp.post_recv(&wr).is_err() {
                     break;
                 }
@@ -159,11 +159,11 @@ impl<'a> Traffic<'a> {
                     Kind::Read => SendOp::Read { stag, to },
                     _ => SendOp::Send { solicited: kind == Kind::SendSolicited, invalidate: None },
                 };
-                let local = conn.client.mr.sge(slot, len);
+                let sges = [conn.client.mr.sge(slot, len)];
                 let wr = SendWr {
                     wr_id: s.posted,
                     op,
-                    sges: SgList::one(local),
+                    data: Data::Sges(&sges),
                     signaled: true,
                     fence: false,
                 };

@@ -2,14 +2,15 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
 use heddle_base::Chunks;
 use heddle_dataplane::{
-    Eal, EalConfig, Hugepages, Mbuf, Mempool, MempoolConfig, Port, PortConfig, PortError,
-    PortSource, RxQueue, TxQueue,
+    Eal, EalConfig, ExternalError, ExternalMemory, Hugepages, Mbuf, Mempool, MempoolConfig, Port,
+    PortConfig, PortError, PortSource, RxQueue, TxQueue,
 };
+use heddle_verbs::memory::Region;
 
 /// Enough for one burst.
 pub type Burst = ArrayVec<Mbuf, 32>;
@@ -53,4 +54,45 @@ pub fn content(m: &Mbuf) -> Vec<u8> {
     let mut v = vec![0; m.len()];
     assert_eq!(m.copy_at(0, &mut v), v.len());
     v
+}
+
+/// Registered memory, and the counters of the mbufs that refer to it. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub region: Arc<Region>,
+    pub external: ExternalMemory,
+}
+
+impl Memory {
+    /// Which slot of the STag table it pretends to be; the others are not used.
+    pub const SLOT: u32 = 2;
+
+    pub fn new(len: usize) -> Memory {
+        eal();
+        let region = Arc::new(Region::anonymous(len).unwrap());
+        Memory { region, external: ExternalMemory::new(4) }
+    }
+
+    /// A segment that refers to `len` bytes at `off`.
+    pub fn external(&self, pool: Mempool, off: usize, len: u16) -> Result<Mbuf, ExternalError> {
+        Mbuf::external(&pool, &self.external, Memory::SLOT, &self.region, (off, len))
+    }
+
+    pub fn place(&self, off: usize, bytes: &[u8]) {
+        self.region.place(off, bytes).unwrap();
+    }
+
+    pub fn gather(&self, off: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.region.gather(off, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Mbufs that refer to it.
+    pub fn references(&self) -> usize {
+        for other in [0, 1, 3] {
+            assert_eq!(self.external.references(other), 0, "counted at another slot");
+        }
+        self.external.references(Memory::SLOT)
+    }
 }

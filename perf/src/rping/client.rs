@@ -4,14 +4,14 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_ctl::{
-    Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, CtlError, Device, DisconnectReason,
-    EventQueue, Mr, Qp, QpInit,
-};
 use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::frame::Revision;
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_iwarp::{Access, CqeStatus, PostError, RecvWr, SendOp, SendWr, SgList};
+use heddle_verbs::{
+    Access, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data, Device,
+    DeviceError, DisconnectReason, EventQueue, MpaOptions, Mr, PostError, Protocol, Qp, QpInit,
+    RecvWr, SendOp, SendWr,
+};
 use tracing::debug;
 
 use super::{Info, message, printable};
@@ -39,7 +39,7 @@ pub struct RpingConfig {
 pub enum RpingError {
     /// The control plane refused.
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     /// No connection.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, ConnectFailure),
@@ -67,6 +67,8 @@ pub enum RpingError {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long after a failed work request the end of the connection, with its reason, may come.
+const GRACE: Duration = Duration::from_secs(2);
 const BUFFERS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +104,8 @@ pub struct RpingClient {
     /// What has come back, for those who want to see it.
     last: Option<String>,
     show: bool,
+    /// The first work request that did not succeed: the event that says why comes after it.
+    failed: Option<CqeStatus>,
 }
 
 impl RpingClient {
@@ -115,16 +119,20 @@ impl RpingClient {
         let pd = device.alloc_pd();
         let events = EventQueue::new(None);
         let cq = device.create_cq(64, None)?;
-        let init =
-            QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 8, rq_depth: BUFFERS };
+        let init = QpInit {
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            ..QpInit::new(cq.clone()).depths(8, BUFFERS)
+        };
         let qp = device.create_qp(pd, init)?;
         let size = config.size as usize;
         let inbox = device.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?;
         for b in 0..BUFFERS {
-            qp.post_recv(&buffer(&inbox, b.into()))?;
+            post_buffer(&qp, &inbox, b.into())?;
         }
         let mut params = ConnectParams::new(qp.clone());
-        (params.crc, params.revision) = (config.crc, config.revision);
+        let (revision, crc) = (config.revision, config.crc);
+        params.protocol = Protocol::Mpa(MpaOptions { revision, crc });
         let id = device.connect(config.remote, params, &events)?;
         Ok(RpingClient {
             device: device.clone(),
@@ -146,6 +154,7 @@ impl RpingClient {
             waits_since: clock.now(),
             last: None,
             show,
+            failed: None,
         })
     }
 
@@ -169,37 +178,57 @@ impl RpingClient {
         self.config.count = self.done.max(self.sent);
     }
 
-    /// Does what there is to do. At most one message comes back in a step.
+    /// Does what there is to do. At most one message comes back in a step. After an error the
+    /// connection is ended, which the RNIC needs some polls for.
     pub fn step(&mut self) -> Result<Step, RpingError> {
         if self.state == State::Done {
             return Ok(Step::Done);
         }
+        let result = self.advance();
+        if result.is_err() {
+            self.state = State::Done;
+            // It may be gone already.
+            let _ = self.device.disconnect(self.id);
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<Step, RpingError> {
         if let Some(event) = self.events.poll() {
             self.handle_event(event)?;
             return Ok(Step::Busy);
         }
-        let Some(cqe) = self.cq.poll() else {
-            if self.state != State::Connecting
-                && self.clock.now().since(self.waits_since) > PATIENCE
-            {
-                return Err(RpingError::Stalled(self.sent));
-            }
-            return Ok(Step::Idle);
-        };
-        if self.state == State::Closing {
+        if let Some(cqe) = self.cq.poll() {
+            self.handle_completion(&cqe)?;
             return Ok(Step::Busy);
         }
+        let waits = self.clock.now().since(self.waits_since);
+        match self.failed {
+            Some(status) if waits > GRACE => Err(RpingError::Completion(self.sent, status)),
+            None if self.state != State::Connecting && waits > PATIENCE => {
+                Err(RpingError::Stalled(self.sent))
+            }
+            _ => Ok(Step::Idle),
+        }
+    }
+
+    fn handle_completion(&mut self, cqe: &Cqe) -> Result<(), RpingError> {
+        if self.state == State::Closing || self.failed.is_some() {
+            return Ok(());
+        }
         if !cqe.status.is_success() {
-            return Err(RpingError::Completion(self.sent, cqe.status));
+            self.failed = Some(cqe.status);
+            self.waits_since = self.clock.now();
+            return Ok(());
         }
         if cqe.wr_id & INBOX != 0 {
             if cqe.len as usize != Info::LEN {
                 return Err(RpingError::Stray(self.sent, cqe.len));
             }
-            self.qp.post_recv(&buffer(&self.inbox, cqe.wr_id & !INBOX))?;
+            post_buffer(&self.qp, &self.inbox, cqe.wr_id & !INBOX)?;
             self.go_ahead()?;
         }
-        Ok(Step::Busy)
+        Ok(())
     }
 
     fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {
@@ -221,7 +250,9 @@ impl RpingClient {
             CmEvent::Disconnected { reason, .. } => {
                 Err(RpingError::Disconnected(self.done, reason))
             }
-            CmEvent::ConnectRequest { .. } => Ok(()),
+            CmEvent::ConnectRequest { .. }
+            | CmEvent::Listening { .. }
+            | CmEvent::ListenFailed { .. } => Ok(()),
         }
     }
 
@@ -283,7 +314,7 @@ impl RpingClient {
         Ok(self.qp.post_send(&SendWr {
             wr_id: which as u64,
             op: SendOp::Send { solicited: true, invalidate: None },
-            sges: SgList::one(self.infos.sge(at, Info::LEN)),
+            data: Data::Sges(&[self.infos.sge(at, Info::LEN)]),
             signaled: true,
             fence: false,
         })?)
@@ -293,7 +324,7 @@ impl RpingClient {
 /// Work requests of the receive queue.
 const INBOX: u64 = 1 << 32;
 
-fn buffer(inbox: &Mr, n: u64) -> RecvWr {
+fn post_buffer(qp: &Qp, inbox: &Mr, n: u64) -> Result<(), PostError> {
     let at = usize::try_from(n).unwrap_or(0) * Info::LEN;
-    RecvWr { wr_id: INBOX | n, sges: SgList::one(inbox.sge(at, Info::LEN)) }
+    qp.post_recv(&RecvWr::new(INBOX | n, &[inbox.sge(at, Info::LEN)]))
 }

@@ -2,14 +2,16 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, DisconnectReason, EventQueue, ListenParams,
-    Mr, Qp, QpInit, Waker,
+use heddle_verbs::{
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
+    EventQueue, ListenFailure, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr,
+    Waker,
 };
-use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
+use crate::service::Limits;
 
 use super::{Info, MAX_SIZE, printable};
 
@@ -21,7 +23,7 @@ const BUFFERS: u32 = 4;
 /// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct RpingServer {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Serving>,
     /// Connections accepted and closed so far.
@@ -68,10 +70,14 @@ enum Fault {
     OutOfTurn,
     #[error("a region of {0} octets; {MAX_SIZE} is the most")]
     TooLong(u32),
+    #[error("a region of {len} octets at {to:#x}, which goes past the end of all offsets")]
+    Wraps { to: u64, len: u32 },
+    #[error("the client takes no RDMA Reads (its IRD is 0), and rping is made of them")]
+    NoReads,
     #[error("{0}")]
     Post(#[from] PostError),
     #[error("{0}")]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     #[error(transparent)]
     Full(#[from] Full),
 }
@@ -85,23 +91,44 @@ impl RpingServer {
         params: ListenParams,
         waker: Option<&Waker>,
         show: bool,
-    ) -> Result<RpingServer, CtlError> {
+    ) -> Result<RpingServer, DeviceError> {
+        RpingServer::with_limits(device, addr, params, Limits::default(), waker, show)
+    }
+
+    /// Listens, with other limits than the usual ones.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+        show: bool,
+    ) -> Result<RpingServer, DeviceError> {
         let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
+        let listener = device.listen(addr, params, &events)?;
         Ok(RpingServer {
             device: device.clone(),
-            events,
+            inbox: Inbox::new(events),
             cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Connections::new(device, MAX_CONNS),
+            conns: Connections::new(device, listener, MAX_CONNS, limits),
             closed: 0,
             lines: show.then(Vec::new),
             failure: None,
         })
     }
 
-    /// Whether a step would find something.
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        self.cq.arm(Arm::Next);
+        !self.inbox.is_empty() || !self.cq.is_empty()
     }
 
     /// Connections that have come and gone.
@@ -119,10 +146,17 @@ impl RpingServer {
         self.lines.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
+    }
+
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
-        while let Some(event) = self.events.poll() {
+        self.conns.end_silent();
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
@@ -145,26 +179,35 @@ impl RpingServer {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest { id, remote, .. } => {
-                if let Err(e) = self.accept(id, remote) {
-                    warn!(peer = %remote, error = %e, "cannot accept");
+            CmEvent::ConnectRequest { id, remote, peer_ird, .. } => {
+                let accepted = if peer_ird == Some(0) { Err(Fault::NoReads) } else { Ok(()) };
+                if let Err(e) = accepted.and_then(|()| self.accept(id, remote)) {
+                    self.conns.rejected(remote, &e);
                     self.failure = Some(format!("{remote}: {e}"));
-                    let _ = self.device.reject(id, Vec::new());
+                    let _ = self.device.reject(id, e.to_string().into_bytes());
                 }
             }
-            CmEvent::Established { remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected")
+            CmEvent::Established { id, remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
+                if agreed.ord == 0
+                    && let Some((place, _)) = self.conns.find(id)
+                {
+                    self.conns.fail(place, &Fault::NoReads);
+                }
+                self.conns.expect_word(id);
             }
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
             CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error } => {
+            CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cq() {}
-                self.conns.not_established(id, &error);
+                let _ = self.conns.not_established(id, &error);
             }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     self.closed += 1;
-                    info!(peer = %c.remote, messages = c.state.messages, %reason, "closed");
+                    debug!(peer = %c.remote, messages = c.state.messages, "served");
                     if reason != DisconnectReason::Orderly {
                         self.failure = Some(format!("{}: {reason}", c.remote));
                     }
@@ -174,12 +217,12 @@ impl RpingServer {
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
-        let place = self.conns.free_place()?;
+        let place = self.conns.free_place(remote.ip())?;
         let d = &self.device;
         let pd = d.alloc_pd();
-        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
+        let init = QpInit::new(self.cq.clone()).depths(8, BUFFERS);
         let conn = Serving {
-            qp: d.create_qp(pd, QpInit { send_cq, recv_cq, sq_depth: 8, rq_depth: BUFFERS })?,
+            qp: d.create_qp(pd, QpInit { max_send_sge: 1, max_recv_sge: 1, ..init })?,
             data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
             inbox: d.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
             outbox: d.alloc_mr(pd, Info::LEN, Access::NONE)?,
@@ -197,7 +240,7 @@ impl RpingServer {
 impl Serving {
     fn post_buffer(&self, place: usize, n: u32) -> Result<(), PostError> {
         let at = n as usize * Info::LEN;
-        let sges = SgList::one(self.inbox.sge(at, Info::LEN));
+        let sges = &[self.inbox.sge(at, Info::LEN)];
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, INBOX | n), sges })
     }
 
@@ -238,6 +281,9 @@ impl Serving {
         if len > MAX_SIZE {
             return Err(Fault::TooLong(len));
         }
+        if to.checked_add(len.into()).is_none() {
+            return Err(Fault::Wraps { to, len });
+        }
         match self.expects {
             Expects::Nothing => Err(Fault::OutOfTurn),
             Expects::Source => {
@@ -257,15 +303,27 @@ impl Serving {
     }
 
     fn go_ahead(&self, place: usize) -> Result<(), Fault> {
-        let sges = SgList::one(self.outbox.sge(0, Info::LEN));
+        let sges = &[self.outbox.sge(0, Info::LEN)];
         let op = SendOp::Send { solicited: true, invalidate: None };
         let wr_id = wr_id(place, GO_AHEAD);
-        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+        Ok(self.qp.post_send(&SendWr {
+            wr_id,
+            op,
+            data: Data::Sges(sges),
+            signaled: true,
+            fence: false,
+        })?)
     }
 
     fn post(&self, place: usize, kind: u32, op: SendOp, len: u32) -> Result<(), Fault> {
-        let sges = SgList::one(self.data.sge(0, len as usize));
+        let sges = &[self.data.sge(0, len as usize)];
         let wr_id = wr_id(place, kind);
-        Ok(self.qp.post_send(&SendWr { wr_id, op, sges, signaled: true, fence: false })?)
+        Ok(self.qp.post_send(&SendWr {
+            wr_id,
+            op,
+            data: Data::Sges(sges),
+            signaled: true,
+            fence: false,
+        })?)
     }
 }

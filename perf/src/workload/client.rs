@@ -4,9 +4,9 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_ctl::{CmEvent, ConnectParams, Device, EventQueue};
 use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue, MpaOptions, Protocol};
 
 use super::Run;
 use super::hello::{Reason, Refusal, Welcome};
@@ -87,7 +87,7 @@ impl Client {
     ) -> Result<Client, WorkloadError> {
         let events = EventQueue::new(None);
         let pd = device.alloc_pd();
-        let cqs = Cqs::new(device)?;
+        let cqs = Cqs::new(device, &run)?;
         let conns =
             (0..run.qps).map(|_| Conn::new(device, pd, &cqs, &run)).collect::<Result<_, _>>()?;
         let mut client = Client {
@@ -178,7 +178,8 @@ impl Client {
         while self.started < self.conns.len() && self.started - self.up < CONNECTING {
             let conn = &mut self.conns[self.started];
             let mut params = ConnectParams::new(conn.qp.clone());
-            params.crc = if self.run.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+            let crc = if self.run.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+            params.protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
             params.private_data = conn.hello(&self.run).encode();
             conn.id = Some(self.device.connect(self.remote, params, &self.events)?);
             self.started += 1;
@@ -191,20 +192,21 @@ impl Client {
         while let Some(event) = self.events.poll() {
             busy = true;
             let remote = self.remote;
-            let Some(conn) = self.conns.iter_mut().find(|c| c.id == Some(event.id())) else {
-                continue;
-            };
+            let id = event.cm_id();
+            let mut conns = self.conns.iter_mut().enumerate();
+            let Some((n, conn)) = conns.find(|(_, c)| c.id == id) else { continue };
             match event {
                 CmEvent::Established { private_data, .. } => {
-                    conn.take_welcome(remote, &self.run, &Welcome::decode(&private_data)?)?;
-                    self.up += 1;
+                    let welcome = Welcome::decode(&private_data)?;
+                    if welcome == Welcome::ASK {
+                        conn.ask_for_grant(n)?;
+                    } else {
+                        conn.take_welcome(remote, &self.run, &welcome)?;
+                        self.up += 1;
+                    }
                 }
                 CmEvent::Rejected { private_data, .. } => {
-                    let why = match Refusal::decode(&private_data) {
-                        Ok(Refusal(reason)) => reason,
-                        Err(_) => Reason::NOT_OURS,
-                    };
-                    return Err(WorkloadError::Refused { remote, why: why.to_string() });
+                    return Err(refused(remote, &private_data));
                 }
                 CmEvent::ConnectError { error, .. } => {
                     return Err(WorkloadError::Connect { remote, failure: error });
@@ -215,11 +217,39 @@ impl Client {
                     }
                     self.down += usize::from(!core::mem::replace(&mut conn.closed, true));
                 }
-                CmEvent::ConnectRequest { .. } => {}
+                CmEvent::ConnectRequest { .. }
+                | CmEvent::Listening { .. }
+                | CmEvent::ListenFailed { .. } => {}
             }
         }
-        if busy && matches!(self.phase, Phase::Connecting) {
-            self.connect_more()?;
+        if matches!(self.phase, Phase::Connecting) {
+            busy |= self.handle_grants()?;
+            if busy {
+                self.connect_more()?;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Takes what servers grant to connections that are up.
+    fn handle_grants(&mut self) -> Result<bool, WorkloadError> {
+        let mut busy = false;
+        // Nothing else is received before all connections are up.
+        while self.up < self.conns.len()
+            && let Some(cqe) = self.cqs.recv.poll()
+        {
+            busy = true;
+            let n = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
+            // Of what has failed the end of the connection tells more.
+            let Some(conn) = self.conns.get_mut(n).filter(|_| cqe.status.is_success()) else {
+                continue;
+            };
+            let text = conn.granted(cqe.len);
+            let Ok(welcome) = Welcome::decode(&text) else {
+                return Err(refused(self.remote, &text));
+            };
+            conn.take_welcome(self.remote, &self.run, &welcome)?;
+            self.up += 1;
         }
         Ok(busy)
     }
@@ -254,6 +284,15 @@ impl Client {
         }
         Ok(true)
     }
+}
+
+/// A server that does not want to, with what it says.
+fn refused(remote: SocketAddr, text: &[u8]) -> WorkloadError {
+    let why = match Refusal::decode(text) {
+        Ok(Refusal(reason)) => reason,
+        Err(_) => Reason::NOT_OURS,
+    };
+    WorkloadError::Refused { remote, why: why.to_string() }
 }
 
 impl Engine {

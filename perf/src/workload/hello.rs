@@ -7,19 +7,21 @@
 //! Refusal   magic(4) version(1) reason(1) zero(2)                                        8 octets
 //! ```
 //!
+//! A Welcome without window and region ([`Welcome::ASK`]) is no grant yet. The client asks for it
+//! with a Send without content, and the grant, or a Refusal, comes as a Send.
+//!
 //! `stag`, `to`, `len` name the sender's region for the peer; all zero when there is none. The one
 //! flag is 1: compare every message. Whatever is not exactly of this form is refused.
 
 use core::fmt;
-
-use heddle_iwarp::Stag;
+use heddle_verbs::Stag;
 
 use crate::spec::{MAX_DEPTH, MAX_SIZE, Mode, Op};
 
 const MAGIC: [u8; 4] = *b"HPRF";
 
 /// The version of these formats and of the traffic that follows.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const FLAG_VERIFY: u8 = 1;
 
@@ -168,6 +170,9 @@ impl Hello {
         if op == Op::Write && mode == Mode::Lat && (size == 0 || region.len < size.into()) {
             return Err(HelloError::Malformed("no room for the answers of a ping-pong"));
         }
+        if region.to.checked_add(region.len).is_none() {
+            return Err(HelloError::Malformed("a region past the end of all offsets"));
+        }
         Ok(Hello { op, mode, verify: flags != 0, size, depth, seed, region })
     }
 }
@@ -182,6 +187,9 @@ pub struct Welcome {
 }
 
 impl Welcome {
+    /// The client is to ask for its grant.
+    pub const ASK: Welcome = Welcome { window: 0, region: Region { stag: Stag(0), to: 0, len: 0 } };
+
     /// Octets on the wire.
     pub const LEN: usize = 32;
 
@@ -294,7 +302,7 @@ mod tests {
 
     #[test]
     fn test_hello_golden_octets() {
-        let want = b"HPRF\x01\x00\x01\x01\0\0\0\x08\0\0\0\x01\x01\x02\x03\x04\x05\x06\x07\x08\
+        let want = b"HPRF\x02\x00\x01\x01\0\0\0\x08\0\0\0\x01\x01\x02\x03\x04\x05\x06\x07\x08\
             \xa1\xb2\xc3\xd4\0\0\0\0\x11\x22\x33\x44\x55\x66\x77\x88\0\0\0\0\0\0\0\x08";
         assert_eq!(hello().encode(), want);
         assert_eq!(Hello::decode(want), Ok(hello()));
@@ -309,11 +317,14 @@ mod tests {
         };
         assert_eq!(Hello::decode(b""), Err(HelloError::NotOurs));
         assert_eq!(with(0, b'h'), Err(HelloError::NotOurs));
-        assert_eq!(with(4, 2), Err(HelloError::Version(2)));
+        assert_eq!(with(4, 1), Err(HelloError::Version(1)));
         // operation, mode, flags, size, depth twice, reserved, the answers' length
         for (at, v) in [(5, 3), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
             assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "octet {at} = {v}");
         }
+        let wraps = Region { to: u64::MAX - 6, ..hello().region };
+        let b = Hello { region: wraps, ..hello() }.encode();
+        assert!(matches!(Hello::decode(&b), Err(HelloError::Malformed(_))));
         let b = hello().encode();
         assert!(Hello::decode(&b[..47]).is_err());
         assert!(Hello::decode(&[&b[..], &[0]].concat()).is_err());
@@ -338,7 +349,7 @@ mod tests {
         ) {
             let mut b = b;
             if ours && b.len() > 5 {
-                b[..5].copy_from_slice(b"HPRF\x01");
+                b[..5].copy_from_slice(b"HPRF\x02");
             }
             if let Ok(h) = Hello::decode(&b) {
                 prop_assert_eq!(h.encode(), b.clone());

@@ -2,7 +2,12 @@
 
 /// Fills `out` with the octets of message `n`. Different messages differ in nearly every octet.
 pub fn fill(out: &mut [u8], seed: u64, n: u64) {
-    let mut x = start(seed, n);
+    fill_from(out, seed, n, 0);
+}
+
+/// Fills `out` with those octets of message `n` that begin at word `word` of eight octets.
+pub fn fill_from(out: &mut [u8], seed: u64, n: u64, word: u64) {
+    let mut x = start(seed, n).wrapping_add(STEP.wrapping_mul(word));
     let mut words = out.chunks_exact_mut(8);
     for w in &mut words {
         x = x.wrapping_add(STEP);
@@ -58,6 +63,16 @@ mod tests {
             b[at % len] ^= 0x40;
             prop_assert_eq!(first_difference(&b, seed, n), Some(at % len));
         }
+    }
+
+    #[test]
+    fn test_fill_in_pieces_is_the_same() {
+        let mut whole = [0; 100];
+        fill(&mut whole, 3, 5);
+        let mut pieces = [0; 100];
+        fill(&mut pieces[..48], 3, 5);
+        fill_from(&mut pieces[48..], 3, 5, 6);
+        assert_eq!(whole, pieces);
     }
 
     #[test]

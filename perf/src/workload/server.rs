@@ -1,17 +1,30 @@
 //! The `perf` service: the end of a benchmark that answers.
+//!
+//! ```text
+//!   greeted ──▶ preparing ──▶ serving
+//!      its first    memory cleared and
+//!      message      filled, a piece a step
+//! ```
+//!
+//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is there
+//! and asks for it, and made ready in pieces, so that neither those who only greet nor those who
+//! ask for much make others wait.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{HashMap, VecDeque};
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
-    Waker,
+use heddle_verbs::{
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
+    ListenFailure, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr, Reservation, SendOp,
+    SendWr, Waker,
 };
-use heddle_iwarp::{Access, Cqe, PostError, RecvWr, SendOp, SendWr, SgList};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
-use crate::connections::{Connection, Connections, Full, place_and_low, wr_id};
+use crate::connections::{Connection, Connections, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
+use crate::service::Limits;
 use crate::spec::{Mode, Op};
 
 /// Connections one service takes.
@@ -26,20 +39,48 @@ const TURN: usize = 256;
 /// Buffers for credits under way.
 const CREDITS: u32 = 8;
 
-const CQ_DEPTH: u32 = 1 << 14;
+/// Enough for the credits of all connections.
+const CQ_DEPTH: u32 = 1 << 16;
 
 /// Answers benchmarks on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct PerfServer {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     send_cq: Cq,
     recv_cq: Cq,
-    conns: Connections<Serving>,
+    conns: Connections<Client>,
+    /// Connections whose memory is made ready, in turn.
+    preparing: VecDeque<usize>,
     /// Connections whose memory is watched for Writes.
     watched: Vec<usize>,
+    /// Octets of memory that each address has.
+    granted: HashMap<IpAddr, u64>,
+    limits: Limits,
 }
 
-/// A connection.
+/// A connection, with what it has from the start.
+struct Client {
+    hello: Hello,
+    pd: Pd,
+    qp: Qp,
+    /// Where its grant or refusal is sent from.
+    talk: Mr,
+    stage: Stage,
+}
+
+/// How far a connection is with its memory.
+enum Stage {
+    /// It has not asked for it, or has been refused.
+    Greeted,
+    /// Some of it is not clear yet.
+    Clearing(Reservation),
+    /// So many octets are filled with what is to be read.
+    Filling(Mr, usize),
+    /// It has it.
+    Serving(Box<Serving>),
+}
+
+/// A connection that is served.
 struct Serving {
     hello: Hello,
     qp: Qp,
@@ -60,6 +101,12 @@ struct Serving {
 /// What tells the work request of a credit from those of messages.
 const CREDIT: u32 = 1 << 31;
 
+/// The work request of a grant or refusal.
+const GRANT: u32 = 1 << 30;
+
+/// Octets cleared or filled in a step: some 20 microseconds.
+const PIECE: usize = 256 << 10;
+
 impl PerfServer {
     /// Listens. `waker` is woken when there is something to do.
     pub fn new(
@@ -67,28 +114,57 @@ impl PerfServer {
         addr: SocketAddr,
         params: ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<PerfServer, CtlError> {
+    ) -> Result<PerfServer, DeviceError> {
+        PerfServer::with_limits(device, addr, params, Limits::default(), waker)
+    }
+
+    /// Listens, with other limits than the usual ones.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+    ) -> Result<PerfServer, DeviceError> {
         let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
+        let listener = device.listen(addr, params, &events)?;
         Ok(PerfServer {
             device: device.clone(),
-            events,
+            inbox: Inbox::new(events),
             send_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
             recv_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Connections::new(device, MAX_CONNS),
+            conns: Connections::new(device, listener, MAX_CONNS, limits),
+            preparing: VecDeque::new(),
             watched: Vec::new(),
+            granted: HashMap::new(),
+            limits,
         })
     }
 
-    /// Whether memory has to be watched: nobody wakes this service when it changes.
-    pub fn must_poll(&self) -> bool {
-        !self.watched.is_empty()
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
     }
 
-    /// Whether a step would find something.
+    /// Whether memory has to be watched or made ready: nobody wakes this service for it.
+    pub fn must_poll(&self) -> bool {
+        !self.watched.is_empty() || !self.preparing.is_empty()
+    }
+
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
+        self.send_cq.arm(Arm::Next);
+        self.recv_cq.arm(Arm::Next);
         self.must_poll()
-            || !self.events.is_empty()
+            || !self.inbox.is_empty()
             || !self.send_cq.is_empty()
             || !self.recv_cq.is_empty()
     }
@@ -102,8 +178,12 @@ impl PerfServer {
     #[inline]
     pub fn step(&mut self) -> bool {
         let mut busy = self.watch();
-        busy |= self.poll_cqs(TURN);
-        while let Some(event) = self.events.poll() {
+        // Of each that is watched there may be an answer that has gone.
+        busy |= self.poll_cqs(TURN.max(self.watched.len()));
+        busy |= self.prepare_some();
+        self.conns.end_silent();
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
@@ -115,21 +195,33 @@ impl PerfServer {
         for _ in 0..turn {
             let Some(cqe) = self.recv_cq.poll() else { break };
             busy = true;
-            self.handle(&cqe, Serving::handle_recv);
+            self.handle_recv(&cqe);
         }
         for _ in 0..turn {
             let Some(cqe) = self.send_cq.poll() else { break };
             busy = true;
-            self.handle(&cqe, Serving::handle_sent);
+            if let Some((place, conn)) = self.conns.of(&cqe)
+                && let Stage::Serving(s) = &mut conn.state.stage
+                && let Err(e) = s.handle_sent(&cqe)
+            {
+                self.conns.fail(place, &e);
+            }
         }
         busy
     }
 
-    fn handle(&mut self, cqe: &Cqe, f: impl FnOnce(&mut Serving, &Cqe) -> Result<(), PostError>) {
-        if let Some((place, conn)) = self.conns.of(cqe)
-            && let Err(e) = f(&mut conn.state, cqe)
-        {
-            self.conns.fail(place, &e);
+    #[inline]
+    fn handle_recv(&mut self, cqe: &Cqe) {
+        let Some((place, conn)) = self.conns.of(cqe) else { return };
+        match &mut conn.state.stage {
+            Stage::Serving(s) => {
+                if let Err(e) = s.handle_recv(cqe) {
+                    self.conns.fail(place, &e);
+                }
+            }
+            Stage::Greeted => self.start_preparing(place),
+            // There was a buffer for one message.
+            Stage::Clearing(_) | Stage::Filling(..) => {}
         }
     }
 
@@ -138,7 +230,8 @@ impl PerfServer {
     fn watch(&mut self) -> bool {
         let mut busy = false;
         for &place in &self.watched {
-            let Some(Connection { state, .. }) = self.conns.get_mut(place) else { continue };
+            let Some(conn) = self.conns.get_mut(place) else { continue };
+            let Stage::Serving(state) = &mut conn.state.stage else { continue };
             let last = state.hello.size as usize - 1;
             let next = state.taken.wrapping_add(1);
             if state.local.load(last) == next.to_le_bytes()[0] {
@@ -156,112 +249,243 @@ impl PerfServer {
         match event {
             CmEvent::ConnectRequest { id, remote, private_data, .. } => {
                 if let Err(reason) = self.accept(id, remote, &private_data) {
-                    warn!(peer = %remote, %reason, "rejected");
+                    self.conns.rejected(remote, &reason);
                     let _ = self.device.reject(id, Refusal(reason).encode());
                 }
             }
-            CmEvent::Established { id, .. } => {
-                if let Some((place, conn)) = self.conns.find(id)
-                    && (conn.state.hello.op, conn.state.hello.mode) == (Op::Write, Mode::Lat)
-                {
-                    self.watched.push(place);
+            CmEvent::Established { id, remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
+                self.conns.expect_word(id);
+            }
+            CmEvent::ConnectError { id, error, .. } => {
+                while self.poll_cqs(TURN) {}
+                if let Some(place) = self.conns.not_established(id, &error) {
+                    self.preparing.retain(|&p| p != place);
                 }
             }
-            CmEvent::ConnectError { id, error } => {
-                while self.poll_cqs(TURN) {}
-                self.conns.not_established(id, &error);
-            }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cqs(TURN) {}
                 if let Some((place, c)) = self.conns.ended(id, reason) {
+                    self.preparing.retain(|&p| p != place);
                     self.watched.retain(|&p| p != place);
-                    info!(peer = %c.remote, %reason, "closed");
+                    if !matches!(c.state.stage, Stage::Greeted) {
+                        self.take_back(c.remote.ip(), &c.state.hello);
+                    }
                 }
             }
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
             CmEvent::Rejected { .. } => {}
         }
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr, private_data: &[u8]) -> Result<(), Reason> {
         let hello = Hello::decode(private_data)?;
-        let place = self.conns.free_place().map_err(|Full| Reason::BUSY)?;
-        let conn = self.prepare(hello, place).map_err(|e| {
+        let place = self.conns.free_place(remote.ip()).map_err(|_| Reason::BUSY)?;
+        // A message that found no room in the completion queue would end all connections that have
+        // something there.
+        let others = self.conns.states().map(|c| u64::from(receives(&c.hello))).sum::<u64>();
+        if others + u64::from(receives(&hello)) > CQ_DEPTH.into() {
+            return Err(Reason::BUSY);
+        }
+        // Whether there is room is told at once; it is taken only when the client asks.
+        self.room(remote.ip(), &hello)?;
+        let client = self.greet(hello, place).map_err(|e| {
             debug!(error = %e, "cannot serve");
             Reason::NO_MEMORY
         })?;
-        let Some(conn) = conn else { return Err(Reason::NO_MEMORY) };
-        let mut params = AcceptParams::new(conn.qp.clone());
-        let len = if hello.op == Op::Send { 0 } else { conn.local.len() as u64 };
-        let region = Region { stag: conn.local.stag(), to: conn.local.to(), len };
-        params.private_data =
-            Welcome { window: send_window(hello.mode, hello.depth), region }.encode();
+        let qp = client.qp.clone();
+        let mut params = AcceptParams::new(qp.clone());
+        params.private_data = Welcome::ASK.encode();
         self.device.accept(id, params).map_err(|_| Reason::BUSY)?;
-        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
+        self.conns.insert(place, id, remote, qp, client);
         Ok(())
     }
 
-    /// Allocates what a connection needs; `None` when it asks for too much.
-    fn prepare(&self, hello: Hello, place: usize) -> Result<Option<Serving>, CtlError> {
-        let window = send_window(hello.mode, hello.depth);
-        let slots = if hello.op == Op::Send { window } else { hello.depth };
-        let len = u64::from(slots) * u64::from(hello.size);
-        if len > MAX_CONN_MEMORY {
-            return Ok(None);
+    /// Sets aside what a connection asks for.
+    fn room(&self, peer: IpAddr, hello: &Hello) -> Result<Reservation, Reason> {
+        let len = memory_of(hello);
+        let has = self.granted.get(&peer).copied().unwrap_or(0);
+        let len = usize::try_from(len).ok().filter(|_| {
+            len <= MAX_CONN_MEMORY && has.saturating_add(len) <= self.limits.peer_memory
+        });
+        self.device.reserve(len.ok_or(Reason::NO_MEMORY)?).map_err(|e| {
+            debug!(error = %e, "cannot serve");
+            Reason::NO_MEMORY
+        })
+    }
+
+    fn take_back(&mut self, peer: IpAddr, hello: &Hello) {
+        if let Some(has) = self.granted.get_mut(&peer) {
+            *has = has.saturating_sub(memory_of(hello));
+            if *has == 0 {
+                self.granted.remove(&peer);
+            }
         }
-        let Ok(len) = usize::try_from(len) else { return Ok(None) };
+    }
+
+    /// A queue pair, and room for the grant and for credits.
+    fn greet(&self, hello: Hello, place: usize) -> Result<Client, PrepareError> {
         let pd = self.device.alloc_pd();
-        let rights = match hello.op {
-            Op::Write => Access::REMOTE_WRITE.with(Access::REMOTE_READ),
-            Op::Read => Access::REMOTE_READ,
-            Op::Send => Access::LOCAL_WRITE,
-        };
         let init = QpInit {
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
-            sq_depth: CREDITS,
-            rq_depth: if hello.op == Op::Send { window } else { 1 },
+            sq_depth: CREDITS + 1,
+            rq_depth: receives(&hello),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
         };
-        let conn = Serving {
-            hello,
-            qp: self.device.create_qp(pd, init)?,
-            local: self.device.alloc_mr(pd, len.max(1), rights)?,
-            credits: self.device.alloc_mr(pd, CREDITS as usize * CREDIT_LEN, Access::NONE)?,
+        let qp = self.device.create_qp(pd, init)?;
+        let talk = self.device.alloc_mr(pd, Welcome::LEN, Access::NONE)?;
+        qp.post_recv(&RecvWr { wr_id: wr_id(place, 0), sges: &[] })?;
+        Ok(Client { hello, pd, qp, talk, stage: Stage::Greeted })
+    }
+
+    /// The client is there and asks for its memory.
+    fn start_preparing(&mut self, place: usize) {
+        let Some(Connection { remote, state, .. }) = self.conns.get_mut(place) else { return };
+        let (peer, hello) = (remote.ip(), state.hello);
+        let room = self.room(peer, &hello);
+        let Some(Connection { state, .. }) = self.conns.get_mut(place) else { return };
+        match room {
+            Ok(memory) => {
+                state.stage = Stage::Clearing(memory);
+                *self.granted.entry(peer).or_default() += memory_of(&hello);
+                self.preparing.push_back(place);
+            }
+            Err(reason) => {
+                // The client ends the connection when it has read it.
+                if let Err(e) = state.say(place, &Refusal(reason).encode()) {
+                    self.conns.fail(place, &e);
+                }
+            }
+        }
+    }
+
+    /// Makes some memory of one connection ready.
+    #[inline]
+    fn prepare_some(&mut self) -> bool {
+        let Some(place) = self.preparing.pop_front() else { return false };
+        let Some(conn) = self.conns.get_mut(place) else { return true };
+        let serves_pings = (conn.state.hello.op, conn.state.hello.mode) == (Op::Write, Mode::Lat);
+        match conn.state.prepare(&self.device, place) {
+            Ok(false) => self.preparing.push_back(place),
+            Ok(true) if serves_pings => self.watched.push(place),
+            Ok(true) => {}
+            Err(e) => self.conns.fail(place, &e),
+        }
+        true
+    }
+}
+
+/// Receive buffers for a client: of its messages, or of the one that asks for its memory.
+fn receives(hello: &Hello) -> u32 {
+    if hello.op == Op::Send { send_window(hello.mode, hello.depth) } else { 1 }
+}
+
+/// Octets of memory that a client asks for.
+fn memory_of(hello: &Hello) -> u64 {
+    let window = send_window(hello.mode, hello.depth);
+    let slots = if hello.op == Op::Send { window } else { hello.depth };
+    (u64::from(slots) * u64::from(hello.size)).max(1)
+}
+
+/// Why a connection cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error(transparent)]
+    Ctl(#[from] DeviceError),
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+impl Client {
+    /// Makes a piece of memory ready, and tells the client when all is; true then.
+    #[cold]
+    fn prepare(&mut self, device: &Device, place: usize) -> Result<bool, PrepareError> {
+        let local = match core::mem::replace(&mut self.stage, Stage::Greeted) {
+            Stage::Clearing(mut memory) => {
+                if !memory.clear(PIECE) {
+                    self.stage = Stage::Clearing(memory);
+                    return Ok(false);
+                }
+                let rights = match self.hello.op {
+                    Op::Write => Access::REMOTE_WRITE.with(Access::REMOTE_READ),
+                    Op::Read => Access::REMOTE_READ,
+                    Op::Send => Access::LOCAL_WRITE,
+                };
+                let local = device.register_reserved(self.pd, memory, rights)?;
+                if self.hello.op == Op::Read {
+                    self.stage = Stage::Filling(local, 0);
+                    return Ok(false);
+                }
+                local
+            }
+            Stage::Filling(local, at) => {
+                let at = self.fill(&local, at);
+                if at < local.len() && self.hello.size > 0 {
+                    self.stage = Stage::Filling(local, at);
+                    return Ok(false);
+                }
+                local
+            }
+            other => {
+                self.stage = other;
+                return Ok(true);
+            }
+        };
+        let serving = Serving {
+            hello: self.hello,
+            qp: self.qp.clone(),
+            local,
+            credits: device.alloc_mr(self.pd, CREDITS as usize * CREDIT_LEN, Access::NONE)?,
             taken: 0,
             told: 0,
             wrong: 0,
             next_credit: 0,
             credits_out: 0,
             asked: false,
-            bytes: vec![0; hello.size as usize],
+            bytes: vec![0; self.hello.size as usize],
         };
-        Ok(conn.prime(place).is_ok().then_some(conn))
+        let window = send_window(self.hello.mode, self.hello.depth);
+        if self.hello.op == Op::Send {
+            (0..window).try_for_each(|b| serving.post_buffer(place, b))?;
+        }
+        let len = if self.hello.op == Op::Send { 0 } else { serving.local.len() as u64 };
+        let region = Region { stag: serving.local.stag(), to: serving.local.to(), len };
+        self.stage = Stage::Serving(Box::new(serving));
+        self.say(place, &Welcome { window, region }.encode())?;
+        Ok(true)
+    }
+
+    /// Fills a piece from `at` on with what is to be read; where the next begins.
+    fn fill(&self, local: &Mr, at: usize) -> usize {
+        let size = self.hello.size as usize;
+        let (slot, within) = (at.checked_div(size).unwrap_or(0), at.checked_rem(size).unwrap_or(0));
+        let mut piece = vec![0; PIECE.min(size - within)];
+        pattern::fill_from(&mut piece, self.hello.seed, slot as u64, within as u64 / 8);
+        local.write(at, &piece);
+        at + piece.len()
+    }
+
+    fn say(&self, place: usize, text: &[u8]) -> Result<(), PostError> {
+        self.talk.write(0, text);
+        self.qp.post_send(&SendWr {
+            wr_id: wr_id(place, GRANT),
+            op: SendOp::Send { solicited: true, invalidate: None },
+            data: Data::Sges(&[self.talk.sge(0, text.len())]),
+            signaled: true,
+            fence: false,
+        })
     }
 }
 
 impl Serving {
-    /// Fills what is to be read, posts buffers for what is to be received.
-    fn prime(&self, place: usize) -> Result<(), PostError> {
-        let Hello { op, mode, size, depth, seed, .. } = self.hello;
-        match op {
-            Op::Write => {}
-            Op::Read => {
-                let mut bytes = vec![0; size as usize];
-                for slot in 0..depth {
-                    pattern::fill(&mut bytes, seed, slot.into());
-                    self.local.write(slot as usize * size as usize, &bytes);
-                }
-            }
-            Op::Send => {
-                (0..send_window(mode, depth)).try_for_each(|b| self.post_buffer(place, b))?
-            }
-        }
-        Ok(())
-    }
-
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let size = self.hello.size as usize;
         let sge = self.local.sge(buffer as usize * size, size);
-        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: SgList::one(sge) })
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: &[sge] })
     }
 
     /// A message has arrived.
@@ -276,7 +500,7 @@ impl Serving {
             return self.qp.post_send(&SendWr {
                 wr_id: cqe.wr_id,
                 op: SendOp::Send { solicited: false, invalidate: None },
-                sges: SgList::one(sge),
+                data: Data::Sges(&[sge]),
                 signaled: true,
                 fence: false,
             });
@@ -317,7 +541,7 @@ impl Serving {
         self.qp.post_send(&SendWr {
             wr_id: wr_id(place, CREDIT | self.next_credit),
             op: SendOp::Send { solicited: false, invalidate: None },
-            sges: SgList::one(self.credits.sge(at, CREDIT_LEN)),
+            data: Data::Sges(&[self.credits.sge(at, CREDIT_LEN)]),
             signaled: true,
             fence: false,
         })?;
@@ -334,7 +558,7 @@ impl Serving {
         self.qp.post_send(&SendWr {
             wr_id: wr_id(place, 0),
             op: SendOp::Write { stag, to },
-            sges: SgList::one(self.local.sge(0, self.hello.size as usize)),
+            data: Data::Sges(&[self.local.sge(0, self.hello.size as usize)]),
             signaled: true,
             fence: false,
         })
@@ -343,6 +567,9 @@ impl Serving {
     /// What we sent has been acknowledged.
     fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
         let (place, slot) = place_and_low(cqe.wr_id);
+        if slot & GRANT != 0 {
+            return Ok(());
+        }
         if slot & CREDIT != 0 {
             self.credits_out -= 1;
             return self.give_credit(place);

@@ -1,26 +1,30 @@
 //! The `sink` service: takes whatever comes, and counts it.
 //!
-//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 1 MiB that the
+//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB that the
 //! peer may write and read. The private data of its acceptance names it, big-endian:
 //! `"HSNK"`, STag (4 octets), tagged offset (8), length (8).
+//!
+//! Nobody reads what is sent to it, so that all receives of a connection go to the same 64 KiB: a
+//! client takes as much memory as it can use, and hardly any time of others to clear it.
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{
-    AcceptParams, CmEvent, CmId, Cq, CtlError, Device, EventQueue, ListenParams, Mr, Qp, QpInit,
-    Waker,
+use heddle_verbs::{
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenFailure,
+    ListenParams, Mr, PostError, Qp, QpInit, RecvWr, Waker,
 };
-use heddle_iwarp::{Access, PostError, RecvWr, SgList};
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use crate::connections::{Connections, Full, place_and_low, wr_id};
+use crate::inbox::{EVENTS, Inbox};
+use crate::service::Limits;
 
 /// Longest Send.
 pub const MAX_SEND: usize = 64 << 10;
 /// Receive buffers of a connection.
 pub const BUFFERS: u32 = 64;
 /// Octets of the region a peer may write.
-pub const REGION: usize = 1 << 20;
+pub const REGION: usize = 256 << 10;
 
 const MAX_CONNS: usize = 256;
 const CQ_DEPTH: u32 = 1 << 14;
@@ -43,7 +47,7 @@ heddle_base::counters! {
 /// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
 pub struct Sink {
     device: Device,
-    events: EventQueue,
+    inbox: Inbox,
     cq: Cq,
     conns: Connections<Drain>,
     counters: SinkCounters,
@@ -51,7 +55,8 @@ pub struct Sink {
 
 struct Drain {
     qp: Qp,
-    buffers: Mr,
+    /// What is sent ends here, one message over the other.
+    inbox: Mr,
     region: Mr,
     counters: SinkCounters,
 }
@@ -63,18 +68,44 @@ impl Sink {
         addr: SocketAddr,
         params: ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<Sink, CtlError> {
-        let events = EventQueue::new(waker.cloned());
-        device.listen(addr, params, &events)?;
-        let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
-        let counters = SinkCounters::default();
-        let conns = Connections::new(device, MAX_CONNS);
-        Ok(Sink { device: device.clone(), events, cq, conns, counters })
+    ) -> Result<Sink, DeviceError> {
+        Sink::with_limits(device, addr, params, Limits::default(), waker)
     }
 
-    /// Whether a step would find something.
+    /// Listens, with other limits than the usual ones. A client of the sink may be silent for as
+    /// long as it likes: what it writes and reads is not seen here.
+    pub fn with_limits(
+        device: &Device,
+        addr: SocketAddr,
+        params: ListenParams,
+        limits: Limits,
+        waker: Option<&Waker>,
+    ) -> Result<Sink, DeviceError> {
+        let events = EventQueue::new(waker.cloned());
+        let listener = device.listen(addr, params, &events)?;
+        let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
+        let counters = SinkCounters::default();
+        let conns = Connections::new(device, listener, MAX_CONNS, limits);
+        Ok(Sink { device: device.clone(), inbox: Inbox::new(events), cq, conns, counters })
+    }
+
+    /// Whether the service listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// [`ListenFailure`]: it never will.
+    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
-        !self.events.is_empty() || !self.cq.is_empty()
+        self.cq.arm(Arm::Next);
+        !self.inbox.is_empty() || !self.cq.is_empty()
+    }
+
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        self.conns.stop_listening();
     }
 
     /// What all connections have brought.
@@ -85,7 +116,8 @@ impl Sink {
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
         let mut busy = self.poll_cq();
-        while let Some(event) = self.events.poll() {
+        for _ in 0..EVENTS {
+            let Some(event) = self.inbox.poll() else { break };
             busy = true;
             self.handle_event(event);
         }
@@ -116,34 +148,38 @@ impl Sink {
                 Ok(()) => self.counters.connections += 1,
                 Err(e) => {
                     self.counters.refused += 1;
-                    warn!(peer = %remote, error = %e, "cannot accept");
-                    let _ = self.device.reject(id, Vec::new());
+                    self.conns.rejected(remote, &e);
+                    let _ = self.device.reject(id, e.to_string().into_bytes());
                 }
             },
-            CmEvent::Established { .. } | CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error } => {
-                while self.poll_cq() {}
-                self.conns.not_established(id, &error);
+            CmEvent::Established { remote, agreed, .. } => {
+                info!(peer = %remote, ?agreed, "connected");
             }
-            CmEvent::Disconnected { id, reason } => {
+            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
+            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
+            CmEvent::Rejected { .. } => {}
+            CmEvent::ConnectError { id, error, .. } => {
+                while self.poll_cq() {}
+                let _ = self.conns.not_established(id, &error);
+            }
+            CmEvent::Disconnected { id, reason, .. } => {
                 while self.poll_cq() {}
                 if let Some((_, c)) = self.conns.ended(id, reason) {
                     let SinkCounters { messages, bytes, .. } = c.state.counters;
-                    info!(peer = %c.remote, messages, bytes, %reason, "closed");
+                    debug!(peer = %c.remote, messages, bytes, "served");
                 }
             }
         }
     }
 
     fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), SinkError> {
-        let place = self.conns.free_place()?;
+        let place = self.conns.free_place(remote.ip())?;
         let d = &self.device;
         let pd = d.alloc_pd();
-        let (send_cq, recv_cq) = (self.cq.clone(), self.cq.clone());
-        let init = QpInit { send_cq, recv_cq, sq_depth: 1, rq_depth: BUFFERS };
+        let init = QpInit { max_recv_sge: 1, ..QpInit::new(self.cq.clone()).depths(1, BUFFERS) };
         let conn = Drain {
             qp: d.create_qp(pd, init)?,
-            buffers: d.alloc_mr(pd, BUFFERS as usize * MAX_SEND, Access::LOCAL_WRITE)?,
+            inbox: d.alloc_mr(pd, MAX_SEND, Access::LOCAL_WRITE)?,
             region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
             counters: SinkCounters::default(),
         };
@@ -167,14 +203,14 @@ enum SinkError {
     #[error(transparent)]
     Full(#[from] Full),
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     #[error(transparent)]
     Post(#[from] PostError),
 }
 
 impl Drain {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
-        let sges = SgList::one(self.buffers.sge(buffer as usize * MAX_SEND, MAX_SEND));
+        let sges = &[self.inbox.sge(0, MAX_SEND)];
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 }

@@ -8,12 +8,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
-use heddle_ctl::{
-    CmEvent, CmId, ConnectParams, Cq, Endpoint, EndpointConfig, EventQueue, Mr, Qp, QpInit,
-};
+use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig};
-use heddle_iwarp::Access;
 use heddle_tcp::Cidr;
+use heddle_verbs::{Access, CmEvent, CmId, ConnectParams, Cq, EventQueue, Mr, Qp, QpInit};
 
 /// DPDK, started once in this process, and the right to use the processors.
 pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
@@ -44,7 +42,7 @@ impl Net {
         let config = |ip: Ipv4Addr| EndpointConfig {
             memory: 8 << 20,
             frames: 2047,
-            ..EndpointConfig::new(
+            ..EndpointConfig::with_seed(
                 vec![Cidr::new(ip.into(), 24).expect("24 bits are in range")],
                 Seed::from_u64(ip.octets()[3].into()),
             )
@@ -78,7 +76,7 @@ impl Raw {
         let device = endpoint.device();
         let pd = device.alloc_pd();
         let cq = device.create_cq(64, None).expect("a CQ");
-        let init = QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), sq_depth: 16, rq_depth: 16 };
+        let init = QpInit::new(cq.clone()).depths(16, 16);
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
         Raw {
             events: EventQueue::new(None),

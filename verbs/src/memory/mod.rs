@@ -27,5 +27,5 @@ pub(crate) mod stretches;
 pub use readers::{Grace, Reader, Readers};
 pub use region::{Region, RegionError};
 pub use regions::{MemoryCounters, RegionHook, RegionId, RegionMemory, Regions};
-pub(crate) use registry::{Pool, Registered, Terms};
-pub use registry::{References, RegisterError, Registry, Reservation};
+pub(crate) use registry::{Pool, Registered, Stretch, Terms};
+pub use registry::{References, RegisterError, Registry};

@@ -77,20 +77,21 @@ impl Drop for Pool {
     }
 }
 
-/// Memory that is nobody's region yet; free again when dropped.
+/// A part of a pool that is nobody's region yet; free again when dropped.
 #[derive(Debug)]
-pub struct Reservation {
+pub(crate) struct Stretch {
     pool: Arc<Pool>,
     at: usize,
     len: usize,
+    /// Octets that are zero.
     cleared: usize,
     registered: bool,
 }
 
-impl Reservation {
-    /// Clears up to `most` bytes more: what was there before is nobody's business. True when all are
-    /// clear.
-    pub fn clear(&mut self, most: usize) -> bool {
+impl Stretch {
+    /// Clears up to `most` octets more; true when all are clear. What was there before is nobody's
+    /// business.
+    pub(crate) fn clear(&mut self, most: usize) -> bool {
         let n = most.min(self.len - self.cleared);
         // Taken from the pool's own map: it lies inside.
         let zeroed = self.pool.region.zero(self.at + self.cleared, n);
@@ -100,7 +101,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for Stretch {
     fn drop(&mut self) {
         if !self.registered {
             lock(&self.pool.stretches).give(self.at, self.len);
@@ -173,12 +174,20 @@ impl Registry {
         Some(Arc::new(Pool { region, id, to, stretches, registry: self.clone() }))
     }
 
-    /// Sets `len` bytes of `pool` aside.
-    pub(crate) fn reserve(
+    /// Registers `len` zeroed bytes of `pool`.
+    pub(crate) fn take(
         &self,
         pool: &Arc<Pool>,
         len: usize,
-    ) -> Result<Reservation, RegisterError> {
+        terms: Terms,
+    ) -> Result<Registered, RegisterError> {
+        let mut stretch = self.reserve(pool, len)?;
+        stretch.clear(len);
+        self.register(stretch, terms)
+    }
+
+    /// Sets `len` bytes of `pool` aside.
+    pub(crate) fn reserve(&self, pool: &Arc<Pool>, len: usize) -> Result<Stretch, RegisterError> {
         self.reclaim();
         let mut s = lock(&pool.stretches);
         let at = s.take(len).ok_or_else(|| RegisterError::NoMemory {
@@ -186,22 +195,20 @@ impl Registry {
             free: s.largest(),
             size: s.size(),
         })?;
-        drop(s);
-        Ok(Reservation { pool: pool.clone(), at, len, cleared: 0, registered: false })
+        Ok(Stretch { pool: pool.clone(), at, len, cleared: 0, registered: false })
     }
 
-    /// Registers what was set aside; what is not clear yet is cleared first. When the table refuses,
-    /// the memory is free again.
+    /// Registers what was set aside; what is not clear yet is cleared first.
     pub(crate) fn register(
         &self,
-        mut r: Reservation,
+        mut stretch: Stretch,
         terms: Terms,
     ) -> Result<Registered, RegisterError> {
-        r.clear(r.len);
-        let (pool, at, len) = (r.pool.clone(), r.at, r.len);
+        stretch.clear(stretch.len);
+        let (pool, at, len) = (stretch.pool.clone(), stretch.at, stretch.len);
         let to = pool.to + at as u64;
         let stag = self.insert(terms, pool.id.addr(at), to, len)?;
-        r.registered = true;
+        stretch.registered = true;
         let region = pool.region.clone();
         Ok(Registered {
             stag,
@@ -211,17 +218,6 @@ impl Registry {
             off: at,
             backing: Backing::Stretch { pool, at, len },
         })
-    }
-
-    /// Registers `len` zeroed bytes of `pool`.
-    pub(crate) fn take(
-        &self,
-        pool: &Arc<Pool>,
-        len: usize,
-        terms: Terms,
-    ) -> Result<Registered, RegisterError> {
-        let reservation = self.reserve(pool, len)?;
-        self.register(reservation, terms)
     }
 
     /// Registers bytes `[off, off + len)` of a region that the application brings, as tagged offsets

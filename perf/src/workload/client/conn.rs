@@ -2,8 +2,11 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{CmId, Cq, CtlError, Device, Mr, Qp, QpInit};
-use heddle_iwarp::{Access, Pd};
+use heddle_verbs::device::MAX_DEPTH;
+use heddle_verbs::{
+    Access, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, SendOp,
+    SendWr,
+};
 
 use super::WorkloadError;
 use crate::spec::{Mode, Op};
@@ -20,6 +23,8 @@ pub(super) struct Conn {
     pub(super) local: Mr,
     /// What comes back: Writes of a ping-pong, Sends, or what is read to compare it.
     pub(super) back: Mr,
+    /// Where the server's grant comes.
+    pub(super) grant: Mr,
     /// The server's.
     pub(super) remote: Region,
     /// Receive buffers the server has.
@@ -32,13 +37,18 @@ pub(super) struct Cqs {
     pub(super) recv: Cq,
 }
 
-/// Completions one queue of a run holds.
-const CQ_DEPTH: u32 = 1 << 14;
+/// Twice: in a verified run each Write has its Read.
+fn sq_depth(run: &Run) -> u32 {
+    2 * run.depth + 2
+}
 
 impl Cqs {
-    pub(super) fn new(device: &Device) -> Result<Cqs, CtlError> {
-        // Room for every completion there can be at a time is not needed: the worker waits.
-        Ok(Cqs { send: device.create_cq(CQ_DEPTH, None)?, recv: device.create_cq(CQ_DEPTH, None)? })
+    /// With room for every completion there can be at a time, as far as a queue can have it: of the
+    /// largest runs all would have to complete between two steps to be too many, and then the
+    /// connections end.
+    pub(super) fn new(device: &Device, run: &Run) -> Result<Cqs, DeviceError> {
+        let cq = |depth| device.create_cq(run.qps.saturating_mul(depth).min(MAX_DEPTH), None);
+        Ok(Cqs { send: cq(sq_depth(run))?, recv: cq(CREDIT_BUFFERS)? })
     }
 }
 
@@ -60,9 +70,11 @@ impl Conn {
         let init = QpInit {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
-            // Twice: in a verified run each Write has its Read.
-            sq_depth: 2 * run.depth + 2,
+            sq_depth: sq_depth(run),
             rq_depth: CREDIT_BUFFERS,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
         };
         Ok(Conn {
             qp: device.create_qp(pd, init)?,
@@ -71,6 +83,7 @@ impl Conn {
             closed: false,
             local: device.alloc_mr(pd, run.region().max(1), Access::LOCAL_WRITE)?,
             back: device.alloc_mr(pd, back.max(1), rights)?,
+            grant: device.alloc_mr(pd, Welcome::LEN, Access::LOCAL_WRITE)?,
             remote: Region::default(),
             window: 0,
         })
@@ -85,6 +98,26 @@ impl Conn {
         };
         let Run { op, mode, verify, size, depth, seed, .. } = *run;
         Hello { op, mode, verify, size, depth, seed, region }
+    }
+
+    /// Asks for the grant, as the `n`th connection.
+    pub(super) fn ask_for_grant(&self, n: usize) -> Result<(), PostError> {
+        let wr_id = (n as u64) << 32;
+        self.qp.post_recv(&RecvWr { wr_id, sges: &[self.grant.sge(0, Welcome::LEN)] })?;
+        self.qp.post_send(&SendWr {
+            wr_id,
+            op: SendOp::Send { solicited: true, invalidate: None },
+            data: Data::Sges(&[]),
+            signaled: false,
+            fence: false,
+        })
+    }
+
+    /// What came in answer, `len` octets.
+    pub(super) fn granted(&self, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0; self.grant.len().min(len as usize)];
+        self.grant.read(0, &mut bytes);
+        bytes
     }
 
     pub(super) fn take_welcome(

@@ -2,8 +2,7 @@
 
 use core::net::SocketAddr;
 
-use heddle_ctl::{ConnectFailure, CtlError, DisconnectReason};
-use heddle_iwarp::{Cqe, CqeStatus, PostError};
+use heddle_verbs::{ConnectFailure, Cqe, CqeStatus, DeviceError, DisconnectReason, PostError};
 
 use super::PATIENCE;
 use crate::workload::hello::HelloError;
@@ -13,7 +12,7 @@ use crate::workload::hello::HelloError;
 pub enum WorkloadError {
     /// The control plane refused.
     #[error(transparent)]
-    Ctl(#[from] CtlError),
+    Ctl(#[from] DeviceError),
     /// No connection.
     #[error("cannot connect to {remote}: {failure}")]
     Connect {

@@ -2,7 +2,7 @@
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
-use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList};
+use heddle_verbs::{Data, RecvWr, SendOp, SendWr};
 
 use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark};
@@ -185,7 +185,7 @@ impl PingPong {
                 Op::Read => SendOp::Read { stag, to },
                 Op::Send => SendOp::Send { solicited: false, invalidate: None },
             },
-            sges: SgList::one(conn.local.sge(0, run.size as usize)),
+            data: Data::Sges(&[conn.local.sge(0, run.size as usize)]),
             signaled: true,
             fence: false,
         };
@@ -224,7 +224,7 @@ impl PingPong {
     fn post_buffer(&self, conn: &Conn, i: usize, buffer: u32) -> Result<(), WorkloadError> {
         let size = self.run.size as usize;
         let wr_id = Mark { conn: index(i), read_back: false, slot: buffer }.encode();
-        let sges = SgList::one(conn.back.sge(buffer as usize * size, size));
+        let sges = &[conn.back.sge(buffer as usize * size, size)];
         Ok(conn.qp.post_recv(&RecvWr { wr_id, sges })?)
     }
 }

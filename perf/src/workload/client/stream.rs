@@ -2,7 +2,7 @@
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
-use heddle_iwarp::{RecvWr, SendOp, SendWr, SgList};
+use heddle_verbs::{Data, RecvWr, SendOp, SendWr};
 
 use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark};
@@ -193,13 +193,13 @@ impl Stream {
                 Op::Read => SendOp::Read { stag: remote.0, to: remote.1 },
                 Op::Send => SendOp::Send { solicited: last, invalidate: None },
             },
-            sges: SgList::one(conn.local.sge(at, run.size as usize)),
+            data: Data::Sges(&[conn.local.sge(at, run.size as usize)]),
             signaled: true,
             fence: false,
         };
         conn.qp.post_send(&wr)?;
         if run.verify && run.op == Op::Write {
-            conn.qp.post_send(&self.read_back(conn, i, slot))?;
+            self.read_back(conn, i, slot)?;
         }
         let flow = &mut self.flows[i];
         flow.posted_at[mark.slot as usize] = now;
@@ -212,17 +212,17 @@ impl Stream {
         usize::try_from(slot).unwrap_or(0)
     }
 
-    /// A Read of what was written into a slot.
-    fn read_back(&self, conn: &Conn, i: usize, slot: u64) -> SendWr {
+    /// Reads back what was written into a slot.
+    fn read_back(&self, conn: &Conn, i: usize, slot: u64) -> Result<(), WorkloadError> {
         let at = self.offset(slot);
         let mark = Mark { conn: index(i), read_back: true, slot: index(self.offset_slot(slot)) };
-        SendWr {
+        Ok(conn.qp.post_send(&SendWr {
             wr_id: mark.encode(),
             op: SendOp::Read { stag: conn.remote.stag, to: conn.remote.to.wrapping_add(at as u64) },
-            sges: SgList::one(conn.back.sge(at, self.run.size as usize)),
+            data: Data::Sges(&[conn.back.sge(at, self.run.size as usize)]),
             signaled: true,
             fence: false,
-        }
+        })?)
     }
 
     /// Compares a slot with the octets of message `expected`.
@@ -267,9 +267,7 @@ impl Stream {
         flow.checking = true;
         flow.posted = filled;
         flow.done = 0;
-        (0..filled)
-            .try_for_each(|slot| conns[i].qp.post_send(&self.read_back(&conns[i], i, slot)))?;
-        Ok(())
+        (0..filled).try_for_each(|slot| self.read_back(&conns[i], i, slot))
     }
 
     fn checked(&mut self, conn: &Conn, i: usize, slot: u64) -> Result<(), WorkloadError> {
@@ -329,7 +327,7 @@ fn decode_credit(b: &[u8; CREDIT_LEN]) -> [u64; 2] {
 fn post_credit_buffer(conn: &Conn, i: usize, slot: u32) -> Result<(), WorkloadError> {
     let sge = conn.back.sge(slot as usize * CREDIT_LEN, CREDIT_LEN);
     let wr_id = Mark { conn: index(i), read_back: false, slot }.encode();
-    Ok(conn.qp.post_recv(&RecvWr { wr_id, sges: SgList::one(sge) })?)
+    Ok(conn.qp.post_recv(&RecvWr { wr_id, sges: &[sge] })?)
 }
 
 /// Connections and slots are few.

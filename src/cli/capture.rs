@@ -1,0 +1,138 @@
+//! Capture files, looked through before a device reads them.
+//!
+//! The device takes a file that is cut off for one that ends there, and any octets for Ethernet.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CaptureError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it is a pcapng file; this reads pcap (editcap -F pcap makes one of it)")]
+    Pcapng,
+    #[error("unknown file format: it is no pcap file")]
+    Format,
+    #[error("its frames are not Ethernet (link type {0}, expected 1)")]
+    LinkType(u32),
+    #[error("it is cut off: {0} is not whole")]
+    CutOff(String),
+    #[error("record {record} has an impossible length of {len} octets")]
+    Length { record: u64, len: u32 },
+}
+
+/// Octets of the file's header, and of a record's.
+const FILE_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+
+/// Longest record, as libpcap has it.
+const MAX_RECORD: u32 = 262_144;
+
+const ETHERNET: u32 = 1;
+
+/// Whether a device can read `path` to its end.
+pub(super) fn check(path: &Path) -> Result<(), CaptureError> {
+    check_octets(BufReader::new(File::open(path)?))
+}
+
+fn check_octets(mut file: impl Read) -> Result<(), CaptureError> {
+    let cut = |what: &str| CaptureError::CutOff(what.into());
+    let mut head = [0; FILE_HEADER];
+    let n = fill(&mut file, &mut head)?;
+    let magic = [head[0], head[1], head[2], head[3]];
+    if magic == [0x0a, 0x0d, 0x0d, 0x0a] && n >= 4 {
+        return Err(CaptureError::Pcapng);
+    }
+    // Microseconds or nanoseconds, in either byte order.
+    let word: fn([u8; 4]) -> u32 = match u32::from_le_bytes(magic) {
+        0xa1b2_c3d4 | 0xa1b2_3c4d => u32::from_le_bytes,
+        0xd4c3_b2a1 | 0x4d3c_b2a1 => u32::from_be_bytes,
+        _ => return Err(CaptureError::Format),
+    };
+    if n < FILE_HEADER {
+        return Err(cut("its header"));
+    }
+    // The upper bits say whether frames have their FCS.
+    let link = word([head[20], head[21], head[22], head[23]]) & 0x03ff_ffff;
+    if link != ETHERNET {
+        return Err(CaptureError::LinkType(link));
+    }
+    for record in 1.. {
+        let mut head = [0; RECORD_HEADER];
+        match fill(&mut file, &mut head)? {
+            0 => break,
+            RECORD_HEADER => {}
+            _ => return Err(cut(&format!("the header of record {record}"))),
+        }
+        let len = word([head[8], head[9], head[10], head[11]]);
+        if len > MAX_RECORD {
+            return Err(CaptureError::Length { record, len });
+        }
+        let copied = io::copy(&mut file.by_ref().take(len.into()), &mut io::sink())?;
+        if copied < len.into() {
+            return Err(cut(&format!("record {record}")));
+        }
+    }
+    Ok(())
+}
+
+/// Reads until `buf` is full or nothing comes; how much there was.
+fn fill(file: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
+    let mut n = 0;
+    while n < buf.len() {
+        match file.read(&mut buf[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(big: bool, link: u32, records: &[(u32, usize)]) -> Vec<u8> {
+        let word = |w: u32| if big { w.to_be_bytes() } else { w.to_le_bytes() };
+        let words = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, link];
+        let mut b: Vec<_> = words.into_iter().flat_map(word).collect();
+        for &(said, there) in records {
+            b.extend([0, 0, said, said].into_iter().flat_map(word));
+            b.extend(vec![0; there]);
+        }
+        b
+    }
+
+    #[test]
+    fn test_whole_captures_of_both_byte_orders() {
+        for big in [false, true] {
+            for records in [&[][..], &[(60, 60)], &[(60, 60), (0, 0), (262_144, 262_144)]] {
+                check_octets(&file(big, 1, records)[..]).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn test_each_octet_that_is_missing_is_missed() {
+        let whole = file(false, 1, &[(60, 60), (4, 4)]);
+        for n in 0..whole.len() {
+            let done = check_octets(&whole[..n]);
+            // After the header, and between records, it may end.
+            assert_eq!(done.is_ok(), [24, 24 + 76].contains(&n), "{n} octets: {done:?}");
+        }
+    }
+
+    #[test]
+    fn test_impossible_records_and_other_links() {
+        let e = |b: &[u8]| check_octets(b).unwrap_err().to_string();
+        assert!(e(&file(false, 1, &[(262_145, 262_145)])).contains("record 1"));
+        assert!(e(&file(true, 1, &[(4, 4), (u32::MAX, 10)])).contains("record 2"));
+        assert!(e(&file(false, 101, &[])).contains("link type 101"));
+        assert!(e(b"\x0a\x0d\x0d\x0a").contains("pcapng"));
+        assert!(e(b"not a capture file").contains("unknown file format"));
+    }
+}

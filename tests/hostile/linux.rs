@@ -1,0 +1,188 @@
+//! A peer on a TCP socket of the kernel: it keeps to TCP whatever it says above it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::mpa::{self, Message, Reply};
+use crate::net::Lab;
+use crate::server::{RPING, service};
+
+/// How long a server may take for anything a test does not measure.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    /// Our end.
+    pub local: SocketAddr,
+    received: Vec<u8>,
+}
+
+impl Client {
+    /// A TCP connection from the address `from`, and nothing said on it.
+    pub fn connect(lab: &Lab, from: Ipv4Addr, port: u16) -> io::Result<Client> {
+        Client::connect_with(lab, from, port, |_| Ok(()))
+    }
+
+    /// One whose socket `prepare` has been at.
+    pub fn connect_with(
+        lab: &Lab,
+        from: Ipv4Addr,
+        port: u16,
+        prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
+    ) -> io::Result<Client> {
+        let socket = lab.peers.run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            prepare(&socket)?;
+            socket.bind(&SocketAddr::from((from, 0)).into())?;
+            io::Result::Ok(socket)
+        })?;
+        socket.connect_timeout(&service(port).into(), PATIENCE)?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let local = stream.local_addr()?;
+        Ok(Client { stream, local, received: Vec::new() })
+    }
+
+    /// Sends.
+    pub fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Takes what has come until `take` finds something in it.
+    fn wait<T>(
+        &mut self,
+        within: Duration,
+        mut take: impl FnMut(&mut Vec<u8>) -> Option<T>,
+    ) -> io::Result<T> {
+        let start = Instant::now();
+        let mut buf = vec![0; 64 << 10];
+        loop {
+            if let Some(found) = take(&mut self.received) {
+                return Ok(found);
+            }
+            let left = within.checked_sub(start.elapsed()).filter(|d| !d.is_zero());
+            let left = left.ok_or_else(|| io::Error::from(ErrorKind::TimedOut))?;
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut buf) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.received.extend(&buf[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The MPA start-up.
+    pub fn start(&mut self, request: &[u8]) -> io::Result<Reply> {
+        self.say(request)?;
+        self.wait(PATIENCE, mpa::take_reply)
+    }
+
+    /// The next FPDU.
+    pub fn recv(&mut self, within: Duration) -> io::Result<Message> {
+        self.wait(within, mpa::take_fpdu)
+    }
+
+    /// Whether the server ends the connection, in whatever way, within this time. What it says before
+    /// does not matter.
+    pub fn is_ended(&mut self, within: Duration) -> bool {
+        match self.wait(within, |bytes| {
+            bytes.clear();
+            None::<()>
+        }) {
+            Ok(()) => false,
+            Err(e) => e.kind() != ErrorKind::TimedOut,
+        }
+    }
+}
+
+/// The client of an honest rping.
+pub struct Rping {
+    pub client: Client,
+    msn: u32,
+    text: Vec<u8>,
+}
+
+const SOURCE: u32 = 0x1000_0001;
+const SINK: u32 = 0x2000_0002;
+
+impl Rping {
+    /// Connects, with messages of `size` octets.
+    pub fn connect(lab: &Lab, from: Ipv4Addr, size: usize) -> io::Result<Rping> {
+        let mut client = Client::connect(lab, from, RPING)?;
+        if client.start(&mpa::request(b""))?.rejected {
+            return Err(ErrorKind::ConnectionRefused.into());
+        }
+        let text = (0..size).map(|n| u8::try_from(n % 251).unwrap_or(0)).collect();
+        Ok(Rping { client, msn: 0, text })
+    }
+
+    /// One message there and back, compared, and the time it took.
+    pub fn ping(&mut self) -> io::Result<Duration> {
+        let start = Instant::now();
+        let wrong = |what: &str, m: &Message| io::Error::other(format!("{what}: {m:?}"));
+        self.tell(SOURCE)?;
+        let m = self.client.recv(PATIENCE)?;
+        if m.opcode != mpa::READ_REQUEST {
+            return Err(wrong("not a Read Request", &m));
+        }
+        let (sink, len, source) = mpa::parse_read_request(&m.payload);
+        if (len, source) != (self.text.len(), (SOURCE, 0)) {
+            return Err(wrong("not our source", &m));
+        }
+        self.client.say(&mpa::read_response(sink.0, sink.1, &self.text, 1400))?;
+        self.client.recv(PATIENCE)?;
+        self.tell(SINK)?;
+        let mut back = Vec::new();
+        while back.len() < self.text.len() {
+            let m = self.client.recv(PATIENCE)?;
+            if m.tagged != Some((SINK, back.len() as u64)) {
+                return Err(wrong("not the next of a Write", &m));
+            }
+            back.extend(m.payload);
+        }
+        if back != self.text {
+            return Err(io::Error::other("what came back is not what went out"));
+        }
+        self.client.recv(PATIENCE)?;
+        Ok(start.elapsed())
+    }
+
+    fn tell(&mut self, stag: u32) -> io::Result<()> {
+        self.msn += 1;
+        let len = u32::try_from(self.text.len()).unwrap_or(0);
+        self.client.say(&mpa::send(self.msn, &mpa::rping_info(0, stag, len)))
+    }
+
+    /// Pings one after the other for this time; each one's duration, in order of length.
+    pub fn measure(&mut self, time: Duration) -> Vec<Duration> {
+        let start = Instant::now();
+        let mut all = Vec::new();
+        while start.elapsed() < time {
+            all.push(self.ping().expect("an honest client is served"));
+        }
+        all.sort();
+        all
+    }
+}
+
+/// How long it takes a new client from `from` to be served: it tries again when it is refused.
+///
+/// # Panics
+/// When it is not served within `limit`.
+pub fn time_to_be_served(lab: &Lab, from: Ipv4Addr, limit: Duration) -> Duration {
+    let start = Instant::now();
+    loop {
+        let why = match Rping::connect(lab, from, 64).and_then(|mut r| r.ping()) {
+            Ok(_) => return start.elapsed(),
+            Err(e) => e,
+        };
+        assert!(start.elapsed() < limit, "a new client is not served within {limit:?}: {why}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

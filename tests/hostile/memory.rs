@@ -1,0 +1,171 @@
+//! Peers that make the server keep what they send: bytes ahead of a gap, in the dearest form.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::linux::Rping;
+use crate::mpa;
+use crate::net::{LINUX, Lab};
+use crate::server::{SINK, Server};
+use crate::tcp::{Conn, Host, Offer, address};
+
+/// Memory the server may grow by: as much as all the frames of its pool take.
+const GROWTH: u64 = 48 << 20;
+
+/// Touches the frames of the server's pool, so that they do not count as grown later.
+fn touch_the_pool(host: &mut Host) {
+    for n in 0..40_000 {
+        host.ask();
+        if n % BATCH == 0 {
+            host.sync();
+        }
+    }
+}
+
+/// Frames sent at a time: those that the device has room for.
+const BATCH: u32 = 256;
+
+/// A connection to the sink, past its start-up or not.
+fn connection(host: &mut Host, port: u16, established: bool) -> Conn {
+    let mut c = Conn::connect(host, address(1), port, SINK, Offer::default());
+    if established {
+        assert!(!c.start(host, &mpa::request(b"")).rejected);
+        c.idle(host, Duration::from_millis(20));
+    }
+    c
+}
+
+/// Sends one octet at a time, each just ahead of the one before it, down to `low` ahead of the stream.
+fn descend(host: &mut Host, c: &Conn, low: u32, count: u32) {
+    for n in (low..low + count).rev() {
+        c.send_ahead(host, n, &[0]);
+        if n % BATCH == 0 {
+            host.sync();
+        }
+    }
+    host.sync();
+}
+
+fn assert_growth(server: &Server, before: u64, what: &str) {
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < GROWTH, "{what}: the server has grown by {} MiB", grown >> 20);
+}
+
+#[test]
+fn test_single_octets_in_descending_order_take_no_memory() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    touch_the_pool(&mut host);
+    let c = connection(&mut host, 4000, true);
+    let before = server.resident();
+    descend(&mut host, &c, 1, 60_000);
+    assert_growth(&server, before, "60,000 segments on one connection");
+    c.reset(&mut host);
+    server.assert_alive();
+}
+
+#[test]
+fn test_single_octets_before_the_start_up_take_no_memory() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    touch_the_pool(&mut host);
+    let conns: Vec<_> = (0..14).map(|n| connection(&mut host, 4000 + n, false)).collect();
+    let before = server.resident();
+    for c in &conns {
+        descend(&mut host, c, 1, 4000);
+    }
+    assert_growth(&server, before, "4,000 segments on each of 14 connections without a Request");
+    server.assert_alive();
+}
+
+/// Work for a segment is bounded too: whoever has much held makes nobody else wait.
+#[test]
+fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    let mut rping = Rping::connect(&lab, LINUX[0], 1000).expect("a connection");
+    let undisturbed = rping.measure(Duration::from_secs(1));
+    let c = connection(&mut host, 4000, true);
+    // Two ranges, with room between them for 16,000 octets more.
+    descend(&mut host, &c, 76_000, 60_000);
+    descend(&mut host, &c, 1, 60_000);
+    let disturbed = thread::scope(|s| {
+        let pings = s.spawn(|| rping.measure(Duration::from_secs(4)));
+        let start = Instant::now();
+        let mut next = 75_999;
+        while start.elapsed() < Duration::from_secs(4) && next > 60_100 {
+            for _ in 0..20 {
+                c.send_ahead(&host, next, &[0]);
+                next -= 1;
+            }
+            host.poll(Duration::ZERO);
+            thread::sleep(Duration::from_millis(10));
+        }
+        pings.join().expect("the honest client is served")
+    });
+    assert_not_slower(&undisturbed, &disturbed);
+    c.reset(&mut host);
+    server.assert_alive();
+}
+
+/// Pings one after the other, as long as each took, in order of length: not much longer in the middle,
+/// none very long, and most of the time was not spent on a few long ones.
+pub fn assert_not_slower(undisturbed: &[Duration], disturbed: &[Duration]) {
+    let middle = |pings: &[Duration]| pings[pings.len() / 2];
+    let (usual, now) = (middle(undisturbed), middle(disturbed));
+    let longest = disturbed[disturbed.len() - 1];
+    let long = usual * 100 + Duration::from_millis(10);
+    let all: Duration = disturbed.iter().sum();
+    let stalled: Duration = disturbed.iter().filter(|&&d| d > long).sum();
+    let share = stalled.as_secs_f64() / all.as_secs_f64();
+    let what =
+        format!("usually {usual:?}; disturbed {now:?}, {longest:?} at most, stalled {share:.2}");
+    eprintln!("{what}");
+    assert!(now < usual * 10 + Duration::from_millis(10), "{what}");
+    assert!(longest < Duration::from_millis(700), "{what}");
+    assert!(share < 0.3, "{what}");
+}
+
+/// The frames that may be held are shared fairly: peers that leave gaps do not take them from one that
+/// has lost a segment.
+#[test]
+fn test_peers_with_gaps_leave_room_for_another_ones() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    let greedy: Vec<_> = (0..24).map(|n| connection(&mut host, 4000 + n, true)).collect();
+    let honest = |host: &mut Host, port| {
+        let mut c = connection(host, port, true);
+        // A Write over the first octets of the region comes again and again: whole FPDUs of 1,400.
+        let segment = mpa::send(1, &[0; 1370]);
+        assert_eq!(segment.len(), 1396);
+        for n in 1..73 {
+            c.send_ahead(host, n * 1396, &mpa::send(n + 1, &[0; 1370]));
+            if n % 8 == 0 {
+                c.idle(host, Duration::from_millis(2));
+            }
+        }
+        c.idle(host, Duration::from_millis(100));
+        // Some 50 of 64 buffers are used; what is behind the gap is there as soon as it closes.
+        let base = c.snd_nxt;
+        c.put(host, &c.segment(crate::frames::ACK, base, &segment));
+        c.wait(host, Duration::from_secs(2), |c| {
+            (c.acked == base.wrapping_add(73 * 1396)).then_some(())
+        });
+        c.acked.wrapping_sub(base)
+    };
+    let alone = honest(&mut host, 5000);
+    assert!(alone > 50_000, "alone it gets {alone} octets acknowledged when its gap closes");
+    for round in 0..700 {
+        for c in &greedy {
+            c.send_ahead(&host, 10 + 600 * round, &[0; 600]);
+        }
+        host.sync();
+    }
+    let among = honest(&mut host, 5001);
+    assert!(among > 50_000, "of 101,908 octets {among} were kept behind the gap, alone {alone}");
+    server.assert_alive();
+}

@@ -1,0 +1,173 @@
+//! MPA, DDP and RDMAP by hand: the frames of the start-up, FPDUs with their CRC, and their reading.
+
+/// Whether a CRC is asked for; every FPDU here carries one.
+const FLAG_CRC: u8 = 0x40;
+const FLAG_REJECT: u8 = 0x20;
+/// RFC 6581: IRD and ORD lead the private data.
+const FLAG_ENHANCED: u8 = 0x10;
+
+/// RDMAP opcodes.
+pub const WRITE: u8 = 0;
+/// As above.
+pub const READ_REQUEST: u8 = 1;
+/// As above.
+pub const READ_RESPONSE: u8 = 2;
+
+const SEND_SOLICITED: u8 = 5;
+
+/// An MPA Request of revision 1, with CRC.
+pub fn request(private_data: &[u8]) -> Vec<u8> {
+    start(FLAG_CRC, 1, private_data)
+}
+
+/// The same of a peer that would do without.
+pub fn request_without_crc() -> Vec<u8> {
+    start(0, 1, b"")
+}
+
+/// An MPA Request of revision 2, with CRC.
+pub fn enhanced_request(ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
+    let data = [&ird.to_be_bytes()[..], &ord.to_be_bytes(), private_data].concat();
+    start(FLAG_CRC | FLAG_ENHANCED, 2, &data)
+}
+
+fn start(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(private_data.len()).expect("at most 512 octets");
+    [b"MPA ID Req Frame", &[flags, revision][..], &len.to_be_bytes(), private_data].concat()
+}
+
+/// An MPA Reply.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// It wants a CRC.
+    pub crc: bool,
+    /// The peer does not want to.
+    pub rejected: bool,
+    /// With IRD and ORD before it when revision 2 has them.
+    pub private_data: Vec<u8>,
+}
+
+/// Takes a Reply off the front of `bytes`, once it is whole.
+pub fn take_reply(bytes: &mut Vec<u8>) -> Option<Reply> {
+    let len = 20 + usize::from(u16::from_be_bytes([*bytes.get(18)?, *bytes.get(19)?]));
+    if bytes.len() < len {
+        return None;
+    }
+    let frame: Vec<u8> = bytes.drain(..len).collect();
+    assert_eq!(&frame[..16], b"MPA ID Rep Frame");
+    let has = |flag| frame[16] & flag != 0;
+    Some(Reply {
+        crc: has(FLAG_CRC),
+        rejected: has(FLAG_REJECT),
+        private_data: frame[20..].to_vec(),
+    })
+}
+
+/// What an FPDU carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// RDMAP opcode.
+    pub opcode: u8,
+    /// Whether it is the last of its message.
+    pub last: bool,
+    /// Where it goes: STag and tagged offset, when it is tagged.
+    pub tagged: Option<(u32, u64)>,
+    /// What is carried.
+    pub payload: Vec<u8>,
+}
+
+/// The FPDU of a ULPDU.
+pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut f = u16::try_from(ulpdu.len()).expect("a ULPDU's length").to_be_bytes().to_vec();
+    f.extend(ulpdu);
+    f.resize(f.len().next_multiple_of(4), 0);
+    f.extend(crc32c::crc32c(&f).to_le_bytes());
+    f
+}
+
+fn tagged(opcode: u8, last: bool, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    let control = [0x81 | if last { 0x40 } else { 0 }, 0x40 | opcode];
+    fpdu(&[&control[..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat())
+}
+
+fn untagged(opcode: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    let (queue, msn) = (queue.to_be_bytes(), msn.to_be_bytes());
+    fpdu(&[&[0x41, 0x40 | opcode][..], &[0; 4], &queue, &msn, &[0; 4], payload].concat())
+}
+
+/// A Send with Solicited Event in one FPDU.
+pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
+    untagged(SEND_SOLICITED, 0, msn, payload)
+}
+
+/// One segment of an RDMA Write.
+pub fn write(last: bool, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    tagged(WRITE, last, stag, to, payload)
+}
+
+/// A Read Request: `len` octets from there to here.
+pub fn read_request(msn: u32, here: (u32, u64), len: u32, there: (u32, u64)) -> Vec<u8> {
+    let ends = |(stag, to): (u32, u64)| [&stag.to_be_bytes()[..], &to.to_be_bytes()].concat();
+    let body = [ends(here), len.to_be_bytes().to_vec(), ends(there)].concat();
+    untagged(READ_REQUEST, 1, msn, &body)
+}
+
+/// A Read Response in segments of at most `most` octets.
+pub fn read_response(stag: u32, to: u64, payload: &[u8], most: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < payload.len() || out.is_empty() {
+        let n = most.min(payload.len() - at);
+        let last = at + n == payload.len();
+        out.extend(tagged(READ_RESPONSE, last, stag, to + at as u64, &payload[at..at + n]));
+        at += n;
+    }
+    out
+}
+
+/// Where a Read Response has to go, and what is to be read: `(sink, len, source)`.
+pub fn parse_read_request(b: &[u8]) -> ((u32, u64), usize, (u32, u64)) {
+    let number = |r: std::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
+    let stag = |at: usize| u32::try_from(number(at..at + 4)).expect("four octets");
+    let len = usize::try_from(number(12..16)).expect("a length");
+    ((stag(0), number(4..12)), len, (stag(16), number(20..28)))
+}
+
+/// Takes an FPDU off the front of `bytes`, once it is whole.
+///
+/// # Panics
+/// When its CRC is wrong.
+pub fn take_fpdu(bytes: &mut Vec<u8>) -> Option<Message> {
+    let len = usize::from(u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]));
+    let padded = (2 + len).next_multiple_of(4);
+    if bytes.len() < padded + 4 {
+        return None;
+    }
+    let f: Vec<u8> = bytes.drain(..padded + 4).collect();
+    let crc = u32::from_le_bytes([f[padded], f[padded + 1], f[padded + 2], f[padded + 3]]);
+    assert_eq!(crc32c::crc32c(&f[..padded]), crc, "CRC of an FPDU");
+    let u = &f[2..2 + len];
+    let (last, opcode) = (u[0] & 0x40 != 0, u[1] & 0x0f);
+    if u[0] & 0x80 == 0 {
+        return Some(Message { opcode, last, tagged: None, payload: u[18..].to_vec() });
+    }
+    let stag = u32::from_be_bytes([u[2], u[3], u[4], u[5]]);
+    let to = u[6..14].iter().fold(0, |v, &x| v << 8 | u64::from(x));
+    Some(Message { opcode, last, tagged: Some((stag, to)), payload: u[14..].to_vec() })
+}
+
+/// What rping calls a region: tagged offset, STag, length.
+pub fn rping_info(to: u64, stag: u32, len: u32) -> [u8; 16] {
+    let mut b = [0; 16];
+    b[..8].copy_from_slice(&to.to_be_bytes());
+    b[8..12].copy_from_slice(&stag.to_be_bytes());
+    b[12..].copy_from_slice(&len.to_be_bytes());
+    b
+}
+
+/// The region a sink grants: STag and tagged offset.
+pub fn sink_region(reply: &Reply) -> (u32, u64) {
+    let b = reply.private_data.strip_prefix(b"HSNK").expect("a sink's private data");
+    let number = |r: &[u8]| r.iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
+    (u32::try_from(number(&b[..4])).expect("four octets"), number(&b[4..12]))
+}

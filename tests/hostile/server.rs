@@ -1,0 +1,149 @@
+//! `heddle serve`, as people start it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::net::{Lab, SERVER, SERVER_IFACE};
+
+/// Where the services listen.
+pub const RPING: u16 = 7174;
+/// As above.
+pub const PERF: u16 = 7175;
+/// As above.
+pub const SINK: u16 = 7176;
+
+/// A running server; it ends when dropped.
+pub struct Server {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// A service's address.
+pub fn service(port: u16) -> SocketAddr {
+    SocketAddr::V4(SocketAddrV4::new(SERVER, port))
+}
+
+impl Server {
+    /// All three services, with the program's defaults and `more` on its command line.
+    pub fn start(lab: &Lab, more: &[&str]) -> Server {
+        // One thread: what one peer makes it do, all others wait for.
+        Server::start_placed(lab, &[&["--inline"], more].concat())
+    }
+
+    /// The same with threads of its own, unless `more` says otherwise.
+    pub fn start_placed(lab: &Lab, more: &[&str]) -> Server {
+        // Another program than the one just built, to see what it does.
+        let built = || env!("CARGO_BIN_EXE_heddle").into();
+        let mut c = Command::new(std::env::var_os("HEDDLE").unwrap_or_else(built));
+        // Packet sockets are what most people have; their driver takes no jumbo frames.
+        let vdev = if lab.mtu <= 1500 {
+            format!("net_af_packet0,iface={SERVER_IFACE}")
+        } else {
+            format!("net_pcap0,rx_iface_in={SERVER_IFACE},tx_iface={SERVER_IFACE}")
+        };
+        let (ip, mtu) = (format!("{SERVER}/16"), lab.mtu.to_string());
+        c.args(["serve", "--vdev", &vdev, "--ip", &ip, "--mtu", &mtu]);
+        for (port, name) in [(RPING, "rping"), (PERF, "perf"), (SINK, "sink")] {
+            c.args(["--listen", &format!("{SERVER}:{port}={name}")]);
+        }
+        c.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = lab.server.run(|| c.spawn()).expect("the binary was built");
+        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let into = log.clone();
+        let reader = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut log = into.lock().unwrap_or_else(PoisonError::into_inner);
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let mut said = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let server = Server { child, log, reader: Some(reader) };
+        for _ in 0..3 {
+            let line = said.next().and_then(Result::ok).unwrap_or_default();
+            assert!(line.contains(" listening on "), "the server says {line:?}; {}", server.log());
+        }
+        // The counters it shows at the end are taken off its hands, so that it can end.
+        thread::spawn(move || said.by_ref().map_while(Result::ok).for_each(drop));
+        server
+    }
+
+    /// What it has said on stderr.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for a line on stderr with all of `words`; false when it does not come.
+    pub fn says(&self, words: &[&str], within: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            if self.log().lines().any(|l| words.iter().all(|w| l.contains(w))) {
+                return true;
+            }
+            if start.elapsed() > within {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Octets of memory it has resident.
+    pub fn resident(&self) -> u64 {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it has memory");
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().expect("a number");
+        kib << 10
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            let status = self.child.try_wait().expect("it is our child");
+            if status.is_some() || start.elapsed() > within {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// It must not have died of what was done to it.
+    pub fn assert_alive(&mut self) {
+        let ended = self.child.try_wait().expect("it is our child");
+        assert!(ended.is_none(), "the server has ended: {ended:?}\n{}", self.log());
+        let log = self.log();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SAFETY: it is our child and was not waited for, so the number is still its own.
+        unsafe {
+            libc::kill(libc::pid_t::try_from(self.child.id()).unwrap_or(i32::MAX), libc::SIGTERM)
+        };
+        let start = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if start.elapsed() > Duration::from_secs(5) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        if thread::panicking() {
+            eprintln!("the server said:\n{}", self.log());
+        }
+    }
+}

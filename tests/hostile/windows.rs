@@ -1,0 +1,226 @@
+//! TCP seen from a peer that has an odd window, odd segments or an odd way to acknowledge.
+
+use std::time::{Duration, Instant};
+
+use crate::frames::{ACK, FIN, PSH, SYN};
+use crate::linux::Client;
+use crate::mpa;
+use crate::net::{LINUX, Lab, unacknowledged};
+use crate::server::{RPING, SINK, Server};
+use crate::tcp::{Conn, Host, Offer, address};
+
+/// RFC 9293 3.10.7.4: with a window of zero nothing but a segment at RCV.NXT is acceptable, and with
+/// one that has shrunk nothing beyond its edge.
+#[test]
+fn test_acks_stay_inside_a_window_that_has_shrunk() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    for (port, window) in [(4000, 0), (4001, 1000)] {
+        let mut c = Conn::connect(&mut host, address(1), port, RPING, Offer::default());
+        c.acks = false;
+        // What the start-up brings is acknowledged with what we send ourselves.
+        c.ask_for_a_write(&mut host, 8000, 20_000);
+        let edge = c.rcv_nxt.wrapping_add(8000);
+        let all = |c: &mut Conn| (c.rcv_nxt.wrapping_sub(edge) < 1 << 31).then_some(());
+        let una = c.rcv_nxt;
+        c.wait(&mut host, Duration::from_secs(10), all).expect("8,000 octets under way");
+        // Nothing of it has arrived, says the peer, and it has less room than it said.
+        (c.rcv_nxt, c.window) = (una, window);
+        c.seen.clear();
+        // Half an FPDU is never answered: what comes is an acknowledgment. So it is when it comes again.
+        let half = c.segment(PSH | ACK, c.snd_nxt, &mpa::send(3, &[0; 16])[..20]);
+        c.snd_nxt = c.snd_nxt.wrapping_add(20);
+        for _ in 0..10 {
+            c.put(&host, &half);
+            c.idle(&mut host, Duration::from_millis(100));
+            // The peer's stream stays where it is.
+            c.rcv_nxt = una;
+        }
+        let limit = una.wrapping_add(u32::from(window));
+        let (inside, beyond): (Vec<_>, Vec<_>) =
+            c.seen.iter().partition(|(_, s)| limit.wrapping_sub(s.seq) < 1 << 31);
+        let acked = inside.iter().any(|(_, s)| s.ack == c.snd_nxt);
+        assert!(acked, "window {window}: no acknowledgment that the peer may look at");
+        let beyond: Vec<_> = beyond.iter().map(|(_, s)| s.seq.wrapping_sub(una)).collect();
+        assert!(beyond.is_empty(), "window {window}: segments at RCV.NXT + {beyond:?}");
+        c.reset(&mut host);
+    }
+    server.assert_alive();
+}
+
+/// A client that asks for much and takes nothing still gets its own octets acknowledged.
+#[test]
+fn test_linux_client_that_does_not_read_is_acknowledged() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let small = |s: &socket2::Socket| s.set_recv_buffer_size(8 << 10);
+    let mut c = Client::connect_with(&lab, LINUX[0], SINK, small).expect("a connection");
+    let reply = c.start(&mpa::request(b"")).expect("a Reply");
+    let region = mpa::sink_region(&reply);
+    for msn in 1..=4 {
+        c.say(&mpa::read_request(msn, (9, 0), 256 << 10, region)).expect("it is sent");
+    }
+    // The window shuts, and the server asks again and again whether it is open.
+    std::thread::sleep(Duration::from_secs(1));
+    for n in 0..8 {
+        c.say(&mpa::write(true, region.0, region.1, &[n; 90])).expect("it is sent");
+        let start = Instant::now();
+        while unacknowledged(&c.stream) > 0 {
+            assert!(start.elapsed() < Duration::from_secs(3), "message {n} is not acknowledged");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    server.assert_alive();
+}
+
+/// RFC 9293 3.8.6.1: the interval between zero-window probes grows, whether there is SACK or not.
+#[test]
+fn test_zero_window_probes_back_off() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    for (port, sack) in [(4000, false), (4001, true)] {
+        let offer = Offer { sack, ..Offer::default() };
+        let mut c = Conn::connect(&mut host, address(1), port, RPING, offer);
+        // Room for some of it, and then no more.
+        c.ask_for_a_write(&mut host, 30_000, 6000);
+        let edge = c.rcv_nxt.wrapping_add(6000);
+        let full = |c: &mut Conn| {
+            c.window = u16::try_from(edge.wrapping_sub(c.rcv_nxt)).unwrap_or(0);
+            (c.window == 0).then_some(())
+        };
+        c.wait(&mut host, Duration::from_secs(10), full);
+        c.window = 0;
+        c.ack(&host);
+        c.seen.clear();
+        // Every probe is answered as by any TCP: this is where I am, and there is no room.
+        let stays = c.rcv_nxt;
+        let start = Instant::now();
+        c.acks = false;
+        let mut answered = 0;
+        while start.elapsed() < Duration::from_secs(4) {
+            host.poll(Duration::from_millis(5));
+            c.absorb(&mut host);
+            c.rcv_nxt = stays;
+            if c.seen.len() > answered {
+                answered = c.seen.len();
+                c.ack(&host);
+            }
+        }
+        let gaps: Vec<_> = c.seen.windows(2).map(|w| w[1].0 - w[0].0).collect();
+        assert!((2..60).contains(&c.seen.len()), "SACK {sack}: {} probes in 4 s", c.seen.len());
+        let (first, last) = (gaps[0], gaps[gaps.len() - 1]);
+        assert!(last > first * 3 / 2 || gaps.len() == 1, "SACK {sack}: they stay at {gaps:?}");
+        c.reset(&mut host);
+    }
+    server.assert_alive();
+}
+
+/// RFC 2018 8: a receiver may take back what it has SACKed, so that the left edge is sent again when
+/// everything has been SACKed and nothing is acknowledged.
+#[test]
+fn test_left_edge_is_sent_again_although_all_was_sacked() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    let mut c = Conn::connect(&mut host, address(1), 4000, RPING, Offer::default());
+    c.ask_for_a_write(&mut host, 10_000, 65_535);
+    let una = c.rcv_nxt;
+    c.acks = false;
+    // The Write, and the Send behind it, are SACKed as they come, before any timer of the server's.
+    let (mut max, start) = (una, Instant::now());
+    while start.elapsed() < Duration::from_millis(500) {
+        host.poll(Duration::from_millis(5));
+        c.absorb(&mut host);
+        if c.rcv_nxt != max {
+            max = c.rcv_nxt;
+            c.rcv_nxt = una;
+            c.sack(&host, &[(una, max)]);
+            c.rcv_nxt = max;
+        }
+    }
+    assert!(max.wrapping_sub(una) > 10_000, "the Write came");
+    // From here on the peer is silent.
+    c.seen.clear();
+    let again = c.wait(&mut host, Duration::from_secs(10), |c| {
+        c.seen.iter().any(|(_, s)| s.seq == una && !s.payload.is_empty()).then_some(())
+    });
+    assert!(again.is_some(), "the left edge never came again; {} segments did", c.seen.len());
+    server.assert_alive();
+}
+
+/// The segments of a connection are as large as the MTU and the peer's MSS allow.
+#[test]
+fn test_jumbo_mtu_makes_jumbo_segments() {
+    let lab = Lab::new(9000);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    for (port, timestamps, want) in [(4000, true, 8948), (4001, false, 8960)] {
+        let offer = Offer { mss: 8960, timestamps, ..Offer::default() };
+        let mut c = Conn::connect(&mut host, address(1), port, RPING, offer);
+        c.ask_for_a_write(&mut host, 60_000, 65_535);
+        let mut octets = 0;
+        while octets < 60_000 {
+            octets += c.recv(&mut host).payload.len();
+        }
+        let longest = c.seen.iter().map(|(_, s)| s.payload.len()).max();
+        assert_eq!(longest, Some(want), "timestamps {timestamps}");
+        c.reset(&mut host);
+    }
+    // A peer that says less gets less.
+    let mut c = Conn::connect(&mut host, address(1), 4002, RPING, Offer::default());
+    c.ask_for_a_write(&mut host, 20_000, 65_535);
+    let mut octets = 0;
+    while octets < 20_000 {
+        octets += c.recv(&mut host).payload.len();
+    }
+    assert!(c.seen.iter().all(|(_, s)| s.payload.len() <= 1460));
+    server.assert_alive();
+}
+
+/// The FIN is heard with the data it comes with, not at the next frame or timer.
+#[test]
+fn test_fin_on_a_data_segment_is_heard_with_it() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    let mut longest = Duration::ZERO;
+    for n in 0..5 {
+        let mut c = Conn::connect(&mut host, address(1), 4000 + n, SINK, Offer::default());
+        assert!(!c.start(&mut host, &mpa::request(b"")).rejected);
+        c.idle(&mut host, Duration::from_millis(100));
+        let last = mpa::send(1, b"the last");
+        c.put(&host, &c.segment(PSH | ACK | FIN, c.snd_nxt, &last));
+        c.snd_nxt = c.snd_nxt.wrapping_add(u32::try_from(last.len() + 1).unwrap_or(0));
+        let start = Instant::now();
+        let ended = c.wait(&mut host, Duration::from_secs(10), |c| c.finished.then_some(()));
+        assert!(ended.is_some() && !c.was_reset, "no FIN in return");
+        longest = longest.max(start.elapsed());
+    }
+    assert!(longest < Duration::from_secs(1), "it took {longest:?}");
+    server.assert_alive();
+}
+
+/// RFC 1122 3.2.1.7: a packet for us is not thrown away because its TTL has run out.
+#[test]
+fn test_time_to_live_of_zero_is_accepted_by_a_host() {
+    let lab = Lab::new(1500);
+    let mut server = Server::start(&lab, &[]);
+    let mut host = Host::new(&lab, [address(1)]);
+    for (port, ttl) in [(4000, 1), (4001, 0)] {
+        let mut c = Conn::new(&mut host, address(1), port, RPING, Offer::default());
+        let syn = c.syn(Offer::default());
+        assert_eq!(syn.flags, SYN);
+        let start = Instant::now();
+        let mut up = false;
+        while !up && start.elapsed() < Duration::from_secs(3) {
+            host.send(&syn.frame_with_ttl(&host.path(address(1)), ttl));
+            host.poll(Duration::from_millis(300));
+            up = c.establish(&mut host);
+        }
+        assert!(up, "a SYN with a TTL of {ttl} is not answered");
+    }
+    server.assert_alive();
+}
