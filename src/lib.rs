@@ -29,28 +29,28 @@
 //! # The pieces
 //!
 //! ```text
-//!                Node                        Endpoint + two threads: a worker that spins on its
-//!   ┌──────────────────────────────────┐     processor, and the control plane, which sleeps
-//!   │            Endpoint              │     one RNIC; by itself it runs in the thread that
-//!   │  ┌────────────────────────────┐  │     calls Endpoint::poll
-//!   │  │ control plane   Hub ───────┼──┼──▶ Device   what one application holds: Pd, Mr, Cq, Qp,
-//!   │  │ worker: TCP, queue pairs ◀─┼──┼──▶          EventQueue; a Hub opens one for each
-//!   │  │   │                        │  │             application, also of other processes
-//!   │  │ Port   a NIC, a DPDK       │  │
-//!   │  │   │    virtual device, or  │  │
-//!   │  └───┼──── one end of a ring ─┘  │
-//!   └──────┼───────────────────────────┘
-//!          ▼ frames
+//!  ┌─ Node ───────────────────────────────────┐
+//!  │ ┌─ Endpoint ───────────────────────────┐ │       ┌─ Device ─────────────┐
+//!  │ │ control plane ◀── requests, events ──┼─┼─────▶ │ Listener, EventQueue │
+//!  │ │     │ orders, reports                │ │       │                      │
+//!  │ │   worker ◀══ work requests, CQEs ════┼─┼═════▶ │ Qp, Cq               │
+//!  │ │     │    ◀══ registered memory ══════┼─┼═════▶ │ Mr                   │
+//!  │ │   Port                               │ │       └──────────────────────┘
+//!  │ └─────┼────────────────────────────────┘ │
+//!  └───────┼──────────────────────────────────┘
+//!          ▼ frames: a NIC, a virtual device of DPDK, or rings to another Port
 //! ```
 //!
-//! Work requests and completions go through rings in shared memory straight between [`Device`] and
-//! worker; what happens once per connection or region goes to the control plane.
+//! - [`Port`]: where frames come from and go to.
+//! - [`Endpoint`]: an RNIC. It runs on the thread that calls [`Endpoint::poll`].
+//! - [`Node`]: an [`Endpoint`] with two threads: its worker spins on a processor of its own, its
+//!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two;
+//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of it.
+//! - [`Device`]: what one application holds of an RNIC. Double lines are memory that it shares with
+//!   the worker; [`Hub::open`] makes one for each application, also of another process. It has calls
+//!   that wait (`bind`, `dial`: see [`Connection`]) and calls that do not (`listen`, `connect`).
 //!
-//! - [`Eal`] starts DPDK, once per process.
-//! - [`Node::ring_pair`] joins two RNICs; [`Endpoint::open`] makes one on a device ([`PortSource`]),
-//!   and [`Node::start`] gives it threads of its own.
-//! - [`Device`] has the calls that wait (`bind`, `dial`: see [`Connection`]) and those that do not
-//!   (`listen`, `connect`, with an [`EventQueue`]).
+//! [`Eal`] starts DPDK, once per process.
 //!
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
