@@ -26,6 +26,10 @@ use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Taken};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+mod tests;
+
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
 

@@ -6,7 +6,7 @@
 //! - the registered memory's: octets copied in and out, by whomever.
 //!
 //! Short payloads are copied by design, because a reference costs more than the copy: it would take
-//! two more buffers. They are told apart here by their length, not by what the code says of them.
+//! two more buffers. So is what answers a Read, because others may write it before it has arrived. They are told apart here by their length, not by what the code says of them.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod counting;
@@ -28,8 +28,13 @@ fn largest(kind: Kind) -> usize {
     if matches!(kind, Kind::Send | Kind::SendSolicited) { UNTAGGED } else { TAGGED }
 }
 
-/// Octets of short segments, and of the others, that a message of `size` octets makes.
+/// Octets that are copied, and that are referred to, of a message of `size` octets: those of short
+/// segments, and of the others. What answers a Read is kept as it was when it was cut: all of it is
+/// copied, once.
 fn segments(kind: Kind, size: u64) -> (u64, u64) {
+    if kind == Kind::Read {
+        return (size, 0);
+    }
     let last = size % largest(kind) as u64;
     if last < SHORT { (last, size - last) } else { (0, size) }
 }
@@ -59,7 +64,10 @@ fn copies(s: &WorkerSnapshot) -> Copies {
     Copies {
         sent: s.qps.tx_bytes,
         referenced: s.sink.tx_external_bytes,
-        copied_out: s.qps.tx_inlined_bytes + s.qps.tx_marked_bytes + s.sink.tx_copied_bytes,
+        copied_out: s.qps.tx_inlined_bytes
+            + s.qps.tx_snapshot_bytes
+            + s.qps.tx_marked_bytes
+            + s.sink.tx_copied_bytes,
         gathered: s.memory.mem_gathered_bytes,
         linearized: s.tx.tx_linearized_bytes,
         received: s.qps.rx_bytes,
@@ -123,7 +131,7 @@ fn assert_copies(crc: bool) {
             referenced += long;
         }
     }
-    assert!(referenced > 300_000);
+    assert!(referenced > 200_000);
 }
 
 #[test]
@@ -154,9 +162,15 @@ fn test_loss_and_reordering_add_no_copy_of_full_segments() {
             let (from, to) = run(&mut net, kind, size);
             let all = OPS * size as u64;
             assert_eq!((from.sent, to.received, to.placed), (all, all, all), "{kind:?} {size}");
-            assert!(from.referenced >= all, "{kind:?} {size}: {from:?}");
+            // A Read Response is copied when it is cut, and not again when it is sent again.
+            let snapshot = if kind == Kind::Read { all } else { 0 };
             let copied = [from.copied_out, from.gathered, from.linearized, to.held];
-            assert_eq!(copied, [0; 4], "{kind:?} {size}: {from:?} {to:?}");
+            assert_eq!(copied, [snapshot, snapshot, 0, 0], "{kind:?} {size}: {from:?} {to:?}");
+            if kind == Kind::Read {
+                assert_eq!(from.referenced, 0, "{size}: {from:?}");
+                continue;
+            }
+            assert!(from.referenced >= all, "{kind:?} {size}: {from:?}");
             again += from.referenced - all;
         }
     }

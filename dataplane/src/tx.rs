@@ -21,6 +21,10 @@ const TX_READY: usize = TX_FRAMES;
 /// Empty mbufs taken from the pool at a time.
 const SPARE_MBUFS: usize = 32;
 
+/// How many of them are on their way into the cache: whoever freed them last may have been another
+/// processor.
+const AHEAD: usize = 8;
+
 /// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
 /// refers to the memory, one for the CRC behind it).
 const COPY_BELOW: u32 = 256;
@@ -141,8 +145,13 @@ impl Tx {
     fn spare(&mut self) -> Option<RawMbuf> {
         if self.spare.is_empty() {
             self.pool.alloc_raw_bulk(&mut self.spare, SPARE_MBUFS);
+            self.spare.iter().rev().take(AHEAD).for_each(RawMbuf::prefetch_for_write);
         }
-        self.spare.pop()
+        let taken = self.spare.pop();
+        if let Some(later) = self.spare.len().checked_sub(AHEAD).and_then(|i| self.spare.get(i)) {
+            later.prefetch_for_write();
+        }
+        taken
     }
 }
 

@@ -98,7 +98,7 @@ impl Side {
             StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed.clone()) };
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
-            rnic: RnicConfig { stack, max_held_frames: 1024 },
+            rnic: RnicConfig { stack, max_held_frames: 1024, max_snapshot_bytes: 1 << 22 },
             rx,
             tx,
             pool,
@@ -294,7 +294,8 @@ fn expected(kind: Kind, at: usize, len: usize) -> Seen {
     loop {
         let n = most.min(len - done);
         let fpdu = (2 + header + n).next_multiple_of(4) + 4;
-        if n < SHORT {
+        // What a Read Response says is kept as it was when it was cut.
+        if n < SHORT || kind == Kind::Read {
             seen.direct += fpdu;
         } else {
             seen.referenced.push((at + done, n));

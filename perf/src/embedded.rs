@@ -103,6 +103,33 @@ pub fn queues_for(spec: &BenchSpec) -> usize {
     2 * spec.qps as usize * qp + (16 << 20)
 }
 
+/// Segments of a frame: headers, payload, trailer.
+const SEGMENTS: u64 = 3;
+
+/// Octets of a frame that are not payload, at most.
+const HEADERS: u64 = 90;
+
+/// Mbufs that lie in caches of threads and in the sender's hands.
+const APART: u64 = 1024;
+
+/// Mbufs of each RNIC for all runs of a specification: not many more than are on the way at a time.
+/// A pool hands them out in turn, so that with two threads each comes from and goes back to memory
+/// that is as far away as the pool is large.
+pub fn frames_for(spec: &BenchSpec) -> u32 {
+    const MOST: u32 = 16 * 1024 - 1;
+    if !spec.faults.is_none() {
+        // What is held behind gaps comes on top.
+        return MOST;
+    }
+    let payload = u64::from(spec.mtu).saturating_sub(HEADERS).max(1);
+    let most = spec.sizes.iter().map(|s| {
+        let frames = u64::from(s.0).div_ceil(payload).max(1);
+        u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * SEGMENTS + APART
+    });
+    let most = most.max().unwrap_or(0).saturating_add(1).next_power_of_two() - 1;
+    u32::try_from(most).unwrap_or(MOST).clamp(2047, MOST)
+}
+
 fn fault_config(f: &Faults) -> FaultConfig {
     FaultConfig {
         drop: f.loss.get(),
@@ -120,6 +147,7 @@ impl Pair {
             mtu: spec.mtu,
             memory: memory_for(spec),
             queues: queues_for(spec),
+            frames: frames_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
             // Nothing of an old connection is under way once the ring is empty, and the next size
@@ -310,13 +338,21 @@ impl Remote {
         Remote { side, server, progress: Progress::default() }
     }
 
-    /// Runs one size, on the calling thread.
-    pub fn run(&mut self, spec: &BenchSpec, run: Run) -> Result<BenchReport, BenchError> {
+    /// Runs one size, on the calling thread, which the caller has bound to `core`.
+    pub fn run(
+        &mut self,
+        spec: &BenchSpec,
+        run: Run,
+        core: Option<usize>,
+    ) -> Result<BenchReport, BenchError> {
         let before = self.side.endpoint.snapshot();
         self.progress.set(0);
         let outcome = run_client(&mut self.side, self.server, run, &self.progress)?;
         let after = self.side.endpoint.snapshot();
         let mut report = report(spec, &run, &outcome, Wire::Vdev);
+        report.lcores.extend(core);
+        // What the server sent again and lost is not known here.
+        report.sides = 1;
         add_losses(&mut report, &before, &after);
         Ok(report)
     }
@@ -336,6 +372,7 @@ fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchRe
         crc: run.crc,
         wire,
         lcores: Vec::new(),
+        sides: 2,
         seconds,
         bytes,
         ops: outcome.ops,
@@ -365,7 +402,26 @@ fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
 
 /// Frames that were lost, on purpose or for want of room.
 fn drops(s: &Snapshot) -> u64 {
-    let f = &s.worker.fault;
-    let p = &s.port;
-    f.fault_dropped + f.fault_overflow + p.rx_missed + p.rx_no_mbuf + p.rx_errors + p.tx_errors
+    let (f, p, w) = (&s.worker.fault, &s.port, &s.worker);
+    let made = f.fault_dropped + f.fault_overflow;
+    let no_mbuf = w.sink.tx_no_mbuf + w.tx.tx_linearize_drops;
+    made + no_mbuf + p.rx_missed + p.rx_no_mbuf + p.rx_errors + p.tx_errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Mode, Size, Sizes};
+
+    #[test]
+    fn test_frames_are_what_is_on_the_way_and_more_with_faults() {
+        let spec = BenchSpec::default();
+        assert_eq!(frames_for(&spec), 2047);
+        // 512 messages of 64 KiB are 24,064 frames: more than the rings take.
+        assert_eq!(frames_for(&BenchSpec { qps: 128, ..spec.clone() }), 16_383);
+        let rate = BenchSpec { mode: Mode::Rate, sizes: Sizes::one(Size(8)), ..spec.clone() };
+        assert_eq!(frames_for(&BenchSpec { qps: 16, ..rate }), 8191);
+        let faults = Faults { loss: "1%".parse().expect("a share"), ..Faults::NONE };
+        assert_eq!(frames_for(&BenchSpec { faults, ..spec }), 16_383);
+    }
 }

@@ -13,6 +13,7 @@ mod connections;
 pub mod control;
 pub mod embedded;
 mod inbox;
+pub mod instructions;
 pub mod latency;
 pub mod pin;
 pub mod progress;

@@ -15,19 +15,20 @@
 //! | `mtu` | octets of the largest IP packet |
 //! | `crc` | whether FPDUs carried a CRC-32C that was checked |
 //! | `wire` | `"ring"`: two ports of the process; `"vdev"`: a device |
-//! | `lcores` | processors the polling threads were bound to; empty when one thread did everything (`--inline`) |
+//! | `lcores` | processors the polling threads were bound to: of client and server, or with `--connect` of the client; empty when one thread, bound to none, did everything (`--inline`) |
+//! | `sides` | ends whose losses are known and counted below: 2, or 1 with `--connect`: the client's |
 //! | `seconds` | measured time |
 //! | `bytes` | payload octets of the operations completed in it |
 //! | `ops` | operations completed in it; of a ping-pong: round trips |
 //! | `gbit_per_s` | 10^9 bits of payload per second |
 //! | `mops_per_s` | 10^6 operations per second |
 //! | `latency_ns` | `min`, `p50`, `p90`, `p99`, `p999`, `max`: posting to completion in nanoseconds, or the full round trip of a ping-pong |
-//! | `retransmits` | TCP segments sent again, both sides |
-//! | `fast_retransmits` | times TCP found a loss by what the peer reported, both sides |
-//! | `timeouts` | times TCP found a loss, or believed so, because the peer was silent, both sides |
-//! | `tail_probes` | segments sent to learn whether the last ones were lost, both sides |
-//! | `spurious_retransmits` | segments sent again although the first had arrived, both sides |
-//! | `drops` | frames lost or refused, both sides, those lost on purpose included |
+//! | `retransmits` | TCP segments sent again, by either of `sides` |
+//! | `fast_retransmits` | times TCP found a loss by what the peer reported, by either of `sides` |
+//! | `timeouts` | times TCP found a loss, or believed so, because the peer was silent, by either of `sides` |
+//! | `tail_probes` | segments sent to learn whether the last ones were lost, by either of `sides` |
+//! | `spurious_retransmits` | segments sent again although the first had arrived, by either of `sides` |
+//! | `drops` | frames lost or refused, by either of `sides`, those lost on purpose included |
 //! | `verified` | true when every byte was compared and was right; false when nothing was compared |
 //!
 //! A comparison that fails is an error of the run, not a report.
@@ -55,6 +56,7 @@ pub struct BenchReport {
     pub crc: bool,
     pub wire: Wire,
     pub lcores: Vec<usize>,
+    pub sides: u8,
     pub seconds: f64,
     pub bytes: u64,
     pub ops: u64,
@@ -124,7 +126,11 @@ pub fn table(reports: &[BenchReport]) -> String {
             if r.verified { "yes" } else { "-" }.into(),
         ]
     });
-    align(&head, rows, 2)
+    let mut text = align(&head, rows, 2);
+    if reports.iter().any(|r| r.sides == 1) {
+        text.push_str("retx, rto and drops are the client's alone\n");
+    }
+    text
 }
 
 /// Columns as wide as their widest cell: the first `left` of them flush left, the others right.
@@ -166,6 +172,7 @@ mod tests {
             crc: true,
             wire: Wire::Ring,
             lcores: vec![0, 1],
+            sides: 2,
             seconds: 2.0,
             bytes: 1 << 30,
             ops: 16384,
@@ -198,7 +205,7 @@ mod tests {
         let v: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops verified".split(' ').collect();
+        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores sides seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops verified".split(' ').collect();
         names.sort_unstable();
         documented.sort_unstable();
         assert_eq!(names, documented);
@@ -240,6 +247,13 @@ mod tests {
         assert_eq!(column(lines[0], "size"), column(lines[2], "64M"));
         assert_eq!(column(lines[0], "Gb/s"), column(lines[2], "4.295"));
         assert!(lines.iter().all(|l| !l.ends_with(' ')), "{t}");
+    }
+
+    #[test]
+    fn test_table_says_whose_losses_it_shows() {
+        let one = BenchReport { sides: 1, ..report(8) };
+        assert!(table(&[one]).ends_with("\nretx, rto and drops are the client's alone\n"));
+        assert_eq!(table(&[report(8)]).lines().count(), 2);
     }
 
     #[test]

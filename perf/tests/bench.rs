@@ -7,13 +7,17 @@ mod common;
 use std::time::Duration;
 
 use common::{Net, Raw, eal, server};
-use heddle_dataplane::Clock;
-use heddle_perf::embedded::{Pair, Placement};
+use heddle_base::Seed;
+use heddle_ctl::{Endpoint, EndpointConfig};
+use heddle_dataplane::{Clock, LcoreWorker};
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_perf::embedded::{Pair, Placement, Remote};
 use heddle_perf::pin;
-use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until};
+use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until, Wire};
 use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
-use heddle_verbs::{CmEvent, ListenParams, Stag};
+use heddle_tcp::Cidr;
+use heddle_verbs::{CmEvent, ListenParams, MpaOptions, Protocol, Stag};
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
@@ -51,6 +55,7 @@ fn test_every_operation_and_mode_inline_and_verified() {
                 // On a busy machine a tail may be probed for nothing; more is not sent again.
                 assert!(r.retransmits <= r.tail_probes + r.timeouts, "{r:?}");
                 assert_eq!((r.fast_retransmits, r.drops, r.lcores.len()), (0, 0, 0));
+                assert_eq!(r.sides, 2);
             }
         }
     }
@@ -94,6 +99,53 @@ fn test_two_lcores() {
             assert_eq!((r.ops, r.verified, &r.lcores[..]), (200, true, &cores[..]), "{op} {mode}");
         }
     }
+}
+
+#[test]
+fn test_large_messages_find_frames_enough() {
+    let (eal, _turn) = eal();
+    let s = BenchSpec { qps: 3, depth: Some(8), ..spec(Op::Write, Mode::Bw, 1 << 20, 20) };
+    let mut pair = Pair::open(&eal, &s).unwrap();
+    for op in OPS {
+        let s = BenchSpec { op, verify: false, ..s.clone() };
+        let r = pair.run(&s, Run::new(&s, Size(1 << 20)), Placement::Inline).unwrap();
+        assert_eq!((r.ops, r.drops, r.fast_retransmits), (60, 0, 0), "{op}");
+    }
+}
+
+#[test]
+fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it_ran() {
+    let (eal, _turn) = eal();
+    let Ok([core, cores]) = pin::first::<2>() else { return };
+    let config = |n: u8| {
+        let addrs = Cidr::new([10, 0, 9, n].into(), 24).into_iter().collect();
+        EndpointConfig {
+            frames: 4095,
+            ..EndpointConfig::with_seed(addrs, Seed::from_u64(n.into()))
+        }
+    };
+    let mut lossy = config(2);
+    lossy.fault.drop = 0.05;
+    let (a, mut b) = Endpoint::ring_pair(&eal, "elsewhere", &config(1), &lossy).unwrap();
+    let addr = ([10, 0, 9, 2], 7471).into();
+    let protocol = Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() });
+    let params = ListenParams { protocol, ..ListenParams::default() };
+    let mut server = PerfServer::new(b.device(), addr, params, None).unwrap();
+    let serving = LcoreWorker::spawn(&eal, cores, "elsewhere", move |stop| {
+        while !stop.is_set() {
+            b.poll();
+            server.step();
+        }
+        b.snapshot().worker.fault.fault_dropped
+    })
+    .unwrap();
+    let mut remote = Remote::new(&eal, a, addr);
+    // The answers are what the server's side loses.
+    let s = spec(Op::Read, Mode::Bw, 16384, 60);
+    let r = remote.run(&s, Run::new(&s, Size(16384)), Some(core)).unwrap();
+    assert!(serving.join().unwrap() > 0, "the server lost some");
+    assert_eq!((r.wire, r.sides, &r.lcores[..]), (Wire::Vdev, 1, &[core][..]));
+    assert_eq!((r.ops, r.drops, r.verified), (60, 0, true));
 }
 
 #[test]

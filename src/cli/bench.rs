@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// What carries the frames
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
-    /// Processors: of client and server; with --connect of the client [default: the first ones]
+    /// Processors: of client and server; with --connect of the client [default: the first ones; the last one]
     #[arg(long, value_name = "LIST", conflicts_with = "inline")]
     lcores: Option<CoreList>,
     /// One thread does everything
@@ -138,9 +138,12 @@ impl Args {
         }
     }
 
+    /// Where a client of a server somewhere else runs: on the last processor, as a server of this
+    /// machine takes the first.
     fn remote_core(&self) -> Result<Option<usize>, Failure> {
         match self.lcores.as_ref().map(CoreList::cores) {
-            None => Ok(None),
+            None if self.inline => Ok(None),
+            None => Ok(pin::available().last().copied()),
             Some([one]) => Ok(Some(*one)),
             Some(_) => Err(Failure::usage("--lcores needs one processor with --connect")),
         }
@@ -204,9 +207,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     let mut reports = Vec::new();
     for size in spec.sizes.iter() {
         let _line = line(args, spec, size, &remote.progress);
-        let mut report = remote.run(spec, Run::new(spec, size))?;
-        report.lcores.extend(core);
-        reports.push(report);
+        reports.push(remote.run(spec, Run::new(spec, size), core)?);
     }
     Ok(reports)
 }

@@ -416,10 +416,21 @@ pub fn terminate_in(stream: &[u8]) -> Option<(usize, Terminate)> {
 
 /// Listens on `port`.
 pub fn listen(net: &mut Net, port: u16, change: impl FnOnce(&mut ListenParams)) -> EventQueue {
+    let device = net.us.device().clone();
+    listen_on(net, &device, port, change)
+}
+
+/// The same on any device.
+pub fn listen_on(
+    net: &mut Net,
+    device: &Device,
+    port: u16,
+    change: impl FnOnce(&mut ListenParams),
+) -> EventQueue {
     let mut params = ListenParams::default();
     change(&mut params);
     let events = EventQueue::new(None);
-    let id = net.us.device().listen(us(port), params, &events).unwrap();
+    let id = device.listen(us(port), params, &events).unwrap();
     assert_eq!(net.event(&events), CmEvent::Listening { id });
     events
 }
@@ -445,13 +456,19 @@ impl Honest {
 
     /// The same with this queue pair on our side.
     pub fn with(net: &mut Net, port: u16, events: &EventQueue, end: End) -> Honest {
+        let device = net.us.device().clone();
+        Honest::on(net, &device, port, events, end)
+    }
+
+    /// The same with a queue pair and a listener of this device.
+    pub fn on(net: &mut Net, device: &Device, port: u16, events: &EventQueue, end: End) -> Honest {
         let conn = net.tcp(port);
         net.peer.send(conn, &request(b"hello"));
         let CmEvent::ConnectRequest { id, private_data, .. } = net.event(events) else {
             panic!("a request");
         };
         assert_eq!(private_data, b"hello");
-        net.us.device().accept(id, AcceptParams::new(end.qp.clone())).unwrap();
+        device.accept(id, AcceptParams::new(end.qp.clone())).unwrap();
         assert!(matches!(net.event(events), CmEvent::Established { .. }));
         net.settle();
         let startup = reply(false, b"").len();

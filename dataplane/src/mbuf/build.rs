@@ -15,6 +15,13 @@ use crate::raw;
 pub(crate) struct RawMbuf(Mbuf);
 
 impl RawMbuf {
+    /// Asks the cache for what will be written: both lines of the mbuf, and of its buffer those that
+    /// headers take.
+    #[inline]
+    pub(crate) fn prefetch_for_write(&self) {
+        super::received::prefetch_lines(self.0.0.as_ptr().cast(), true);
+    }
+
     /// An empty frame.
     #[inline]
     pub(crate) fn into_first(self) -> Mbuf {

@@ -237,6 +237,10 @@ impl Worker {
         } else {
             self.receive_few();
         }
+        // Step by step along each chain, and for all frames at each step: none waits for another.
+        for f in &self.frames {
+            f.prefetch_head();
+        }
         for f in &self.frames {
             f.prefetch();
         }

@@ -1,15 +1,18 @@
 //! Heddle beside its controls, in one run.
 //!
 //! ```text
-//! compare [--rounds N] [--seconds S] [--require-bw RATIO] [--require-lat RATIO]
+//! compare [--rounds N] [--seconds S] [--mtu N]
+//!         [--require-bw RATIO] [--require-lcores RATIO] [--require-lat RATIO]
 //! ```
 //!
-//! Two comparisons, each in alternating rounds, so that what the machine does besides touches both
+//! Three comparisons, each in alternating rounds, so that what the machine does besides touches both
 //! sides alike:
 //!
 //! * bandwidth: RDMA Writes of 64 KiB with CRC-32C, one thread for both ends, against the TCP of
-//!   smoltcp without a CRC, one thread for both ends; both with packets of 1,500 octets and TCP
+//!   smoltcp without a CRC, one thread for both ends; both with packets of `--mtu` octets and TCP
 //!   checksums computed and verified. The control is set to what is fastest for it, tried first.
+//! * lcores: RDMA Writes of 64 KiB with CRC-32C, client and server on a processor each, against one
+//!   thread for both.
 //! * latency: a ping-pong of RDMA Writes of 8 octets between two threads on two processors, against
 //!   the kernel's TCP over loopback between two threads on the same processors: the better of a
 //!   blocking and a spinning one. Medians of full round trips.
@@ -42,15 +45,24 @@ struct Args {
     /// Seconds of one measurement
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Octets of an IP packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
     /// Least median ratio of bandwidths
     #[arg(long, value_name = "RATIO")]
     require_bw: Option<f64>,
+    /// Least median ratio of the bandwidth of two processors to that of one
+    #[arg(long, value_name = "RATIO")]
+    require_lcores: Option<f64>,
     /// Least median ratio of latencies
     #[arg(long, value_name = "RATIO")]
     require_lat: Option<f64>,
     /// Leave out the comparison of bandwidths
     #[arg(long, conflicts_with = "require_bw")]
     no_bw: bool,
+    /// Leave out the comparison of two processors with one
+    #[arg(long, conflicts_with = "require_lcores")]
+    no_lcores: bool,
     /// Leave out the comparison of latencies
     #[arg(long, conflicts_with = "require_lat")]
     no_lat: bool,
@@ -84,11 +96,14 @@ fn say(text: &str) {
 fn compare(args: &Args) -> Result<bool, Box<dyn Error>> {
     let eal = Eal::init(&EalConfig::default())?;
     let seconds = Duration::from_secs_f64(args.seconds);
-    let spec = BenchSpec { until: Until::Elapsed(seconds), ..BenchSpec::default() };
+    let spec = BenchSpec { until: Until::Elapsed(seconds), mtu: args.mtu, ..BenchSpec::default() };
     let mut pair = Pair::open(&eal, &spec)?;
     let mut good = true;
     if !args.no_bw {
         good &= bandwidth(args, &spec, &mut pair, seconds)?;
+    }
+    if !args.no_lcores {
+        good &= lcores(args, &spec, &mut pair)?;
     }
     if !args.no_lat {
         good &= latency(args, &spec, &mut pair, seconds)?;
@@ -102,7 +117,7 @@ fn bandwidth(
     pair: &mut Pair,
     seconds: Duration,
 ) -> Result<bool, Box<dyn Error>> {
-    let control = fastest_smoltcp(seconds)?;
+    let control = fastest_smoltcp(args.mtu, seconds)?;
     let run = Run::new(spec, Size(64 << 10));
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
@@ -115,7 +130,7 @@ fn bandwidth(
             }
         }
     }
-    say("bandwidth, one thread, MTU 1500, Gb/s: median [smallest..largest]");
+    say(&format!("bandwidth, one thread, MTU {}, Gb/s: median [smallest..largest]", args.mtu));
     say(&format!("  heddle, RDMA Write of 64 KiB, CRC-32C   {ours:.2}"));
     let how = if control.receive == Receive::Copy { "copied out" } else { "read in place" };
     say(&format!(
@@ -127,13 +142,14 @@ fn bandwidth(
 }
 
 /// Tries what smoltcp can be set to.
-fn fastest_smoltcp(seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
+fn fastest_smoltcp(mtu: u16, seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
     let trial = (seconds / 8).clamp(Duration::from_millis(20), Duration::from_millis(200));
     let mut best: Option<(f64, Bulk)> = None;
     for buffer in [64, 128, 256, 512, 1024, 4096] {
         for link in [16, 64, 256] {
             for receive in [Receive::Copy, Receive::InPlace] {
-                let bulk = Bulk { link, ..Bulk::new(buffer << 10, receive, trial) };
+                let bulk =
+                    Bulk { mtu: mtu.into(), link, ..Bulk::new(buffer << 10, receive, trial) };
                 let speed = bulk.run()?.gbit_per_s();
                 if best.is_none_or(|(b, _)| speed > b) {
                     best = Some((speed, bulk));
@@ -143,6 +159,28 @@ fn fastest_smoltcp(seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
     }
     let (_, best) = best.ok_or("nothing was tried")?;
     Ok(Bulk { duration: seconds, ..best })
+}
+
+fn lcores(args: &Args, spec: &BenchSpec, pair: &mut Pair) -> Result<bool, Box<dyn Error>> {
+    let cores = pin::first::<2>()?;
+    let run = Run::new(spec, Size(64 << 10));
+    let (mut two, mut one) = (Rounds::default(), Rounds::default());
+    for round in 0..args.rounds {
+        for first in [true, false] {
+            if first == (round % 2 == 0) {
+                two.push(pair.run(spec, run, Placement::Lcores(cores))?.gbit_per_s);
+            } else {
+                one.push(pair.run(spec, run, Placement::Inline)?.gbit_per_s);
+            }
+        }
+    }
+    say(&format!(
+        "RDMA Write of 64 KiB, CRC-32C, MTU {}, Gb/s: median [smallest..largest]",
+        args.mtu
+    ));
+    say(&format!("  client and server on a processor each   {two:.2}"));
+    say(&format!("  both on one thread                      {one:.2}"));
+    Ok(verdict("lcores", &two.ratios_to(&one), args.require_lcores))
 }
 
 fn latency(

@@ -41,8 +41,8 @@ pub enum Broken {
 /// A ring of blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRing<'a> {
-    words: &'a [AtomicU64],
-    /// Of words; the length is a power of two.
+    blocks: &'a [[AtomicU64; BLOCK]],
+    /// Of blocks; their number is a power of two.
     mask: usize,
 }
 
@@ -50,33 +50,93 @@ impl<'a> BlockRing<'a> {
     /// The ring in `words`, which are a power of two of blocks.
     #[inline]
     pub(crate) fn new(words: &'a [AtomicU64]) -> BlockRing<'a> {
-        debug_assert!(words.len().is_power_of_two());
-        BlockRing { words, mask: words.len().wrapping_sub(1) }
+        let (blocks, _) = words.as_chunks();
+        debug_assert!(blocks.len().is_power_of_two());
+        BlockRing { blocks, mask: blocks.len().wrapping_sub(1) }
     }
 
-    /// A word, by its running index.
+    /// A block, by its running index.
     #[inline]
-    fn at(&self, index: usize) -> Option<&AtomicU64> {
-        self.words.get(index & self.mask)
+    fn block(&self, index: u64) -> Option<&'a [AtomicU64; BLOCK]> {
+        self.blocks.get(low_usize(index) & self.mask)
+    }
+
+    /// Stores a whole block.
+    #[inline]
+    fn store(&self, index: u64, words: &[u64; BLOCK]) {
+        if let Some(block) = self.block(index) {
+            for (to, word) in block.iter().zip(words) {
+                to.store(*word, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Loads a whole block.
+    #[inline]
+    fn load(&self, index: u64) -> [u64; BLOCK] {
+        self.block(index).map_or([0; BLOCK], |b| b.each_ref().map(|w| w.load(Ordering::Relaxed)))
+    }
+}
+
+/// A ring is indexed modulo its length, which is far below 2^32.
+#[expect(clippy::cast_possible_truncation)]
+const fn low_usize(index: u64) -> usize {
+    index as usize
+}
+
+/// Words on their way into consecutive blocks.
+struct BlockWriter<'a> {
+    ring: BlockRing<'a>,
+    /// The block being filled, and how many of its words are.
+    at: u64,
+    block: [u64; BLOCK],
+    filled: usize,
+}
+
+impl<'a> BlockWriter<'a> {
+    /// Starts at block `at` with the words of `head`, the first of which count.
+    #[inline]
+    fn new(ring: BlockRing<'a>, at: u64, head: [u64; BLOCK], count: usize) -> BlockWriter<'a> {
+        BlockWriter { ring, at, block: head, filled: count }
     }
 
     #[inline]
-    fn store(&self, index: usize, value: u64) {
-        if let Some(w) = self.at(index) {
-            w.store(value, Ordering::Relaxed);
+    fn put(&mut self, word: u64) {
+        if self.filled == BLOCK {
+            self.ring.store(self.at, &self.block);
+            self.at = self.at.wrapping_add(1);
+            self.block = [0; BLOCK];
+            self.filled = 0;
+        }
+        self.block[self.filled] = word;
+        self.filled += 1;
+    }
+
+    #[inline]
+    fn sges(&mut self, sges: &[Sge]) {
+        for s in sges {
+            self.put(s.to);
+            self.put(pair(s.stag.0, s.len));
         }
     }
 
     #[inline]
-    fn load(&self, index: usize) -> u64 {
-        self.at(index).map_or(0, |w| w.load(Ordering::Relaxed))
+    fn octets(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks();
+        for w in words {
+            self.put(u64::from_ne_bytes(*w));
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word[..rest.len()].copy_from_slice(rest);
+            self.put(u64::from_ne_bytes(word));
+        }
     }
-}
 
-/// Index of the first word of a block; the ring is indexed modulo its length.
-#[expect(clippy::cast_possible_truncation, reason = "a ring is far shorter than 2^32 words")]
-const fn first_word(block: u64) -> usize {
-    (block as usize).wrapping_mul(BLOCK)
+    #[inline]
+    fn finish(self) {
+        self.ring.store(self.at, &self.block);
+    }
 }
 
 const fn low8(v: u64) -> u8 {
@@ -141,40 +201,25 @@ pub(crate) fn encode_send(ring: BlockRing<'_>, at: u64, wr: &SendWr<'_>) {
             inline = b.len() as u64;
         }
     }
-    let base = first_word(at);
     let n = blocks(op, data_words(&wr.data)) as u64;
-    ring.store(base, op | flags << 8 | sges << 16 | n << 24 | inline << 32);
-    ring.store(base + 1, wr.wr_id);
-    ring.store(base + 2, pair(remote.0, invalidate.0));
-    ring.store(base + 3, to);
-    let data = base + head_words(op);
+    let first = op | flags << 8 | sges << 16 | n << 24 | inline << 32;
+    let head = [first, wr.wr_id, pair(remote.0, invalidate.0), to, 0, 0, 0, 0];
+    let mut out = BlockWriter::new(ring, at, head, head_words(op));
     match wr.data {
-        Data::Sges(s) => put_sges(ring, data, s),
-        Data::Inline(b) => {
-            for (i, c) in b.chunks(8).enumerate() {
-                let mut word = [0; 8];
-                word[..c.len()].copy_from_slice(c);
-                ring.store(data + i, u64::from_ne_bytes(word));
-            }
-        }
+        Data::Sges(s) => out.sges(s),
+        Data::Inline(b) => out.octets(b),
     }
+    out.finish();
 }
 
 /// As [`encode_send`], for the receive queue.
 #[inline]
 pub(crate) fn encode_recv(ring: BlockRing<'_>, at: u64, wr: &RecvWr<'_>) {
-    let base = first_word(at);
-    ring.store(base, opcode::RECV | (wr.sges.len() as u64) << 16 | recv_blocks(wr) << 24);
-    ring.store(base + 1, wr.wr_id);
-    put_sges(ring, base + head_words(opcode::RECV), wr.sges);
-}
-
-#[inline]
-fn put_sges(ring: BlockRing<'_>, at: usize, sges: &[Sge]) {
-    for (i, s) in sges.iter().enumerate() {
-        ring.store(at + 2 * i, s.to);
-        ring.store(at + 2 * i + 1, pair(s.stag.0, s.len));
-    }
+    let first = opcode::RECV | (wr.sges.len() as u64) << 16 | recv_blocks(wr) << 24;
+    let head = [first, wr.wr_id, 0, 0, 0, 0, 0, 0];
+    let mut out = BlockWriter::new(ring, at, head, head_words(opcode::RECV));
+    out.sges(wr.sges);
+    out.finish();
 }
 
 /// A private copy of one entry, and the request that was read out of it.
@@ -196,15 +241,15 @@ impl Entry {
     /// its blocks.
     #[inline]
     fn copy(&mut self, ring: BlockRing<'_>, head: u64, available: u64) -> Result<u64, Broken> {
-        let base = first_word(head);
-        let first = ring.load(base);
-        let n = first >> 24 & 0xff;
+        let block = ring.load(head);
+        let n = block[0] >> 24 & 0xff;
         if n == 0 || n > MAX_BLOCKS as u64 || n > available {
             return Err(Broken::Blocks);
         }
-        self.words[0] = first;
-        for (i, w) in self.words.iter_mut().enumerate().take(BLOCK * usize::from(low8(n))).skip(1) {
-            *w = ring.load(base + i);
+        let (blocks, _) = self.words.as_chunks_mut();
+        blocks[0] = block;
+        for (i, b) in (1..n).zip(&mut blocks[1..]) {
+            *b = ring.load(head.wrapping_add(i));
         }
         Ok(n)
     }

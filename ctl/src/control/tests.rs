@@ -1,0 +1,93 @@
+use super::*;
+
+use core::net::SocketAddr;
+
+use heddle_base::Seed;
+use heddle_dataplane::{
+    Eal, EalConfig, ExternalMemory, Hugepages, Mempool, MempoolConfig, Port, PortConfig, Worker,
+    WorkerConfig,
+};
+use heddle_iwarp::MrTable;
+use heddle_rnic::RnicConfig;
+use heddle_tcp::StackConfig;
+use heddle_verbs::memory::Regions;
+use heddle_verbs::{DeviceConfig, Hub, ListenParams};
+
+/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows behind
+/// the two.
+#[test]
+fn test_requests_wait_while_the_worker_is_behind() {
+    let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+    let eal = Eal::init(&config).unwrap();
+    let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(255, 1500)).unwrap();
+    let ports = PortConfig::new(pool);
+    let (mut port, _far) = Port::ring_pair(&eal, "control", 64, &ports, &ports).unwrap();
+    let (rx, tx) = port.take_queues().pop().unwrap();
+    let seed = Seed::from_u64(1);
+    let mrs = Arc::new(MrTable::new(&seed, 16));
+    let regions = Arc::new(Regions::new(1, None));
+    let addr = "10.0.0.1/24".parse().unwrap();
+    let stack = StackConfig::new(port.mac(), addr, seed.clone());
+    let (clock, hand) = Clock::manual();
+    let (mut worker, commands, reports) = Worker::new(WorkerConfig {
+        index: 0,
+        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
+        rx,
+        tx,
+        pool,
+        regions: regions.clone(),
+        external: ExternalMemory::new(mrs.capacity()),
+        mrs: mrs.clone(),
+        clock,
+        fault: None,
+        rx_burst: 32,
+    });
+    let registry = Arc::new(Registry::new(mrs, regions));
+    let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
+    let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
+    let memory = DeviceConfig { memory: 0, queues: 1 << 16, shared: false };
+    let device = hub.open(&memory).unwrap();
+    let link = WorkerLink::new(commands, reports);
+    let mut control = Control::new(requests_out, vec![link], registry, 16);
+    // The worker is told of the application.
+    control.poll(hand.now());
+
+    // Each is two orders: the second takes the first back.
+    let events = EventQueue::new(None);
+    let mut asked = Vec::new();
+    let listen = || {
+        let addr = SocketAddr::from(([10, 0, 0, 1], 80));
+        device.listen(addr, ListenParams::default(), &events)
+    };
+    for _ in 0..3 {
+        while let Ok(id) = listen() {
+            device.unlisten(id).unwrap();
+            asked.push(id);
+        }
+        control.poll(hand.now());
+        assert!(control.links[0].backlog.len() <= 1);
+    }
+    // What the worker's ring holds beside the first, one that did not fit, and the ring of requests.
+    assert_eq!(2 * asked.len(), 4095 + 1 + REQUESTS);
+    assert!(control.counters().control.command_backlog > 0);
+    // As the worker carries them out the others follow; each is answered in turn, none lost.
+    let mut answered = Vec::new();
+    while answered.len() < asked.len() {
+        while let Some(event) = events.poll() {
+            let Event::ListenFailed { id, error } = event else { panic!("{event:?}") };
+            assert_eq!(error, ListenFailure::Withdrawn);
+            answered.push(id);
+        }
+        worker.poll();
+        control.poll(hand.now());
+    }
+    assert!(answered == asked, "in the order in which they were asked");
+    // One more comes after all of them, and is not taken back by one that is late.
+    let last = listen().unwrap();
+    for _ in 0..10 {
+        control.poll(hand.now());
+        worker.poll();
+    }
+    assert_eq!(events.poll(), Some(Event::Listening { id: last }));
+    assert_eq!((events.poll(), control.is_behind(), worker.poll()), (None, false, false));
+}

@@ -1,0 +1,169 @@
+//! Counts instructions and compares them with the figures of a file.
+//!
+//! ```text
+//! instructions check FILE [CASE...]   counts; exit status 1 when one is worse
+//! instructions renew FILE [CASE...]   counts and writes the file
+//! instructions profile CASE OUT       counts one and leaves callgrind's file at OUT
+//! instructions run CASE               what callgrind runs: does the case, says how many operations
+//! instructions list                   the cases
+//! ```
+//!
+//! `scripts/bench` calls it with what it needs. Exit status: 0; 1 when something failed or has
+//! become worse; 2 for wrong usage.
+
+use std::error::Error;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
+use heddle_perf::instructions::{Case, Figures, Verdict, count, count_all, judge};
+use heddle_perf::report::align;
+
+/// Instructions per operation, under callgrind
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Count and compare
+    Check { file: PathBuf, cases: Vec<Case> },
+    /// Count and write the file anew
+    Renew { file: PathBuf, cases: Vec<Case> },
+    /// Count one case and keep callgrind's file
+    Profile { case: Case, out: PathBuf },
+    /// Do a case
+    Run { case: Case },
+    /// Name the cases
+    List,
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        What::Check { file, cases } => check(&file, cases),
+        What::Renew { file, cases } => renew(&file, cases),
+        What::Profile { case, out } => profile(case, &out),
+        What::Run { case } => run(case),
+        What::List => list(),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            let _ = writeln!(io::stderr(), "instructions: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+type Outcome = Result<bool, Box<dyn Error>>;
+
+fn say(text: &str) {
+    // A reader that has gone away is not an error.
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+fn list() -> Outcome {
+    Case::all().iter().for_each(|c| say(&c.to_string()));
+    Ok(true)
+}
+
+fn run(case: Case) -> Outcome {
+    let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+    say(&case.run(&Eal::init(&config)?)?.to_string());
+    Ok(true)
+}
+
+fn profile(case: Case, out: &Path) -> Outcome {
+    let c = count(&std::env::current_exe()?, case, out)?;
+    say(&format!("{case}: {} instructions in {} operations", c.instructions, c.ops));
+    Ok(true)
+}
+
+/// Instructions per operation of each case, and whether all could be counted.
+type Counts = (Vec<(Case, u64)>, bool);
+
+/// Counts `cases`, or all.
+fn measure(cases: Vec<Case>) -> Result<Counts, Box<dyn Error>> {
+    let cases = if cases.is_empty() { Case::all() } else { cases };
+    let dir = std::env::temp_dir().join(format!("heddle-instructions-{}", std::process::id()));
+    std::fs::create_dir(&dir)?;
+    let results = count_all(&std::env::current_exe()?, &cases, &dir);
+    // Nothing of it is needed any more.
+    let _ = std::fs::remove_dir_all(&dir);
+    let mut all = true;
+    let mut counts = Vec::new();
+    for (case, result) in results {
+        match result {
+            Ok(c) => counts.push((case, c.per_op())),
+            Err(e) => {
+                all = false;
+                let _ = writeln!(io::stderr(), "instructions: {e}");
+            }
+        }
+    }
+    Ok((counts, all))
+}
+
+fn read(file: &Path) -> Result<Figures, Box<dyn Error>> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+    Ok(text.parse().map_err(|e| format!("{}: {e}", file.display()))?)
+}
+
+fn check(file: &Path, cases: Vec<Case>) -> Outcome {
+    let figures = read(file)?;
+    let every = cases.is_empty();
+    let (counts, mut good) = measure(cases)?;
+    let mut rows = Vec::new();
+    let (mut worse, mut better) = (0, 0);
+    for (case, n) in counts {
+        let name = case.to_string();
+        let figure = figures.0.get(&name).copied();
+        let verdict = judge(figure, n);
+        worse += u32::from(matches!(verdict, Verdict::Worse | Verdict::Unknown));
+        better += u32::from(verdict == Verdict::Better);
+        let change = figure
+            .map_or_else(|| "-".into(), |f| format!("{:+.2}", (n as f64 / f as f64 - 1.0) * 100.0));
+        let word = match verdict {
+            Verdict::Same => "",
+            Verdict::Better => "better: renew the figures",
+            Verdict::Worse => "WORSE",
+            Verdict::Unknown => "NO FIGURE",
+        };
+        let figure = figure.map_or_else(|| "-".into(), |f| f.to_string());
+        rows.push(vec![name, word.into(), figure, n.to_string(), change]);
+    }
+    let gone: Vec<_> =
+        figures.0.keys().filter(|name| name.parse::<Case>().is_err()).map(String::as_str).collect();
+    say(align(&["case", "", "figure", "now", "%"], rows, 2).trim_end());
+    if every && !gone.is_empty() {
+        say(&format!("no such case any more: {}", gone.join(", ")));
+        good = false;
+    }
+    if better > 0 {
+        say(&format!("{better} took fewer instructions: scripts/bench --instructions --renew"));
+    }
+    if worse > 0 {
+        say(&format!("{worse} took more instructions than before, or have no figure"));
+    }
+    Ok(good && worse == 0)
+}
+
+fn renew(file: &Path, cases: Vec<Case>) -> Outcome {
+    // Of some cases: the figures of the others stay.
+    let mut figures = if cases.is_empty() { Figures::default() } else { read(file)? };
+    let (counts, good) = measure(cases)?;
+    if !good {
+        return Err("nothing was written: not all could be counted".into());
+    }
+    figures.0.extend(counts.into_iter().map(|(case, n)| (case.to_string(), n)));
+    std::fs::write(file, figures.to_text())
+        .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    say(figures.to_text().trim_end());
+    Ok(true)
+}

@@ -1,0 +1,414 @@
+//! Two RNICs on one thread, in virtual time: all that is said to them in this module.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use heddle_base::Seed;
+use heddle_ctl::{Endpoint, EndpointConfig, OpenError};
+use heddle_dataplane::{
+    BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Port, PortConfig,
+    PortError, RxQueue, TxQueue,
+};
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_tcp::{Cidr, ConnConfig};
+use heddle_verbs::{
+    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, DeviceError, EventQueue, ListenParams,
+    MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr,
+};
+
+use super::measured;
+use crate::spec::Op;
+
+/// What joins the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    /// A pair of rings.
+    Ring,
+    /// A pair of rings on each side, and frames pass from one to the other when told to.
+    Tapped,
+}
+
+/// How the two are set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) mtu: u16,
+    pub(super) crc: bool,
+    /// Octets of a message.
+    pub(super) size: usize,
+    /// Messages outstanding.
+    pub(super) depth: usize,
+    pub(super) wire: Wire,
+    /// How long an ACK is held back.
+    pub(super) ack_delay: Duration,
+}
+
+impl Default for Shape {
+    /// One short message at a time, MTU 1500, with CRC, on a ring.
+    fn default() -> Shape {
+        let ack_delay = ConnConfig::default().delayed_ack;
+        Shape { mtu: 1500, crc: true, size: 8, depth: 1, wire: Wire::Ring, ack_delay }
+    }
+}
+
+/// Why nothing could be counted.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "what failed, and how")]
+pub enum BedError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error(transparent)]
+    Mempool(#[from] MempoolError),
+    #[error("cannot post: {0}")]
+    Post(#[from] PostError),
+    #[error("an operation failed: {0}")]
+    Failed(String),
+    #[error("waited in vain for {0}")]
+    Stalled(&'static str),
+    #[error("{frames} frames are on the wire where there should be {expected}")]
+    Frames { frames: usize, expected: usize },
+}
+
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
+
+/// Time of a turn.
+pub(super) const TURN: Duration = Duration::from_micros(1);
+
+/// Turns after which what has not come will not.
+const PATIENCE: u32 = 100_000;
+
+const TIME_WAIT: Duration = Duration::from_millis(10);
+
+/// Frames of each pool and of a ring.
+const FRAMES: u32 = 4095;
+const RING: u32 = 1023;
+
+type Frames = ArrayVec<Mbuf, BURST>;
+
+/// One RNIC and what an application has of it. The first is the client.
+struct End {
+    endpoint: Endpoint,
+    events: EventQueue,
+    pd: Pd,
+    mr: Mr,
+    cq: Cq,
+    qp: Qp,
+}
+
+pub(super) struct Bed {
+    ends: [End; 2],
+    /// The far ends of the two RNICs' rings.
+    taps: Option<[(RxQueue, TxQueue); 2]>,
+    hand: ManualClock,
+    shape: Shape,
+}
+
+impl Bed {
+    /// Two RNICs, the second of which listens.
+    pub(super) fn open(eal: &Eal, shape: Shape) -> Result<Bed, BedError> {
+        let (clock, hand) = Clock::manual();
+        hand.advance(Duration::from_secs(1));
+        let config = |n: u8| EndpointConfig {
+            mtu: shape.mtu,
+            memory: shape.size * shape.depth + (1 << 20),
+            frames: FRAMES,
+            max_conns: 64,
+            clock: Some(clock.clone()),
+            tcp: ConnConfig {
+                time_wait: TIME_WAIT,
+                delayed_ack: shape.ack_delay,
+                ..ConnConfig::default()
+            },
+            ..EndpointConfig::with_seed(
+                Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
+                Seed::from_u64(n.into()),
+            )
+        };
+        let configs = [config(1), config(2)];
+        let (a, b, taps) = match shape.wire {
+            Wire::Ring => {
+                let (a, b) = Endpoint::ring_pair(eal, "bed", &configs[0], &configs[1])?;
+                (a, b, None)
+            }
+            Wire::Tapped => {
+                let (a, x) = tapped(eal, "bed-a", &configs[0])?;
+                let (b, y) = tapped(eal, "bed-b", &configs[1])?;
+                (a, b, Some([x, y]))
+            }
+        };
+        let mut ends = [End::new(a, &shape)?, End::new(b, &shape)?];
+        let params = ListenParams { protocol: mpa(CrcPolicy::Off), ..ListenParams::default() };
+        let server = &mut ends[1];
+        server.endpoint.device().listen(SERVER, params, &server.events)?;
+        let mut bed = Bed { ends, taps, hand, shape };
+        bed.until("a listener", |bed| {
+            Ok(matches!(bed.ends[1].events.poll(), Some(CmEvent::Listening { .. })))
+        })?;
+        Ok(bed)
+    }
+
+    fn take(&mut self, from: usize) -> Frames {
+        let mut frames = Frames::new();
+        if let Some(taps) = &mut self.taps {
+            taps[from].0.burst(&mut frames);
+        }
+        frames
+    }
+
+    fn give(&mut self, to: usize, mut frames: Frames) {
+        if let Some(taps) = &mut self.taps {
+            taps[to].1.burst(&mut frames);
+        }
+    }
+
+    /// Each RNIC has its turn, first the one that sends most.
+    fn turn(&mut self, first: usize) {
+        self.hand.advance(TURN);
+        for end in [first, 1 - first] {
+            self.ends[end].endpoint.poll();
+            if self.taps.is_some() {
+                let frames = self.take(end);
+                self.give(1 - end, frames);
+            }
+        }
+    }
+
+    fn until(
+        &mut self,
+        what: &'static str,
+        mut done: impl FnMut(&mut Bed) -> Result<bool, BedError>,
+    ) -> Result<(), BedError> {
+        for _ in 0..PATIENCE {
+            if done(self)? {
+                return Ok(());
+            }
+            self.turn(0);
+        }
+        Err(BedError::Stalled(what))
+    }
+
+    /// Connects the queue pairs.
+    pub(super) fn connect(&mut self) -> Result<CmId, BedError> {
+        let crc = if self.shape.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+        let qp = self.ends[0].qp.clone();
+        let params = ConnectParams { protocol: mpa(crc), ..ConnectParams::new(qp) };
+        let client = &self.ends[0];
+        let id = client.endpoint.device().connect(SERVER, params, &client.events)?;
+        let mut up = 0;
+        self.until("a connection", |bed| {
+            for end in &bed.ends {
+                match end.events.poll() {
+                    Some(CmEvent::ConnectRequest { id, .. }) => {
+                        end.endpoint.device().accept(id, AcceptParams::new(end.qp.clone()))?;
+                    }
+                    Some(CmEvent::Established { .. }) => up += 1,
+                    Some(other) => return Err(BedError::Failed(format!("{other:?}"))),
+                    None => {}
+                }
+            }
+            Ok(up == 2)
+        })?;
+        Ok(id)
+    }
+
+    fn close(&mut self, id: CmId) -> Result<(), BedError> {
+        self.ends[0].endpoint.device().disconnect(id)?;
+        let mut down = 0;
+        self.until("the end of a connection", |bed| {
+            for end in &bed.ends {
+                down += u32::from(matches!(end.events.poll(), Some(CmEvent::Disconnected { .. })));
+            }
+            Ok(down == 2)
+        })
+    }
+
+    /// A connection from the first SYN to the last event; counted when `count`.
+    pub(super) fn connect_and_close(&mut self, count: bool) -> Result<(), BedError> {
+        for end in &mut self.ends {
+            end.qp = end.new_qp(&self.shape)?;
+        }
+        counted(count, || {
+            let id = self.connect()?;
+            self.close(id)
+        })?;
+        // Out of TIME-WAIT, so that the next finds what this one found.
+        self.hand.advance(2 * TIME_WAIT);
+        (0..64).for_each(|_| self.turn(0));
+        Ok(())
+    }
+
+    /// `n` operations of the client.
+    pub(super) fn run(&mut self, op: Op, n: usize) -> Result<(), BedError> {
+        let depth = self.shape.depth;
+        let (mut posted, mut done, mut buffers, mut arrived) = (0, 0, 0, 0);
+        let mut idle = 0;
+        while done < n || op == Op::Send && arrived < n {
+            while op == Op::Send && buffers < n && buffers - arrived < depth {
+                self.post_recv(buffers)?;
+                buffers += 1;
+            }
+            let allowed = if op == Op::Send { buffers } else { n };
+            while posted < allowed && posted - done < depth {
+                self.post(op, posted)?;
+                posted += 1;
+            }
+            self.turn(usize::from(op == Op::Read));
+            let before = done + arrived;
+            done += self.ends[0].reap()?;
+            arrived += self.ends[1].reap()?;
+            idle = if done + arrived == before { idle + 1 } else { 0 };
+            if idle == PATIENCE {
+                return Err(BedError::Stalled("completions"));
+            }
+        }
+        Ok(())
+    }
+
+    fn slot(&self, i: usize) -> usize {
+        i % self.shape.depth * self.shape.size
+    }
+
+    fn post_recv(&self, i: usize) -> Result<(), BedError> {
+        let sges = [self.ends[1].mr.sge(self.slot(i), self.shape.size)];
+        Ok(self.ends[1].qp.post_recv(&RecvWr { wr_id: i as u64, sges: &sges })?)
+    }
+
+    fn post(&self, op: Op, i: usize) -> Result<(), BedError> {
+        let [client, server] = &self.ends;
+        let stag = server.mr.stag();
+        let to = server.mr.to() + self.slot(i) as u64;
+        let sges = [client.mr.sge(self.slot(i), self.shape.size)];
+        let id = i as u64;
+        let wr = match op {
+            Op::Send => SendWr::send(id, &sges),
+            Op::Write => SendWr::write(id, &sges, stag, to),
+            Op::Read => SendWr::read(id, &sges, stag, to),
+        };
+        Ok(client.qp.post_send(&wr)?)
+    }
+
+    /// A Write of two segments that have left the client and wait on the wire.
+    fn two_segments(&mut self) -> Result<[Frames; 2], BedError> {
+        self.hand.advance(TURN);
+        self.post(Op::Write, 0)?;
+        self.ends[0].endpoint.poll();
+        let mut frames = self.take(0);
+        match (frames.pop(), frames.pop(), frames.len()) {
+            (Some(second), Some(first), 0) => {
+                Ok([first, second].map(|f| [f].into_iter().collect()))
+            }
+            (a, b, more) => {
+                let frames = usize::from(a.is_some()) + usize::from(b.is_some()) + more;
+                Err(BedError::Frames { frames, expected: 2 })
+            }
+        }
+    }
+
+    /// The write of [`two_segments`](Bed::two_segments) completes.
+    fn finish(&mut self) -> Result<(), BedError> {
+        self.until("the completion of a Write", |bed| Ok(bed.ends[0].reap()? == 1))?;
+        // Whatever is still to be said.
+        (0..8).for_each(|_| self.turn(0));
+        Ok(())
+    }
+
+    /// The client takes an ACK for the first of two segments; counted when `count`.
+    pub(super) fn ack(&mut self, count: bool) -> Result<(), BedError> {
+        let [first, second] = self.two_segments()?;
+        self.give(1, first);
+        let mut ack = Frames::new();
+        for _ in 0..PATIENCE {
+            self.ends[1].endpoint.poll();
+            ack = self.take(1);
+            if !ack.is_empty() {
+                break;
+            }
+            self.hand.advance(TURN);
+        }
+        if ack.len() != 1 {
+            return Err(BedError::Frames { frames: ack.len(), expected: 1 });
+        }
+        self.give(0, ack);
+        counted(count, || self.ends[0].endpoint.poll());
+        self.give(1, second);
+        self.finish()
+    }
+
+    /// The server takes the second of two segments and then the first; counted when `count`.
+    pub(super) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
+        let [first, second] = self.two_segments()?;
+        self.give(1, second);
+        counted(count, || self.ends[1].endpoint.poll());
+        // The ACK that tells of the gap is lost.
+        let said = self.take(1).len();
+        if said != 1 {
+            return Err(BedError::Frames { frames: said, expected: 1 });
+        }
+        self.give(1, first);
+        counted(count, || self.ends[1].endpoint.poll());
+        self.finish()
+    }
+}
+
+impl End {
+    fn new(endpoint: Endpoint, shape: &Shape) -> Result<End, BedError> {
+        let device = endpoint.device();
+        let pd = device.alloc_pd();
+        let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+        let mr = device.alloc_mr(pd, shape.size * shape.depth, all)?;
+        let cq = device.create_cq(depth(4 * shape.depth), None)?;
+        let qp = device.create_qp(pd, init(&cq, shape))?;
+        Ok(End { events: EventQueue::new(None), pd, mr, cq, qp, endpoint })
+    }
+
+    fn new_qp(&self, shape: &Shape) -> Result<Qp, BedError> {
+        Ok(self.endpoint.device().create_qp(self.pd, init(&self.cq, shape))?)
+    }
+
+    /// Takes completions; how many there were.
+    fn reap(&self) -> Result<usize, BedError> {
+        let mut n = 0;
+        while let Some(cqe) = self.cq.poll() {
+            if !cqe.status.is_success() {
+                return Err(BedError::Failed(format!("{:?}", cqe.status)));
+            }
+            n += 1;
+        }
+        Ok(n)
+    }
+}
+
+/// Depths of a bed are small.
+fn depth(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn init(cq: &Cq, shape: &Shape) -> QpInit {
+    let depth = depth(shape.depth);
+    QpInit::new(cq.clone()).depths(depth, depth)
+}
+
+fn mpa(crc: CrcPolicy) -> Protocol {
+    Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() })
+}
+
+/// An RNIC and the far end of its rings.
+fn tapped(
+    eal: &Eal,
+    name: &str,
+    config: &EndpointConfig,
+) -> Result<(Endpoint, (RxQueue, TxQueue)), BedError> {
+    let pool = Mempool::new(eal, &MempoolConfig::for_mtu(FRAMES, config.mtu))?;
+    let ports = PortConfig { mtu: config.mtu, ..PortConfig::new(pool) };
+    let (port, mut tap) = Port::ring_pair(eal, name, RING, &ports, &ports)?;
+    let queues = tap.take_queues().pop().ok_or(OpenError::NoQueues)?;
+    Ok((Endpoint::on_port(eal, port, pool, config)?, queues))
+}
+
+fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
+    if count { measured(part) } else { part() }
+}

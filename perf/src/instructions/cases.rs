@@ -1,0 +1,158 @@
+//! What is counted.
+
+use core::fmt;
+use core::str::FromStr;
+
+use heddle_dataplane::Eal;
+
+use super::bed::{Bed, BedError, Shape, TURN, Wire};
+use crate::spec::{Op, SpecError};
+
+/// Operations outstanding of a long message, and of a short one in a stream.
+const LONG_DEPTH: usize = 4;
+const SHORT_DEPTH: usize = 64;
+
+/// Octets of a message.
+const LONG: usize = 64 << 10;
+const SHORT: usize = 8;
+
+/// Two segments at an MTU of 1500: the first takes 1,428 octets.
+const TWO_SEGMENTS: usize = 2000;
+
+/// One measured piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// Messages of 64 KiB, four outstanding.
+    Long {
+        /// How.
+        op: Op,
+        /// Octets of the largest IP packet.
+        mtu: u16,
+        /// Whether FPDUs carry a CRC.
+        crc: bool,
+    },
+    /// Messages of 8 octets, one outstanding.
+    Single(Op),
+    /// Messages of 8 octets, 64 outstanding.
+    Stream(Op),
+    /// A pure ACK of one segment, at the sender. The message is not complete with it.
+    Ack,
+    /// A segment ahead of a gap and the one that closes it, at the receiver, with the ACKs they
+    /// ask for.
+    OutOfOrder,
+    /// A connection made and closed, MPA start-up included; its queue pairs are there already.
+    Connect,
+}
+
+const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
+
+impl Case {
+    /// All there are.
+    pub fn all() -> Vec<Case> {
+        let mut all = Vec::new();
+        for op in OPS {
+            for mtu in [1500, 9000] {
+                all.extend([true, false].map(|crc| Case::Long { op, mtu, crc }));
+            }
+        }
+        all.extend(OPS.map(Case::Single));
+        all.extend(OPS.map(Case::Stream));
+        all.extend([Case::Ack, Case::OutOfOrder, Case::Connect]);
+        all
+    }
+
+    /// Runs the case; returns the operations that were measured.
+    pub fn run(self, eal: &Eal) -> Result<u64, BedError> {
+        match self {
+            Case::Long { op, mtu, crc } => {
+                let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..Shape::default() };
+                stream(eal, shape, op, 256, 256)
+            }
+            Case::Single(op) => {
+                // The ACK that completes it is held back. Not for as long as usual: looking for work a
+                // thousand times in vain would be all that is counted.
+                let ack_delay = 4 * TURN;
+                let shape = Shape { size: SHORT, depth: 1, ack_delay, ..Shape::default() };
+                stream(eal, shape, op, 512, 2048)
+            }
+            Case::Stream(op) => {
+                let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..Shape::default() };
+                stream(eal, shape, op, 4096, 8192)
+            }
+            Case::Ack => repeat(eal, 64, 512, Bed::ack),
+            Case::OutOfOrder => repeat(eal, 64, 512, Bed::out_of_order),
+            Case::Connect => {
+                let mut bed = Bed::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
+                for i in 0..8 + 64 {
+                    bed.connect_and_close(i >= 8)?;
+                }
+                Ok(64)
+            }
+        }
+    }
+}
+
+/// `ops` operations, after `warm` of them.
+fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u64, BedError> {
+    let mut bed = Bed::open(eal, shape)?;
+    bed.connect()?;
+    bed.run(op, warm)?;
+    super::measured(|| bed.run(op, ops))?;
+    Ok(ops as u64)
+}
+
+/// A piece of work that measures a part of itself, `ops` times after `warm` times.
+fn repeat(
+    eal: &Eal,
+    warm: usize,
+    ops: usize,
+    mut piece: impl FnMut(&mut Bed, bool) -> Result<(), BedError>,
+) -> Result<u64, BedError> {
+    let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire: Wire::Tapped, ..Shape::default() };
+    let mut bed = Bed::open(eal, shape)?;
+    bed.connect()?;
+    for i in 0..warm + ops {
+        piece(&mut bed, i >= warm)?;
+    }
+    Ok(ops as u64)
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Case::Long { op, mtu, crc } => {
+                write!(f, "{op}-64k-mtu{mtu}-{}", if crc { "crc" } else { "nocrc" })
+            }
+            Case::Single(op) => write!(f, "{op}-8-single"),
+            Case::Stream(op) => write!(f, "{op}-8-stream"),
+            Case::Ack => f.write_str("ack"),
+            Case::OutOfOrder => f.write_str("out-of-order"),
+            Case::Connect => f.write_str("connect"),
+        }
+    }
+}
+
+impl FromStr for Case {
+    type Err = SpecError;
+
+    fn from_str(s: &str) -> Result<Case, SpecError> {
+        Case::all().into_iter().find(|c| c.to_string() == s).ok_or_else(|| SpecError::Malformed {
+            given: s.into(),
+            expected: "a case (the file of figures names them)",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_case_has_a_name_of_its_own_that_reads_back() {
+        let all = Case::all();
+        for c in &all {
+            assert_eq!(c.to_string().parse::<Case>().as_ref(), Ok(c));
+        }
+        assert!("write-64k".parse::<Case>().is_err());
+    }
+}

@@ -1,0 +1,129 @@
+//! Cases under callgrind.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Case, MEASURED};
+
+/// What callgrind counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Instructions of the measured part.
+    pub instructions: u64,
+    /// Operations in it.
+    pub ops: u64,
+}
+
+impl Count {
+    /// Instructions per operation, rounded.
+    pub fn per_op(self) -> u64 {
+        (self.instructions + self.ops / 2).checked_div(self.ops).unwrap_or(0)
+    }
+}
+
+/// Why there is no count.
+#[derive(Debug, thiserror::Error)]
+pub enum RunnerError {
+    /// It cannot be started.
+    #[error("cannot run valgrind: {0}")]
+    Start(#[from] std::io::Error),
+    /// It failed, or the case did.
+    #[error("{case} under valgrind: {status}\n{stderr}")]
+    Failed {
+        /// The case.
+        case: Case,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What was said.
+        stderr: String,
+    },
+    /// Nothing was counted.
+    #[error("{case}: {what}")]
+    NoCount {
+        /// The case.
+        case: Case,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// Counts `case` with the program `exe`, whose arguments `run CASE` have it run; callgrind leaves
+/// its file at `out`.
+pub fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerError> {
+    let run = Command::new("valgrind")
+        .args(["--quiet", "--tool=callgrind", &format!("--toggle-collect={MEASURED}")])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(exe)
+        .args(["run", &case.to_string()])
+        .output()?;
+    if !run.status.success() {
+        let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
+        return Err(RunnerError::Failed { case, status: run.status, stderr });
+    }
+    let text = std::fs::read_to_string(out)?;
+    let none = |what| RunnerError::NoCount { case, what };
+    let instructions = total(&text).ok_or_else(|| none("callgrind's file has no total"))?;
+    let ops = String::from_utf8_lossy(&run.stdout).trim().parse().unwrap_or(0);
+    match (instructions, ops) {
+        (0, _) => Err(none("nothing was counted: the function to be counted was not found")),
+        (_, 0) => Err(none("the case did not say how many operations it did")),
+        _ => Ok(Count { instructions, ops }),
+    }
+}
+
+/// The count of all functions together, from callgrind's file.
+fn total(text: &str) -> Option<u64> {
+    text.lines().rev().find_map(|l| l.strip_prefix("totals:")).and_then(|n| n.trim().parse().ok())
+}
+
+/// Counts `cases`, as many at a time as there are processors: what each counts does not depend on
+/// the others. Results come in the order of `cases`.
+pub fn count_all(
+    exe: &Path,
+    cases: &[Case],
+    dir: &Path,
+) -> Vec<(Case, Result<Count, RunnerError>)> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(cases.len()));
+    std::thread::scope(|s| {
+        for _ in 0..threads.min(cases.len()) {
+            s.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&case) = cases.get(i) else { return };
+                    let out: PathBuf = dir.join(format!("{case}.callgrind"));
+                    let result = count(exe, case, &out);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((i, (case, result)));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().map(|(_, r)| r).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_total_of_callgrinds_file() {
+        let file = "events: Ir\nsummary: 12\n\nfn=(1) f\n10 12\n\ntotals: 123456\n";
+        assert_eq!(total(file), Some(123_456));
+        assert_eq!(total("events: Ir\n"), None);
+        assert_eq!(total("totals: many\n"), None);
+    }
+
+    #[test]
+    fn test_count_per_operation_is_rounded() {
+        let per_op = |instructions, ops| Count { instructions, ops }.per_op();
+        assert_eq!((per_op(1000, 4), per_op(1001, 4), per_op(1002, 4)), (250, 250, 251));
+        assert_eq!(per_op(5, 0), 0);
+    }
+}
