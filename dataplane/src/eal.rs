@@ -43,8 +43,8 @@ pub enum LogLevel {
 /// How to start the EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// MiB for packet buffers and DPDK's own structures. Registered memory ([`crate::Arena`]) is
-    /// not counted. With hugepages this many must be free; they are taken as needed.
+    /// MiB for packet buffers and DPDK's own structures. Registered memory is not
+    /// counted. With hugepages this many must be free; they are taken as needed.
     pub memory_mb: u32,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
