@@ -1,10 +1,59 @@
 //! Heddle is a software RNIC: iWARP (RDMAP, DDP and MPA over TCP) run entirely in user space on
 //! DPDK.
 //!
-//! This crate is the library's front: what a program needs to use an RNIC of its own. Start DPDK
-//! ([`Eal`]), open an [`Endpoint`] on a device, or two joined by rings, and use its [`Device`]; or
-//! hand the endpoint to a [`Node`], which runs it on threads of its own. The crate's binary,
-//! `heddle`, is made of the same.
+//! This crate is the library's front. Two RNICs on two threads, joined by rings, and one writes into
+//! the other's memory; it needs no NIC, no hugepages and no privileges:
+//!
+//! ```
+//! use heddle::{Access, Eal, EalConfig, EndpointConfig, Node, RecvWr, SendWr};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let patience = std::time::Duration::from_secs(10);
+//! let eal = Eal::init(&EalConfig::default())?;
+//! let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+//! let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+//! let (a, b) = Node::ring_pair(&eal, "wire", &a, &b)?;
+//! let listener = b.device().bind("10.0.0.2:7174")?;
+//! let connecting = a.device().dial("10.0.0.2:7174")?;
+//! let (server, client) = (listener.accept()?, connecting.wait()?);
+//! let target = server.alloc_mr(4096, Access::REMOTE_WRITE)?;
+//! server.post_recv(&RecvWr::new(1, &[]))?;
+//! client.post_send(&SendWr::write_inline(2, b"hello", target.stag(), target.to()))?;
+//! client.post_send(&SendWr::send_inline(3, &[]))?; // behind the Write: "it is there"
+//! assert!(server.wait(patience)?.status.is_success());
+//! assert_eq!((target.load(0), target.load(4)), (b'h', b'o'));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The pieces
+//!
+//! ```text
+//!  ┌─ Node ───────────────────────────────────┐
+//!  │ ┌─ Endpoint ───────────────────────────┐ │       ┌─ Device ─────────────┐
+//!  │ │ control plane ◀── requests, events ──┼─┼─────▶ │ Listener, EventQueue │
+//!  │ │     │ orders, reports                │ │       │                      │
+//!  │ │   worker ◀══ work requests, CQEs ════┼─┼═════▶ │ Qp, Cq               │
+//!  │ │     │    ◀══ registered memory ══════┼─┼═════▶ │ Mr                   │
+//!  │ │   Port                               │ │       └──────────────────────┘
+//!  │ └─────┼────────────────────────────────┘ │
+//!  └───────┼──────────────────────────────────┘
+//!          ▼ frames: a NIC, a virtual device of DPDK, or rings to another Port
+//! ```
+//!
+//! - [`Port`]: where frames come from and go to.
+//! - [`Endpoint`]: an RNIC. It runs on the thread that calls [`Endpoint::poll`].
+//! - [`Node`]: an [`Endpoint`] with two threads: its worker spins on a processor of its own, its
+//!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two;
+//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of it.
+//! - [`Device`]: what one application holds of an RNIC. Double lines are memory that it shares with
+//!   the worker; [`Hub::open`] makes one for each application, also of another process. It has calls
+//!   that wait (`bind`, `dial`: see [`Connection`]) and calls that do not (`listen`, `connect`).
+//!
+//! [`Eal`] starts DPDK, once per process.
+//!
+//! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
+//! crate's binary, `heddle`, is made of the same.
 
 pub use heddle_base::{Instant, Seed};
 pub use heddle_cm::{

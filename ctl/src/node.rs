@@ -1,13 +1,15 @@
 //! An RNIC on threads of its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_verbs::Device;
+use heddle_verbs::{Device, Hub};
 
+use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSnapshot};
 
 use crate::control::ControlThread;
-use crate::endpoint::{Endpoint, OpenError, Snapshot};
+use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 
 /// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
 /// when there is nothing to do. Dropping it stops both.
@@ -24,7 +26,10 @@ pub struct Node {
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Moves `endpoint` to processor `core`.
+    /// Moves `endpoint` to processor `core`, whose worker spins there from now on.
+    ///
+    /// # Errors
+    /// [`OpenError::Lcore`] when this process may not use the processor, [`OpenError::Thread`].
     pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
         let Endpoint { mut worker, control, commands, device, port, clock, .. } = endpoint;
         device.hub().set_threaded();
@@ -38,6 +43,30 @@ impl Node {
             }
         })?;
         Ok(Node { worker, control, commands, device, port })
+    }
+
+    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on one
+    /// of the first two processors this process may use. With one alone both share it, and take
+    /// turns as the scheduler has it.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn ring_pair(
+        eal: &Eal,
+        name: &str,
+        a: &EndpointConfig,
+        b: &EndpointConfig,
+    ) -> Result<(Node, Node), OpenError> {
+        let (a, b) = Endpoint::ring_pair(eal, name, a, b)?;
+        let cpus = allowed_cpus();
+        let first = cpus.first().copied().unwrap_or(0);
+        let second = cpus.get(1).copied().unwrap_or(first);
+        Ok((Node::start(eal, a, first)?, Node::start(eal, b, second)?))
+    }
+
+    /// What applications of their own are opened with.
+    pub fn hub(&self) -> &Arc<Hub> {
+        self.device.hub()
     }
 
     /// The application's handle.

@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
-use heddle_ctl::{Endpoint, EndpointConfig, Node};
-use heddle_dataplane::{Eal, EalConfig, Hugepages};
+use heddle_ctl::{EndpointConfig, Node};
+use heddle_dataplane::eal::allowed_cpus;
+use heddle_dataplane::{Eal, EalConfig};
 use heddle_verbs::{Access, CqeStatus, SendWr};
 
 #[test]
 fn test_connect_write_and_disconnect_with_calls_that_wait() {
-    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 512, ..EalConfig::default() };
-    let eal = Eal::init(&config).unwrap();
+    let eal = Eal::init(&EalConfig::default()).unwrap();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));
-    let (a, b) = Endpoint::ring_pair(&eal, "blocking", &a, &b).unwrap();
-    let (a, b) = (Node::start(&eal, a, 0).unwrap(), Node::start(&eal, b, 1).unwrap());
+    let before = allowed_cpus();
+    let (a, b) = Node::ring_pair(&eal, "blocking", &a, &b).unwrap();
+    assert!(a.is_running() && b.is_running());
+    assert_eq!(allowed_cpus(), before, "the caller keeps its processors");
     let listener = b.device().bind("10.0.0.2:7174").unwrap();
     let connecting = a.device().dial("10.0.0.2:7174").unwrap();
     let server = listener.accept().unwrap();

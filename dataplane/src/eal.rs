@@ -43,8 +43,8 @@ pub enum LogLevel {
 /// How to start the EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// MiB for packet buffers and DPDK's own structures. Registered memory ([`crate::Arena`]) is
-    /// not counted. With hugepages this many must be free; they are taken as needed.
+    /// MiB for packet buffers and DPDK's own structures. Registered memory is not
+    /// counted. With hugepages this many must be free; they are taken as needed.
     pub memory_mb: u32,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
@@ -318,7 +318,8 @@ fn may_map_hugepages() -> bool {
     }
 }
 
-fn allowed_cpus() -> Vec<usize> {
+/// Processors this process may use, by number.
+pub fn allowed_cpus() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
 }
 

@@ -4,15 +4,15 @@
 //! * [`mempool`], [`mbuf`]: packet buffers, owned; chains are read through
 //!   [`heddle_base::Chunks`].
 //! * [`port`]: ports and their burst-wise queues, owned by one worker each.
-//! * [`arena`]: registered memory; external-buffer mbufs point into it and nothing is copied.
-//! * [`raw`]: the one file that copies and digests registered memory.
-//! * [`worker`]: one thread's share of the RNIC, on a pair of port queues.
-//! * [`control`], [`queues`], [`waker`]: the bounded rings between workers, the control plane and
-//!   applications.
+//! * [`extmem`]: mbufs that point into registered memory ([`heddle_verbs::memory`]), counted so that
+//!   it can be known when none does any more; nothing is copied.
+//! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and the applications' rings
+//!   ([`heddle_verbs::ring`]) at its end.
 //! * [`lcore`]: pinned worker threads. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
-//! `unsafe` is in `eal`, `mempool`, `mbuf`, `port`, `arena`, `raw`, `crc`, `lcore` and `clock`; each block lists what the callee asks for.
+//! Which files have `unsafe` is listed in `docs/architecture.md`, and a test compares the list; each
+//! block takes up what the callee asks for.
 
 pub mod clock;
 pub mod eal;

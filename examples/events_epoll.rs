@@ -1,0 +1,162 @@
+//! One thread, one epoll, any number of connections: the server sleeps until the descriptor of its
+//! connection events or that of its completion queue is readable.
+//!
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example events_epoll`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use heddle::{
+    AcceptParams, Access, Arm, CmEvent, CqeOp, CqeStatus, Device, Eal, EalConfig, EndpointConfig,
+    EventQueue, ListenParams, Mr, Node, Qp, QpInit, Qpn, RecvWr, SendWr, Sleeper,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const SERVER: &str = "10.0.0.2:7174";
+const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENTS: usize = 3;
+const BUFFER: usize = 64;
+
+struct Epoll(OwnedFd);
+
+const EVENTS: u64 = 0;
+const COMPLETIONS: u64 = 1;
+
+impl Epoll {
+    fn new() -> io::Result<Epoll> {
+        // SAFETY: no memory is passed; the result is checked.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, which nobody else owns.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, what: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: what };
+        let (epoll, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: two open descriptors and one live entry, which the kernel copies.
+        match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// What is readable next.
+    fn wait(&self) -> io::Result<u64> {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        let millis = i32::try_from(PATIENCE.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: room for one entry, which is live.
+        match unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, millis) } {
+            1 => Ok(event.u64),
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn server(device: &Device, events: &EventQueue, sleeper: &Sleeper) -> Result<()> {
+    let completions = Sleeper::with_fd()?;
+    let cq = device.create_cq(256, Some(completions.waker()))?;
+    let (pd, epoll) = (device.alloc_pd(), Epoll::new()?);
+    epoll.add(sleeper.fd().ok_or("no descriptor")?, EVENTS)?;
+    epoll.add(completions.fd().ok_or("no descriptor")?, COMPLETIONS)?;
+    let mut peers: HashMap<Qpn, (Qp, Mr)> = HashMap::new();
+    let (mut echoed, mut ended) = (0, 0);
+    // Without this nothing would wake us: a completion queue does so only when it is armed.
+    cq.arm(Arm::Next);
+    while ended < CLIENTS {
+        match epoll.wait()? {
+            EVENTS => {
+                // First clear, then look: what comes in between makes it readable again.
+                sleeper.clear();
+                while let Some(event) = events.poll() {
+                    match event {
+                        CmEvent::ConnectRequest { id, .. } => {
+                            // All queue pairs share one completion queue, which must have room for
+                            // all they have posted: 4 requests each way here.
+                            let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(4, 4))?;
+                            let mr = device.alloc_mr(pd, BUFFER, Access::LOCAL_WRITE)?;
+                            qp.post_recv(&RecvWr::new(0, &[mr.sge(0, BUFFER)]))?;
+                            device.accept(id, AcceptParams::new(qp.clone()))?;
+                            peers.insert(qp.qpn(), (qp, mr));
+                        }
+                        CmEvent::Established { remote, .. } => println!("server: {remote}"),
+                        CmEvent::Disconnected { qpn, .. } => {
+                            peers.remove(&qpn);
+                            ended += 1;
+                        }
+                        other => return Err(format!("{other:?}").into()),
+                    }
+                }
+            }
+            _ => {
+                completions.clear();
+                // First arm, then poll until there is nothing: what comes later wakes us.
+                cq.arm(Arm::Next);
+                while let Some(c) = cq.poll() {
+                    let Some((qp, mr)) = peers.get(&c.qpn) else { continue };
+                    match (c.op, c.status) {
+                        (CqeOp::Recv, CqeStatus::Success) => {
+                            let mut message = vec![0; usize::try_from(c.len)?];
+                            mr.read(0, &mut message);
+                            // First the buffer, then the answer: the client sends no more before.
+                            qp.post_recv(&RecvWr::new(0, &[mr.sge(0, BUFFER)]))?;
+                            qp.post_send(&SendWr::send_inline(0, &message).unsignaled())?;
+                            echoed += 1;
+                        }
+                        // Of a connection that has ended; `Disconnected` says why.
+                        (_, CqeStatus::Flushed) => {}
+                        _ => return Err(format!("{c:?}").into()),
+                    }
+                }
+                cq.check()?;
+            }
+        }
+    }
+    println!("server: {echoed} messages echoed for {ended} clients");
+    Ok(())
+}
+
+fn client(device: &Device, n: usize) -> Result<()> {
+    let connection = device.dial(SERVER)?.wait()?;
+    let buffer = connection.alloc_mr(BUFFER, Access::LOCAL_WRITE)?;
+    for i in 0..3 {
+        connection.post_recv(&RecvWr::new(1, &[buffer.sge(0, BUFFER)]))?;
+        let text = format!("client {n}, message {i}");
+        connection.post_send(&SendWr::send_inline(2, text.as_bytes()).unsignaled())?;
+        let c = connection.wait(PATIENCE)?;
+        assert!(c.op == CqeOp::Recv && c.status.is_success(), "{c:?}");
+        let mut echo = vec![0; usize::try_from(c.len)?];
+        buffer.read(0, &mut echo);
+        assert_eq!(echo, text.as_bytes());
+    }
+    connection.disconnect()?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+    let (a, b) = Node::ring_pair(&eal, "events_epoll", &a, &b)?;
+    let sleeper = Sleeper::with_fd()?;
+    let events = EventQueue::new(Some(sleeper.waker()));
+    b.device().listen(SERVER.parse()?, ListenParams::default(), &events)?;
+    sleeper.sleep(PATIENCE, || !events.is_empty());
+    let Some(CmEvent::Listening { .. }) = events.poll() else { return Err("no listener".into()) };
+    let device = b.device().clone();
+    let server = thread::spawn(move || server(&device, &events, &sleeper));
+    for n in 0..CLIENTS {
+        client(a.device(), n)?;
+    }
+    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+}

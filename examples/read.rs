@@ -1,0 +1,89 @@
+//! RDMA Read: the client takes bytes out of the server's memory, several Reads at a time.
+//!
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges. `cargo run --example read`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use heddle::{
+    AcceptParams, Access, ConnectParams, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
+    Listener, Node, RecvWr, SendWr, Stag,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const SERVER: &str = "10.0.0.2:7174";
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Octets of a record, and how many there are.
+const RECORD: usize = 4096;
+const RECORDS: usize = 32;
+
+fn server(device: &Device, listener: &Listener) -> Result<()> {
+    let incoming = listener.request(PATIENCE)?;
+    let pd = device.alloc_pd();
+    let ends = Ends::new(device, pd)?;
+    // The client may read the table and do nothing else with it.
+    let table = device.alloc_mr(pd, RECORDS * RECORD, Access::REMOTE_READ)?;
+    for i in 0..RECORDS {
+        table.write(i * RECORD, &[u8::try_from(i)?; RECORD]);
+    }
+    ends.qp.post_recv(&RecvWr::new(1, &[]))?;
+    let mut private_data = table.stag().0.to_be_bytes().to_vec();
+    private_data.extend(table.to().to_be_bytes());
+    let params = AcceptParams { private_data, ..AcceptParams::new(ends.qp.clone()) };
+    let connection = incoming.accept_with(params, ends)?;
+    // Reads make no completion here. The table has to stay until the client says that it is done.
+    let done = connection.wait(PATIENCE)?;
+    assert!(done.op == CqeOp::Recv && done.status.is_success(), "{done:?}");
+    Ok(())
+}
+
+fn client(device: &Device) -> Result<()> {
+    let ends = Ends::new(device, device.alloc_pd())?;
+    // ORD: Reads we want to have outstanding. We get no more than the server serves at a time.
+    let params = ConnectParams { ord: 8, ..ConnectParams::new(ends.qp.clone()) };
+    let connection = device.dial_with(SERVER, params, ends)?.wait()?;
+    println!("client: {} Reads at a time", connection.agreed().ord);
+    let told = connection.private_data();
+    let (Some(stag), Some(to)) = (told.first_chunk(), told.last_chunk()) else {
+        return Err("the server has not said where to read".into());
+    };
+    let (stag, to) = (Stag(u32::from_be_bytes(*stag)), u64::from_be_bytes(*to));
+
+    // The sink: the peer's answer is placed there, which needs the right of local writing.
+    let sink = connection.alloc_mr(RECORDS * RECORD, Access::LOCAL_WRITE)?;
+    // More than ORD may be posted: the queue pair keeps back those that have to wait.
+    for i in 0..RECORDS {
+        let sges = [sink.sge(i * RECORD, RECORD)];
+        let from = to + u64::try_from(i * RECORD)?;
+        connection.post_send(&SendWr::read(u64::try_from(i)?, &sges, stag, from))?;
+    }
+    for i in 0..RECORDS {
+        let c = connection.wait(PATIENCE)?;
+        // In the order of posting. A successful Read is data in place, not just on its way.
+        assert!(c.op == CqeOp::Read && c.status.is_success(), "{c:?}");
+        assert_eq!((c.wr_id, c.len), (u64::try_from(i)?, u32::try_from(RECORD)?));
+        let mut record = vec![0; RECORD];
+        sink.read(i * RECORD, &mut record);
+        assert_eq!(record, [u8::try_from(i)?; RECORD]);
+    }
+    println!("client: {RECORDS} records of {RECORD} octets read");
+    connection.post_send(&SendWr::send_inline(99, &[]))?;
+    let sent = connection.wait(PATIENCE)?;
+    assert!(sent.status.is_success(), "{sent:?}");
+    connection.disconnect()?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+    let (a, b) = Node::ring_pair(&eal, "read", &a, &b)?;
+    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
+    let server = thread::spawn(move || server(&device, &listener));
+    client(a.device())?;
+    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+}

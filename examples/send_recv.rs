@@ -1,0 +1,121 @@
+//! Send and receive: an echo. The server keeps receive buffers posted at all times, and the client
+//! never has more messages on their way than there are buffers.
+//!
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example send_recv`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use heddle::{
+    AcceptParams, Access, Connection, CqeOp, CqeStatus, Device, Eal, EalConfig, EndpointConfig,
+    Ends, Listener, Mr, Node, Qp, RecvWr, SendWr,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const SERVER: &str = "10.0.0.2:7174";
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Octets of a buffer (as many as may be inline, unless the queue pair is made for more), and how
+/// many each side has posted.
+const BUFFER: usize = 64;
+const BUFFERS: usize = 16;
+const MESSAGES: u64 = 1000;
+
+/// One region for all buffers; the number of a buffer is the mark of its work requests.
+fn post_buffer(qp: &Qp, buffers: &Mr, i: usize) -> Result<()> {
+    let sges = [buffers.sge(i * BUFFER, BUFFER)];
+    Ok(qp.post_recv(&RecvWr::new(u64::try_from(i)?, &sges))?)
+}
+
+fn server(device: &Device, listener: &Listener) -> Result<u64> {
+    let incoming = listener.request(PATIENCE)?;
+    let pd = device.alloc_pd();
+    let ends = Ends::new(device, pd)?;
+    let buffers = device.alloc_mr(pd, BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
+    // Before accepting: the first message may come at once, and there is no "receiver not ready" in
+    // iWARP.
+    for i in 0..BUFFERS {
+        post_buffer(&ends.qp, &buffers, i)?;
+    }
+    let params = AcceptParams::new(ends.qp.clone());
+    let mut connection = incoming.accept_with(params, ends)?;
+    let mut echoed = 0;
+    loop {
+        let c = connection.wait(PATIENCE)?;
+        let i = usize::try_from(c.wr_id)?;
+        match (c.op, c.status) {
+            (CqeOp::Recv, CqeStatus::Success) => {
+                let mut message = vec![0; usize::try_from(c.len)?];
+                buffers.read(i * BUFFER, &mut message);
+                // First the buffer, then the answer: whoever hears the answer knows that there is a
+                // buffer again, and may send one more message. Inline data is copied at posting, so
+                // the buffer is free; and a Send that succeeds has nothing to tell us.
+                post_buffer(connection.qp(), &buffers, i)?;
+                connection.post_send(&SendWr::send_inline(0, &message).unsignaled())?;
+                echoed += 1;
+            }
+            // The connection has ended, and what was posted comes back. The reason is told once, as
+            // the end of the connection.
+            (_, CqeStatus::Flushed) => break,
+            _ => return Err(format!("{c:?}").into()),
+        }
+    }
+    for _ in 0..100 {
+        if let Some(reason) = connection.end() {
+            println!("server: {echoed} messages echoed; the connection was {reason}");
+            return Ok(echoed);
+        }
+        thread::sleep(PATIENCE / 1000);
+    }
+    Err("receives were flushed, and the connection has not ended".into())
+}
+
+fn client(device: &Device) -> Result<()> {
+    let connection = device.dial(SERVER)?.wait()?;
+    let buffers = connection.alloc_mr(BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
+    let (mut sent, mut heard) = (0, 0);
+    while heard < MESSAGES {
+        // An echo frees a place at the server: never more than BUFFERS are on their way.
+        while sent < MESSAGES && sent < heard + BUFFERS as u64 {
+            post_buffer(connection.qp(), &buffers, usize::try_from(sent)? % BUFFERS)?;
+            let text = format!("message {sent}");
+            connection.post_send(&SendWr::send_inline(0, text.as_bytes()).unsignaled())?;
+            sent += 1;
+        }
+        echo(&connection, &buffers, heard)?;
+        heard += 1;
+    }
+    println!("client: {heard} echoes");
+    connection.disconnect()?;
+    Ok(())
+}
+
+/// Waits for the echo of message `n`.
+fn echo(connection: &Connection, buffers: &Mr, n: u64) -> Result<()> {
+    let c = connection.wait(PATIENCE)?;
+    // A failure of an unsignaled Send would come here as well.
+    if c.op != CqeOp::Recv || !c.status.is_success() {
+        return Err(format!("{c:?}").into());
+    }
+    let mut text = vec![0; usize::try_from(c.len)?];
+    buffers.read(usize::try_from(c.wr_id)? * BUFFER, &mut text);
+    // Messages arrive in the order in which they were sent.
+    assert_eq!(text, format!("message {n}").as_bytes());
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+    let (a, b) = Node::ring_pair(&eal, "send_recv", &a, &b)?;
+    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
+    let server = thread::spawn(move || server(&device, &listener));
+    client(a.device())?;
+    let echoed = server.join().unwrap_or_else(|_| Err("the server has failed".into()))?;
+    assert_eq!(echoed, MESSAGES);
+    Ok(())
+}
