@@ -28,7 +28,7 @@ fn moved(frame: &[u8], ahead: u32) -> Vec<u8> {
 }
 
 fn next_frame(h: &mut Host, now: heddle_base::Instant) -> Option<Vec<u8>> {
-    let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
+    let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
     h.rnic.poll_transmit(now, &h.mem, &mut sink).then(|| sink.done.unwrap())
 }
 

@@ -14,7 +14,7 @@ fn pump(p: &mut Pair) {
     while quiet < 2 {
         for side in 0..2 {
             let h = &mut p.hosts[side];
-            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
+            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
             if !h.rnic.poll_transmit(p.now, &h.mem, &mut sink) {
                 quiet += 1;
                 continue;
@@ -86,7 +86,7 @@ fn frames(pair: &mut Pair, host: usize) -> Vec<Vec<u8>> {
     let (now, h) = (pair.now, &mut pair.hosts[host]);
     let mut frames = Vec::new();
     loop {
-        let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
+        let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
         if !h.rnic.poll_transmit(now, &h.mem, &mut sink) {
             return frames;
         }
