@@ -16,6 +16,10 @@ const SHORT_DEPTH: usize = 64;
 const LONG: usize = 64 << 10;
 const SHORT: usize = 8;
 
+/// Octets of messages of one FPDU each. The shorter share segments; the last but one and the last
+/// fill one, at an MTU of 1500 and of 9000.
+const FRAMES: [usize; 5] = [64, 256, 1024, 1424, 8924];
+
 /// Two segments at an MTU of 1500: the first takes 1,428 octets.
 const TWO_SEGMENTS: usize = 2000;
 
@@ -35,6 +39,8 @@ pub enum Case {
     Single(Op),
     /// Messages of 8 octets, 64 outstanding.
     Stream(Op),
+    /// Writes of one FPDU of so many octets, with CRC, 64 outstanding.
+    Frame(usize),
     /// A pure ACK of one segment, at the sender. The message is not complete with it.
     Ack,
     /// A segment ahead of a gap and the one that closes it, at the receiver, with the ACKs they
@@ -57,6 +63,7 @@ impl Case {
         }
         all.extend(OPS.map(Case::Single));
         all.extend(OPS.map(Case::Stream));
+        all.extend(FRAMES.map(Case::Frame));
         all.extend([Case::Ack, Case::OutOfOrder, Case::Connect]);
         all
     }
@@ -78,6 +85,11 @@ impl Case {
             Case::Stream(op) => {
                 let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..Shape::default() };
                 stream(eal, shape, op, 4096, 8192)
+            }
+            Case::Frame(size) => {
+                let mtu = if size > 1424 { 9000 } else { 1500 };
+                let shape = Shape { mtu, crc: true, size, depth: SHORT_DEPTH, ..Shape::default() };
+                stream(eal, shape, Op::Write, 1024, 2048)
             }
             Case::Ack => repeat(eal, 64, 512, Bed::ack),
             Case::OutOfOrder => repeat(eal, 64, 512, Bed::out_of_order),
@@ -125,6 +137,7 @@ impl fmt::Display for Case {
             }
             Case::Single(op) => write!(f, "{op}-8-single"),
             Case::Stream(op) => write!(f, "{op}-8-stream"),
+            Case::Frame(size) => write!(f, "write-{size}-frame"),
             Case::Ack => f.write_str("ack"),
             Case::OutOfOrder => f.write_str("out-of-order"),
             Case::Connect => f.write_str("connect"),
