@@ -487,7 +487,7 @@ fn test_peer_that_goes_away_inside_an_fpdu() {
     type Act = fn(&mut Net, ConnId);
     let acts: [(&str, Act, &str); 2] = [
         ("reset", |n, c| n.peer.stack.abort(c), "reset by the peer"),
-        ("FIN", |n, c| n.peer.stack.close(c), "closed in order"),
+        ("FIN", |n, c| n.peer.stack.close(c), "closed by the peer in the middle of an FPDU"),
     ];
     for (what, act, why) in acts {
         for cut in [1, 2, 19, 30] {

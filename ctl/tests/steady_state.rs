@@ -65,13 +65,12 @@ fn counters(net: &Net, f: fn(&RnicCounters) -> u64) -> u64 {
     f(&net.a.snapshot().worker.rnic) + f(&net.b.snapshot().worker.rnic)
 }
 
-/// Whether what was counted in a stretch of operations and in one twice as long is due to the
-/// pause before each alone: a queue that has been nearly empty for a while gives memory back, and
-/// grows again, by doubling, when traffic goes on. Operations themselves make no call.
+/// Whether operations themselves make no call. What may still grow are the buffers that Read Responses
+/// are kept in, when more of them are under way at a time than ever before: a few in thousands of
+/// operations, and none is freed.
 fn is_none_per_operation(conns: usize, short: Calls, long: Calls) -> bool {
-    const GROWTHS: u64 = 4;
-    long.allocated <= short.allocated
-        && short.allocated <= GROWTHS * conns as u64
+    const GROWTHS: u64 = 32;
+    short.allocated + long.allocated <= GROWTHS * conns as u64
         && (short.freed, long.freed) == (0, 0)
 }
 

@@ -112,7 +112,8 @@ fn test_single_octets_of_a_request_do_not_keep_places() {
         let _ = c.say(b"M");
         idle.push(c);
     }
-    assert!(idle.len() > 100);
+    // One address has a share of the places, and no more.
+    assert!(idle.len() > 16, "{}", idle.len());
     time_to_be_served(&lab, LINUX[1], RELEASED);
     drop(idle);
     server.assert_alive();

@@ -39,10 +39,10 @@ struct rte_mbuf {
 					uint32_t other[2];
 				} hash;
 			};
+			uint16_t vlan_tci_outer;
+			uint16_t buf_len;
 		};
 	};
-	uint16_t vlan_tci_outer;
-	uint16_t buf_len;
 	struct rte_mempool *pool;
 	_Alignas(64) struct rte_mbuf *next;
 	union {
