@@ -60,7 +60,7 @@ pub enum RegionError {
     },
 }
 
-/// A mapping; see the [module](self). Unmapped, or given back to its owner, when dropped.
+/// A mapping; see [`memory`](crate::memory). Unmapped, or given back to its owner, when dropped.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
