@@ -126,8 +126,7 @@ pub fn assert_not_slower(undisturbed: &[Duration], disturbed: &[Duration]) {
     eprintln!("{what}");
     assert!(now < usual * 10 + Duration::from_millis(10), "{what}");
     assert!(longest < Duration::from_millis(700), "{what}");
-    // On a busy machine a third is the scheduler's; what this is about took nearly all.
-    assert!(share < 0.6, "{what}");
+    assert!(share < 0.3, "{what}");
 }
 
 /// The frames that may be held are shared fairly: peers that leave gaps do not take them from one that
