@@ -2,9 +2,11 @@
 //!
 //! The one file that moves bytes between registered memory and ordinary slices. The peer, the
 //! application and the NIC may write registered memory at any time, so nothing here forms a
-//! `&[u8]` on it: each byte is loaded once, and what was loaded is what is copied, summed and
-//! CRC'd. A racing write yields a mixture of old and new bytes, and a digest that belongs to that
-//! mixture; it cannot lead to an access out of bounds.
+//! `&[u8]` on it. What is copied is loaded once, and its digest is of what was stored at the
+//! destination, which is ours alone: a racing write yields a mixture of old and new bytes, and a
+//! digest that belongs to that mixture. Where nothing is copied, CRC and checksum may be of two
+//! different mixtures; they are then of bytes that somebody else reads anew in any case. Nothing of
+//! this can lead to an access out of bounds.
 //!
 //! CRC-32C is the Castagnoli CRC with the usual reflection and inversion; `crc` arguments and
 //! results are finished values, so that `crc32c_append(crc32c_append(0, a), b)` is the CRC of `a`
@@ -79,56 +81,45 @@ pub unsafe fn zero(dst: *mut u8, len: usize) {
 /// `src` is valid for reads of `len` bytes.
 #[inline]
 pub unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
-    // SAFETY: passed on; no destination is used.
-    unsafe { (crc::kernels().digest)(src, std::ptr::null_mut(), len, crc) }
-}
-
-/// Copies `src` to `dst` and continues the CRC-32C `crc` over it, in one pass.
-///
-/// # Safety
-/// `dst` is valid for writes of `src.len()` bytes, and does not overlap `src`.
-#[inline]
-pub unsafe fn copy_crc(dst: *mut u8, src: &[u8], crc: u32) -> u32 {
-    // SAFETY: passed on; `src` is a reference.
-    unsafe { (crc::kernels().copy_crc)(src.as_ptr(), dst, src.len(), crc) }.0
-}
-
-/// As [`copy_crc`], with the Internet checksum of the bytes as well.
-///
-/// # Safety
-/// As [`copy_crc`].
-#[inline]
-pub unsafe fn copy_digest(dst: *mut u8, src: &[u8], crc: u32) -> (u32, Sum) {
-    // SAFETY: passed on; `src` is a reference.
-    unsafe { (crc::kernels().copy_digest)(src.as_ptr(), dst, src.len(), crc) }
-}
-
-/// As [`copy_crc`], from memory that is no reference (an external segment).
-///
-/// # Safety
-/// `src` and `dst` are valid for reads and writes of `len` bytes and do not overlap.
-#[inline]
-pub unsafe fn copy_crc_raw(dst: *mut u8, src: *const u8, len: usize, crc: u32) -> u32 {
     // SAFETY: passed on.
-    unsafe { (crc::kernels().copy_crc)(src, dst, len, crc) }.0
+    unsafe { (crc::kernels().digest)(src, len, crc) }
 }
 
-/// As [`copy_digest`], from memory that is no reference: each byte is loaded once, and what was
-/// loaded is what is stored and digested.
+/// The Internet checksum of `len` bytes.
 ///
 /// # Safety
-/// `src` is valid for reads of `dst.len()` bytes, and does not overlap `dst`.
+/// `src` is valid for reads of `len` bytes.
+#[inline]
+pub unsafe fn sum_at(src: *const u8, len: usize) -> Sum {
+    // SAFETY: passed on.
+    unsafe { (crc::kernels().sum)(src, len) }
+}
+
+/// As [`gather`], with the Internet checksum of the bytes copied.
+///
+/// # Safety
+/// As [`gather`].
+#[inline]
+pub unsafe fn gather_sum(src: *const u8, dst: &mut [u8]) -> Sum {
+    // SAFETY: passed on; `dst` is a reference, valid for its length and nobody else's.
+    unsafe { (crc::kernels().copy_sum)(src, dst.as_mut_ptr(), dst.len()) }
+}
+
+/// As [`gather_sum`], and continues the CRC-32C `crc` over the bytes copied.
+///
+/// # Safety
+/// As [`gather`].
 #[inline]
 pub unsafe fn gather_digest(src: *const u8, dst: &mut [u8], crc: u32) -> (u32, Sum) {
-    // SAFETY: passed on; `dst` is a reference, valid for writes of its length.
+    // SAFETY: passed on; `dst` is a reference, valid for its length and nobody else's.
     unsafe { (crc::kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
 }
 
 /// Continues the CRC-32C `crc` over `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: a reference is valid for reads of its length; no destination is used.
-    unsafe { (crc::kernels().crc)(bytes.as_ptr(), std::ptr::null_mut(), bytes.len(), crc) }.0
+    // SAFETY: a reference is valid for reads of its length.
+    unsafe { (crc::kernels().crc)(bytes.as_ptr(), bytes.len(), crc) }
 }
 
 /// The Internet checksum of `bytes`.
