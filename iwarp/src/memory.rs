@@ -65,6 +65,17 @@ pub trait Memory {
     /// Internet checksum, counted as if the range began at an even offset.
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum);
 
+    /// The Internet checksum alone.
+    fn sum(&self, src: MemRange) -> Sum {
+        self.digest(src, 0).1
+    }
+
+    /// Copies `src` over `dst`, which has the same length, and gives the checksum of what was copied.
+    fn copy_sum(&self, src: MemRange, dst: &mut [u8]) -> Sum {
+        self.gather(src, dst);
+        Sum::of(dst)
+    }
+
     /// Copies `src` over `dst`, which has the same length, and gives the [`digest`](Memory::digest)
     /// of what was copied: whatever is written to `src` meanwhile, the two agree.
     fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {

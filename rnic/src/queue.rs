@@ -265,7 +265,7 @@ impl FpduQueue {
                 off += b.len();
             }
             Piece::Memory(r) => {
-                sum = sum.add_at(off, mem.digest(r, 0).1);
+                sum = sum.add_at(off, mem.sum(r));
                 off += r.len() as usize;
             }
         });

@@ -30,6 +30,7 @@ fn main() {
         ("crc      crc-fast", Box::new(move |s, _| crc_fast_crc(s))),
         ("crc      raw", Box::new(|s, _| raw::crc32c_append(0, s))),
         ("sum      Sum::of", Box::new(move |s, _| fold(Sum::of(s)))),
+        ("sum      raw", Box::new(move |s, _| fold(raw::sum(s)))),
         ("crc+sum  crc32c, Sum::of", Box::new(move |s, _| crc32c::crc32c(s) ^ fold(Sum::of(s)))),
         ("crc+sum  crc-fast, Sum::of", Box::new(move |s, _| crc_fast_crc(s) ^ fold(Sum::of(s)))),
         (
@@ -62,17 +63,15 @@ fn main() {
             }),
         ),
         (
-            "copy+crc raw::copy_crc",
-            Box::new(|s, d| {
-                // SAFETY: `d` is as long as `s`; slices do not overlap.
-                unsafe { raw::copy_crc(d.as_mut_ptr(), s, 0) }
-            }),
+            "copy+sum raw::gather_sum",
+            // SAFETY: `s` is as long as `d`; slices do not overlap.
+            Box::new(move |s, d| fold(unsafe { raw::gather_sum(s.as_ptr(), d) })),
         ),
         (
-            "copy+crc+sum raw::copy_digest",
+            "copy+crc+sum raw::gather_digest",
             Box::new(move |s, d| {
-                // SAFETY: `d` is as long as `s`; slices do not overlap.
-                let (c, sum) = unsafe { raw::copy_digest(d.as_mut_ptr(), s, 0) };
+                // SAFETY: as above.
+                let (c, sum) = unsafe { raw::gather_digest(s.as_ptr(), d, 0) };
                 c ^ fold(sum)
             }),
         ),

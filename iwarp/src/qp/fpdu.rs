@@ -141,7 +141,11 @@ impl Fpdu {
         let ulpdu = u16::try_from(end - HEADER_LEN).unwrap_or(u16::MAX);
         self.head[..HEADER_LEN].copy_from_slice(&ulpdu.to_be_bytes());
         let start = if crc { mem.crc(0, &self.head[..at]) } else { 0 };
-        let (crc, sum) = mem.copy_digest(src, start, &mut self.own(end)[at..end]);
+        let payload = &mut self.own(end)[at..end];
+        let (crc, sum) = match crc {
+            true => mem.copy_digest(src, start, payload),
+            false => (0, mem.copy_sum(src, payload)),
+        };
         // For `complete_owned`.
         self.tail[..4].copy_from_slice(&crc.to_le_bytes());
         self.sum = sum;
@@ -371,7 +375,7 @@ impl Fpdu {
             return self.sum;
         }
         match self.payload() {
-            Some(p) => self.join(mem.digest(p, 0).1, &self.tail),
+            Some(p) => self.join(mem.sum(p), &self.tail),
             None => Sum::of(self.head()),
         }
     }

@@ -297,6 +297,28 @@ impl Memory for RegionMemory {
     }
 
     #[inline]
+    fn sum(&self, src: MemRange) -> Sum {
+        let p = self.known(src);
+        if p.is_null() {
+            return Sum::ZERO;
+        }
+        // SAFETY: as in `place`.
+        unsafe { raw::sum_at(p, src.len() as usize) }
+    }
+
+    #[inline]
+    fn copy_sum(&self, src: MemRange, dst: &mut [u8]) -> Sum {
+        let n = dst.len().min(src.len() as usize);
+        self.count_gathered(n);
+        let p = self.known(src);
+        if p.is_null() {
+            return Sum::ZERO;
+        }
+        // SAFETY: as in `place`.
+        unsafe { raw::gather_sum(p, &mut dst[..n]) }
+    }
+
+    #[inline]
     fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
         let n = dst.len().min(src.len() as usize);
         self.count_gathered(n);

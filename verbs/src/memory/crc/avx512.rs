@@ -8,24 +8,18 @@
 use core::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
     _mm_set_epi64x, _mm_xor_si128, _mm512_add_epi64, _mm512_clmulepi64_epi128,
-    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_maskz_loadu_epi8,
-    _mm512_reduce_add_epi64, _mm512_set_epi64, _mm512_setzero_si512, _mm512_slli_epi64,
-    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi64,
-    _mm512_xor_si512,
+    _mm512_extracti32x4_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
+    _mm512_maskz_loadu_epi8, _mm512_reduce_add_epi64, _mm512_set_epi64, _mm512_setzero_si512,
+    _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use heddle_base::Sum;
 
-use super::{Kernels, add_carry, fold, low32, sse42, x_pow};
+use super::{Kernels, add_carry, avx2, fold, low32, sse42, x_pow};
 
-pub(crate) static KERNELS: Kernels = Kernels {
-    name: "avx512-vpclmulqdq",
-    sum: sum_entry,
-    crc: entry::<false, false>,
-    digest: entry::<false, true>,
-    copy_crc: entry::<true, false>,
-    copy_digest: entry::<true, true>,
-};
+pub(crate) static KERNELS: Kernels =
+    Kernels { name: "avx512-vpclmulqdq", sum, crc, digest, copy_sum, copy_digest };
 
 /// Below this, setting up and joining the vectors costs more than they gain.
 const MIN: usize = 256;
@@ -34,7 +28,7 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("vpclmulqdq")
-        && sse42::is_available()
+        && avx2::is_available()
 }
 
 /// Factors that move a lane over `bits`: for its high half, and for its low half.
@@ -44,67 +38,110 @@ const fn factors(bits: u32) -> (i64, i64) {
     (high.cast_signed(), low.cast_signed())
 }
 
-/// The kernel: [`update`], or the one for SSE4.2 when there is less than it takes.
-///
 /// # Safety
-/// As for [`super::Kernel`]; and the processor has what [`update`] needs.
-unsafe fn entry<const COPY: bool, const SUM: bool>(
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
-    crc: u32,
-) -> (u32, Sum) {
-    // SAFETY: these kernels are chosen only when the processor has the features; pointers are
-    // passed on, with a length of at least MIN to `update`.
-    let (crc, sum) = unsafe {
-        if len < MIN {
-            sse42::update::<COPY, SUM>(src, dst, len, !crc, 0)
-        } else {
-            update::<COPY, SUM>(src, dst, len, !crc)
-        }
-    };
+/// As for [`super::CrcKernel`]; and the processor has what [`update`] needs.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+unsafe fn crc(src: *const u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller; no destination is used.
+    !unsafe { either::<false, false>(src, std::ptr::null_mut(), len, !crc) }.0
+}
+
+/// # Safety
+/// As for [`super::DigestKernel`]; and the processor has what [`update`] needs.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller; no destination is used.
+    let (crc, sum) = unsafe { either::<false, true>(src, std::ptr::null_mut(), len, !crc) };
     (!crc, fold(sum))
 }
 
 /// # Safety
-/// As [`super::SumKernel`].
-unsafe fn sum_entry(src: *const u8, len: usize) -> Sum {
-    // SAFETY: chosen only when the processor has the features; the range is passed on.
-    fold(unsafe { sum(src, len) })
+/// As for [`super::CopyDigestKernel`]; and the processor has what [`update`] needs.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller.
+    let (crc, sum) = unsafe { either::<true, true>(src, dst, len, !crc) };
+    (!crc, fold(sum))
 }
 
-/// The sum of native-endian words.
+/// [`update`], or what is faster when there is less than that takes.
 ///
 /// # Safety
-/// The processor has AVX-512F and BW; `src` is valid for reads of `len` bytes.
+/// As [`update`], for any length.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+#[inline]
+unsafe fn either<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    crc: u32,
+) -> (u32, u64) {
+    // SAFETY: by the caller; `update` has its least length.
+    unsafe {
+        if len >= MIN {
+            update::<COPY, SUM>(src, dst, len, crc)
+        } else if SUM {
+            avx2::update::<COPY, SUM>(src, dst, len, crc)
+        } else {
+            sse42::update::<COPY, SUM>(src, dst, len, crc)
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::SumKernel`]; and the processor has AVX-512F and BW.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn sum(mut src: *const u8, mut len: usize) -> u64 {
+unsafe fn sum(src: *const u8, len: usize) -> Sum {
+    // SAFETY: by the caller; no destination is used.
+    unsafe { sum_of::<false>(src, std::ptr::null_mut(), len) }
+}
+
+/// # Safety
+/// As for [`super::CopySumKernel`]; and the processor has AVX-512F and BW.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
+    // SAFETY: by the caller.
+    unsafe { sum_of::<true>(src, dst, len) }
+}
+
+/// # Safety
+/// The processor has AVX-512F and BW; `src` is valid for reads of `len` bytes, and `dst` for writes
+/// when COPY.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len: usize) -> Sum {
     let mut sums = [Words::default(); 2];
-    // SAFETY: each vector is taken only while `len`, what is left at `src`, covers it; the mask of
-    // the last one lets through only the bytes that are left.
+    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it; the
+    // mask of the last one lets through only the bytes that are left.
     unsafe {
         while len >= 128 {
-            sums[0].add(_mm512_loadu_si512(src.cast()));
-            sums[1].add(_mm512_loadu_si512(src.add(64).cast()));
+            take::<COPY, true>(src, dst, 0, &mut sums[0]);
+            take::<COPY, true>(src, dst, 64, &mut sums[1]);
             src = src.add(128);
+            dst = dst.wrapping_add(128);
             len -= 128;
         }
         if len >= 64 {
-            sums[0].add(_mm512_loadu_si512(src.cast()));
+            take::<COPY, true>(src, dst, 0, &mut sums[0]);
             src = src.add(64);
+            dst = dst.wrapping_add(64);
             len -= 64;
         }
         if len > 0 {
-            sums[1].add(_mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast()));
+            let v = _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast());
+            if COPY {
+                _mm512_mask_storeu_epi8(dst.cast(), !0 >> (64 - len), v);
+            }
+            sums[1].add(v);
         }
     }
-    Words::total(sums)
+    fold(Words::total(sums))
 }
 
 /// # Safety
 /// The processor has AVX-512F and VPCLMULQDQ; `src` is valid for reads of `len` bytes, at least
 /// 256, and `dst` for writes when COPY.
-#[target_feature(enable = "avx512f,vpclmulqdq,sse4.2,pclmulqdq")]
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
 unsafe fn update<const COPY: bool, const SUM: bool>(
     mut src: *const u8,
     mut dst: *mut u8,
@@ -150,7 +187,7 @@ unsafe fn update<const COPY: bool, const SUM: bool>(
 
         let crc = join(x);
         let sum = if SUM { Words::total(sums) } else { 0 };
-        let (crc, rest) = sse42::update::<COPY, SUM>(src, dst, len, crc, 0);
+        let (crc, rest) = sse42::update::<COPY, SUM>(src, dst, len, crc);
         (crc, add_carry(sum, rest))
     }
 }

@@ -5,20 +5,42 @@ use heddle_base::Sum;
 
 use super::{Kernels, fold};
 
-pub(crate) static KERNELS: Kernels = Kernels {
-    name: "portable",
-    sum: super::plain_sum,
-    crc: run::<false, false>,
-    digest: run::<false, true>,
-    copy_crc: run::<true, false>,
-    copy_digest: run::<true, true>,
-};
+pub(crate) static KERNELS: Kernels =
+    Kernels { name: "portable", sum: super::plain_sum, crc, digest, copy_sum, copy_digest };
 
-/// The kernel: each block is copied into our own memory, and on from there when COPY.
+/// # Safety
+/// As for [`super::CrcKernel`].
+unsafe fn crc(src: *const u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller; no destination is used.
+    unsafe { run::<false, true, false>(src, std::ptr::null_mut(), len, crc) }.0
+}
+
+/// # Safety
+/// As for [`super::DigestKernel`].
+unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller; no destination is used.
+    unsafe { run::<false, true, true>(src, std::ptr::null_mut(), len, crc) }
+}
+
+/// # Safety
+/// As for [`super::CopySumKernel`].
+pub(super) unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
+    // SAFETY: by the caller.
+    unsafe { run::<true, false, true>(src, dst, len, 0) }.1
+}
+
+/// # Safety
+/// As for [`super::CopyDigestKernel`].
+unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller.
+    unsafe { run::<true, true, true>(src, dst, len, crc) }
+}
+
+/// Each block is copied into our own memory, and on from there when COPY.
 ///
 /// # Safety
-/// As for [`super::Kernel`].
-unsafe fn run<const COPY: bool, const SUM: bool>(
+/// `src` is valid for reads of `len` bytes, and `dst` for writes when COPY.
+unsafe fn run<const COPY: bool, const CRC: bool, const SUM: bool>(
     src: *const u8,
     dst: *mut u8,
     len: usize,
@@ -37,7 +59,9 @@ unsafe fn run<const COPY: bool, const SUM: bool>(
                 std::ptr::copy_nonoverlapping(block.as_ptr(), dst.add(off), n);
             }
         }
-        crc = crc32c::crc32c_append(crc, &block[..n]);
+        if CRC {
+            crc = crc32c::crc32c_append(crc, &block[..n]);
+        }
         if SUM {
             sum = sum.plus(Sum::of(&block[..n]));
         }

@@ -12,15 +12,15 @@ use core::arch::x86_64::{
 
 use heddle_base::Sum;
 
-use super::{Kernels, add_carry, fold, low32, x_pow};
+use super::{Kernels, add_carry, fold, low32, piece, portable, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "sse4.2",
     sum: super::plain_sum,
-    crc: entry::<false, false>,
-    digest: entry::<false, true>,
-    copy_crc: entry::<true, false>,
-    copy_digest: entry::<true, true>,
+    crc,
+    digest,
+    copy_sum: portable::copy_sum,
+    copy_digest,
 };
 
 pub(super) fn is_available() -> bool {
@@ -38,37 +38,46 @@ const fn shift(bytes: u32) -> u32 {
     x_pow(8 * bytes - 33)
 }
 
-/// The kernel: [`update`] with the CRC as callers hold it.
-///
 /// # Safety
-/// As for [`super::Kernel`]; and the processor has SSE4.2 and PCLMULQDQ.
-unsafe fn entry<const COPY: bool, const SUM: bool>(
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
-    crc: u32,
-) -> (u32, Sum) {
-    // SAFETY: these kernels are chosen only when the processor has the features; pointers are
-    // passed on.
-    let (crc, sum) = unsafe { update::<COPY, SUM>(src, dst, len, !crc, 0) };
+/// As for [`super::CrcKernel`]; and the processor has SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn crc(src: *const u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller; no destination is used.
+    !unsafe { update::<false, false>(src, std::ptr::null_mut(), len, !crc) }.0
+}
+
+/// # Safety
+/// As for [`super::DigestKernel`]; and the processor has SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller; no destination is used.
+    let (crc, sum) = unsafe { update::<false, true>(src, std::ptr::null_mut(), len, !crc) };
     (!crc, fold(sum))
 }
 
-/// Continues a raw (inverted) CRC and a native-endian sum.
+/// # Safety
+/// As for [`super::CopyDigestKernel`]; and the processor has SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller.
+    let (crc, sum) = unsafe { update::<true, true>(src, dst, len, !crc) };
+    (!crc, fold(sum))
+}
+
+/// Continues a raw (inverted) CRC; the sum of native-endian words.
 ///
 /// # Safety
-/// The processor has SSE4.2 and PCLMULQDQ; pointers as for [`super::Kernel`].
+/// The processor has SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and `dst` for
+/// writes when COPY.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
     mut src: *const u8,
     mut dst: *mut u8,
     mut len: usize,
     crc: u32,
-    mut sum: u64,
 ) -> (u32, u64) {
-    let mut crc = u64::from(crc);
-    // SAFETY: every block and word is taken only while `len`, what is left at `src` and `dst`,
-    // covers it.
+    let (mut crc, mut sum) = (u64::from(crc), 0);
+    // SAFETY: every block is taken only while `len`, what is left at `src` and `dst`, covers it.
     unsafe {
         while len >= LONG3 {
             let k = const { (shift(2 * LONG), shift(LONG)) };
@@ -85,17 +94,54 @@ pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
             len -= SHORT3;
         }
         while len >= 8 {
-            let w = word::<COPY>(src, dst);
+            let w = piece::<COPY, u64>(&mut src, &mut dst);
             crc = _mm_crc32_u64(crc, w);
             if SUM {
                 sum = add_carry(sum, w);
             }
-            src = src.add(8);
-            dst = dst.wrapping_add(8);
             len -= 8;
         }
-        // Up to seven bytes more. Each piece starts at an even offset, which is all the sum asks.
+        short::<COPY, SUM>(src, dst, len, crc, sum)
+    }
+}
+
+/// The same of less than 32 bytes, the sum continued as well: for what is left behind the blocks.
+///
+/// # Safety
+/// As [`update`].
+#[target_feature(enable = "sse4.2")]
+#[inline]
+pub(super) unsafe fn short<const COPY: bool, const SUM: bool>(
+    mut src: *const u8,
+    mut dst: *mut u8,
+    len: usize,
+    mut crc: u64,
+    mut sum: u64,
+) -> (u32, u64) {
+    debug_assert!(len < 32);
+    // SAFETY: as many bytes are taken as the bits of `len` say.
+    unsafe {
+        if len & 16 != 0 {
+            for _ in 0..2 {
+                let w = piece::<COPY, u64>(&mut src, &mut dst);
+                crc = _mm_crc32_u64(crc, w);
+                if SUM {
+                    sum = add_carry(sum, w);
+                }
+            }
+        }
+        if len & 8 != 0 {
+            let w = piece::<COPY, u64>(&mut src, &mut dst);
+            crc = _mm_crc32_u64(crc, w);
+            if SUM {
+                sum = add_carry(sum, w);
+            }
+        }
         let mut c = low32(crc);
+        if len & 7 == 0 {
+            return (c, sum);
+        }
+        // Each piece starts at an even offset, which is all the sum asks.
         if len & 4 != 0 {
             let w = piece::<COPY, u32>(&mut src, &mut dst);
             c = _mm_crc32_u32(c, w);
@@ -118,24 +164,6 @@ pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
             }
         }
         (c, sum)
-    }
-}
-
-/// Takes a `T` off the front of `src`, and of `dst` when COPY.
-///
-/// # Safety
-/// `src` is valid for that many bytes, and `dst` when COPY.
-#[inline(always)]
-unsafe fn piece<const COPY: bool, T: Copy>(src: &mut *const u8, dst: &mut *mut u8) -> T {
-    // SAFETY: by the caller; unaligned accesses of a plain number.
-    unsafe {
-        let v = src.cast::<T>().read_unaligned();
-        *src = src.add(size_of::<T>());
-        if COPY {
-            dst.cast::<T>().write_unaligned(v);
-            *dst = dst.add(size_of::<T>());
-        }
-        v
     }
 }
 
@@ -191,9 +219,10 @@ unsafe fn three<const COPY: bool, const SUM: bool, const L: u32>(
     (_mm_crc32_u64(0, moved) ^ c, add_carry(s, add_carry(t, u)))
 }
 
+/// The carry-less product, still to be reduced.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 #[inline]
-fn multiply(crc: u64, k: u32) -> u64 {
+pub(super) fn multiply(crc: u64, k: u32) -> u64 {
     let p = _mm_clmulepi64_si128::<0>(
         _mm_cvtsi64_si128(crc.cast_signed()),
         _mm_cvtsi64_si128(i64::from(k)),

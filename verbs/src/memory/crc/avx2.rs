@@ -1,0 +1,336 @@
+//! AVX2 beside SSE4.2: vectors to copy and to sum, the `crc32` instruction in three lanes.
+//!
+//! `crc32` takes eight octets at a time, and a vector would have to be taken apart for it. It reads
+//! memory instead: when copying the destination, where the vector has just been stored and which is
+//! still in the store buffer or the first-level cache. The lanes are joined as in [`sse42`], and may
+//! be of any length: most packets then are one turn of the loop and less than a vector or two more.
+
+use core::arch::x86_64::{
+    __m256i, _mm_add_epi64, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64, _mm256_add_epi64,
+    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_setzero_si256,
+    _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_sub_epi64,
+};
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use heddle_base::Sum;
+
+use super::sse42::{self, multiply};
+use super::{Kernels, add_carry, fold, times_x_pow, x_pow};
+
+pub(crate) static KERNELS: Kernels =
+    Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest };
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2") && sse42::is_available()
+}
+
+/// Octets of a vector.
+const V: usize = 32;
+
+/// Vectors of the longest lane.
+const MAX_LANE: usize = 64;
+
+/// Below this, joining lanes costs more than they gain.
+const MIN_LANES: usize = 3 * 2 * V;
+
+/// Move a CRC over that many vectors; see [`sse42`]. The first is not used.
+static SHIFTS: [u32; 2 * MAX_LANE + 1] = {
+    let bits = 8 * V as u32;
+    let mut shifts = [0; 2 * MAX_LANE + 1];
+    shifts[1] = x_pow(bits - 33);
+    let mut i = 2;
+    while i < shifts.len() {
+        shifts[i] = times_x_pow(shifts[i - 1], bits);
+        i += 1;
+    }
+    shifts
+};
+
+/// # Safety
+/// As for [`super::CrcKernel`]; and the processor has AVX2, SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn crc(src: *const u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller; no destination is used.
+    !unsafe { update::<false, false>(src, std::ptr::null_mut(), len, !crc) }.0
+}
+
+/// # Safety
+/// As for [`super::DigestKernel`]; and the processor has AVX2, SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller; no destination is used.
+    let (crc, sum) = unsafe { update::<false, true>(src, std::ptr::null_mut(), len, !crc) };
+    (!crc, fold(sum))
+}
+
+/// # Safety
+/// As for [`super::CopyDigestKernel`]; and the processor has AVX2, SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum) {
+    // SAFETY: by the caller.
+    let (crc, sum) = unsafe { update::<true, true>(src, dst, len, !crc) };
+    (!crc, fold(sum))
+}
+
+/// Continues a raw (inverted) CRC; the sum of native-endian words.
+///
+/// # Safety
+/// The processor has AVX2, SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and `dst`,
+/// which is ours alone, for writes and reads when COPY.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+#[inline]
+pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+    crc: u32,
+) -> (u32, u64) {
+    let crc = u64::from(crc);
+    // SAFETY: by the caller.
+    unsafe {
+        if len < MIN_LANES {
+            rest::<COPY, SUM>(src, dst, len, crc, Words::zero())
+        } else {
+            lanes::<COPY, SUM>(src, dst, len, crc)
+        }
+    }
+}
+
+/// Apart from what is short, which needs few registers.
+///
+/// # Safety
+/// As [`update`].
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+#[inline(never)]
+unsafe fn lanes<const COPY: bool, const SUM: bool>(
+    mut src: *const u8,
+    mut dst: *mut u8,
+    mut len: usize,
+    mut crc: u64,
+) -> (u32, u64) {
+    let mut sums = Words::zero();
+    // SAFETY: lanes are taken only while `len`, what is left at `src` and `dst`, covers them.
+    unsafe {
+        while len >= MIN_LANES {
+            let vectors = (len / (3 * V)).min(MAX_LANE);
+            crc = three::<COPY, SUM>(src, dst, vectors, crc, &mut sums);
+            let n = 3 * V * vectors;
+            src = src.add(n);
+            dst = dst.wrapping_add(n);
+            len -= n;
+        }
+        rest::<COPY, SUM>(src, dst, len, crc, sums)
+    }
+}
+
+/// Vector by vector, then word by word.
+///
+/// # Safety
+/// As [`update`].
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+#[inline]
+unsafe fn rest<const COPY: bool, const SUM: bool>(
+    mut src: *const u8,
+    mut dst: *mut u8,
+    mut len: usize,
+    mut crc: u64,
+    mut sums: Words,
+) -> (u32, u64) {
+    // SAFETY: vectors are taken only while `len`, what is left at `src` and `dst`, covers them.
+    unsafe {
+        while len >= V {
+            let at = take::<COPY, SUM>(src, 0, dst, &mut sums);
+            settle::<COPY>();
+            crc = crc_of(crc, at);
+            src = src.add(V);
+            dst = dst.wrapping_add(V);
+            len -= V;
+        }
+        let sum = if SUM { sums.total() } else { 0 };
+        sse42::short::<COPY, SUM>(src, dst, len, crc, sum)
+    }
+}
+
+/// Three lanes of so many vectors, at most [`MAX_LANE`].
+///
+/// # Safety
+/// As [`update`], for three times as many vectors.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+#[inline]
+unsafe fn three<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    dst: *mut u8,
+    vectors: usize,
+    crc: u64,
+    sums: &mut Words,
+) -> u64 {
+    let lane = vectors * V;
+    let (mut a, mut b, mut c) = (crc, 0, 0);
+    let mut i = 0;
+    while i < lane {
+        // SAFETY: i + V <= lane, so the three vectors lie inside the three lanes.
+        unsafe {
+            let (s, d) = (src.add(i), dst.wrapping_add(i));
+            let x = take::<COPY, SUM>(src, i, d, sums);
+            let y = take::<COPY, SUM>(s, lane, d.wrapping_add(lane), sums);
+            let z = take::<COPY, SUM>(s, 2 * lane, d.wrapping_add(2 * lane), sums);
+            settle::<COPY>();
+            a = crc_of(a, x);
+            b = crc_of(b, y);
+            c = crc_of(c, z);
+        }
+        i += V;
+    }
+    let moved = multiply(a, SHIFTS[2 * vectors]) ^ multiply(b, SHIFTS[vectors]);
+    _mm_crc32_u64(0, moved) ^ c
+}
+
+/// Takes the vector at `src + off`: copies it to `dst` when COPY, adds it to `sums` when SUM; where
+/// its CRC is to be read.
+///
+/// # Safety
+/// As [`update`], for [`V`] bytes at `src + off` and at `dst`.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn take<const COPY: bool, const SUM: bool>(
+    src: *const u8,
+    off: usize,
+    dst: *mut u8,
+    sums: &mut Words,
+) -> *const u8 {
+    // SAFETY: by the caller; unaligned accesses.
+    unsafe {
+        if COPY {
+            let v = load_once(src, off);
+            _mm256_storeu_si256(dst.cast(), v);
+            if SUM {
+                sums.add(v);
+            }
+            return dst;
+        }
+        let at = src.add(off);
+        if SUM {
+            sums.add(_mm256_loadu_si256(at.cast()));
+        }
+        at
+    }
+}
+
+/// A vector that is not loaded again. Of an ordinary load the compiler may take parts from the same
+/// place a second time, and by then another thread may have written there.
+///
+/// # Safety
+/// `src + off` is valid for reads of [`V`] bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn load_once(src: *const u8, off: usize) -> __m256i {
+    let v;
+    // SAFETY: one load of memory that is valid, by the caller; the processor has AVX2.
+    unsafe {
+        core::arch::asm!(
+            "vmovdqu {v}, ymmword ptr [{src} + {off}]",
+            v = lateout(ymm_reg) v, src = in(reg) src, off = in(reg) off,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    v
+}
+
+/// Between copying and [`crc_of`]: lest the compiler, which knows what was just stored, takes words
+/// out of vectors instead of loading them. Only speed rests on it.
+#[inline(always)]
+fn settle<const COPY: bool>() {
+    if COPY {
+        compiler_fence(Ordering::AcqRel);
+    }
+}
+
+/// The CRC continued over a vector's octets at `at`.
+///
+/// # Safety
+/// `at` is valid for reads of [`V`] bytes.
+#[target_feature(enable = "sse4.2")]
+#[inline]
+unsafe fn crc_of(mut crc: u64, at: *const u8) -> u64 {
+    for i in 0..V / 8 {
+        // SAFETY: by the caller; unaligned accesses.
+        crc = _mm_crc32_u64(crc, unsafe { at.add(8 * i).cast::<u64>().read_unaligned() });
+    }
+    crc
+}
+
+/// # Safety
+/// As for [`super::SumKernel`]; and the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn sum(src: *const u8, len: usize) -> Sum {
+    // SAFETY: by the caller; no destination is used.
+    unsafe { sum_of::<false>(src, std::ptr::null_mut(), len) }
+}
+
+/// # Safety
+/// As for [`super::CopySumKernel`]; and the processor has AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
+    // SAFETY: by the caller.
+    unsafe { sum_of::<true>(src, dst, len) }
+}
+
+/// # Safety
+/// As [`update`].
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len: usize) -> Sum {
+    let mut sums = [Words::zero(); 2];
+    // SAFETY: vectors are taken only while `len`, what is left at `src` and `dst`, covers them.
+    let rest = unsafe {
+        while len >= 4 * V {
+            for i in 0..4 {
+                take::<COPY, true>(src, V * i, dst.wrapping_add(V * i), &mut sums[i % 2]);
+            }
+            src = src.add(4 * V);
+            dst = dst.wrapping_add(4 * V);
+            len -= 4 * V;
+        }
+        while len >= V {
+            take::<COPY, true>(src, 0, dst, &mut sums[0]);
+            src = src.add(V);
+            dst = dst.wrapping_add(V);
+            len -= V;
+        }
+        super::short_sum::<COPY>(src, dst, len)
+    };
+    let sum = sums.map(|s| s.total());
+    fold(add_carry(rest, add_carry(sum[0], sum[1])))
+}
+
+/// Sums of 32-bit words in 64-bit lanes; see the AVX-512 kernel.
+#[derive(Clone, Copy)]
+struct Words {
+    whole: __m256i,
+    upper: __m256i,
+}
+
+impl Words {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn zero() -> Words {
+        Words { whole: _mm256_setzero_si256(), upper: _mm256_setzero_si256() }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn add(&mut self, v: __m256i) {
+        self.whole = _mm256_add_epi64(self.whole, v);
+        self.upper = _mm256_add_epi64(self.upper, _mm256_srli_epi64::<32>(v));
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn total(self) -> u64 {
+        let lower = _mm256_sub_epi64(self.whole, _mm256_slli_epi64::<32>(self.upper));
+        let v = _mm256_add_epi64(lower, self.upper);
+        let v = _mm_add_epi64(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+        (_mm_cvtsi128_si64(v).cast_unsigned())
+            .wrapping_add(_mm_extract_epi64::<1>(v).cast_unsigned())
+    }
+}
