@@ -79,6 +79,9 @@ pub trait Memory {
     /// are not 8 octets at a multiple of 8.
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64>;
 
+    /// Whether [`atomic`](Memory::atomic) would carry out an operation here.
+    fn takes_atomics(&self, at: MemRange) -> bool;
+
     /// CRC-32C of ordinary bytes, continued from `crc`.
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(crc, bytes)

@@ -78,7 +78,7 @@ impl Memory for TestMemory {
     }
 
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
-        if at.len() != 8 || !at.addr().is_multiple_of(8) {
+        if !self.takes_atomics(at) {
             return None;
         }
         // Tests run both ends in one thread.
@@ -87,5 +87,9 @@ impl Memory for TestMemory {
         let original = u64::from_ne_bytes(bytes);
         self.place(at, &op.apply(original).to_ne_bytes());
         Some(original)
+    }
+
+    fn takes_atomics(&self, at: MemRange) -> bool {
+        at.len() == 8 && at.addr().is_multiple_of(8)
     }
 }

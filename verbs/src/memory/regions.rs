@@ -310,13 +310,17 @@ impl Memory for RegionMemory {
     }
 
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
-        let p = self.known(at);
-        // What has to be aligned is the address, whatever the tagged offset is.
-        if at.len() != 8 || p.is_null() || !p.cast::<u64>().is_aligned() {
+        if !self.takes_atomics(at) {
             return None;
         }
-        // SAFETY: as in `place`, for the 8 bytes of the range; aligned.
-        Some(unsafe { raw::atomic(p, op) })
+        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just seen.
+        Some(unsafe { raw::atomic(self.known(at), op) })
+    }
+
+    fn takes_atomics(&self, at: MemRange) -> bool {
+        let p = self.known(at);
+        // What has to be aligned is the address, whatever the tagged offset is.
+        at.len() == 8 && !p.is_null() && p.cast::<u64>().is_aligned()
     }
 
     #[inline]
