@@ -1,5 +1,6 @@
 //! Registered memory, as the protocol sees it.
 
+use crate::rdmap::AtomicOp;
 use heddle_base::Sum;
 
 /// A range of registered memory that has passed every check: STag, PD, rights and bounds.
@@ -82,6 +83,15 @@ pub trait Memory {
         self.gather(src, dst);
         (self.crc(crc, dst), Sum::of(dst))
     }
+
+    /// Carries out `op` on the 8 octets of `at` and gives what stood there before. In one step for
+    /// everybody who changes them by atomic operations: other streams, other workers, and the local
+    /// processors. Numbers are in the order of the machine. `None`, and nothing changes, when these
+    /// are not 8 octets at a multiple of 8.
+    fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64>;
+
+    /// Whether [`atomic`](Memory::atomic) would carry out an operation here.
+    fn takes_atomics(&self, at: MemRange) -> bool;
 
     /// CRC-32C of ordinary bytes, continued from `crc`.
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {

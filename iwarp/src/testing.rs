@@ -1,5 +1,6 @@
 //! Memory for tests, here and in other crates (feature `testing`).
 
+use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use heddle_base::Sum;
@@ -74,5 +75,21 @@ impl Memory for TestMemory {
             sum = sum.plus(Sum::of(bytes));
         }
         (crc, sum)
+    }
+
+    fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
+        if !self.takes_atomics(at) {
+            return None;
+        }
+        // Tests run both ends in one thread.
+        let mut bytes = [0; 8];
+        self.gather(at, &mut bytes);
+        let original = u64::from_ne_bytes(bytes);
+        self.place(at, &op.apply(original).to_ne_bytes());
+        Some(original)
+    }
+
+    fn takes_atomics(&self, at: MemRange) -> bool {
+        at.len() == 8 && at.addr().is_multiple_of(8)
     }
 }

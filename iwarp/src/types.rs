@@ -65,6 +65,8 @@ impl Access {
     /// The peer may invalidate it with a Send with Invalidate. Only a region bound to one QP can
     /// have it (RFC 5040 section 8.1.1: no peer may take away an STag others share).
     pub const REMOTE_INVALIDATE: Access = Access(8);
+    /// The peer may use it with atomic operations (RFC 7306).
+    pub const REMOTE_ATOMIC: Access = Access(16);
 
     /// Both sets of rights.
     #[must_use]
@@ -84,7 +86,7 @@ impl Access {
 
     /// The rights stored as `bits`; unknown bits are dropped.
     pub const fn from_bits(bits: u8) -> Access {
-        Access(bits & 15)
+        Access(bits & 31)
     }
 }
 

@@ -2,11 +2,19 @@
 
 use super::Qp;
 use super::cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue};
-use super::queues::{Progress, Wqe};
+use super::queues::{Progress, Wqe, WqeOp};
 use super::state::QpState;
-use super::wr::SendOp;
 use crate::Stag;
 use heddle_base::StreamPos;
+
+/// What a receive buffer completes with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Received {
+    pub(super) len: u32,
+    pub(super) solicited: bool,
+    pub(super) invalidated: Option<Stag>,
+    pub(super) immediate: Option<u64>,
+}
 
 impl Qp {
     /// Tells that the peer's TCP has everything before `upto`: Sends and Writes that end there
@@ -96,14 +104,17 @@ impl Qp {
                 qpn: self.qpn,
                 queue: Queue::Sq,
                 op: match wqe.op {
-                    SendOp::Send { .. } => CqeOp::Send,
-                    SendOp::Write { .. } => CqeOp::Write,
-                    SendOp::Read { .. } => CqeOp::Read,
+                    WqeOp::Send { .. } => CqeOp::Send,
+                    WqeOp::Write { .. } | WqeOp::WriteImmediate { .. } => CqeOp::Write,
+                    WqeOp::Read { .. } => CqeOp::Read,
+                    WqeOp::Immediate { .. } => CqeOp::Immediate,
+                    WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. } => CqeOp::Atomic,
                 },
                 status,
                 solicited: false,
                 len: if status.is_success() { wqe.len } else { 0 },
                 invalidated: None,
+                immediate: None,
             };
             if self.sq.unpolled == 0 {
                 self.sq.retired = index;
@@ -115,14 +126,9 @@ impl Qp {
     }
 
     /// Completes the oldest receive buffer.
-    pub(super) fn report_recv(
-        &mut self,
-        status: CqeStatus,
-        len: u32,
-        solicited: bool,
-        invalidated: Option<Stag>,
-    ) {
+    pub(super) fn report_recv(&mut self, status: CqeStatus, what: Received) {
         let Some(rqe) = self.rq.front() else { return };
+        let Received { len, solicited, invalidated, immediate } = what;
         let cqe = Cqe {
             wr_id: rqe.wr_id,
             qpn: self.qpn,
@@ -132,6 +138,7 @@ impl Qp {
             solicited,
             len,
             invalidated,
+            immediate,
         };
         self.cq.push_back((cqe, self.rq.rqes.head()));
         self.rq.pop();
@@ -151,8 +158,8 @@ impl Qp {
             let index = self.sq.wqes.head();
             let wqe = self.sq.wqes.at(index);
             let in_fpdus = index != self.sq.next && wqe.progress != Progress::Done;
-            // A Read Request carries none of the application's memory.
-            let reads = matches!(wqe.op, SendOp::Read { .. });
+            // A Read or Atomic Request carries none of the application's memory.
+            let reads = wqe.op.is_answered();
             if in_fpdus && !reads && wqe.end > self.acked && !gone {
                 break;
             }
@@ -186,7 +193,7 @@ impl Qp {
                 _ => CqeStatus::Flushed,
             };
             self.counters.flushed += u64::from(status == CqeStatus::Flushed);
-            self.report_recv(status, 0, false, None);
+            self.report_recv(status, Received::default());
         }
         self.rq.received = 0;
     }
@@ -196,7 +203,7 @@ impl Qp {
     pub(super) fn is_done(&self, wqe: &Wqe) -> bool {
         match wqe.progress {
             Progress::Queued => false,
-            Progress::Sent => !matches!(wqe.op, SendOp::Read { .. }) && wqe.end <= self.acked,
+            Progress::Sent => !wqe.op.is_answered() && wqe.end <= self.acked,
             Progress::Done => true,
         }
     }

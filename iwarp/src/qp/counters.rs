@@ -13,6 +13,14 @@ heddle_base::counters! {
         rx_read_requests,
         /// Read Responses completed.
         rx_read_responses,
+        /// Immediate Data delivered.
+        rx_immediates,
+        /// Atomic Requests accepted.
+        rx_atomic_requests,
+        /// Atomic operations carried out and answered.
+        tx_atomic_responses,
+        /// Atomic Responses completed.
+        rx_atomic_responses,
         /// Stream bytes dropped after the end of the RDMAP stream.
         rx_dropped_bytes,
         /// FPDUs made.
@@ -45,15 +53,16 @@ heddle_base::counters! {
         err_queue,
         /// Untagged segments out of sequence (MSN).
         err_msn,
-        /// Untagged messages without a buffer: no receive posted, or more Reads than agreed.
+        /// Untagged messages without a buffer: no receive posted, or more Reads and atomic
+        /// operations than agreed.
         err_no_buffer,
         /// Untagged segments at the wrong message offset.
         err_offset,
         /// Messages longer than their untagged buffer.
         err_too_long,
-        /// Malformed Read Requests and Terminates.
+        /// Malformed Read Requests, Terminates, Immediate Data and atomic messages.
         err_malformed,
-        /// Tagged segments and Read Requests with an invalid STag.
+        /// Tagged segments, Read Requests and Atomic Requests with an invalid STag.
         err_stag,
         /// STags of another protection domain or QP.
         err_association,
@@ -65,6 +74,8 @@ heddle_base::counters! {
         err_wrap,
         /// Read Responses that do not match the oldest outstanding Read.
         err_response,
+        /// Atomic Requests whose address is not a multiple of 8.
+        err_misaligned,
         /// STags the peer may not invalidate.
         err_invalidate,
         /// Local SGEs that failed their check.

@@ -18,12 +18,17 @@ pub enum Queue {
 pub enum CqeOp {
     /// A Send of any kind was acknowledged.
     Send,
-    /// A Write was acknowledged (which does not say that the peer has seen the data).
+    /// A Write was acknowledged (which does not say that the peer has seen the data), and with it
+    /// the Immediate Data that followed it, if any.
     Write,
     /// A Read's data is in place.
     Read,
-    /// A Send has arrived.
+    /// A Send or Immediate Data has arrived.
     Recv,
+    /// Immediate Data alone was acknowledged.
+    Immediate,
+    /// An atomic operation was carried out, and what it found is in place.
+    Atomic,
 }
 
 /// How it ended. After the first that is not a success the stream is over, and whatever else is
@@ -88,6 +93,8 @@ pub struct Cqe {
     pub len: u32,
     /// The local region the peer has invalidated (receive queue).
     pub invalidated: Option<Stag>,
+    /// Immediate Data that came (receive queue); then nothing was written to the buffer.
+    pub immediate: Option<u64>,
 }
 
 /// Which end.

@@ -34,6 +34,8 @@ pub(super) enum Fault {
     TooLong,
     /// A Read Request or Terminate that is not what it says.
     Malformed,
+    /// The 64 bits of an Atomic Request do not start at a multiple of 8 octets.
+    Misaligned,
     /// A tagged segment's STag.
     Tagged(MrFault),
     /// A Read Request's source STag.
@@ -53,9 +55,11 @@ impl Fault {
             Fault::DdpVersion { tagged: false } => TermCode::DDP_UNTAGGED_VERSION,
             Fault::RdmapVersion => TermCode::RDMAP_VERSION,
             Fault::Opcode => TermCode::RDMAP_OPCODE,
-            Fault::Short | Fault::Malformed | Fault::Response(Mismatch::Short) => {
-                TermCode::RDMAP_STREAM_CATASTROPHIC
-            }
+            // RFC 7306 section 8.2 names this code for a misaligned address.
+            Fault::Short
+            | Fault::Malformed
+            | Fault::Misaligned
+            | Fault::Response(Mismatch::Short) => TermCode::RDMAP_STREAM_CATASTROPHIC,
             Fault::Queue => TermCode::DDP_INVALID_QN,
             Fault::NoBuffer => TermCode::DDP_NO_BUFFER,
             Fault::Msn => TermCode::DDP_MSN_RANGE,
@@ -96,6 +100,7 @@ impl Fault {
             Fault::Offset => &mut c.err_offset,
             Fault::TooLong => &mut c.err_too_long,
             Fault::Malformed => &mut c.err_malformed,
+            Fault::Misaligned => &mut c.err_misaligned,
             Fault::Response(_) => &mut c.err_response,
             Fault::Invalidate(_) => &mut c.err_invalidate,
             Fault::Local => &mut c.err_local,

@@ -10,12 +10,13 @@
 //! and all before it are complete and the application has been given their completions, which also
 //! bounds the completions that wait.
 //!
-//! A request is kept in three parts: an entry of fixed size, its SGEs, and its inline octets, each
-//! in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
+//! A request is kept in parts: an entry of fixed size, its SGEs, its inline octets, and the operands
+//! of the few that have some (Immediate Data, atomic operations), each in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
 
 use super::fifo::Fifo;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
-use crate::Msn;
+use crate::rdmap::AtomicOp;
+use crate::{Msn, Stag};
 use heddle_base::StreamPos;
 
 /// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
@@ -35,11 +36,49 @@ pub(super) enum Progress {
     Done,
 }
 
+/// What a send request does: [`SendOp`] without the operands that few have, which stand in a ring of
+/// their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WqeOp {
+    Send { solicited: bool, invalidate: Option<Stag> },
+    Write { stag: Stag, to: u64 },
+    WriteImmediate { stag: Stag, to: u64, solicited: bool },
+    Immediate { solicited: bool },
+    Read { stag: Stag, to: u64 },
+    FetchAdd { stag: Stag, to: u64 },
+    CmpSwap { stag: Stag, to: u64 },
+}
+
+impl WqeOp {
+    /// Operands it has.
+    #[inline]
+    const fn operands(self) -> u32 {
+        match self {
+            WqeOp::Send { .. } | WqeOp::Write { .. } | WqeOp::Read { .. } => 0,
+            WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 1,
+            WqeOp::FetchAdd { .. } => 2,
+            WqeOp::CmpSwap { .. } => 4,
+        }
+    }
+
+    /// Whether it changes the peer's memory in one step.
+    #[inline]
+    pub(super) const fn is_atomic(self) -> bool {
+        matches!(self, WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. })
+    }
+
+    /// Whether it is done when the answer is in place, and not when it is acknowledged.
+    #[inline]
+    pub(super) const fn is_answered(self) -> bool {
+        matches!(self, WqeOp::Read { .. }) || self.is_atomic()
+    }
+}
+
 /// A send work request in its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
-    pub(super) op: SendOp,
+    pub(super) op: WqeOp,
     /// One past its last octet in our stream, once sent.
     pub(super) end: StreamPos,
     /// Octets of the message.
@@ -48,6 +87,8 @@ pub(super) struct Wqe {
     pub(super) msn: Msn,
     /// Index of its first SGE, or of its first inline octet.
     first: u32,
+    /// Index of its first operand.
+    operands: u32,
     sges: u8,
     pub(super) inline: bool,
     pub(super) signaled: bool,
@@ -63,6 +104,7 @@ pub(super) struct SendQueue {
     pub(super) wqes: Fifo<Wqe>,
     sges: Fifo<Sge>,
     inline: Fifo<u8>,
+    operands: Fifo<u64>,
     depth: u32,
     pub(super) retired: u32,
     pub(super) next: u32,
@@ -76,6 +118,7 @@ impl SendQueue {
             wqes: Fifo::new(),
             sges: Fifo::new(),
             inline: Fifo::new(),
+            operands: Fifo::new(),
             depth: depth.min(MAX_DEPTH),
             retired: 0,
             next: 0,
@@ -93,11 +136,12 @@ impl SendQueue {
     pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
         let mut wqe = Wqe {
             wr_id: wr.wr_id,
-            op: wr.op,
+            op: WqeOp::Immediate { solicited: false },
             end: StreamPos::START,
             len: 0,
             msn: Msn(0),
             first: self.sges.tail(),
+            operands: self.operands.tail(),
             sges: 0,
             inline: false,
             signaled: wr.signaled,
@@ -105,6 +149,7 @@ impl SendQueue {
             progress: Progress::Queued,
             refused: checked.err(),
         };
+        wqe.op = self.take_operands(&wr.op);
         if let Ok(len) = checked {
             wqe.len = len;
             match wr.data {
@@ -126,11 +171,68 @@ impl SendQueue {
         self.wqes.push(wqe);
     }
 
+    /// Puts the operands of a request into their ring.
+    #[inline]
+    fn take_operands(&mut self, op: &SendOp) -> WqeOp {
+        match *op {
+            SendOp::Send { solicited, invalidate } => WqeOp::Send { solicited, invalidate },
+            SendOp::Write { stag, to } => WqeOp::Write { stag, to },
+            SendOp::Read { stag, to } => WqeOp::Read { stag, to },
+            SendOp::Immediate { data, solicited } => {
+                self.operands.push(data);
+                WqeOp::Immediate { solicited }
+            }
+            SendOp::WriteImmediate { stag, to, data, solicited } => {
+                self.operands.push(data);
+                WqeOp::WriteImmediate { stag, to, solicited }
+            }
+            SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add, mask } } => {
+                self.operands.extend(&[add, mask]);
+                WqeOp::FetchAdd { stag, to }
+            }
+            SendOp::Atomic {
+                stag,
+                to,
+                op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
+            } => {
+                self.operands.extend(&[compare, compare_mask, swap, swap_mask]);
+                WqeOp::CmpSwap { stag, to }
+            }
+        }
+    }
+
+    /// The Immediate Data of a request that has some.
+    #[inline]
+    pub(super) fn immediate(&self, wqe: &Wqe) -> u64 {
+        *self.operands.at(wqe.operands)
+    }
+
+    /// The atomic operation a request asks for, if it does.
+    #[inline]
+    pub(super) fn atomic(&self, wqe: &Wqe) -> Option<AtomicOp> {
+        let operand = |i| *self.operands.at(wqe.operands.wrapping_add(i));
+        match wqe.op {
+            WqeOp::FetchAdd { .. } => {
+                Some(AtomicOp::FetchAdd { add: operand(0), mask: operand(1) })
+            }
+            WqeOp::CmpSwap { .. } => Some(AtomicOp::CmpSwap {
+                compare: operand(0),
+                compare_mask: operand(1),
+                swap: operand(2),
+                swap_mask: operand(3),
+            }),
+            _ => None,
+        }
+    }
+
     /// Forgets the oldest request, which is complete.
     #[inline]
     pub(super) fn pop(&mut self) {
         let index = self.wqes.head();
         let wqe = self.wqes.at(index);
+        if wqe.op.operands() > 0 {
+            self.operands.free(wqe.operands.wrapping_add(wqe.op.operands()));
+        }
         if wqe.inline {
             self.inline.free(wqe.first.wrapping_add(wqe.len));
         } else {
@@ -192,6 +294,7 @@ impl SendQueue {
         self.wqes.capacity() * size_of::<Wqe>()
             + self.sges.capacity() * size_of::<Sge>()
             + self.inline.capacity()
+            + self.operands.capacity() * size_of::<u64>()
     }
 
     #[cfg(test)]
@@ -199,6 +302,7 @@ impl SendQueue {
         self.wqes = Fifo::starting_at(at);
         self.sges = Fifo::starting_at(at);
         self.inline = Fifo::starting_at(at);
+        self.operands = Fifo::starting_at(at);
         (self.retired, self.next) = (at, at);
     }
 }

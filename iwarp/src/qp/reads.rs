@@ -1,24 +1,39 @@
-//! Reads under way: those we asked for (ORD) and those the peer asked for (IRD).
+//! Reads and atomic operations under way: those we asked for (ORD) and those the peer asked for
+//! (IRD). RFC 7306 section 5.2 has both share the queue of requests and its limits.
 
+use crate::rdmap::AtomicRequest;
 use crate::{Msn, Stag};
 use std::collections::VecDeque;
 
-/// A Read of ours whose response has not come completely.
+/// A Read or atomic operation of ours whose response has not come completely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outbound {
     /// Its index in the send queue.
     pub(super) index: u32,
-    /// The sink the response must name.
+    /// What kind of response it waits for.
+    pub(super) atomic: bool,
+    /// The sink: a Read Response must name it.
     pub(super) stag: Stag,
     /// Where its next segment must go.
     pub(super) to: u64,
-    /// Bytes still to come.
+    /// Octets still to come.
     pub(super) left: u32,
 }
 
-/// A Read of the peer's that we are to answer.
+/// What the peer asked for and we are to answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inbound {
+pub(super) enum Inbound {
+    Read(InboundRead),
+    /// Carried out when the response is made: in its turn among the Reads, and once.
+    Atomic {
+        msn: Msn,
+        request: AtomicRequest,
+    },
+}
+
+/// A Read of the peer's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InboundRead {
     pub(super) msn: Msn,
     pub(super) sink: Stag,
     pub(super) sink_to: u64,
@@ -38,8 +53,11 @@ pub(super) struct Reads {
     /// The first one is being answered.
     pub(super) inbound: VecDeque<Inbound>,
     ird: usize,
-    /// Of the peer's next Read Request.
+    /// Of the peer's next Read or Atomic Request.
     pub(super) msn: Msn,
+    /// Of its next Atomic Response, and of ours.
+    pub(super) rx_atomic_msn: Msn,
+    pub(super) tx_atomic_msn: Msn,
 }
 
 impl Reads {
@@ -50,10 +68,12 @@ impl Reads {
             inbound: VecDeque::new(),
             ird: usize::from(ird),
             msn: Msn(1),
+            rx_atomic_msn: Msn(1),
+            tx_atomic_msn: Msn(1),
         }
     }
 
-    /// Whether one more Read may be sent.
+    /// Whether one more request may be sent.
     pub(super) fn can_send(&self) -> bool {
         self.outbound.len() < self.ord
     }

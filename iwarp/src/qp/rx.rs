@@ -113,7 +113,7 @@ impl Qp {
         seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
         // DDP's checks come before RDMAP's.
         if let DdpHeader::Untagged { qn, .. } = header
-            && qn > Qn::TERMINATE
+            && qn > Qn::ATOMIC_RESPONSE
         {
             return Err(seg.blame(Fault::Queue));
         }

@@ -52,7 +52,7 @@ impl Qp {
         seg: &Segment,
         h: Tagged,
     ) -> Result<(), Culprit> {
-        let Some(read) = self.reads.outbound.front().copied() else {
+        let Some(read) = self.reads.outbound.front().copied().filter(|r| !r.atomic) else {
             return Err(seg.blame(Fault::Opcode));
         };
         if seg.len > read.left {

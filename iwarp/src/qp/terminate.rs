@@ -3,9 +3,9 @@
 use super::cqe::{CqeStatus, QpEvent, Queue, Side};
 use super::fault::Fault;
 use super::fpdu::Fpdu;
+use super::queues::WqeOp;
 use super::state::Transition;
 use super::tx::Sending;
-use super::wr::SendOp;
 use super::{Qp, QpEnv};
 use crate::ddp::{DdpHeader, Qn, UNTAGGED_LEN};
 use crate::mpa::fpdu;
@@ -145,14 +145,18 @@ impl Qp {
             all.clone().find(|i| {
                 let wqe = self.sq.wqes.at(*i);
                 match (wqe.op, h) {
-                    (SendOp::Write { stag: s, to: t }, DdpHeader::Tagged { stag, to, .. }) => {
-                        s == stag && to.wrapping_sub(t) <= u64::from(wqe.len)
-                    }
-                    (SendOp::Send { .. }, DdpHeader::Untagged { qn: Qn::SEND, msn, .. })
-                    | (
-                        SendOp::Read { .. },
-                        DdpHeader::Untagged { qn: Qn::READ_REQUEST, msn, .. },
+                    (
+                        WqeOp::Write { stag: s, to: t }
+                        | WqeOp::WriteImmediate { stag: s, to: t, .. },
+                        DdpHeader::Tagged { stag, to, .. },
+                    ) => s == stag && to.wrapping_sub(t) <= u64::from(wqe.len),
+                    (
+                        WqeOp::Send { .. } | WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. },
+                        DdpHeader::Untagged { qn: Qn::SEND, msn, .. },
                     ) => msn == wqe.msn,
+                    (op, DdpHeader::Untagged { qn: Qn::READ_REQUEST, msn, .. }) => {
+                        op.is_answered() && msn == wqe.msn
+                    }
                     _ => false,
                 }
             })

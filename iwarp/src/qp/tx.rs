@@ -13,24 +13,27 @@ use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
 use super::fpdu::Fpdu;
-use super::queues::Progress;
-use super::reads::{Inbound, Outbound};
+use super::queues::{Progress, WqeOp};
+use super::reads::{Inbound, InboundRead, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
-use super::wr::{PostError, SendOp, Sge};
+use super::wr::{PostError, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
-use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
-use crate::{Access, MemRange, Memory, Stag};
+use crate::rdmap::{
+    ATOMIC_REQUEST_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control, CopiedHeader, Opcode,
+    READ_REQUEST_LEN, ReadRequest,
+};
+use crate::{Access, MemRange, Memory, Msn, Stag};
 
 /// The message whose segments are being made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sending {
     /// The next request of the send queue, `off` bytes of which are in FPDUs.
     Request { off: u32 },
-    /// The oldest inbound Read.
+    /// The oldest inbound Read or atomic operation.
     Response,
 }
 
@@ -106,7 +109,11 @@ impl Qp {
         match self.sending {
             Some(Sending::Response) => true,
             None if !self.reads.inbound.is_empty() => true,
-            _ => self.sq.has_next() && self.sq.wqes.at(self.sq.next).inline,
+            _ if !self.sq.has_next() => false,
+            _ => {
+                let wqe = self.sq.wqes.at(self.sq.next);
+                wqe.inline || wqe.op.is_atomic()
+            }
         }
     }
 
@@ -129,7 +136,7 @@ impl Qp {
         }
         let wqe = self.sq.wqes.at(self.sq.next);
         let fenced = wqe.fence && !self.reads.outbound.is_empty();
-        let limited = matches!(wqe.op, SendOp::Read { .. }) && !self.reads.can_send();
+        let limited = wqe.op.is_answered() && !self.reads.can_send();
         // What is refused waits for nothing but its turn.
         (!fenced && !limited) || wqe.refused.is_some()
     }
@@ -153,9 +160,10 @@ impl Qp {
         if let Sending::Request { .. } = sending {
             let wqe = self.sq.wqes.at_mut(self.sq.next);
             let msn = match wqe.op {
-                SendOp::Send { .. } => &mut self.send_msn,
-                SendOp::Read { .. } => &mut self.read_msn,
-                SendOp::Write { .. } => return self.begin(sending),
+                WqeOp::Write { .. } => return self.begin(sending),
+                op if op.is_answered() => &mut self.read_msn,
+                // Of the Immediate Data behind a Write too: no other message comes in between.
+                _ => &mut self.send_msn,
             };
             wqe.msn = *msn;
             *msn = msn.next();
@@ -182,17 +190,28 @@ impl Qp {
         }
         let (len, msn) = (wqe.len, wqe.msn);
         let payload = match wqe.op {
-            SendOp::Read { stag, to } => {
+            WqeOp::Read { stag, to } => {
                 return self.read_request(env, stag, to, out);
             }
-            SendOp::Write { stag, to } => {
+            WqeOp::FetchAdd { stag, to } | WqeOp::CmpSwap { stag, to } => {
+                return self.atomic_request(env, stag, to, out);
+            }
+            WqeOp::Immediate { solicited } | WqeOp::WriteImmediate { solicited, .. }
+                if off == len =>
+            {
+                self.immediate(env, solicited, out);
+                return Ok(());
+            }
+            // Nothing comes before its Immediate Data.
+            WqeOp::Immediate { .. } => return Err(Fault::Local.into()),
+            WqeOp::Write { stag, to } | WqeOp::WriteImmediate { stag, to, .. } => {
                 let (n, sge) = self.next_piece(off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
                 put_tagged(out, off + n == len, Opcode::WRITE, stag, to, n);
                 self.request_payload(env, out, off, n, sge)?
             }
-            SendOp::Send { solicited, invalidate } => {
+            WqeOp::Send { solicited, invalidate } => {
                 let (n, sge) = self.next_piece(off, mulpdu - UNTAGGED_BYTES);
                 let opcode = match (solicited, invalidate.is_some()) {
                     (false, false) => Opcode::SEND,
@@ -213,8 +232,9 @@ impl Qp {
             }
         };
         let last = off + payload.len == len;
+        let more = matches!(wqe.op, WqeOp::WriteImmediate { .. });
         self.finish(env, &payload, last, out);
-        if last {
+        if last && !more {
             self.request_sent();
             self.pass_refused();
         } else {
@@ -320,12 +340,56 @@ impl Qp {
         out.put(&request.emit());
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
+            atomic: false,
             stag: sink.stag,
             to: sink.to,
             left: size,
         });
         let none = Payload { range: MemRange::EMPTY, len: 0 };
         self.finish(env, &none, true, out);
+        self.request_sent();
+        self.pass_refused();
+        Ok(())
+    }
+
+    /// The Immediate Data of the next request, behind its Write if it has one.
+    fn immediate<M: Memory>(&mut self, env: &QpEnv<'_, M>, solicited: bool, out: &mut Fpdu) {
+        let wqe = self.sq.wqes.at(self.sq.next);
+        let opcode = if solicited { Opcode::IMMEDIATE_SE } else { Opcode::IMMEDIATE };
+        untagged(opcode, Qn::SEND, wqe.msn).emit(out.room(UNTAGGED_LEN));
+        out.put(&self.sq.immediate(wqe).to_be_bytes());
+        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
+        self.request_sent();
+        self.pass_refused();
+    }
+
+    fn atomic_request<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stag: Stag,
+        to: u64,
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
+        let wqe = self.sq.wqes.at(self.sq.next);
+        let (msn, op) = (wqe.msn, self.sq.atomic(wqe).unwrap_or(AtomicOp::swap(0)));
+        let sink = self.sq.sges(wqe).first().copied().unwrap_or_default();
+        self.local(env, sink, Access::LOCAL_WRITE)?;
+        if self.peer_closed {
+            // The answer cannot come.
+            return Err(self.local_culprit(CqeStatus::Flushed));
+        }
+        untagged(Opcode::ATOMIC_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
+        // Its number within the queue tells it from every other that is outstanding.
+        let request = AtomicRequest { id: msn.0, stag, to, op };
+        out.put_inline([&request.emit(), &[]]);
+        self.reads.outbound.push_back(Outbound {
+            index: self.sq.next,
+            atomic: true,
+            stag: sink.stag,
+            to: sink.to,
+            left: sink.len,
+        });
+        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -348,8 +412,12 @@ impl Qp {
         mulpdu: u32,
         out: &mut Fpdu,
     ) -> Result<(), Culprit> {
-        let Some(r) = self.reads.inbound.front().copied() else {
-            return Err(Fault::Malformed.into());
+        let r = match self.reads.inbound.front().copied() {
+            Some(Inbound::Read(r)) => r,
+            Some(Inbound::Atomic { msn, request }) => {
+                return self.atomic_response(env, msn, &request, out);
+            }
+            None => return Err(Fault::Malformed.into()),
         };
         let len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
         let last = r.sent + len == r.size;
@@ -373,9 +441,36 @@ impl Qp {
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
-        } else if let Some(front) = self.reads.inbound.front_mut() {
+        } else if let Some(Inbound::Read(front)) = self.reads.inbound.front_mut() {
             front.sent += len;
         }
+        Ok(())
+    }
+
+    /// Carries out an atomic operation of the peer's, and answers. What is sent again is this answer:
+    /// the operation is not carried out again.
+    fn atomic_response<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        asked: Msn,
+        request: &AtomicRequest,
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
+        // The region may have gone since the request was accepted.
+        let original = env
+            .mrs
+            .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
+            .map_err(Fault::ReadSource)
+            .and_then(|at| env.mem.atomic(at, request.op).ok_or(Fault::Misaligned))
+            .map_err(|fault| atomic_culprit(asked, fault))?;
+        let msn = self.reads.tx_atomic_msn;
+        self.reads.tx_atomic_msn = msn.next();
+        untagged(Opcode::ATOMIC_RESPONSE, Qn::ATOMIC_RESPONSE, msn).emit(out.room(UNTAGGED_LEN));
+        out.put(&AtomicResponse { id: request.id, original }.emit());
+        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
+        self.reads.inbound.pop_front();
+        self.sending = None;
+        self.counters.tx_atomic_responses += 1;
         Ok(())
     }
 
@@ -438,7 +533,7 @@ fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64, 
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
 /// as it was, and the RDMAP header moved on to where we were (RFC 5040 section 4.8).
-fn response_culprit(r: &Inbound, fault: Fault) -> Culprit {
+fn response_culprit(r: &InboundRead, fault: Fault) -> Culprit {
     let mut header = [0; UNTAGGED_LEN];
     untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, r.msn).emit(&mut header);
     let len = u16::try_from(UNTAGGED_LEN + READ_REQUEST_LEN).unwrap_or(0);
@@ -454,4 +549,12 @@ fn response_culprit(r: &Inbound, fault: Fault) -> Culprit {
         read: Some(read),
         ..fault.into()
     }
+}
+
+/// The same of an atomic operation, whose own header is not repeated (RFC 7306 section 8.1).
+fn atomic_culprit(msn: Msn, fault: Fault) -> Culprit {
+    let mut header = [0; UNTAGGED_LEN];
+    untagged(Opcode::ATOMIC_REQUEST, Qn::READ_REQUEST, msn).emit(&mut header);
+    let len = u16::try_from(UNTAGGED_LEN + ATOMIC_REQUEST_LEN).unwrap_or(0);
+    Culprit { segment: CopiedHeader::of_segment(&header).map(|h| (h, len)), ..fault.into() }
 }

@@ -1,14 +1,19 @@
-//! Untagged segments: the Send types, RDMA Read Request, Terminate.
+//! Untagged segments: the Send types, Immediate Data, RDMA Read Request, Atomic Request and Response,
+//! Terminate.
 
+use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
-use super::queues::Rqe;
-use super::reads::Inbound;
+use super::queues::{Progress, Rqe};
+use super::reads::{Inbound, InboundRead, Outbound};
 use super::rx::{Segment, Untagged, place};
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
-use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN};
+use crate::rdmap::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
+    Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
+};
 use crate::{Access, MemRange, Memory};
 use arrayvec::ArrayVec;
 use heddle_base::Chunks;
@@ -31,7 +36,9 @@ impl Qp {
                 self.handle_terminate(stream, seg);
                 Ok(())
             }
-            // RFC 7306, not spoken yet.
+            Opcode::IMMEDIATE | Opcode::IMMEDIATE_SE => self.handle_immediate(stream, seg, h),
+            Opcode::ATOMIC_REQUEST => self.handle_atomic_request(env, stream, seg, h),
+            Opcode::ATOMIC_RESPONSE => self.handle_atomic_response(env, stream, seg, h),
             _ => Err(seg.blame(Fault::Opcode)),
         }
     }
@@ -44,22 +51,7 @@ impl Qp {
         seg: &Segment,
         h: Untagged,
     ) -> Result<(), Culprit> {
-        if h.msn != self.rq.msn {
-            return Err(seg.blame(Fault::Msn));
-        }
-        let Some(rqe) = self.rq.front() else {
-            return Err(seg.blame(Fault::NoBuffer));
-        };
-        if let Some(why) = rqe.refused {
-            return Err(Culprit {
-                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalQpOperation(why))),
-                ..seg.blame(Fault::Local)
-            });
-        }
-        // In order over TCP, so the only legal offset is where the last segment ended.
-        if h.mo != self.rq.received {
-            return Err(seg.blame(Fault::Offset));
-        }
+        let rqe = self.receive_buffer(seg, h)?;
         if seg.len > rqe.len - self.rq.received {
             return Err(Culprit {
                 request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalLength)),
@@ -91,8 +83,52 @@ impl Qp {
             let len = core::mem::take(&mut self.rq.received);
             self.rq.msn = self.rq.msn.next();
             self.counters.rx_sends += 1;
-            self.report_recv(CqeStatus::Success, len, h.opcode.is_solicited(), invalidate);
+            let solicited = h.opcode.is_solicited();
+            let what = Received { len, solicited, invalidated: invalidate, immediate: None };
+            self.report_recv(CqeStatus::Success, what);
         }
+        Ok(())
+    }
+
+    /// The buffer for a segment of the queue of Sends.
+    #[inline]
+    fn receive_buffer(&self, seg: &Segment, h: Untagged) -> Result<&Rqe, Culprit> {
+        if h.msn != self.rq.msn {
+            return Err(seg.blame(Fault::Msn));
+        }
+        let Some(rqe) = self.rq.front() else {
+            return Err(seg.blame(Fault::NoBuffer));
+        };
+        if let Some(why) = rqe.refused {
+            return Err(Culprit {
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalQpOperation(why))),
+                ..seg.blame(Fault::Local)
+            });
+        }
+        // In order over TCP, so the only legal offset is where the last segment ended.
+        if h.mo != self.rq.received {
+            return Err(seg.blame(Fault::Offset));
+        }
+        Ok(rqe)
+    }
+
+    /// Immediate Data takes a buffer, and writes nothing to it (RFC 7306 section 6.3).
+    fn handle_immediate<C: Chunks>(
+        &mut self,
+        stream: &C,
+        seg: &Segment,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
+        self.receive_buffer(seg, h)?;
+        let data = whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
+        self.rq.msn = self.rq.msn.next();
+        self.counters.rx_immediates += 1;
+        let solicited = h.opcode.is_solicited();
+        let immediate = Some(u64::from_be_bytes(data));
+        self.report_recv(
+            CqeStatus::Success,
+            Received { solicited, immediate, ..Received::default() },
+        );
         Ok(())
     }
 
@@ -121,22 +157,9 @@ impl Qp {
         seg: &Segment,
         h: Untagged,
     ) -> Result<(), Culprit> {
-        if h.msn != self.reads.msn {
-            return Err(seg.blame(Fault::Msn));
-        }
-        if h.mo != 0 {
-            return Err(seg.blame(Fault::Offset));
-        }
-        if seg.len as usize > READ_REQUEST_LEN {
-            return Err(seg.blame(Fault::TooLong));
-        }
-        let mut bytes = [0; READ_REQUEST_LEN];
-        if seg.len as usize != READ_REQUEST_LEN
-            || !h.last
-            || stream.copy_at(seg.at, &mut bytes) != READ_REQUEST_LEN
-        {
-            return Err(seg.blame(Fault::Malformed));
-        }
+        self.check_request(seg, h, READ_REQUEST_LEN)?;
+        let bytes: [u8; READ_REQUEST_LEN] =
+            whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         let r = ReadRequest::parse(&bytes).map_err(|_| seg.blame(Fault::Malformed))?;
         let blame = |fault| Culprit { read: Some(r), ..seg.blame(fault) };
         if !self.reads.can_accept(r.size) {
@@ -149,7 +172,7 @@ impl Qp {
                 .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
                 .map_err(|f| blame(Fault::ReadSource(f)))?;
         }
-        self.reads.inbound.push_back(Inbound {
+        self.reads.inbound.push_back(Inbound::Read(InboundRead {
             msn: h.msn,
             sink: r.sink_stag,
             sink_to: r.sink_to,
@@ -157,9 +180,98 @@ impl Qp {
             src_to: r.src_to,
             size: r.size,
             sent: 0,
-        });
+        }));
         self.reads.msn = self.reads.msn.next();
         self.counters.rx_read_requests += 1;
+        Ok(())
+    }
+
+    /// What Read Requests and Atomic Requests have in common: their place in queue 1, and that they
+    /// are one segment with a header of `len` octets.
+    fn check_request(&self, seg: &Segment, h: Untagged, len: usize) -> Result<(), Culprit> {
+        if h.msn != self.reads.msn {
+            return Err(seg.blame(Fault::Msn));
+        }
+        if h.mo != 0 {
+            return Err(seg.blame(Fault::Offset));
+        }
+        if seg.len as usize > len {
+            return Err(seg.blame(Fault::TooLong));
+        }
+        Ok(())
+    }
+
+    fn handle_atomic_request<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: &Segment,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
+        self.check_request(seg, h, ATOMIC_REQUEST_LEN)?;
+        let bytes: [u8; ATOMIC_REQUEST_LEN] =
+            whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
+        let request = AtomicRequest::parse(&bytes).map_err(|e| match e {
+            AtomicRequestError::Code { .. } => seg.blame(Fault::Opcode),
+            AtomicRequestError::Length { .. } => seg.blame(Fault::Malformed),
+        })?;
+        if !self.reads.can_accept(8) {
+            return Err(seg.blame(Fault::NoBuffer));
+        }
+        // Checked again when its turn comes.
+        let at = env
+            .mrs
+            .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
+            .map_err(|f| seg.blame(Fault::ReadSource(f)))?;
+        if !env.mem.takes_atomics(at) {
+            return Err(seg.blame(Fault::Misaligned));
+        }
+        self.reads.inbound.push_back(Inbound::Atomic { msn: h.msn, request });
+        self.reads.msn = self.reads.msn.next();
+        self.counters.rx_atomic_requests += 1;
+        Ok(())
+    }
+
+    /// The answer to the oldest request that is outstanding, which must be an atomic one: the peer
+    /// answers in the order of the requests.
+    fn handle_atomic_response<M: Memory, C: Chunks>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: &Segment,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
+        if h.msn != self.reads.rx_atomic_msn {
+            return Err(seg.blame(Fault::Msn));
+        }
+        let Some(asked) = self.reads.outbound.front().copied().filter(|r| r.atomic) else {
+            return Err(seg.blame(Fault::NoBuffer));
+        };
+        if h.mo != 0 {
+            return Err(seg.blame(Fault::Offset));
+        }
+        if seg.len as usize > ATOMIC_RESPONSE_LEN {
+            return Err(seg.blame(Fault::TooLong));
+        }
+        let bytes: [u8; ATOMIC_RESPONSE_LEN] =
+            whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
+        let Outbound { index, stag, to, left, .. } = asked;
+        let response = AtomicResponse::parse(&bytes)
+            .ok()
+            .filter(|r| r.id == self.sq.wqes.at(index).msn.0)
+            .ok_or_else(|| seg.blame(Fault::Malformed))?;
+        let range = env.mrs.check(self.pd, self.qpn, stag, to, left, Access::LOCAL_WRITE).map_err(
+            |_| Culprit {
+                request: Some((Queue::Sq, index, CqeStatus::LocalProtection)),
+                ..seg.blame(Fault::Local)
+            },
+        )?;
+        env.mem.place(range, &response.original.to_ne_bytes());
+        self.reads.outbound.pop_front();
+        self.reads.rx_atomic_msn = self.reads.rx_atomic_msn.next();
+        self.sq.wqes.at_mut(index).progress = Progress::Done;
+        self.counters.rx_atomic_responses += 1;
+        self.complete_sends();
         Ok(())
     }
 
@@ -171,4 +283,11 @@ impl Qp {
         let n = stream.copy_at(seg.at, &mut bytes[..n]);
         self.terminated_by_peer(&bytes[..n]);
     }
+}
+
+/// The payload of a message that is one segment of just so many octets.
+#[inline]
+fn whole<const N: usize, C: Chunks>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }

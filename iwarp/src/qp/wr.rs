@@ -1,6 +1,7 @@
 //! Work requests: what an application asks a QP to do, and the static rules for them.
 
 use crate::Stag;
+use crate::rdmap::AtomicOp;
 
 /// Most SGEs one work request can have.
 pub const MAX_SGES: usize = 16;
@@ -46,6 +47,36 @@ pub enum SendOp {
         /// Where in it.
         to: u64,
     },
+    /// Immediate Data (RFC 7306 section 6): completes the peer's next receive buffer, into which
+    /// nothing is written, and hands 8 octets over in the completion. The request has no data.
+    Immediate {
+        /// What is handed over, big-endian on the wire.
+        data: u64,
+        /// Ask the peer to raise an event.
+        solicited: bool,
+    },
+    /// A Write and the Immediate Data behind it, as one request. A Write of no octets is left out.
+    WriteImmediate {
+        /// The peer's region.
+        stag: Stag,
+        /// Where in it.
+        to: u64,
+        /// What is handed over.
+        data: u64,
+        /// Ask the peer to raise an event.
+        solicited: bool,
+    },
+    /// Change 64 bits of the peer's memory (RFC 7306 section 5); what stood there before comes into
+    /// the work request's only SGE of 8 octets, in the order of this machine. It counts as a Read:
+    /// towards the ORD, and for fences.
+    Atomic {
+        /// The peer's region.
+        stag: Stag,
+        /// Where in it; the address this stands for is a multiple of 8.
+        to: u64,
+        /// How.
+        op: AtomicOp,
+    },
 }
 
 /// The local end of a send work request.
@@ -68,11 +99,12 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// What to do.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read.
+    /// The local memory: source of a Send or Write, sink of a Read or of what an atomic operation
+    /// found.
     pub data: Data<'a>,
     /// Whether its success makes a completion of its own; failure always does.
     pub signaled: bool,
-    /// Do not start before all earlier Reads are done.
+    /// Do not start before all earlier Reads and atomic operations are done.
     pub fence: bool,
 }
 
@@ -109,6 +141,60 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Read { stag, to }, Data::Sges(sink))
     }
 
+    /// Immediate Data: `data` in a completion of the peer's, without a message.
+    pub const fn immediate(wr_id: u64, data: u64) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::Immediate { data, solicited: false }, Data::Sges(&[]))
+    }
+
+    /// A [`write`](SendWr::write) that is followed by Immediate Data.
+    pub const fn write_immediate(
+        wr_id: u64,
+        sges: &'a [Sge],
+        stag: Stag,
+        to: u64,
+        data: u64,
+    ) -> SendWr<'a> {
+        let op = SendOp::WriteImmediate { stag, to, data, solicited: false };
+        SendWr::new(wr_id, op, Data::Sges(sges))
+    }
+
+    /// An atomic operation at tagged offset `to` of the peer's region `stag`; `sink`, one SGE of 8
+    /// octets, takes what stood there before.
+    pub const fn atomic(
+        wr_id: u64,
+        sink: &'a [Sge],
+        stag: Stag,
+        to: u64,
+        op: AtomicOp,
+    ) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::Atomic { stag, to, op }, Data::Sges(sink))
+    }
+
+    /// An [`atomic`](SendWr::atomic) that adds `add`.
+    pub const fn fetch_add(
+        wr_id: u64,
+        sink: &'a [Sge],
+        stag: Stag,
+        to: u64,
+        add: u64,
+    ) -> SendWr<'a> {
+        SendWr::atomic(wr_id, sink, stag, to, AtomicOp::FetchAdd { add, mask: 0 })
+    }
+
+    /// An [`atomic`](SendWr::atomic) that stores `swap` where it finds `compare`.
+    pub const fn compare_swap(
+        wr_id: u64,
+        sink: &'a [Sge],
+        stag: Stag,
+        to: u64,
+        compare: u64,
+        swap: u64,
+    ) -> SendWr<'a> {
+        let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
+        let op = AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask };
+        SendWr::atomic(wr_id, sink, stag, to, op)
+    }
+
     /// The same, without a completion of its own when it succeeds.
     #[must_use]
     pub const fn unsignaled(mut self) -> SendWr<'a> {
@@ -123,11 +209,14 @@ impl<'a> SendWr<'a> {
         self
     }
 
-    /// The same Send with Solicited Event; other operations stay as they are.
+    /// The same Send or Immediate Data with Solicited Event; other operations stay as they are.
     #[must_use]
     pub const fn solicited(mut self) -> SendWr<'a> {
-        if let SendOp::Send { invalidate, .. } = self.op {
-            self.op = SendOp::Send { solicited: true, invalidate };
+        match &mut self.op {
+            SendOp::Send { solicited, .. }
+            | SendOp::Immediate { solicited, .. }
+            | SendOp::WriteImmediate { solicited, .. } => *solicited = true,
+            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => {}
         }
         self
     }
@@ -184,9 +273,15 @@ pub enum PostError {
     /// A Read with inline data, which cannot be a sink.
     #[error("a Read cannot be inline")]
     ReadInline,
-    /// A Read on a QP whose ORD is 0.
+    /// A Read or atomic operation on a QP whose ORD is 0.
     #[error("no outbound Reads were negotiated")]
     NoReads,
+    /// An atomic operation with anything but one SGE of 8 octets to put the old value in.
+    #[error("an atomic operation takes one SGE of 8 octets")]
+    AtomicSink,
+    /// Immediate Data alone with data of another kind.
+    #[error("Immediate Data alone takes no data")]
+    ImmediateData,
     /// The QP is closing: what was posted before is still sent, nothing more is taken.
     #[error("queue pair is closing")]
     Closing,
@@ -202,7 +297,7 @@ pub struct Limits {
     pub sges: usize,
     /// Inline octets of one request; at most [`MAX_INLINE`].
     pub inline: usize,
-    /// Outbound Reads that were negotiated; at 0 a Read is refused.
+    /// Outbound Reads and atomic operations that were negotiated; at 0 they are refused.
     pub ord: u16,
 }
 
@@ -239,7 +334,14 @@ pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostErro
     };
     let to = match wr.op {
         SendOp::Send { .. } => return Ok(len),
-        SendOp::Write { to, .. } => to,
+        SendOp::Write { to, .. } | SendOp::WriteImmediate { to, .. } => to,
+        SendOp::Immediate { .. } if len == 0 => return Ok(0),
+        SendOp::Immediate { .. } => return Err(PostError::ImmediateData),
+        SendOp::Atomic { to, .. } => match wr.data {
+            Data::Sges([Sge { len: 8, .. }]) if limits.ord == 0 => return Err(PostError::NoReads),
+            Data::Sges([Sge { len: 8, .. }]) => to,
+            _ => return Err(PostError::AtomicSink),
+        },
         SendOp::Read { to, .. } => match wr.data {
             Data::Inline(_) => return Err(PostError::ReadInline),
             Data::Sges(sges) if sges.len() > 1 => return Err(PostError::ReadSges),

@@ -1,10 +1,12 @@
 //! RDMAP headers (RFC 5040 section 4) and the codes a Terminate carries.
 //!
 //! RDMAP has no header of its own on most messages: its control octet travels in the octet DDP
-//! reserves for the layer above ([`Control`]), and only Read Requests and Terminates begin their
-//! payload with a header ([`ReadRequest`], [`Terminate`]). Whether a message may come where it
+//! reserves for the layer above ([`Control`]), and only Read Requests, Terminates and the atomic
+//! messages of RFC 7306 begin their payload with a header ([`ReadRequest`], [`Terminate`],
+//! [`AtomicRequest`], [`AtomicResponse`]). Whether a message may come where it
 //! came is the QP's question; [`Opcode::queue`] and [`Opcode::is_tagged`] give the rule.
 
+mod atomic;
 mod control;
 mod read_request;
 mod term_code;
@@ -12,6 +14,10 @@ mod terminate;
 #[cfg(test)]
 mod tests;
 
+pub use atomic::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicRequestError,
+    AtomicResponse, AtomicResponseError,
+};
 pub use control::{Control, ControlError, Opcode, Version};
 pub use read_request::{READ_REQUEST_LEN, ReadRequest, ReadRequestError};
 pub use term_code::TermCode;

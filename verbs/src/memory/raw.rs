@@ -39,7 +39,10 @@
 //! | copy + sum, AVX-512 here            | 12.4 | 30.4 | 62.2 | 64.6 |  32.2 |
 //! | copy + sum, AVX2 here               |  8.8 | 26.4 | 51.6 | 66.7 |  23.9 |
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use heddle_base::Sum;
+use heddle_iwarp::rdmap::AtomicOp;
 
 use super::crc;
 
@@ -81,6 +84,22 @@ pub unsafe fn load(src: *const u8) -> u8 {
 pub unsafe fn zero(dst: *mut u8, len: usize) {
     // SAFETY: valid, by the caller.
     unsafe { std::ptr::write_bytes(dst, 0, len) }
+}
+
+/// Carries out `op` on the 64 bits at `at`, in one step for all who use atomic instructions on them,
+/// in this process or another; what was there before.
+///
+/// # Safety
+/// `at` is valid for reads and writes of 8 bytes, and a multiple of 8.
+#[inline]
+pub unsafe fn atomic(at: *mut u8, op: AtomicOp) -> u64 {
+    // SAFETY: valid and aligned, by the caller.
+    let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
+    if let AtomicOp::FetchAdd { add, mask: 0 } = op {
+        return cell.fetch_add(add, Ordering::SeqCst);
+    }
+    let update = |v| Some(op.apply(v)).filter(|new| *new != v);
+    cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|v| v)
 }
 
 /// CRC-32C, continued from `crc`, and Internet checksum of `len` bytes, in one pass.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_base::Sum;
+use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{MemRange, Memory};
 
 use super::raw;
@@ -330,6 +331,20 @@ impl Memory for RegionMemory {
         unsafe { raw::gather_digest(p, &mut dst[..n], crc) }
     }
 
+    fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
+        if !self.takes_atomics(at) {
+            return None;
+        }
+        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just seen.
+        Some(unsafe { raw::atomic(self.known(at), op) })
+    }
+
+    fn takes_atomics(&self, at: MemRange) -> bool {
+        let p = self.known(at);
+        // What has to be aligned is the address, whatever the tagged offset is.
+        at.len() == 8 && !p.is_null() && p.cast::<u64>().is_aligned()
+    }
+
     #[inline]
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
         raw::crc32c_append(crc, bytes)
@@ -339,6 +354,9 @@ impl Memory for RegionMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_base::Seed;
+    use heddle_iwarp::{Access, MrTable, Pd, Qpn};
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn test_ids_and_addresses_round_trip() {
@@ -361,5 +379,75 @@ mod tests {
         worker.quiescent();
         assert_eq!((regions.reap(), Arc::strong_count(&region)), (0, 1));
         assert!(regions.insert(&region).is_some());
+    }
+
+    /// A region of 4096 zeros in a table of its own, as a worker sees it, and its address.
+    fn alone() -> (RegionMemory, Arc<Region>, u64) {
+        let regions = Arc::new(Regions::new(1, None));
+        let region = Arc::new(Region::anonymous(4096).unwrap());
+        let id = regions.insert(&region).unwrap();
+        (RegionMemory::new(regions), region, id.addr(0))
+    }
+
+    fn range(table: &MrTable, addr: u64, off: u64, len: u32) -> MemRange {
+        let mr = table.register(Pd(1), addr, 0, 4096, Access::REMOTE_WRITE).unwrap();
+        table.check(Pd(1), Qpn(1), mr.stag, off, len, Access::REMOTE_WRITE).unwrap()
+    }
+
+    #[test]
+    fn test_atomic_needs_eight_octets_at_a_multiple_of_eight() {
+        let (mem, region, addr) = alone();
+        let table = MrTable::new(&Seed::from_u64(1), 4);
+        let op = AtomicOp::swap(u64::MAX);
+        for (off, len) in [(1, 8), (4, 8), (8, 4)] {
+            assert_eq!(mem.atomic(range(&table, addr, off, len), op), None, "{off} {len}");
+        }
+        let mut all = [0; 4096];
+        region.gather(0, &mut all).unwrap();
+        assert_eq!(all, [0; 4096], "something was written");
+        assert_eq!(mem.atomic(range(&table, addr, 4088, 8), op), Some(0));
+    }
+
+    #[test]
+    fn test_atomics_of_workers_and_of_local_processors_lose_no_update() {
+        const EACH: u64 = 20_000;
+        let (mem, region, addr) = alone();
+        let table = MrTable::new(&Seed::from_u64(1), 4);
+        let at = range(&table, addr, 64, 8);
+        let regions = mem.regions().clone();
+        let word = region.base().as_ptr().wrapping_add(64) as usize;
+        std::thread::scope(|s| {
+            for mask in [0, 1 << 63] {
+                let other = RegionMemory::new(regions.clone());
+                s.spawn(move || {
+                    for _ in 0..EACH {
+                        other.atomic(at, AtomicOp::FetchAdd { add: 1, mask });
+                    }
+                });
+            }
+            s.spawn(move || {
+                // A compare-and-swap that counts only where it hit.
+                let mut hits = 0;
+                let mut seen = 0;
+                let other = RegionMemory::new(regions);
+                while hits < EACH {
+                    let op = AtomicOp::CmpSwap {
+                        compare: seen,
+                        compare_mask: u64::MAX,
+                        swap: seen + 1,
+                        swap_mask: u64::MAX,
+                    };
+                    let was = other.atomic(at, op).unwrap();
+                    hits += u64::from(was == seen);
+                    seen = was + u64::from(was == seen);
+                }
+            });
+            for _ in 0..EACH {
+                // SAFETY: aligned, inside the region, which outlives the scope.
+                unsafe { AtomicU64::from_ptr(word as *mut u64) }.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let read = AtomicOp::FetchAdd { add: 0, mask: 0 };
+        assert_eq!(mem.atomic(at, read), Some(4 * EACH));
     }
 }

@@ -1,7 +1,9 @@
 //! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs fed by hand.
 
+mod atomics;
 mod ending;
 mod hostile;
+mod immediate;
 mod model;
 mod mutate;
 mod pair;

@@ -85,6 +85,7 @@ fn transfer(kind: Kind, size: usize, pieces: usize, config: PairConfig) {
         len: len32(size),
         invalidated: (matches!(kind, Kind::SendInv | Kind::SendSeInv) && queue == Queue::Rq)
             .then_some(inv),
+        immediate: None,
     };
     let (sq_op, delivered) = match kind {
         Kind::Write => (CqeOp::Write, false),

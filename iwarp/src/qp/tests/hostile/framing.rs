@@ -124,8 +124,8 @@ fn test_rts_every_opcode_that_may_not_be_tagged() {
 #[test]
 fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
     for opcode in (0..16).map(Opcode) {
-        for qn in 0..3u32 {
-            if opcode.queue() == Some(Qn(qn)) && opcode.0 < 8 {
+        for qn in 0..4u32 {
+            if opcode.queue() == Some(Qn(qn)) {
                 continue;
             }
             let s = cat(&untagged(opcode, true, qn, 1, 0), &[0; 28]);
@@ -136,7 +136,7 @@ fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
 
 #[test]
 fn test_rts_unknown_queue() {
-    for qn in [3, 4, 0x8000_0000, u32::MAX] {
+    for qn in [4, 5, 0x8000_0000, u32::MAX] {
         let s = cat(&untagged(Opcode::SEND, true, qn, 1, 0), &[0; 8]);
         Target::new().refuses(&s, TermCode::DDP_INVALID_QN, 18, "err_queue");
     }

@@ -5,6 +5,7 @@
 mod ends;
 mod framing;
 mod reads;
+mod rfc7306;
 mod sends;
 mod writes;
 

@@ -1,0 +1,185 @@
+//! Immediate Data and atomic messages.
+
+use super::*;
+use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
+
+const ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
+
+/// What RFC 5040 section 4.8 calls it, in its numbers.
+const fn code(layer: u8, etype: u8, code: u8) -> TermCode {
+    TermCode { layer, etype, code }
+}
+
+const STREAM_CATASTROPHIC: TermCode = code(0, 2, 7);
+const UNEXPECTED_OPCODE: TermCode = code(0, 2, 6);
+
+/// Where the region of [`Target::all`] begins in memory is a multiple of 8; so are these.
+const ALIGNED: u64 = TO;
+
+fn immediate(msn: u32, data: &[u8]) -> Vec<u8> {
+    cat(&untagged(Opcode::IMMEDIATE, true, 0, msn, 0), data)
+}
+
+fn request(msn: u32, stag: Stag, to: u64) -> Vec<u8> {
+    let r = AtomicRequest { id: 1, stag, to, op: ADD };
+    cat(&untagged(Opcode::ATOMIC_REQUEST, true, 1, msn, 0), &r.emit())
+}
+
+fn response(msn: u32, id: u32) -> Vec<u8> {
+    let r = AtomicResponse { id, original: 5 };
+    cat(&untagged(Opcode::ATOMIC_RESPONSE, true, 3, msn, 0), &r.emit())
+}
+
+/// A target with a region for atomics.
+fn target() -> (Target, Stag) {
+    let t = Target::new();
+    let stag = t.region(rights().with(Access::REMOTE_ATOMIC));
+    (t, stag)
+}
+
+/// With an atomic operation outstanding.
+fn with_atomic() -> Target {
+    let mut t = Target::new();
+    let sink = [Sge { stag: t.all, to: TO, len: 8 }];
+    t.qp.post_send(&SendWr::fetch_add(1, &sink, Stag(77), 0, 1)).unwrap();
+    assert_eq!(t.transmit().len(), 1);
+    t
+}
+
+#[test]
+fn test_rts_immediate_data_of_another_length_than_eight() {
+    for n in [0, 7, 9, 64] {
+        let s = immediate(1, &vec![1; n]);
+        Target::new().refuses(&s, STREAM_CATASTROPHIC, 18, "err_malformed");
+    }
+    Target::new().accepts(&immediate(1, &[1; 8]));
+}
+
+#[test]
+fn test_rts_immediate_data_in_two_segments() {
+    let s = cat(&untagged(Opcode::IMMEDIATE, false, 0, 1, 0), &[1; 8]);
+    Target::new().refuses(&s, STREAM_CATASTROPHIC, 18, "err_malformed");
+}
+
+#[test]
+fn test_rts_immediate_data_out_of_sequence() {
+    let s = immediate(2, &[1; 8]);
+    Target::new().refuses(&s, code(1, 2, 3), 18, "err_msn");
+}
+
+#[test]
+fn test_rts_immediate_data_inside_a_send() {
+    let mut t = Target::new();
+    t.accepts(&cat(&untagged(Opcode::SEND, false, 0, 1, 0), b"half"));
+    let s = immediate(1, &[1; 8]);
+    let bytes = framed(&s, t.crc);
+    assert_eq!(t.feed_raw(&bytes), bytes.len());
+    assert_eq!((t.qp.state(), t.qp.counters().err_offset), (QpState::Terminate, 1));
+}
+
+#[test]
+fn test_rts_immediate_data_without_a_buffer() {
+    let mut t = Target::new();
+    t.accepts(&immediate(1, &[1; 8]));
+    t.accepts(&immediate(2, &[1; 8]));
+    t.refuses(&immediate(3, &[1; 8]), code(1, 2, 2), 18, "err_no_buffer");
+}
+
+#[test]
+fn test_rts_immediate_data_on_another_queue_or_tagged() {
+    let s = cat(&untagged(Opcode::IMMEDIATE, true, 1, 1, 0), &[1; 8]);
+    Target::new().refuses(&s, UNEXPECTED_OPCODE, 18, "err_opcode");
+    let t = Target::new();
+    let s = cat(&tagged(Opcode::IMMEDIATE, true, t.all, TO), &[1; 8]);
+    Target::new().refuses(&s, UNEXPECTED_OPCODE, 14, "err_opcode");
+}
+
+#[test]
+fn test_rts_atomic_request_is_accepted_at_multiples_of_eight_only() {
+    for off in [0, 8, 992] {
+        let (mut t, stag) = target();
+        t.accepts(&request(1, stag, ALIGNED + off));
+    }
+    for off in [1, 4, 7, 991] {
+        let (mut t, stag) = target();
+        let s = request(1, stag, ALIGNED + off);
+        t.refuses(&s, STREAM_CATASTROPHIC, 18, "err_misaligned");
+    }
+}
+
+#[test]
+fn test_rts_atomic_request_at_the_bounds_and_past_them() {
+    for to in [TO - 8, TO + 1000, TO + 993] {
+        let (mut t, stag) = target();
+        let s = request(1, stag, to);
+        t.refuses(&s, code(0, 1, 1), 18, "err_bounds");
+    }
+}
+
+#[test]
+fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
+    let mut t = Target::new();
+    let s = request(1, t.all, ALIGNED);
+    t.refuses(&s, code(0, 1, 2), 18, "err_access");
+    Target::new().refuses(&request(1, Stag(0x55), TO), code(0, 1, 0), 18, "err_stag");
+    let mut t = Target::new();
+    let all = rights().with(Access::REMOTE_ATOMIC);
+    let stag = t.mrs.register_for_qp(PD, Qpn(6), 0, 0, 100, all).unwrap().stag;
+    t.refuses(&request(1, stag, 0), code(0, 1, 3), 18, "err_association");
+    let (mut t, stag) = target();
+    t.refuses(&request(1, stag, u64::MAX - 6), code(0, 1, 4), 18, "err_wrap");
+}
+
+#[test]
+fn test_rts_atomic_request_with_an_unknown_operation() {
+    for op in [1, 3, 15] {
+        let (mut t, stag) = target();
+        let mut s = request(1, stag, ALIGNED);
+        s[18 + 3] = op;
+        t.refuses(&s, UNEXPECTED_OPCODE, 18, "err_opcode");
+    }
+}
+
+#[test]
+fn test_rts_atomic_request_of_another_length() {
+    let (mut t, stag) = target();
+    let s = request(1, stag, ALIGNED);
+    t.refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
+    let (mut t, stag) = target();
+    let s = cat(&request(1, stag, ALIGNED), &[0]);
+    t.refuses(&s, code(1, 2, 5), 18, "err_too_long");
+}
+
+#[test]
+fn test_rts_more_atomic_requests_than_agreed() {
+    let (mut t, stag) = target();
+    // Two of them may be outstanding, Reads and atomics together.
+    t.accepts(&request(1, stag, ALIGNED));
+    t.accepts(&read_request(2, stag, TO, 8));
+    t.refuses(&request(3, stag, ALIGNED), code(1, 2, 2), 18, "err_no_buffer");
+}
+
+#[test]
+fn test_rts_atomic_response_nobody_asked_for() {
+    Target::new().refuses(&response(1, 1), code(1, 2, 2), 18, "err_no_buffer");
+    // A Read is outstanding, but that is answered otherwise.
+    Target::with_read().refuses(&response(1, 1), code(1, 2, 2), 18, "err_no_buffer");
+}
+
+#[test]
+fn test_rts_read_response_to_an_atomic_operation() {
+    let mut t = with_atomic();
+    let s = cat(&tagged(Opcode::READ_RESPONSE, true, t.all, TO), &[1; 8]);
+    t.refuses(&s, UNEXPECTED_OPCODE, 14, "err_opcode");
+}
+
+#[test]
+fn test_rts_atomic_response_that_is_another() {
+    with_atomic().accepts(&response(1, 1));
+    with_atomic().refuses(&response(2, 1), code(1, 2, 3), 18, "err_msn");
+    with_atomic().refuses(&response(1, 2), STREAM_CATASTROPHIC, 18, "err_malformed");
+    let s = cat(&response(1, 1), &[0]);
+    with_atomic().refuses(&s, code(1, 2, 5), 18, "err_too_long");
+    let s = response(1, 1);
+    with_atomic().refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
+}
