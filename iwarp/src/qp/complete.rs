@@ -169,7 +169,9 @@ impl Qp {
                 _ if done => CqeStatus::Success,
                 _ => CqeStatus::Flushed,
             };
-            self.counters.flushed += u64::from(status == CqeStatus::Flushed);
+            if status == CqeStatus::Flushed {
+                self.counters.ending().flushed += 1;
+            }
             self.report_send(status);
         }
         self.retire_silent();
@@ -185,7 +187,9 @@ impl Qp {
                 (Some((Queue::Rq, i, status)), _) if i == self.rq.rqes.head() => status,
                 _ => CqeStatus::Flushed,
             };
-            self.counters.flushed += u64::from(status == CqeStatus::Flushed);
+            if status == CqeStatus::Flushed {
+                self.counters.ending().flushed += 1;
+            }
             self.report_recv(status, 0, false, None);
         }
         self.rq.received = 0;
