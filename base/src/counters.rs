@@ -27,6 +27,9 @@ macro_rules! counters {
         $vis struct $name { $($(#[doc = $help])+ pub $field: u64,)+ }
 
         impl $name {
+            /// Nothing counted.
+            pub const ZERO: $name = $name { $($field: 0,)+ };
+
             /// Calls `f` with name, help text and value of every counter.
             pub fn for_each(&self, mut f: impl FnMut(&'static str, &'static str, u64)) {
                 $(f(stringify!($field), concat!($($help),+), self.$field);)+

@@ -69,6 +69,12 @@ impl<F> Default for HeldBytes<F> {
 }
 
 impl<F: Chunks> HeldBytes<F> {
+    /// Gives back memory beyond what is in use, of a connection that is quiet.
+    pub(crate) fn trim(&mut self) {
+        self.ready.shrink_to_fit();
+        self.ahead.shrink_to_fit();
+    }
+
     /// Whether nothing at all waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.ahead.is_empty()

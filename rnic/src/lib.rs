@@ -37,6 +37,7 @@ mod order;
 mod queue;
 mod receive;
 mod rnic;
+mod rounds;
 mod sink;
 mod transmit;
 

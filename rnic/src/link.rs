@@ -2,7 +2,7 @@
 
 use heddle_base::StreamPos;
 use heddle_iwarp::Qp;
-use heddle_tcp::SendQueue;
+use heddle_tcp::{Connection, RxFrame, SendQueue};
 
 use crate::held::HeldBytes;
 use crate::queue::FpduQueue;
@@ -16,7 +16,7 @@ pub(crate) struct Link<F> {
     /// One past the last received byte that is in order.
     pub(crate) rx_next: StreamPos,
     /// Start-up bytes the control plane has been given.
-    pub(crate) startup_told: usize,
+    pub(crate) startup_told: u32,
     /// An event about more of them waits.
     pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
@@ -26,7 +26,9 @@ pub(crate) struct Link<F> {
     /// The peer's stream has ended in the middle of an FPDU.
     pub(crate) truncated: bool,
     /// Its place among the connections with a running queue pair, while it has one.
-    pub(crate) running_at: usize,
+    pub(crate) running_at: u32,
+    /// How far its streams were when it was last looked at, modulo 2^32.
+    seen: u32,
 }
 
 /// How received bytes are understood.
@@ -54,6 +56,7 @@ impl<F> Default for Link<F> {
             closing: false,
             truncated: false,
             running_at: 0,
+            seen: 0,
         }
     }
 }
@@ -64,6 +67,24 @@ impl<F> Link<F> {
             Mode::Fpdu(qp) => Some(qp),
             _ => None,
         }
+    }
+}
+
+impl<F: RxFrame> Link<F> {
+    /// Whether its streams have moved since this was last asked. If they have not, what its queues
+    /// have in memory and do not need is given back.
+    pub(crate) fn rest(&mut self, tcp: &mut Connection) -> bool {
+        let Mode::Fpdu(qp) = &mut self.mode else { return false };
+        let far = qp.tx_end().0.wrapping_add(qp.rx_next().0);
+        let far = u32::try_from(far & 0xffff_ffff).unwrap_or(0);
+        if core::mem::replace(&mut self.seen, far) != far {
+            return true;
+        }
+        qp.trim();
+        self.queue.trim();
+        self.held.trim();
+        tcp.trim();
+        false
     }
 }
 

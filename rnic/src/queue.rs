@@ -127,6 +127,13 @@ impl FpduQueue {
         }
     }
 
+    /// Gives back memory beyond what is in use, of a connection that is quiet.
+    pub(crate) fn trim(&mut self) {
+        self.startup.trim();
+        self.fpdus.shrink_to_fit();
+        (self.peak, self.calm) = (0, 0);
+    }
+
     /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
     /// queue ends now.
     pub(crate) fn withdraw(&mut self, kept: &mut Kept, from: StreamPos) -> StreamPos {
@@ -323,8 +330,8 @@ impl SendQueue for FpduQueue {
     }
 }
 
-/// FPDUs a queue always keeps memory for, once it has had it: a window of a long message. Traffic of
-/// mixed sizes then asks the allocator for nothing.
+/// FPDUs a queue always keeps memory for while its connection is at work, once it has had it: a
+/// window of a long message. Traffic of mixed sizes then asks the allocator for nothing.
 const SMALL: usize = 1024;
 
 /// Times in a row that a queue may be far too large.

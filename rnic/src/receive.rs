@@ -91,6 +91,7 @@ impl<F: RxFrame> Rnic<F> {
     fn hold_rest(&mut self, conn: ConnId, p: FramePayload, used: usize, frame: F) {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         let rest = p.len as usize - used;
+        self.rounds.wake();
         self.counters.rx_held += 1;
         let (pos, off) = (p.pos + used as u64, p.frame_off + used);
         let copied = link.held.push_ready(&mut self.pool, pos, frame, off, rest);
@@ -110,6 +111,7 @@ impl<F: RxFrame> Rnic<F> {
         let (_, link) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
         let startup = matches!(link.mode, Mode::Startup);
+        self.rounds.wake();
         if matches!(link.mode, Mode::Dead) {
             // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
             self.counters.rx_after_close_bytes += u64::from(p.len);

@@ -18,6 +18,7 @@ use crate::event::{CloseReason, Event, FpduMode};
 use crate::held::HoldPool;
 use crate::kept::Kept;
 use crate::link::{Link, Mode};
+use crate::rounds::Rounds;
 
 /// What an RNIC is made with.
 #[derive(Clone, Debug)]
@@ -66,7 +67,8 @@ pub struct Rnic<F> {
     pub(crate) pool: HoldPool<F>,
     /// Connections with a running queue pair: a list, so that reports find them, in which each
     /// connection knows its place.
-    running: Vec<ConnId>,
+    pub(crate) running: Vec<ConnId>,
+    pub(crate) rounds: Rounds,
     /// Counters of queue pairs that are gone.
     retired_qps: QpCounters,
     /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
@@ -103,6 +105,7 @@ impl<F: RxFrame> Rnic<F> {
             ready: VecDeque::with_capacity(conns),
             kept,
             running: Vec::with_capacity(conns),
+            rounds: Rounds::default(),
             retired_qps: QpCounters::default(),
             tally: None,
             want_sum,
@@ -154,8 +157,9 @@ impl<F: RxFrame> Rnic<F> {
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
         link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
-        link.running_at = self.running.len();
+        link.running_at = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         self.running.push(conn);
+        self.rounds.wake();
         Ok(())
     }
 
@@ -219,11 +223,12 @@ impl<F: RxFrame> Rnic<F> {
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.stack.handle_timeouts(now);
         self.pump_stack_events();
+        self.go_round(now);
     }
 
     /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.stack.poll_timeout()
+        self.rounds.poll_timeout(self.stack.poll_timeout())
     }
 
     /// Whether [`poll_event`](Self::poll_event) may have something to give.
@@ -240,9 +245,10 @@ impl<F: RxFrame> Rnic<F> {
             let Some((_, link)) = self.stack.get_mut(conn) else { continue };
             link.startup_event = false;
             // The start-up may be over by now, one way or the other.
-            let new = link.held.ready_len().saturating_sub(link.startup_told);
+            let new = link.held.ready_len().saturating_sub(link.startup_told as usize);
             if matches!(link.mode, Mode::Startup) && new > 0 {
-                link.startup_told += new;
+                // It is a few KiB at most.
+                link.startup_told += u32::try_from(new).unwrap_or(u32::MAX);
                 return Some(Event::StartupBytes { conn, bytes: link.held.last_ready(new) });
             }
         }
@@ -287,7 +293,7 @@ impl<F: RxFrame> Rnic<F> {
         let upto = from.saturating_add(most.max(1)).min(self.running.len());
         for conn in self.running.get(from..upto).unwrap_or_default() {
             if let Some(qp) = self.qp(*conn) {
-                sum.add(qp.counters());
+                sum.add(&qp.counters());
             }
         }
         if upto >= self.running.len() {
@@ -302,7 +308,7 @@ impl<F: RxFrame> Rnic<F> {
         let mut sum = self.retired_qps;
         for conn in &self.running {
             if let Some(qp) = self.qp(*conn) {
-                sum.add(qp.counters());
+                sum.add(&qp.counters());
             }
         }
         sum
@@ -372,6 +378,7 @@ impl<F: RxFrame> Rnic<F> {
         while let Some(cqe) = qp.poll_completion() {
             self.completions.push_back((conn, cqe));
         }
+        self.rounds.wake();
         if link.closing && !qp.has_transmit() {
             link.closing = false;
             self.stack.close(conn);
@@ -383,8 +390,8 @@ impl<F: RxFrame> Rnic<F> {
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
         if let Mode::Fpdu(qp) = &mut link.mode {
             qp.abort();
-            self.retired_qps.add(qp.counters());
-            let (at, counters) = (link.running_at, *qp.counters());
+            let (at, counters) = (link.running_at as usize, qp.counters());
+            self.retired_qps.add(&counters);
             self.stop_running(at, &counters);
         }
         let Some((_, link)) = self.stack.get_mut(conn) else { return };
@@ -403,13 +410,14 @@ impl<F: RxFrame> Rnic<F> {
             return;
         }
         self.running.swap_remove(at);
+        self.rounds.moved();
         let moved = self.running.get(at).copied();
         if let Some((_, link)) = moved.and_then(|conn| self.stack.get_mut(conn)) {
-            link.running_at = at;
+            link.running_at = u32::try_from(at).unwrap_or(u32::MAX);
         }
         // A sum under way has to get those it would miss now.
         let left = self.running.len();
-        let moved = moved.and_then(|conn| self.qp(conn)).map(|qp| *qp.counters());
+        let moved = moved.and_then(|conn| self.qp(conn)).map(Qp::counters);
         if let Some((sum, done)) = &mut self.tally {
             if at >= *done {
                 sum.add(counters);

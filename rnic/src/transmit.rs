@@ -66,6 +66,7 @@ impl<F: RxFrame> Rnic<F> {
                 self.ready.push_back(conn);
             }
             if made > 0 {
+                self.rounds.wake();
                 self.stack.notify_send(conn);
                 self.drain_qp(conn);
                 return true;

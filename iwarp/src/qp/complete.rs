@@ -176,7 +176,9 @@ impl Qp {
                 _ if done => CqeStatus::Success,
                 _ => CqeStatus::Flushed,
             };
-            self.counters.flushed += u64::from(status == CqeStatus::Flushed);
+            if status == CqeStatus::Flushed {
+                self.counters.rare().flushed += 1;
+            }
             self.report_send(status);
         }
         self.retire_silent();
@@ -192,7 +194,9 @@ impl Qp {
                 (Some((Queue::Rq, i, status)), _) if i == self.rq.rqes.head() => status,
                 _ => CqeStatus::Flushed,
             };
-            self.counters.flushed += u64::from(status == CqeStatus::Flushed);
+            if status == CqeStatus::Flushed {
+                self.counters.rare().flushed += 1;
+            }
             self.report_recv(status, Received::default());
         }
         self.rq.received = 0;

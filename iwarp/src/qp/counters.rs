@@ -88,3 +88,53 @@ heddle_base::counters! {
         flushed,
     }
 }
+
+/// What one QP counts, in the place it takes: what every stream counts stays here. The rest comes
+/// with the end of the stream, or belongs to the messages of RFC 7306, which few streams carry; it
+/// has memory of its own from then on.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) rx_fpdus: u64,
+    pub(super) rx_bytes: u64,
+    pub(super) rx_sends: u64,
+    pub(super) rx_read_requests: u64,
+    pub(super) rx_read_responses: u64,
+    pub(super) tx_fpdus: u64,
+    pub(super) tx_bytes: u64,
+    pub(super) tx_inlined: u64,
+    pub(super) tx_inlined_bytes: u64,
+    pub(super) tx_snapshot_bytes: u64,
+    pub(super) tx_snapshot_stalls: u64,
+    pub(super) tx_marked_bytes: u64,
+    pub(super) tx_read_stalls: u64,
+    /// The others; those above are 0 in it.
+    rare: Option<Box<QpCounters>>,
+}
+
+impl Tally {
+    /// To count one of the rest.
+    #[inline]
+    pub(super) fn rare(&mut self) -> &mut QpCounters {
+        self.rare.get_or_insert_default()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> QpCounters {
+        QpCounters {
+            rx_fpdus: self.rx_fpdus,
+            rx_bytes: self.rx_bytes,
+            rx_sends: self.rx_sends,
+            rx_read_requests: self.rx_read_requests,
+            rx_read_responses: self.rx_read_responses,
+            tx_fpdus: self.tx_fpdus,
+            tx_bytes: self.tx_bytes,
+            tx_inlined: self.tx_inlined,
+            tx_inlined_bytes: self.tx_inlined_bytes,
+            tx_snapshot_bytes: self.tx_snapshot_bytes,
+            tx_snapshot_stalls: self.tx_snapshot_stalls,
+            tx_marked_bytes: self.tx_marked_bytes,
+            tx_read_stalls: self.tx_read_stalls,
+            ..self.rare.as_deref().copied().unwrap_or_default()
+        }
+    }
+}

@@ -3,8 +3,8 @@
 /// First in, first out. Indices count from the beginning of time and wrap modulo 2^32: an entry
 /// keeps its index from [`push`](Fifo::push) to [`free`](Fifo::free).
 ///
-/// An empty one has no memory of its own. It doubles when it is full and keeps its size then, so
-/// nothing is allocated once it has held the most it will ever hold.
+/// A new one has no memory of its own. It doubles when it is full and keeps its size then, until it
+/// is trimmed: nothing is allocated once it has held the most it will ever hold.
 #[derive(Debug)]
 pub(super) struct Fifo<T> {
     /// None, or a power of two.
@@ -113,7 +113,24 @@ impl<T: Copy> Fifo<T> {
 
     #[cold]
     fn grow(&mut self, more: usize, fill: T) {
-        let room = (self.len() + more).next_power_of_two().max(FIRST);
+        self.move_to((self.len() + more).next_power_of_two().max(FIRST), fill);
+    }
+
+    /// Gives back memory beyond what is in use; a later entry may ask for it again.
+    #[cold]
+    pub(super) fn trim(&mut self) {
+        if self.is_empty() {
+            self.slots = Box::default();
+            return;
+        }
+        let room = self.len().next_power_of_two().max(FIRST);
+        if room < self.slots.len() {
+            self.move_to(room, *self.at(self.head));
+        }
+    }
+
+    /// New memory for `room` entries, a power of two and enough for all there are.
+    fn move_to(&mut self, room: usize, fill: T) {
         let mut slots = vec![fill; room].into_boxed_slice();
         let mut index = self.head;
         while index != self.tail {
@@ -149,6 +166,24 @@ mod tests {
         }
         assert_eq!(f.len() as u64, next - oldest);
         assert_eq!(f.capacity(), 32, "no more than it had to hold, as a power of two");
+    }
+
+    #[test]
+    fn test_trimmed_one_keeps_what_is_in_it_and_little_more() {
+        for left in [0u64, 1, 4, 5, 60] {
+            let mut f = Fifo::starting_at(u32::MAX - 70);
+            f.extend(&(0..100).collect::<Vec<u64>>());
+            f.free(f.tail().wrapping_sub(u32::try_from(left).unwrap()));
+            let (head, tail) = (f.head(), f.tail());
+            f.trim();
+            let want = if left == 0 { 0 } else { left.next_power_of_two().max(4) };
+            assert_eq!(f.capacity() as u64, want);
+            assert_eq!((f.head(), f.tail()), (head, tail));
+            let rest: Vec<u64> = (100 - left..100).collect();
+            assert_eq!(f.run(head, rest.len()).concat(), rest);
+            f.push(7);
+            assert_eq!(*f.at(tail), 7);
+        }
     }
 
     #[test]

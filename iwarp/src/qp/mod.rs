@@ -60,6 +60,7 @@ pub use wr::{
 
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
+use counters::Tally;
 use heddle_base::StreamPos;
 use queues::{RecvQueue, SendQueue};
 use reads::Reads;
@@ -95,13 +96,12 @@ pub struct Qp {
     acked: StreamPos,
     /// The next byte of the peer's stream.
     rx_pos: StreamPos,
-    counters: QpCounters,
+    counters: Tally,
     sq: SendQueue,
     rq: RecvQueue,
     reads: Reads,
     /// With the index of the request each is about.
     cq: VecDeque<(Cqe, u32)>,
-    limits: Limits,
     events: ArrayVec<QpEvent, 4>,
     /// How the stream ended, once it has.
     end: Option<Box<End>>,
@@ -109,7 +109,7 @@ pub struct Qp {
 
 impl Qp {
     /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
-    /// up to their depths, and keep it.
+    /// up to their depths, and keep it until they are [trimmed](Qp::trim).
     pub fn new(config: &QpConfig) -> Qp {
         Qp {
             state: QpState::Rts,
@@ -129,12 +129,11 @@ impl Qp {
             tx_pos: config.tx_start,
             acked: StreamPos::START,
             rx_pos: config.rx_start,
-            counters: QpCounters::default(),
+            counters: Tally::default(),
             sq: SendQueue::new(config.sq_depth),
             rq: RecvQueue::new(config.rq_depth),
             reads: Reads::new(config.ird, config.ord),
             cq: VecDeque::new(),
-            limits: Limits { ord: config.ord, ..Limits::default() },
             events: ArrayVec::new(),
             end: None,
         }
@@ -155,7 +154,7 @@ impl Qp {
         if self.state != QpState::Rts {
             return self.post_late(wr);
         }
-        self.sq.push(wr, wr::send_len(wr, &self.limits));
+        self.sq.push(wr, wr::send_len(wr, &self.limits()));
         Ok(())
     }
 
@@ -166,7 +165,7 @@ impl Qp {
             self.pass_refused();
             self.complete_sends();
         } else {
-            self.sq.push(wr, wr::send_len(wr, &self.limits));
+            self.sq.push(wr, wr::send_len(wr, &self.limits()));
             self.flush_sends();
         }
         Ok(())
@@ -181,7 +180,7 @@ impl Qp {
         if self.rq.is_full() {
             return Err(PostError::Full);
         }
-        self.rq.push(wr, wr::recv_len(wr, &self.limits));
+        self.rq.push(wr, wr::recv_len(wr, &self.limits()));
         if self.peer_closed || !self.state.is_live() {
             self.flush_recvs();
         }
@@ -237,6 +236,19 @@ impl Qp {
         self.flush_sends();
     }
 
+    const fn limits(&self) -> Limits {
+        Limits { sges: MAX_SGES, inline: MAX_INLINE, ord: self.reads.ord() }
+    }
+
+    /// Gives back memory that its queues do not need for what is in them now. For a queue pair that
+    /// has been quiet for a while: one at work would ask for it again.
+    pub fn trim(&mut self) {
+        self.sq.trim();
+        self.rq.trim();
+        self.reads.trim();
+        self.cq.shrink_to_fit();
+    }
+
     /// Where it is in its life.
     pub const fn state(&self) -> QpState {
         self.state
@@ -268,7 +280,7 @@ impl Qp {
     }
 
     /// What it has counted.
-    pub const fn counters(&self) -> &QpCounters {
-        &self.counters
+    pub fn counters(&self) -> QpCounters {
+        self.counters.all()
     }
 }

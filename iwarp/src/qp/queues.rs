@@ -288,6 +288,14 @@ impl SendQueue {
         self.wqes.is_empty()
     }
 
+    /// Gives back memory beyond what is in use.
+    pub(super) fn trim(&mut self) {
+        self.wqes.trim();
+        self.sges.trim();
+        self.inline.trim();
+        self.operands.trim();
+    }
+
     /// Octets of memory it has beside itself.
     #[cfg(test)]
     pub(super) fn heap(&self) -> usize {
@@ -381,6 +389,12 @@ impl RecvQueue {
     #[inline]
     pub(super) fn sges(&self, rqe: &Rqe) -> SgList<'_> {
         SgList(self.sges.run(rqe.first, rqe.sges.into()))
+    }
+
+    /// Gives back memory beyond what is in use.
+    pub(super) fn trim(&mut self) {
+        self.rqes.trim();
+        self.sges.trim();
     }
 
     /// Octets of memory it has beside itself.

@@ -49,10 +49,10 @@ pub(super) struct InboundRead {
 #[derive(Debug)]
 pub(super) struct Reads {
     pub(super) outbound: VecDeque<Outbound>,
-    ord: usize,
+    ord: u16,
     /// The first one is being answered.
     pub(super) inbound: VecDeque<Inbound>,
-    ird: usize,
+    ird: u16,
     /// Of the peer's next Read or Atomic Request.
     pub(super) msn: Msn,
     /// Of its next Atomic Response, and of ours.
@@ -64,23 +64,35 @@ impl Reads {
     pub(super) fn new(ird: u16, ord: u16) -> Reads {
         Reads {
             outbound: VecDeque::new(),
-            ord: usize::from(ord),
+            ord,
             inbound: VecDeque::new(),
-            ird: usize::from(ird),
+            ird,
             msn: Msn(1),
             rx_atomic_msn: Msn(1),
             tx_atomic_msn: Msn(1),
         }
     }
 
+    /// Reads that may be outstanding.
+    pub(super) const fn ord(&self) -> u16 {
+        self.ord
+    }
+
+    /// Gives back memory beyond what is in use.
+    pub(super) fn trim(&mut self) {
+        self.outbound.shrink_to_fit();
+        self.inbound.shrink_to_fit();
+    }
+
     /// Whether one more request may be sent.
     pub(super) fn can_send(&self) -> bool {
-        self.outbound.len() < self.ord
+        self.outbound.len() < usize::from(self.ord)
     }
 
     /// Whether a Read Request for `size` bytes is within what was negotiated. With an IRD of 0
     /// the ready-to-receive Read of no bytes (RFC 6581 section 9) still is.
     pub(super) fn can_accept(&self, size: u32) -> bool {
-        self.inbound.len() < self.ird || (self.ird == 0 && size == 0 && self.inbound.is_empty())
+        self.inbound.len() < usize::from(self.ird)
+            || (self.ird == 0 && size == 0 && self.inbound.is_empty())
     }
 }

@@ -78,7 +78,7 @@ impl Qp {
             at += len;
         }
         if !self.state.is_live() {
-            self.counters.rx_dropped_bytes += (total - at) as u64;
+            self.counters.rare().rx_dropped_bytes += (total - at) as u64;
             at = total;
         }
         self.rx_pos += at as u64;

@@ -70,7 +70,7 @@ impl Qp {
         }
         let end = End { terminate: Some(term), culprit: request, ..End::default() };
         if self.end_stream(Transition::Fault, end) {
-            fault.count(&mut self.counters);
+            fault.count(self.counters.rare());
             self.raise(QpEvent::Terminated { by: Side::Local, code });
         }
     }
@@ -102,7 +102,7 @@ impl Qp {
         out: &mut Fpdu,
     ) -> bool {
         let Some(term) = self.end.as_mut().and_then(|e| e.terminate.take()) else { return false };
-        self.counters.tx_terminates += 1;
+        self.counters.rare().tx_terminates += 1;
         let mut body = [0; TERMINATE_MAX_LEN];
         let len = term.emit(&mut body);
         let mut ulpdu = vec![0; UNTAGGED_LEN];
@@ -121,7 +121,7 @@ impl Qp {
     /// The peer's Terminate came; `body` is what follows its DDP header.
     #[cold]
     pub(super) fn terminated_by_peer(&mut self, body: &[u8]) {
-        self.counters.rx_terminates += 1;
+        self.counters.rare().rx_terminates += 1;
         let (code, header) = read_terminate(body);
         let culprit = self
             .find_request(header)

@@ -470,7 +470,7 @@ impl Qp {
         self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
         self.reads.inbound.pop_front();
         self.sending = None;
-        self.counters.tx_atomic_responses += 1;
+        self.counters.rare().tx_atomic_responses += 1;
         Ok(())
     }
 

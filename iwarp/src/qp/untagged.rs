@@ -122,7 +122,7 @@ impl Qp {
         self.receive_buffer(seg, h)?;
         let data = whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         self.rq.msn = self.rq.msn.next();
-        self.counters.rx_immediates += 1;
+        self.counters.rare().rx_immediates += 1;
         let solicited = h.opcode.is_solicited();
         let immediate = Some(u64::from_be_bytes(data));
         self.report_recv(
@@ -228,7 +228,7 @@ impl Qp {
         }
         self.reads.inbound.push_back(Inbound::Atomic { msn: h.msn, request });
         self.reads.msn = self.reads.msn.next();
-        self.counters.rx_atomic_requests += 1;
+        self.counters.rare().rx_atomic_requests += 1;
         Ok(())
     }
 
@@ -270,7 +270,7 @@ impl Qp {
         self.reads.outbound.pop_front();
         self.reads.rx_atomic_msn = self.reads.rx_atomic_msn.next();
         self.sq.wqes.at_mut(index).progress = Progress::Done;
-        self.counters.rx_atomic_responses += 1;
+        self.counters.rare().rx_atomic_responses += 1;
         self.complete_sends();
         Ok(())
     }

@@ -120,7 +120,8 @@ impl Default for ConnConfig {
     }
 }
 
-/// The settings a connection still needs once it is open, in less space: times in nanoseconds.
+/// The settings a connection still needs once it is open, in less space: short times in nanoseconds,
+/// long ones in milliseconds, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) mss: u16,
@@ -130,13 +131,13 @@ pub(super) struct Settings {
     pub(super) sack: bool,
     pub(super) syn_retries: u32,
     pub(super) challenge_acks: u32,
-    delayed_ack: u64,
+    delayed_ack_ns: u32,
     idle_restart: u64,
-    user_timeout: u64,
-    fin_wait_2: u64,
-    time_wait: u64,
-    keepalive_idle: u64,
-    keepalive_interval: u64,
+    user_timeout_ms: u32,
+    fin_wait_2_ms: u32,
+    time_wait_ms: u32,
+    keepalive_idle_ms: u32,
+    keepalive_interval_ms: u32,
     /// 0: none are sent.
     pub(super) keepalive_count: u32,
 }
@@ -154,13 +155,13 @@ impl Settings {
             sack: cfg.sack,
             syn_retries: cfg.syn_retries,
             challenge_acks: cfg.challenge_acks,
-            delayed_ack: nanos(cfg.delayed_ack.min(MAX_DELAYED_ACK)),
+            delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
             idle_restart: nanos(cfg.idle_restart),
-            user_timeout: nanos(cfg.user_timeout),
-            fin_wait_2: nanos(cfg.fin_wait_2),
-            time_wait: nanos(cfg.time_wait),
-            keepalive_idle: 0,
-            keepalive_interval: 0,
+            user_timeout_ms: millis(cfg.user_timeout),
+            fin_wait_2_ms: millis(cfg.fin_wait_2),
+            time_wait_ms: millis(cfg.time_wait),
+            keepalive_idle_ms: 0,
+            keepalive_interval_ms: 0,
             keepalive_count: 0,
         };
         s.set_keepalive(cfg.keepalive);
@@ -172,14 +173,14 @@ impl Settings {
             self.keepalive_count = 0;
             return;
         };
-        self.keepalive_idle = nanos(k.idle.max(MIN_KEEPALIVE_INTERVAL));
-        self.keepalive_interval = nanos(k.interval.max(MIN_KEEPALIVE_INTERVAL));
+        self.keepalive_idle_ms = millis(k.idle.max(MIN_KEEPALIVE_INTERVAL));
+        self.keepalive_interval_ms = millis(k.interval.max(MIN_KEEPALIVE_INTERVAL));
         self.keepalive_count = k.count.max(1);
     }
 
     #[inline]
     pub(super) fn delayed_ack(&self) -> Duration {
-        Duration::from_nanos(self.delayed_ack)
+        Duration::from_nanos(self.delayed_ack_ns.into())
     }
 
     pub(super) fn idle_restart(&self) -> Duration {
@@ -187,23 +188,23 @@ impl Settings {
     }
 
     pub(super) fn user_timeout(&self) -> Duration {
-        Duration::from_nanos(self.user_timeout)
+        Duration::from_millis(self.user_timeout_ms.into())
     }
 
     pub(super) fn fin_wait_2(&self) -> Duration {
-        Duration::from_nanos(self.fin_wait_2)
+        Duration::from_millis(self.fin_wait_2_ms.into())
     }
 
     pub(super) fn time_wait(&self) -> Duration {
-        Duration::from_nanos(self.time_wait)
+        Duration::from_millis(self.time_wait_ms.into())
     }
 
     pub(super) fn keepalive_idle(&self) -> Duration {
-        Duration::from_nanos(self.keepalive_idle)
+        Duration::from_millis(self.keepalive_idle_ms.into())
     }
 
     pub(super) fn keepalive_interval(&self) -> Duration {
-        Duration::from_nanos(self.keepalive_interval)
+        Duration::from_millis(self.keepalive_interval_ms.into())
     }
 }
 
@@ -211,6 +212,10 @@ fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// RFC 9293 section 3.8.6.3.
+fn millis(d: Duration) -> u32 {
+    u32::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
+/// RFC 9293 section 3.8.6.3. Below a second.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
 const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);

@@ -9,7 +9,7 @@ use super::rto::Rto;
 use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
-use super::{Cold, ConnConfig, ConnCounters, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending};
+use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending, Tally};
 use crate::{Flags, SackBlocks, Segment, SeqNumber};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -121,7 +121,7 @@ impl Connection {
                 reset_reply: (SeqNumber(0), None),
                 challenge_since: now,
                 challenges: 0,
-                counters: ConnCounters::default(),
+                counters: Tally::default(),
             },
         };
         c.hot.recv_window = c.limit_window(cfg.recv_window);

@@ -58,6 +58,7 @@ use rto::Rto;
 use sack::Reports;
 use scoreboard::Scoreboard;
 use state::Input;
+use stats::Tally;
 
 /// A timer that is not running.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
@@ -194,7 +195,7 @@ struct Cold {
     reset_reply: (SeqNumber, Option<u32>),
     challenge_since: Instant,
     challenges: u32,
-    counters: ConnCounters,
+    counters: Tally,
 }
 
 /// Things to send regardless of data; a set of bits.
@@ -315,6 +316,18 @@ impl Connection {
         }
     }
 
+    /// Gives back memory that past losses and bursts took and nothing needs now. For a connection that
+    /// has been quiet for a while: one at work would ask for it again.
+    pub fn trim(&mut self) {
+        if self.hot.snd_una == self.hot.snd_max {
+            self.cold.board.trim();
+        }
+        self.cold.ranges.trim();
+        if self.cold.ranges.is_empty() && !self.hot.sack_due {
+            self.cold.reports = Reports::default();
+        }
+    }
+
     /// The state.
     pub fn state(&self) -> State {
         self.hot.state
@@ -363,7 +376,7 @@ impl Connection {
             in_flight: (self.hot.snd_next - self.hot.snd_una)
                 .saturating_add_signed(self.hot.out_of_pipe.saturating_neg()),
             snd_wnd: self.hot.snd_wnd,
-            counters: self.cold.counters,
+            counters: *self.cold.counters,
         }
     }
 

@@ -33,32 +33,45 @@ impl Range {
 
 /// A bounded set of ranges. It allocates when the first range comes, and keeps what it allocated:
 /// most connections never see a gap.
+#[allow(clippy::box_collection, reason = "eight octets in each connection, not 24")]
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranges(Vec<Range>);
+pub(super) struct Ranges(Option<Box<Vec<Range>>>);
 
 impl Ranges {
+    fn list(&self) -> &[Range] {
+        self.0.as_deref().map_or(&[], Vec::as_slice)
+    }
+
+    /// Gives back memory beyond what is in use.
+    pub(super) fn trim(&mut self) {
+        match &mut self.0 {
+            Some(list) if !list.is_empty() => list.shrink_to_fit(),
+            list => *list = None,
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list().is_empty()
     }
 
     /// How many ranges there are.
     pub(super) fn count(&self) -> usize {
-        self.0.len()
+        self.list().len()
     }
 
     /// One past the highest byte, if there is any.
     pub(super) fn end(&self) -> Option<StreamPos> {
-        self.0.last().map(|r| r.end)
+        self.list().last().map(|r| r.end)
     }
 
     /// Index of the first range that ends beyond `pos`.
     fn first_beyond(&self, pos: StreamPos) -> usize {
-        self.0.partition_point(|r| r.end <= pos)
+        self.list().partition_point(|r| r.end <= pos)
     }
 
     /// The range that holds `pos`.
     pub(super) fn containing(&self, pos: StreamPos) -> Option<Range> {
-        self.0.get(self.first_beyond(pos)).copied().filter(|r| r.start <= pos)
+        self.list().get(self.first_beyond(pos)).copied().filter(|r| r.start <= pos)
     }
 
     /// The first part of `[start, end)` that lies in no range; `None` when all of it does.
@@ -68,25 +81,25 @@ impl Ranges {
         end: StreamPos,
     ) -> Option<(StreamPos, StreamPos)> {
         let mut at = self.first_beyond(start);
-        let mut next = self.0.get(at);
+        let mut next = self.list().get(at);
         // Ranges do not touch: behind one there is a gap.
         if let Some(r) = next.filter(|r| r.start <= start) {
             start = r.end;
             at += 1;
-            next = self.0.get(at);
+            next = self.list().get(at);
         }
         (start < end).then(|| (start, next.map_or(end, |r| end.min(r.start))))
     }
 
     /// Bytes at or beyond `start` that lie in ranges.
     pub(super) fn bytes_from(&self, start: StreamPos) -> u64 {
-        self.0[self.first_beyond(start)..].iter().map(|r| r.end - r.start.max(start)).sum()
+        self.list()[self.first_beyond(start)..].iter().map(|r| r.end - r.start.max(start)).sum()
     }
 
     /// Whether [`insert`](Ranges::insert) of `[start, end)` would find room.
     pub(super) fn has_room(&self, start: StreamPos, end: StreamPos) -> bool {
-        let first = self.0.partition_point(|r| r.end < start);
-        self.0.len() < MAX_RANGES || self.0.get(first).is_some_and(|r| r.start <= end)
+        let first = self.list().partition_point(|r| r.end < start);
+        self.list().len() < MAX_RANGES || self.list().get(first).is_some_and(|r| r.start <= end)
     }
 
     /// Adds `[start, end)`; false, and nothing is changed, when there is no room for it.
@@ -94,18 +107,19 @@ impl Ranges {
         if start >= end {
             return true;
         }
-        let first = self.0.partition_point(|r| r.end < start);
-        let joined = self.0[first..].iter().take_while(|r| r.start <= end).count();
+        let list = self.0.get_or_insert_default();
+        let first = list.partition_point(|r| r.end < start);
+        let joined = list[first..].iter().take_while(|r| r.start <= end).count();
         if joined == 0 {
-            let room = self.0.len() < MAX_RANGES;
+            let room = list.len() < MAX_RANGES;
             if room {
-                self.0.insert(first, Range { start, end });
+                list.insert(first, Range { start, end });
             }
             return room;
         }
-        let last_end = self.0[first + joined - 1].end;
-        self.0.drain(first + 1..first + joined);
-        let r = &mut self.0[first];
+        let last_end = list[first + joined - 1].end;
+        list.drain(first + 1..first + joined);
+        let r = &mut list[first];
         r.start = r.start.min(start);
         r.end = last_end.max(end);
         true
@@ -113,16 +127,19 @@ impl Ranges {
 
     /// Drops what lies at or before `next`, and returns where the data now reaches without a gap.
     pub(super) fn reach(&mut self, mut next: StreamPos) -> StreamPos {
-        let done = self.0.partition_point(|r| r.start <= next);
+        let Some(list) = &mut self.0 else { return next };
+        let done = list.partition_point(|r| r.start <= next);
         if let Some(last) = done.checked_sub(1) {
-            next = next.max(self.0[last].end);
+            next = next.max(list[last].end);
         }
-        self.0.drain(..done);
+        list.drain(..done);
         next
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        if let Some(list) = &mut self.0 {
+            list.clear();
+        }
     }
 }
 
@@ -136,7 +153,7 @@ mod tests {
     }
 
     fn list(r: &Ranges) -> Vec<(u64, u64)> {
-        r.0.iter().map(|r| (r.start.0, r.end.0)).collect()
+        r.list().iter().map(|r| (r.start.0, r.end.0)).collect()
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod check;
 
 use super::NEVER;
 use super::ranges::{MAX_RANGES, Range, Ranges};
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 use std::collections::VecDeque;
@@ -46,6 +47,49 @@ struct Retransmission {
     at: Instant,
 }
 
+/// What was sent again: lists that have memory from the first loss on, until they are trimmed.
+#[derive(Clone, Debug, Default)]
+struct Again(Option<Box<AgainLists>>);
+
+#[derive(Clone, Debug)]
+struct AgainLists {
+    /// Sent again and not known to have arrived, in the order of time.
+    retransmitted: VecDeque<Retransmission>,
+    /// Sent again and lost once more.
+    lost_retransmissions: VecDeque<Range>,
+}
+
+static NOTHING_AGAIN: AgainLists = AgainLists::new();
+
+impl AgainLists {
+    const fn new() -> AgainLists {
+        AgainLists { retransmitted: VecDeque::new(), lost_retransmissions: VecDeque::new() }
+    }
+}
+
+impl Again {
+    fn clear(&mut self) {
+        if let Some(lists) = &mut self.0 {
+            lists.retransmitted.clear();
+            lists.lost_retransmissions.clear();
+        }
+    }
+}
+
+impl Deref for Again {
+    type Target = AgainLists;
+
+    fn deref(&self) -> &AgainLists {
+        self.0.as_deref().unwrap_or(&NOTHING_AGAIN)
+    }
+}
+
+impl DerefMut for Again {
+    fn deref_mut(&mut self) -> &mut AgainLists {
+        self.0.get_or_insert_with(|| Box::new(AgainLists::new()))
+    }
+}
+
 /// What an acknowledgment says to have arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivered {
@@ -67,10 +111,7 @@ pub(super) struct Scoreboard {
     sacked: Ranges,
     lost_below: StreamPos,
     repaired: StreamPos,
-    /// Sent again and not known to have arrived, in the order of time.
-    retransmitted: VecDeque<Retransmission>,
-    /// Sent again and lost once more.
-    lost_retransmissions: VecDeque<Range>,
+    again: Again,
     /// RACK.xmit_ts and RACK.end_seq: the latest transmission known to have arrived. Both 0 while
     /// there is none.
     latest: (Instant, StreamPos),
@@ -92,8 +133,7 @@ impl Default for Scoreboard {
             sacked: Ranges::default(),
             lost_below: StreamPos::START,
             repaired: StreamPos::START,
-            retransmitted: VecDeque::new(),
-            lost_retransmissions: VecDeque::new(),
+            again: Again::default(),
             latest: (Instant::ZERO, StreamPos::START),
             rtt: 0,
             fack: StreamPos::START,
@@ -145,8 +185,7 @@ impl Scoreboard {
     pub(super) fn reset(&mut self, max: StreamPos) {
         self.ambiguous_below = self.ambiguous_below.max(max);
         self.sacked.clear();
-        self.retransmitted.clear();
-        self.lost_retransmissions.clear();
+        self.again.clear();
         self.lost_below = StreamPos::START;
         self.repaired = StreamPos::START;
         self.probed = NOT_PROBED;
@@ -155,11 +194,19 @@ impl Scoreboard {
     /// All outstanding bytes that the peer has not reported are lost (the timer expired).
     pub(super) fn lose_all(&mut self, una: StreamPos, end: StreamPos) {
         self.ambiguous_below = self.ambiguous_below.max(self.repaired);
-        self.retransmitted.clear();
-        self.lost_retransmissions.clear();
+        self.again.clear();
         self.lost_below = end;
         self.repaired = una;
         self.probed = NOT_PROBED;
+    }
+
+    /// Gives back memory. Nothing is outstanding.
+    pub(super) fn trim(&mut self) {
+        self.sent = VecDeque::new();
+        self.sacked.trim();
+        if self.is_plain() {
+            self.again = Again::default();
+        }
     }
 
     /// The peer's reports are not believed any more.
@@ -169,16 +216,17 @@ impl Scoreboard {
 
     /// Nothing is lost after all; what was sent again is under way twice.
     pub(super) fn lose_nothing(&mut self, una: StreamPos, now: Instant) {
-        let back = self.lost_retransmissions.drain(..);
-        self.retransmitted.extend(back.map(|range| Retransmission { range, at: now }));
+        let again = &mut *self.again;
+        let back = again.lost_retransmissions.drain(..);
+        again.retransmitted.extend(back.map(|range| Retransmission { range, at: now }));
         self.lost_below = una;
     }
 
     /// Whether the peer reports nothing out of order, and nothing that was sent again is left.
     pub(super) fn is_plain(&self) -> bool {
         self.sacked.is_empty()
-            && self.retransmitted.is_empty()
-            && self.lost_retransmissions.is_empty()
+            && self.again.retransmitted.is_empty()
+            && self.again.lost_retransmissions.is_empty()
     }
 
     /// Whether so much was reported that it cannot be reordering by a segment or two: the rule of
@@ -274,7 +322,7 @@ impl Scoreboard {
     fn deliver_retransmitted(&mut self, now: Instant, gone: Range, min_rtt: Duration) {
         let mut latest = None;
         let hits = |r: &Range| r.start < gone.end && gone.start < r.end;
-        for a in self.retransmitted.iter().filter(|a| hits(&a.range)) {
+        for a in self.again.retransmitted.iter().filter(|a| hits(&a.range)) {
             if now - a.at >= min_rtt {
                 latest = latest.max(Some((a.at, a.range.end.min(gone.end))));
             }
@@ -283,25 +331,25 @@ impl Scoreboard {
             self.note_latest(now, at, end);
         }
         let mut i = 0;
-        while let Some(a) = self.retransmitted.get_mut(i) {
+        while let Some(a) = self.again.retransmitted.get_mut(i) {
             let (at, rest) = (a.at, without(a.range, gone));
             a.range = rest.0;
             if rest.1.len() > 0 {
-                self.retransmitted.insert(i + 1, Retransmission { range: rest.1, at });
+                self.again.retransmitted.insert(i + 1, Retransmission { range: rest.1, at });
             }
             i += 1;
         }
-        self.retransmitted.retain(|a| a.range.len() > 0);
+        self.again.retransmitted.retain(|a| a.range.len() > 0);
         let mut i = 0;
-        while let Some(r) = self.lost_retransmissions.get_mut(i) {
+        while let Some(r) = self.again.lost_retransmissions.get_mut(i) {
             let rest = without(*r, gone);
             *r = rest.0;
             if rest.1.len() > 0 {
-                self.lost_retransmissions.insert(i + 1, rest.1);
+                self.again.lost_retransmissions.insert(i + 1, rest.1);
             }
             i += 1;
         }
-        self.lost_retransmissions.retain(|r| r.len() > 0);
+        self.again.lost_retransmissions.retain(|r| r.len() > 0);
     }
 
     /// When the byte before `end` was sent first.
@@ -344,25 +392,25 @@ impl Scoreboard {
             burst += 1;
         }
         self.lost_below = self.lost_below.max(at);
-        while let Some(a) =
-            self.retransmitted.front().filter(|a| (a.at, a.range.end) < (latest, latest_end))
+        while let Some(&a) =
+            self.again.retransmitted.front().filter(|a| (a.at, a.range.end) < (latest, latest_end))
         {
             if a.at + wait > now {
                 due = Some(due.map_or(a.at + wait, |d| (a.at + wait).min(d)));
                 break;
             }
-            self.lost_retransmissions.push_back(a.range);
-            self.retransmitted.pop_front();
+            self.again.lost_retransmissions.push_back(a.range);
+            self.again.retransmitted.pop_front();
         }
         due
     }
 
     /// The next bytes to send again: those lost twice first, then the lowest hole.
     pub(super) fn next_lost(&self, una: StreamPos) -> Option<Range> {
-        if self.retransmitted.len() >= MAX_RETRANSMITTED {
+        if self.again.retransmitted.len() >= MAX_RETRANSMITTED {
             return None;
         }
-        if let Some(r) = self.lost_retransmissions.front() {
+        if let Some(r) = self.again.lost_retransmissions.front() {
             return Some(*r);
         }
         let (start, end) = self.sacked.first_gap(self.repaired.max(una), self.lost_below)?;
@@ -371,33 +419,34 @@ impl Scoreboard {
 
     /// Whether something is to be sent again.
     pub(super) fn has_lost(&self, una: StreamPos) -> bool {
-        !self.lost_retransmissions.is_empty()
+        !self.again.lost_retransmissions.is_empty()
             || self.sacked.first_gap(self.repaired.max(una), self.lost_below).is_some()
     }
 
     /// The first part of what [`next_lost`](Scoreboard::next_lost) gave is sent again.
     pub(super) fn on_retransmit(&mut self, range: Range, now: Instant) {
-        match self.lost_retransmissions.front_mut() {
+        let again = &mut *self.again;
+        match again.lost_retransmissions.front_mut() {
             Some(first) if first.start == range.start => {
                 first.start = range.end;
                 if first.start >= first.end {
-                    self.lost_retransmissions.pop_front();
+                    self.again.lost_retransmissions.pop_front();
                 }
             }
             _ => self.repaired = range.end,
         }
-        match self.retransmitted.back_mut() {
+        match self.again.retransmitted.back_mut() {
             Some(last) if last.at == now && last.range.end == range.start => {
                 last.range.end = range.end;
             }
-            _ => self.retransmitted.push_back(Retransmission { range, at: now }),
+            _ => self.again.retransmitted.push_back(Retransmission { range, at: now }),
         }
     }
 
     /// Bytes believed to be in the network, of `[una, end)` outstanding (RFC 6675 section 4).
     pub(super) fn pipe(&self, una: StreamPos, end: StreamPos) -> u64 {
         let from = self.lost_below.max(una);
-        let again: u64 = self.retransmitted.iter().map(|a| a.range.len()).sum();
+        let again: u64 = self.again.retransmitted.iter().map(|a| a.range.len()).sum();
         (end - from).saturating_sub(self.sacked.bytes_from(from)) + again
     }
 }

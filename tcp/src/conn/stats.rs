@@ -1,5 +1,6 @@
 //! What a connection counts and measures.
 
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 heddle_base::counters! {
@@ -50,6 +51,26 @@ heddle_base::counters! {
         challenge_acks_suppressed,
         /// FINs ignored because they contradict what was received before.
         bad_fins,
+    }
+}
+
+/// The counters of a connection, which have memory from the first event on: all they count is out of
+/// the ordinary, and many connections never see any of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally(Option<Box<ConnCounters>>);
+
+impl Deref for Tally {
+    type Target = ConnCounters;
+
+    fn deref(&self) -> &ConnCounters {
+        self.0.as_deref().unwrap_or(&ConnCounters::ZERO)
+    }
+}
+
+impl DerefMut for Tally {
+    #[cold]
+    fn deref_mut(&mut self) -> &mut ConnCounters {
+        self.0.get_or_insert_default()
     }
 }
 

@@ -269,7 +269,41 @@ fn test_fresh_queue_pair_is_small_however_deep() {
         + qp.reads.inbound.capacity()
         + qp.reads.outbound.capacity();
     assert_eq!(heap, 0);
-    assert!(size_of::<Qp>() <= 688, "{} octets", size_of::<Qp>());
+    assert!(size_of::<Qp>() <= 496, "{} octets", size_of::<Qp>());
+}
+
+/// After a burst a queue pair that is trimmed has memory for what is still posted, and goes on.
+#[test]
+fn test_trimmed_queue_pair_keeps_memory_for_what_is_posted() {
+    let mut p = Pair::open(PairConfig::default());
+    let stag = p.nodes[1].stag;
+    let heap = |p: &Pair, i: usize| {
+        let qp = &p.nodes[i].qp;
+        let reads = qp.reads.inbound.capacity() + qp.reads.outbound.capacity();
+        qp.sq.heap() + qp.rq.heap() + qp.cq.capacity() + reads
+    };
+    for round in 0..3 {
+        for i in 0..40 {
+            let sges = [p.nodes[1].sge(i * 100, 30)];
+            p.recv(1, i as u64, &sges);
+        }
+        for i in 0..30 {
+            let sges = [p.nodes[0].sge(i * 100, 30)];
+            p.send(0, 2, SendOp::Send { solicited: false, invalidate: None }, &sges);
+            p.send(0, 3, SendOp::Read { stag, to: BASE }, &sges);
+            p.nodes[0].qp.post_send(&SendWr::write_inline(1, &[7; 50], stag, BASE)).unwrap();
+        }
+        p.run();
+        assert_eq!(completions(&mut p.a().qp).len(), 90, "round {round}");
+        assert_eq!(completions(&mut p.b().qp).len(), 30, "round {round}");
+        assert!(heap(&p, 0) > 5000 && heap(&p, 1) > 1500);
+        p.a().qp.trim();
+        p.b().qp.trim();
+        // Ten more buffers wait after each round.
+        let posted = 10 * (round + 1);
+        assert_eq!(heap(&p, 0), 0);
+        assert!(heap(&p, 1) <= 2 * posted * 48, "{} octets for {posted}", heap(&p, 1));
+    }
 }
 
 /// Queues grow with what is posted and then keep their memory.

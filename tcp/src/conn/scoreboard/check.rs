@@ -5,7 +5,9 @@ use super::*;
 impl Scoreboard {
     /// Panics where the lists contradict each other; `[una, next)` is outstanding.
     pub(in crate::conn) fn check(&self, una: StreamPos, next: StreamPos) {
-        assert!(self.sent.len() <= MAX_BURSTS && self.retransmitted.len() <= MAX_RETRANSMITTED);
+        assert!(
+            self.sent.len() <= MAX_BURSTS && self.again.retransmitted.len() <= MAX_RETRANSMITTED
+        );
         let sent: Vec<_> = self.sent.iter().collect();
         for s in &sent {
             assert!(s.first == NEVER || s.first <= s.last, "{s:?}");
@@ -24,8 +26,9 @@ impl Scoreboard {
             assert_eq!(self.sacked.bytes_from(una), self.sacked.bytes_from(StreamPos::START));
         }
         assert!(self.lost_below <= next.max(una) && self.repaired <= next.max(una), "{self:?}");
-        let again = self.retransmitted.iter().map(|r| r.range);
-        let mut again: Vec<_> = again.chain(self.lost_retransmissions.iter().copied()).collect();
+        let again = self.again.retransmitted.iter().map(|r| r.range);
+        let mut again: Vec<_> =
+            again.chain(self.again.lost_retransmissions.iter().copied()).collect();
         again.sort_by_key(|r| r.start);
         for r in &again {
             assert!(r.len() > 0 && r.start >= una && r.end <= self.repaired, "{r:?} {self:?}");
@@ -38,7 +41,7 @@ impl Scoreboard {
         let below = self.repaired.max(una);
         let sacked = self.sacked.bytes_from(una) - self.sacked.bytes_from(below);
         assert_eq!(known + sacked, below - una, "forgotten: {una:?} {self:?}");
-        for (a, b) in self.retransmitted.iter().zip(self.retransmitted.iter().skip(1)) {
+        for (a, b) in self.again.retransmitted.iter().zip(self.again.retransmitted.iter().skip(1)) {
             assert!(a.at <= b.at, "{self:?}");
         }
     }
