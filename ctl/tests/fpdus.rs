@@ -305,13 +305,13 @@ const CASES: &[Case] = &[
     (
         "an invalidation of an STag that does not exist",
         |r| invalidate(Stag(r.all.stag().0 ^ 1)),
-        TermCode::RDMAP_INVALID_STAG,
+        TermCode::RDMAP_CANNOT_INVALIDATE,
         "err_invalidate",
     ),
     (
         "an invalidation in another protection domain",
         |r| invalidate(r.other.stag()),
-        TermCode::RDMAP_STAG_NOT_ASSOCIATED,
+        TermCode::RDMAP_CANNOT_INVALIDATE,
         "err_invalidate",
     ),
     (

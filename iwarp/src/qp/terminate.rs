@@ -1,17 +1,16 @@
 //! The end of a stream by error: ours, with a Terminate, or the peer's.
 
 use super::cqe::{CqeStatus, QpEvent, Queue, Side};
-use super::fault::Fault;
 use super::fpdu::Fpdu;
 use super::state::Transition;
 use super::tx::Sending;
 use super::wr::SendOp;
 use super::{Qp, QpEnv};
-use crate::ddp::{DdpHeader, Qn, UNTAGGED_LEN};
+use crate::ddp::{DdpHeader, Qn};
+use crate::fault::{Answer, Fault};
 use crate::mpa::fpdu;
 use crate::rdmap::{
-    Control, CopiedHeader, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate,
-    TerminateError,
+    Control, CopiedHeader, Opcode, ReadRequest, TermCode, Terminate, TerminateError,
 };
 use crate::{Memory, Msn};
 use heddle_base::StreamPos;
@@ -61,11 +60,11 @@ impl Qp {
         let Culprit { fault, segment, read, request } = culprit;
         let code = fault.code();
         let mut term = Terminate::new(code);
-        if code.includes_ddp_header() {
+        if matches!(fault.answer(), Answer::Ddp | Answer::DdpAndRdmap) {
             term.segment_len = segment.map(|(_, len)| len);
             term.ddp = segment.map(|(header, _)| header);
         }
-        if code.includes_rdmap_header() {
+        if fault.answer() == Answer::DdpAndRdmap {
             term.read_request = read;
         }
         let end = End { terminate: Some(term), culprit: request, ..End::default() };
@@ -103,14 +102,9 @@ impl Qp {
     ) -> bool {
         let Some(term) = self.end.as_mut().and_then(|e| e.terminate.take()) else { return false };
         self.counters.tx_terminates += 1;
-        let mut body = [0; TERMINATE_MAX_LEN];
-        let len = term.emit(&mut body);
-        let mut ulpdu = vec![0; UNTAGGED_LEN];
-        untagged(Opcode::TERMINATE, Qn::TERMINATE, Msn(1)).emit(&mut ulpdu);
-        ulpdu.extend_from_slice(&body[..len]);
         let mut bytes = Vec::new();
         // At most 70 bytes: it cannot be too long.
-        if fpdu::append(&ulpdu, self.crc, &mut bytes).is_err() {
+        if fpdu::append(&term.segment(), self.crc, &mut bytes).is_err() {
             return false;
         }
         *out = Fpdu::owned(bytes, true);
@@ -171,8 +165,9 @@ impl Qp {
 /// The code of a Terminate and the DDP header it repeats, as far as they are there.
 fn read_terminate(body: &[u8]) -> (TermCode, Option<DdpHeader>) {
     match Terminate::parse(body) {
-        Ok(t) => (t.code, t.ddp.and_then(|h| h.header().ok())),
-        Err(TerminateError::Truncated { code, .. }) => (code, None),
+        Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => {
+            (t.code, t.ddp.and_then(|h| h.header().ok()))
+        }
         Err(TerminateError::Short { .. }) => (TermCode::RDMAP_OPERATION_UNSPECIFIED, None),
     }
 }

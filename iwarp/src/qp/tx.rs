@@ -11,7 +11,6 @@
 
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
-use super::fault::Fault;
 use super::fpdu::Fpdu;
 use super::queues::Progress;
 use super::reads::{Inbound, Outbound};
@@ -20,6 +19,7 @@ use super::terminate::{Culprit, untagged};
 use super::wr::{PostError, SendOp, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
 use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
@@ -362,7 +362,7 @@ impl Qp {
             let found = env
                 .mrs
                 .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
-                .map_err(|f| response_culprit(&r, Fault::ReadSource(f)))?;
+                .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
             } else {

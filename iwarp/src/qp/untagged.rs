@@ -1,13 +1,13 @@
 //! Untagged segments: the Send types, RDMA Read Request, Terminate.
 
 use super::cqe::{CqeStatus, Queue};
-use super::fault::Fault;
 use super::queues::Rqe;
 use super::reads::Inbound;
 use super::rx::{Segment, Untagged, place};
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
+use crate::fault::Fault;
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN};
 use crate::{Access, MemRange, Memory};
 use arrayvec::ArrayVec;
@@ -70,7 +70,7 @@ impl Qp {
         if let Some(stag) = invalidate {
             env.mrs
                 .check_invalidate(self.pd, self.qpn, stag)
-                .map_err(|f| seg.blame(Fault::Invalidate(f)))?;
+                .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
             let ranges = self.receive_ranges(env, rqe, seg.len).map_err(|fault| Culprit {
@@ -86,7 +86,7 @@ impl Qp {
                 // Somebody may have taken it back since the check.
                 env.mrs
                     .invalidate(self.pd, self.qpn, stag)
-                    .map_err(|f| seg.blame(Fault::Invalidate(f)))?;
+                    .map_err(|_| seg.blame(Fault::Invalidate))?;
             }
             let len = core::mem::take(&mut self.rq.received);
             self.rq.msn = self.rq.msn.next();
@@ -147,7 +147,7 @@ impl Qp {
         if r.size > 0 {
             env.mrs
                 .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
-                .map_err(|f| blame(Fault::ReadSource(f)))?;
+                .map_err(|f| blame(Fault::read_source(f)))?;
         }
         self.reads.inbound.push_back(Inbound {
             msn: h.msn,

@@ -15,4 +15,6 @@ mod tests;
 pub use control::{Control, ControlError, Opcode, Version};
 pub use read_request::{READ_REQUEST_LEN, ReadRequest, ReadRequestError};
 pub use term_code::TermCode;
-pub use terminate::{CopiedHeader, TERMINATE_MAX_LEN, Terminate, TerminateError};
+pub use terminate::{
+    CopiedHeader, TERMINATE_MAX_LEN, TERMINATE_SEGMENT_MAX_LEN, Terminate, TerminateError,
+};

@@ -3,7 +3,7 @@
 
 use super::pair::BASE;
 use super::*;
-use crate::qp::fault::Fault;
+use crate::fault::Fault;
 
 /// A Read, three Writes of 4000 octets, of which one and a third are in FPDUs.
 struct Under {

@@ -36,7 +36,7 @@ fn test_rts_two_errors_at_once_report_the_first() {
     bytes.extend(framed(&write(Stag(1), 0, 8), true));
     assert_eq!(t.feed_raw(&bytes), bytes.len());
     assert_eq!((t.qp.counters().err_msn, t.qp.counters().err_stag), (1, 0));
-    let code = TermCode::DDP_MSN_RANGE;
+    let code = TermCode::new(1, 2, 3);
     let local = QpEvent::Terminated { by: Side::Local, code };
     assert_eq!(events(&mut t.qp), [local]);
 }
@@ -56,7 +56,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
     assert_eq!(t.qp.state(), QpState::Error);
-    let code = TermCode::DDP_NO_BUFFER;
+    let code = TermCode::new(1, 2, 2);
     assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
     let flushed = CqeStatus::Flushed;
@@ -99,7 +99,7 @@ fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
         t.qp.handle_acked(t.qp.tx_end());
         let hits: Vec<_> = completions(&mut t.qp)
             .iter()
-            .filter(|c| c.status == CqeStatus::RemoteAccess(TermCode::DDP_BOUNDS))
+            .filter(|c| c.status == CqeStatus::RemoteAccess(TermCode::new(1, 1, 1)))
             .map(|c| c.wr_id)
             .collect();
         assert_eq!(hits, want.into_iter().collect::<Vec<_>>());
@@ -112,7 +112,7 @@ fn test_rts_terminate_as_siw_writes_it() {
     let mut body = vec![0x21, 2, 3, 0, 0, 20];
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
-    let code = TermCode::DDP_NO_BUFFER;
+    let code = TermCode::new(1, 2, 2);
     assert_eq!(events(&mut t.qp)[0], QpEvent::Terminated { by: Side::Remote, code });
 }
 

@@ -51,7 +51,7 @@ heddle_base::counters! {
         err_offset,
         /// Messages longer than their untagged buffer.
         err_too_long,
-        /// Malformed Read Requests and Terminates.
+        /// Payloads that are not what their opcode says: Read Requests, Terminates.
         err_malformed,
         /// Tagged segments and Read Requests with an invalid STag.
         err_stag,
