@@ -9,7 +9,7 @@ use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
 use crate::fault::Fault;
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN};
-use crate::{Access, MemRange, Memory};
+use crate::{Access, MemRange, Memory, Msn};
 use arrayvec::ArrayVec;
 use heddle_base::Chunks;
 
@@ -27,10 +27,7 @@ impl Qp {
                 self.handle_send(env, stream, seg, h)
             }
             Opcode::READ_REQUEST => self.handle_read_request(env, stream, seg, h),
-            Opcode::TERMINATE => {
-                self.handle_terminate(stream, seg);
-                Ok(())
-            }
+            Opcode::TERMINATE => self.handle_terminate(stream, seg, h),
             // RFC 7306, not spoken yet.
             _ => Err(seg.blame(Fault::Opcode)),
         }
@@ -163,12 +160,29 @@ impl Qp {
         Ok(())
     }
 
+    /// The stream is over whatever it says, and it is not answered. What is wrong with its own
+    /// sequence makes it no word of the peer's: that is reported as an error found here.
     #[cold]
-    fn handle_terminate<C: Chunks>(&mut self, stream: &C, seg: &Segment) {
-        // The stream is over whatever it says: read what can be read.
+    fn handle_terminate<C: Chunks>(
+        &mut self,
+        stream: &C,
+        seg: &Segment,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
+        self.counters.rx_terminates += 1;
+        if h.msn != Msn(1) {
+            return Err(seg.blame(Fault::TerminateMsn));
+        }
+        if h.mo != 0 {
+            return Err(seg.blame(Fault::TerminateOffset));
+        }
+        // The longest there is fits the smallest MULPDU.
+        if !h.last {
+            return Err(seg.blame(Fault::TerminateMalformed));
+        }
         let mut bytes = [0; TERMINATE_MAX_LEN];
         let n = (seg.len as usize).min(TERMINATE_MAX_LEN);
         let n = stream.copy_at(seg.at, &mut bytes[..n]);
-        self.terminated_by_peer(&bytes[..n]);
+        self.terminated_by_peer(&bytes[..n]).map_err(|fault| seg.blame(fault))
     }
 }

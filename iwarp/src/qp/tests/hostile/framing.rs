@@ -168,7 +168,7 @@ fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
         let mut t = Target::new();
         t.feed_raw(&bytes);
         let told = events(&mut t.qp).into_iter().find_map(|e| match e {
-            QpEvent::Terminated { by: Side::Local, code } => Some(code),
+            QpEvent::Terminated { by: Side::Local, code } | QpEvent::Failed { code } => Some(code),
             _ => None,
         });
         match read {

@@ -280,3 +280,40 @@ fn is_a_streams(fault: Fault) -> bool {
     let startup = [Fault::StartupLocal, Fault::InsufficientIrd, Fault::NoMatchingRtr];
     fault != Fault::Marker && !startup.contains(&fault)
 }
+
+/// RFC 5044 section 7.1.2, rule 4: a responder validates an FPDU before it sends one. To MPA it is
+/// valid when its CRC is right.
+#[test]
+fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
+    let responder = || QpConfig { role: Role::Responder, ..QpConfig::default() };
+    let good = f(&t(0xc1, 0x40, NONE, 0, &[]));
+    let mut bad = good.clone();
+    bad[9] ^= 1;
+    let mut target = Target::with(responder());
+    target.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+    assert_eq!(target.feed_raw(&bad), bad.len());
+    assert_eq!((target.transmit(), target.qp.has_transmit()), (vec![], false));
+    assert_eq!(target.qp.state(), QpState::Error);
+    let code = TermCode::new(2, 0, 2);
+    assert_eq!(events(&mut target.qp), [QpEvent::Failed { code }]);
+    let done = completions(&mut target.qp);
+    assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 100, 101]);
+    assert!(done.iter().all(|c| c.status == CqeStatus::Flushed));
+    assert_eq!((target.qp.counters().err_crc, target.qp.counters().tx_terminates), (1, 0));
+    // An initiator may, and a responder after one that was good.
+    let mut target = Target::new();
+    target.feed_raw(&bad);
+    assert_eq!(target.transmit(), [terminate([0x20, 2, 0, 0], &[], 0)]);
+    let mut target = Target::with(responder());
+    target.feed_raw(&[good, bad].concat());
+    assert_eq!(target.transmit(), [terminate([0x20, 2, 0, 0], &[], 0)]);
+}
+
+/// What DDP or RDMAP refuse in the first FPDU has passed MPA, so the peer is told.
+#[test]
+fn test_responder_answers_a_first_fpdu_that_is_sound_but_wrong() {
+    let mut target = Target::with(QpConfig { role: Role::Responder, ..QpConfig::default() });
+    let segment = t(0xc1, 0x40, Stag(9), TO, X);
+    target.feed_raw(&f(&segment));
+    assert_eq!(target.transmit(), [terminate([0x11, 0, 0xc0, 0], &segment, 14)]);
+}
