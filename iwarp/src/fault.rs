@@ -165,8 +165,8 @@ faults! {
     TerminateMalformed: RDMAP_STREAM_CATASTROPHIC, Nothing, err_malformed;
 
     // Atomics and Immediate Data: RFC 7306 section 8. It adds checks but no codes, and has no
-    // RDMAP header repeated. What these messages share with others is above: version, opcode, queue,
-    // MSN, buffer, length.
+    // RDMAP header repeated. What these messages share with others is above: version, opcode,
+    // queue, MSN, buffer, length.
 
     /// An Atomic Request for an STag no region has.
     AtomicStag: RDMAP_INVALID_STAG, Ddp, err_stag;

@@ -40,7 +40,8 @@ impl Run {
         Run { pair, conns: [a, b] }
     }
 
-    /// Host 0 sends `bytes`: what host 1's queue pair says, and what it has sent when its FIN comes.
+    /// Host 0 sends `bytes`: what host 1's queue pair says, and all it has sent when its FIN
+    /// comes.
     fn send(&mut self, bytes: &[u8]) -> (Vec<QpEvent>, Vec<u8>) {
         self.pair.hosts[0].rnic.send_startup(self.conns[0], bytes).unwrap();
         let (mut got, mut closed) = (Vec::new(), false);

@@ -1,8 +1,8 @@
 use super::*;
 
 /// Every row by the numbers and figures of the RFCs: layer and type in one octet, code, and the
-/// bits M (0x80), D (0x40), R (0x20) that its Terminate has when all headers are known; `None` where
-/// none is sent.
+/// bits M (0x80), D (0x40), R (0x20) that its Terminate has when all headers are known; `None`
+/// where none is sent.
 const ROWS: &[(Fault, u8, u8, Option<u8>)] = &[
     // RFC 5044 section 8; RFC 5040 figure 10: the layer below DDP repeats nothing.
     (Fault::ConnectionLost, 0x20, 1, None),
