@@ -85,7 +85,7 @@ pub enum DisconnectReason {
     Orderly,
     /// TCP ended it.
     Tcp(CloseReason),
-    /// We sent a Terminate: the peer broke a rule.
+    /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that.
     LocalTerminate(TermCode),
     /// The peer sent a Terminate.
     RemoteTerminate(TermCode),

@@ -3,7 +3,9 @@
 #![no_main]
 
 use heddle_iwarp::ddp::{DdpHeader, MAX_LEN};
-use heddle_iwarp::rdmap::{Control, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate};
+use heddle_iwarp::rdmap::{
+    Control, CopiedHeader, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate, TerminateError,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,11 +18,13 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(r) = ReadRequest::parse(data) {
         assert_eq!(ReadRequest::parse(&r.emit()), Ok(r));
     }
-    if let Ok(t) = Terminate::parse(data) {
-        terminate_again(&t);
+    match Terminate::parse(data) {
+        Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => terminate_again(&t),
+        Err(TerminateError::Short { .. }) => {}
     }
-    terminate_again(&Terminate::for_segment(TermCode::DDP_BOUNDS, data));
-    terminate_again(&Terminate::for_segment(TermCode::RDMAP_ACCESS, data));
+    let ddp = CopiedHeader::of_segment(data);
+    let segment_len = u16::try_from(data.len()).ok();
+    terminate_again(&Terminate { ddp, segment_len, ..Terminate::new(TermCode::DDP_BOUNDS) });
 });
 
 /// The layout we write is one and the same, whichever was read; the code and the headers stay.

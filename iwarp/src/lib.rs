@@ -6,7 +6,9 @@
 //! the [`Memory`] trait, and only with a [`MemRange`], which nobody but the STag table can make.
 #![forbid(unsafe_code)]
 
+mod counters;
 pub mod ddp;
+pub mod fault;
 mod memory;
 pub mod mpa;
 pub mod mr;

@@ -186,7 +186,7 @@ impl<F: RxFrame> Rnic<F> {
         link.qp().ok_or(RnicError::NoQueuePair)
     }
 
-    /// The queue pair of a connection, for its counters and state.
+    /// The queue pair of a connection, for its counters, its state and the peer's Terminate.
     pub fn qp(&self, conn: ConnId) -> Option<&Qp> {
         match &self.stack.user(conn)?.mode {
             Mode::Fpdu(qp) => Some(qp),
@@ -361,13 +361,16 @@ impl<F: RxFrame> Rnic<F> {
         let Some((tcp, link)) = self.stack.get_mut(conn) else { return };
         let Mode::Fpdu(qp) = &mut link.mode else { return };
         while let Some(event) = qp.poll_event() {
-            link.closing |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
-            if let QpEvent::Terminated { by, .. } = event
-                && (by == Side::Remote || qp.has_transmit())
-            {
-                // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
-                // place. If that is queued already, it is about a local request, and those before
-                // it are still carried out.
+            // By an error; and nobody needs what TCP has not begun to send.
+            let (ended, withdraw) = match event {
+                QpEvent::Terminated { by, .. } => (true, by == Side::Remote || qp.has_transmit()),
+                QpEvent::Failed { .. } => (true, true),
+                QpEvent::FirstFpdu | QpEvent::Drained => (false, false),
+            };
+            link.closing |= ended || event == QpEvent::Drained;
+            if withdraw {
+                // A Terminate of ours goes in its place. If that is queued already, it is about a
+                // local request, and those before it are still carried out.
                 let end = link.queue.withdraw(&mut self.kept, tcp.snd_max());
                 qp.handle_withdrawn(end);
             }

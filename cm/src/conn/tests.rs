@@ -231,6 +231,7 @@ fn test_matrix_of_every_state_with_every_input() {
             ("drained", Input::Qp(QpEvent::Drained)),
             ("we terminate", Input::Qp(QpEvent::Terminated { by: Side::Local, code })),
             ("peer terminates", Input::Qp(QpEvent::Terminated { by: Side::Remote, code })),
+            ("we fail, unsaid", Input::Qp(QpEvent::Failed { code })),
             ("peer closed", Input::PeerClosed),
             ("closed", Input::Closed(CloseReason::Orderly)),
             ("reset", Input::Closed(CloseReason::Reset)),

@@ -333,6 +333,9 @@ fn running(state: State, link: &mut Link, input: Input<'_>, fx: &mut Effects) ->
             let why = terminated(by, code, fx);
             link.end(qpn, Some(why), fx)
         }
+        Input::Qp(QpEvent::Failed { code }) => {
+            link.end(qpn, Some(DisconnectReason::LocalTerminate(code)), fx)
+        }
         // iWARP has no half-open streams: the peer's end is ours too (RFC 5040 section 6.2).
         Input::Disconnect | Input::PeerClosed => {
             link.disconnect(fx);
@@ -377,6 +380,9 @@ fn ending(
         Input::Qp(QpEvent::Terminated { by, code }) => {
             let terminated = terminated(by, code, fx);
             why.get_or_insert(terminated);
+        }
+        Input::Qp(QpEvent::Failed { code }) => {
+            why.get_or_insert(DisconnectReason::LocalTerminate(code));
         }
         Input::PeerClosed => link.disconnect(fx),
         Input::Timeout => {

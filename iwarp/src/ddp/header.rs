@@ -1,4 +1,3 @@
-use crate::rdmap::TermCode;
 use crate::types::{Msn, Stag};
 use core::fmt;
 
@@ -28,6 +27,8 @@ impl Qn {
     pub const TERMINATE: Qn = Qn(2);
     /// Atomic Responses (RFC 7306).
     pub const ATOMIC_RESPONSE: Qn = Qn(3);
+    /// The highest queue a stream has.
+    pub const LAST: Qn = Qn::ATOMIC_RESPONSE;
 }
 
 impl fmt::Debug for Qn {
@@ -100,20 +101,6 @@ pub enum DdpError {
         /// What the DV field said.
         version: u8,
     },
-}
-
-impl DdpError {
-    /// What a Terminate for it says.
-    ///
-    /// RFC 5041 names no code for a segment that does not hold its header, so we report the stream
-    /// as broken at the RDMAP layer.
-    pub const fn term_code(self) -> TermCode {
-        match self {
-            DdpError::Short { .. } => TermCode::RDMAP_STREAM_CATASTROPHIC,
-            DdpError::Version { tagged: true, .. } => TermCode::DDP_TAGGED_VERSION,
-            DdpError::Version { tagged: false, .. } => TermCode::DDP_UNTAGGED_VERSION,
-        }
-    }
 }
 
 /// Whether the segment that starts like this is tagged.

@@ -1,5 +1,4 @@
 use super::*;
-use crate::rdmap::TermCode;
 use crate::types::{Msn, Stag};
 use proptest::prelude::*;
 
@@ -100,7 +99,6 @@ fn test_parse_short_by_one_is_short() {
         b.pop();
         let e = DdpError::Short { have: need - 1, need };
         assert_eq!(DdpHeader::parse(&b), Err(e));
-        assert_eq!(e.term_code(), TermCode::RDMAP_STREAM_CATASTROPHIC);
     }
     assert_eq!(DdpHeader::parse(b""), Err(DdpError::Short { have: 0, need: UNTAGGED_LEN }));
 }
@@ -108,13 +106,10 @@ fn test_parse_short_by_one_is_short() {
 #[test]
 fn test_parse_of_other_versions_names_the_model() {
     for version in [0, 2, 3] {
-        for (tagged, code) in
-            [(true, TermCode::DDP_TAGGED_VERSION), (false, TermCode::DDP_UNTAGGED_VERSION)]
-        {
+        for tagged in [true, false] {
             let control = if tagged { 0xc0 } else { 0x40 } | version;
             let e = DdpError::Version { tagged, version };
             assert_eq!(DdpHeader::parse(&[control; 32]), Err(e));
-            assert_eq!(e.term_code(), code);
         }
     }
 }

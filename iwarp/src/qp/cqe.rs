@@ -117,7 +117,15 @@ pub enum QpEvent {
     Terminated {
         /// Who detected the error and sent the Terminate.
         by: Side,
-        /// What it says.
+        /// What it says; [`received_terminate`](super::Qp::received_terminate) has the headers
+        /// that a Terminate of the peer repeats.
+        code: TermCode,
+    },
+    /// An error was found here of which the peer may not be told: MPA's in the first FPDU that a
+    /// responder gets (RFC 5044 section 7.1.2), or a Terminate that breaks the rules itself. The
+    /// stream is over: close TCP.
+    Failed {
+        /// What a Terminate would have said.
         code: TermCode,
     },
     /// After [`close`](super::Qp::close): all sends are done, TCP may be closed.

@@ -31,9 +31,7 @@
 
 mod complete;
 mod config;
-mod counters;
 mod cqe;
-mod fault;
 mod fifo;
 mod fpdu;
 mod queues;
@@ -48,8 +46,8 @@ mod tx;
 mod untagged;
 mod wr;
 
+pub use crate::counters::QpCounters;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
-pub use counters::QpCounters;
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use state::QpState;
@@ -58,9 +56,9 @@ pub use wr::{
     check_recv, check_send,
 };
 
+use crate::counters::Tally;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
-use counters::Tally;
 use heddle_base::StreamPos;
 use queues::{RecvQueue, SendQueue};
 use reads::Reads;

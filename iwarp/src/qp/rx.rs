@@ -1,12 +1,12 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
 use super::cqe::QpEvent;
-use super::fault::Fault;
 use super::terminate::Culprit;
 use super::{Qp, QpEnv};
-use crate::ddp::{self, DdpError, DdpHeader, Qn};
+use crate::ddp::{self, DdpHeader};
+use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
-use crate::rdmap::{Control, ControlError, CopiedHeader, Opcode};
+use crate::rdmap::{Control, CopiedHeader, Opcode};
 use crate::{MemRange, Memory, Msn, Stag};
 use heddle_base::Chunks;
 
@@ -106,21 +106,14 @@ impl Qp {
         };
         let (header, header_len) = match parsed {
             Ok(h) => h,
-            Err(e) => return Err(seg.blame_ddp(e)),
+            Err(e) => return Err(seg.blame(e.into())),
         };
         seg.at = frame.at + HEADER_LEN + header_len;
         // Parsing has made sure that the header is inside.
         seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
-        // DDP's checks come before RDMAP's.
-        if let DdpHeader::Untagged { qn, .. } = header
-            && qn > Qn::ATOMIC_RESPONSE
-        {
-            return Err(seg.blame(Fault::Queue));
-        }
         let control = match Control::check(&header) {
             Ok(c) => c,
-            Err(ControlError::Version(_)) => return Err(seg.blame(Fault::RdmapVersion)),
-            Err(_) => return Err(seg.blame(Fault::Opcode)),
+            Err(e) => return Err(seg.blame(e.into())),
         };
         match header {
             DdpHeader::Tagged { last, stag, to, .. } => {
@@ -160,14 +153,6 @@ impl Segment {
         }
         self.raw[..ddp::TAGGED_LEN].copy_from_slice(head);
         DdpHeader::parse(head).ok().map(|(header, _)| header)
-    }
-
-    #[cold]
-    fn blame_ddp(&self, e: DdpError) -> Culprit {
-        self.blame(match e {
-            DdpError::Short { .. } => Fault::Short,
-            DdpError::Version { tagged, .. } => Fault::DdpVersion { tagged },
-        })
     }
 
     /// A fault of this segment.

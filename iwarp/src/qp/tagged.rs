@@ -1,10 +1,10 @@
 //! Tagged segments: RDMA Write and RDMA Read Response.
 
-use super::fault::{Fault, Mismatch};
 use super::queues::Progress;
 use super::rx::{Segment, Tagged, place};
 use super::terminate::Culprit;
 use super::{CqeStatus, Qp, QpEnv, Queue};
+use crate::fault::Fault;
 use crate::rdmap::Opcode;
 use crate::{Access, Memory};
 use heddle_base::Chunks;
@@ -38,7 +38,7 @@ impl Qp {
             let range = env
                 .mrs
                 .check(self.pd, self.qpn, h.stag, h.to, seg.len, Access::REMOTE_WRITE)
-                .map_err(|f| seg.blame(Fault::Tagged(f)))?;
+                .map_err(|f| seg.blame(Fault::tagged(f)))?;
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
@@ -56,24 +56,24 @@ impl Qp {
             return Err(seg.blame(Fault::Opcode));
         };
         if seg.len > read.left {
-            return Err(seg.blame(Fault::Response(Mismatch::Range)));
+            return Err(seg.blame(Fault::ResponseRange));
         }
         if h.last && seg.len < read.left {
-            return Err(seg.blame(Fault::Response(Mismatch::Short)));
+            return Err(seg.blame(Fault::ResponseShort));
         }
         if seg.len > 0 {
             if h.stag != read.stag {
-                return Err(seg.blame(Fault::Response(Mismatch::Stag)));
+                return Err(seg.blame(Fault::ResponseStag));
             }
             if h.to != read.to {
-                return Err(seg.blame(Fault::Response(Mismatch::Range)));
+                return Err(seg.blame(Fault::ResponseRange));
             }
             let range = env
                 .mrs
                 .check(self.pd, self.qpn, read.stag, read.to, seg.len, Access::LOCAL_WRITE)
                 .map_err(|f| Culprit {
                     request: Some((Queue::Sq, read.index, CqeStatus::LocalProtection)),
-                    ..seg.blame(Fault::Tagged(f))
+                    ..seg.blame(Fault::tagged(f))
                 })?;
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);

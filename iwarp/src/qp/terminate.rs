@@ -1,17 +1,16 @@
 //! The end of a stream by error: ours, with a Terminate, or the peer's.
 
 use super::cqe::{CqeStatus, QpEvent, Queue, Side};
-use super::fault::Fault;
 use super::fpdu::Fpdu;
 use super::queues::WqeOp;
 use super::state::Transition;
 use super::tx::Sending;
 use super::{Qp, QpEnv};
-use crate::ddp::{DdpHeader, Qn, UNTAGGED_LEN};
+use crate::ddp::{DdpHeader, Qn};
+use crate::fault::{Answer, Fault};
 use crate::mpa::fpdu;
 use crate::rdmap::{
-    Control, CopiedHeader, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate,
-    TerminateError,
+    Control, CopiedHeader, Opcode, ReadRequest, TermCode, Terminate, TerminateError,
 };
 use crate::{Memory, Msn};
 use heddle_base::StreamPos;
@@ -33,6 +32,8 @@ pub(super) struct Culprit {
 pub(super) struct End {
     /// A Terminate that waits to be sent.
     pub(super) terminate: Option<Terminate>,
+    /// The peer's, if that ended it.
+    pub(super) received: Option<Terminate>,
     /// The local request it is about, by index, and how that completes.
     pub(super) culprit: Option<(Queue, u32, CqeStatus)>,
     /// What was acknowledged before.
@@ -55,23 +56,36 @@ pub(super) const fn untagged(opcode: Opcode, qn: Qn, msn: Msn) -> DdpHeader {
 
 impl Qp {
     /// Ends the stream for an error found here: everything is flushed, and a Terminate waits to be
-    /// sent. Of several errors the first counts (RFC 5040 section 7.1).
+    /// sent if the peer may be told. Of several errors the first counts (RFC 5040 section 7.1).
+    ///
+    /// A responder sends nothing before it has validated an FPDU (RFC 5044 section 7.1.2), which
+    /// means its start and its CRC (section 6): an error that MPA found in the first one is not
+    /// answered, one that DDP or RDMAP found in it is.
     #[cold]
     pub(super) fn fail(&mut self, culprit: Culprit) {
         let Culprit { fault, segment, read, request } = culprit;
         let code = fault.code();
         let mut term = Terminate::new(code);
-        if code.includes_ddp_header() {
+        let answer = match fault.answer() {
+            _ if self.hold && code.layer == TermCode::LAYER_LLP => Answer::Nothing,
+            answer => answer,
+        };
+        if matches!(answer, Answer::Ddp | Answer::DdpAndRdmap) {
             term.segment_len = segment.map(|(_, len)| len);
             term.ddp = segment.map(|(header, _)| header);
         }
-        if code.includes_rdmap_header() {
+        if answer == Answer::DdpAndRdmap {
             term.read_request = read;
         }
-        let end = End { terminate: Some(term), culprit: request, ..End::default() };
-        if self.end_stream(Transition::Fault, end) {
+        let (how, terminate, event) = match answer {
+            Answer::Nothing => (Transition::Abort, None, QpEvent::Failed { code }),
+            Answer::Code | Answer::Ddp | Answer::DdpAndRdmap => {
+                (Transition::Fault, Some(term), QpEvent::Terminated { by: Side::Local, code })
+            }
+        };
+        if self.end_stream(how, End { terminate, culprit: request, ..End::default() }) {
             fault.count(self.counters.rare());
-            self.raise(QpEvent::Terminated { by: Side::Local, code });
+            self.raise(event);
         }
     }
 
@@ -103,14 +117,9 @@ impl Qp {
     ) -> bool {
         let Some(term) = self.end.as_mut().and_then(|e| e.terminate.take()) else { return false };
         self.counters.rare().tx_terminates += 1;
-        let mut body = [0; TERMINATE_MAX_LEN];
-        let len = term.emit(&mut body);
-        let mut ulpdu = vec![0; UNTAGGED_LEN];
-        untagged(Opcode::TERMINATE, Qn::TERMINATE, Msn(1)).emit(&mut ulpdu);
-        ulpdu.extend_from_slice(&body[..len]);
         let mut bytes = Vec::new();
         // At most 70 bytes: it cannot be too long.
-        if fpdu::append(&ulpdu, self.crc, &mut bytes).is_err() {
+        if fpdu::append(&term.segment(), self.crc, &mut bytes).is_err() {
             return false;
         }
         *out = Fpdu::owned(bytes, true);
@@ -119,16 +128,35 @@ impl Qp {
     }
 
     /// The peer's Terminate came; `body` is what follows its DDP header.
+    ///
+    /// # Errors
+    /// When it has no control field. One that ends inside a header it repeats still says why.
     #[cold]
-    pub(super) fn terminated_by_peer(&mut self, body: &[u8]) {
-        self.counters.rare().rx_terminates += 1;
-        let (code, header) = read_terminate(body);
+    pub(super) fn terminated_by_peer(&mut self, body: &[u8]) -> Result<(), Fault> {
+        let received = match Terminate::parse(body) {
+            Ok(t) => t,
+            Err(TerminateError::Truncated { read, .. }) => {
+                self.counters.rare().err_malformed += 1;
+                read
+            }
+            Err(TerminateError::Short { .. }) => return Err(Fault::TerminateMalformed),
+        };
+        let code = received.code;
         let culprit = self
-            .find_request(header)
+            .find_request(received.ddp.and_then(|h| h.header().ok()))
             .map(|index| (Queue::Sq, index, CqeStatus::of_terminate(code)));
-        if self.end_stream(Transition::RemoteTerminate, End { culprit, ..End::default() }) {
+        let end = End { received: Some(received), culprit, ..End::default() };
+        if self.end_stream(Transition::RemoteTerminate, end) {
             self.raise(QpEvent::Terminated { by: Side::Remote, code });
         }
+        Ok(())
+    }
+
+    /// The peer's Terminate with the headers it repeats, once [`QpEvent::Terminated`] has told of
+    /// it; by these the application can tell which of its requests was refused, and how far a Read
+    /// had got.
+    pub fn received_terminate(&self) -> Option<&Terminate> {
+        self.end.as_ref()?.received.as_ref()
     }
 
     /// The send request that a Terminate speaks of: by the DDP header it repeats (it may have
@@ -169,14 +197,5 @@ impl Qp {
             }
             Some(_) => named,
         }
-    }
-}
-
-/// The code of a Terminate and the DDP header it repeats, as far as they are there.
-fn read_terminate(body: &[u8]) -> (TermCode, Option<DdpHeader>) {
-    match Terminate::parse(body) {
-        Ok(t) => (t.code, t.ddp.and_then(|h| h.header().ok())),
-        Err(TerminateError::Truncated { code, .. }) => (code, None),
-        Err(TerminateError::Short { .. }) => (TermCode::RDMAP_OPERATION_UNSPECIFIED, None),
     }
 }

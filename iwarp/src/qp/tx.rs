@@ -11,7 +11,6 @@
 
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
-use super::fault::Fault;
 use super::fpdu::Fpdu;
 use super::queues::{Progress, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
@@ -20,6 +19,7 @@ use super::terminate::{Culprit, untagged};
 use super::wr::{PostError, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
 use crate::rdmap::{
@@ -430,7 +430,7 @@ impl Qp {
             let found = env
                 .mrs
                 .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
-                .map_err(|f| response_culprit(&r, Fault::ReadSource(f)))?;
+                .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
             } else {
@@ -460,8 +460,8 @@ impl Qp {
         let original = env
             .mrs
             .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
-            .map_err(Fault::ReadSource)
-            .and_then(|at| env.mem.atomic(at, request.op).ok_or(Fault::Misaligned))
+            .map_err(Fault::atomic)
+            .and_then(|at| env.mem.atomic(at, request.op).ok_or(Fault::AtomicAlignment))
             .map_err(|fault| atomic_culprit(asked, fault))?;
         let msn = self.reads.tx_atomic_msn;
         self.reads.tx_atomic_msn = msn.next();

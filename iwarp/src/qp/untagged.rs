@@ -3,18 +3,18 @@
 
 use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
-use super::fault::Fault;
 use super::queues::{Progress, Rqe};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::rx::{Segment, Untagged, place};
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
+use crate::fault::Fault;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
     Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
 };
-use crate::{Access, MemRange, Memory};
+use crate::{Access, MemRange, Memory, Msn};
 use arrayvec::ArrayVec;
 use heddle_base::Chunks;
 
@@ -32,10 +32,7 @@ impl Qp {
                 self.handle_send(env, stream, seg, h)
             }
             Opcode::READ_REQUEST => self.handle_read_request(env, stream, seg, h),
-            Opcode::TERMINATE => {
-                self.handle_terminate(stream, seg);
-                Ok(())
-            }
+            Opcode::TERMINATE => self.handle_terminate(stream, seg, h),
             Opcode::IMMEDIATE | Opcode::IMMEDIATE_SE => self.handle_immediate(stream, seg, h),
             Opcode::ATOMIC_REQUEST => self.handle_atomic_request(env, stream, seg, h),
             Opcode::ATOMIC_RESPONSE => self.handle_atomic_response(env, stream, seg, h),
@@ -62,7 +59,7 @@ impl Qp {
         if let Some(stag) = invalidate {
             env.mrs
                 .check_invalidate(self.pd, self.qpn, stag)
-                .map_err(|f| seg.blame(Fault::Invalidate(f)))?;
+                .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
             let ranges = self.receive_ranges(env, rqe, seg.len).map_err(|fault| Culprit {
@@ -78,7 +75,7 @@ impl Qp {
                 // Somebody may have taken it back since the check.
                 env.mrs
                     .invalidate(self.pd, self.qpn, stag)
-                    .map_err(|f| seg.blame(Fault::Invalidate(f)))?;
+                    .map_err(|_| seg.blame(Fault::Invalidate))?;
             }
             let len = core::mem::take(&mut self.rq.received);
             self.rq.msn = self.rq.msn.next();
@@ -170,7 +167,7 @@ impl Qp {
         if r.size > 0 {
             env.mrs
                 .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
-                .map_err(|f| blame(Fault::ReadSource(f)))?;
+                .map_err(|f| blame(Fault::read_source(f)))?;
         }
         self.reads.inbound.push_back(Inbound::Read(InboundRead {
             msn: h.msn,
@@ -212,7 +209,7 @@ impl Qp {
         let bytes: [u8; ATOMIC_REQUEST_LEN] =
             whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         let request = AtomicRequest::parse(&bytes).map_err(|e| match e {
-            AtomicRequestError::Code { .. } => seg.blame(Fault::Opcode),
+            AtomicRequestError::Code { .. } => seg.blame(Fault::AtomicOperation),
             AtomicRequestError::Length { .. } => seg.blame(Fault::Malformed),
         })?;
         if !self.reads.can_accept(8) {
@@ -222,9 +219,9 @@ impl Qp {
         let at = env
             .mrs
             .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
-            .map_err(|f| seg.blame(Fault::ReadSource(f)))?;
+            .map_err(|f| seg.blame(Fault::atomic(f)))?;
         if !env.mem.takes_atomics(at) {
-            return Err(seg.blame(Fault::Misaligned));
+            return Err(seg.blame(Fault::AtomicAlignment));
         }
         self.reads.inbound.push_back(Inbound::Atomic { msn: h.msn, request });
         self.reads.msn = self.reads.msn.next();
@@ -259,7 +256,7 @@ impl Qp {
         let response = AtomicResponse::parse(&bytes)
             .ok()
             .filter(|r| r.id == self.sq.wqes.at(index).msn.0)
-            .ok_or_else(|| seg.blame(Fault::Malformed))?;
+            .ok_or_else(|| seg.blame(Fault::AtomicResponse))?;
         let range = env.mrs.check(self.pd, self.qpn, stag, to, left, Access::LOCAL_WRITE).map_err(
             |_| Culprit {
                 request: Some((Queue::Sq, index, CqeStatus::LocalProtection)),
@@ -275,13 +272,30 @@ impl Qp {
         Ok(())
     }
 
+    /// The stream is over whatever it says, and it is not answered. What is wrong with its own
+    /// sequence makes it no word of the peer's: that is reported as an error found here.
     #[cold]
-    fn handle_terminate<C: Chunks>(&mut self, stream: &C, seg: &Segment) {
-        // The stream is over whatever it says: read what can be read.
+    fn handle_terminate<C: Chunks>(
+        &mut self,
+        stream: &C,
+        seg: &Segment,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
+        self.counters.rare().rx_terminates += 1;
+        if h.msn != Msn(1) {
+            return Err(seg.blame(Fault::TerminateMsn));
+        }
+        if h.mo != 0 {
+            return Err(seg.blame(Fault::TerminateOffset));
+        }
+        // The longest there is fits the smallest MULPDU.
+        if !h.last {
+            return Err(seg.blame(Fault::TerminateMalformed));
+        }
         let mut bytes = [0; TERMINATE_MAX_LEN];
         let n = (seg.len as usize).min(TERMINATE_MAX_LEN);
         let n = stream.copy_at(seg.at, &mut bytes[..n]);
-        self.terminated_by_peer(&bytes[..n]);
+        self.terminated_by_peer(&bytes[..n]).map_err(|fault| seg.blame(fault))
     }
 }
 

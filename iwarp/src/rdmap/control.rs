@@ -1,4 +1,3 @@
-use super::TermCode;
 use crate::ddp::{DdpHeader, Qn};
 use core::fmt;
 
@@ -126,6 +125,9 @@ pub struct Control {
 /// Why a control octet cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
+    /// A queue that is not there ([`Qn::LAST`]).
+    #[error("queue {0}")]
+    Queue(Qn),
     /// Neither the RDMA Consortium's version nor the IETF's.
     #[error("RDMAP version {}", .0.0)]
     Version(Version),
@@ -140,18 +142,6 @@ pub enum ControlError {
         /// The queue it came on; `None` if in a tagged segment.
         queue: Option<Qn>,
     },
-}
-
-impl ControlError {
-    /// What a Terminate for it says.
-    pub const fn term_code(self) -> TermCode {
-        match self {
-            ControlError::Version(_) => TermCode::RDMAP_VERSION,
-            ControlError::UnknownOpcode(_) | ControlError::Misplaced { .. } => {
-                TermCode::RDMAP_OPCODE
-            }
-        }
-    }
 }
 
 impl Control {
@@ -172,23 +162,26 @@ impl Control {
         self.version.0 << 6 | self.opcode.0 & 0x0f
     }
 
-    /// The control octet of a DDP segment, if its version is known, its opcode assigned and the
-    /// message one that may come in this kind of segment (figure 4).
+    /// The control octet of a DDP segment, if the segment's queue is there, the version known, the
+    /// opcode assigned and the message one that may come in this kind of segment (figure 4). What
+    /// receives, and what reads captures, ask this and nothing else.
     ///
     /// Both versions pass, as RFC 5040 section 4.1 has it.
     ///
     /// # Errors
-    /// [`ControlError`] in the order version, opcode, place.
+    /// [`ControlError`] in the order queue (DDP's checks come before RDMAP's), version, opcode,
+    /// place.
     #[inline]
     pub fn check(header: &DdpHeader) -> Result<Control, ControlError> {
+        let queue = match *header {
+            DdpHeader::Tagged { .. } => None,
+            DdpHeader::Untagged { qn, .. } if qn > Qn::LAST => return Err(ControlError::Queue(qn)),
+            DdpHeader::Untagged { qn, .. } => Some(qn),
+        };
         let c = Control::from_byte(header.rsvd_ulp());
         if c.version.0 > Version::IETF.0 {
             return Err(ControlError::Version(c.version));
         }
-        let queue = match *header {
-            DdpHeader::Tagged { .. } => None,
-            DdpHeader::Untagged { qn, .. } => Some(qn),
-        };
         if c.opcode.name().is_none() {
             return Err(ControlError::UnknownOpcode(c.opcode));
         }

@@ -21,4 +21,6 @@ pub use atomic::{
 pub use control::{Control, ControlError, Opcode, Version};
 pub use read_request::{READ_REQUEST_LEN, ReadRequest, ReadRequestError};
 pub use term_code::TermCode;
-pub use terminate::{CopiedHeader, TERMINATE_MAX_LEN, Terminate, TerminateError};
+pub use terminate::{
+    CopiedHeader, TERMINATE_MAX_LEN, TERMINATE_SEGMENT_MAX_LEN, Terminate, TerminateError,
+};

@@ -1,4 +1,3 @@
-use super::TermCode;
 use crate::types::Stag;
 
 /// Bytes of a Read Request header, which is the whole payload of the message.
@@ -27,13 +26,6 @@ pub struct ReadRequest {
 pub struct ReadRequestError {
     /// Bytes there are.
     pub have: usize,
-}
-
-impl ReadRequestError {
-    /// What a Terminate for it says: no RFC names a code, so the stream is reported as broken.
-    pub const fn term_code(self) -> TermCode {
-        TermCode::RDMAP_STREAM_CATASTROPHIC
-    }
 }
 
 impl ReadRequest {

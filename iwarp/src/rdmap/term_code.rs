@@ -3,7 +3,8 @@ use core::fmt;
 /// Why a stream was terminated: layer, error type and error code of the Terminate control field.
 ///
 /// The constants name every code of RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8
-/// and RFC 6581 section 8. Any other value a peer sends survives and prints as numbers.
+/// and RFC 6581 section 8; RFC 7306 adds none. What we say when is [`Fault`](crate::fault::Fault)'s
+/// table. Any other value a peer sends survives and prints as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TermCode {
     /// Who found the error: 0 RDMAP, 1 DDP, 2 the layer below DDP. 4 bits.
@@ -140,22 +141,6 @@ impl TermCode {
     /// The error in words, if it is one we know.
     pub const fn name(self) -> Option<&'static str> {
         self.canonical().fixed_name()
-    }
-
-    /// Whether RFC 5040 figure 10 has a Terminate for it repeat the DDP header of the segment that
-    /// caused it.
-    pub const fn includes_ddp_header(self) -> bool {
-        match self.layer {
-            TermCode::LAYER_RDMAP => self.etype == 1 || self.etype == 2,
-            // RFC 5040 section 4.8: a local catastrophic error has no DDP header.
-            TermCode::LAYER_DDP => self.etype != 0,
-            _ => false,
-        }
-    }
-
-    /// Whether figure 10 has it repeat the RDMAP header too, if that was a Read Request's.
-    pub const fn includes_rdmap_header(self) -> bool {
-        self.layer == TermCode::LAYER_RDMAP && self.etype == 1
     }
 }
 

@@ -1,10 +1,14 @@
 use super::read_request::{READ_REQUEST_LEN, ReadRequest};
 use super::{Control, Opcode, TermCode};
-use crate::ddp::{self, DdpError, DdpHeader};
+use crate::Msn;
+use crate::ddp::{self, DdpError, DdpHeader, Qn, UNTAGGED_LEN};
+use arrayvec::ArrayVec;
 use core::fmt;
 
 /// Bytes of the longest Terminate: control, segment length, untagged header, Read Request header.
 pub const TERMINATE_MAX_LEN: usize = CONTROL_LEN + 2 + ddp::MAX_LEN + READ_REQUEST_LEN;
+/// Bytes of the DDP segment that carries it.
+pub const TERMINATE_SEGMENT_MAX_LEN: usize = UNTAGGED_LEN + TERMINATE_MAX_LEN;
 
 const CONTROL_LEN: usize = 4;
 /// Header control bits, in the third octet.
@@ -47,11 +51,12 @@ pub enum TerminateError {
         /// Bytes there are.
         have: usize,
     },
-    /// Ends inside a header it says it repeats.
-    #[error("Terminate of {have} bytes ({code}) ends inside a header it repeats")]
+    /// Ends inside a header it says it repeats. Linux siw's do when they are about a Send with
+    /// Invalidate.
+    #[error("Terminate of {have} bytes ({}) ends inside a header it repeats", read.code)]
     Truncated {
-        /// The reason given, which is whole.
-        code: TermCode,
+        /// What came before: the reason given, which is whole, and the headers that are.
+        read: Terminate,
         /// Bytes there are.
         have: usize,
     },
@@ -61,28 +66,6 @@ impl Terminate {
     /// A Terminate that repeats no header.
     pub const fn new(code: TermCode) -> Terminate {
         Terminate { code, segment_len: None, ddp: None, read_request: None, swapped: false }
-    }
-
-    /// The Terminate for `segment`, the DDP segment that caused it, with the headers that figure 10
-    /// has for `code`: as far as the segment holds them.
-    pub fn for_segment(code: TermCode, segment: &[u8]) -> Terminate {
-        let mut t = Terminate::new(code);
-        if !code.includes_ddp_header() {
-            return t;
-        }
-        let Some(header) = CopiedHeader::of_segment(segment) else {
-            return t;
-        };
-        t.segment_len = u16::try_from(segment.len()).ok();
-        t.ddp = Some(header);
-        let opcode = Control::from_byte(header.as_bytes()[1]).opcode;
-        if code.includes_rdmap_header() && opcode == Opcode::READ_REQUEST && !header.is_tagged() {
-            t.read_request = segment
-                .get(header.as_bytes().len()..)
-                .and_then(|p| p.get(..READ_REQUEST_LEN))
-                .and_then(|p| ReadRequest::parse(p).ok());
-        }
-        t
     }
 
     /// Reads the payload of a Terminate, by the RFC or as siw writes it.
@@ -101,21 +84,21 @@ impl Terminate {
         };
         let (code, flags, swapped) = read_control(*control);
         let mut t = Terminate { swapped, ..Terminate::new(code) };
-        let truncated = TerminateError::Truncated { code, have };
+        let truncated = |read| TerminateError::Truncated { read, have };
         if flags & (SEGMENT_LENGTH | DDP_HEADER) != 0 {
-            let (len, r) = rest.split_first_chunk::<2>().ok_or(truncated)?;
+            let (len, r) = rest.split_first_chunk::<2>().ok_or(truncated(t))?;
             if flags & SEGMENT_LENGTH != 0 {
                 t.segment_len = Some(u16::from_be_bytes(*len));
             }
             rest = r;
         }
         if flags & DDP_HEADER != 0 {
-            let header = CopiedHeader::of_segment(rest).ok_or(truncated)?;
+            let header = CopiedHeader::of_segment(rest).ok_or(truncated(t))?;
             rest = &rest[header.as_bytes().len()..];
             t.ddp = Some(header);
         }
         if flags & RDMAP_HEADER != 0 {
-            let b = rest.get(..READ_REQUEST_LEN).ok_or(truncated)?;
+            let b = rest.get(..READ_REQUEST_LEN).ok_or(truncated(t))?;
             t.read_request = ReadRequest::parse(b).ok();
         }
         Ok(t)
@@ -146,6 +129,23 @@ impl Terminate {
             put(&r.emit());
         }
         n
+    }
+
+    /// The DDP segment that carries it: the first and only message of its queue (section 5.4).
+    pub fn segment(&self) -> ArrayVec<u8, TERMINATE_SEGMENT_MAX_LEN> {
+        let header = DdpHeader::Untagged {
+            last: true,
+            rsvd_ulp: Control::new(Opcode::TERMINATE).to_byte(),
+            rsvd_ulp32: 0,
+            qn: Qn::TERMINATE,
+            msn: Msn(1),
+            mo: 0,
+        };
+        let mut head = [0; UNTAGGED_LEN];
+        header.emit(&mut head);
+        let mut body = [0; TERMINATE_MAX_LEN];
+        let len = self.emit(&mut body);
+        head.into_iter().chain(body.into_iter().take(len)).collect()
     }
 }
 
@@ -181,10 +181,6 @@ impl CopiedHeader {
     /// When its version is not ours.
     pub fn header(&self) -> Result<DdpHeader, DdpError> {
         DdpHeader::parse(self.as_bytes()).map(|(h, _)| h)
-    }
-
-    fn is_tagged(&self) -> bool {
-        usize::from(self.len) == ddp::TAGGED_LEN
     }
 }
 

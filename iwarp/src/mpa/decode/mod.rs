@@ -7,7 +7,8 @@
 use super::fpdu::{self, CRC_LEN, HEADER_LEN};
 use super::markers::{self, MarkerError};
 use crate::ddp::{DdpError, DdpHeader};
-use crate::rdmap::{Control, ControlError, TermCode};
+use crate::fault::Fault;
+use crate::rdmap::{Control, ControlError};
 use std::borrow::Cow;
 
 /// What the start-up settled about FPDUs in this direction.
@@ -52,19 +53,19 @@ pub enum FpduError {
     /// Its DDP header is.
     #[error(transparent)]
     Ddp(#[from] DdpError),
-    /// Its RDMAP control octet is.
+    /// Its queue or its RDMAP control octet is.
     #[error(transparent)]
     Rdmap(#[from] ControlError),
 }
 
 impl FpduError {
-    /// What a Terminate for it says.
-    pub const fn term_code(self) -> TermCode {
+    /// What a receiver would report.
+    pub fn fault(self) -> Fault {
         match self {
-            FpduError::Crc { .. } => TermCode::MPA_CRC,
-            FpduError::Marker(e) => e.term_code(),
-            FpduError::Ddp(e) => e.term_code(),
-            FpduError::Rdmap(e) => e.term_code(),
+            FpduError::Crc { .. } => Fault::Crc,
+            FpduError::Marker(e) => e.into(),
+            FpduError::Ddp(e) => e.into(),
+            FpduError::Rdmap(e) => e.into(),
         }
     }
 }
@@ -87,7 +88,8 @@ pub struct Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    /// Its headers, checked in the order a receiver has to: CRC, markers, DDP, RDMAP.
+    /// Its headers, checked in the order a receiver has to: CRC, markers, DDP, RDMAP; by the very
+    /// functions by which the queue pair checks them.
     ///
     /// # Errors
     /// The first check that fails.

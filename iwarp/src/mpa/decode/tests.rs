@@ -1,6 +1,6 @@
 use super::*;
 use crate::ddp::Qn;
-use crate::rdmap::Opcode;
+use crate::rdmap::{Opcode, TermCode};
 use crate::types::{Msn, Stag};
 use proptest::prelude::*;
 
@@ -104,32 +104,32 @@ fn test_each_fault_has_its_own_error_and_code() {
         u
     };
     for (ulpdu, code) in [
-        (bad_version, TermCode::DDP_TAGGED_VERSION),
-        (bad_opcode, TermCode::RDMAP_OPCODE),
-        (vec![0x41; 3], TermCode::RDMAP_STREAM_CATASTROPHIC),
-        (vec![], TermCode::RDMAP_STREAM_CATASTROPHIC),
+        (bad_version, TermCode::new(1, 1, 4)),
+        (bad_opcode, TermCode::new(0, 2, 6)),
+        (vec![0x41; 3], TermCode::new(0, 2, 7)),
+        (vec![], TermCode::new(0, 2, 7)),
     ] {
         let bytes = stream(&[ulpdu], CRC);
         let e = decode(&bytes, CRC).next().unwrap().headers().unwrap_err();
-        assert_eq!(e.term_code(), code, "{e}");
+        assert_eq!(e.fault().code(), code, "{e}");
     }
     let mut bytes = stream(&[send(1, b"x")], CRC);
     bytes[10] ^= 1;
     let e = decode(&bytes, CRC).next().unwrap().headers().unwrap_err();
     assert!(matches!(e, FpduError::Crc { .. }));
-    assert_eq!(e.term_code(), TermCode::MPA_CRC);
+    assert_eq!(e.fault().code(), TermCode::new(2, 0, 2));
 
     let framing = Framing { crc: false, markers: true };
     let mut bytes = stream(&[write(&[1; 700])], framing);
     bytes[515] ^= 8;
     let e = decode(&bytes, framing).next().unwrap().headers().unwrap_err();
-    assert_eq!(e.term_code(), TermCode::MPA_MARKER);
+    assert_eq!(e.fault().code(), TermCode::new(2, 0, 3));
     // With CRCs the CRC is looked at first.
     let framing = Framing { crc: true, markers: true };
     let mut bytes = stream(&[write(&[1; 700])], framing);
     bytes[515] ^= 8;
     let e = decode(&bytes, framing).next().unwrap().headers().unwrap_err();
-    assert_eq!(e.term_code(), TermCode::MPA_CRC);
+    assert_eq!(e.fault().code(), TermCode::new(2, 0, 2));
 }
 
 #[test]
@@ -155,7 +155,7 @@ proptest! {
         for d in fpdus.by_ref() {
             let _ = format!("{:?} {:?}", d.headers(), d.payload().len());
             if let Err(e) = d.headers() {
-                let _ = (e.to_string(), e.term_code());
+                let _ = (e.to_string(), e.fault().code());
             }
             taken += d.wire_len;
         }

@@ -16,7 +16,6 @@
 //! here runs. We never ask a peer for markers; taking them out serves tests and tools.
 
 use super::fpdu::{self, CRC_LEN, HEADER_LEN};
-use crate::rdmap::TermCode;
 
 /// Bytes from the start of one marker to the next.
 pub const INTERVAL: usize = 512;
@@ -94,13 +93,6 @@ pub struct MarkerError {
     pub got: u16,
     /// What is true.
     pub want: u64,
-}
-
-impl MarkerError {
-    /// What a Terminate for it says.
-    pub const fn term_code(self) -> TermCode {
-        TermCode::MPA_MARKER
-    }
 }
 
 /// An FPDU with its markers taken out.

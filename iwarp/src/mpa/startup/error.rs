@@ -1,3 +1,4 @@
+use crate::fault::{Answer, Fault};
 use crate::mpa::frame::{Depth, PrivateDataError, Revision, RtrSet};
 use crate::rdmap::TermCode;
 
@@ -80,25 +81,28 @@ pub enum StartupAction {
 }
 
 impl StartupError {
+    /// Its row in the table of faults.
+    pub const fn fault(self) -> Fault {
+        match self {
+            StartupError::InsufficientIrd { .. } => Fault::InsufficientIrd,
+            StartupError::NoMatchingRtr { .. } | StartupError::Model { .. } => Fault::NoMatchingRtr,
+            _ => Fault::StartupFrame,
+        }
+    }
+
     /// What goes on the wire.
     pub const fn action(self) -> StartupAction {
-        match self {
-            StartupError::InsufficientIrd { .. } => {
-                StartupAction::Terminate(TermCode::MPA_INSUFFICIENT_IRD)
+        match self.fault().answer() {
+            Answer::Nothing => StartupAction::Close,
+            Answer::Code | Answer::Ddp | Answer::DdpAndRdmap => {
+                StartupAction::Terminate(self.fault().code())
             }
-            StartupError::NoMatchingRtr { .. } | StartupError::Model { .. } => {
-                StartupAction::Terminate(TermCode::MPA_NO_MATCHING_RTR)
-            }
-            _ => StartupAction::Close,
         }
     }
 
     /// The code to report it by; only [`action`](Self::action) says what is sent.
     pub const fn code(self) -> TermCode {
-        match self.action() {
-            StartupAction::Terminate(code) => code,
-            StartupAction::Close => TermCode::MPA_INVALID_FRAME,
-        }
+        self.fault().code()
     }
 }
 

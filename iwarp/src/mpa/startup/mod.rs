@@ -27,9 +27,7 @@ mod tests;
 
 use super::frame::{Depth, Enhanced, MAX_FRAME_LEN, Revision, Rtr, RtrSet};
 use super::{fpdu, markers};
-use crate::ddp::{DdpHeader, Qn};
-use crate::rdmap::{Control, Opcode, TERMINATE_MAX_LEN, TermCode, Terminate};
-use crate::types::Msn;
+use crate::rdmap::{TermCode, Terminate};
 pub use crate::types::Role;
 
 pub use error::{ConfigError, StartupAction, StartupError};
@@ -102,21 +100,8 @@ struct Framing {
 impl Framing {
     /// The first and only FPDU of a direction: a Terminate that ends the start-up.
     fn terminate(self, code: TermCode) -> Vec<u8> {
-        let header = DdpHeader::Untagged {
-            last: true,
-            rsvd_ulp: Control::new(Opcode::TERMINATE).to_byte(),
-            rsvd_ulp32: 0,
-            qn: Qn::TERMINATE,
-            msn: Msn(1),
-            mo: 0,
-        };
-        let mut body = [0; TERMINATE_MAX_LEN];
-        let n = Terminate::new(code).emit(&mut body);
-        let mut ulpdu = vec![0; header.len()];
-        header.emit(&mut ulpdu);
-        ulpdu.extend_from_slice(&body[..n]);
         let mut out = Vec::new();
-        let fits = fpdu::append(&ulpdu, self.crc, &mut out).is_ok();
+        let fits = fpdu::append(&Terminate::new(code).segment(), self.crc, &mut out).is_ok();
         debug_assert!(fits, "a Terminate is short");
         if self.markers {
             let mut marked = Vec::new();

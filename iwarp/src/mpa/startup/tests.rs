@@ -1,6 +1,9 @@
 use super::*;
+use crate::Msn;
+use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::decode::{self, decode};
 use crate::mpa::frame::{Frame, Kind, MAX_PRIVATE_DATA, PrivateDataError};
+use crate::rdmap::Opcode;
 use proptest::prelude::*;
 
 fn initiator(config: &InitiatorConfig<'_>) -> Initiator {

@@ -3,7 +3,7 @@
 
 use super::pair::BASE;
 use super::*;
-use crate::qp::fault::Fault;
+use crate::fault::Fault;
 
 /// A Read, three Writes of 4000 octets, of which one and a third are in FPDUs.
 struct Under {
@@ -54,7 +54,7 @@ fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
         let mut u = Under::way();
         match ending {
             0 => u.qp().fail(Fault::Crc.into()),
-            1 => u.qp().terminated_by_peer(&NAMES_NONE),
+            1 => u.qp().terminated_by_peer(&NAMES_NONE).unwrap(),
             // With a Read outstanding it is an end.
             _ => u.qp().handle_peer_closed(),
         }

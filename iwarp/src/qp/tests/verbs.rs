@@ -238,18 +238,6 @@ fn test_rts_responder_sends_nothing_before_the_first_fpdu() {
     p.check_healthy();
 }
 
-#[test]
-fn test_rts_responder_whose_first_fpdu_is_bad_sends_its_terminate() {
-    let mut p = Pair::new(PairConfig::default());
-    p.send(0, 2, SendOp::Write { stag: Stag(1), to: 0 }, []);
-    p.transmit(0, 1);
-    p.b().inbox[3] ^= 1;
-    p.run();
-    let code = TermCode::MPA_CRC;
-    assert_eq!(events(&mut p.b().qp), [QpEvent::Terminated { by: Side::Local, code }]);
-    assert_eq!(events(&mut p.a().qp), [QpEvent::Terminated { by: Side::Remote, code }]);
-}
-
 /// Both ends agree on what went wrong, through the bytes between them.
 #[test]
 fn test_rts_terminate_reaches_the_peer_and_its_request() {

@@ -36,7 +36,7 @@ fn test_rts_two_errors_at_once_report_the_first() {
     bytes.extend(framed(&write(Stag(1), 0, 8), true));
     assert_eq!(t.feed_raw(&bytes), bytes.len());
     assert_eq!((t.qp.counters().err_msn, t.qp.counters().err_stag), (1, 0));
-    let code = TermCode::DDP_MSN_RANGE;
+    let code = TermCode::new(1, 2, 3);
     let local = QpEvent::Terminated { by: Side::Local, code };
     assert_eq!(events(&mut t.qp), [local]);
 }
@@ -56,7 +56,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
     assert_eq!(t.qp.state(), QpState::Error);
-    let code = TermCode::DDP_NO_BUFFER;
+    let code = TermCode::new(1, 2, 2);
     assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
     let flushed = CqeStatus::Flushed;
@@ -99,7 +99,7 @@ fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
         t.qp.handle_acked(t.qp.tx_end());
         let hits: Vec<_> = completions(&mut t.qp)
             .iter()
-            .filter(|c| c.status == CqeStatus::RemoteAccess(TermCode::DDP_BOUNDS))
+            .filter(|c| c.status == CqeStatus::RemoteAccess(TermCode::new(1, 1, 1)))
             .map(|c| c.wr_id)
             .collect();
         assert_eq!(hits, want.into_iter().collect::<Vec<_>>());
@@ -112,22 +112,119 @@ fn test_rts_terminate_as_siw_writes_it() {
     let mut body = vec![0x21, 2, 3, 0, 0, 20];
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
-    let code = TermCode::DDP_NO_BUFFER;
+    let code = TermCode::new(1, 2, 2);
     assert_eq!(events(&mut t.qp)[0], QpEvent::Terminated { by: Side::Remote, code });
 }
 
+/// The reason stands if it is there.
 #[test]
 fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
-    for body in [vec![], vec![0x12], vec![0x12, 2, 0xc0, 0], vec![0x12, 2, 0xe0, 0, 0, 9, 1, 2]] {
+    let remote = QpEvent::Terminated { by: Side::Remote, code: TermCode::new(1, 2, 2) };
+    let failed = QpEvent::Failed { code: TermCode::new(0, 2, 7) };
+    for (body, event, malformed) in [
+        (&[][..], failed, 1),
+        (&[0x12], failed, 1),
+        (&[0x12, 2, 0], failed, 1),
+        (&[0x12, 2, 0xc0, 0], remote, 1),
+        (&[0x12, 2, 0xe0, 0, 0, 9, 1, 2], remote, 1),
+        (&[0x12, 2, 0, 0], remote, 0),
+        (&[0x12, 2, 0, 0, 7, 7, 7, 7], remote, 0),
+        (&[[0x12, 2, 0, 0], [7; 4]].concat().repeat(100), remote, 0),
+    ] {
         let mut t = Target::new();
-        t.feed(&peers_terminate(&body));
+        t.feed(&peers_terminate(body));
         assert_eq!(t.qp.state(), QpState::Error);
+        assert_eq!(events(&mut t.qp), [event]);
         assert_eq!(completions(&mut t.qp).len(), 2);
         assert!(t.transmit().is_empty());
+        let c = t.qp.counters();
+        assert_eq!((c.rx_terminates, c.err_malformed), (1, malformed), "{body:?}");
     }
+}
+
+/// One that is not the first message of its queue, or not in one piece at its beginning, is an
+/// error, and is not answered either. Nobody's request is blamed by what it says.
+#[test]
+fn test_rts_terminate_out_of_sequence_ends_the_stream_unanswered() {
+    for (last, msn, mo, code, counter) in [
+        (true, 0, 0, 3, "err_msn"),
+        (true, 2, 0, 3, "err_msn"),
+        (true, u32::MAX, 0, 3, "err_msn"),
+        (true, 1, 1, 4, "err_offset"),
+        (true, 1, u32::MAX, 4, "err_offset"),
+        (false, 1, 0, 7, "err_malformed"),
+    ] {
+        let mut t = Target::new();
+        t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+        assert_eq!(t.transmit().len(), 1);
+        t.feed(&cat(&untagged(Opcode::TERMINATE, last, 2, msn, mo), &[0x11, 0, 0, 0]));
+        let code = if last { TermCode::new(1, 2, code) } else { TermCode::new(0, 2, code) };
+        assert_eq!(events(&mut t.qp), [QpEvent::Failed { code }]);
+        assert_eq!(t.qp.state(), QpState::Error);
+        t.qp.handle_acked(t.qp.tx_end());
+        let done = completions(&mut t.qp);
+        assert_eq!(done.len(), 3);
+        assert!(done.iter().all(|c| c.status == CqeStatus::Flushed));
+        assert!(t.transmit().is_empty() && !t.qp.has_transmit());
+        assert_eq!(t.qp.received_terminate(), None);
+        let mut errors = Vec::new();
+        t.qp.counters().for_each(|name, _, v| {
+            if (name.starts_with("err_") || name == "rx_terminates") && v > 0 {
+                errors.push((name, v));
+            }
+        });
+        errors.sort_unstable();
+        assert_eq!(errors, [(counter, 1), ("rx_terminates", 1)]);
+    }
+}
+
+/// What the peer repeats is there for the application.
+#[test]
+fn test_rts_terminate_of_the_peer_is_told_with_its_headers() {
     let mut t = Target::new();
-    t.feed(&peers_terminate(&[0x12; 1000]));
-    assert_eq!(t.qp.state(), QpState::Error);
+    t.post(1, SendOp::Read { stag: Stag(9), to: 0 });
+    assert_eq!(t.transmit().len(), 1);
+    assert_eq!(t.qp.received_terminate(), None);
+    // Base or bounds, after 150 of the 200 octets.
+    let request = ReadRequest {
+        sink_stag: t.all,
+        sink_to: TO + 150,
+        size: 50,
+        src_stag: Stag(9),
+        src_to: 150,
+    };
+    let header = untagged(Opcode::READ_REQUEST, true, 1, 1, 0);
+    let mut body = vec![0x01, 1, 0xe0, 0, 0, 46];
+    body.extend(&header);
+    body.extend(request.emit());
+    t.feed(&peers_terminate(&body));
+    let code = TermCode::new(0, 1, 1);
+    assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
+    let told = t.qp.received_terminate().unwrap();
+    assert_eq!((told.code, told.segment_len), (code, Some(46)));
+    assert_eq!(told.ddp.unwrap().as_bytes(), header);
+    assert_eq!(told.read_request, Some(request));
+    assert_eq!(completions(&mut t.qp)[0].status, CqeStatus::RemoteAccess(code));
+}
+
+/// siw announces an RDMAP header for a Send with Invalidate too, and sends none: the DDP header
+/// still names the Send.
+#[test]
+fn test_rts_terminate_of_siw_about_an_invalidation() {
+    let mut t = Target::new();
+    t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+    t.post(2, SendOp::Send { solicited: false, invalidate: Some(Stag(7)) });
+    assert_eq!(t.transmit().len(), 2);
+    let mut body = vec![0x10, 9, 7, 0, 0, 218];
+    body.extend(untagged(Opcode::SEND_INV, true, 0, 1, 0));
+    t.feed(&peers_terminate(&body));
+    let code = TermCode::new(0, 1, 9);
+    assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
+    t.qp.handle_acked(t.qp.tx_end());
+    let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(done.last(), Some(&(2, CqeStatus::RemoteAccess(code))));
+    let blamed = done.iter().filter(|(_, s)| *s != CqeStatus::Flushed).count();
+    assert_eq!(blamed, 1);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Damage below RDMAP: FPDU framing, CRC, versions, opcodes and queues.
 
 use super::*;
+use crate::fault::Fault;
+use crate::mpa::decode::{Framing, decode};
 
 #[test]
 fn test_rts_wrong_crc_in_every_byte() {
@@ -8,7 +10,7 @@ fn test_rts_wrong_crc_in_every_byte() {
     for at in 2..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 0x10;
-        Target::new().refuses_raw(&bad, TermCode::MPA_CRC, 0, &[], "err_crc");
+        Target::new().refuses_raw(&bad, 0x2002, 0, &[], "err_crc");
     }
     let mut t = Target::new();
     t.feed_raw(&good);
@@ -76,7 +78,7 @@ fn test_rts_ulpdu_shorter_than_its_header() {
             for n in [0, 1, 13, last] {
                 let n = n.min(last);
                 let mut t = Target::with(QpConfig { crc, ..QpConfig::default() });
-                let code = TermCode::RDMAP_STREAM_CATASTROPHIC;
+                let code = 0x0207;
                 t.refuses(&full[..n], code, 0, "err_short");
             }
         }
@@ -89,10 +91,10 @@ fn test_rts_ddp_version_other_than_one() {
         let mut t = Target::new();
         let mut s = write(t.all, TO, 8);
         s[0] = s[0] & !3 | version;
-        t.refuses(&s, TermCode::DDP_TAGGED_VERSION, 14, "err_ddp_version");
+        t.refuses(&s, 0x1104, 14, "err_ddp_version");
         let mut s = send(1, 0, true, 8);
         s[0] = s[0] & !3 | version;
-        Target::new().refuses(&s, TermCode::DDP_UNTAGGED_VERSION, 18, "err_ddp_version");
+        Target::new().refuses(&s, 0x1206, 18, "err_ddp_version");
     }
 }
 
@@ -102,7 +104,7 @@ fn test_rts_rdmap_version() {
         let mut t = Target::new();
         let mut s = write(t.all, TO, 8);
         s[1] = version << 6 | s[1] & 0x3f;
-        t.refuses(&s, TermCode::RDMAP_VERSION, 14, "err_rdmap_version");
+        t.refuses(&s, 0x0205, 14, "err_rdmap_version");
     }
     // That of the RDMA Consortium is valid too.
     let mut t = Target::new();
@@ -117,7 +119,7 @@ fn test_rts_every_opcode_that_may_not_be_tagged() {
         // A Read Response without a Read is one of them.
         let mut t = Target::new();
         let s = cat(&tagged(opcode, true, t.all, TO), &[0; 8]);
-        t.refuses(&s, TermCode::RDMAP_OPCODE, 14, "err_opcode");
+        t.refuses(&s, 0x0206, 14, "err_opcode");
     }
 }
 
@@ -129,7 +131,7 @@ fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
                 continue;
             }
             let s = cat(&untagged(opcode, true, qn, 1, 0), &[0; 28]);
-            Target::new().refuses(&s, TermCode::RDMAP_OPCODE, 18, "err_opcode");
+            Target::new().refuses(&s, 0x0206, 18, "err_opcode");
         }
     }
 }
@@ -138,6 +140,49 @@ fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
 fn test_rts_unknown_queue() {
     for qn in [4, 5, 0x8000_0000, u32::MAX] {
         let s = cat(&untagged(Opcode::SEND, true, qn, 1, 0), &[0; 8]);
-        Target::new().refuses(&s, TermCode::DDP_INVALID_QN, 18, "err_queue");
+        Target::new().refuses(&s, 0x1201, 18, "err_queue");
     }
+}
+
+/// What reads captures and what receives find the same fault in a header, so that what is known of
+/// the one holds for the other.
+#[test]
+fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
+    let all = Target::new().all;
+    let mut segments = vec![write(all, TO, 0), send(1, 0, true, 0), vec![]];
+    for base in [write(all, TO, 8), send(1, 0, true, 8), read_request(1, all, TO, 8)] {
+        segments.extend((0..18).map(|n| base[..n].to_vec()));
+        for at in [0, 1, 6, 7, 8, 9] {
+            for octet in 0..=255 {
+                let mut s = base.clone();
+                s[at] = octet;
+                segments.push(s);
+            }
+        }
+    }
+    let faults = [Fault::Short, Fault::TaggedVersion, Fault::UntaggedVersion, Fault::RdmapVersion];
+    let mut seen = std::collections::HashSet::new();
+    for s in segments {
+        let bytes = framed(&s, true);
+        let read = decode(&bytes, Framing { crc: true, markers: false }).next().unwrap().headers();
+        let mut t = Target::new();
+        t.feed_raw(&bytes);
+        let told = events(&mut t.qp).into_iter().find_map(|e| match e {
+            QpEvent::Terminated { by: Side::Local, code } | QpEvent::Failed { code } => Some(code),
+            _ => None,
+        });
+        match read {
+            Err(e) => {
+                assert_eq!(told, Some(e.fault().code()), "{e}: {s:02x?}");
+                seen.insert(e.fault());
+            }
+            // What else may be wrong is not the header's own.
+            Ok(_) => {
+                let c = t.qp.counters();
+                let found = c.err_short + c.err_ddp_version + c.err_rdmap_version + c.err_queue;
+                assert_eq!((c.err_crc, found), (0, 0), "{s:02x?}");
+            }
+        }
+    }
+    assert!(faults.iter().chain(&[Fault::Queue, Fault::Opcode]).all(|f| seen.contains(f)));
 }

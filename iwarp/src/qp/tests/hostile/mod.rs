@@ -7,6 +7,7 @@ mod framing;
 mod reads;
 mod rfc7306;
 mod sends;
+mod terminates;
 mod writes;
 
 use super::*;
@@ -95,9 +96,9 @@ impl Target {
         assert_eq!(self.qp.counters().rx_fpdus, before + 1);
     }
 
-    /// `segment` ends the stream with `code`, a Terminate that repeats `copied` bytes of it, and
-    /// one count of `counter`.
-    fn refuses(&mut self, segment: &[u8], code: TermCode, copied: usize, counter: &str) {
+    /// `segment` ends the stream with a Terminate whose first two octets (layer and type, code) are
+    /// `code` and that repeats `copied` bytes of it, and with one count of `counter`.
+    fn refuses(&mut self, segment: &[u8], code: u16, copied: usize, counter: &str) {
         let bytes = framed(segment, self.crc);
         let mut body = Vec::new();
         if copied > 0 {
@@ -112,14 +113,7 @@ impl Target {
         self.refuses_raw(&bytes, code, bits, &body, counter);
     }
 
-    fn refuses_raw(
-        &mut self,
-        bytes: &[u8],
-        code: TermCode,
-        bits: u8,
-        copied: &[u8],
-        counter: &str,
-    ) {
+    fn refuses_raw(&mut self, bytes: &[u8], code: u16, bits: u8, copied: &[u8], counter: &str) {
         self.refuses_raw_but(bytes, code, bits, copied, counter, &[]);
     }
 
@@ -127,7 +121,7 @@ impl Target {
     fn refuses_raw_but(
         &mut self,
         bytes: &[u8],
-        code: TermCode,
+        code: u16,
         bits: u8,
         copied: &[u8],
         counter: &str,
@@ -160,7 +154,7 @@ impl Target {
 
     fn check_ended(
         &mut self,
-        code: TermCode,
+        code: u16,
         bits: u8,
         copied: &[u8],
         counter: &str,
@@ -185,11 +179,13 @@ impl Target {
             .collect();
         assert_eq!(done.iter().map(|c| (c.wr_id, c.status)).collect::<Vec<_>>(), want);
         assert!(done.iter().all(|c| c.len == 0 && c.invalidated.is_none()));
-        let local = QpEvent::Terminated { by: Side::Local, code };
+        let [layer_type, error] = code.to_be_bytes();
+        let term = TermCode::new(layer_type >> 4, layer_type & 0xf, error);
+        let local = QpEvent::Terminated { by: Side::Local, code: term };
         assert_eq!(events(&mut self.qp).last(), Some(&local));
         // DDP: last, version 1. RDMAP: version 1, Terminate. Queue 2, MSN 1, offset 0.
         let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
-        ulpdu.extend([code.layer << 4 | code.etype, code.code, bits, 0]);
+        ulpdu.extend([layer_type, error, bits, 0]);
         ulpdu.extend(copied);
         assert!(self.qp.has_transmit());
         assert_eq!(self.transmit(), [framed(&ulpdu, self.crc)], "the Terminate and nothing else");

@@ -5,13 +5,9 @@ use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// What RFC 5040 section 4.8 calls it, in its numbers.
-const fn code(layer: u8, etype: u8, code: u8) -> TermCode {
-    TermCode { layer, etype, code }
-}
-
-const STREAM_CATASTROPHIC: TermCode = code(0, 2, 7);
-const UNEXPECTED_OPCODE: TermCode = code(0, 2, 6);
+/// RFC 5040 section 4.8: layer, type and code of a remote operation error.
+const STREAM_CATASTROPHIC: u16 = 0x0207;
+const UNEXPECTED_OPCODE: u16 = 0x0206;
 
 /// Where the region of [`Target::all`] begins in memory is a multiple of 8; so are these.
 const ALIGNED: u64 = TO;
@@ -64,7 +60,7 @@ fn test_rts_immediate_data_in_two_segments() {
 #[test]
 fn test_rts_immediate_data_out_of_sequence() {
     let s = immediate(2, &[1; 8]);
-    Target::new().refuses(&s, code(1, 2, 3), 18, "err_msn");
+    Target::new().refuses(&s, 0x1203, 18, "err_msn");
 }
 
 #[test]
@@ -82,7 +78,7 @@ fn test_rts_immediate_data_without_a_buffer() {
     let mut t = Target::new();
     t.accepts(&immediate(1, &[1; 8]));
     t.accepts(&immediate(2, &[1; 8]));
-    t.refuses(&immediate(3, &[1; 8]), code(1, 2, 2), 18, "err_no_buffer");
+    t.refuses(&immediate(3, &[1; 8]), 0x1202, 18, "err_no_buffer");
 }
 
 #[test]
@@ -112,7 +108,7 @@ fn test_rts_atomic_request_at_the_bounds_and_past_them() {
     for to in [TO - 8, TO + 1000, TO + 993] {
         let (mut t, stag) = target();
         let s = request(1, stag, to);
-        t.refuses(&s, code(0, 1, 1), 18, "err_bounds");
+        t.refuses(&s, 0x0101, 18, "err_bounds");
     }
 }
 
@@ -120,14 +116,14 @@ fn test_rts_atomic_request_at_the_bounds_and_past_them() {
 fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
     let mut t = Target::new();
     let s = request(1, t.all, ALIGNED);
-    t.refuses(&s, code(0, 1, 2), 18, "err_access");
-    Target::new().refuses(&request(1, Stag(0x55), TO), code(0, 1, 0), 18, "err_stag");
+    t.refuses(&s, 0x0102, 18, "err_access");
+    Target::new().refuses(&request(1, Stag(0x55), TO), 0x0100, 18, "err_stag");
     let mut t = Target::new();
     let all = rights().with(Access::REMOTE_ATOMIC);
     let stag = t.mrs.register_for_qp(PD, Qpn(6), 0, 0, 100, all).unwrap().stag;
-    t.refuses(&request(1, stag, 0), code(0, 1, 3), 18, "err_association");
+    t.refuses(&request(1, stag, 0), 0x0103, 18, "err_association");
     let (mut t, stag) = target();
-    t.refuses(&request(1, stag, u64::MAX - 6), code(0, 1, 4), 18, "err_wrap");
+    t.refuses(&request(1, stag, u64::MAX - 6), 0x0104, 18, "err_wrap");
 }
 
 #[test]
@@ -147,7 +143,7 @@ fn test_rts_atomic_request_of_another_length() {
     t.refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
     let (mut t, stag) = target();
     let s = cat(&request(1, stag, ALIGNED), &[0]);
-    t.refuses(&s, code(1, 2, 5), 18, "err_too_long");
+    t.refuses(&s, 0x1205, 18, "err_too_long");
 }
 
 #[test]
@@ -156,14 +152,14 @@ fn test_rts_more_atomic_requests_than_agreed() {
     // Two of them may be outstanding, Reads and atomics together.
     t.accepts(&request(1, stag, ALIGNED));
     t.accepts(&read_request(2, stag, TO, 8));
-    t.refuses(&request(3, stag, ALIGNED), code(1, 2, 2), 18, "err_no_buffer");
+    t.refuses(&request(3, stag, ALIGNED), 0x1202, 18, "err_no_buffer");
 }
 
 #[test]
 fn test_rts_atomic_response_nobody_asked_for() {
-    Target::new().refuses(&response(1, 1), code(1, 2, 2), 18, "err_no_buffer");
+    Target::new().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
     // A Read is outstanding, but that is answered otherwise.
-    Target::with_read().refuses(&response(1, 1), code(1, 2, 2), 18, "err_no_buffer");
+    Target::with_read().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
 }
 
 #[test]
@@ -176,10 +172,10 @@ fn test_rts_read_response_to_an_atomic_operation() {
 #[test]
 fn test_rts_atomic_response_that_is_another() {
     with_atomic().accepts(&response(1, 1));
-    with_atomic().refuses(&response(2, 1), code(1, 2, 3), 18, "err_msn");
-    with_atomic().refuses(&response(1, 2), STREAM_CATASTROPHIC, 18, "err_malformed");
+    with_atomic().refuses(&response(2, 1), 0x1203, 18, "err_msn");
+    with_atomic().refuses(&response(1, 2), STREAM_CATASTROPHIC, 18, "err_response");
     let s = cat(&response(1, 1), &[0]);
-    with_atomic().refuses(&s, code(1, 2, 5), 18, "err_too_long");
+    with_atomic().refuses(&s, 0x1205, 18, "err_too_long");
     let s = response(1, 1);
     with_atomic().refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
 }

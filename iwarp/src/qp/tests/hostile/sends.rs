@@ -6,7 +6,7 @@ use super::*;
 fn test_rts_send_msn_out_of_range() {
     for msn in [0, 2, 3, u32::MAX] {
         let s = send(msn, 0, true, 8);
-        Target::new().refuses(&s, TermCode::DDP_MSN_RANGE, 18, "err_msn");
+        Target::new().refuses(&s, 0x1203, 18, "err_msn");
     }
     Target::new().accepts(&send(1, 0, true, 8));
 }
@@ -22,7 +22,7 @@ fn test_rts_send_msn_goes_up_by_one_and_wraps_to_zero() {
     t.accepts(&send(0, 0, true, 8));
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 8));
-    t.refuses(&send(1, 0, true, 8), TermCode::DDP_MSN_RANGE, 18, "err_msn");
+    t.refuses(&send(1, 0, true, 8), 0x1203, 18, "err_msn");
 }
 
 #[test]
@@ -30,24 +30,24 @@ fn test_rts_send_without_a_buffer() {
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 8));
     t.accepts(&send(2, 0, true, 8));
-    t.refuses(&send(3, 0, true, 8), TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    t.refuses(&send(3, 0, true, 8), 0x1202, 18, "err_no_buffer");
     // One without bytes needs one too.
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 0));
     t.accepts(&send(2, 0, true, 0));
-    t.refuses(&send(3, 0, true, 0), TermCode::DDP_NO_BUFFER, 18, "err_no_buffer");
+    t.refuses(&send(3, 0, true, 0), 0x1202, 18, "err_no_buffer");
 }
 
 #[test]
 fn test_rts_send_offset_with_a_gap_or_an_overlap() {
     for mo in [1, 8, 63, 64, 65, u32::MAX] {
         let s = send(1, mo, true, 1);
-        Target::new().refuses(&s, TermCode::DDP_INVALID_MO, 18, "err_offset");
+        Target::new().refuses(&s, 0x1204, 18, "err_offset");
     }
     for mo in [0, 7, 9, u32::MAX] {
         let mut t = Target::new();
         t.accepts(&send(1, 0, false, 8));
-        t.refuses(&send(1, mo, true, 8), TermCode::DDP_INVALID_MO, 18, "err_offset");
+        t.refuses(&send(1, mo, true, 8), 0x1204, 18, "err_offset");
     }
     let mut t = Target::new();
     t.accepts(&send(1, 0, false, 8));
@@ -60,7 +60,7 @@ fn test_rts_send_longer_than_its_buffer() {
     let check = |t: &mut Target, s: &[u8]| {
         let copied = cat(&u16::try_from(s.len()).unwrap().to_be_bytes(), &s[..18]);
         let bytes = framed(s, true);
-        let code = TermCode::DDP_TOO_LONG;
+        let code = 0x1205;
         t.refuses_raw_but(&bytes, code, 0xc0, &copied, "err_too_long", &long);
     };
     check(&mut Target::new(), &send(1, 0, true, BUFFER as usize + 1));
@@ -83,7 +83,7 @@ fn test_rts_receive_buffer_in_memory_that_is_gone() {
     let stag = t.all;
     t.mrs.deregister(stag).unwrap();
     let bytes = framed(&send(1, 0, true, 8), true);
-    let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;
+    let code = 0x0000;
     let special = [(100, CqeStatus::LocalProtection)];
     t.refuses_raw_but(&bytes, code, 0, &[], "err_local", &special);
 }
@@ -101,7 +101,7 @@ fn test_rts_receive_buffer_without_the_right_to_write() {
     t.qp.post_recv(&RecvWr::new(7, &sges)).unwrap();
     // The first SGE would do; the second is wrong, so neither is touched.
     let bytes = framed(&send(3, 0, true, 9), true);
-    let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;
+    let code = 0x0000;
     let special = [(7, CqeStatus::LocalProtection)];
     t.refuses_raw_but(&bytes, code, 0, &[], "err_local", &special);
 }
@@ -116,7 +116,7 @@ fn send_inv(stag: Stag) -> Vec<u8> {
 #[test]
 fn test_rts_invalidate_of_an_unknown_stag() {
     let s = send_inv(Stag(0x1234_5678));
-    Target::new().refuses(&s, TermCode::RDMAP_INVALID_STAG, 18, "err_invalidate");
+    Target::new().refuses(&s, 0x0109, 18, "err_invalidate");
 }
 
 #[test]
@@ -125,8 +125,7 @@ fn test_rts_invalidate_of_a_region_of_another_pd_or_qp() {
     for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
         let mut t = Target::new();
         let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 8, access).unwrap().stag;
-        let code = TermCode::RDMAP_STAG_NOT_ASSOCIATED;
-        t.refuses(&send_inv(stag), code, 18, "err_invalidate");
+        t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
         t.mrs.check(pd, qpn, stag, 0, 8, Access::NONE).expect("is still valid");
     }
 }
@@ -135,8 +134,33 @@ fn test_rts_invalidate_of_a_region_of_another_pd_or_qp() {
 fn test_rts_invalidate_of_a_shared_region() {
     let mut t = Target::new();
     let stag = t.all;
-    t.refuses(&send_inv(stag), TermCode::RDMAP_CANNOT_INVALIDATE, 18, "err_invalidate");
+    t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
     t.mrs.check(PD, QPN, stag, TO, 8, Access::NONE).expect("is still valid");
+}
+
+#[test]
+fn test_rts_invalidate_of_a_region_without_the_right() {
+    let mut t = Target::new();
+    let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, rights()).unwrap().stag;
+    t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
+    t.mrs.check(PD, QPN, stag, 0, 8, Access::NONE).expect("is still valid");
+}
+
+#[test]
+fn test_rts_invalidate_of_a_region_that_is_gone() {
+    let access = Access::REMOTE_INVALIDATE;
+    let mut t = Target::new();
+    let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
+    t.mrs.deregister(stag).unwrap();
+    t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
+    // Once invalidated it is as good as gone.
+    let mut t = Target::new();
+    let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
+    t.accepts(&send_inv(stag));
+    completions(&mut t.qp);
+    let mut again = send_inv(stag);
+    again[13] = 2;
+    t.refuses(&again, 0x0109, 18, "err_invalidate");
 }
 
 #[test]

@@ -7,12 +7,12 @@ fn test_rts_write_to_an_unknown_stag() {
     let mut t = Target::new();
     for bit in 0..32 {
         let s = write(Stag(t.all.0 ^ 1 << bit), TO, 8);
-        Target::new().refuses(&s, TermCode::DDP_INVALID_STAG, 14, "err_stag");
+        Target::new().refuses(&s, 0x1100, 14, "err_stag");
     }
     let stag = t.all;
     t.accepts(&write(stag, TO, 8));
     t.mrs.deregister(stag).unwrap();
-    t.refuses(&write(stag, TO, 8), TermCode::DDP_INVALID_STAG, 14, "err_stag");
+    t.refuses(&write(stag, TO, 8), 0x1100, 14, "err_stag");
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn test_rts_write_to_a_region_of_another_pd_or_qp() {
     for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
         let mut t = Target::new();
         let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 100, rights()).unwrap().stag;
-        let code = TermCode::DDP_STAG_NOT_ASSOCIATED;
+        let code = 0x1102;
         t.refuses(&write(stag, 0, 8), code, 14, "err_association");
     }
     let mut t = Target::new();
@@ -33,7 +33,7 @@ fn test_rts_write_without_the_right() {
     for access in [Access::NONE, Access::LOCAL_WRITE.with(Access::REMOTE_READ)] {
         let mut t = Target::new();
         let stag = t.region(access);
-        t.refuses(&write(stag, TO, 8), TermCode::DDP_INVALID_STAG, 14, "err_access");
+        t.refuses(&write(stag, TO, 8), 0x1100, 14, "err_access");
     }
     let mut t = Target::new();
     let stag = t.region(Access::REMOTE_WRITE);
@@ -46,7 +46,7 @@ fn test_rts_write_at_the_bounds_and_past_them() {
     for (to, n) in [(TO - 1, 1), (TO - 1, 8), (end - 7, 8), (end, 1), (0, 1), (TO, 1001)] {
         let mut t = Target::new();
         let s = write(t.all, to, n);
-        t.refuses(&s, TermCode::DDP_BOUNDS, 14, "err_bounds");
+        t.refuses(&s, 0x1101, 14, "err_bounds");
     }
     for (to, n) in [(TO, 1), (end - 8, 8), (end - 1, 1), (TO, 1000)] {
         let mut t = Target::new();
@@ -63,11 +63,11 @@ fn test_rts_write_whose_offset_wraps() {
     for (to, n) in [(u64::MAX, 1), (u64::MAX - 6, 8), (u64::MAX, 1000)] {
         let mut t = Target::new();
         let s = write(t.all, to, n);
-        t.refuses(&s, TermCode::DDP_TO_WRAP, 14, "err_wrap");
+        t.refuses(&s, 0x1103, 14, "err_wrap");
     }
     let mut t = Target::new();
     let s = write(t.all, u64::MAX - 8, 8);
-    t.refuses(&s, TermCode::DDP_BOUNDS, 14, "err_bounds");
+    t.refuses(&s, 0x1101, 14, "err_bounds");
 }
 
 #[test]

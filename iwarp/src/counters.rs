@@ -60,7 +60,8 @@ heddle_base::counters! {
         err_offset,
         /// Messages longer than their untagged buffer.
         err_too_long,
-        /// Malformed Read Requests, Terminates, Immediate Data and atomic messages.
+        /// Payloads that are not what their opcode says: Read Requests, Terminates, Immediate Data,
+        /// atomic messages.
         err_malformed,
         /// Tagged segments, Read Requests and Atomic Requests with an invalid STag.
         err_stag,
@@ -93,20 +94,20 @@ heddle_base::counters! {
 /// with the end of the stream, or belongs to the messages of RFC 7306, which few streams carry; it
 /// has memory of its own from then on.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) rx_fpdus: u64,
-    pub(super) rx_bytes: u64,
-    pub(super) rx_sends: u64,
-    pub(super) rx_read_requests: u64,
-    pub(super) rx_read_responses: u64,
-    pub(super) tx_fpdus: u64,
-    pub(super) tx_bytes: u64,
-    pub(super) tx_inlined: u64,
-    pub(super) tx_inlined_bytes: u64,
-    pub(super) tx_snapshot_bytes: u64,
-    pub(super) tx_snapshot_stalls: u64,
-    pub(super) tx_marked_bytes: u64,
-    pub(super) tx_read_stalls: u64,
+pub(crate) struct Tally {
+    pub(crate) rx_fpdus: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) rx_sends: u64,
+    pub(crate) rx_read_requests: u64,
+    pub(crate) rx_read_responses: u64,
+    pub(crate) tx_fpdus: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) tx_inlined: u64,
+    pub(crate) tx_inlined_bytes: u64,
+    pub(crate) tx_snapshot_bytes: u64,
+    pub(crate) tx_snapshot_stalls: u64,
+    pub(crate) tx_marked_bytes: u64,
+    pub(crate) tx_read_stalls: u64,
     /// The others; those above are 0 in it.
     rare: Option<Box<QpCounters>>,
 }
@@ -114,12 +115,12 @@ pub(super) struct Tally {
 impl Tally {
     /// To count one of the rest.
     #[inline]
-    pub(super) fn rare(&mut self) -> &mut QpCounters {
+    pub(crate) fn rare(&mut self) -> &mut QpCounters {
         self.rare.get_or_insert_default()
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> QpCounters {
+    pub(crate) fn all(&self) -> QpCounters {
         QpCounters {
             rx_fpdus: self.rx_fpdus,
             rx_bytes: self.rx_bytes,
