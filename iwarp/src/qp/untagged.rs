@@ -19,7 +19,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -41,7 +41,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if h.msn != self.rq.msn {
@@ -118,7 +118,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if h.msn != self.reads.msn {
