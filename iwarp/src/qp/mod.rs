@@ -29,6 +29,7 @@
 //! # What it does not do
 //! It does not place out of order, own TCP, or keep FPDUs for retransmission: the owner does.
 
+mod buffers;
 mod complete;
 mod config;
 mod counters;
@@ -48,6 +49,7 @@ mod tx;
 mod untagged;
 mod wr;
 
+pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use counters::QpCounters;
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};

@@ -13,6 +13,7 @@
 //! A request is kept in three parts: an entry of fixed size, its SGEs, and its inline octets, each
 //! in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
 
+use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::Msn;
@@ -168,6 +169,38 @@ impl SendQueue {
     #[inline]
     pub(super) fn sges(&self, wqe: &Wqe) -> SgList<'_> {
         SgList(self.sges.run(wqe.first, wqe.sges.into()))
+    }
+
+    /// Octets of the payload of the segment that begins `off` octets into a request, at most `max`:
+    /// what is left if that is few, else no more than lie in one piece of memory. And the piece where
+    /// they begin, unless they are inline.
+    #[inline(always)]
+    pub(super) fn next_piece(&self, wqe: &Wqe, off: u32, max: u32) -> (u32, Option<Sge>) {
+        let left = wqe.len - off;
+        if wqe.inline {
+            return (left.min(max), None);
+        }
+        let piece = self.piece(wqe, off, max.min(left));
+        let len = if left <= INLINE_PAYLOAD { left } else { piece.map_or(0, |s| s.len) };
+        (len, piece)
+    }
+
+    /// The part of one piece where octet `off` of a request lies, at most `max` long.
+    #[inline]
+    fn piece(&self, wqe: &Wqe, off: u32, max: u32) -> Option<Sge> {
+        if wqe.sges == 0 {
+            return None;
+        }
+        // Most requests have one.
+        let s = self.sges.at(wqe.first);
+        if off >= s.len {
+            return self.sges(wqe).piece(off, max);
+        }
+        Some(Sge {
+            stag: s.stag,
+            len: (s.len - off).min(max),
+            to: s.to.saturating_add(u64::from(off)),
+        })
     }
 
     /// Inline octets `[off, off + len)` of a request.
@@ -331,8 +364,8 @@ impl SgList<'_> {
     }
 
     /// The part of one piece where octet `off` of the message lies, at most `max` long.
-    #[inline]
-    pub(super) fn piece(&self, off: u32, max: u32) -> Option<Sge> {
+    #[inline(never)]
+    fn piece(&self, off: u32, max: u32) -> Option<Sge> {
         let mut skip = off;
         for s in self.0.into_iter().flatten() {
             if skip < s.len {

@@ -9,21 +9,22 @@
 //! ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place segments of any
 //! length, so this costs only headers where SGEs are short.
 
+use super::buffers::Buffers;
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fault::Fault;
 use super::fpdu::Fpdu;
-use super::queues::Progress;
+use super::queues::{Progress, SgList};
 use super::reads::{Inbound, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
 use super::wr::{PostError, SendOp, Sge};
 use super::{Qp, QpEnv};
-use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
 use crate::rdmap::{Control, CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest};
-use crate::{Access, MemRange, Memory, Stag};
+use crate::{Access, MemRange, Memory, Msn, Stag};
 
 /// The message whose segments are being made.
 #[derive(Clone, Copy, Debug)]
@@ -34,31 +35,26 @@ pub(super) enum Sending {
     Response,
 }
 
-/// The payload of one segment.
-struct Payload {
-    range: MemRange,
-    len: u32,
-}
-
 impl Qp {
     /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken into
     /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the
     /// previous one in the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
-        let mut fpdu = Fpdu::default();
-        let made = self.poll_transmit_into(env, mulpdu, &mut fpdu);
+        let (mut buffers, mut fpdu) = (Buffers::default(), Fpdu::default());
+        let made = self.poll_transmit_into(env, mulpdu, &mut buffers, &mut fpdu);
         fpdu.seal(env.mem);
         made.then_some(fpdu)
     }
 
     /// As [`poll_transmit`](Qp::poll_transmit), in the place where the FPDU is kept; false, and
-    /// `out` is of no meaning, when there is none. The FPDU may be [open](Fpdu::is_open): whoever
-    /// sends it seals it.
+    /// `out` is of no meaning, when there is none. One that has to own its bytes takes memory of
+    /// `buffers`. The FPDU may be [open](Fpdu::is_open): whoever sends it seals it.
     #[inline]
     pub fn poll_transmit_into<M: Memory>(
         &mut self,
         env: &QpEnv<'_, M>,
         mulpdu: u16,
+        buffers: &mut Buffers,
         out: &mut Fpdu,
     ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
@@ -76,10 +72,9 @@ impl Qp {
             return false;
         }
         let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
-        out.start();
         let made = match sending {
-            Sending::Request { off } => self.request_segment(env, off, mulpdu, out),
-            Sending::Response => self.response_segment(env, mulpdu, out),
+            Sending::Request { off } => self.request_segment(env, off, mulpdu, (buffers, out)),
+            Sending::Response => self.response_segment(env, mulpdu, (buffers, out)),
         };
         match made {
             Ok(()) => true,
@@ -99,17 +94,6 @@ impl Qp {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether the next FPDU may have to own its bytes: it is worth giving it
-    /// [memory](Fpdu::with_memory).
-    #[inline]
-    pub fn wants_memory(&self) -> bool {
-        match self.sending {
-            Some(Sending::Response) => true,
-            None if !self.reads.inbound.is_empty() => true,
-            _ => self.sq.has_next() && self.sq.wqes.at(self.sq.next).inline,
-        }
-    }
-
     /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room.
     #[inline]
     pub fn has_transmit(&self) -> bool {
@@ -123,25 +107,28 @@ impl Qp {
     }
 
     /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
+    #[inline]
     fn may_start(&self) -> bool {
         if !self.sq.has_next() {
             return false;
         }
         let wqe = self.sq.wqes.at(self.sq.next);
         let fenced = wqe.fence && !self.reads.outbound.is_empty();
-        let limited = matches!(wqe.op, SendOp::Read { .. }) && !self.reads.can_send();
+        let held = fenced || matches!(wqe.op, SendOp::Read { .. }) && !self.reads.can_send();
         // What is refused waits for nothing but its turn.
-        (!fenced && !limited) || wqe.refused.is_some()
+        !held || wqe.refused.is_some()
     }
 
     #[inline]
     fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
-        let waits = !self.reads.inbound.is_empty();
-        let response = waits && !snapshots_full;
-        self.counters.tx_snapshot_stalls += u64::from(waits && snapshots_full);
         let request = self.may_start();
-        if self.sq.has_next() && !request {
+        if !request && self.sq.has_next() {
             self.counters.tx_read_stalls += 1;
+        }
+        let mut response = !self.reads.inbound.is_empty();
+        if response && snapshots_full {
+            self.counters.tx_snapshot_stalls += 1;
+            response = false;
         }
         let sending = match (request, response) {
             (true, true) if self.responses_next => Sending::Response,
@@ -174,98 +161,76 @@ impl Qp {
         env: &QpEnv<'_, M>,
         off: u32,
         mulpdu: u32,
-        out: &mut Fpdu,
+        (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
         let wqe = self.sq.wqes.at(self.sq.next);
         if let Some(why) = wqe.refused {
             return Err(self.local_culprit(CqeStatus::LocalQpOperation(why)));
         }
-        let (len, msn) = (wqe.len, wqe.msn);
-        let payload = match wqe.op {
-            SendOp::Read { stag, to } => {
-                return self.read_request(env, stag, to, out);
-            }
+        let (len, piece);
+        match wqe.op {
+            SendOp::Read { stag, to } => return self.read_request(env, stag, to, out),
             SendOp::Write { stag, to } => {
-                let (n, sge) = self.next_piece(off, mulpdu - TAGGED_BYTES);
+                (len, piece) = self.sq.next_piece(wqe, off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
-                put_tagged(out, off + n == len, Opcode::WRITE, stag, to, n);
-                self.request_payload(env, out, off, n, sge)?
+                put_tagged(out, off + len == wqe.len, Opcode::WRITE, stag, to, len);
             }
             SendOp::Send { solicited, invalidate } => {
-                let (n, sge) = self.next_piece(off, mulpdu - UNTAGGED_BYTES);
+                (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
                 let opcode = match (solicited, invalidate.is_some()) {
                     (false, false) => Opcode::SEND,
                     (false, true) => Opcode::SEND_INV,
                     (true, false) => Opcode::SEND_SE,
                     (true, true) => Opcode::SEND_SE_INV,
                 };
-                let header = DdpHeader::Untagged {
-                    last: off + n == len,
-                    rsvd_ulp: Control::new(opcode).to_byte(),
-                    rsvd_ulp32: invalidate.unwrap_or_default().0,
-                    qn: Qn::SEND,
-                    msn,
-                    mo: off,
-                };
-                header.emit(out.room(UNTAGGED_LEN));
-                self.request_payload(env, out, off, n, sge)?
+                let last = off + len == wqe.len;
+                let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
+                out.put_untagged(len, start, qn_msn(Qn::SEND, wqe.msn), off);
             }
-        };
-        let last = off + payload.len == len;
-        self.finish(env, &payload, last, out);
+        }
+        let end = off + len;
+        let last = end == wqe.len;
+        match piece {
+            Some(sge) if sge.len > INLINE_PAYLOAD => {
+                out.put_reference(self.local(env, sge, Access::NONE)?);
+            }
+            Some(sge) if sge.len == len => {
+                let range = self.local(env, sge, Access::NONE)?;
+                env.mem.gather(range, out.room(len as usize));
+            }
+            _ if wqe.inline => out.put_inline(self.sq.inline(wqe, off, len), buffers),
+            _ => self.gather_pieces(env, self.sq.sges(wqe), (off, len), out)?,
+        }
+        self.counters.tx_bytes += u64::from(len);
+        if out.payload().is_none() && len > 0 {
+            self.counters.tx_inlined += 1;
+            self.counters.tx_inlined_bytes += u64::from(len);
+        }
+        self.finish(env, len, last, out);
         if last {
             self.request_sent();
             self.pass_refused();
         } else {
-            self.sending = Some(Sending::Request { off: off + payload.len });
+            self.sending = Some(Sending::Request { off: end });
         }
         Ok(())
     }
 
-    /// Payload bytes of the segment that begins `off` bytes into the next request, and the memory
-    /// they lie in; `None` when they are inline, or few enough to be copied, from wherever.
-    #[inline(always)]
-    fn next_piece(&self, off: u32, max: u32) -> (u32, Option<Sge>) {
-        let wqe = self.sq.wqes.at(self.sq.next);
-        let left = wqe.len - off;
-        if left <= INLINE_PAYLOAD {
-            return (left, None);
-        }
-        if wqe.inline {
-            return (left.min(max), None);
-        }
-        let sge = self.sq.sges(wqe).piece(off, max.min(left));
-        (sge.map_or(0, |s| s.len), sge)
-    }
-
-    /// Checks the memory of a segment and copies or refers to it.
-    #[inline(always)]
-    fn request_payload<M: Memory>(
+    /// Copies few octets that lie in several pieces.
+    #[inline(never)]
+    fn gather_pieces<M: Memory>(
         &self,
         env: &QpEnv<'_, M>,
-        head: &mut Fpdu,
-        off: u32,
-        len: u32,
-        sge: Option<Sge>,
-    ) -> Result<Payload, Culprit> {
-        let mut range = MemRange::EMPTY;
-        match sge.filter(|s| s.len > INLINE_PAYLOAD) {
-            Some(sge) => range = self.local(env, sge, Access::NONE)?,
-            None => {
-                let wqe = self.sq.wqes.at(self.sq.next);
-                if wqe.inline {
-                    head.put_inline(self.sq.inline(wqe, off, len));
-                    return Ok(Payload { range, len });
-                }
-                self.sq.sges(wqe).try_for_each(off, len, |s| {
-                    let r = self.local(env, s, Access::NONE)?;
-                    env.mem.gather(r, head.room(r.len() as usize));
-                    Ok::<(), Culprit>(())
-                })?;
-            }
-        }
-        Ok(Payload { range, len })
+        sges: SgList<'_>,
+        (off, len): (u32, u32),
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
+        sges.try_for_each(off, len, |s| {
+            let r = self.local(env, s, Access::NONE)?;
+            env.mem.gather(r, out.room(r.len() as usize));
+            Ok::<(), Culprit>(())
+        })
     }
 
     /// Checks local memory of the request that is being sent.
@@ -314,18 +279,18 @@ impl Qp {
             // The answer cannot come.
             return Err(self.local_culprit(CqeStatus::Flushed));
         }
-        untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
+        let start = untagged_start(true, Opcode::READ_REQUEST, Stag::default());
+        out.put_untagged(READ_REQUEST_BYTES, start, qn_msn(Qn::READ_REQUEST, msn), 0);
         let request =
             ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
-        out.put(&request.emit());
+        out.room(READ_REQUEST_LEN).copy_from_slice(&request.emit());
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
             stag: sink.stag,
             to: sink.to,
             left: size,
         });
-        let none = Payload { range: MemRange::EMPTY, len: 0 };
-        self.finish(env, &none, true, out);
+        self.finish(env, 0, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -346,7 +311,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         mulpdu: u32,
-        out: &mut Fpdu,
+        (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
         let Some(r) = self.reads.inbound.front().copied() else {
             return Err(Fault::Malformed.into());
@@ -363,13 +328,17 @@ impl Qp {
                 .mrs
                 .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
                 .map_err(|f| response_culprit(&r, Fault::ReadSource(f)))?;
+            self.counters.tx_bytes += u64::from(len);
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
+                self.counters.tx_inlined += 1;
+                self.counters.tx_inlined_bytes += u64::from(len);
             } else {
-                out.put_snapshot(env.mem, found, self.crc && !self.send_markers);
+                out.put_snapshot(env.mem, found, self.crc && !self.send_markers, buffers);
+                self.counters.tx_snapshot_bytes += u64::from(len);
             }
         }
-        self.finish(env, &Payload { range: MemRange::EMPTY, len }, last, out);
+        self.finish(env, len, last, out);
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
@@ -379,34 +348,21 @@ impl Qp {
         Ok(())
     }
 
-    /// Completes an FPDU whose headers are written.
+    /// Completes an FPDU whose headers and `len` octets of payload are there.
     #[inline]
-    fn finish<M: Memory>(
-        &mut self,
-        env: &QpEnv<'_, M>,
-        payload: &Payload,
-        last: bool,
-        out: &mut Fpdu,
-    ) {
-        self.counters.tx_bytes += u64::from(payload.len);
-        let snapshot = u64::from(out.is_snapshot());
-        self.counters.tx_snapshot_bytes += snapshot * u64::from(payload.len);
-        if payload.len > 0 && payload.range.is_empty() && snapshot == 0 {
-            self.counters.tx_inlined += 1;
-            self.counters.tx_inlined_bytes += u64::from(payload.len);
-        }
-        self.counters.tx_marked_bytes += u64::from(self.send_markers) * u64::from(payload.len);
+    fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, last: bool, out: &mut Fpdu) {
         // Markers make a copy with a CRC of its own.
-        let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
-        out.complete(env.mem, payload.range, crc, sum, last);
-        self.queue(env, out);
+        out.complete(env.mem, self.crc && !self.send_markers);
+        out.set_last(last);
+        self.queue(env, len, out);
     }
 
-    /// Gives an FPDU its place in the stream.
+    /// Gives an FPDU, with `len` octets of payload, its place in the stream.
     #[inline]
-    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
+    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, fpdu: &mut Fpdu) {
         if self.send_markers {
             *fpdu = self.with_markers(env, fpdu);
+            self.counters.tx_marked_bytes += u64::from(len);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
@@ -419,7 +375,7 @@ impl Qp {
         fpdu.copy_to(env.mem, 0, &mut plain);
         let mut marked = Vec::new();
         markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
-        Fpdu::owned(marked, fpdu.ends_message()).kept_like(fpdu)
+        Fpdu::owned(marked).kept_like(fpdu)
     }
 }
 
@@ -428,6 +384,21 @@ const TAGGED_BYTES: u32 = 14;
 const UNTAGGED_BYTES: u32 = 18;
 const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
+
+const READ_REQUEST_BYTES: u32 = 28;
+const _: () = assert!(READ_REQUEST_LEN == READ_REQUEST_BYTES as usize);
+
+/// QN and MSN as they follow each other in an untagged header.
+#[inline]
+fn qn_msn(qn: Qn, msn: Msn) -> u64 {
+    u64::from(qn.0) << 32 | u64::from(msn.0)
+}
+
+/// The start of an untagged header.
+#[inline]
+fn untagged_start(last: bool, opcode: Opcode, invalidate: Stag) -> u64 {
+    ddp::untagged_start(last, Control::new(opcode).to_byte(), invalidate.0)
+}
 
 /// Writes the tagged header of a segment with `len` bytes of payload.
 #[inline]
