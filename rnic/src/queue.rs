@@ -164,7 +164,7 @@ impl FpduQueue {
 
     /// As many whole FPDUs from `from` on as there are within `max` octets; none when another lies
     /// across `from`.
-    #[inline]
+    #[inline(always)]
     fn whole_from(&self, from: StreamPos, max: u32) -> Whole {
         let next = self.last.get().end;
         let begins = |at| self.fpdus.get(at).is_some_and(|q| q.start == from);

@@ -1,9 +1,12 @@
 //! An FPDU to send: header bytes and a reference to the payload.
 
+mod make;
+#[cfg(test)]
+mod tests;
+
 use super::buffers::Buffers;
-use super::config::INLINE_PAYLOAD;
-use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN};
-use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, pad_len};
+use crate::ddp::UNTAGGED_LEN;
+use crate::mpa::fpdu::{HEADER_LEN, pad_len};
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
 
@@ -92,178 +95,6 @@ impl Default for Fpdu {
     }
 }
 
-/// Making one: headers, then the payload, then [`complete`](Fpdu::complete).
-impl Fpdu {
-    /// Empties it and writes length field and tagged header, `start` being the header's first six
-    /// octets, in two stores: the CRC, which reads whole words, would have to wait for smaller ones.
-    #[inline]
-    pub(super) fn put_tagged(&mut self, payload: u32, start: u64, to: u64) {
-        let ulpdu = u64::from(payload) + TAGGED_LEN as u64;
-        self.start(HEADER_LEN + TAGGED_LEN, [ulpdu << 48 | start, to, 0]);
-    }
-
-    /// As [`put_tagged`](Fpdu::put_tagged), an untagged header.
-    #[inline]
-    pub(super) fn put_untagged(&mut self, payload: u32, start: u64, qn_msn: u64, mo: u32) {
-        let ulpdu = u64::from(payload) + UNTAGGED_LEN as u64;
-        self.start(HEADER_LEN + UNTAGGED_LEN, [ulpdu << 48 | start, qn_msn, u64::from(mo) << 32]);
-    }
-
-    #[inline(always)]
-    fn start(&mut self, len: usize, words: [u64; BARE / 8]) {
-        for (room, word) in self.head.chunks_exact_mut(8).zip(words) {
-            room.copy_from_slice(&word.to_be_bytes());
-        }
-        self.head_len = small(len);
-        self.form = Form::Short;
-        self.snapshot = false;
-        self.sum = None;
-    }
-
-    /// The next `n` bytes of the head, to be filled in. The callers' sums stay below [`HEAD`]; what
-    /// would not fit is cut.
-    #[inline]
-    pub(super) fn room(&mut self, n: usize) -> &mut [u8] {
-        let at = usize::from(self.head_len);
-        debug_assert!(at + n <= HEAD);
-        let end = (at + n).min(HEAD);
-        self.head_len = small(end);
-        self.head.get_mut(at..end).unwrap_or_default()
-    }
-
-    /// Takes inline data: to the head if it fits, else all becomes owned.
-    #[inline]
-    pub(super) fn put_inline(&mut self, parts: [&[u8]; 2], buffers: &mut Buffers) {
-        let [a, b] = parts;
-        let n = a.len() + b.len();
-        let room = if n <= INLINE_PAYLOAD as usize {
-            self.room(n)
-        } else {
-            let at = usize::from(self.head_len);
-            &mut self.own(at + n, buffers)[at..at + n]
-        };
-        room[..a.len()].copy_from_slice(a);
-        room[a.len()..].copy_from_slice(b);
-    }
-
-    /// Refers to its payload.
-    #[inline]
-    pub(super) fn put_reference(&mut self, payload: MemRange) {
-        self.payload = payload;
-        self.form = Form::Sealed;
-    }
-
-    /// Takes the payload as it is now, and completes it: what is sent, and sent again, is what its
-    /// CRC was computed of, whatever is written to `src` meanwhile.
-    #[inline]
-    pub(super) fn put_snapshot<M: Memory>(
-        &mut self,
-        mem: &M,
-        src: MemRange,
-        crc: bool,
-        buffers: &mut Buffers,
-    ) {
-        self.payload = src;
-        let (at, end) = (usize::from(self.head_len), self.unpadded());
-        let start = if crc { mem.crc(0, &self.head[..at]) } else { 0 };
-        let (digest, sum) = mem.copy_digest(src, start, &mut self.own(end, buffers)[at..end]);
-        self.close(mem, crc.then_some(digest), sum);
-        let (tail, pad) = (self.tail, pad(end));
-        let n = pad + CRC_LEN;
-        self.owned[end..end + n].copy_from_slice(&tail[..n]);
-        (self.form, self.snapshot) = (Form::Owned, true);
-        self.len = count(end + n);
-    }
-
-    /// Makes the first `len` bytes its own, with room for pad and CRC behind them; the head is
-    /// there already.
-    #[inline]
-    fn own(&mut self, len: usize, buffers: &mut Buffers) -> &mut [u8] {
-        buffers.take(&mut self.owned, len + TAIL);
-        let at = usize::from(self.head_len);
-        match self.owned.first_chunk_mut::<BARE>() {
-            Some(room) => room.copy_from_slice(&self.head[..BARE]),
-            None => self.owned[..at].copy_from_slice(&self.head[..at]),
-        }
-        self.form = Form::Owned;
-        self.len = count(len);
-        &mut self.owned
-    }
-
-    /// Completes an FPDU whose headers and payload are there: pads. One that refers to memory and is
-    /// to have a CRC is open then; of any other the CRC is computed.
-    #[inline(always)]
-    pub(super) fn complete<M: Memory>(&mut self, mem: &M, crc: bool) {
-        match self.form {
-            Form::Short => {
-                let end = usize::from(self.head_len);
-                let body = end + pad(end);
-                self.head[end..end + CRC_LEN].fill(0);
-                let field = if crc { mem.crc(0, &self.head[..body]) } else { 0 };
-                self.head[body..body + CRC_LEN].copy_from_slice(&field.to_le_bytes());
-                self.head_len = small(body + CRC_LEN);
-                self.len = count(body + CRC_LEN);
-            }
-            Form::Open | Form::Sealed => {
-                let end = self.unpadded();
-                self.len = count(end + pad(end) + CRC_LEN);
-                self.tail = [0; TAIL];
-                self.form = if crc { Form::Open } else { Form::Sealed };
-            }
-            Form::Owned if self.snapshot => {}
-            Form::Owned => {
-                let end = self.len as usize;
-                let body = end + pad(end);
-                self.owned[end..body].fill(0);
-                let field = if crc { mem.crc(0, &self.owned[..body]) } else { 0 };
-                self.owned[body..body + CRC_LEN].copy_from_slice(&field.to_le_bytes());
-                self.len = count(body + CRC_LEN);
-            }
-        }
-    }
-
-    /// Bytes of head and payload.
-    #[inline]
-    fn unpadded(&self) -> usize {
-        usize::from(self.head_len) + self.payload.len() as usize
-    }
-
-    /// Ends one whose payload lies elsewhere: `crc`, if it is to have one, is that of head and
-    /// payload, `sum` that of the payload.
-    #[inline(always)]
-    fn close<M: Memory>(&mut self, mem: &M, crc: Option<u32>, sum: Sum) {
-        let pad = pad(self.unpadded());
-        let crc = match crc {
-            Some(crc) if pad > 0 => mem.crc(crc, &[0; 3][..pad]),
-            Some(crc) => crc,
-            None => 0,
-        };
-        // Pad and CRC as one number: read back from where it was stored in pieces, the sum would
-        // have to wait.
-        let tail = (u64::from(crc) << (8 * pad)).to_le_bytes();
-        self.tail = tail;
-        self.sum = Some(self.join(sum, &tail));
-    }
-
-    /// An FPDU whose bytes are all here.
-    pub(super) fn owned(bytes: Vec<u8>) -> Fpdu {
-        Fpdu { len: count(bytes.len()), owned: bytes, form: Form::Owned, ..Fpdu::default() }
-    }
-
-    /// The same, kept on the same account as `other`, of which it is a copy.
-    pub(super) fn kept_like(mut self, other: &Fpdu) -> Fpdu {
-        self.snapshot = other.snapshot;
-        self
-    }
-
-    /// Says whether it ends its message.
-    #[inline]
-    pub(super) fn set_last(&mut self, last: bool) {
-        self.last = last;
-    }
-}
-
-/// Sending it.
 impl Fpdu {
     /// Whether its CRC is still to be computed.
     #[inline]
@@ -401,6 +232,29 @@ impl Fpdu {
         }
     }
 
+    /// Bytes of head and payload.
+    #[inline]
+    fn unpadded(&self) -> usize {
+        usize::from(self.head_len) + self.payload.len() as usize
+    }
+
+    /// Ends one whose payload lies elsewhere: `crc`, if it is to have one, is that of head and
+    /// payload, `sum` that of the payload.
+    #[inline(always)]
+    fn close<M: Memory>(&mut self, mem: &M, crc: Option<u32>, sum: Sum) {
+        let pad = pad(self.unpadded());
+        let crc = match crc {
+            Some(crc) if pad > 0 => mem.crc(crc, &[0; 3][..pad]),
+            Some(crc) => crc,
+            None => 0,
+        };
+        // Pad and CRC as one number: read back from where it was stored in pieces, the sum would
+        // have to wait.
+        let tail = (u64::from(crc) << (8 * pad)).to_le_bytes();
+        self.tail = tail;
+        self.sum = Some(self.join(sum, &tail));
+    }
+
     /// The checksum of bare head, payload and tail.
     #[inline]
     fn join(&self, payload: Sum, tail: &[u8; TAIL]) -> Sum {
@@ -477,82 +331,4 @@ fn count(n: usize) -> u32 {
 #[expect(clippy::cast_possible_truncation)]
 const fn small(n: usize) -> u8 {
     n as u8
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::TestMemory;
-
-    #[test]
-    fn test_size_fits_two_cache_lines() {
-        assert!(size_of::<Fpdu>() <= 128, "{}", size_of::<Fpdu>());
-    }
-
-    fn sample(mem: &TestMemory, payload: u32, crc: bool) -> Fpdu {
-        let mut f = Fpdu::default();
-        f.put_tagged(payload, 0x8140_0102_0304, 0x0506_0708_090a_0b0c);
-        if payload > 0 {
-            f.put_reference(MemRange::new(3, payload, 0));
-        }
-        f.complete(mem, crc);
-        assert_eq!(f.is_open(), crc && payload > 0);
-        f
-    }
-
-    #[test]
-    fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
-        let mem = TestMemory::new(256, 0);
-        mem.write(0, &(0..=255).collect::<Vec<u8>>());
-        for payload in [0, 1, 2, 3, 4, 33, 100, 101, 102, 103] {
-            for crc in [false, true] {
-                let mut f = sample(&mem, payload, crc);
-                let mut framed = vec![0xdd; f.len() as usize];
-                let known = f.clone().fill(&mem, &mut framed);
-                let known = known.unwrap_or_else(|| Sum::of(&framed));
-                assert_eq!(known.folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
-                f.seal(&mem);
-                let mut whole = vec![0; f.len() as usize + 9];
-                let n = f.copy_to(&mem, 0, &mut whole);
-                assert_eq!((n, n % 4), (f.len() as usize, 0));
-                whole.truncate(n);
-                assert_eq!(whole, framed);
-                assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&whole).folded() % 0xffff);
-                let want = if crc { crc32c::crc32c(&whole[..n - 4]) } else { 0 };
-                assert_eq!(whole[n - 4..], want.to_le_bytes());
-                assert_eq!(whole[..2], u16::try_from(14 + payload).unwrap().to_be_bytes());
-                for off in 0..n {
-                    for len in [1, 2, 7, 40] {
-                        let mut part = vec![0; len];
-                        let m = f.copy_to(&mem, u32::try_from(off).unwrap(), &mut part);
-                        assert_eq!(m, len.min(n - off));
-                        assert_eq!(part[..m], whole[off..off + m]);
-                    }
-                }
-            }
-        }
-    }
-    /// Sealed into a frame it is, from then on, what was put into the frame.
-    #[test]
-    fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
-        for payload in [33, 100, 101, 102, 103] {
-            let mem = TestMemory::new(256, 7);
-            let mut f = sample(&mem, payload, true);
-            // Cut before it changes: the CRC is that of what is sent.
-            mem.write(0, &[8; 128]);
-            let n = f.len() as usize;
-            let mut framed = vec![0; n];
-            f.fill(&mem, &mut framed);
-            mem.write(0, &[9; 256]);
-            assert!(!f.is_open());
-            assert_eq!(framed[n - 4..], crc32c::crc32c(&framed[..n - 4]).to_le_bytes());
-            assert_eq!(framed[16..16 + payload as usize], vec![8; payload as usize]);
-            assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
-            // Sent again: what is there now, with the CRC of the first time.
-            let mut again = vec![0; n];
-            f.fill(&mem, &mut again);
-            assert_eq!(again[16..16 + payload as usize], vec![9; payload as usize]);
-            assert_eq!(again[n - 4..], framed[n - 4..]);
-        }
-    }
 }
