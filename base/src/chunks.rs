@@ -18,6 +18,12 @@ pub trait Chunks {
     /// `off < self.len()`, empty at and beyond the end.
     fn chunk_at(&self, off: usize) -> &[u8];
 
+    /// The `len` bytes at `off`; `None` when they are not all there, or not in one piece.
+    #[inline]
+    fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
+        self.chunk_at(off).get(..len)
+    }
+
     /// Copies bytes from `off` on into `dst`; returns how many there were (at most `dst.len()`).
     fn copy_at(&self, off: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;

@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     let (pd, crc) = (Pd(1), control & 1 != 0);
     let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
     let mr = mrs.register(pd, GUARD as u64, BASE, SIZE as u64, rights).expect("room for it");
-    let env = QpEnv { mem: &mem, mrs: &mrs, want_sum: true, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
     let mut qp = Qp::new(&QpConfig { pd, crc, ird: 2, ord: 2, ..QpConfig::default() });
     let sge = |at: u64, len| Sge { stag: mr.stag, to: BASE + at, len };
     let mut posted = 0;

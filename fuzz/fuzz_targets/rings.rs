@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     mem.write(0, &[SECRET; GUARD]);
     mem.write(GUARD + SIZE, &[SECRET; GUARD]);
     let mr = mrs.register(pd, GUARD as u64, BASE, SIZE as u64, Access::LOCAL_WRITE).expect("room");
-    let env = QpEnv { mem: &mem, mrs: &mrs, want_sum: false, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
     let mut protocol = ProtocolQp::new(&QpConfig {
         pd,
         qpn: qp.qpn(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heddle_iwarp::{Fpdu, Pins};
+use heddle_iwarp::{Buffers, Fpdu, Pins};
 
 /// Accounts of all send queues of one RNIC. Every FPDU is entered when it is queued and struck out
 /// when it leaves, whichever way that is.
@@ -13,15 +13,12 @@ pub(crate) struct Kept {
     snapshots: usize,
     limit: usize,
     /// Memory of FPDUs that are gone, for those that have to own their bytes.
-    spare: Vec<Vec<u8>>,
+    pub(crate) buffers: Buffers,
 }
-
-/// Buffers kept for use again; beyond it, each comes from the allocator.
-const MAX_SPARE: usize = 1024;
 
 impl Kept {
     pub(crate) fn new(pins: Arc<Pins>, limit: usize) -> Kept {
-        Kept { pins, snapshots: 0, limit, spare: Vec::new() }
+        Kept { pins, snapshots: 0, limit, buffers: Buffers::default() }
     }
 
     /// Whether a queue that keeps `own` octets of snapshots must wait for acknowledgments before it
@@ -37,24 +34,13 @@ impl Kept {
         self.snapshots
     }
 
-    /// An FPDU to fill in, with memory of its own if it may need that.
-    #[inline]
-    pub(crate) fn fresh(&mut self, wants_memory: bool) -> Fpdu {
-        if wants_memory {
-            return Fpdu::with_memory(self.spare.pop().unwrap_or_default());
-        }
-        Fpdu::default()
-    }
-
     /// An FPDU that stays in a queue; octets of its snapshot.
     #[inline]
-    pub(crate) fn enter(&mut self, fpdu: &mut Fpdu) -> usize {
+    pub(crate) fn enter(&mut self, fpdu: &Fpdu) -> usize {
         if let Some(range) = fpdu.payload() {
             self.pins.pin(range);
             return 0;
         }
-        let unused = fpdu.take_unused();
-        self.put_back(unused);
         let len = fpdu.snapshot_len() as usize;
         self.snapshots += len;
         len
@@ -62,27 +48,14 @@ impl Kept {
 
     /// An FPDU that has left its queue; octets of its snapshot.
     #[inline]
-    pub(crate) fn leave(&mut self, fpdu: Fpdu) -> usize {
+    pub(crate) fn leave(&mut self, fpdu: &mut Fpdu) -> usize {
         if let Some(range) = fpdu.payload() {
             self.pins.unpin(range);
         }
         let len = fpdu.snapshot_len() as usize;
         self.snapshots -= len;
-        self.discard(fpdu);
+        fpdu.clear(&mut self.buffers);
         len
-    }
-
-    /// An FPDU that was never in a queue.
-    #[inline]
-    pub(crate) fn discard(&mut self, fpdu: Fpdu) {
-        self.put_back(fpdu.into_memory());
-    }
-
-    #[inline]
-    fn put_back(&mut self, memory: Vec<u8>) {
-        if memory.capacity() > 0 && self.spare.len() < MAX_SPARE {
-            self.spare.push(memory);
-        }
     }
 }
 

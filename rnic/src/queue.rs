@@ -1,15 +1,16 @@
 //! The send queue of one connection: start-up bytes first, then FPDUs.
 
+mod ring;
+
 use core::cell::Cell;
-use core::ops::Range;
-use std::collections::VecDeque;
 
 use heddle_base::{StreamPos, Sum};
 use heddle_iwarp::qp::Piece;
-use heddle_iwarp::{Fpdu, Memory};
+use heddle_iwarp::{Buffers, Fpdu, Memory};
 use heddle_tcp::{ByteQueue, SendQueue};
 
 use crate::kept::Kept;
+use ring::Ring;
 
 /// Bytes of a connection from its oldest unacknowledged one on.
 ///
@@ -21,7 +22,7 @@ use crate::kept::Kept;
 #[derive(Debug, Default)]
 pub(crate) struct FpduQueue {
     startup: ByteQueue,
-    fpdus: VecDeque<Queued>,
+    fpdus: Ring,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
     /// Most FPDUs seen since it was last empty, and how often in a row it became empty having needed
@@ -30,16 +31,19 @@ pub(crate) struct FpduQueue {
     calm: u8,
     /// Octets of snapshots among the FPDUs.
     snapshots: usize,
-    /// Which FPDU was asked for last: the next question is for the same, or the one behind it.
-    cursor: Cell<usize>,
+    /// What was asked for last: the next question is mostly about the same, or what follows it.
+    last: Cell<Whole>,
 }
 
-#[derive(Debug)]
-struct Queued {
-    start: StreamPos,
-    /// One past its last byte.
-    end: StreamPos,
-    fpdu: Fpdu,
+/// Whole FPDUs that follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Whole {
+    /// Indices of the first, and one past the last.
+    first: u32,
+    end: u32,
+    /// Where the first begins, and how long they are in all.
+    pos: StreamPos,
+    len: u32,
 }
 
 impl FpduQueue {
@@ -49,31 +53,23 @@ impl FpduQueue {
         self.startup.push(bytes);
     }
 
-    /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
-    /// there was none to make. `wants_memory` says whether it may have to own its bytes.
+    /// Queues an FPDU behind everything else, made by `make` in its place, with memory from the
+    /// buffers if it has to own its bytes; its length, or 0 when there was none to make.
     #[inline]
     pub(crate) fn push_fpdu(
         &mut self,
         kept: &mut Kept,
-        wants_memory: bool,
-        make: impl FnOnce(&mut Fpdu) -> bool,
+        make: impl FnOnce(&mut Buffers, &mut Fpdu) -> bool,
     ) -> u32 {
         let start = self.end();
-        let fpdu = kept.fresh(wants_memory);
-        self.fpdus.push_back(Queued { start, end: start, fpdu });
-        if let Some(q) = self.fpdus.back_mut()
-            && make(&mut q.fpdu)
-        {
-            self.snapshots += kept.enter(&mut q.fpdu);
-            let len = q.fpdu.len();
-            q.end = start + u64::from(len);
-            self.fpdu_end = q.end;
-            return len;
-        }
-        if let Some(q) = self.fpdus.pop_back() {
-            kept.discard(q.fpdu);
-        }
-        0
+        let queued = self.fpdus.push(|q| {
+            q.start = start;
+            make(&mut kept.buffers, &mut q.fpdu)
+        });
+        let Some(q) = queued else { return 0 };
+        self.snapshots += kept.enter(&q.fpdu);
+        self.fpdu_end = q.end();
+        q.fpdu.len()
     }
 
     /// FPDUs it has memory for.
@@ -89,27 +85,19 @@ impl FpduQueue {
 
     /// FPDUs that refer to the region in slot `mr`.
     pub(crate) fn references(&self, mr: u32) -> u32 {
-        let refers = |q: &&Queued| q.fpdu.payload().is_some_and(|p| p.mr() == mr);
+        let refers = |q: &&ring::Queued| q.fpdu.payload().is_some_and(|p| p.mr() == mr);
         u32::try_from(self.fpdus.iter().filter(refers).count()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether everything queued has been sent once.
-    pub(crate) fn is_idle(&self, snd_max: StreamPos) -> bool {
-        self.end() <= snd_max
     }
 
     /// Drops what the peer has acknowledged.
     pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
         self.startup.release(upto);
-        let mut gone = 0;
         self.peak = self.peak.max(self.fpdus.len());
-        while self.fpdus.front().is_some_and(|q| q.end <= upto) {
+        while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
             if let Some(q) = self.fpdus.pop_front() {
-                self.snapshots -= kept.leave(q.fpdu);
+                self.snapshots -= kept.leave(&mut q.fpdu);
             }
-            gone += 1;
         }
-        self.cursor.set(self.cursor.get().saturating_sub(gone));
         if self.fpdus.is_empty() && self.fpdus.capacity() > SMALL {
             self.give_back();
         }
@@ -123,7 +111,7 @@ impl FpduQueue {
         self.calm = if peak * 4 < self.fpdus.capacity() { self.calm + 1 } else { 0 };
         if self.calm == CALM {
             self.calm = 0;
-            self.fpdus.shrink_to((2 * peak).max(SMALL));
+            self.fpdus.resize((2 * peak).max(SMALL));
         }
     }
 
@@ -140,17 +128,18 @@ impl FpduQueue {
         while self.fpdus.back().is_some_and(|q| q.start >= from) {
             if let Some(q) = self.fpdus.pop_back() {
                 self.fpdu_end = q.start;
-                self.snapshots -= kept.leave(q.fpdu);
+                self.snapshots -= kept.leave(&mut q.fpdu);
             }
         }
-        self.cursor.set(0);
+        // An index may come to be another FPDU's.
+        self.last.set(Whole::default());
         self.end()
     }
 
     /// Drops everything: the connection is gone.
     pub(crate) fn clear(&mut self, kept: &mut Kept) {
-        for q in self.fpdus.drain(..) {
-            kept.leave(q.fpdu);
+        while let Some(q) = self.fpdus.pop_front() {
+            kept.leave(&mut q.fpdu);
         }
         let fpdu_end = self.fpdu_end;
         *self = FpduQueue { fpdu_end, ..FpduQueue::default() };
@@ -158,61 +147,109 @@ impl FpduQueue {
 
     /// The FPDU that holds `pos`, or the first after it.
     #[inline]
-    fn find(&self, pos: StreamPos) -> usize {
-        let last = self.cursor.get();
-        for at in [last, last + 1] {
-            if self.fpdus.get(at).is_some_and(|q| q.start <= pos && pos < q.end) {
-                self.cursor.set(at);
+    fn find(&self, pos: StreamPos) -> u32 {
+        let last = self.last.get();
+        for at in [last.end, last.first] {
+            if self.fpdus.get(at).is_some_and(|q| q.start <= pos && pos < q.end()) {
                 return at;
             }
         }
-        let at = self.fpdus.partition_point(|q| q.end <= pos);
-        self.cursor.set(at);
-        at
+        self.fpdus.search(pos)
     }
 
-    /// The FPDU that is all of `[from, from + len)`, as a segment of new data mostly is.
+    /// The whole FPDUs that `[from, from + len)` consists of, as a segment of new data mostly does.
     #[inline]
-    pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<&Fpdu> {
-        let q = self.fpdus.get(self.find(from))?;
-        (q.start == from && q.end == from + u64::from(len)).then_some(&q.fpdu)
-    }
-
-    /// Which FPDUs `[from, from + len)` consists of, if it is of whole ones and each of them can be
-    /// [filled in](Self::fill).
-    #[inline]
-    pub(crate) fn fillable(&self, from: StreamPos, len: u32) -> Option<Range<usize>> {
-        let first = self.find(from);
-        let (mut at, mut pos, end) = (first, from, from + u64::from(len));
-        while pos < end {
-            let q = self.fpdus.get(at)?;
-            let by_reference = q.fpdu.payload().is_some() && !q.fpdu.is_open();
-            if q.start != pos || q.end > end || by_reference {
-                return None;
-            }
-            (at, pos) = (at + 1, q.end);
+    pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<Whole> {
+        let last = self.last.get();
+        if last.pos == from && last.len == len {
+            // TCP was told to cut here a moment ago.
+            return Some(last);
         }
-        Some(first..at)
+        let found = self.whole_from(from, len);
+        (found.len == len).then_some(found)
     }
 
-    /// Writes FPDUs to `dst`, which has just their length, and seals those that are open; the
-    /// checksum of all, and how many octets of payload were copied in that.
+    /// As many whole FPDUs from `from` on as there are within `max` octets; none when another lies
+    /// across `from`.
+    #[inline(always)]
+    fn whole_from(&self, from: StreamPos, max: u32) -> Whole {
+        let next = self.last.get().end;
+        let begins = |at| self.fpdus.get(at).is_some_and(|q| q.start == from);
+        let first = if begins(next) {
+            next
+        } else {
+            let first = self.find(from);
+            if !begins(first) {
+                return Whole { first, end: first, pos: from, len: 0 };
+            }
+            first
+        };
+        let (mut end, mut left) = (first, max);
+        while left >= MIN_FPDU
+            && let Some(q) = self.fpdus.get(end)
+            && q.fpdu.len() <= left
+        {
+            left -= q.fpdu.len();
+            end = end.wrapping_add(1);
+        }
+        let found = Whole { first, end, pos: from, len: max - left };
+        self.last.set(found);
+        found
+    }
+
+    /// The FPDU of those found, if it is one.
+    #[inline]
+    pub(crate) fn single(&self, found: Whole) -> Option<&Fpdu> {
+        let q = self.fpdus.get(found.first)?;
+        (q.fpdu.len() == found.len).then_some(&q.fpdu)
+    }
+
+    /// Whether each of those found can be [filled in](Self::fill).
+    #[inline]
+    pub(crate) fn is_fillable(&self, found: Whole) -> bool {
+        let mut at = found.first;
+        while at != found.end {
+            if !self.fpdus.get(at).is_some_and(|q| q.fpdu.is_fillable()) {
+                return false;
+            }
+            at = at.wrapping_add(1);
+        }
+        true
+    }
+
+    /// Writes FPDUs to `dst`, which has just their length, and seals those that are open. The
+    /// checksum of all, if it is wanted, and how many octets of payload were copied in that.
     #[inline]
     pub(crate) fn fill<M: Memory>(
         &mut self,
         mem: &M,
-        which: Range<usize>,
+        found: Whole,
         dst: &mut [u8],
+        want_sum: bool,
     ) -> (Sum, u64) {
-        let (mut sum, mut digested, mut at) = (Sum::ZERO, 0, 0);
-        for q in self.fpdus.range_mut(which) {
-            let len = q.fpdu.len() as usize;
-            let Some(room) = dst.get_mut(at..at + len) else { break };
-            digested += q.fpdu.payload().map_or(0, |p| u64::from(p.len()));
-            q.fpdu.seal_into(mem, room);
-            // FPDUs are whole words.
-            sum = sum.plus(q.fpdu.sum(mem));
-            at += len;
+        // Octets written, and those among them whose sum is known.
+        let (mut at, mut summed) = (0, 0);
+        let (mut sum, mut digested, mut index) = (Sum::ZERO, 0, found.first);
+        while index != found.end
+            && let Some(q) = self.fpdus.get_mut(index)
+            && let Some(room) = dst.get_mut(at..)
+        {
+            digested += u64::from(q.fpdu.open_len());
+            let known = q.fpdu.fill(mem, room);
+            let end = at + q.fpdu.len() as usize;
+            // Short ones are summed together. FPDUs are whole words.
+            if let Some(known) = known {
+                if summed < at && want_sum {
+                    sum = sum.plus(sum_of(dst, summed, at));
+                }
+                sum = sum.plus(known);
+                summed = end;
+            }
+            at = end;
+            index = index.wrapping_add(1);
+        }
+        if summed < at && want_sum {
+            sum = sum.plus(sum_of(dst, summed, at));
         }
         (sum, digested)
     }
@@ -220,14 +257,14 @@ impl FpduQueue {
     /// Seals what is open in `[from, from + len)`, for it to be sent by reference; whether there was
     /// any.
     pub(crate) fn seal<M: Memory>(&mut self, mem: &M, from: StreamPos, len: u32) -> bool {
-        let (first, end) = (self.find(from), from + u64::from(len));
+        let (mut at, end) = (self.find(from), from + u64::from(len));
         let mut any = false;
-        for q in self.fpdus.range_mut(first.min(self.fpdus.len())..) {
-            if q.start >= end {
-                break;
-            }
+        while let Some(q) = self.fpdus.get_mut(at)
+            && q.start < end
+        {
             any |= q.fpdu.is_open();
             q.fpdu.seal(mem);
+            at = at.wrapping_add(1);
         }
         any
     }
@@ -240,15 +277,15 @@ impl FpduQueue {
             return f(Piece::Bytes(&bytes));
         }
         let end = from + u64::from(len);
-        let mut pos = from;
-        for q in self.fpdus.range(self.find(from)..) {
-            if pos >= end {
-                break;
-            }
+        let (mut pos, mut at) = (from, self.find(from));
+        while pos < end
+            && let Some(q) = self.fpdus.get(at)
+        {
             let skip = clamp(pos.since(q.start));
             let take = clamp(end.since(pos)).min(q.fpdu.len().saturating_sub(skip));
             q.fpdu.for_each_piece(skip, take, &mut f);
             pos += u64::from(take);
+            at = at.wrapping_add(1);
         }
     }
 
@@ -261,9 +298,9 @@ impl FpduQueue {
     pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32, fresh: bool) -> Sum {
         if !fresh
             && from >= self.startup.end()
-            && let Some(sum) = self.sum_of_whole(mem, from, len)
+            && let Some(found) = self.whole(from, len)
         {
-            return sum;
+            return self.sum_of_whole(mem, found);
         }
         let (mut sum, mut off) = (Sum::ZERO, 0);
         self.pieces(from, len, |p| match p {
@@ -279,24 +316,23 @@ impl FpduQueue {
         sum
     }
 
-    /// The same, from the sums that were made with the CRCs; `None` unless the range is of whole
-    /// FPDUs.
-    fn sum_of_whole<M: Memory>(&self, mem: &M, from: StreamPos, len: u32) -> Option<Sum> {
-        let mut sum = Sum::ZERO;
-        let mut pos = from;
-        let end = from + u64::from(len);
-        for q in self.fpdus.range(self.find(from)..) {
-            if pos >= end {
-                break;
-            }
-            if q.start != pos || q.end > end {
-                return None;
-            }
+    /// The same, from the sums that were made with the CRCs.
+    fn sum_of_whole<M: Memory>(&self, mem: &M, found: Whole) -> Sum {
+        let (mut sum, mut at) = (Sum::ZERO, found.first);
+        while at != found.end
+            && let Some(q) = self.fpdus.get(at)
+        {
             sum = sum.plus(q.fpdu.sum(mem));
-            pos = q.end;
+            at = at.wrapping_add(1);
         }
-        (pos == end).then_some(sum)
+        sum
     }
+}
+
+/// The checksum of `bytes[from..to]`.
+#[inline]
+fn sum_of(bytes: &[u8], from: usize, to: usize) -> Sum {
+    bytes.get(from..to).map_or(Sum::ZERO, Sum::of)
 }
 
 impl SendQueue for FpduQueue {
@@ -308,25 +344,15 @@ impl SendQueue for FpduQueue {
     #[inline]
     fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
         if from < self.startup.end() {
+            // FPDUs lie behind it.
             return self.startup.segment_len(from, max);
         }
-        let first = self.find(from);
-        let Some(q) = self.fpdus.get(first) else { return 0 };
-        let rest = clamp(q.end.since(from));
-        if from != q.start || rest > max {
-            // Part of an FPDU: finish it alone, so that the next segment starts with a header.
-            return rest.min(max);
+        let whole = self.whole_from(from, max);
+        if whole.len > 0 {
+            return whole.len;
         }
-        let mut total = rest;
-        let mut at = first + 1;
-        while max - total >= MIN_FPDU
-            && let Some(q) = self.fpdus.get(at)
-            && clamp(q.end.since(q.start)) <= max - total
-        {
-            total += clamp(q.end.since(q.start));
-            at += 1;
-        }
-        total
+        // Part of an FPDU: finish it alone, so that the next segment starts with a header.
+        self.fpdus.get(whole.first).map_or(0, |q| clamp(q.end().since(from)).min(max))
     }
 }
 
@@ -356,7 +382,7 @@ mod tests {
     fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
         for _ in 0..n {
             // Nothing is in them; how many there are is what matters.
-            q.push_fpdu(kept, false, |_| true);
+            q.push_fpdu(kept, |_, _| true);
         }
         q.release(kept, q.end());
         assert!(q.fpdus.is_empty());

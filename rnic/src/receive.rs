@@ -64,7 +64,7 @@ impl<F: RxFrame> Rnic<F> {
             let len = p.len as usize;
             self.counters.rx_payload_bytes += u64::from(p.len);
             link.rx_next = p.pos + u64::from(p.len);
-            let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum, snapshots_full: false };
+            let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
             let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
             tcp.accept_payload(now, p.pos, p.len);
             if used < len {
@@ -189,7 +189,7 @@ impl<F: RxFrame> Rnic<F> {
         if let Mode::Fpdu(qp) = &mut link.mode
             && link.held.has_ready()
         {
-            let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum, snapshots_full: false };
+            let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
             let used = qp.handle_stream(&env, &link.held.ready());
             link.held.consume(&mut self.pool, used);
         }

@@ -73,8 +73,6 @@ pub struct Rnic<F> {
     retired_qps: QpCounters,
     /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
     tally: Option<(QpCounters, usize)>,
-    /// Whether FPDUs get their Internet checksum when they are made: the port does not compute it.
-    pub(crate) want_sum: bool,
     /// The frame that is being sent, kept so that it is filled in place.
     pub(crate) frame: TxFrame,
 }
@@ -93,7 +91,6 @@ impl<F: RxFrame> Rnic<F> {
     /// An RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
-        let want_sum = !config.stack.tx_tcp_csum;
         let kept = Kept::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
         Rnic {
             stack: Stack::new(config.stack),
@@ -108,7 +105,6 @@ impl<F: RxFrame> Rnic<F> {
             rounds: Rounds::default(),
             retired_qps: QpCounters::default(),
             tally: None,
-            want_sum,
             frame: TxFrame::default(),
         }
     }
@@ -171,8 +167,18 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Posts to a queue pair's send queue.
     pub fn post_send(&mut self, conn: ConnId, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        let result = self.qp_mut(conn)?.post_send(wr);
-        self.drain_qp(conn);
+        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        let qp = link.qp().ok_or(RnicError::NoQueuePair)?;
+        let result = qp.post_send(wr);
+        let news = qp.has_news();
+        // Whether it can be sent now is found out when its turn comes.
+        if !link.on_ready_list {
+            link.on_ready_list = true;
+            self.ready.push_back(conn);
+        }
+        if news {
+            self.collect_qp(conn);
+        }
         Ok(result?)
     }
 

@@ -10,7 +10,7 @@ use crate::rnic::Rnic;
 use crate::sink::{Offload, TxSink};
 
 /// FPDUs a connection makes before the next connection has its turn.
-const TURN: usize = 32;
+const TURN: u64 = 32;
 
 impl<F: RxFrame> Rnic<F> {
     /// Builds the next frame in `sink`; false when there is none, or no room for it.
@@ -41,26 +41,28 @@ impl<F: RxFrame> Rnic<F> {
             link.on_ready_list = false;
             let Mode::Fpdu(qp) = &mut link.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
-            let mut made = 0;
+            let (mut made, mut octets) = (0, 0);
             // FPDUs are cut when TCP can send them, not before: the size of a segment may still
             // change, and a queue that is short stays in the cache. One may always wait, so that
             // TCP knows there is something to probe a closed window for.
-            while made < TURN
-                && (link.queue.is_idle(tcp.snd_max()) || tcp.send_room(link.queue.end()) > 0)
-            {
+            let (mut end, sent) = (link.queue.end(), tcp.snd_max());
+            let mut room = tcp.send_room(end);
+            while made < TURN && (room > 0 || end <= sent) {
                 let snapshots_full = self.kept.is_full(link.queue.snapshots());
-                let env = QpEnv { mem, mrs: &self.mrs, want_sum: self.want_sum, snapshots_full };
-                let wants_memory = qp.wants_memory();
-                let len = link.queue.push_fpdu(&mut self.kept, wants_memory, |fpdu| {
-                    qp.poll_transmit_into(&env, mulpdu, fpdu)
+                let env = QpEnv { mem, mrs: &self.mrs, snapshots_full };
+                let len = link.queue.push_fpdu(&mut self.kept, |buffers, fpdu| {
+                    qp.poll_transmit_into(&env, mulpdu, buffers, fpdu)
                 });
                 if len == 0 {
                     break;
                 }
-                self.counters.tx_fpdus += 1;
-                self.counters.tx_fpdu_bytes += u64::from(len);
+                end += u64::from(len);
+                room = room.saturating_sub(u64::from(len));
+                octets += u64::from(len);
                 made += 1;
             }
+            self.counters.tx_fpdus += made;
+            self.counters.tx_fpdu_bytes += octets;
             if made == TURN {
                 link.on_ready_list = true;
                 self.ready.push_back(conn);
@@ -120,11 +122,12 @@ impl<F: RxFrame> Rnic<F> {
         let header = frame.header.len();
         sink.begin(header + len as usize);
         if !retransmit
-            && let Some(which) = link.queue.fillable(pos, len)
+            && let Some(found) = link.queue.whole(pos, len)
+            && link.queue.is_fillable(found)
             && let Some((head, body)) =
                 sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
         {
-            let (sum, digested) = link.queue.fill(mem, which, body);
+            let (sum, digested) = link.queue.fill(mem, found, body, needs_sum);
             self.counters.tx_digested_bytes += digested;
             if needs_sum {
                 frame.finish_tcp_checksum(sum);
@@ -133,7 +136,9 @@ impl<F: RxFrame> Rnic<F> {
             return;
         }
         self.counters.tx_digested_apart += u64::from(link.queue.seal(mem, pos, len));
-        if !retransmit && let Some(fpdu) = link.queue.whole(pos, len) {
+        if !retransmit
+            && let Some(fpdu) = link.queue.whole(pos, len).and_then(|f| link.queue.single(f))
+        {
             if needs_sum {
                 frame.finish_tcp_checksum(fpdu.sum(mem));
             }

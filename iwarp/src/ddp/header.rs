@@ -103,18 +103,19 @@ pub enum DdpError {
     },
 }
 
-/// Whether the segment that starts like this is tagged.
-#[inline]
-pub(crate) const fn is_tagged(start: &[u8; TAGGED_LEN]) -> bool {
-    start[0] & TAGGED != 0
-}
-
 /// The first six octets of a tagged header as a number, most significant first: control octet, that
 /// of the layer above, STag. The tagged offset follows.
 #[inline]
 pub(crate) const fn tagged_start(last: bool, rsvd_ulp: u8, stag: Stag) -> u64 {
     let control = TAGGED | if last { LAST } else { 0 } | VERSION;
     (control as u64) << 40 | (rsvd_ulp as u64) << 32 | stag.0 as u64
+}
+
+/// As [`tagged_start`], of an untagged header. QN, MSN and MO follow.
+#[inline]
+pub(crate) const fn untagged_start(last: bool, rsvd_ulp: u8, rsvd_ulp32: u32) -> u64 {
+    let control = if last { LAST } else { 0 } | VERSION;
+    (control as u64) << 40 | (rsvd_ulp as u64) << 32 | rsvd_ulp32 as u64
 }
 
 impl DdpHeader {

@@ -17,4 +17,4 @@ mod header;
 mod tests;
 
 pub use header::{DdpError, DdpHeader, MAX_LEN, Qn, TAGGED_LEN, UNTAGGED_LEN, VERSION};
-pub(crate) use header::{is_tagged, tagged_start};
+pub(crate) use header::{tagged_start, untagged_start};

@@ -63,9 +63,6 @@ pub struct QpEnv<'a, M> {
     pub mem: &'a M,
     /// The STag table of that memory.
     pub mrs: &'a MrTable,
-    /// Compute each FPDU's Internet checksum as it is made; set it where the port does not offload
-    /// TCP checksums. Otherwise [`Fpdu::sum`](super::Fpdu::sum) computes it when asked.
-    pub want_sum: bool,
     /// No room to keep the payload of a Read Response: those that would need it wait, and whoever
     /// finds room [polls](super::Qp::poll_transmit) again. Set only where acknowledgments of what
     /// this QP has under way are still to come, or nothing would ever make room.

@@ -29,6 +29,7 @@
 //! # What it does not do
 //! It does not place out of order, own TCP, or keep FPDUs for retransmission: the owner does.
 
+mod buffers;
 mod complete;
 mod config;
 mod cqe;
@@ -47,6 +48,7 @@ mod untagged;
 mod wr;
 
 pub use crate::counters::QpCounters;
+pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};

@@ -13,6 +13,7 @@
 //! A request is kept in parts: an entry of fixed size, its SGEs, its inline octets, and the operands
 //! of the few that have some (Immediate Data, atomic operations), each in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
 
+use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::rdmap::AtomicOp;
@@ -272,6 +273,38 @@ impl SendQueue {
         SgList(self.sges.run(wqe.first, wqe.sges.into()))
     }
 
+    /// Octets of the payload of the segment that begins `off` octets into a request, at most `max`:
+    /// what is left if that is few, else no more than lie in one piece of memory. And the piece where
+    /// they begin, unless they are inline.
+    #[inline(always)]
+    pub(super) fn next_piece(&self, wqe: &Wqe, off: u32, max: u32) -> (u32, Option<Sge>) {
+        let left = wqe.len - off;
+        if wqe.inline {
+            return (left.min(max), None);
+        }
+        let piece = self.piece(wqe, off, max.min(left));
+        let len = if left <= INLINE_PAYLOAD { left } else { piece.map_or(0, |s| s.len) };
+        (len, piece)
+    }
+
+    /// The part of one piece where octet `off` of a request lies, at most `max` long.
+    #[inline]
+    fn piece(&self, wqe: &Wqe, off: u32, max: u32) -> Option<Sge> {
+        if wqe.sges == 0 {
+            return None;
+        }
+        // Most requests have one.
+        let s = self.sges.at(wqe.first);
+        if off >= s.len {
+            return self.sges(wqe).piece(off, max);
+        }
+        Some(Sge {
+            stag: s.stag,
+            len: (s.len - off).min(max),
+            to: s.to.saturating_add(u64::from(off)),
+        })
+    }
+
     /// Inline octets `[off, off + len)` of a request.
     #[inline]
     pub(super) fn inline(&self, wqe: &Wqe, off: u32, len: u32) -> [&[u8]; 2] {
@@ -449,8 +482,8 @@ impl SgList<'_> {
     }
 
     /// The part of one piece where octet `off` of the message lies, at most `max` long.
-    #[inline]
-    pub(super) fn piece(&self, off: u32, max: u32) -> Option<Sge> {
+    #[inline(never)]
+    fn piece(&self, off: u32, max: u32) -> Option<Sge> {
         let mut skip = off;
         for s in self.0.into_iter().flatten() {
             if skip < s.len {

@@ -21,9 +21,10 @@ pub(super) struct Frame {
 
 /// A DDP segment in its frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    /// The first bytes, for the Terminate that may have to repeat them.
-    raw: [u8; ddp::MAX_LEN],
+pub(super) struct Segment<'a> {
+    /// The first bytes, as many as it has of the longest header: the Terminate may have to repeat
+    /// them.
+    raw: &'a [u8],
     ulpdu: u16,
     /// Of the payload, in the stream that was shown.
     pub(super) at: usize,
@@ -62,6 +63,19 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stream: &C,
     ) -> usize {
+        let front = stream.chunk_at(0);
+        let used = match front.get(..stream.len()) {
+            Some(bytes) => self.handle_fpdus(env, &OnePiece { bytes, stream }),
+            None => self.handle_fpdus(env, &stream),
+        };
+        self.rx_pos += used as u64;
+        used
+    }
+
+    /// Made twice: nearly all segments of TCP are in one piece, and then each look at them is one at
+    /// a slice.
+    #[inline]
+    fn handle_fpdus<M: Memory, C: Chunks>(&mut self, env: &QpEnv<'_, M>, stream: &C) -> usize {
         let total = stream.len();
         let mut at = 0;
         while self.state.is_live() {
@@ -72,7 +86,7 @@ impl Qp {
             if total - at < len {
                 break;
             }
-            if let Err(fault) = self.handle_fpdu(env, &stream, frame) {
+            if let Err(fault) = self.handle_fpdu(env, stream, frame) {
                 self.fail(fault);
             }
             at += len;
@@ -81,7 +95,6 @@ impl Qp {
             self.counters.rare().rx_dropped_bytes += (total - at) as u64;
             at = total;
         }
-        self.rx_pos += at as u64;
         at
     }
 
@@ -95,16 +108,19 @@ impl Qp {
         if self.crc && !crc_is_right(env.mem, stream, frame) {
             return Err(Fault::Crc.into());
         }
-        let mut seg = Segment { raw: [0; ddp::MAX_LEN], ulpdu: frame.ulpdu, at: 0, len: 0 };
-        let parsed = match seg.tagged_header(stream, frame.at + HEADER_LEN) {
-            Some(header) => Ok((header, ddp::TAGGED_LEN)),
+        // As a rule it is read where it lies: from a copy made just now the loads would have to wait
+        // for the stores.
+        let raw_len = usize::from(frame.ulpdu).min(ddp::MAX_LEN);
+        let copied;
+        let raw = match stream.piece_at(frame.at + HEADER_LEN, raw_len) {
+            Some(raw) => raw,
             None => {
-                let len = usize::from(frame.ulpdu).min(ddp::MAX_LEN);
-                stream.copy_at(frame.at + HEADER_LEN, &mut seg.raw[..len]);
-                DdpHeader::parse(seg.raw_header())
+                copied = raw_copy(stream, frame.at + HEADER_LEN, raw_len);
+                &copied[..raw_len]
             }
         };
-        let (header, header_len) = match parsed {
+        let mut seg = Segment { raw, ulpdu: frame.ulpdu, at: 0, len: 0 };
+        let (header, header_len) = match DdpHeader::parse(raw) {
             Ok(h) => h,
             Err(e) => return Err(seg.blame(e.into())),
         };
@@ -136,36 +152,64 @@ impl Qp {
     }
 }
 
-impl Segment {
-    /// As many of the raw bytes as the segment has.
-    fn raw_header(&self) -> &[u8] {
-        &self.raw[..usize::from(self.ulpdu).min(ddp::MAX_LEN)]
-    }
+/// The first `len` bytes of a segment that lies in several pieces.
+#[cold]
+fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] {
+    let mut raw = [0; ddp::MAX_LEN];
+    stream.copy_at(at, &mut raw[..len]);
+    raw
+}
 
-    /// The header that starts at `at`, if it is a good tagged one in one piece, as nearly all of
-    /// bulk data are. It is read where it lies: from a copy made just now the loads would have to
-    /// wait for the stores.
-    #[inline(always)]
-    fn tagged_header<C: Chunks>(&mut self, stream: &C, at: usize) -> Option<DdpHeader> {
-        let head = stream.chunk_at(at).first_chunk::<{ ddp::TAGGED_LEN }>()?;
-        if usize::from(self.ulpdu) < ddp::TAGGED_LEN || !ddp::is_tagged(head) {
-            return None;
-        }
-        self.raw[..ddp::TAGGED_LEN].copy_from_slice(head);
-        DdpHeader::parse(head).ok().map(|(header, _)| header)
-    }
-
+impl Segment<'_> {
     /// A fault of this segment.
     #[cold]
     pub(super) fn blame(&self, fault: Fault) -> Culprit {
-        let segment = CopiedHeader::of_segment(self.raw_header()).map(|h| (h, self.ulpdu));
+        let segment = CopiedHeader::of_segment(self.raw).map(|h| (h, self.ulpdu));
         Culprit { segment, ..fault.into() }
     }
 }
 
+/// A stream all of which lies in one piece.
+struct OnePiece<'a, C: ?Sized> {
+    bytes: &'a [u8],
+    /// For what else is known of it.
+    stream: &'a C,
+}
+
+impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[inline]
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.bytes.get(off..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
+        self.bytes.get(off..off.checked_add(len)?)
+    }
+
+    #[inline]
+    fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
+        self.piece_at(off, N)?.first_chunk().copied()
+    }
+
+    #[inline]
+    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
+        self.stream.known_crc32c(off, len)
+    }
+}
+
+#[inline]
 fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool {
     let body = fpdu_len(frame.ulpdu) - CRC_LEN;
     let crc = stream.known_crc32c(frame.at, body).unwrap_or_else(|| {
+        if let Some(bytes) = stream.piece_at(frame.at, body) {
+            return mem.crc(0, bytes);
+        }
         let mut crc = 0;
         stream.for_each_chunk(frame.at, body, |piece| crc = mem.crc(crc, piece));
         crc
@@ -176,11 +220,10 @@ fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool
 /// Copies `ranges`' worth of payload from position `at` of the stream.
 #[inline]
 pub(super) fn place<M: Memory, C: Chunks>(mem: &M, stream: &C, mut at: usize, ranges: &[MemRange]) {
-    if let [range] = ranges {
-        let piece = stream.chunk_at(at);
-        if let Some(bytes) = piece.get(..range.len() as usize) {
-            return mem.place(*range, bytes);
-        }
+    if let [range] = ranges
+        && let Some(bytes) = stream.piece_at(at, range.len() as usize)
+    {
+        return mem.place(*range, bytes);
     }
     for range in ranges {
         let mut done = 0;

@@ -15,7 +15,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -30,7 +30,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
@@ -49,7 +49,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         let Some(read) = self.reads.outbound.front().copied().filter(|r| !r.atomic) else {

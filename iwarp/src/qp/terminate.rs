@@ -122,8 +122,9 @@ impl Qp {
         if fpdu::append(&term.segment(), self.crc, &mut bytes).is_err() {
             return false;
         }
-        *out = Fpdu::owned(bytes, true);
-        self.queue(env, out);
+        *out = Fpdu::owned(bytes);
+        out.set_last(true);
+        self.queue(env, 0, out);
         true
     }
 

@@ -9,22 +9,23 @@
 //! ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place segments of any
 //! length, so this costs only headers where SGEs are short.
 
+use super::buffers::Buffers;
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fpdu::Fpdu;
-use super::queues::{Progress, WqeOp};
+use super::queues::{Progress, SgList, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
 use super::wr::{PostError, Sge};
 use super::{Qp, QpEnv};
-use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
+use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::mpa::markers;
 use crate::rdmap::{
-    ATOMIC_REQUEST_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control, CopiedHeader, Opcode,
-    READ_REQUEST_LEN, ReadRequest,
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control,
+    CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest,
 };
 use crate::{Access, MemRange, Memory, Msn, Stag};
 
@@ -37,31 +38,26 @@ pub(super) enum Sending {
     Response,
 }
 
-/// The payload of one segment.
-struct Payload {
-    range: MemRange,
-    len: u32,
-}
-
 impl Qp {
     /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken into
     /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the
     /// previous one in the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
-        let mut fpdu = Fpdu::default();
-        let made = self.poll_transmit_into(env, mulpdu, &mut fpdu);
+        let (mut buffers, mut fpdu) = (Buffers::default(), Fpdu::default());
+        let made = self.poll_transmit_into(env, mulpdu, &mut buffers, &mut fpdu);
         fpdu.seal(env.mem);
         made.then_some(fpdu)
     }
 
     /// As [`poll_transmit`](Qp::poll_transmit), in the place where the FPDU is kept; false, and
-    /// `out` is of no meaning, when there is none. The FPDU may be [open](Fpdu::is_open): whoever
-    /// sends it seals it.
+    /// `out` is of no meaning, when there is none. One that has to own its bytes takes memory of
+    /// `buffers`. The FPDU may be [open](Fpdu::is_open): whoever sends it seals it.
     #[inline]
     pub fn poll_transmit_into<M: Memory>(
         &mut self,
         env: &QpEnv<'_, M>,
         mulpdu: u16,
+        buffers: &mut Buffers,
         out: &mut Fpdu,
     ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
@@ -79,10 +75,9 @@ impl Qp {
             return false;
         }
         let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
-        out.start();
         let made = match sending {
-            Sending::Request { off } => self.request_segment(env, off, mulpdu, out),
-            Sending::Response => self.response_segment(env, mulpdu, out),
+            Sending::Request { off } => self.request_segment(env, off, mulpdu, (buffers, out)),
+            Sending::Response => self.response_segment(env, mulpdu, (buffers, out)),
         };
         match made {
             Ok(()) => true,
@@ -102,21 +97,6 @@ impl Qp {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether the next FPDU may have to own its bytes: it is worth giving it
-    /// [memory](Fpdu::with_memory).
-    #[inline]
-    pub fn wants_memory(&self) -> bool {
-        match self.sending {
-            Some(Sending::Response) => true,
-            None if !self.reads.inbound.is_empty() => true,
-            _ if !self.sq.has_next() => false,
-            _ => {
-                let wqe = self.sq.wqes.at(self.sq.next);
-                wqe.inline || wqe.op.is_atomic()
-            }
-        }
-    }
-
     /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room.
     #[inline]
     pub fn has_transmit(&self) -> bool {
@@ -130,25 +110,28 @@ impl Qp {
     }
 
     /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
+    #[inline]
     fn may_start(&self) -> bool {
         if !self.sq.has_next() {
             return false;
         }
         let wqe = self.sq.wqes.at(self.sq.next);
         let fenced = wqe.fence && !self.reads.outbound.is_empty();
-        let limited = wqe.op.is_answered() && !self.reads.can_send();
+        let held = fenced || wqe.op.is_answered() && !self.reads.can_send();
         // What is refused waits for nothing but its turn.
-        (!fenced && !limited) || wqe.refused.is_some()
+        !held || wqe.refused.is_some()
     }
 
     #[inline]
     fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
-        let waits = !self.reads.inbound.is_empty();
-        let response = waits && !snapshots_full;
-        self.counters.tx_snapshot_stalls += u64::from(waits && snapshots_full);
         let request = self.may_start();
-        if self.sq.has_next() && !request {
+        if !request && self.sq.has_next() {
             self.counters.tx_read_stalls += 1;
+        }
+        let mut response = !self.reads.inbound.is_empty();
+        if response && snapshots_full {
+            self.counters.tx_snapshot_stalls += 1;
+            response = false;
         }
         let sending = match (request, response) {
             (true, true) if self.responses_next => Sending::Response,
@@ -182,110 +165,88 @@ impl Qp {
         env: &QpEnv<'_, M>,
         off: u32,
         mulpdu: u32,
-        out: &mut Fpdu,
+        (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
         let wqe = self.sq.wqes.at(self.sq.next);
         if let Some(why) = wqe.refused {
             return Err(self.local_culprit(CqeStatus::LocalQpOperation(why)));
         }
-        let (len, msn) = (wqe.len, wqe.msn);
-        let payload = match wqe.op {
-            WqeOp::Read { stag, to } => {
-                return self.read_request(env, stag, to, out);
-            }
+        let (len, piece);
+        match wqe.op {
+            WqeOp::Read { stag, to } => return self.read_request(env, stag, to, out),
             WqeOp::FetchAdd { stag, to } | WqeOp::CmpSwap { stag, to } => {
-                return self.atomic_request(env, stag, to, out);
+                return self.atomic_request(env, stag, to, (buffers, out));
             }
             WqeOp::Immediate { solicited } | WqeOp::WriteImmediate { solicited, .. }
-                if off == len =>
+                if off == wqe.len =>
             {
                 self.immediate(env, solicited, out);
                 return Ok(());
             }
-            // Nothing comes before its Immediate Data.
+            // It has no octets but its own.
             WqeOp::Immediate { .. } => return Err(Fault::Local.into()),
             WqeOp::Write { stag, to } | WqeOp::WriteImmediate { stag, to, .. } => {
-                let (n, sge) = self.next_piece(off, mulpdu - TAGGED_BYTES);
+                (len, piece) = self.sq.next_piece(wqe, off, mulpdu - TAGGED_BYTES);
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
-                put_tagged(out, off + n == len, Opcode::WRITE, stag, to, n);
-                self.request_payload(env, out, off, n, sge)?
+                put_tagged(out, off + len == wqe.len, Opcode::WRITE, stag, to, len);
             }
             WqeOp::Send { solicited, invalidate } => {
-                let (n, sge) = self.next_piece(off, mulpdu - UNTAGGED_BYTES);
+                (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
                 let opcode = match (solicited, invalidate.is_some()) {
                     (false, false) => Opcode::SEND,
                     (false, true) => Opcode::SEND_INV,
                     (true, false) => Opcode::SEND_SE,
                     (true, true) => Opcode::SEND_SE_INV,
                 };
-                let header = DdpHeader::Untagged {
-                    last: off + n == len,
-                    rsvd_ulp: Control::new(opcode).to_byte(),
-                    rsvd_ulp32: invalidate.unwrap_or_default().0,
-                    qn: Qn::SEND,
-                    msn,
-                    mo: off,
-                };
-                header.emit(out.room(UNTAGGED_LEN));
-                self.request_payload(env, out, off, n, sge)?
+                let last = off + len == wqe.len;
+                let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
+                out.put_untagged(len, start, qn_msn(Qn::SEND, wqe.msn), off);
             }
-        };
-        let last = off + payload.len == len;
+        }
+        let end = off + len;
         let more = matches!(wqe.op, WqeOp::WriteImmediate { .. });
-        self.finish(env, &payload, last, out);
+        let last = end == wqe.len;
+        match piece {
+            Some(sge) if sge.len > INLINE_PAYLOAD => {
+                out.put_reference(self.local(env, sge, Access::NONE)?);
+            }
+            Some(sge) if sge.len == len => {
+                let range = self.local(env, sge, Access::NONE)?;
+                env.mem.gather(range, out.room(len as usize));
+            }
+            _ if wqe.inline => out.put_inline(self.sq.inline(wqe, off, len), buffers),
+            _ => self.gather_pieces(env, self.sq.sges(wqe), (off, len), out)?,
+        }
+        self.counters.tx_bytes += u64::from(len);
+        if out.payload().is_none() && len > 0 {
+            self.counters.tx_inlined += 1;
+            self.counters.tx_inlined_bytes += u64::from(len);
+        }
+        self.finish(env, len, last, out);
         if last && !more {
             self.request_sent();
             self.pass_refused();
         } else {
-            self.sending = Some(Sending::Request { off: off + payload.len });
+            self.sending = Some(Sending::Request { off: end });
         }
         Ok(())
     }
 
-    /// Payload bytes of the segment that begins `off` bytes into the next request, and the memory
-    /// they lie in; `None` when they are inline, or few enough to be copied, from wherever.
-    #[inline(always)]
-    fn next_piece(&self, off: u32, max: u32) -> (u32, Option<Sge>) {
-        let wqe = self.sq.wqes.at(self.sq.next);
-        let left = wqe.len - off;
-        if left <= INLINE_PAYLOAD {
-            return (left, None);
-        }
-        if wqe.inline {
-            return (left.min(max), None);
-        }
-        let sge = self.sq.sges(wqe).piece(off, max.min(left));
-        (sge.map_or(0, |s| s.len), sge)
-    }
-
-    /// Checks the memory of a segment and copies or refers to it.
-    #[inline(always)]
-    fn request_payload<M: Memory>(
+    /// Copies few octets that lie in several pieces.
+    #[inline(never)]
+    fn gather_pieces<M: Memory>(
         &self,
         env: &QpEnv<'_, M>,
-        head: &mut Fpdu,
-        off: u32,
-        len: u32,
-        sge: Option<Sge>,
-    ) -> Result<Payload, Culprit> {
-        let mut range = MemRange::EMPTY;
-        match sge.filter(|s| s.len > INLINE_PAYLOAD) {
-            Some(sge) => range = self.local(env, sge, Access::NONE)?,
-            None => {
-                let wqe = self.sq.wqes.at(self.sq.next);
-                if wqe.inline {
-                    head.put_inline(self.sq.inline(wqe, off, len));
-                    return Ok(Payload { range, len });
-                }
-                self.sq.sges(wqe).try_for_each(off, len, |s| {
-                    let r = self.local(env, s, Access::NONE)?;
-                    env.mem.gather(r, head.room(r.len() as usize));
-                    Ok::<(), Culprit>(())
-                })?;
-            }
-        }
-        Ok(Payload { range, len })
+        sges: SgList<'_>,
+        (off, len): (u32, u32),
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
+        sges.try_for_each(off, len, |s| {
+            let r = self.local(env, s, Access::NONE)?;
+            env.mem.gather(r, out.room(r.len() as usize));
+            Ok::<(), Culprit>(())
+        })
     }
 
     /// Checks local memory of the request that is being sent.
@@ -334,10 +295,11 @@ impl Qp {
             // The answer cannot come.
             return Err(self.local_culprit(CqeStatus::Flushed));
         }
-        untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
+        let start = untagged_start(true, Opcode::READ_REQUEST, Stag::default());
+        out.put_untagged(READ_REQUEST_BYTES, start, qn_msn(Qn::READ_REQUEST, msn), 0);
         let request =
             ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
-        out.put(&request.emit());
+        out.room(READ_REQUEST_LEN).copy_from_slice(&request.emit());
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
             atomic: false,
@@ -345,8 +307,7 @@ impl Qp {
             to: sink.to,
             left: size,
         });
-        let none = Payload { range: MemRange::EMPTY, len: 0 };
-        self.finish(env, &none, true, out);
+        self.finish(env, 0, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -356,9 +317,10 @@ impl Qp {
     fn immediate<M: Memory>(&mut self, env: &QpEnv<'_, M>, solicited: bool, out: &mut Fpdu) {
         let wqe = self.sq.wqes.at(self.sq.next);
         let opcode = if solicited { Opcode::IMMEDIATE_SE } else { Opcode::IMMEDIATE };
-        untagged(opcode, Qn::SEND, wqe.msn).emit(out.room(UNTAGGED_LEN));
-        out.put(&self.sq.immediate(wqe).to_be_bytes());
-        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
+        let start = untagged_start(true, opcode, Stag::default());
+        out.put_untagged(IMMEDIATE_BYTES, start, qn_msn(Qn::SEND, wqe.msn), 0);
+        out.room(8).copy_from_slice(&self.sq.immediate(wqe).to_be_bytes());
+        self.finish(env, 0, true, out);
         self.request_sent();
         self.pass_refused();
     }
@@ -368,7 +330,7 @@ impl Qp {
         env: &QpEnv<'_, M>,
         stag: Stag,
         to: u64,
-        out: &mut Fpdu,
+        (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
         let wqe = self.sq.wqes.at(self.sq.next);
         let (msn, op) = (wqe.msn, self.sq.atomic(wqe).unwrap_or(AtomicOp::swap(0)));
@@ -378,10 +340,11 @@ impl Qp {
             // The answer cannot come.
             return Err(self.local_culprit(CqeStatus::Flushed));
         }
-        untagged(Opcode::ATOMIC_REQUEST, Qn::READ_REQUEST, msn).emit(out.room(UNTAGGED_LEN));
+        let start = untagged_start(true, Opcode::ATOMIC_REQUEST, Stag::default());
+        out.put_untagged(ATOMIC_REQUEST_BYTES, start, qn_msn(Qn::READ_REQUEST, msn), 0);
         // Its number within the queue tells it from every other that is outstanding.
         let request = AtomicRequest { id: msn.0, stag, to, op };
-        out.put_inline([&request.emit(), &[]]);
+        out.put_inline([&request.emit(), &[]], buffers);
         self.reads.outbound.push_back(Outbound {
             index: self.sq.next,
             atomic: true,
@@ -389,7 +352,7 @@ impl Qp {
             to: sink.to,
             left: sink.len,
         });
-        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
+        self.finish(env, 0, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -410,7 +373,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         mulpdu: u32,
-        out: &mut Fpdu,
+        (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
         let r = match self.reads.inbound.front().copied() {
             Some(Inbound::Read(r)) => r,
@@ -431,13 +394,17 @@ impl Qp {
                 .mrs
                 .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
                 .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
+            self.counters.tx_bytes += u64::from(len);
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
+                self.counters.tx_inlined += 1;
+                self.counters.tx_inlined_bytes += u64::from(len);
             } else {
-                out.put_snapshot(env.mem, found, self.crc && !self.send_markers);
+                out.put_snapshot(env.mem, found, self.crc && !self.send_markers, buffers);
+                self.counters.tx_snapshot_bytes += u64::from(len);
             }
         }
-        self.finish(env, &Payload { range: MemRange::EMPTY, len }, last, out);
+        self.finish(env, len, last, out);
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
@@ -465,43 +432,32 @@ impl Qp {
             .map_err(|fault| atomic_culprit(asked, fault))?;
         let msn = self.reads.tx_atomic_msn;
         self.reads.tx_atomic_msn = msn.next();
-        untagged(Opcode::ATOMIC_RESPONSE, Qn::ATOMIC_RESPONSE, msn).emit(out.room(UNTAGGED_LEN));
-        out.put(&AtomicResponse { id: request.id, original }.emit());
-        self.finish(env, &Payload { range: MemRange::EMPTY, len: 0 }, true, out);
+        let start = untagged_start(true, Opcode::ATOMIC_RESPONSE, Stag::default());
+        out.put_untagged(ATOMIC_RESPONSE_BYTES, start, qn_msn(Qn::ATOMIC_RESPONSE, msn), 0);
+        let response = AtomicResponse { id: request.id, original };
+        out.room(ATOMIC_RESPONSE_LEN).copy_from_slice(&response.emit());
+        self.finish(env, 0, true, out);
         self.reads.inbound.pop_front();
         self.sending = None;
         self.counters.rare().tx_atomic_responses += 1;
         Ok(())
     }
 
-    /// Completes an FPDU whose headers are written.
+    /// Completes an FPDU whose headers and `len` octets of payload are there.
     #[inline]
-    fn finish<M: Memory>(
-        &mut self,
-        env: &QpEnv<'_, M>,
-        payload: &Payload,
-        last: bool,
-        out: &mut Fpdu,
-    ) {
-        self.counters.tx_bytes += u64::from(payload.len);
-        let snapshot = u64::from(out.is_snapshot());
-        self.counters.tx_snapshot_bytes += snapshot * u64::from(payload.len);
-        if payload.len > 0 && payload.range.is_empty() && snapshot == 0 {
-            self.counters.tx_inlined += 1;
-            self.counters.tx_inlined_bytes += u64::from(payload.len);
-        }
-        self.counters.tx_marked_bytes += u64::from(self.send_markers) * u64::from(payload.len);
+    fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, last: bool, out: &mut Fpdu) {
         // Markers make a copy with a CRC of its own.
-        let (crc, sum) = (self.crc && !self.send_markers, env.want_sum && !self.send_markers);
-        out.complete(env.mem, payload.range, crc, sum, last);
-        self.queue(env, out);
+        out.complete(env.mem, self.crc && !self.send_markers);
+        out.set_last(last);
+        self.queue(env, len, out);
     }
 
-    /// Gives an FPDU its place in the stream.
+    /// Gives an FPDU, with `len` octets of payload, its place in the stream.
     #[inline]
-    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
+    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, fpdu: &mut Fpdu) {
         if self.send_markers {
             *fpdu = self.with_markers(env, fpdu);
+            self.counters.tx_marked_bytes += u64::from(len);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
@@ -514,7 +470,7 @@ impl Qp {
         fpdu.copy_to(env.mem, 0, &mut plain);
         let mut marked = Vec::new();
         markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
-        Fpdu::owned(marked, fpdu.ends_message()).kept_like(fpdu)
+        Fpdu::owned(marked).kept_like(fpdu)
     }
 }
 
@@ -523,6 +479,29 @@ const TAGGED_BYTES: u32 = 14;
 const UNTAGGED_BYTES: u32 = 18;
 const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
+
+/// Bytes of payload that are headers.
+const READ_REQUEST_BYTES: u32 = 28;
+const ATOMIC_REQUEST_BYTES: u32 = 52;
+const ATOMIC_RESPONSE_BYTES: u32 = 12;
+const IMMEDIATE_BYTES: u32 = 8;
+const _: () = assert!(
+    READ_REQUEST_LEN == READ_REQUEST_BYTES as usize
+        && ATOMIC_REQUEST_LEN == ATOMIC_REQUEST_BYTES as usize
+        && ATOMIC_RESPONSE_LEN == ATOMIC_RESPONSE_BYTES as usize
+);
+
+/// QN and MSN as they follow each other in an untagged header.
+#[inline]
+fn qn_msn(qn: Qn, msn: Msn) -> u64 {
+    u64::from(qn.0) << 32 | u64::from(msn.0)
+}
+
+/// The start of an untagged header.
+#[inline]
+fn untagged_start(last: bool, opcode: Opcode, invalidate: Stag) -> u64 {
+    ddp::untagged_start(last, Control::new(opcode).to_byte(), invalidate.0)
+}
 
 /// Writes the tagged header of a segment with `len` bytes of payload.
 #[inline]

@@ -24,7 +24,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -45,7 +45,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         let rqe = self.receive_buffer(seg, h)?;
@@ -151,7 +151,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, READ_REQUEST_LEN)?;

@@ -78,8 +78,7 @@ impl Node {
         let mut out = Vec::new();
         for _ in 0..most {
             let before = self.qp.tx_end();
-            let env =
-                QpEnv { mem: &self.mem, mrs: &self.mrs, want_sum: true, snapshots_full: false };
+            let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
             let has = self.qp.has_transmit();
             let Some(f) = self.qp.poll_transmit(&env, mulpdu) else {
                 assert!(!has, "has_transmit promised an FPDU");
@@ -105,7 +104,7 @@ impl Node {
         let n = n.min(self.inbox.len() - self.arrived);
         self.arrived += n;
         let shown = Pieces::cut(&self.inbox[..self.arrived], piece, rng);
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, want_sum: true, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
         let taken = self.qp.handle_stream(&env, &shown);
         self.inbox.drain(..taken);
         self.arrived -= taken;

@@ -210,7 +210,7 @@ fn test_rts_small_write_is_one_contiguous_piece() {
         let src = [p.nodes[0].sge(0, len)];
         p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
         let a = &mut p.nodes[0];
-        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, want_sum: false, snapshots_full: false };
+        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
         let f = a.qp.poll_transmit(&env, 1442).unwrap();
         assert_eq!(f.payload().is_none(), inline, "{len}");
         assert_eq!(f.tail().is_empty(), inline);
@@ -233,7 +233,7 @@ fn test_rts_with_markers_payload_is_copied_and_counted() {
         let src = [p.nodes[0].sge(0, 1000)];
         p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
         let a = &mut p.nodes[0];
-        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, want_sum: false, snapshots_full: false };
+        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
         let f = a.qp.poll_transmit(&env, 1442).unwrap();
         assert_eq!(f.payload().is_none(), markers);
         let c = a.qp.counters();
@@ -250,7 +250,7 @@ fn test_rts_segments_end_where_sges_do() {
     let src = [p.nodes[0].sge(0, 100), p.nodes[0].sge(200, 1500)];
     p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
     let a = &mut p.nodes[0];
-    let env = QpEnv { mem: &a.mem, mrs: &a.mrs, want_sum: false, snapshots_full: false };
+    let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
     let lens: Vec<u32> = std::iter::from_fn(|| a.qp.poll_transmit(&env, 1442))
         .map(|f| f.payload().unwrap().len())
         .collect();

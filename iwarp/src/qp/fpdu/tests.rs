@@ -1,0 +1,75 @@
+use super::*;
+use crate::testing::TestMemory;
+
+#[test]
+fn test_size_fits_two_cache_lines() {
+    assert!(size_of::<Fpdu>() <= 128, "{}", size_of::<Fpdu>());
+}
+
+fn sample(mem: &TestMemory, payload: u32, crc: bool) -> Fpdu {
+    let mut f = Fpdu::default();
+    f.put_tagged(payload, 0x8140_0102_0304, 0x0506_0708_090a_0b0c);
+    if payload > 0 {
+        f.put_reference(MemRange::new(3, payload, 0));
+    }
+    f.complete(mem, crc);
+    assert_eq!(f.is_open(), crc && payload > 0);
+    f
+}
+
+#[test]
+fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
+    let mem = TestMemory::new(256, 0);
+    mem.write(0, &(0..=255).collect::<Vec<u8>>());
+    for payload in [0, 1, 2, 3, 4, 33, 100, 101, 102, 103] {
+        for crc in [false, true] {
+            let mut f = sample(&mem, payload, crc);
+            let mut framed = vec![0xdd; f.len() as usize];
+            let known = f.clone().fill(&mem, &mut framed);
+            let known = known.unwrap_or_else(|| Sum::of(&framed));
+            assert_eq!(known.folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
+            f.seal(&mem);
+            let mut whole = vec![0; f.len() as usize + 9];
+            let n = f.copy_to(&mem, 0, &mut whole);
+            assert_eq!((n, n % 4), (f.len() as usize, 0));
+            whole.truncate(n);
+            assert_eq!(whole, framed);
+            assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&whole).folded() % 0xffff);
+            let want = if crc { crc32c::crc32c(&whole[..n - 4]) } else { 0 };
+            assert_eq!(whole[n - 4..], want.to_le_bytes());
+            assert_eq!(whole[..2], u16::try_from(14 + payload).unwrap().to_be_bytes());
+            for off in 0..n {
+                for len in [1, 2, 7, 40] {
+                    let mut part = vec![0; len];
+                    let m = f.copy_to(&mem, u32::try_from(off).unwrap(), &mut part);
+                    assert_eq!(m, len.min(n - off));
+                    assert_eq!(part[..m], whole[off..off + m]);
+                }
+            }
+        }
+    }
+}
+
+/// Sealed into a frame it is, from then on, what was put into the frame.
+#[test]
+fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
+    for payload in [33, 100, 101, 102, 103] {
+        let mem = TestMemory::new(256, 7);
+        let mut f = sample(&mem, payload, true);
+        // Cut before it changes: the CRC is that of what is sent.
+        mem.write(0, &[8; 128]);
+        let n = f.len() as usize;
+        let mut framed = vec![0; n];
+        f.fill(&mem, &mut framed);
+        mem.write(0, &[9; 256]);
+        assert!(!f.is_open());
+        assert_eq!(framed[n - 4..], crc32c::crc32c(&framed[..n - 4]).to_le_bytes());
+        assert_eq!(framed[16..16 + payload as usize], vec![8; payload as usize]);
+        assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
+        // Sent again: what is there now, with the CRC of the first time.
+        let mut again = vec![0; n];
+        f.fill(&mem, &mut again);
+        assert_eq!(again[16..16 + payload as usize], vec![9; payload as usize]);
+        assert_eq!(again[n - 4..], framed[n - 4..]);
+    }
+}
