@@ -20,7 +20,9 @@ use crate::kept::Kept;
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct FpduQueue {
-    startup: ByteQueue,
+    /// While there is any of it: every connection has it once, and for a few round trips.
+    startup: Option<Box<ByteQueue>>,
+    startup_end: StreamPos,
     fpdus: VecDeque<Queued>,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
@@ -46,7 +48,9 @@ impl FpduQueue {
     /// Queues bytes of the MPA start-up; there must be no FPDU yet.
     pub(crate) fn push_startup(&mut self, bytes: &[u8]) {
         debug_assert!(self.fpdus.is_empty());
-        self.startup.push(bytes);
+        let startup = self.startup.get_or_insert_default();
+        startup.push(bytes);
+        self.startup_end = startup.end();
     }
 
     /// Queues an FPDU behind everything else, made by `make` in its place; its length, or 0 when
@@ -100,7 +104,9 @@ impl FpduQueue {
 
     /// Drops what the peer has acknowledged.
     pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
-        self.startup.release(upto);
+        if let Some(startup) = &mut self.startup {
+            startup.release(upto);
+        }
         let mut gone = 0;
         self.peak = self.peak.max(self.fpdus.len());
         while self.fpdus.front().is_some_and(|q| q.end <= upto) {
@@ -129,7 +135,9 @@ impl FpduQueue {
 
     /// Gives back memory beyond what is in use, of a connection that is quiet.
     pub(crate) fn trim(&mut self) {
-        self.startup.trim();
+        if self.startup.as_ref().is_some_and(|s| s.start() == s.end()) {
+            self.startup = None;
+        }
         self.fpdus.shrink_to_fit();
         (self.peak, self.calm) = (0, 0);
     }
@@ -234,9 +242,11 @@ impl FpduQueue {
 
     /// Calls `f` with each piece of `[from, from + len)`, in order.
     pub(crate) fn pieces(&self, from: StreamPos, len: u32, mut f: impl FnMut(Piece<'_>)) {
-        if from < self.startup.end() {
+        if from < self.startup_end {
             let mut bytes = Vec::with_capacity(len as usize);
-            self.startup.copy(from, len, &mut bytes);
+            if let Some(startup) = &self.startup {
+                startup.copy(from, len, &mut bytes);
+            }
             return f(Piece::Bytes(&bytes));
         }
         let end = from + u64::from(len);
@@ -260,7 +270,7 @@ impl FpduQueue {
     /// retransmission dropped as damaged and never acknowledged.
     pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32, fresh: bool) -> Sum {
         if !fresh
-            && from >= self.startup.end()
+            && from >= self.startup_end
             && let Some(sum) = self.sum_of_whole(mem, from, len)
         {
             return sum;
@@ -302,13 +312,13 @@ impl FpduQueue {
 impl SendQueue for FpduQueue {
     #[inline]
     fn end(&self) -> StreamPos {
-        self.startup.end().max(self.fpdu_end)
+        self.startup_end.max(self.fpdu_end)
     }
 
     #[inline]
     fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
-        if from < self.startup.end() {
-            return self.startup.segment_len(from, max);
+        if from < self.startup_end {
+            return clamp(self.startup_end.since(from)).min(max);
         }
         let first = self.find(from);
         let Some(q) = self.fpdus.get(first) else { return 0 };
