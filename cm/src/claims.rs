@@ -16,11 +16,17 @@ pub(crate) struct Claims(BTreeMap<Qpn, Claim>);
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     app: AppId,
-    /// The connection; absent when the queue pair is spent.
-    holder: Option<CmId>,
+    /// The connection; [`NOBODY`] when the queue pair is spent.
+    holder: CmId,
 }
 
+/// No connection is named so: of a name in use the next has always been free.
+const NOBODY: CmId = CmId(u64::MAX);
+
 impl Claims {
+    /// Octets of an entry.
+    pub(crate) const ENTRY: usize = size_of::<Qpn>() + size_of::<Claim>();
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -29,13 +35,13 @@ impl Claims {
     pub(crate) fn check(&self, qpn: Qpn) -> Result<(), RequestError> {
         match self.0.get(&qpn) {
             None => Ok(()),
-            Some(Claim { holder: Some(_), .. }) => Err(RequestError::QpBusy(qpn)),
-            Some(Claim { holder: None, .. }) => Err(RequestError::QpSpent(qpn)),
+            Some(Claim { holder: NOBODY, .. }) => Err(RequestError::QpSpent(qpn)),
+            Some(_) => Err(RequestError::QpBusy(qpn)),
         }
     }
 
     pub(crate) fn claim(&mut self, qpn: Qpn, app: AppId, id: CmId) {
-        self.0.insert(qpn, Claim { app, holder: Some(id) });
+        self.0.insert(qpn, Claim { app, holder: id });
     }
 
     pub(crate) fn free(&mut self, qpn: Qpn) {
@@ -44,14 +50,14 @@ impl Claims {
 
     pub(crate) fn spend(&mut self, qpn: Qpn) {
         if let Some(claim) = self.0.get_mut(&qpn) {
-            claim.holder = None;
+            claim.holder = NOBODY;
         }
     }
 
     /// The queue pair is destroyed; not while a connection has it.
     pub(crate) fn forget(&mut self, app: AppId, qpn: Qpn) -> Result<(), RequestError> {
         match self.0.get(&qpn) {
-            Some(claim) if claim.app == app && claim.holder.is_some() => {
+            Some(claim) if claim.app == app && claim.holder != NOBODY => {
                 Err(RequestError::QpBusy(qpn))
             }
             Some(claim) if claim.app == app => {
@@ -64,6 +70,6 @@ impl Claims {
 
     /// The application is gone, and with it the queue pairs that no connection has.
     pub(crate) fn forget_app(&mut self, app: AppId) {
-        self.0.retain(|_, c| c.app != app || c.holder.is_some());
+        self.0.retain(|_, c| c.app != app || c.holder != NOBODY);
     }
 }

@@ -29,15 +29,19 @@ use crate::event::{ConnectFailure, DisconnectReason, Event, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::params::{AcceptTerms, QpSpec};
 use crate::request::RequestError;
+use crate::small::{Millis, SmallAddr};
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) link: Link,
     pub(crate) state: State,
-    /// The time in the manager's list of timers.
-    pub(crate) deadline: Option<Instant>,
+    /// The time in the manager's list of timers; [`NO_DEADLINE`] when it is not there.
+    pub(crate) deadline: Instant,
 }
+
+/// It waits for nothing.
+pub(crate) const NO_DEADLINE: Instant = Instant::from_nanos(u64::MAX);
 
 /// What stays the same through the states, and what several of them add to.
 #[derive(Debug)]
@@ -47,19 +51,24 @@ pub(crate) struct Link {
     pub(crate) worker: WorkerId,
     /// The worker's name of it; absent in `Opening` and `Unopened`.
     pub(crate) conn: Option<ConnId>,
-    pub(crate) local: Option<SocketAddr>,
-    pub(crate) remote: SocketAddr,
+    pub(crate) local: Option<SmallAddr>,
+    pub(crate) remote: SmallAddr,
     /// Start-up octets received.
     pub(crate) received: usize,
     /// Where it came in, when the peer made it.
     pub(crate) passive: Option<Passive>,
-    pub(crate) close_timeout: Duration,
+    pub(crate) close_timeout: Millis,
 }
 
 impl Link {
     /// Our end; the peer's until TCP has told ours, which is before anyone is told of it.
     pub(crate) fn local(&self) -> SocketAddr {
-        self.local.unwrap_or(self.remote)
+        self.local.as_ref().unwrap_or(&self.remote).get()
+    }
+
+    /// The peer's end.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.remote.get()
     }
 }
 
@@ -67,8 +76,8 @@ impl Link {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passive {
     pub(crate) listener: ListenerId,
-    pub(crate) accept_timeout: Duration,
-    pub(crate) first_fpdu_timeout: Option<Duration>,
+    pub(crate) accept_timeout: Millis,
+    pub(crate) first_fpdu_timeout: Option<Millis>,
 }
 
 /// Where a connection is in its life, and what it has only there.

@@ -22,6 +22,7 @@ mod manager;
 mod notice;
 mod params;
 mod request;
+mod small;
 
 pub use counters::CmCounters;
 pub use dialogue::{DialogueError, MpaOptions, ParamsError, Protocol};
@@ -30,6 +31,6 @@ pub use event::{
     Refusal,
 };
 pub use id::{AppId, CmId, ListenerId, WorkerId};
-pub use manager::{CmGauges, ConnectionManager};
+pub use manager::{CONN_OCTETS, CmGauges, ConnectionManager};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use request::{Request, RequestError};

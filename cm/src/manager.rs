@@ -15,7 +15,7 @@ use heddle_rnic::Order;
 use heddle_tcp::ConnId;
 
 use crate::claims::Claims;
-use crate::conn::{Conn, Effect, Effects, Input, Place, State};
+use crate::conn::{Conn, Effect, Effects, Input, NO_DEADLINE, Place, State};
 use crate::counters::CmCounters;
 use crate::event::{Event, Notice, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
@@ -56,7 +56,8 @@ use crate::request::RequestError;
 pub struct ConnectionManager {
     config: CmConfig,
     now: Instant,
-    conns: BTreeMap<CmId, Conn>,
+    /// Each in a box: places of the map are left empty.
+    conns: BTreeMap<CmId, Box<Conn>>,
     by_worker: BTreeMap<(WorkerId, ConnId), CmId>,
     listeners: Listeners,
     apps: BTreeMap<AppId, App>,
@@ -70,6 +71,14 @@ pub struct ConnectionManager {
     next_passive: u64,
     fx: Effects,
 }
+
+/// Octets of the heap that an established connection takes in a manager: its record, and places in
+/// the maps, which are half empty at worst.
+pub const CONN_OCTETS: usize = size_of::<Conn>()
+    + 2 * size_of::<(CmId, Box<Conn>)>()
+    + 2 * size_of::<((WorkerId, ConnId), CmId)>()
+    + 2 * size_of::<CmId>()
+    + 2 * Claims::ENTRY;
 
 /// What an application has.
 #[derive(Debug, Default)]
@@ -151,7 +160,7 @@ impl ConnectionManager {
             }
             self.timers.pop_first();
             if let Some(c) = self.conns.get_mut(&id) {
-                c.deadline = None;
+                c.deadline = NO_DEADLINE;
             }
             self.drive(id, Input::Timeout);
         }
@@ -207,7 +216,7 @@ impl ConnectionManager {
             Effect::Spend(qpn) => self.claims.spend(qpn),
             Effect::Refused(reason) => {
                 let listener = c.link.passive.map(|p| p.listener);
-                let (local, remote) = (c.link.local(), c.link.remote);
+                let (local, remote) = (c.link.local(), c.link.remote());
                 self.refused(listener, local, remote, reason);
             }
         }
@@ -247,18 +256,23 @@ impl ConnectionManager {
 
     fn set_deadline(&mut self, id: CmId, after: Option<Duration>) {
         let Some(c) = self.conns.get_mut(&id) else { return };
-        if let Some(old) = c.deadline.take() {
+        let old = core::mem::replace(&mut c.deadline, NO_DEADLINE);
+        if old != NO_DEADLINE {
             self.timers.remove(&(old, id));
         }
         if let Some(after) = after {
             let at = self.now + after;
-            c.deadline = Some(at);
+            // So far away that it never comes.
+            if at == NO_DEADLINE {
+                return;
+            }
+            c.deadline = at;
             self.timers.insert((at, id));
         }
     }
 
     fn change_place(&mut self, id: CmId, from: Place, to: Place) {
-        let Some(Conn { link, .. }) = self.conns.get(&id) else { return };
+        let Some(link) = self.conns.get(&id).map(|c| &c.link) else { return };
         let Some(passive) = link.passive else { return };
         if from == to {
             return;
@@ -268,7 +282,7 @@ impl ConnectionManager {
         }
         // A listener that has ended has no places.
         if let Some(l) = self.listeners.get_mut(passive.listener) {
-            l.change(id, link.remote.ip(), from, to);
+            l.change(id, link.remote().ip(), from, to);
         }
     }
 
@@ -279,14 +293,14 @@ impl ConnectionManager {
             self.by_worker.insert((worker, name), id);
         }
         self.apps.entry(conn.link.app).or_default().conns.insert(id);
-        self.conns.insert(id, conn);
+        self.conns.insert(id, Box::new(conn));
         self.change_place(id, Place::None, to);
     }
 
     /// Forgets a connection, its timer included.
     fn remove(&mut self, id: CmId) {
         self.set_deadline(id, None);
-        let Some(Conn { link, .. }) = self.conns.remove(&id) else { return };
+        let Some(link) = self.conns.remove(&id).map(|c| c.link) else { return };
         if let Some(name) = link.conn {
             self.by_worker.remove(&(link.worker, name));
         }

@@ -54,7 +54,7 @@ pub(crate) struct Kept {
 /// stretch of [`pool::COPY_BUF`] octets of the stream, so `n` octets without a gap and without
 /// frames take at most `n / COPY_BUF + 2` buffers, in whatever order they came.
 #[derive(Debug)]
-pub(crate) struct HeldBytes<F> {
+struct Lists<F> {
     ready: VecDeque<Held<F>>,
     ready_len: usize,
     ahead: VecDeque<Run>,
@@ -62,61 +62,130 @@ pub(crate) struct HeldBytes<F> {
     charged: usize,
 }
 
+/// Bytes of one connection that wait, and memory for them from the first on.
+#[derive(Debug)]
+pub(crate) struct HeldBytes<F>(Option<Box<Lists<F>>>);
+
 impl<F> Default for HeldBytes<F> {
     fn default() -> Self {
-        HeldBytes { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), charged: 0 }
+        HeldBytes(None)
+    }
+}
+
+impl<F> Default for Lists<F> {
+    fn default() -> Self {
+        Lists { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), charged: 0 }
     }
 }
 
 impl<F: Chunks> HeldBytes<F> {
     /// Gives back memory beyond what is in use, of a connection that is quiet.
     pub(crate) fn trim(&mut self) {
-        self.ready.shrink_to_fit();
-        self.ahead.shrink_to_fit();
+        match &mut self.0 {
+            Some(lists) if !lists.is_empty() => {
+                lists.ready.shrink_to_fit();
+                lists.ahead.shrink_to_fit();
+            }
+            none => *none = None,
+        }
     }
 
     /// Whether nothing at all waits.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.ahead.is_empty()
+        self.0.as_ref().is_none_or(|l| l.is_empty())
     }
 
     /// Whether bytes wait ahead of a gap.
     pub(crate) fn has_ahead(&self) -> bool {
-        !self.ahead.is_empty()
+        self.0.as_ref().is_some_and(|l| !l.ahead.is_empty())
     }
 
     /// In-order bytes that wait.
     pub(crate) fn ready_len(&self) -> usize {
-        self.ready_len
+        self.0.as_ref().map_or(0, |l| l.ready_len)
     }
 
     /// A copy of the last `n` in-order bytes.
     pub(crate) fn last_ready(&self, n: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(n);
-        let skip = self.ready_len.saturating_sub(n);
+        let skip = self.ready_len().saturating_sub(n);
         self.ready().for_each_chunk(skip, n, |c| bytes.extend_from_slice(c));
         bytes
     }
 
     /// Whether in-order bytes wait.
     pub(crate) fn has_ready(&self) -> bool {
-        self.ready_len > 0
+        self.ready_len() > 0
     }
 
     /// Buffers of the budget this connection holds.
     pub(crate) fn charged(&self) -> usize {
-        self.charged
+        self.0.as_ref().map_or(0, |l| l.charged)
     }
 
     /// The in-order bytes.
     pub(crate) fn ready(&self) -> Ready<'_, F> {
-        Ready(self)
+        Ready(self.0.as_deref())
     }
 
     /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. They
     /// are copied, and the frame goes back to its port, when they are few or the budget says so.
     /// Returns how many were copied.
     pub(crate) fn push_ready(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        pos: StreamPos,
+        frame: F,
+        off: usize,
+        len: usize,
+    ) -> usize {
+        self.0.get_or_insert_default().push_ready(pool, pos, frame, off, len)
+    }
+
+    /// Keeps bytes that lie ahead of a gap.
+    ///
+    /// # Errors
+    /// Gives the frame back when there is no room for it.
+    pub(crate) fn push_ahead(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        pos: StreamPos,
+        frame: F,
+        off: usize,
+        len: usize,
+    ) -> Result<Kept, F> {
+        self.0.get_or_insert_default().push_ahead(pool, pos, frame, off, len)
+    }
+
+    /// Moves what has become contiguous with `next`, the next byte not yet ready, over to what is
+    /// ready; returns how many bytes that were.
+    pub(crate) fn close_gap(&mut self, pool: &mut HoldPool<F>, next: StreamPos) -> usize {
+        self.0.as_mut().map_or(0, |l| l.close_gap(pool, next))
+    }
+
+    /// Drops the first `n` ready bytes.
+    pub(crate) fn consume(&mut self, pool: &mut HoldPool<F>, n: usize) {
+        if let Some(lists) = &mut self.0 {
+            lists.consume(pool, n);
+        }
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self, pool: &mut HoldPool<F>) {
+        if let Some(mut lists) = self.0.take() {
+            lists.clear(pool);
+        }
+    }
+}
+
+impl<F: Chunks> Lists<F> {
+    fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.ahead.is_empty()
+    }
+
+    /// See [`HeldBytes::push_ready`].
+    fn push_ready(
         &mut self,
         pool: &mut HoldPool<F>,
         pos: StreamPos,
@@ -144,11 +213,8 @@ impl<F: Chunks> HeldBytes<F> {
         len
     }
 
-    /// Keeps bytes that lie ahead of a gap.
-    ///
-    /// # Errors
-    /// Gives the frame back when there is no room for it.
-    pub(crate) fn push_ahead(
+    /// See [`HeldBytes::push_ahead`].
+    fn push_ahead(
         &mut self,
         pool: &mut HoldPool<F>,
         pos: StreamPos,
@@ -258,9 +324,8 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Moves what has become contiguous with `next`, the next byte not yet ready, over to `ready`;
-    /// returns how many bytes that were.
-    pub(crate) fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
+    /// See [`HeldBytes::close_gap`].
+    fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
         let mut moved = 0;
         while self.ahead.front().is_some_and(|r| r.start <= next) {
             let Some(mut run) = self.ahead.pop_front() else { break };
@@ -290,7 +355,7 @@ impl<F: Chunks> HeldBytes<F> {
     }
 
     /// Drops the first `n` ready bytes.
-    pub(crate) fn consume(&mut self, pool: &mut HoldPool<F>, mut n: usize) {
+    fn consume(&mut self, pool: &mut HoldPool<F>, mut n: usize) {
         self.ready_len = self.ready_len.saturating_sub(n);
         while let Some(first) = self.ready.front_mut() {
             if n < first.len {
@@ -305,7 +370,7 @@ impl<F: Chunks> HeldBytes<F> {
     }
 
     /// Drops everything.
-    pub(crate) fn clear(&mut self, pool: &mut HoldPool<F>) {
+    fn clear(&mut self, pool: &mut HoldPool<F>) {
         while let Some(h) = self.ready.pop_front() {
             self.drop_ready(pool, h);
         }
@@ -318,7 +383,6 @@ impl<F: Chunks> HeldBytes<F> {
             }
         }
         debug_assert_eq!(self.charged, 0);
-        *self = HeldBytes::default();
     }
 }
 
@@ -344,17 +408,17 @@ fn new_copies<F: Chunks>(
 }
 
 /// The in-order bytes of a [`HeldBytes`].
-pub(crate) struct Ready<'a, F>(&'a HeldBytes<F>);
+pub(crate) struct Ready<'a, F>(Option<&'a Lists<F>>);
 
 impl<F: Chunks> Chunks for Ready<'_, F> {
     fn len(&self) -> usize {
-        self.0.ready_len
+        self.0.map_or(0, |l| l.ready_len)
     }
 
     fn chunk_at(&self, off: usize) -> &[u8] {
         // When a gap closes, a whole window of frames becomes ready at once, and each FPDU in it is
         // asked for several times.
-        let ready = &self.0.ready;
+        let Some(Lists { ready, .. }) = self.0 else { return &[] };
         let Some(first) = ready.front() else { return &[] };
         if off < first.len {
             return first.chunk_at(off);

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn test_idle_connection_is_small() {
         let octets = size_of::<Link<Vec<u8>>>() + size_of::<Qp>();
-        assert!(octets <= 1024, "{octets} octets");
+        assert!(octets <= 640, "{octets} octets");
         assert_eq!(FpduQueue::default().room(), 0);
     }
 }

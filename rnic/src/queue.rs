@@ -21,7 +21,9 @@ use ring::Ring;
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct FpduQueue {
-    startup: ByteQueue,
+    /// While there is any of it: every connection has it once, and for a few round trips.
+    startup: Option<Box<ByteQueue>>,
+    startup_end: StreamPos,
     fpdus: Ring,
     /// One past the last FPDU; meaningful once there was one.
     fpdu_end: StreamPos,
@@ -50,7 +52,9 @@ impl FpduQueue {
     /// Queues bytes of the MPA start-up; there must be no FPDU yet.
     pub(crate) fn push_startup(&mut self, bytes: &[u8]) {
         debug_assert!(self.fpdus.is_empty());
-        self.startup.push(bytes);
+        let startup = self.startup.get_or_insert_default();
+        startup.push(bytes);
+        self.startup_end = startup.end();
     }
 
     /// Queues an FPDU behind everything else, made by `make` in its place, with memory from the
@@ -91,7 +95,9 @@ impl FpduQueue {
 
     /// Drops what the peer has acknowledged.
     pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
-        self.startup.release(upto);
+        if let Some(startup) = &mut self.startup {
+            startup.release(upto);
+        }
         self.peak = self.peak.max(self.fpdus.len());
         while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
             if let Some(q) = self.fpdus.pop_front() {
@@ -117,8 +123,10 @@ impl FpduQueue {
 
     /// Gives back memory beyond what is in use, of a connection that is quiet.
     pub(crate) fn trim(&mut self) {
-        self.startup.trim();
-        self.fpdus.shrink_to_fit();
+        if self.startup.as_ref().is_some_and(|s| s.start() == s.end()) {
+            self.startup = None;
+        }
+        self.fpdus.trim();
         (self.peak, self.calm) = (0, 0);
     }
 
@@ -271,9 +279,11 @@ impl FpduQueue {
 
     /// Calls `f` with each piece of `[from, from + len)`, in order.
     pub(crate) fn pieces(&self, from: StreamPos, len: u32, mut f: impl FnMut(Piece<'_>)) {
-        if from < self.startup.end() {
+        if from < self.startup_end {
             let mut bytes = Vec::with_capacity(len as usize);
-            self.startup.copy(from, len, &mut bytes);
+            if let Some(startup) = &self.startup {
+                startup.copy(from, len, &mut bytes);
+            }
             return f(Piece::Bytes(&bytes));
         }
         let end = from + u64::from(len);
@@ -297,7 +307,7 @@ impl FpduQueue {
     /// retransmission dropped as damaged and never acknowledged.
     pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32, fresh: bool) -> Sum {
         if !fresh
-            && from >= self.startup.end()
+            && from >= self.startup_end
             && let Some(found) = self.whole(from, len)
         {
             return self.sum_of_whole(mem, found);
@@ -338,14 +348,13 @@ fn sum_of(bytes: &[u8], from: usize, to: usize) -> Sum {
 impl SendQueue for FpduQueue {
     #[inline]
     fn end(&self) -> StreamPos {
-        self.startup.end().max(self.fpdu_end)
+        self.startup_end.max(self.fpdu_end)
     }
 
     #[inline]
     fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
-        if from < self.startup.end() {
-            // FPDUs lie behind it.
-            return self.startup.segment_len(from, max);
+        if from < self.startup_end {
+            return clamp(self.startup_end.since(from)).min(max);
         }
         let whole = self.whole_from(from, max);
         if whole.len > 0 {

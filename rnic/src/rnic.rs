@@ -88,6 +88,11 @@ impl<F> core::fmt::Debug for Rnic<F> {
 }
 
 impl<F: RxFrame> Rnic<F> {
+    /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
+    /// way, its places in all tables included.
+    pub const CONN_OCTETS: usize =
+        Stack::<Link<F>>::CONN_OCTETS + size_of::<Qp>() + 2 * size_of::<ConnId>();
+
     /// An RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;

@@ -37,11 +37,6 @@ impl ByteQueue {
         self.start += n as u64;
     }
 
-    /// Gives back memory beyond what is in use.
-    pub fn trim(&mut self) {
-        self.bytes.shrink_to_fit();
-    }
-
     /// The oldest byte still held.
     pub fn start(&self) -> StreamPos {
         self.start

@@ -22,8 +22,8 @@ pub struct WorkerQp {
     bell: u32,
     sq: Taken,
     rq: Taken,
-    send_cq: CqLink,
-    recv_cq: CqLink,
+    /// Until the worker has asked for them.
+    cqs: Option<Box<[CqLink; 2]>>,
 }
 
 /// What was taken of one queue.
@@ -33,18 +33,18 @@ struct Taken {
     /// Requests taken, and retired.
     requests: u64,
     retired: u64,
-    depth: u64,
+    depth: u32,
 }
 
 impl Taken {
     fn new(blocks: u64, depth: u32) -> Taken {
-        Taken { reader: EntryReader::new(blocks), requests: 0, retired: 0, depth: depth.into() }
+        Taken { reader: EntryReader::new(blocks), requests: 0, retired: 0, depth }
     }
 
     /// Counts a request that is being taken; more than the queue is deep cannot be outstanding.
     #[inline]
     fn count(&mut self) -> Result<(), Broken> {
-        if self.requests - self.retired >= self.depth {
+        if self.requests - self.retired >= u64::from(self.depth) {
             return Err(Broken::Overrun);
         }
         self.requests += 1;
@@ -75,8 +75,7 @@ impl WorkerQp {
             bell,
             sq: Taken::new(rings.sq, init.sq_depth),
             rq: Taken::new(rings.rq, init.rq_depth),
-            send_cq: init.send_cq.link(),
-            recv_cq: init.recv_cq.link(),
+            cqs: Some(Box::new([init.send_cq.link(), init.recv_cq.link()])),
         }
     }
 
@@ -95,14 +94,9 @@ impl WorkerQp {
         self.bell
     }
 
-    /// Where completions of the send queue go.
-    pub fn send_cq(&self) -> &CqLink {
-        &self.send_cq
-    }
-
-    /// Where completions of the receive queue go.
-    pub fn recv_cq(&self) -> &CqLink {
-        &self.recv_cq
+    /// Where completions of the send queue and of the receive queue go; once.
+    pub fn take_cqs(&mut self) -> Option<Box<[CqLink; 2]>> {
+        self.cqs.take()
     }
 
     /// From here on posts ring at `worker`. What was posted before has not rung: take it.

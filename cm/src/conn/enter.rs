@@ -54,7 +54,7 @@ impl Link {
                 State::Closing { in_order: false }
             }
             End::InOrder => {
-                fx.deadline(Some(self.close_timeout));
+                fx.deadline(Some(self.close_timeout.get()));
                 self.disconnect(fx);
                 State::Closing { in_order: true }
             }
@@ -129,16 +129,16 @@ impl Link {
             private_data: agreement.private_data,
             agreed: agreement.agreed,
             local: self.local(),
-            remote: self.remote,
+            remote: self.remote(),
         });
         if peer_closed {
             // The order to close is at the worker already.
-            fx.deadline(Some(self.close_timeout));
+            fx.deadline(Some(self.close_timeout.get()));
             return State::Ending { qpn, why: None };
         }
         match self.passive.and_then(|p| p.first_fpdu_timeout) {
             Some(after) => {
-                fx.deadline(Some(after));
+                fx.deadline(Some(after.get()));
                 State::AwaitFpdu { qpn }
             }
             None => State::Running { qpn },
@@ -165,7 +165,7 @@ impl Link {
 
     /// An established connection is to be closed in order, within a time.
     pub(super) fn end(&self, qpn: Qpn, why: Option<DisconnectReason>, fx: &mut Effects) -> State {
-        fx.deadline(Some(self.close_timeout));
+        fx.deadline(Some(self.close_timeout.get()));
         State::Ending { qpn, why }
     }
 }

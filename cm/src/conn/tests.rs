@@ -143,7 +143,7 @@ fn name(state: &State) -> String {
 fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> String {
     let was = name(&state);
     let unnamed = matches!(state, State::Opening { .. } | State::Unopened);
-    let remote = "10.0.0.2:1".parse().unwrap();
+    let remote: SocketAddr = "10.0.0.2:1".parse().unwrap();
     let seconds = Duration::from_secs;
     let mut link = Link {
         id: CmId(1),
@@ -151,14 +151,14 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
         worker: WorkerId(0),
         conn: (!unnamed).then_some(conn),
         local: None,
-        remote,
+        remote: remote.into(),
         received: 0,
         passive: passive.then_some(Passive {
             listener: ListenerId(1),
-            accept_timeout: seconds(30),
-            first_fpdu_timeout: Some(seconds(60)),
+            accept_timeout: seconds(30).into(),
+            first_fpdu_timeout: Some(seconds(60).into()),
         }),
-        close_timeout: seconds(20),
+        close_timeout: seconds(20).into(),
     };
     let mut fx = Effects::default();
     let state = state.step(&mut link, input, &mut fx);

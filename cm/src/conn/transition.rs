@@ -121,7 +121,7 @@ fn connecting(
         return end;
     }
     if let Input::Connected(local) = input {
-        link.local = Some(local);
+        link.local = Some(local.into());
         fx.counters.requests_sent += 1;
         link.send(ask.request(), fx);
         return State::AwaitReply { ask, qp };
@@ -183,13 +183,13 @@ fn await_request(
             AnswerStep::Request { private_data, peer_ird, peer_ord } => {
                 let Some(passive) = link.passive else { return link.close(End::Reset, fx) };
                 fx.counters.requests_received += 1;
-                fx.deadline(Some(passive.accept_timeout));
+                fx.deadline(Some(passive.accept_timeout.get()));
                 fx.tell(Event::ConnectRequest {
                     id: link.id,
                     listener: passive.listener,
                     worker: link.worker,
                     local: link.local(),
-                    remote: link.remote,
+                    remote: link.remote(),
                     private_data,
                     peer_ird,
                     peer_ord,

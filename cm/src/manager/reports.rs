@@ -7,7 +7,7 @@ use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{ConnId, ConnectError, ListenError};
 
 use super::ConnectionManager;
-use crate::conn::{Conn, Input, Link, Passive, State};
+use crate::conn::{Conn, Input, Link, NO_DEADLINE, Passive, State};
 use crate::dialogue::Answer;
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
@@ -119,8 +119,8 @@ impl ConnectionManager {
         let request_timeout = params.request_timeout;
         let passive = Passive {
             listener,
-            accept_timeout: params.accept_timeout,
-            first_fpdu_timeout: params.first_fpdu_timeout,
+            accept_timeout: params.accept_timeout.into(),
+            first_fpdu_timeout: params.first_fpdu_timeout.map(Into::into),
         };
         let id = CmId(self.next_passive);
         self.next_passive += 1;
@@ -129,13 +129,13 @@ impl ConnectionManager {
             app,
             worker,
             conn: Some(conn),
-            local: Some(local),
-            remote,
+            local: Some(local.into()),
+            remote: remote.into(),
             received: 0,
             passive: Some(passive),
-            close_timeout: self.config.close_timeout,
+            close_timeout: self.config.close_timeout.into(),
         };
-        self.insert(Conn { link, state: State::AwaitRequest { answer }, deadline: None });
+        self.insert(Conn { link, state: State::AwaitRequest { answer }, deadline: NO_DEADLINE });
         self.set_deadline(id, Some(request_timeout));
     }
 

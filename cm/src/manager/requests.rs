@@ -6,7 +6,7 @@ use heddle_base::Instant;
 use heddle_rnic::Order;
 
 use super::ConnectionManager;
-use crate::conn::{Conn, Input, Link, State};
+use crate::conn::{Conn, Input, Link, NO_DEADLINE, State};
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
@@ -141,12 +141,12 @@ impl ConnectionManager {
             worker,
             conn: None,
             local: None,
-            remote,
+            remote: remote.into(),
             received: 0,
             passive: None,
-            close_timeout: self.config.close_timeout,
+            close_timeout: self.config.close_timeout.into(),
         };
-        self.insert(Conn { link, state: State::Opening { ask, qp }, deadline: None });
+        self.insert(Conn { link, state: State::Opening { ask, qp }, deadline: NO_DEADLINE });
         self.set_deadline(id, Some(params.timeout));
         self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
         Ok(())
@@ -171,6 +171,7 @@ impl ConnectionManager {
     fn owned(&self, app: AppId, id: CmId) -> Result<&Conn, RequestError> {
         self.conns
             .get(&id)
+            .map(Box::as_ref)
             .filter(|c| c.link.app == app && !self.is_gone(app))
             .ok_or(RequestError::NoConnection)
     }

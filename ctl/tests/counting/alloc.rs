@@ -5,7 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Counts calls and passes them on to the system's allocator.
 pub struct Counting;
@@ -21,10 +21,16 @@ struct Slot {
     tid: AtomicI32,
     allocated: AtomicU64,
     freed: AtomicU64,
+    octets: AtomicI64,
 }
 
 static SLOTS: [Slot; THREADS] = [const {
-    Slot { tid: AtomicI32::new(0), allocated: AtomicU64::new(0), freed: AtomicU64::new(0) }
+    Slot {
+        tid: AtomicI32::new(0),
+        allocated: AtomicU64::new(0),
+        freed: AtomicU64::new(0),
+        octets: AtomicI64::new(0),
+    }
 }; THREADS];
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -45,28 +51,37 @@ fn slot() -> &'static Slot {
     &SLOTS[at]
 }
 
+/// What a piece of memory takes of the heap: glibc's allocator puts a word in front and rounds up.
+fn chunk(size: usize) -> i64 {
+    i64::try_from((size + 8).next_multiple_of(16).max(32)).unwrap_or(i64::MAX)
+}
+
 // SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
+        slot().octets.fetch_add(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: the caller's promise is the callee's condition.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
+        slot().octets.fetch_add(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
+        slot().octets.fetch_add(chunk(size) - chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `alloc`; `p` came from the same allocator.
         unsafe { System.realloc(p, layout, size) }
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         slot().freed.fetch_add(1, Ordering::Relaxed);
+        slot().octets.fetch_sub(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `realloc`.
         unsafe { System.dealloc(p, layout) }
     }
@@ -111,6 +126,12 @@ fn calls(slot: &Slot) -> Calls {
 /// Calls of this thread so far.
 pub fn mine() -> Calls {
     calls(slot())
+}
+
+/// Octets of the heap that this thread has taken and not given back, the allocator's own share
+/// included; negative when it gave back what others took.
+pub fn octets() -> i64 {
+    slot().octets.load(Ordering::Relaxed)
 }
 
 /// Calls of every thread so far. Makes no calls itself.

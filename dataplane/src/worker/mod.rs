@@ -299,7 +299,7 @@ impl Worker {
                 }
             }
             Command::EnterFpduMode { conn, mode, app, qp } => {
-                self.enter_fpdu_mode(conn, *mode, app, qp);
+                self.enter_fpdu_mode(conn, *mode, app, *qp);
             }
             Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
             Command::CloseApp { app } => self.queues.close_app(app),
@@ -310,7 +310,7 @@ impl Worker {
         }
     }
 
-    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, app: AppId, qp: Box<WorkerQp>) {
+    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, app: AppId, qp: WorkerQp) {
         let result = if self.queues.is_free(conn) {
             self.rnic.enter_fpdu_mode(conn, mode)
         } else {

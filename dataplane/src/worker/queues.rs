@@ -8,13 +8,15 @@ use heddle_verbs::cq::{CqLink, CqProducer};
 use heddle_verbs::ring::{BELLS, Bells};
 use heddle_verbs::worker::WorkerQp;
 
+use crate::rx::RxMbuf;
+
 /// A queue pair this worker runs.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) conn: ConnId,
-    pub(super) qp: Box<WorkerQp>,
-    pub(super) send_cq: usize,
-    pub(super) recv_cq: usize,
+    pub(super) qp: WorkerQp,
+    pub(super) send_cq: u32,
+    pub(super) recv_cq: u32,
     app: AppId,
     /// Already among those that are looked at in the next turn.
     pub(super) again: bool,
@@ -102,8 +104,11 @@ impl Queues {
     }
 
     /// Gives a connection its queue pair, whose doorbell is heard from here on.
-    pub(super) fn insert(&mut self, conn: ConnId, app: AppId, qp: Box<WorkerQp>) {
-        let (send_cq, recv_cq) = (self.cq(app, qp.send_cq()), self.cq(app, qp.recv_cq()));
+    pub(super) fn insert(&mut self, conn: ConnId, app: AppId, mut qp: WorkerQp) {
+        let cqs = qp.take_cqs();
+        // None when it was given to a worker before, which nobody does: nobody hears of it then.
+        let [send_cq, recv_cq] =
+            cqs.map_or([u32::MAX; 2], |cqs| [self.cq(app, &cqs[0]), self.cq(app, &cqs[1])]);
         let index = conn.index();
         if let Some(a) = self.apps.iter_mut().find(|a| a.id == app)
             && let Some(bell) = a.slots.get_mut(qp.bell() as usize)
@@ -134,6 +139,7 @@ impl Queues {
     /// The queue pair is done with its completion queues.
     pub(super) fn leave(&mut self, slot: &Slot) {
         for cq in [slot.send_cq, slot.recv_cq] {
+            let cq = cq as usize;
             let Some(Some(p)) = self.cqs.get_mut(cq) else { continue };
             p.users -= 1;
             if p.users == 0 {
@@ -144,13 +150,13 @@ impl Queues {
     }
 
     /// The producing end of a completion queue, for one more queue pair.
-    fn cq(&mut self, app: AppId, link: &CqLink) -> usize {
+    fn cq(&mut self, app: AppId, link: &CqLink) -> u32 {
         let is = |p: &Producer| p.app == app && p.number == link.number();
         if let Some(at) = self.cqs.iter().position(|p| p.as_ref().is_some_and(is)) {
             if let Some(p) = &mut self.cqs[at] {
                 p.users += 1;
             }
-            return at;
+            return number(at);
         }
         let producer =
             Producer { app, number: link.number(), users: 1, end: link.producer(self.worker) };
@@ -159,15 +165,15 @@ impl Queues {
             self.cqs.push(None);
         }
         self.cqs[at] = Some(producer);
-        at
+        number(at)
     }
 
     /// Writes a completion.
     #[inline]
-    pub(super) fn complete(&mut self, cq: usize, cqe: &Cqe) -> Result<(), CqOverflow> {
-        let Some(Some(p)) = self.cqs.get_mut(cq) else { return Ok(()) };
+    pub(super) fn complete(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
+        let Some(Some(p)) = self.cqs.get_mut(cq as usize) else { return Ok(()) };
         if p.end.push(cqe)? {
-            self.touched.push(cq);
+            self.touched.push(cq as usize);
         }
         Ok(())
     }
@@ -181,4 +187,23 @@ impl Queues {
             }
         }
     }
+}
+
+/// Octets of the heap that an idle established connection takes on its side, in all layers together:
+/// TCP and its tables, send and held queue, queue pair, the worker's end of the application's queues
+/// its places in this worker's tables, the connection manager's record, and a word of the allocator's
+/// for each of the three pieces of memory that this is in. What is posted comes
+/// on top, as do the rings that the application shares.
+const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
+    + size_of::<Slot>()
+    + size_of::<Option<Box<Slot>>>()
+    + size_of::<usize>()
+    + heddle_cm::CONN_OCTETS
+    + 3 * size_of::<usize>();
+
+const _: () = assert!(CONN_OCTETS <= 2048);
+
+/// There are far fewer completion queues than this can tell apart.
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }

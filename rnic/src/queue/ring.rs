@@ -134,6 +134,16 @@ impl Ring {
         self.head.wrapping_add(low)
     }
 
+    /// Gives back memory beyond what is in use, all of it when nothing is.
+    #[cold]
+    pub(super) fn trim(&mut self) {
+        if self.is_empty() {
+            self.slots = Box::default();
+        } else if self.len() * 2 < self.slots.len() {
+            self.resize(0);
+        }
+    }
+
     /// Gives it memory for `room` FPDUs, rounded up, or as many as there are.
     #[cold]
     pub(super) fn resize(&mut self, room: usize) {
@@ -198,5 +208,8 @@ mod tests {
             assert!(ring.get(ring.head.wrapping_sub(1)).is_none());
         }
         assert!(ring.capacity() <= 32, "{}", ring.capacity());
+        while ring.pop_front().is_some() {}
+        ring.trim();
+        assert_eq!(ring.capacity(), 0);
     }
 }

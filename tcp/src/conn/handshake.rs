@@ -10,7 +10,7 @@ use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending, Tally};
-use crate::{Flags, SackBlocks, Segment, SeqNumber};
+use crate::{Flags, Segment, SeqNumber};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -104,7 +104,7 @@ impl Connection {
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
                 reports: Reports::default(),
-                sack_in: SackBlocks::default(),
+                sack_in: None,
                 dup_acks_owed: 0,
                 board: Scoreboard::default(),
                 rack: Rack::new(cfg.peer_ack_delay),

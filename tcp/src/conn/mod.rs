@@ -166,8 +166,8 @@ struct Cold {
     rcv_fin: StreamPos,
     ranges: Ranges,
     reports: Reports,
-    /// The SACK option of the segment that is being handled.
-    sack_in: SackBlocks,
+    /// The SACK option of the segment that is being handled; empty for one without.
+    sack_in: Option<Box<SackBlocks>>,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
     board: Scoreboard,
@@ -326,6 +326,7 @@ impl Connection {
         if self.cold.ranges.is_empty() && !self.hot.sack_due {
             self.cold.reports = Reports::default();
         }
+        self.cold.sack_in = None;
     }
 
     /// The state.

@@ -30,9 +30,11 @@ impl Connection {
         seg: &Segment,
         sack: &SackBlocks,
     ) -> SegmentOutcome {
-        self.cold.sack_in = *sack;
+        **self.cold.sack_in.get_or_insert_default() = *sack;
         let outcome = self.handle_other(now, seg);
-        self.cold.sack_in = SackBlocks::default();
+        if let Some(sack) = &mut self.cold.sack_in {
+            **sack = SackBlocks::NONE;
+        }
         outcome
     }
 

@@ -76,7 +76,8 @@ impl Connection {
     ) -> Option<Range> {
         let base = self.hot.snd_base;
         let mut blocks = [Range::new(una, una); crate::SackBlocks::MAX];
-        for (place, b) in blocks.iter_mut().zip(self.cold.sack_in.as_slice()) {
+        let sack = self.cold.sack_in.as_deref().unwrap_or(&crate::SackBlocks::NONE);
+        for (place, b) in blocks.iter_mut().zip(sack.as_slice()) {
             let (from, to) = (offset(base, una, b.start), offset(base, una, b.end));
             if from < to && to - from <= i64::from(self.hot.max_wnd.max(1)) {
                 *place = Range::new(shifted(una, from), shifted(una, to));

@@ -17,8 +17,8 @@ const TAIL_MIN_NS: u64 = 200_000;
 /// might belong to another transmission of the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rto {
-    /// Smoothed round trip in ns; `None` until the first sample.
-    srtt: Option<u64>,
+    /// Smoothed round trip in ns; [`NONE`] until the first sample.
+    srtt: u64,
     rttvar: u64,
     /// The timeout without backoff, within the bounds.
     base: u64,
@@ -44,7 +44,7 @@ impl Rto {
         let min = nanos(min).clamp(GRANULARITY_NS, max);
         let base = nanos(initial).clamp(min, max);
         Rto {
-            srtt: None,
+            srtt: NONE,
             rttvar: 0,
             base,
             current: base,
@@ -58,19 +58,19 @@ impl Rto {
 
     /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
     pub(super) fn sample(&mut self, rtt: Duration) {
-        let r = nanos(rtt).min(self.max);
+        let r = nanos(rtt).min(self.max).min(NONE - 1);
         let srtt = match self.srtt {
-            None => {
+            NONE => {
                 self.rttvar = r / 2;
                 r
             }
-            Some(srtt) => {
+            srtt => {
                 // RTTVAR first, with the old SRTT; alpha = 1/8, beta = 1/4.
                 self.rttvar = self.rttvar - self.rttvar / 4 + srtt.abs_diff(r) / 4;
                 srtt - srtt / 8 + r / 8
             }
         };
-        self.srtt = Some(srtt);
+        self.srtt = srtt;
         self.min_rtt[1] = self.min_rtt[1].min(r);
         self.samples += 1;
         if self.samples == MIN_RTT_SAMPLES {
@@ -136,7 +136,7 @@ impl Rto {
     }
 
     pub(super) fn srtt(&self) -> Option<Duration> {
-        self.srtt.map(Duration::from_nanos)
+        (self.srtt != NONE).then(|| Duration::from_nanos(self.srtt))
     }
 
     pub(super) fn rttvar(&self) -> Duration {

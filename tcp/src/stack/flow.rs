@@ -55,6 +55,9 @@ struct Slot {
     index: u32,
 }
 
+/// Octets of a place.
+pub(super) const SLOT: usize = size_of::<Slot>();
+
 const EMPTY: Slot = Slot { hash: 0, index: u32::MAX };
 
 /// The table.

@@ -80,6 +80,11 @@ const ECHOES_PER_SECOND: u32 = 200;
 /// ARP replies a second.
 const ARP_REPLIES_PER_SECOND: u32 = 500;
 
+/// Octets that tables of indices have for each connection there may be: the flow table, which is a
+/// quarter full at least when there are so many, timers, and the two queues. The table of peers at
+/// listeners, of which a peer takes a place and not a connection, is apart.
+const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
+
 /// A TCP/IP host on one port.
 ///
 /// `S` is what the owner keeps per connection; TCP knows it as the queue of what is to be sent.
@@ -133,6 +138,12 @@ struct Tally {
     sum: ConnCounters,
     /// The first slot that is not in it.
     next: u32,
+}
+
+impl<S> Stack<S> {
+    /// Octets that a connection takes, what the owner keeps and its places in all tables included,
+    /// while it is idle and has seen no loss.
+    pub const CONN_OCTETS: usize = Slab::<S>::SLOT + TABLES;
 }
 
 impl<S: SendQueue + Default> Stack<S> {

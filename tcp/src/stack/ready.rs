@@ -10,6 +10,9 @@ pub(super) struct IndexQueue {
 }
 
 impl IndexQueue {
+    /// Octets for each index.
+    pub(super) const ENTRY: usize = size_of::<u32>() + size_of::<bool>();
+
     /// A queue with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> IndexQueue {
         IndexQueue { queue: VecDeque::with_capacity(max), queued: Vec::with_capacity(max) }

@@ -146,6 +146,9 @@ pub(super) struct Slab<S> {
 }
 
 impl<S> Slab<S> {
+    /// Octets for each connection: its slot, and its place among the free ones.
+    pub(super) const SLOT: usize = size_of::<Slot<S>>() + size_of::<u32>();
+
     pub(super) fn new(max: usize) -> Slab<S> {
         Slab {
             pages: Vec::with_capacity(max.div_ceil(PAGE)),

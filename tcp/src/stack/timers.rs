@@ -17,6 +17,9 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Octets for each index.
+    pub(super) const ENTRY: usize = size_of::<(Instant, u32)>() + size_of::<u32>();
+
     /// Timers with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> Timers {
         Timers { heap: Vec::with_capacity(max), place: Vec::with_capacity(max) }

@@ -285,12 +285,12 @@ fn test_trimmed_queue_pair_keeps_memory_for_what_is_posted() {
     for round in 0..3 {
         for i in 0..40 {
             let sges = [p.nodes[1].sge(i * 100, 30)];
-            p.recv(1, i as u64, &sges);
+            p.recv(1, i as u64, sges);
         }
         for i in 0..30 {
             let sges = [p.nodes[0].sge(i * 100, 30)];
-            p.send(0, 2, SendOp::Send { solicited: false, invalidate: None }, &sges);
-            p.send(0, 3, SendOp::Read { stag, to: BASE }, &sges);
+            p.send(0, 2, SendOp::Send { solicited: false, invalidate: None }, sges);
+            p.send(0, 3, SendOp::Read { stag, to: BASE }, sges);
             p.nodes[0].qp.post_send(&SendWr::write_inline(1, &[7; 50], stag, BASE)).unwrap();
         }
         p.run();
