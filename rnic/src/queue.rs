@@ -1,6 +1,8 @@
 //! The send queue of one connection: start-up bytes first, then FPDUs.
 
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use core::cell::Cell;
 
@@ -377,39 +379,4 @@ const MIN_FPDU: u32 = 20;
 
 fn clamp(v: u64) -> u32 {
     u32::try_from(v).unwrap_or(u32::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use heddle_iwarp::Pins;
-
-    use super::*;
-
-    /// Queues `n` FPDUs and has them acknowledged.
-    fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
-        for _ in 0..n {
-            // Nothing is in them; how many there are is what matters.
-            q.push_fpdu(kept, |_, _| true);
-        }
-        q.release(kept, q.end());
-        assert!(q.fpdus.is_empty());
-    }
-
-    #[test]
-    fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
-        let mut kept = Kept::new(Arc::new(Pins::new(0)), 0);
-        let mut q = FpduQueue::default();
-        // A burst now and then keeps it.
-        for _ in 0..3 {
-            burst(&mut q, &mut kept, 5000);
-            for _ in 1..CALM {
-                burst(&mut q, &mut kept, 1);
-            }
-            assert!(q.room() >= 5000);
-        }
-        burst(&mut q, &mut kept, 1);
-        assert!(q.room() <= SMALL, "{}", q.room());
-    }
 }
