@@ -261,6 +261,11 @@ fn sges_len(sges: &[Sge], limits: &Limits) -> Result<u32, PostError> {
     if sges.len() > limits.sges.min(MAX_SGES) {
         return Err(PostError::TooManySges);
     }
+    if let [sge] = sges
+        && sge.len <= MAX_MESSAGE
+    {
+        return Ok(sge.len);
+    }
     let total: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
     u32::try_from(total).ok().filter(|n| *n <= MAX_MESSAGE).ok_or(PostError::TooLong)
 }
