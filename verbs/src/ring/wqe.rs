@@ -117,7 +117,7 @@ pub(crate) fn encode_send(wr: &SendWr<'_>) -> Encoded<SEND_HEAD> {
         SendOp::Write { stag, to } => (opcode::WRITE, flags, u64::from(stag.0), to),
         SendOp::Read { stag, to } => (opcode::READ, flags, u64::from(stag.0), to),
         SendOp::Send { solicited, invalidate } => {
-            let flags = flags | flag::SOLICITED * u64::from(solicited);
+            let flags = flags | (flag::SOLICITED * u64::from(solicited));
             match invalidate {
                 None => (opcode::SEND, flags, 0, 0),
                 Some(s) => (opcode::SEND_INVALIDATE, flags, pair(0, s.0), 0),
