@@ -192,6 +192,20 @@ impl<F: RxFrame> Rnic<F> {
         Ok(self.qp_mut(conn)?.post_recv(wr)?)
     }
 
+    /// Calls `f` with the queue pair of a connection, to post as much as there is to post: it is found,
+    /// and what comes of the posts is collected, once for all.
+    #[inline]
+    pub fn post_with<R>(
+        &mut self,
+        conn: ConnId,
+        f: impl FnOnce(&mut Qp) -> R,
+    ) -> Result<R, RnicError> {
+        let result = f(self.qp_mut(conn)?);
+        self.drain_qp(conn);
+        Ok(result)
+    }
+
+    #[inline]
     fn qp_mut(&mut self, conn: ConnId) -> Result<&mut Qp, RnicError> {
         let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         link.qp().ok_or(RnicError::NoQueuePair)
@@ -266,7 +280,15 @@ impl<F: RxFrame> Rnic<F> {
         None
     }
 
+    /// The next completion and the connection of its queue pair, as
+    /// [`poll_completion`](Self::poll_completion) will give them.
+    #[inline]
+    pub fn peek_completion(&self) -> Option<&(ConnId, Cqe)> {
+        self.completions.front()
+    }
+
     /// The next completion, and the connection of its queue pair.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<(ConnId, Cqe)> {
         self.completions.pop_front()
     }

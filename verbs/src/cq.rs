@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;
 
+use crate::ring::cqe::{self, RawCqe};
 use crate::ring::layout::{CQE, armed, cq as at};
-use crate::ring::{Area, AreaError, Block, cqe};
+use crate::ring::{Area, AreaError, Block};
 use crate::waker::{Sleeper, Waker};
 
 /// What a completion queue is armed for.
@@ -49,41 +50,58 @@ struct Inner {
     block: Arc<Block>,
     /// Distinguishes the completion queues of one application.
     number: u32,
-    size: u64,
+    rings: Rings,
     waker: Option<Waker>,
+    ends: Box<[End]>,
     consumer: Mutex<Consumer>,
 }
 
-/// The application's side of the rings.
+/// The application's side of one ring. Whoever has the lock writes it; who only wants to know whether
+/// there is something needs no lock to read it.
+#[derive(Debug)]
+struct End {
+    head: AtomicU64,
+    /// The tail as it was last seen.
+    tail: AtomicU64,
+    /// First word of the ring.
+    start: usize,
+}
+
+/// Who may take.
 #[derive(Debug)]
 struct Consumer {
-    rings: Vec<Ring>,
     /// The ring to look at first.
     next: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Ring {
-    head: u64,
-    /// The tail as it was last seen.
-    tail: u64,
+/// Where the rings of a queue lie among its words.
+#[derive(Clone, Copy, Debug)]
+struct Rings {
+    /// Completions of one, a power of two.
+    size: u64,
+    /// Words of one.
+    words: usize,
 }
 
-/// First word of a ring.
-fn ring_at(ring: usize, size: u64) -> usize {
-    at::FIRST + ring * ring_words(size)
-}
+impl Rings {
+    fn new(size: u64) -> Rings {
+        let entries = usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(CQE);
+        Rings { size, words: at::ENTRIES.saturating_add(entries) }
+    }
 
-fn ring_words(size: u64) -> usize {
-    at::ENTRIES + usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(CQE)
-}
+    /// First word of a ring.
+    #[inline]
+    fn start(self, ring: usize) -> usize {
+        at::FIRST.wrapping_add(ring.wrapping_mul(self.words))
+    }
 
-/// Where a completion lies.
-#[inline]
-fn entry(words: &[AtomicU64], base: usize, size: u64, index: u64) -> &[AtomicU64] {
-    let slot = usize::try_from(index & (size - 1)).unwrap_or(0);
-    let from = base + at::ENTRIES + slot * CQE;
-    words.get(from..from + CQE).unwrap_or(&[])
+    /// The completion with this running index, of the ring at `start`.
+    #[inline]
+    fn slot(self, block: &Block, start: usize, index: u64) -> Option<&cqe::Slot> {
+        // All of these are multiples of a completion.
+        let first = start.wrapping_add(at::ENTRIES) / CQE;
+        block.words().as_chunks().0.get(first + low_usize(index & (self.size - 1)))
+    }
 }
 
 impl Cq {
@@ -96,19 +114,25 @@ impl Cq {
         waker: Option<Waker>,
     ) -> Result<Cq, AreaError> {
         let size = u64::from(depth.max(1)).next_power_of_two();
-        let block = area.take(at::FIRST + workers * ring_words(size))?;
+        let rings = Rings::new(size);
+        let block = area.take(rings.start(workers))?;
         let words = block.words();
         words[at::NUMBER].store(u64::from(number), Ordering::Relaxed);
         words[at::RINGS].store(workers as u64, Ordering::Relaxed);
         words[at::SIZE].store(size, Ordering::Relaxed);
-        let consumer = Consumer { rings: vec![Ring::default(); workers], next: 0 };
-        Ok(Cq(Arc::new(Inner {
-            block: Arc::new(block),
-            number,
-            size,
-            waker,
-            consumer: Mutex::new(consumer),
-        })))
+        Ok(Cq::over(block, number, rings, waker, workers))
+    }
+
+    /// Continues with `workers` rings where they are.
+    fn over(block: Block, number: u32, rings: Rings, waker: Option<Waker>, workers: usize) -> Cq {
+        let end = |r: usize| {
+            let start = rings.start(r);
+            let head = block.words()[start + at::HEAD].load(Ordering::Relaxed);
+            End { head: AtomicU64::new(head), tail: AtomicU64::new(head), start }
+        };
+        let ends = (0..workers).map(end).collect();
+        let consumer = Mutex::new(Consumer { next: 0 });
+        Cq(Arc::new(Inner { block: Arc::new(block), number, rings, waker, ends, consumer }))
     }
 
     /// Where it lies in its area: offset and words, for another process.
@@ -122,42 +146,52 @@ impl Cq {
         let block = area.at(off, words)?;
         let w = block.words();
         let get = |i: usize| w.get(i).map(|v| v.load(Ordering::Relaxed));
-        let (number, rings, size) = (get(at::NUMBER)?, get(at::RINGS)?, get(at::SIZE)?);
-        let rings = usize::try_from(rings).ok()?;
+        let (number, workers, size) = (get(at::NUMBER)?, get(at::RINGS)?, get(at::SIZE)?);
+        let (number, workers) = (u32::try_from(number).ok()?, usize::try_from(workers).ok()?);
+        let rings = Rings::new(size);
         let fits = size.is_power_of_two()
-            && rings.checked_mul(ring_words(size))?.checked_add(at::FIRST)? <= words;
-        if !fits {
-            return None;
-        }
-        let ring = |r: usize| {
-            let head = w[ring_at(r, size) + at::HEAD].load(Ordering::Relaxed);
-            Ring { head, tail: head }
-        };
-        let consumer = Mutex::new(Consumer { rings: (0..rings).map(ring).collect(), next: 0 });
-        let number = u32::try_from(number).ok()?;
-        Some(Cq(Arc::new(Inner { block: Arc::new(block), number, size, waker: None, consumer })))
+            && workers.checked_mul(rings.words)?.checked_add(at::FIRST)? <= words;
+        fits.then(|| Cq::over(block, number, rings, None, workers))
     }
 
     /// The oldest completion.
     #[inline]
     pub fn poll(&self) -> Option<Cqe> {
-        let mut one = None;
-        self.consumer().take(&self.0, 1, |c| one = Some(c));
-        one
+        // Whoever waits for a completion asks in vain most of the time.
+        if self.is_empty() { None } else { self.poll_one() }
+    }
+
+    #[inline(never)]
+    fn poll_one(&self) -> Option<Cqe> {
+        loop {
+            let mut consumer = self.consumer();
+            let raw = self.0.take_one(&mut consumer)?;
+            drop(consumer);
+            // Every completion a worker of this build writes is one this build knows.
+            if let Some(c) = cqe::decode(raw) {
+                return Some(c);
+            }
+        }
     }
 
     /// Calls `f` with up to `max` completions, the oldest of each queue pair first; how many.
     #[inline]
     pub fn poll_batch(&self, max: usize, f: impl FnMut(Cqe)) -> usize {
-        self.consumer().take(&self.0, max, f)
+        if self.is_empty() { 0 } else { self.0.take(&mut self.consumer(), max, f) }
     }
 
     /// Whether there is nothing to poll at this moment.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        let c = self.consumer();
         let words = self.0.block.words();
-        c.rings.iter().enumerate().all(|(r, ring)| {
-            words[ring_at(r, self.0.size) + at::TAIL].load(Ordering::Acquire) == ring.head
+        self.0.ends.iter().all(|end| {
+            // Acquire: the head first. It is never beyond the tail, so a tail that is where the head
+            // was is where the head is.
+            let head = end.head.load(Ordering::Acquire);
+            head == end.tail.load(Ordering::Relaxed)
+                && words
+                    .get(end.start + at::TAIL)
+                    .is_none_or(|tail| tail.load(Ordering::Acquire) == head)
         })
     }
 
@@ -209,13 +243,13 @@ impl Cq {
 
     /// Completions it holds for each worker.
     pub fn depth(&self) -> u32 {
-        u32::try_from(self.0.size).unwrap_or(u32::MAX)
+        u32::try_from(self.0.rings.size).unwrap_or(u32::MAX)
     }
 
     /// What a worker needs to write to it.
     pub(crate) fn link(&self) -> CqLink {
-        let Inner { block, number, size, waker, .. } = &*self.0;
-        CqLink { number: *number, block: block.clone(), size: *size, waker: waker.clone() }
+        let Inner { block, number, rings, waker, .. } = &*self.0;
+        CqLink { number: *number, block: block.clone(), rings: *rings, waker: waker.clone() }
     }
 
     #[inline]
@@ -224,40 +258,93 @@ impl Cq {
     }
 }
 
-impl Consumer {
+/// A ring is indexed modulo its length, which is far below 2^32.
+#[expect(clippy::cast_possible_truncation)]
+const fn low_usize(index: u64) -> usize {
+    index as usize
+}
+
+impl Inner {
+    /// The oldest completion of the ring whose turn it is, or of the next that has one.
     #[inline]
-    fn take(&mut self, cq: &Inner, max: usize, mut f: impl FnMut(Cqe)) -> usize {
-        let words = cq.block.words();
-        let (rings, mut done) = (self.rings.len(), 0);
-        for i in 0..rings {
-            let r = if rings == 1 { 0 } else { (self.next + i) % rings };
-            let (ring, base) = (&mut self.rings[r], ring_at(r, cq.size));
-            if ring.head == ring.tail {
-                // Acquire: the entries were stored before the tail.
-                ring.tail = words[base + at::TAIL].load(Ordering::Acquire);
+    fn take_one(&self, consumer: &mut Consumer) -> Option<RawCqe> {
+        for _ in 0..self.ends.len() {
+            let end = self.turn(consumer)?;
+            let (at, tail) = end.look(&self.block);
+            if at != tail {
+                let raw = self.load(end, at)?;
+                end.give(&self.block, at.wrapping_add(1));
+                return Some(raw);
             }
-            let before = ring.head;
-            while ring.head != ring.tail && done < max {
-                let raw = cqe::load(entry(words, base, cq.size, ring.head));
-                ring.head = ring.head.wrapping_add(1);
-                // Every completion a worker of this build writes is one this build knows.
+        }
+        None
+    }
+
+    /// Up to `max` completions of all rings; how many there were.
+    #[inline]
+    fn take(&self, consumer: &mut Consumer, max: usize, mut f: impl FnMut(Cqe)) -> usize {
+        let mut done = 0;
+        for _ in 0..self.ends.len() {
+            let Some(end) = self.turn(consumer) else { break };
+            let (mut at, tail) = end.look(&self.block);
+            while at != tail
+                && done < max
+                && let Some(raw) = self.load(end, at)
+            {
+                at = at.wrapping_add(1);
                 if let Some(c) = cqe::decode(raw) {
                     done += 1;
                     f(c);
                 }
             }
-            if ring.head != before {
-                // Release: the entries have been read.
-                words[base + at::HEAD].store(ring.head, Ordering::Release);
-            }
+            end.give(&self.block, at);
             if done == max {
                 break;
             }
         }
-        if rings > 1 {
-            self.next = (self.next + 1) % rings;
-        }
         done
+    }
+
+    /// The ring whose turn it is.
+    #[inline]
+    fn turn(&self, consumer: &mut Consumer) -> Option<&End> {
+        if let [only] = &*self.ends {
+            return Some(only);
+        }
+        let end = self.ends.get(consumer.next).or(self.ends.first());
+        consumer.next = if consumer.next < self.ends.len() { consumer.next + 1 } else { 1 };
+        end
+    }
+
+    #[inline]
+    fn load(&self, end: &End, index: u64) -> Option<RawCqe> {
+        self.rings.slot(&self.block, end.start, index).map(cqe::load)
+    }
+}
+
+impl End {
+    /// Head and tail, with a look at the worker's when there was nothing. With the lock.
+    #[inline]
+    fn look(&self, block: &Block) -> (u64, u64) {
+        let (head, seen) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        if head != seen {
+            return (head, seen);
+        }
+        // Acquire: the entries were stored before the tail.
+        let tail = block.words().get(self.start + at::TAIL);
+        let tail = tail.map_or(head, |w| w.load(Ordering::Acquire));
+        self.tail.store(tail, Ordering::Relaxed);
+        (head, tail)
+    }
+
+    /// Gives the worker the entries before `head` back. With the lock.
+    #[inline]
+    fn give(&self, block: &Block, head: u64) {
+        // Release: the entries have been read.
+        self.head.store(head, Ordering::Release);
+        if let Some(w) = block.words().get(self.start + at::HEAD) {
+            w.store(head, Ordering::Release);
+        }
     }
 }
 
@@ -266,7 +353,7 @@ impl Consumer {
 pub struct CqLink {
     number: u32,
     block: Arc<Block>,
-    size: u64,
+    rings: Rings,
     waker: Option<Waker>,
 }
 
@@ -278,9 +365,9 @@ impl CqLink {
 
     /// The producing end of `worker`, of which there must be one at a time.
     pub fn producer(&self, worker: usize) -> CqProducer {
-        let base = ring_at(worker, self.size);
+        let start = self.rings.start(worker);
         let word = |i: usize| {
-            let w = self.block.words().get(base + i);
+            let w = self.block.words().get(start + i);
             w.map_or(0, |w| w.load(Ordering::Relaxed))
         };
         // The worker wrote this tail itself, if it had the queue before. Should the application have
@@ -288,7 +375,7 @@ impl CqLink {
         CqProducer {
             tail: word(at::TAIL),
             head: word(at::HEAD),
-            base,
+            start,
             link: self.clone(),
             news: false,
             solicited: false,
@@ -303,7 +390,7 @@ pub struct CqProducer {
     /// The head as it was last seen.
     head: u64,
     /// First word of its ring.
-    base: usize,
+    start: usize,
     /// Something was written since the last [`notify`](CqProducer::notify), and of that something
     /// solicited.
     news: bool,
@@ -313,31 +400,49 @@ pub struct CqProducer {
 
 impl CqProducer {
     /// Writes a completion. It is there for the application at once; call
-    /// [`notify`](CqProducer::notify) once for all of a turn. True when it is the first of the turn.
+    /// [`notify`](CqProducer::notify) once for all of a turn.
     ///
     /// # Errors
     /// [`CqOverflow`]: there is no room, and from now on the queue says so.
-    #[inline]
-    pub fn push(&mut self, c: &Cqe) -> Result<bool, CqOverflow> {
-        let words = self.link.block.words();
-        let size = self.link.size;
-        if self.tail.wrapping_sub(self.head) >= size {
-            // Acquire: the application has read the entry before it gave it back. A head that is not
-            // between tail and one ring before it is no head, and there is no room either.
-            self.head = words[self.base + at::HEAD].load(Ordering::Acquire);
-            if self.tail.wrapping_sub(self.head) >= size {
-                words[at::OVERFLOWED].store(1, Ordering::Release);
-                self.solicited = true;
-                self.news = true;
-                return Err(CqOverflow);
-            }
+    #[inline(always)]
+    pub fn push(&mut self, c: &Cqe) -> Result<(), CqOverflow> {
+        if self.tail.wrapping_sub(self.head) >= self.link.rings.size {
+            self.make_room()?;
         }
-        cqe::store(entry(words, self.base, size, self.tail), cqe::encode(c));
-        self.tail = self.tail.wrapping_add(1);
-        words[self.base + at::TAIL].store(self.tail, Ordering::Release);
-        let first = !core::mem::replace(&mut self.news, true);
+        let block = &*self.link.block;
+        if let Some(slot) = self.link.rings.slot(block, self.start, self.tail)
+            && let Some(tail) = block.words().get(self.start + at::TAIL)
+        {
+            cqe::store(slot, cqe::encode(c));
+            self.tail = self.tail.wrapping_add(1);
+            // Release: the entry was stored before.
+            tail.store(self.tail, Ordering::Release);
+        }
         self.solicited |= cqe::is_solicited(c);
-        Ok(first)
+        self.news = true;
+        Ok(())
+    }
+
+    /// Whether something was written, or lost, since the last [`notify`](CqProducer::notify).
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// Looks at what the application has taken.
+    #[cold]
+    fn make_room(&mut self) -> Result<(), CqOverflow> {
+        let words = self.link.block.words();
+        // Acquire: the application has read the entry before it gave it back. A head that is not
+        // between tail and one ring before it is no head, and there is no room either.
+        self.head = words[self.start + at::HEAD].load(Ordering::Acquire);
+        if self.tail.wrapping_sub(self.head) < self.link.rings.size {
+            return Ok(());
+        }
+        words[at::OVERFLOWED].store(1, Ordering::Release);
+        self.solicited = true;
+        self.news = true;
+        Err(CqOverflow)
     }
 
     /// Wakes the application if the queue is armed for what was written.
@@ -400,13 +505,59 @@ mod tests {
         assert!(a.into_iter().eq(0..40) && b.into_iter().eq(1000..1010));
     }
 
+    /// Two threads poll what two workers write, and look without the lock first.
+    #[test]
+    fn test_each_completion_is_taken_once_whoever_polls() {
+        const EACH: u64 = 20_000;
+        let cq = cq(8, 2, None);
+        let taken = AtomicU64::new(0);
+        let sums: Vec<u64> = std::thread::scope(|s| {
+            for worker in 0..2 {
+                let (cq, mut p) = (&cq, cq.link().producer(worker));
+                s.spawn(move || {
+                    for i in 0..EACH {
+                        // The ring is never full: nothing is lost.
+                        let mine = &cq.0.ends[worker];
+                        while i - mine.head.load(Ordering::Acquire) >= 8 {
+                            std::thread::yield_now();
+                        }
+                        p.push(&cqe(i + 1, false)).unwrap();
+                    }
+                });
+            }
+            let poll = || {
+                let mut sum = 0;
+                while taken.load(Ordering::Relaxed) < 2 * EACH {
+                    match cq.poll() {
+                        Some(c) => {
+                            sum += c.wr_id;
+                            taken.fetch_add(1, Ordering::Relaxed);
+                        }
+                        None => std::thread::yield_now(),
+                    }
+                }
+                sum
+            };
+            let pollers = [s.spawn(poll), s.spawn(poll)];
+            pollers.into_iter().map(|p| p.join().unwrap()).collect()
+        });
+        assert_eq!(taken.into_inner(), 2 * EACH);
+        assert_eq!(sums.iter().sum::<u64>(), EACH * (EACH + 1));
+        assert!(cq.is_empty() && cq.check().is_ok());
+    }
+
     #[test]
     fn test_overflow_is_told_and_loses_only_what_has_no_room() {
         let cq = cq(2, 1, None);
         let mut p = cq.link().producer(0);
-        assert_eq!(p.push(&cqe(1, false)), Ok(true));
-        assert_eq!(p.push(&cqe(2, false)), Ok(false));
+        assert!(!p.has_news());
+        assert_eq!(p.push(&cqe(1, false)), Ok(()));
+        assert_eq!(p.push(&cqe(2, false)), Ok(()));
+        assert!(p.has_news());
+        p.notify();
+        assert!(!p.has_news());
         assert_eq!(p.push(&cqe(3, false)), Err(CqOverflow));
+        assert!(p.has_news(), "whoever waits has to hear of it");
         assert_eq!(cq.check(), Err(CqOverflow));
         let sleeper = Sleeper::new();
         assert_eq!(cq.wait(&sleeper, Duration::ZERO).map(|c| c.wr_id), Ok(1));
@@ -467,7 +618,7 @@ mod tests {
             p.push(&cqe(i, false)).unwrap();
         }
         for head in [u64::MAX, 5, 1 << 40] {
-            cq.0.block.words()[ring_at(0, 4) + at::HEAD].store(head, Ordering::Relaxed);
+            cq.0.block.words()[at::FIRST + at::HEAD].store(head, Ordering::Relaxed);
             assert_eq!(p.push(&cqe(9, false)), Err(CqOverflow), "{head}");
         }
     }

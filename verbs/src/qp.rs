@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_cm::AppId;
 use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
-use heddle_iwarp::{Pd, PostError, Qpn, RecvWr, SendWr};
+use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 
 use crate::cq::Cq;
-use crate::ring::layout::{BLOCK, opcode, qp as at, state};
+use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
-    Area, AreaError, Bells, Block, BlockRing, encode_recv, encode_send, layout, recv_blocks,
-    send_blocks,
+    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send, layout,
+    store,
 };
 
 /// What a queue pair is made with.
@@ -95,6 +95,24 @@ struct Inner {
     _owner: Option<Owner>,
 }
 
+impl Inner {
+    /// Checks a request and publishes it.
+    #[inline(always)]
+    fn put_send(&self, sq: &mut Producer, wr: &SendWr<'_>) -> Result<(), PostError> {
+        check_send(wr, &self.limits[0])?;
+        let ring = self.rings.sq_of(self.block.lines());
+        sq.post(header(&self.block), SQ, ring, encode_send(wr), &wr.data)
+    }
+
+    /// As [`put_send`](Inner::put_send), for the receive queue.
+    #[inline(always)]
+    fn put_recv(&self, rq: &mut Producer, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        check_recv(wr, &self.limits[1])?;
+        let ring = self.rings.rq_of(self.block.lines());
+        rq.post(header(&self.block), RQ, ring, encode_recv(wr), &Data::Sges(wr.sges))
+    }
+}
+
 /// What is told when the last handle of a queue pair is gone.
 pub(crate) struct Owner(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
 
@@ -130,23 +148,35 @@ impl Rings {
     }
 
     fn words(self) -> usize {
-        at::ENTRIES + self.len(self.sq) + self.len(self.rq)
-    }
-
-    fn len(self, blocks: u64) -> usize {
-        usize::try_from(blocks).unwrap_or(usize::MAX / 4 / BLOCK).saturating_mul(BLOCK)
+        at::ENTRIES + words_of(self.sq).saturating_add(words_of(self.rq))
     }
 
     #[inline]
-    pub(crate) fn sq_of(self, words: &[AtomicU64]) -> BlockRing<'_> {
-        BlockRing::new(words.get(at::ENTRIES..at::ENTRIES + self.len(self.sq)).unwrap_or(&[]))
+    pub(crate) fn sq_of(self, lines: &[Line]) -> BlockRing<'_> {
+        BlockRing::new(lines, ENTRIES, self.sq)
     }
 
     #[inline]
-    pub(crate) fn rq_of(self, words: &[AtomicU64]) -> BlockRing<'_> {
-        let from = at::ENTRIES + self.len(self.sq);
-        BlockRing::new(words.get(from..from + self.len(self.rq)).unwrap_or(&[]))
+    pub(crate) fn rq_of(self, lines: &[Line]) -> BlockRing<'_> {
+        BlockRing::new(lines, ENTRIES + self.sq, self.rq)
     }
+}
+
+/// The first line of the send queue.
+const ENTRIES: u64 = (at::ENTRIES / LINE) as u64;
+
+/// Words of so many blocks.
+fn words_of(blocks: u64) -> usize {
+    usize::try_from(blocks).unwrap_or(usize::MAX / 4 / BLOCK).saturating_mul(BLOCK)
+}
+
+/// The words of a queue pair before its entries.
+type Header = [AtomicU64; at::ENTRIES];
+
+/// Those of this queue pair, whose block is no shorter.
+#[inline]
+pub(crate) fn header(block: &Block) -> &Header {
+    &block.words().as_chunks().0[0]
 }
 
 /// The application's side of one queue.
@@ -161,10 +191,9 @@ struct Producer {
     retired: u64,
     depth: u64,
     blocks: u64,
-    /// Which words of the queue pair are this queue's.
-    at: QueueWords,
 }
 
+/// Which words of a queue pair are a queue's.
 #[derive(Clone, Copy, Debug)]
 struct QueueWords {
     tail: usize,
@@ -200,31 +229,46 @@ impl Producer {
             retired: get(at.retired),
             depth: depth.into(),
             blocks,
-            at,
         }
     }
 
-    /// Whether a request of `n` blocks has room.
+    /// Whether a request of `n` blocks has room, as far as is known.
     #[inline]
-    fn has_room(&mut self, words: &[AtomicU64], n: u64) -> bool {
-        if self.posted.wrapping_sub(self.retired) >= self.depth {
-            self.retired = words[self.at.retired].load(Ordering::Acquire);
-        }
-        if self.tail.wrapping_sub(self.head) + n > self.blocks {
-            // Acquire: the worker has read the blocks before it gave them back.
-            self.head = words[self.at.head].load(Ordering::Acquire);
-        }
+    fn fits(&self, n: u64) -> bool {
         self.posted.wrapping_sub(self.retired) < self.depth
-            && self.tail.wrapping_sub(self.head) + n <= self.blocks
+            && self.tail.wrapping_sub(self.head).wrapping_add(n) <= self.blocks
     }
 
+    /// Whether it has, after a look at what the worker has given back.
+    #[cold]
+    fn has_room(&mut self, header: &Header, at: QueueWords, n: u64) -> bool {
+        self.retired = header[at.retired].load(Ordering::Acquire);
+        // Acquire: the worker has read the blocks before it gave them back.
+        self.head = header[at.head].load(Ordering::Acquire);
+        self.fits(n)
+    }
+
+    /// Writes a request and publishes it.
     #[inline]
-    fn publish(&mut self, words: &[AtomicU64], n: u64) {
+    fn post<const N: usize>(
+        &mut self,
+        header: &Header,
+        at: QueueWords,
+        ring: BlockRing<'_>,
+        wr: Encoded<N>,
+        data: &Data<'_>,
+    ) -> Result<(), PostError> {
+        let n = wr.blocks;
+        if !self.fits(n) && !self.has_room(header, at, n) {
+            return Err(PostError::Full);
+        }
+        store(ring, self.tail, wr, data);
         self.tail = self.tail.wrapping_add(n);
         self.posted = self.posted.wrapping_add(1);
-        words[self.at.posted].store(self.posted, Ordering::Relaxed);
+        header[at.posted].store(self.posted, Ordering::Relaxed);
         // Release: the blocks were stored before.
-        words[self.at.tail].store(self.tail, Ordering::Release);
+        header[at.tail].store(self.tail, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -354,9 +398,12 @@ impl Qp {
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
-    #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.post_sends(core::slice::from_ref(wr)).map_err(|(_, e)| e)
+        let q = &*self.0;
+        let mut sq = lock(&q.sq);
+        let before = sq.posted;
+        let result = q.put_send(&mut sq, wr);
+        self.tell(&sq, SQ, before, result.map_err(|e| (0, e))).map_err(|(_, e)| e)
     }
 
     /// Posts several with one doorbell.
@@ -365,29 +412,23 @@ impl Qp {
     /// The index of the first that was not posted, and why. Those before it are posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
         let q = &*self.0;
-        let words = q.block.words();
-        let ring = q.rings.sq_of(words);
         let mut sq = lock(&q.sq);
-        let post = |sq: &mut Producer, wr: &SendWr<'_>| {
-            check_send(wr, &q.limits[0])?;
-            let n = send_blocks(wr);
-            if !sq.has_room(words, n) {
-                return Err(PostError::Full);
-            }
-            encode_send(ring, sq.tail, wr);
-            sq.publish(words, n);
-            Ok(())
-        };
-        self.post_all(&mut sq, wrs, post)
+        let before = sq.posted;
+        let mut wrs = wrs.iter().enumerate();
+        let result = wrs.try_for_each(|(i, wr)| q.put_send(&mut sq, wr).map_err(|e| (i, e)));
+        self.tell(&sq, SQ, before, result)
     }
 
     /// Posts a receive buffer.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted then.
-    #[inline]
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.post_recvs(core::slice::from_ref(wr)).map_err(|(_, e)| e)
+        let q = &*self.0;
+        let mut rq = lock(&q.rq);
+        let before = rq.posted;
+        let result = q.put_recv(&mut rq, wr);
+        self.tell(&rq, RQ, before, result.map_err(|e| (0, e))).map_err(|(_, e)| e)
     }
 
     /// Posts several with one doorbell.
@@ -396,41 +437,26 @@ impl Qp {
     /// The index of the first that was not posted, and why. Those before it are posted.
     pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
         let q = &*self.0;
-        let words = q.block.words();
-        let ring = q.rings.rq_of(words);
         let mut rq = lock(&q.rq);
-        let post = |rq: &mut Producer, wr: &RecvWr<'_>| {
-            check_recv(wr, &q.limits[1])?;
-            let n = recv_blocks(wr);
-            if !rq.has_room(words, n) {
-                return Err(PostError::Full);
-            }
-            encode_recv(ring, rq.tail, wr);
-            rq.publish(words, n);
-            Ok(())
-        };
-        self.post_all(&mut rq, wrs, post)
+        let before = rq.posted;
+        let mut wrs = wrs.iter().enumerate();
+        let result = wrs.try_for_each(|(i, wr)| q.put_recv(&mut rq, wr).map_err(|e| (i, e)));
+        self.tell(&rq, RQ, before, result)
     }
 
-    /// Posts `wrs` and rings once. A queue that is full is rung as well: the worker then tells what
-    /// it has retired without a completion.
+    /// Rings once for all that was posted since `before` requests were, which ended with `result`. A
+    /// queue that is full is rung as well: the worker then tells what it has retired without a
+    /// completion.
     #[inline]
-    fn post_all<W>(
+    fn tell(
         &self,
-        queue: &mut Producer,
-        wrs: &[W],
-        mut post: impl FnMut(&mut Producer, &W) -> Result<(), PostError>,
+        queue: &Producer,
+        at: QueueWords,
+        before: u64,
+        result: Result<(), (usize, PostError)>,
     ) -> Result<(), (usize, PostError)> {
-        let before = queue.posted;
-        let mut result = Ok(());
-        for (i, wr) in wrs.iter().enumerate() {
-            if let Err(e) = post(queue, wr) {
-                result = Err((i, e));
-                break;
-            }
-        }
         if queue.posted != before || matches!(result, Err((_, PostError::Full))) {
-            self.ring_or_end(queue, before)?;
+            self.ring_or_end(queue, at, before)?;
         }
         result
     }
@@ -438,32 +464,39 @@ impl Qp {
     /// Tells the worker, or finds out that there is none any more; `before` requests were posted
     /// earlier.
     #[inline]
-    fn ring_or_end(&self, queue: &Producer, before: u64) -> Result<(), (usize, PostError)> {
+    fn ring_or_end(
+        &self,
+        queue: &Producer,
+        at: QueueWords,
+        before: u64,
+    ) -> Result<(), (usize, PostError)> {
         let q = &*self.0;
         // Pairs with the fences in `WorkerQp`: either the worker sees the tail, or we see its mark.
         fence(Ordering::SeqCst);
         let seen = self.state();
         match seen & 0xff {
-            state::IDLE => Ok(()),
+            // Should it end from here on, it takes what is there after marking itself.
             state::RUNNING => {
                 q.bells.ring(usize::try_from(seen >> 8).unwrap_or(usize::MAX), q.bell);
-                // Should it have ended meanwhile, it took what is there after marking itself.
-                match self.state() & 0xff {
-                    state::RUNNING => Ok(()),
-                    _ => self.after_the_end(queue, before),
-                }
+                Ok(())
             }
-            _ => self.after_the_end(queue, before),
+            state::IDLE => Ok(()),
+            _ => self.after_the_end(queue, at, before),
         }
     }
 
     #[cold]
-    fn after_the_end(&self, queue: &Producer, before: u64) -> Result<(), (usize, PostError)> {
+    fn after_the_end(
+        &self,
+        queue: &Producer,
+        at: QueueWords,
+        before: u64,
+    ) -> Result<(), (usize, PostError)> {
         // The worker goes from here to the next state without waiting for anybody.
         while self.state() & 0xff == state::ENDING {
             std::thread::yield_now();
         }
-        let taken = self.0.block.words()[queue.at.last].load(Ordering::Acquire);
+        let taken = header(&self.0.block)[at.last].load(Ordering::Acquire);
         // What it took completes as flushed.
         let lost = queue.posted.wrapping_sub(taken);
         if lost == 0 || lost > queue.posted.wrapping_sub(before) {
@@ -479,7 +512,7 @@ impl Qp {
 
     #[inline]
     fn state(&self) -> u64 {
-        self.0.block.words()[at::STATE].load(Ordering::SeqCst)
+        header(&self.0.block)[at::STATE].load(Ordering::SeqCst)
     }
 
     /// Takes it for a connection; false when it is in one.

@@ -3,12 +3,12 @@
 //! What is read here was written by somebody else, perhaps somebody hostile: see [`ring`](crate::ring).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
 
 use crate::cq::CqLink;
-use crate::qp::{Qp, Rings};
+use crate::qp::{Qp, Rings, header};
 use crate::ring::layout::{qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
 
@@ -108,32 +108,28 @@ impl WorkerQp {
     ///
     /// # Errors
     /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
-    #[inline]
+    #[inline(always)]
     pub fn take_send<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<SendWr<'e>>, Broken> {
-        let words = self.block.words();
-        if !self.sq.reader.has_next(&words[at::SQ_TAIL])? {
+        if !self.sq.reader.has_next(&header(&self.block)[at::SQ_TAIL])? {
             return Ok(None);
         }
         self.sq.count()?;
-        let ring = self.rings.sq_of(words);
-        let wr = self.sq.reader.send(ring, entry)?;
-        Ok(Some(wr))
+        let ring = self.rings.sq_of(self.block.lines());
+        self.sq.reader.send(ring, entry).map(Some)
     }
 
     /// Takes the next request of the receive queue.
     ///
     /// # Errors
     /// As [`take_send`](WorkerQp::take_send).
-    #[inline]
+    #[inline(always)]
     pub fn take_recv<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<RecvWr<'e>>, Broken> {
-        let words = self.block.words();
-        if !self.rq.reader.has_next(&words[at::RQ_TAIL])? {
+        if !self.rq.reader.has_next(&header(&self.block)[at::RQ_TAIL])? {
             return Ok(None);
         }
         self.rq.count()?;
-        let ring = self.rings.rq_of(words);
-        let wr = self.rq.reader.recv(ring, entry)?;
-        Ok(Some(wr))
+        let ring = self.rings.rq_of(self.block.lines());
+        self.rq.reader.recv(ring, entry).map(Some)
     }
 
     /// Gives the blocks that were taken back to the application. After a run of takes.
@@ -181,17 +177,13 @@ impl WorkerQp {
     }
 
     fn mark(&self, state: u64) {
-        if let Some(w) = self.block.words().get(at::STATE) {
-            w.store(state, Ordering::SeqCst);
-        }
+        header(&self.block)[at::STATE].store(state, Ordering::SeqCst);
         // Pairs with the fence of a post; see there.
         fence(Ordering::SeqCst);
     }
 
     #[inline]
     fn set(&self, word: usize, value: u64) {
-        if let Some(w) = self.block.words().get(word) {
-            AtomicU64::store(w, value, Ordering::Release);
-        }
+        header(&self.block)[word].store(value, Ordering::Release);
     }
 }

@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
 use heddle_cm::AppId;
 use heddle_iwarp::mr::Pins;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, QpCounters, Qpn, Queue};
+use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, Qp, QpCounters, Qpn, Queue};
 use heddle_rnic::{Event, FpduMode, Report, Rnic, RnicConfig, RnicCounters};
 use heddle_tcp::{ConnCounters, ConnId, StackCounters};
 use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions};
@@ -28,7 +28,7 @@ mod queues;
 
 pub use control::{Command, WorkerReport};
 
-use queues::{Queues, Slot};
+use queues::Queues;
 
 /// Frames taken from the port at a time.
 const RX_BURST: usize = crate::BURST;
@@ -380,14 +380,18 @@ impl Worker {
     /// Takes work requests from the rings of one queue pair, at most a turn of each; whether there may
     /// be more.
     fn take_from(&mut self, index: usize) -> bool {
-        let Some(slot) = self.queues.slot(index) else { return false };
+        let Worker { rnic, queues, entry, .. } = self;
+        let Some(slot) = queues.slot(index) else { return false };
         if slot.broken {
             return false;
         }
-        let conn = slot.conn;
-        // An application that finds its queue full rings, to be told what was retired in silence.
-        Self::retire(&self.rnic, slot);
-        match Self::take_wrs(&mut self.rnic, &mut self.entry, slot) {
+        let (conn, ends) = (slot.conn, &mut *slot.qp);
+        let taken = rnic.post_with(conn, |qp| {
+            // An application that finds its queue full rings, to be told what was retired in silence.
+            ends.retire(qp.sq_retired(), qp.rq_retired());
+            take_wrs(qp, ends, entry)
+        });
+        match taken.unwrap_or(Err(Broken::Overrun)) {
             Ok(more) => more,
             Err(e) => {
                 slot.broken = true;
@@ -398,38 +402,6 @@ impl Worker {
                 self.rnic.abort(conn);
                 false
             }
-        }
-    }
-
-    #[inline]
-    fn take_wrs(
-        rnic: &mut Rnic<RxMbuf>,
-        entry: &mut Entry,
-        slot: &mut Slot,
-    ) -> Result<bool, Broken> {
-        let conn = slot.conn;
-        let (mut recvs, mut sends) = (0, 0);
-        while recvs < WR_TURN
-            && let Some(wr) = slot.qp.take_recv(entry)?
-        {
-            recvs += 1;
-            rnic.post_recv(conn, &wr).map_err(|_| Broken::Overrun)?;
-        }
-        while sends < WR_TURN
-            && let Some(wr) = slot.qp.take_send(entry)?
-        {
-            sends += 1;
-            rnic.post_send(conn, &wr).map_err(|_| Broken::Overrun)?;
-        }
-        slot.qp.give_blocks();
-        Ok(recvs == WR_TURN || sends == WR_TURN)
-    }
-
-    /// Tells an application how many of its requests are retired.
-    #[inline]
-    fn retire(rnic: &Rnic<RxMbuf>, slot: &mut Slot) {
-        if let Some(qp) = rnic.qp(slot.conn) {
-            slot.qp.retire(qp.sq_retired(), qp.rq_retired());
         }
     }
 
@@ -457,39 +429,53 @@ impl Worker {
     /// Writes what has completed to the completion queues.
     #[inline]
     fn collect_completions(&mut self) -> bool {
-        let mut last = None;
-        while let Some((conn, cqe)) = self.rnic.poll_completion() {
-            if last.is_some_and(|l| l != conn) {
-                self.retire_of(last);
-            }
-            last = Some(conn);
-            self.complete(conn, &cqe);
+        let mut any = false;
+        while let Some(&(conn, cqe)) = self.rnic.peek_completion() {
+            any = true;
+            self.complete_run(conn, cqe.queue);
         }
-        self.retire_of(last);
-        last.is_some()
+        any
     }
 
-    #[inline]
-    fn retire_of(&mut self, conn: Option<ConnId>) {
-        if let Some(slot) = conn.and_then(|c| self.queues.of(c)) {
-            Self::retire(&self.rnic, slot);
-        }
-    }
-
-    #[inline]
-    fn complete(&mut self, conn: ConnId, cqe: &Cqe) {
-        let Some(slot) = self.queues.of(conn) else { return };
-        let cq = match cqe.queue {
+    /// Writes the next completion and those after it that are of the same queue.
+    #[inline(never)]
+    fn complete_run(&mut self, conn: ConnId, queue: Queue) {
+        let Worker { rnic, queues, .. } = self;
+        let cq = queues.of(conn).map(|slot| match queue {
             Queue::Sq => slot.send_cq,
             Queue::Rq => slot.recv_cq,
-        };
-        if self.queues.complete(cq, cqe).is_err() {
-            self.counters.cq_overflows += 1;
-            if let Some(slot) = self.queues.of(conn)
-                && !std::mem::replace(&mut slot.broken, true)
-            {
-                self.rnic.abort(conn);
-            }
+        });
+        let mut end = cq.and_then(|cq| queues.producer(cq));
+        let mut lost = 0;
+        while let Some((of, cqe)) = rnic.peek_completion()
+            && (*of, cqe.queue) == (conn, queue)
+        {
+            lost += u64::from(end.as_mut().is_some_and(|end| end.push(cqe).is_err()));
+            let _ = rnic.poll_completion();
+        }
+        if lost > 0 {
+            self.overflowed(conn, lost);
+        }
+        self.retire_of(conn);
+    }
+
+    #[cold]
+    fn overflowed(&mut self, conn: ConnId, lost: u64) {
+        self.counters.cq_overflows += lost;
+        if let Some(slot) = self.queues.of(conn)
+            && !std::mem::replace(&mut slot.broken, true)
+        {
+            self.rnic.abort(conn);
+        }
+    }
+
+    /// Tells an application how many of its requests are retired.
+    #[inline]
+    fn retire_of(&mut self, conn: ConnId) {
+        if let Some(slot) = self.queues.of(conn)
+            && let Some(qp) = self.rnic.qp(conn)
+        {
+            slot.qp.retire(qp.sq_retired(), qp.rq_retired());
         }
     }
 
@@ -544,6 +530,27 @@ impl Worker {
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
         }
     }
+}
+
+/// Takes work requests from the rings of a queue pair, at most a turn of each; whether there may be
+/// more.
+#[inline]
+fn take_wrs(qp: &mut Qp, ends: &mut WorkerQp, entry: &mut Entry) -> Result<bool, Broken> {
+    let (mut recvs, mut sends) = (0, 0);
+    while recvs < WR_TURN
+        && let Some(wr) = ends.take_recv(entry)?
+    {
+        recvs += 1;
+        qp.post_recv(&wr).map_err(|_| Broken::Overrun)?;
+    }
+    while sends < WR_TURN
+        && let Some(wr) = ends.take_send(entry)?
+    {
+        sends += 1;
+        qp.post_send(&wr).map_err(|_| Broken::Overrun)?;
+    }
+    ends.give_blocks();
+    Ok(recvs == WR_TURN || sends == WR_TURN)
 }
 
 /// The completion of a work request that was never begun.

@@ -169,13 +169,19 @@ impl Queues {
     }
 
     /// Writes a completion.
+    pub(super) fn complete(&mut self, cq: usize, cqe: &Cqe) -> Result<(), CqOverflow> {
+        let Some(end) = self.producer(cq) else { return Ok(()) };
+        end.push(cqe)
+    }
+
+    /// The producing end of a completion queue that is about to be written to.
     #[inline]
-    pub(super) fn complete(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
-        let Some(Some(p)) = self.cqs.get_mut(cq as usize) else { return Ok(()) };
-        if p.end.push(cqe)? {
-            self.touched.push(cq as usize);
+    pub(super) fn producer(&mut self, cq: usize) -> Option<&mut CqProducer> {
+        let p = self.cqs.get_mut(cq)?.as_mut()?;
+        if !p.end.has_news() {
+            self.touched.push(cq);
         }
-        Ok(())
+        Some(&mut p.end)
     }
 
     /// Wakes whoever waits for what was written since the last call.

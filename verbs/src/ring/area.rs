@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::layout::LINE;
 use crate::memory::stretches::Stretches;
 use crate::memory::{Region, RegionError};
 
@@ -34,13 +36,21 @@ impl fmt::Debug for Area {
 /// Words of an area that belong together: a queue pair, a completion queue or doorbells. Given back
 /// to the area when dropped, by the process that took it.
 pub struct Block {
+    /// Where they are mapped here. Whoever posts or polls looks at them each time: one load away.
+    base: NonNull<AtomicU64>,
+    words: usize,
     area: Arc<Area>,
     /// Octets from the start of the area.
     off: usize,
-    words: usize,
     /// Whether this process took it from the area's free memory.
     owned: bool,
 }
+
+// SAFETY: the address is that of words in the mapping of `area`, which is `Send` and `Sync` and lives
+// as long as the block; they are reached as shared references to atomics and in no other way.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,6 +59,9 @@ impl fmt::Debug for Block {
 }
 
 const WORD: usize = size_of::<u64>();
+
+/// A line: words that share a cache line, of which one side writes.
+pub type Line = [AtomicU64; LINE];
 
 impl Area {
     /// A new area of `len` zeroed octets, which can be handed to another process.
@@ -90,7 +103,8 @@ impl Area {
         let len = words.saturating_mul(WORD);
         let off = self.free().take(len).ok_or(AreaError::Full(len))?;
         self.region.zero(off, len)?;
-        Ok(Block { area: self.clone(), off, words, owned: true })
+        let base = self.base_of(off, len).ok_or(AreaError::Full(len))?;
+        Ok(Block { base, words, area: self.clone(), off, owned: true })
     }
 
     /// The block of `words` words at `off` that another process took; `None` unless it lies inside,
@@ -100,8 +114,12 @@ impl Area {
         if words == 0 || !off.is_multiple_of(64) {
             return None;
         }
-        self.region.ptr(off, len)?;
-        Some(Block { area: self.clone(), off, words, owned: false })
+        let base = self.base_of(off, len)?;
+        Some(Block { base, words, area: self.clone(), off, owned: false })
+    }
+
+    fn base_of(&self, off: usize, len: usize) -> Option<NonNull<AtomicU64>> {
+        NonNull::new(self.region.ptr(off, len)?).map(NonNull::cast)
     }
 
     fn free(&self) -> MutexGuard<'_, Stretches> {
@@ -113,13 +131,19 @@ impl Block {
     /// Its words.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
-        let base = self.area.region.base().as_ptr();
-        // SAFETY: `off` and `words` were checked against the mapping at construction (taken from its
-        // free memory, or in `at`); the mapping is page-aligned and `off` a multiple of 64, so each
-        // word is aligned; it lives as long as `area`, which self holds. Every access to this memory,
-        // here and in other processes, is an atomic one of 8 octets or made before the area is handed
-        // out, so a shared reference to atomics is all that exists of it.
-        unsafe { std::slice::from_raw_parts(base.add(self.off).cast::<AtomicU64>(), self.words) }
+        // SAFETY: `base` is the address of `words` words that were checked against the mapping at
+        // construction (taken from its free memory, or in `at`); the mapping is page-aligned and the
+        // offset a multiple of 64, so each word is aligned; it lives as long as `area`, which self
+        // holds. Every access to this memory, here and in other processes, is an atomic one of 8
+        // octets or made before the area is handed out, so a shared reference to atomics is all that
+        // exists of it.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    /// Its whole lines. It starts at the start of one.
+    #[inline]
+    pub fn lines(&self) -> &[Line] {
+        self.words().as_chunks().0
     }
 
     /// Octets from the start of the area, for whoever attaches.

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::area::{Area, AreaError, Block};
+use super::area::{Area, AreaError, Block, Line};
 use super::layout::LINE;
 
 /// Queue pairs of one application that can ring at one worker.
 pub const BELLS: usize = 4096;
 
-/// Words of a worker's bells: the summary on a line of its own, then the bits.
+/// Lines of a worker's bells: the summary on one of its own, then the bits.
 const SUMMARY: usize = 0;
-const FIRST: usize = LINE;
-const PER_WORKER: usize = FIRST + BELLS / 64;
+const LINES: usize = 1 + BELLS / 64 / LINE;
+const PER_WORKER: usize = LINES * LINE;
 
 /// The doorbells of one application, one set for each worker.
 #[derive(Clone, Debug)]
@@ -56,40 +56,49 @@ impl Bells {
         self.workers
     }
 
+    /// A worker's bells.
     #[inline]
-    fn of(&self, worker: usize) -> Option<&[AtomicU64]> {
-        self.block.words().get(worker * PER_WORKER..(worker + 1) * PER_WORKER)
+    fn of(&self, worker: usize) -> Option<&[Line; LINES]> {
+        self.block.lines().get(worker.checked_mul(LINES)?..)?.first_chunk()
     }
 
-    /// Rings `bell` at `worker`. What was stored before is seen by the worker when it looks; and this
-    /// is a full fence: what is loaded afterwards is not older than the ring.
+    /// Rings `bell` at `worker`. What was stored before a `SeqCst` fence before this is seen by the
+    /// worker when it looks.
+    ///
+    /// A bell that is still ringing is left alone, which is what makes one post after the other cheap
+    /// while the worker is busy. It is enough: the worker's swap is yet to come in the one order of
+    /// all that is `SeqCst` here, and its load of the tail comes after that.
     #[inline]
     pub fn ring(&self, worker: usize, bell: u32) {
         let bell = bell as usize % BELLS;
-        let Some(words) = self.of(worker) else { return };
-        let word = bell / 64;
-        words[FIRST + word].fetch_or(1 << (bell % 64), Ordering::SeqCst);
+        let Some(lines) = self.of(worker) else { return };
+        let (word, bit) = (bell / 64, 1 << (bell % 64));
+        let (of_bell, summary) = (&lines[1 + word / LINE][word % LINE], &lines[SUMMARY][0]);
+        if of_bell.load(Ordering::SeqCst) & bit == 0 {
+            of_bell.fetch_or(bit, Ordering::SeqCst);
+        }
         // The worker takes the summary first: where the bit stands, it has yet to look at the word.
-        if words[SUMMARY].load(Ordering::SeqCst) & 1 << word == 0 {
-            words[SUMMARY].fetch_or(1 << word, Ordering::SeqCst);
+        if summary.load(Ordering::SeqCst) & 1 << word == 0 {
+            summary.fetch_or(1 << word, Ordering::SeqCst);
         }
     }
 
     /// The bells that were rung at `worker`, each once.
     #[inline]
     pub fn take(&self, worker: usize) -> BellsTaken<'_> {
-        let words = self.of(worker).unwrap_or(&[]);
-        let summary = match words.first() {
-            // Mostly there is nothing, and a plain load says so.
-            Some(s) if s.load(Ordering::Relaxed) != 0 => s.swap(0, Ordering::SeqCst),
-            _ => 0,
-        };
-        BellsTaken { words, summary, word: 0, bits: 0 }
+        let Some(lines) = self.of(worker) else { return BellsTaken::default() };
+        let summary = &lines[SUMMARY][0];
+        // Mostly there is nothing, and a plain load says so.
+        if summary.load(Ordering::Relaxed) == 0 {
+            return BellsTaken::default();
+        }
+        let words = lines[1..].as_flattened();
+        BellsTaken { words, summary: summary.swap(0, Ordering::SeqCst), word: 0, bits: 0 }
     }
 }
 
 /// See [`Bells::take`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BellsTaken<'a> {
     words: &'a [AtomicU64],
     summary: u64,
@@ -108,7 +117,7 @@ impl Iterator for BellsTaken<'_> {
             }
             self.word = self.summary.trailing_zeros();
             self.summary &= self.summary - 1;
-            self.bits = self.words.get(FIRST + self.word as usize)?.swap(0, Ordering::SeqCst);
+            self.bits = self.words.get(self.word as usize)?.swap(0, Ordering::SeqCst);
         }
         let bit = self.bits.trailing_zeros();
         self.bits &= self.bits - 1;
@@ -116,11 +125,12 @@ impl Iterator for BellsTaken<'_> {
     }
 }
 
-const _: () = assert!(BELLS / 64 <= 64 && PER_WORKER.is_multiple_of(LINE));
+const _: () = assert!(BELLS / 64 <= 64 && (BELLS / 64).is_multiple_of(LINE));
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::fence;
 
     #[test]
     fn test_each_bell_is_taken_once_at_its_worker() {
@@ -150,6 +160,7 @@ mod tests {
                 s.spawn(move || {
                     for n in 1..=ROUNDS {
                         posted[i].store(n, Ordering::Relaxed);
+                        fence(Ordering::SeqCst);
                         bells.ring(0, u32::try_from(i).unwrap());
                         if n % 64 == 0 {
                             while heard[i].load(Ordering::Relaxed) < n {
@@ -162,7 +173,7 @@ mod tests {
             while heard.iter().any(|h| h.load(Ordering::Relaxed) < ROUNDS) {
                 for bell in bells.take(0) {
                     let i = bell as usize;
-                    heard[i].store(posted[i].load(Ordering::Relaxed), Ordering::Relaxed);
+                    heard[i].store(posted[i].load(Ordering::SeqCst), Ordering::Relaxed);
                 }
                 std::thread::yield_now();
             }

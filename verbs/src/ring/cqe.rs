@@ -9,14 +9,13 @@ use heddle_iwarp::rdmap::TermCode;
 use heddle_iwarp::{Cqe, CqeOp, CqeStatus, PostError, Qpn, Queue, Stag};
 
 use super::layout::CQE;
+use super::wqe::low32;
 
 /// A completion in the words that cross; see [`layout`](super::layout).
 pub type RawCqe = [u64; CQE];
 
 const SOLICITED: u64 = 1;
 const INVALIDATED: u64 = 2;
-
-const OPS: [CqeOp; 4] = [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read];
 
 const SUCCESS: u64 = 0;
 const FLUSHED: u64 = 1;
@@ -48,10 +47,36 @@ fn terminate(c: TermCode) -> u64 {
     u64::from(c.layer) << 16 | u64::from(c.etype) << 8 | u64::from(c.code)
 }
 
+const fn op_number(op: CqeOp) -> u64 {
+    match op {
+        CqeOp::Recv => 0,
+        CqeOp::Send => 1,
+        CqeOp::Write => 2,
+        CqeOp::Read => 3,
+    }
+}
+
 /// The words of a completion.
 #[inline]
 pub fn encode(cqe: &Cqe) -> RawCqe {
     let (status, detail) = match cqe.status {
+        CqeStatus::Success => (SUCCESS, 0),
+        failure => encode_failure(failure),
+    };
+    let (invalidated, high) = cqe.invalidated.map_or((0, detail), |s| (INVALIDATED, s.0.into()));
+    let flags = (SOLICITED * u64::from(cqe.solicited)) | invalidated;
+    [
+        cqe.wr_id,
+        op_number(cqe.op) | status << 8 | flags << 16 | u64::from(cqe.qpn.0) << 32,
+        u64::from(cqe.len) | high << 32,
+        0,
+    ]
+}
+
+/// Number and detail of a status.
+#[cold]
+fn encode_failure(status: CqeStatus) -> (u64, u64) {
+    match status {
         CqeStatus::Success => (SUCCESS, 0),
         CqeStatus::Flushed => (FLUSHED, 0),
         CqeStatus::LocalLength => (LOCAL_LENGTH, 0),
@@ -59,52 +84,50 @@ pub fn encode(cqe: &Cqe) -> RawCqe {
         CqeStatus::LocalQpOperation(e) => (LOCAL_QP_OPERATION, number(&e, &POST_ERRORS)),
         CqeStatus::RemoteAccess(c) => (REMOTE_ACCESS, terminate(c)),
         CqeStatus::RemoteOperation(c) => (REMOTE_OPERATION, terminate(c)),
-    };
-    let mut flags = SOLICITED * u64::from(cqe.solicited);
-    let mut high = detail;
-    if let Some(stag) = cqe.invalidated {
-        flags |= INVALIDATED;
-        high = u64::from(stag.0);
     }
-    let op = number(&cqe.op, &OPS);
-    [
-        cqe.wr_id,
-        op | status << 8 | flags << 16 | u64::from(cqe.qpn.0) << 32,
-        u64::from(cqe.len) | high << 32,
-        0,
-    ]
 }
 
 /// The completion in the words; `None` when they hold a number that this build does not know.
 #[inline]
 pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
-    let low = |v: u64| u32::try_from(v & 0xffff_ffff).unwrap_or(0);
-    let byte = |shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(0);
-    let (detail, flags) = (low(data >> 32), u64::from(byte(16)));
-    let code = || {
-        let [code, etype, layer, _] = detail.to_le_bytes();
-        TermCode { layer, etype, code }
-    };
-    let status = match u64::from(byte(8)) {
+    let [op, status, flags, _, qpn @ ..] = word.to_le_bytes();
+    let (len, high) = (low32(data), low32(data >> 32));
+    let status = match u64::from(status) {
         SUCCESS => CqeStatus::Success,
+        failure => decode_failure(failure, high)?,
+    };
+    let (queue, op) = match op {
+        0 => (Queue::Rq, CqeOp::Recv),
+        1 => (Queue::Sq, CqeOp::Send),
+        2 => (Queue::Sq, CqeOp::Write),
+        3 => (Queue::Sq, CqeOp::Read),
+        _ => return None,
+    };
+    let flags = u64::from(flags);
+    Some(Cqe {
+        wr_id,
+        qpn: Qpn(u32::from_le_bytes(qpn)),
+        queue,
+        op,
+        status,
+        solicited: flags & SOLICITED != 0,
+        len,
+        invalidated: (flags & INVALIDATED != 0).then_some(Stag(high)),
+    })
+}
+
+#[cold]
+fn decode_failure(number: u64, detail: u32) -> Option<CqeStatus> {
+    let [code, etype, layer, _] = detail.to_le_bytes();
+    let code = TermCode { layer, etype, code };
+    Some(match number {
         FLUSHED => CqeStatus::Flushed,
         LOCAL_LENGTH => CqeStatus::LocalLength,
         LOCAL_PROTECTION => CqeStatus::LocalProtection,
         LOCAL_QP_OPERATION => CqeStatus::LocalQpOperation(*POST_ERRORS.get(detail as usize)?),
-        REMOTE_ACCESS => CqeStatus::RemoteAccess(code()),
-        REMOTE_OPERATION => CqeStatus::RemoteOperation(code()),
+        REMOTE_ACCESS => CqeStatus::RemoteAccess(code),
+        REMOTE_OPERATION => CqeStatus::RemoteOperation(code),
         _ => return None,
-    };
-    let op = *OPS.get(usize::from(byte(0)))?;
-    Some(Cqe {
-        wr_id,
-        qpn: Qpn(low(word >> 32)),
-        queue: if op == CqeOp::Recv { Queue::Rq } else { Queue::Sq },
-        op,
-        status,
-        solicited: flags & SOLICITED != 0,
-        len: low(data),
-        invalidated: (flags & INVALIDATED != 0).then_some(Stag(detail)),
     })
 }
 
@@ -114,28 +137,29 @@ pub(crate) fn is_solicited(cqe: &Cqe) -> bool {
     cqe.solicited || !cqe.status.is_success()
 }
 
+/// Where a completion lies.
+pub(crate) type Slot = [AtomicU64; CQE];
+
 /// Stores a completion.
 #[inline]
-pub(crate) fn store(words: &[AtomicU64], raw: RawCqe) {
-    for (w, v) in words.iter().zip(raw) {
+pub(crate) fn store(slot: &Slot, raw: RawCqe) {
+    for (w, v) in slot.iter().zip(raw) {
         w.store(v, Ordering::Relaxed);
     }
 }
 
 /// Loads one.
 #[inline]
-pub(crate) fn load(words: &[AtomicU64]) -> RawCqe {
-    let mut raw = [0; CQE];
-    for (v, w) in raw.iter_mut().zip(words) {
-        *v = w.load(Ordering::Relaxed);
-    }
-    raw
+pub(crate) fn load(slot: &Slot) -> RawCqe {
+    slot.each_ref().map(|w| w.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const OPS: [CqeOp; 4] = [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read];
 
     fn sample(op: CqeOp, status: CqeStatus) -> Cqe {
         Cqe {

@@ -21,7 +21,8 @@
 //!              word 3  remote tagged offset
 //!              then, in operations that have them: word 4 immediate data, or what to add or compare
 //!              with; word 5 what to swap in; words 6 and 7 masks of the two
-//!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets
+//!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets, the last
+//!              word filled up with zeros; what its blocks hold after these is not looked at
 //!
 //! entry of a   word 0  as above (opcode 0)
 //! recv. queue  word 1  wr_id

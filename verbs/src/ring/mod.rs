@@ -29,7 +29,7 @@ pub mod cqe;
 pub mod layout;
 mod wqe;
 
-pub use area::{Area, AreaError, Block};
+pub use area::{Area, AreaError, Block, Line};
 pub use bells::{BELLS, Bells, BellsTaken};
-pub(crate) use wqe::{BlockRing, EntryReader, encode_recv, encode_send, recv_blocks, send_blocks};
+pub(crate) use wqe::{BlockRing, Encoded, EntryReader, encode_recv, encode_send, store};
 pub use wqe::{Broken, Entry, MAX_BLOCKS};
