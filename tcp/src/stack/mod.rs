@@ -39,6 +39,7 @@ mod neighbor;
 mod open;
 mod output;
 mod peers;
+mod plain;
 mod ready;
 mod slab;
 mod template;
@@ -92,6 +93,8 @@ const ARP_REPLIES_PER_SECOND: u32 = 500;
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
+    /// Our station address, as frames are compared with it.
+    station: u64,
     offloads: Offloads,
     ids: Ids,
     flows: FlowTable,
@@ -144,6 +147,7 @@ impl<S: SendQueue + Default> Stack<S> {
         cfg.dscp &= 0x3f;
         let ids = Ids::new(&cfg.seed);
         Stack {
+            station: plain::station(cfg.mac),
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
             flows: FlowTable::new(cfg.max_conns),
             conns: Slab::new(cfg.max_conns),
