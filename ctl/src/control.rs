@@ -109,6 +109,15 @@ impl Control {
         }
     }
 
+    /// Whether something has come for [`poll`](Control::poll) to do: cheap enough to be asked after
+    /// every turn of a worker. Deadlines, events that applications have taken and memory to hand back
+    /// do not show here; none of them is in a hurry.
+    #[inline]
+    pub(crate) fn is_called(&self) -> bool {
+        !self.requests.is_empty()
+            || self.links.iter().any(|l| !l.reports.is_empty() || !l.backlog.is_empty())
+    }
+
     /// Does what there is to do; true when there was something. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         let mut busy = false;

@@ -152,7 +152,7 @@ pub struct Endpoint {
     pub(crate) device: Device,
 }
 
-/// The control plane is looked at when the worker was busy, and every so many polls besides.
+/// The control plane has its turn when it is called, and every so many polls besides.
 const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
@@ -271,7 +271,7 @@ impl Endpoint {
     pub fn poll(&mut self) -> bool {
         let busy = self.worker.poll();
         self.polls = self.polls.wrapping_add(1);
-        if busy || self.polls.is_multiple_of(CONTROL_EVERY) {
+        if self.control.is_called() || self.polls.is_multiple_of(CONTROL_EVERY) {
             return self.control.poll(self.clock.now()) || busy;
         }
         busy

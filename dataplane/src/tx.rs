@@ -92,6 +92,12 @@ impl Tx {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
+    /// Whether there is nothing to do until frames are built; fault injection may hold some back.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.fault.is_none()
+    }
+
     /// A builder of frames over `mem`.
     pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a RegionMemory) -> MbufSink<'a> {
         MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0, slot: 0 }

@@ -256,6 +256,22 @@ impl<F: RxFrame> Rnic<F> {
         self.rounds.poll_timeout(self.stack.poll_timeout())
     }
 
+    /// Whether [`handle_timeouts`](Self::handle_timeouts) has something to do.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.stack.is_due(now)
+    }
+
+    /// Whether there is nothing to do until a frame, an order or a work request comes, or time passes:
+    /// no timer is due, nothing is to be sent, told or completed.
+    #[inline]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.stack.is_idle(now)
+            && self.ready.is_empty()
+            && self.completions.is_empty()
+            && self.events.is_empty()
+    }
+
     /// Whether [`poll_event`](Self::poll_event) may have something to give.
     #[inline]
     pub fn has_events(&self) -> bool {

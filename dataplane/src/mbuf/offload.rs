@@ -38,6 +38,14 @@ pub struct TxOffload {
 }
 
 impl Mbuf {
+    /// Whether the port says anything of a checksum.
+    #[inline]
+    pub(super) fn rx_checksums_known(&self) -> bool {
+        // No bit of either: the port has not looked (`RTE_MBUF_F_RX_*_CKSUM_UNKNOWN` is 0).
+        let both = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
+        self.head().ol_flags() & both != 0
+    }
+
     /// What the port says of the IPv4 header checksum.
     #[inline]
     pub fn rx_ip_checksum(&self) -> RxChecksum {

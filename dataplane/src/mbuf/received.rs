@@ -112,6 +112,9 @@ impl heddle_tcp::RxFrame for Mbuf {
     #[inline]
     fn checksum(&self) -> heddle_tcp::RxChecksum {
         use heddle_tcp::RxChecksum as Told;
+        if !self.rx_checksums_known() {
+            return Told::Unknown;
+        }
         match (self.rx_ip_checksum(), self.rx_l4_checksum()) {
             (RxChecksum::Bad, _) | (_, RxChecksum::Bad) => Told::Bad,
             (RxChecksum::Good, RxChecksum::Good) => Told::Good,

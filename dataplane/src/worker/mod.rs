@@ -216,17 +216,28 @@ impl Worker {
         // After the frames were taken from the port and before they are looked at: what is in a
         // frame may answer to a receive buffer that was posted before the frame was sent.
         busy |= self.take_work_requests();
+        // Most turns of a worker that spins end here.
+        if busy || !self.rnic.is_idle(now) || !self.tx.is_idle() {
+            busy |= self.work(now);
+        }
+        // Nothing found in a table above is used below.
+        self.mem.quiescent();
+        self.counters.polls += 1;
+        self.counters.busy_polls += u64::from(busy);
+        busy
+    }
+
+    /// What follows on frames, orders and work requests that were taken, and what is due.
+    #[inline]
+    fn work(&mut self, now: Instant) -> bool {
         self.handle_frames(now);
-        if self.rnic.poll_timeout().is_some_and(|t| t <= now) {
+        let mut busy = false;
+        if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);
             busy = true;
         }
         busy |= self.deliver();
         busy |= self.transmit(now);
-        // Nothing found in a table above is used below.
-        self.mem.quiescent();
-        self.counters.polls += 1;
-        self.counters.busy_polls += u64::from(busy);
         busy
     }
 

@@ -4,7 +4,7 @@ use super::rack::Timer;
 use super::sequence::shifted;
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, Segment};
+use crate::{Flags, Segment, Timestamps};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -21,7 +21,7 @@ impl Connection {
             return self.take_selective_ack(now, seg, advance);
         }
         if advance > 0 {
-            let acked = self.advance_una(now, seg, shifted(self.hot.snd_una, advance));
+            let acked = self.advance_una(now, seg.timestamps, shifted(self.hot.snd_una, advance));
             self.update_window(now, seg, true);
             return acked;
         }
@@ -50,7 +50,7 @@ impl Connection {
     pub(super) fn advance_una(
         &mut self,
         now: Instant,
-        seg: &Segment,
+        echo: Option<Timestamps>,
         una: StreamPos,
     ) -> Option<StreamPos> {
         let before = self.hot.snd_una;
@@ -59,7 +59,7 @@ impl Connection {
         self.hot.snd_next = self.hot.snd_next.max(una);
         self.hot.progress_at = now;
         self.cold.timeouts = 0;
-        self.measure(now, seg, una, flight);
+        self.measure(now, echo, una, flight);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
             self.hot.pending.set(Pending::RETRANSMIT);
@@ -87,7 +87,7 @@ impl Connection {
     /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
     /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
     /// section 4.1).
-    fn measure(&mut self, now: Instant, seg: &Segment, una: StreamPos, flight: u64) {
+    fn measure(&mut self, now: Instant, echo: Option<Timestamps>, una: StreamPos, flight: u64) {
         match self.hot.timed {
             Some((end, at)) => {
                 if una >= end {
@@ -102,7 +102,7 @@ impl Connection {
             // and neither is met here.
             None if self.hot.sack_ok => {}
             None => {
-                if let Some(rtt) = self.echoed_rtt(now, seg) {
+                if let Some(rtt) = self.echoed_rtt(now, echo) {
                     self.cold.rto.sample(rtt);
                 }
             }
@@ -114,8 +114,8 @@ impl Connection {
     /// An older echo may mean a late ACK of an earlier transmission, but as well that its ACK was
     /// lost and the peer, which takes no timestamps from duplicates, answers the later ones with
     /// the old value; that would measure our own timeouts.
-    pub(super) fn echoed_rtt(&self, now: Instant, seg: &Segment) -> Option<Duration> {
-        let ts = seg.timestamps.filter(|_| self.hot.ts_ok)?;
+    pub(super) fn echoed_rtt(&self, now: Instant, echo: Option<Timestamps>) -> Option<Duration> {
+        let ts = echo.filter(|_| self.hot.ts_ok)?;
         let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
         let most = self.ts_clock(now).wrapping_sub(self.cold.retransmit_ts);
         (ms <= most).then(|| Duration::from_millis(u64::from(ms)))

@@ -220,7 +220,7 @@ impl Connection {
             self.cold.rto.sample(now - at);
         }
         if self.cold.syn_retries > 0 {
-            if let Some(rtt) = self.echoed_rtt(now, seg) {
+            if let Some(rtt) = self.echoed_rtt(now, seg.timestamps) {
                 self.cold.rto.sample(rtt);
             }
             self.cold.rto.after_lost_syn();

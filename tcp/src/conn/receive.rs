@@ -17,10 +17,22 @@ impl Connection {
     /// RFCs say so. Called by the worker that owns the connection, once per segment received.
     #[inline]
     pub fn handle_segment(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
-        if let Some(advance) = self.predict(seg) {
-            return self.handle_predicted(now, seg, advance);
+        match self.handle_expected(now, seg) {
+            Some(outcome) => outcome,
+            None => self.handle_other(now, seg),
         }
-        self.handle_other(now, seg)
+    }
+
+    /// Takes a segment that was expected; `None`, and nothing is done, when it was not. It causes no
+    /// event. Part of its caller, so that `seg` need not lie in memory.
+    #[inline(always)]
+    pub(crate) fn handle_expected(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+    ) -> Option<SegmentOutcome> {
+        let advance = self.predict(seg)?;
+        Some(self.handle_predicted(now, seg, advance))
     }
 
     /// As [`handle_segment`](Connection::handle_segment), for a segment with a SACK option.
@@ -40,7 +52,7 @@ impl Connection {
 
     /// Header prediction: an established connection, the segment that was expected, nothing out of
     /// the ordinary on either side. The answer is how far its ACK advances.
-    #[inline]
+    #[inline(always)]
     fn predict(&self, seg: &Segment) -> Option<i64> {
         const PLAIN: u8 = Flags::ACK.0;
         const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0;
@@ -69,7 +81,7 @@ impl Connection {
     fn handle_predicted(&mut self, now: Instant, seg: &Segment, advance: i64) -> SegmentOutcome {
         self.take_timestamp(now, seg, 0);
         let acked = if advance > 0 {
-            self.advance_una(now, seg, shifted(self.hot.snd_una, advance))
+            self.advance_una(now, seg.timestamps, shifted(self.hot.snd_una, advance))
         } else {
             None
         };

@@ -122,7 +122,7 @@ impl Connection {
             }
         } else if advance > 0
             && self.cold.rto.is_backed_off()
-            && let Some(rtt) = self.echoed_rtt(now, seg)
+            && let Some(rtt) = self.echoed_rtt(now, seg.timestamps)
         {
             self.cold.rto.sample(rtt);
         }

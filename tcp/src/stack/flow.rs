@@ -26,6 +26,13 @@ impl FlowKey {
         }
     }
 
+    /// That of a received segment: its addresses and its ports as they stand in its headers, the
+    /// peer's first.
+    #[inline(always)]
+    pub(super) fn of_received(addrs: u64, ports: u32) -> FlowKey {
+        FlowKey { addrs: addrs.rotate_left(32), ports: ports.rotate_left(16) }
+    }
+
     /// Our end.
     pub(super) fn local(&self) -> SocketAddrV4 {
         let [a, b, c, d, ..] = self.addrs.to_be_bytes();

@@ -2,7 +2,8 @@
 //!
 //! The way of a segment of an established connection comes first and asks as little as it can: a
 //! frame to our station address whose addresses and ports name a connection needs no look at
-//! whether those addresses are sensible, for the connection would not be there otherwise.
+//! whether those addresses are sensible, for the connection would not be there otherwise. Frames of
+//! the usual shape (`plain`) come before the others, which are looked at field by field.
 
 use core::net::IpAddr;
 use heddle_base::Instant;
@@ -11,10 +12,11 @@ use super::Stack;
 use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
-use super::slab::Owner;
+use super::plain::{self, Plain};
+use super::slab::{ConnId, Owner};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
 use crate::wire::{ethernet, ipv4, tcp};
-use crate::{Flags, SackBlocks, SendQueue};
+use crate::{Flags, SackBlocks, SegmentOutcome, SendQueue};
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
@@ -38,6 +40,60 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub fn handle_frame<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
         self.counters.rx_frames += 1;
+        if let Some(plain) = Plain::of(frame.chunk_at(0), frame.len(), self.station)
+            && let Some(outcome) = self.take_plain(now, frame, plain)
+        {
+            return outcome;
+        }
+        self.take_other(now, frame)
+    }
+
+    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is for no connection,
+    /// or a checksum is wrong.
+    #[inline(always)]
+    fn take_plain<F: RxFrame + ?Sized>(
+        &mut self,
+        now: Instant,
+        frame: &F,
+        plain: Plain<'_>,
+    ) -> Option<FrameOutcome> {
+        let index = self.find(&plain.flow())?;
+        let right = match frame.checksum() {
+            RxChecksum::Good => true,
+            RxChecksum::Unknown => plain.checksums_valid(frame),
+            RxChecksum::Bad => false,
+        };
+        if !right {
+            return None;
+        }
+        let (conn, e) = self.conns.named_mut(index)?;
+        if e.owner != Owner::Held {
+            return None;
+        }
+        self.counters.rx_segments += 1;
+        match e.conn.handle_expected(now, &plain.segment()) {
+            Some(outcome) => {
+                self.defer_update(index);
+                Some(outcome.of(conn, plain::LEN))
+            }
+            None => Some(self.take_unexpected(now, index, plain)),
+        }
+    }
+
+    /// Goes on where the frame was of the usual shape and its segment is not what was expected.
+    #[inline(never)]
+    fn take_unexpected(&mut self, now: Instant, index: u32, plain: Plain<'_>) -> FrameOutcome {
+        let mut out = FrameOutcome::Done;
+        if let Some(e) = self.conns.get_mut(index) {
+            let outcome = e.conn.handle_segment(now, &plain.segment());
+            self.after_segment(now, index, outcome, plain::LEN, &mut out);
+        }
+        out
+    }
+
+    /// A frame of any shape.
+    #[inline(never)]
+    fn take_other<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
         let mut outcome = FrameOutcome::Done;
         if let Err(counter) = self.take(now, frame, &mut outcome) {
             *counter(&mut self.counters) += 1;
@@ -67,6 +123,29 @@ impl<S: SendQueue + Default> Stack<S> {
             EtherType::IPV4 => self.take_ipv4(now, frame, head, ethernet, out),
             EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
             _ => Err(|c| &mut c.rx_unknown_ethertype),
+        }
+    }
+
+    /// What follows on a segment whose payload starts `off` octets into its frame.
+    fn after_segment(
+        &mut self,
+        now: Instant,
+        index: u32,
+        outcome: SegmentOutcome,
+        off: usize,
+        out: &mut FrameOutcome,
+    ) {
+        let Some(e) = self.conns.get(index) else { return };
+        let plain = e.owner == Owner::Held && !e.conn.has_events();
+        if plain {
+            self.defer_update(index);
+        } else {
+            self.update(index);
+            self.adopt_next_hop(now, index);
+        }
+        // What comes before the handshake is done, or after the owner let go, is not taken.
+        if plain || self.conns.get(index).is_some_and(|e| e.owner == Owner::Held) {
+            *out = outcome.of(self.conns.id(index), off);
         }
     }
 
@@ -134,27 +213,8 @@ impl<S: SendQueue + Default> Stack<S> {
         } else {
             e.conn.handle_segment(now, seg)
         };
-        let plain = e.owner == Owner::Held && !e.conn.has_events();
-        if plain {
-            self.defer_update(index);
-        } else {
-            self.update(index);
-            self.adopt_next_hop(now, index);
-        }
-        // What comes before the handshake is done, or after the owner let go, is not taken.
-        if plain || self.conns.get(index).is_some_and(|e| e.owner == Owner::Held) {
-            let off = ethernet::HEADER_LEN + ip.header_len + tcp.header_len;
-            *out = FrameOutcome::Conn {
-                conn: self.conns.id(index),
-                acked: outcome.acked,
-                payload: outcome.payload.map(|p| FramePayload {
-                    pos: p.pos,
-                    frame_off: off + p.skip as usize,
-                    len: p.len,
-                    in_order: p.in_order,
-                }),
-            };
-        }
+        let off = ethernet::HEADER_LEN + ip.header_len + tcp.header_len;
+        self.after_segment(now, index, outcome, off, out);
         Ok(())
     }
 
@@ -174,6 +234,23 @@ impl<S: SendQueue + Default> Stack<S> {
         self.detach(index);
         if let Err(counter) = self.take_stranger(now, arrival) {
             *counter(&mut self.counters) += 1;
+        }
+    }
+}
+
+impl SegmentOutcome {
+    /// As the owner hears of it, whose payload starts `off` octets into the frame.
+    #[inline(always)]
+    fn of(self, conn: ConnId, off: usize) -> FrameOutcome {
+        FrameOutcome::Conn {
+            conn,
+            acked: self.acked,
+            payload: self.payload.map(|p| FramePayload {
+                pos: p.pos,
+                frame_off: off + p.skip as usize,
+                len: p.len,
+                in_order: p.in_order,
+            }),
         }
     }
 }

@@ -39,6 +39,7 @@ mod neighbor;
 mod open;
 mod output;
 mod peers;
+mod plain;
 mod ready;
 mod slab;
 mod template;
@@ -97,6 +98,8 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
+    /// Our station address, as frames are compared with it.
+    station: u64,
     offloads: Offloads,
     ids: Ids,
     flows: FlowTable,
@@ -155,6 +158,7 @@ impl<S: SendQueue + Default> Stack<S> {
         cfg.dscp &= 0x3f;
         let ids = Ids::new(&cfg.seed);
         Stack {
+            station: plain::station(cfg.mac),
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
             flows: FlowTable::new(cfg.max_conns),
             conns: Slab::new(cfg.max_conns),
@@ -201,20 +205,49 @@ impl<S: SendQueue + Default> Stack<S> {
         all.into_iter().flatten().min()
     }
 
+    /// Whether [`Stack::handle_timeouts`] has something to do: a few loads, for every turn of a
+    /// worker.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.timers.is_due(now)
+            || self.neighbors.is_due(now)
+            || self.deferred != NONE && self.poll_timeout().is_some_and(|at| at <= now)
+    }
+
+    /// Whether there is nothing to do until a frame comes, something is queued or time passes: no
+    /// timer is due, nothing waits to be sent, and no event to be taken.
+    #[inline]
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.deferred == NONE
+            && self.ready.is_empty()
+            && self.control.is_empty()
+            && self.eventful.is_empty()
+            && !self.is_due(now)
+    }
+
     /// Runs the timers that are due.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.update_deferred();
         // Each timer at most once: one that comes up again at once waits for the next call.
         for _ in 0..self.timers.len() {
-            let Some(index) = self.timers.pop_due(now) else { break };
-            if let Some(e) = self.conns.get_mut(index) {
-                if e.conn.poll_timeout().is_some_and(|at| at <= now) {
+            let Some(index) = self.timers.due(now) else { break };
+            let Some(e) = self.conns.get_mut(index) else {
+                self.timers.cancel(index);
+                continue;
+            };
+            match e.conn.poll_timeout() {
+                // Put off since the timer was armed, as those of traffic are: nothing has changed.
+                Some(at) if at > now => self.timers.put_off(at),
+                _ => {
+                    self.timers.cancel(index);
                     e.conn.handle_timeout(now);
+                    self.update(index);
                 }
-                self.update(index);
             }
         }
-        self.handle_neighbor_timeouts(now);
+        if self.neighbors.is_due(now) {
+            self.handle_neighbor_timeouts(now);
+        }
     }
 
     /// What happened; call until it gives `None`.
@@ -384,17 +417,29 @@ impl<S: SendQueue + Default> Stack<S> {
     /// the same later, once for all segments of a burst. Both may be called without need.
     #[inline]
     fn update(&mut self, index: u32) {
-        if let Some(e) = self.conns.get(index)
-            && !e.is_waiting()
-            && e.conn.wants_transmit(e.end())
-        {
+        let Some(e) = self.conns.get(index) else { return };
+        if !e.is_waiting() && e.conn.wants_transmit(e.end()) {
             self.ready.push(index);
         }
         self.update_idle(index);
     }
 
     /// As [`Stack::update`], for a connection that has just said that it has nothing to send.
+    #[inline]
     fn update_idle(&mut self, index: u32) {
+        let Some(e) = self.conns.get(index) else { return };
+        if e.conn.has_events() || !e.events.is_empty() || e.conn.state() == State::Closed {
+            return self.update_changed(index);
+        }
+        if let Some(at) = e.conn.poll_timeout() {
+            self.timers.arm(index, at);
+        }
+    }
+
+    /// As [`Stack::update_idle`], for a connection with events, or one that is over.
+    #[cold]
+    #[inline(never)]
+    fn update_changed(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
         let mut accepted = false;
         while let Some(event) = e.conn.poll_event() {

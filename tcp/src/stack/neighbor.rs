@@ -200,6 +200,12 @@ impl Neighbors {
         self.timers.next()
     }
 
+    /// Whether [`Neighbors::poll_due`] has something to look at.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.timers.is_due(now)
+    }
+
     /// The address of neighbor `index`, when known.
     #[inline]
     pub(super) fn mac(&self, index: u32) -> Option<MacAddr> {

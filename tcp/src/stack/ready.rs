@@ -31,7 +31,14 @@ impl IndexQueue {
         }
     }
 
+    /// Whether none is queued.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// The first.
+    #[inline]
     pub(super) fn front(&self) -> Option<u32> {
         self.queue.front().copied()
     }

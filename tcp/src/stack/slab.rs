@@ -226,12 +226,21 @@ impl<S> Slab<S> {
         self.slot_mut(index)?.entry.as_mut()
     }
 
+    /// What is stored at `index`, and its key.
+    #[inline]
+    pub(super) fn named_mut(&mut self, index: u32) -> Option<(ConnId, &mut Entry<S>)> {
+        let slot = self.slot_mut(index)?;
+        let id = ConnId { index, generation: slot.generation };
+        Some((id, slot.entry.as_mut()?))
+    }
+
     /// The key of what is stored at `index`.
     pub(super) fn id(&self, index: u32) -> ConnId {
         ConnId { index, generation: self.slot(index).map_or(0, |s| s.generation) }
     }
 
     /// What the owner's key names: not what it released, nor what is not its own yet.
+    #[inline]
     pub(super) fn held(&self, id: ConnId) -> Option<&Entry<S>> {
         let slot = self.slot(id.index).filter(|s| s.generation == id.generation)?;
         slot.entry.as_ref().filter(|e| e.owner == Owner::Held)

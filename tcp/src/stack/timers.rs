@@ -35,8 +35,27 @@ impl Timers {
         self.heap.len()
     }
 
+    /// Whether a timer is due.
+    #[inline]
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.heap.first().is_some_and(|&(at, _)| at <= now)
+    }
+
     /// Makes the timer of `index` come up at `at`, or earlier when it was armed so.
+    #[inline]
     pub(super) fn arm(&mut self, index: u32, at: Instant) {
+        // As a rule it comes up earlier as it is; the heap has nothing at `ABSENT`.
+        if let Some(&pos) = self.place.get(index as usize)
+            && let Some(&(armed, _)) = self.heap.get(pos as usize)
+            && armed <= at
+        {
+            return;
+        }
+        self.move_up(index, at);
+    }
+
+    #[inline(never)]
+    fn move_up(&mut self, index: u32, at: Instant) {
         let i = index as usize;
         if i >= self.place.len() {
             self.place.resize(i + 1, ABSENT);
@@ -46,22 +65,33 @@ impl Timers {
                 self.heap.push((at, index));
                 self.heap.len() - 1
             }
-            pos if at < self.heap[pos as usize].0 => {
+            pos => {
                 self.heap[pos as usize].0 = at;
                 pos as usize
             }
-            _ => return,
         };
         self.sift_up(pos);
     }
 
+    /// The first index whose timer is due; it stays armed.
+    #[inline]
+    pub(super) fn due(&self, now: Instant) -> Option<u32> {
+        self.heap.first().filter(|&&(at, _)| at <= now).map(|&(_, index)| index)
+    }
+
     /// Takes an index whose timer is due.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
-        let &(at, index) = self.heap.first()?;
-        (at <= now).then(|| {
-            self.remove(0);
-            index
-        })
+        let index = self.due(now)?;
+        self.remove(0);
+        Some(index)
+    }
+
+    /// Makes the first timer, which is due, come up at `at` instead.
+    pub(super) fn put_off(&mut self, at: Instant) {
+        if let Some(first) = self.heap.first_mut() {
+            first.0 = at;
+            self.sift_down(0);
+        }
     }
 
     /// Disarms the timer of `index`.
@@ -134,6 +164,7 @@ mod tests {
         Arm(u32, u64),
         Cancel(u32),
         Pop(u64),
+        PutOff(u64, u64),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -141,6 +172,7 @@ mod tests {
             (0u32..20, 0u64..100).prop_map(|(i, t)| Op::Arm(i, t)),
             (0u32..20).prop_map(Op::Cancel),
             (0u64..100).prop_map(Op::Pop),
+            (0u64..100, 0u64..50).prop_map(|(now, by)| Op::PutOff(now, by)),
         ]
     }
 
@@ -167,6 +199,14 @@ mod tests {
                                 prop_assert_eq!(model.remove(&i), least);
                             }
                             None => prop_assert!(least.is_none_or(|at| at > now)),
+                        }
+                    }
+                    Op::PutOff(now, by) => {
+                        let due = t.due(Instant::from_nanos(now));
+                        prop_assert_eq!(due.is_some(), t.is_due(Instant::from_nanos(now)));
+                        if let Some(i) = due {
+                            t.put_off(Instant::from_nanos(now + by));
+                            model.insert(i, now + by);
                         }
                     }
                 }
