@@ -1,9 +1,11 @@
 //! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs fed by hand.
 
 mod ending;
+mod golden;
 mod hostile;
 mod model;
 mod mutate;
+mod order;
 mod pair;
 mod posting;
 mod transfer;

@@ -4,8 +4,10 @@
 
 mod ends;
 mod framing;
+mod numbers;
 mod reads;
 mod sends;
+mod terminates;
 mod writes;
 
 use super::*;
