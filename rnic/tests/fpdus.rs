@@ -139,3 +139,18 @@ fn test_small_fpdus_share_segments_and_are_not_cut() {
     assert_eq!(counts.iter().sum::<usize>(), 100);
     assert_eq!(counts.iter().max(), Some(&12), "as many as fit, {counts:?}");
 }
+
+/// Where segments are tiny, FPDUs are not: a ULPDU of 128 octets goes out in pieces.
+#[test]
+fn test_ulpdus_are_no_shorter_than_128_however_small_the_segments() {
+    let segments = written(128, false, &[5000]);
+    assert!(segments.iter().all(|s| s.payload.len() <= s.emss && s.emss < 100));
+    let stream: Vec<u8> = segments.into_iter().flat_map(|s| s.payload).collect();
+    let (mut at, mut ulpdus) = (0, Vec::new());
+    while at < stream.len() {
+        ulpdus.push(usize::from(be16(&stream[at..])));
+        at += fpdu_len(ulpdus[ulpdus.len() - 1]);
+    }
+    assert_eq!(at, stream.len());
+    assert!(ulpdus[..ulpdus.len() - 1].iter().all(|n| *n == 128), "{ulpdus:?}");
+}
