@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use heddle_iwarp::{Access, QpConfig, SendWr, Sge};
+use heddle_iwarp::{Access, QpConfig, SendWr, Sge, Stag};
 use sim::{LinkConfig, PD, Pair, TO_BASE};
 
 const MEMORY: usize = 1 << 18;
@@ -153,4 +153,36 @@ fn test_ulpdus_are_no_shorter_than_128_however_small_the_segments() {
     }
     assert_eq!(at, stream.len());
     assert!(ulpdus[..ulpdus.len() - 1].iter().all(|n| *n == 128), "{ulpdus:?}");
+}
+
+/// The window that a receiver offers from the start holds many segments.
+#[test]
+fn test_receive_window_holds_many_segments() {
+    let mut p = Pair::new(1, LinkConfig::default(), MEMORY);
+    let seen = Rc::new(RefCell::new(([None; 2], [0; 2])));
+    let tapped = seen.clone();
+    p.tap = Some(Box::new(move |side, frame| {
+        let ip = usize::from(frame[14] & 0x0f) * 4;
+        if frame[12..14] != [8, 0] || frame[14 + 9] != 6 {
+            return;
+        }
+        let (tcp, mut seen) = (&frame[14 + ip..], tapped.borrow_mut());
+        let window = usize::from(be16(&tcp[14..]));
+        if tcp[13] & 0x02 == 0 {
+            seen.1[side] = window << seen.0[side].unwrap_or(0);
+        } else {
+            // Window scale: kind 3, length 3, shift.
+            let options = &tcp[20..usize::from(tcp[12] >> 4) * 4];
+            seen.0[side] = options.windows(3).find(|w| w[..2] == [3, 3]).map(|w| w[2]);
+        }
+    }));
+    let conns = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
+    // One message each way, so that both have said what they offer.
+    for (host, conn) in conns.into_iter().enumerate() {
+        p.hosts[host].rnic.post_send(conn, &SendWr::write(1, &[], Stag(1), 0)).unwrap();
+    }
+    p.run(Duration::from_secs(1), |p| p.hosts.iter().all(|h| h.completions.len() == 1));
+    let (scales, windows) = *seen.borrow();
+    assert!(scales.iter().all(Option::is_some), "{scales:?}");
+    assert!(windows.iter().all(|w| *w >= 256 * 1460), "{windows:?}");
 }
