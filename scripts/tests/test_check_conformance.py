@@ -100,6 +100,11 @@ class CheckConformance(unittest.TestCase):
         self.assertIn("## Open\n\n- `RFC9999-3-1`: it ends\n", self.repo.page())
         self.assertIn("## Departed from\n\nNone.\n", self.repo.page())
 
+    def test_page_has_a_reason_once(self):
+        self.ledger('not_applicable = "There is one."', 'open = "it ends"')
+        self.good("--write")
+        self.assertIn("\n- `RFC9999-2.1-2`, `RFC9999-3-1`: it ends\n", self.repo.page())
+
     def test_stale_page(self):
         stale = "docs/conformance.md is stale: run scripts/check-conformance --write"
         self.ledger('open = "it ends"', 'open = "it ends sometimes"')
