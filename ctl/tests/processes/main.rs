@@ -33,6 +33,12 @@ fn main() {
     if let Ok(spec) = std::env::var(child::SPEC) {
         return child::run(&spec);
     }
+    // What a harness prints, for those who look for tests by name; none of these is ignored.
+    if std::env::args().any(|a| a == "--list") {
+        let ignored = std::env::args().any(|a| a == "--ignored");
+        let names = TESTS.iter().filter(|_| !ignored);
+        return names.for_each(|(name, _)| println!("{name}: test"));
+    }
     let filter: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let chosen: Vec<&Test> =
         TESTS.iter().filter(|t| filter.iter().all(|f| t.0.contains(f.as_str()))).collect();

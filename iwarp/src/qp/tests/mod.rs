@@ -2,10 +2,12 @@
 
 mod atomics;
 mod ending;
+mod golden;
 mod hostile;
 mod immediate;
 mod model;
 mod mutate;
+mod order;
 mod pair;
 mod posting;
 mod transfer;
