@@ -235,7 +235,7 @@ impl FpduQueue {
         mem: &M,
         found: Whole,
         dst: &mut [u8],
-       
+        want_sum: bool,
     ) -> (Sum, u64) {
         // Octets written, and those among them whose sum is known.
         let (mut at, mut summed) = (0, 0);
