@@ -355,10 +355,14 @@ impl<F: RxFrame> Rnic<F> {
         let Some((tcp, link)) = self.stack.get_mut(conn) else { return };
         let Mode::Fpdu(qp) = &mut link.mode else { return };
         while let Some(event) = qp.poll_event() {
-            link.closing |= matches!(event, QpEvent::Terminated { .. } | QpEvent::Drained);
-            if let QpEvent::Terminated { by, .. } = event
-                && (by == Side::Remote || qp.has_transmit())
-            {
+            link.closing |= !matches!(event, QpEvent::FirstFpdu);
+            self.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
+            let in_vain = match event {
+                QpEvent::Terminated { by, .. } => by == Side::Remote || qp.has_transmit(),
+                QpEvent::Truncated(_) => true,
+                QpEvent::FirstFpdu | QpEvent::Drained => false,
+            };
+            if in_vain {
                 // Nobody needs what TCP has not begun to send: a Terminate of ours goes in its
                 // place. If that is queued already, it is about a local request, and those before
                 // it are still carried out.
@@ -439,20 +443,17 @@ impl<F: RxFrame> Rnic<F> {
                 }
                 StackEvent::Conn(ConnEvent::PeerClosed) => {
                     if let Some((_, link)) = self.stack.get_mut(conn)
+                        && let in_fpdu = link.held.has_ready()
                         && let Some(qp) = link.qp()
                     {
-                        qp.handle_peer_closed();
-                        // What did not make a whole FPDU never will.
-                        link.truncated = link.held.has_ready();
+                        // What has not made a whole FPDU never will.
+                        qp.handle_peer_closed(in_fpdu);
                         self.drain_qp(conn);
                     }
                     self.events.push_back(Event::PeerClosed { conn });
                     continue;
                 }
-                StackEvent::Conn(ConnEvent::Closed) => {
-                    let truncated = self.stack.user(conn).is_some_and(|l| l.truncated);
-                    if truncated { CloseReason::Truncated } else { CloseReason::Orderly }
-                }
+                StackEvent::Conn(ConnEvent::Closed) => CloseReason::Orderly,
                 StackEvent::Conn(ConnEvent::Reset) => CloseReason::Reset,
                 StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,

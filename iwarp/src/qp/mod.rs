@@ -50,7 +50,7 @@ mod wr;
 
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use counters::QpCounters;
-pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
+pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use state::QpState;
 pub use wr::{
@@ -82,6 +82,8 @@ pub struct Qp {
     seen_fpdu: bool,
     peer_closed: bool,
     drained: bool,
+    /// A Write of the peer's has begun and not ended.
+    in_write: bool,
     qpn: Qpn,
     pd: Pd,
     /// The message under way.
@@ -120,6 +122,7 @@ impl Qp {
             seen_fpdu: false,
             peer_closed: false,
             drained: false,
+            in_write: false,
             qpn: config.qpn,
             pd: config.pd,
             sending: None,
@@ -199,19 +202,27 @@ impl Qp {
         }
     }
 
-    /// The peer closed its direction of the stream: no more Sends will come, so the receive queue
-    /// is flushed. Reads that wait for data, or a message that is not complete, fail the QP;
-    /// otherwise we may go on sending.
-    pub fn handle_peer_closed(&mut self) {
+    /// The peer closed its direction of the stream, with or without a part of an FPDU left at its
+    /// end: no more Sends will come, so the receive queue is flushed.
+    ///
+    /// Where it broke off something, the QP fails and [`QpEvent::Truncated`] says what; otherwise we
+    /// may go on sending.
+    pub fn handle_peer_closed(&mut self, in_fpdu: bool) {
         if !self.state.is_live() {
             return;
         }
         self.peer_closed = true;
-        if self.rq.received > 0 || !self.reads.outbound.is_empty() {
-            self.end_stream(Transition::Abort, End::default());
+        let cut = if in_fpdu {
+            Cut::Fpdu
+        } else if self.rq.received > 0 || self.in_write {
+            Cut::Message
+        } else if !self.reads.outbound.is_empty() {
+            Cut::Read
         } else {
-            self.flush_recvs();
-        }
+            return self.flush_recvs();
+        };
+        self.end_stream(Transition::Abort, End::default());
+        self.raise(QpEvent::Truncated(cut));
     }
 
     /// Ends the QP at once: TCP is gone and sends nothing any more, not even once more. All that is

@@ -42,6 +42,7 @@ impl Qp {
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
+        self.in_write = !h.last;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ mod mutate;
 mod pair;
 mod posting;
 mod transfer;
+mod truncated;
 mod verbs;
 
 use super::*;
