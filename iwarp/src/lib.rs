@@ -20,6 +20,6 @@ pub use memory::{MemRange, Memory};
 pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PostError, Qp, QpConfig, QpCounters, QpEnv,
-    QpEvent, QpState, Queue, RecvWr, SendOp, SendWr, Sge, Side, check_recv, check_send,
+    QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge, Side, check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

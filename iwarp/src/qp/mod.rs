@@ -38,6 +38,7 @@ mod fifo;
 mod fpdu;
 mod queues;
 mod reads;
+mod rtr;
 mod rx;
 mod state;
 mod tagged;
@@ -52,6 +53,7 @@ pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use counters::QpCounters;
 pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
+pub use rtr::RtrConfig;
 pub use state::QpState;
 pub use wr::{
     Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,
@@ -75,7 +77,8 @@ pub struct Qp {
     state: QpState,
     crc: bool,
     send_markers: bool,
-    /// A responder before the first FPDU has come.
+    /// Nothing of the application's may be sent yet: a responder before the first FPDU has come, an
+    /// initiator before its ready-to-receive message.
     hold: bool,
     /// Whose turn it is when both could start a message.
     responses_next: bool,
@@ -84,6 +87,7 @@ pub struct Qp {
     drained: bool,
     /// A Write of the peer's has begun and not ended.
     in_write: bool,
+    rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
     /// The message under way.
@@ -117,12 +121,13 @@ impl Qp {
             state: QpState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
-            hold: config.role == Role::Responder,
+            hold: config.role == Role::Responder || matches!(config.rtr, RtrConfig::Send(_)),
             responses_next: false,
             seen_fpdu: false,
             peer_closed: false,
             drained: false,
             in_write: false,
+            rtr: config.rtr,
             qpn: config.qpn,
             pd: config.pd,
             sending: None,

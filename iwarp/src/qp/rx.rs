@@ -1,6 +1,5 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
-use super::cqe::QpEvent;
 use super::fault::Fault;
 use super::terminate::Culprit;
 use super::{Qp, QpEnv};
@@ -135,9 +134,7 @@ impl Qp {
         }
         self.counters.rx_fpdus += 1;
         if !self.seen_fpdu && self.state.is_live() {
-            self.seen_fpdu = true;
-            self.hold = false;
-            self.raise(QpEvent::FirstFpdu);
+            self.first_fpdu(control.opcode, seg.len);
         }
         Ok(())
     }

@@ -35,9 +35,13 @@ pub(super) enum Sending {
 }
 
 /// The payload of one segment.
-struct Payload {
+pub(super) struct Payload {
     range: MemRange,
     len: u32,
+}
+
+impl Payload {
+    pub(super) const NONE: Payload = Payload { range: MemRange::EMPTY, len: 0 };
 }
 
 impl Qp {
@@ -62,7 +66,10 @@ impl Qp {
         out: &mut Fpdu,
     ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
-            return self.state == QpState::Terminate && self.transmit_terminate(env, out);
+            return match self.state {
+                QpState::Terminate => self.transmit_terminate(env, out),
+                _ => self.transmit_rtr(env, out),
+            };
         }
         let sending = match self.sending {
             Some(s) => s,
@@ -116,8 +123,10 @@ impl Qp {
         if self.state == QpState::Terminate {
             return self.end.as_ref().is_some_and(|e| e.terminate.is_some());
         }
+        if self.hold {
+            return self.has_rtr();
+        }
         self.state.is_live()
-            && !self.hold
             && !self.drained
             && (self.sending.is_some() || !self.reads.inbound.is_empty() || self.may_start())
     }
@@ -319,13 +328,12 @@ impl Qp {
             ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
         out.put(&request.emit());
         self.reads.outbound.push_back(Outbound {
-            index: self.sq.next,
+            index: Some(self.sq.next),
             stag: sink.stag,
             to: sink.to,
             left: size,
         });
-        let none = Payload { range: MemRange::EMPTY, len: 0 };
-        self.finish(env, &none, true, out);
+        self.finish(env, &Payload::NONE, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -381,7 +389,7 @@ impl Qp {
 
     /// Completes an FPDU whose headers are written.
     #[inline]
-    fn finish<M: Memory>(
+    pub(super) fn finish<M: Memory>(
         &mut self,
         env: &QpEnv<'_, M>,
         payload: &Payload,
@@ -431,7 +439,14 @@ const _: () =
 
 /// Writes the tagged header of a segment with `len` bytes of payload.
 #[inline]
-fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64, len: u32) {
+pub(super) fn put_tagged(
+    head: &mut Fpdu,
+    last: bool,
+    opcode: Opcode,
+    stag: Stag,
+    to: u64,
+    len: u32,
+) {
     let rsvd_ulp = Control::new(opcode).to_byte();
     head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
 }

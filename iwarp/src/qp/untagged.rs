@@ -44,6 +44,9 @@ impl Qp {
         seg: &Segment,
         h: Untagged,
     ) -> Result<(), Culprit> {
+        if self.hold && self.take_rtr_send(seg, h) {
+            return Ok(());
+        }
         if h.msn != self.rq.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -139,7 +142,7 @@ impl Qp {
         }
         let r = ReadRequest::parse(&bytes).map_err(|_| seg.blame(Fault::Malformed))?;
         let blame = |fault| Culprit { read: Some(r), ..seg.blame(fault) };
-        if !self.reads.can_accept(r.size) {
+        if !self.reads.can_accept() && !self.is_rtr_read(r.size) {
             return Err(blame(Fault::NoBuffer));
         }
         // Checked again when each segment of the response is made; a Read of no bytes must not be

@@ -6,6 +6,7 @@ mod model;
 mod mutate;
 mod pair;
 mod posting;
+mod rtr;
 mod transfer;
 mod truncated;
 mod verbs;
