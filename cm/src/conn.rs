@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   active    Opening ─▶ Connecting ─ TCP up ─▶ AwaitReply ─ Reply ─▶ Entering
+//!                ▲ └─────────── the peer speaks otherwise ──┘
 //!                └ ended before the worker has answered ─▶ Unopened
 //!   passive   AwaitRequest ─ Request ─▶ AwaitAnswer ─ accept ─▶ Entering
 //!                                           └ reject ─▶ Closing
@@ -69,6 +70,7 @@ pub(crate) struct Passive {
     pub(crate) listener: ListenerId,
     pub(crate) accept_timeout: Duration,
     pub(crate) first_fpdu_timeout: Option<Duration>,
+    pub(crate) rtr_timeout: Duration,
 }
 
 /// Where a connection is in its life, and what it has only there.
@@ -150,8 +152,8 @@ pub(crate) enum Input<'a> {
     Bytes(&'a [u8]),
     /// The application accepts.
     Accept(&'a AcceptTerms),
-    /// The application rejects.
-    Reject(&'a [u8]),
+    /// The application rejects; the ORD it needs, if that is why.
+    Reject(&'a [u8], Option<u16>),
     /// The application closes, or gives up.
     Disconnect,
     /// The worker's answer to the order to enter FPDU mode.
@@ -183,6 +185,12 @@ pub(crate) enum Effect {
     Free(Qpn),
     /// The queue pair is of no more use.
     Spend(Qpn),
+    /// The worker is to drop that connection, which may be closed already, and make another to the
+    /// same peer in its place.
+    Redial {
+        old: ConnId,
+        closed: bool,
+    },
     /// The peer has been turned away, and no application is told.
     Refused(Refusal),
 }

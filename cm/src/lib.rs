@@ -26,8 +26,8 @@ mod request;
 pub use counters::CmCounters;
 pub use dialogue::{DialogueError, MpaOptions, ParamsError, Protocol};
 pub use event::{
-    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, ListenFailure, Notice, QpFate,
-    Refusal,
+    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, ListenFailure, Notice, PeerDepths,
+    QpFate, Refusal,
 };
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CmGauges, ConnectionManager};
