@@ -16,8 +16,11 @@ fn pair(rtr: Rtr, expected: RtrSet) -> Pair {
     Pair::new(PairConfig { rtr, ..PairConfig::default() })
 }
 
-/// Opcode, queue and MSN (of untagged ones), payload of the FPDUs a side has sent.
-fn sent(p: &Pair, i: usize) -> Vec<(Opcode, Option<(Qn, Msn)>, Vec<u8>)> {
+/// Opcode, queue and MSN (of untagged ones), payload of an FPDU.
+type Sent = (Opcode, Option<(Qn, Msn)>, Vec<u8>);
+
+/// The FPDUs a side has sent.
+fn sent(p: &Pair, i: usize) -> Vec<Sent> {
     decode(&p.nodes[i].sent, Framing { crc: true, markers: false })
         .map(|d| {
             let (ddp, control) = d.headers().unwrap();
