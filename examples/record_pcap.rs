@@ -19,8 +19,7 @@ use heddle::perf::rping::{RpingClient, RpingConfig};
 use heddle::perf::service::Services;
 use heddle::perf::workload::Step;
 use heddle::{
-    Clock, CrcPolicy, Eal, EalConfig, Endpoint, EndpointConfig, ListenParams, PortSource, Revision,
-    Seed,
+    Clock, Eal, EalConfig, Endpoint, EndpointConfig, ListenParams, MpaOptions, PortSource, Seed,
 };
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
@@ -125,8 +124,7 @@ fn main() -> Result<()> {
         count: COUNT,
         size: SIZE,
         validate: true,
-        crc: CrcPolicy::Required,
-        revision: Revision::V2,
+        mpa: MpaOptions::new(),
     };
     let mut rping = RpingClient::new(client.endpoint.device(), &clock, ping, false)?;
     let mut record = Vec::new();

@@ -14,6 +14,7 @@ mod counters;
 mod demo;
 mod interfaces;
 mod log;
+mod mpa;
 mod net;
 mod pcap;
 mod progress;

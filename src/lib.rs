@@ -67,9 +67,10 @@ pub use heddle_dataplane::{
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
     PortError, PortSource, PortStats, VdevArg, WorkerCounters, WorkerSnapshot,
 };
-pub use heddle_iwarp::mpa::frame::Revision;
-pub use heddle_iwarp::mpa::startup::CrcPolicy;
+pub use heddle_iwarp::mpa::frame::{Depth, Revision, Rtr, RtrSet};
+pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths};
 pub use heddle_iwarp::rdmap::TermCode;
+pub use heddle_iwarp::{Cut, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnectError, Keepalive, ListenError, check_addrs,
@@ -82,8 +83,9 @@ pub use heddle_verbs::{
     Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
     DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError, DisconnectReason, Ends,
     EventQueue, Hub, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr,
-    MrInfo, Pd, PostError, Protocol, Qp, QpFate, QpInit, Qpn, Queue, RecvWr, Region, RegionError,
-    RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError, Waker,
+    MrInfo, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, Qpn, Queue, RecvWr, Region,
+    RegionError, RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError,
+    Waker,
 };
 
 pub use heddle_perf as perf;

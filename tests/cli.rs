@@ -86,6 +86,8 @@ fn test_usage_bench_values() {
         (&["--mtu", "70000"], "MTU 70000 is not between 576 and 9000"),
         (&["--seed", "99999999999999999999"], "--seed"),
         (&["--crc", "maybe"], "maybe"),
+        (&["--rtr", "sends"], "sends"),
+        (&["--mpa", "auto", "--rtr", "send"], "--mpa auto"),
         (&["--wire", "string"], "string"),
         (&["--loss", "1.5"], "share of frames"),
         (&["--lcores", "0"], "two processors"),
@@ -127,6 +129,7 @@ fn test_usage_serve_values() {
         assert_usage(&with(&["--listen", listen]), "IPv6 is not served yet");
     }
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--crc", "maybe"]), "maybe");
+    assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--rtr", "none"]), "--rtr none");
 }
 
 /// What is wrong with a device, an address or a gateway is said before DPDK is started.
@@ -175,6 +178,8 @@ fn test_usage_rping_values() {
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-S", "65536"]), "26..=65535");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-P"]), "cannot be used with");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "--mpa", "3"]), "3");
+    let both = ["-c", "-a", "10.0.0.2", "--mpa", "1", "--rtr", "read"];
+    assert_usage(&with(&both), "--rtr");
     assert_usage(&["rping", "-c", "-a", "10.0.0.2"], "--ip is missing");
     assert_usage(&with(&["-s", "-a", "10.0.0.9"]), "-a 10.0.0.9: no --ip has that address");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-p", "65536"]), "-p");

@@ -69,7 +69,7 @@ fn test_bench_writes_one_object_for_one_size() {
     let file = dir.path().join("r.json");
     let line = format!(
         "bench --inline --op send --size 3000 --iters 200 --qps 2 --depth 8 --verify --crc off \
-         --mtu 2000 --json {}",
+         --rtr send,read --mtu 2000 --json {}",
         file.display()
     );
     let (out, _) = run(&line, 0);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   active    Opening ─▶ Connecting ─ TCP up ─▶ AwaitReply ─ Reply ─▶ Entering
+//!                ▲ └─────────── the peer speaks otherwise ──┘
 //!                └ ended before the worker has answered ─▶ Unopened
 //!   passive   AwaitRequest ─ Request ─▶ AwaitAnswer ─ accept ─▶ Entering
 //!                                           └ reject ─▶ Closing
@@ -78,6 +79,7 @@ pub(crate) struct Passive {
     pub(crate) listener: ListenerId,
     pub(crate) accept_timeout: Millis,
     pub(crate) first_fpdu_timeout: Option<Millis>,
+    pub(crate) rtr_timeout: Millis,
 }
 
 /// Where a connection is in its life, and what it has only there.
@@ -94,7 +96,7 @@ pub(crate) enum State {
     /// The application has the word.
     AwaitAnswer { answer: Box<dyn Answer> },
     /// The worker has been told to enter FPDU mode and has not answered.
-    Entering { qpn: Qpn, agreement: Agreement, peer_closed: bool },
+    Entering { qpn: Qpn, agreement: Box<Agreement>, peer_closed: bool },
     /// The same, but the connection is not wanted any more, or is closed already.
     Undoing { qpn: Qpn, error: ConnectFailure, closed: bool },
     /// Accepted and running; the peer's first FPDU is awaited.
@@ -159,8 +161,8 @@ pub(crate) enum Input<'a> {
     Bytes(&'a [u8]),
     /// The application accepts.
     Accept(&'a AcceptTerms),
-    /// The application rejects.
-    Reject(&'a [u8]),
+    /// The application rejects; the ORD it needs, if that is why.
+    Reject(&'a [u8], Option<u16>),
     /// The application closes, or gives up.
     Disconnect,
     /// The worker's answer to the order to enter FPDU mode.
@@ -192,6 +194,12 @@ pub(crate) enum Effect {
     Free(Qpn),
     /// The queue pair is of no more use.
     Spend(Qpn),
+    /// The worker is to drop that connection, which may be closed already, and make another to the
+    /// same peer in its place.
+    Redial {
+        old: ConnId,
+        closed: bool,
+    },
     /// The peer has been turned away, and no application is told.
     Refused(Refusal),
 }

@@ -21,6 +21,8 @@ heddle_base::counters! {
         startup_timeouts,
         /// Accepted connections reset because no good FPDU came in time.
         first_fpdu_timeouts,
+        /// Connections made anew in MPA revision 1, which is all the peer speaks.
+        fallbacks,
         /// Orderly closes that took too long and became resets.
         close_timeouts,
         /// Connections reset because their listener had too many in their start-up.
@@ -37,6 +39,8 @@ heddle_base::counters! {
         not_listening,
         /// Connections given up by the application before they were established.
         cancelled,
+        /// Established connections whose peer closed its stream in the middle of something.
+        truncated,
         /// Terminates sent: peers that broke a rule.
         terminates_sent,
         /// Terminates received.

@@ -12,7 +12,7 @@ use core::fmt;
 use heddle_iwarp::Role;
 use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
 
-use crate::event::Agreed;
+use crate::event::{Agreed, PeerDepths};
 use crate::params::{AcceptTerms, ConnectTerms};
 
 pub use mpa::MpaOptions;
@@ -64,10 +64,12 @@ pub enum DialogueError {
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     pub(crate) agreed: Agreed,
-    pub(crate) send_markers: bool,
     pub(crate) role: Role,
     /// The peer's, for our application.
     pub(crate) private_data: Vec<u8>,
+    /// To be sent if we fail before FPDU mode: a Terminate to a responder, and to an initiator, which
+    /// has no accepting answer yet, one that rejects.
+    pub(crate) last_word: Option<Vec<u8>>,
 }
 
 /// The side that asks.
@@ -77,6 +79,9 @@ pub(crate) trait Ask: fmt::Debug + Send {
 
     /// Takes bytes of the peer, each once.
     fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep;
+
+    /// What to ask a peer that does not understand this, on another connection. Once.
+    fn fall_back(&mut self) -> Option<Box<dyn Ask>>;
 }
 
 /// What bytes of the answering side led to.
@@ -86,7 +91,10 @@ pub(crate) enum AskStep {
     Connected(Agreement),
     Rejected {
         private_data: Vec<u8>,
+        peer: Option<PeerDepths>,
     },
+    /// The peer speaks otherwise, and [`Ask::fall_back`] has something for it.
+    FallBack,
     Failed {
         error: DialogueError,
         /// To be sent before the connection is closed.
@@ -103,13 +111,17 @@ pub(crate) trait Answer: fmt::Debug + Send {
     fn accept(&mut self, params: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError>;
 
     /// The rejecting answer. After an error the request still waits.
-    fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError>;
+    fn reject(
+        &mut self,
+        private_data: &[u8],
+        needs_ord: Option<u16>,
+    ) -> Result<Vec<u8>, ParamsError>;
 }
 
 /// What bytes of the asking side led to.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerStep {
     NeedMore,
-    Request { private_data: Vec<u8>, peer_ird: Option<u16>, peer_ord: Option<u16> },
+    Request { private_data: Vec<u8>, peer: Option<PeerDepths>, peer_to_peer: bool },
     Failed(DialogueError),
 }

@@ -1,8 +1,10 @@
 use core::fmt;
 use core::net::SocketAddr;
 
-use heddle_iwarp::Qpn;
+use heddle_iwarp::mpa::frame::Depth;
+use heddle_iwarp::qp::RtrConfig;
 use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::{Cut, Qpn};
 use heddle_rnic::{CloseReason, RnicError};
 use heddle_tcp::{ConnectError, ListenError};
 
@@ -21,6 +23,23 @@ pub struct Agreed {
     pub ird: u16,
     /// RDMA Reads we may have outstanding towards the peer.
     pub ord: u16,
+    /// What the peer said of its own, which may be more or less than we need.
+    pub peer: Option<PeerDepths>,
+    /// What the initiator sends first in the peer-to-peer model. No application sees anything of it.
+    pub rtr: RtrConfig,
+    /// Whether we put markers into what we send: the peer asked for them.
+    pub send_markers: bool,
+    /// Whether the peer puts markers into what it sends: we asked for them.
+    pub recv_markers: bool,
+}
+
+/// What a peer says of its RDMA Reads (RFC 6581 section 9.1). MPA revision 1 has no field for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerDepths {
+    /// How many of ours it takes at a time; [`Depth::UNNEGOTIATED`] leaves that to the applications.
+    pub ird: Depth,
+    /// How many of its own it has outstanding, or wants to have; the same.
+    pub ord: Depth,
 }
 
 /// What was awaited in vain.
@@ -85,6 +104,8 @@ pub enum DisconnectReason {
     Orderly,
     /// TCP ended it.
     Tcp(CloseReason),
+    /// The peer closed its stream in the middle of something.
+    Truncated(Cut),
     /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that.
     LocalTerminate(TermCode),
     /// The peer sent a Terminate.
@@ -98,6 +119,7 @@ impl fmt::Display for DisconnectReason {
         match self {
             DisconnectReason::Orderly => f.write_str("closed in order"),
             DisconnectReason::Tcp(r) => write!(f, "{r}"),
+            DisconnectReason::Truncated(cut) => write!(f, "closed by the peer {cut}"),
             DisconnectReason::LocalTerminate(c) => write!(f, "terminated by us: {c}"),
             DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
@@ -146,10 +168,11 @@ pub enum Event {
         remote: SocketAddr,
         /// The peer's private data.
         private_data: Vec<u8>,
-        /// RDMA Reads the peer may receive at a time; `None` when it does not say (revision 1).
-        peer_ird: Option<u16>,
-        /// RDMA Reads the peer wants to have outstanding; `None` when it does not say.
-        peer_ord: Option<u16>,
+        /// What the peer says of its RDMA Reads; `None` in MPA revision 1.
+        peer: Option<PeerDepths>,
+        /// The peer asks for the peer-to-peer model: it sends an FPDU of its own accord, so that we
+        /// may send first.
+        peer_to_peer: bool,
     },
     /// The connection is up and its queue pair runs: the worker has said so.
     /// [`Event::Disconnected`] follows in the end.
@@ -177,6 +200,9 @@ pub enum Event {
         qpn: Qpn,
         /// The peer's private data.
         private_data: Vec<u8>,
+        /// What the peer says of its RDMA Reads; its ORD may be what it needs. `None` in MPA
+        /// revision 1.
+        peer: Option<PeerDepths>,
     },
     /// The connection did not come about.
     ConnectError {

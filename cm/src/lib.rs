@@ -27,8 +27,8 @@ mod small;
 pub use counters::CmCounters;
 pub use dialogue::{DialogueError, MpaOptions, ParamsError, Protocol};
 pub use event::{
-    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, ListenFailure, Notice, QpFate,
-    Refusal,
+    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, ListenFailure, Notice, PeerDepths,
+    QpFate, Refusal,
 };
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnectionManager};

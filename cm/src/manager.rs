@@ -211,6 +211,15 @@ impl ConnectionManager {
             Effect::Order(order) => self.orders.push_back((c.link.worker, order)),
             Effect::Tell(event) => self.tell(c.link.app, event),
             Effect::Deadline(after) => self.set_deadline(id, after),
+            Effect::Redial { old, closed } => {
+                let (worker, remote) = (c.link.worker, c.link.remote());
+                self.by_worker.remove(&(worker, old));
+                if !closed {
+                    self.orders.push_back((worker, Order::Abort { conn: old }));
+                }
+                self.orders.push_back((worker, Order::Release { conn: old }));
+                self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+            }
             Effect::Free(qpn) => self.claims.free(qpn),
             Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),
             Effect::Spend(qpn) => self.claims.spend(qpn),

@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use heddle_iwarp::{Pd, Qpn};
 
-use crate::dialogue::Protocol;
+use crate::dialogue::{MpaOptions, Protocol};
 
 /// RDMA Reads outstanding at a time in either direction, unless something else is asked for.
 pub const DEFAULT_READ_DEPTH: u16 = 16;
@@ -65,6 +65,9 @@ pub struct ListenParams {
     /// How long the peer of an accepted connection may take to its first good FPDU (RFC 5044
     /// section 7.1.2); for ever when absent.
     pub first_fpdu_timeout: Option<Duration>,
+    /// The same in the peer-to-peer model, where the initiator sends its first FPDU without being
+    /// told (RFC 6581 section 9.2).
+    pub rtr_timeout: Duration,
     /// Connections of one peer address that may be in their start-up at a time; as many as there are
     /// places when absent.
     pub max_startups_per_peer: Option<usize>,
@@ -75,7 +78,7 @@ pub struct ListenParams {
 
 impl Default for ListenParams {
     /// MPA with CRC; 128 in their start-up, at most half of them of one peer; 5 s for the request,
-    /// 30 s for the application, 60 s for the first FPDU.
+    /// 30 s for the application, 60 s for the first FPDU, 5 s in the peer-to-peer model.
     fn default() -> Self {
         ListenParams {
             protocol: Protocol::default(),
@@ -83,9 +86,18 @@ impl Default for ListenParams {
             request_timeout: Duration::from_secs(5),
             accept_timeout: Duration::from_secs(30),
             first_fpdu_timeout: Some(Duration::from_secs(60)),
+            rtr_timeout: Duration::from_secs(5),
             max_startups_per_peer: Some(64),
             max_conns_per_peer: None,
         }
+    }
+}
+
+impl ListenParams {
+    /// The same with these options of MPA.
+    #[must_use]
+    pub fn mpa(self, options: MpaOptions) -> ListenParams {
+        ListenParams { protocol: Protocol::Mpa(options), ..self }
     }
 }
 
@@ -96,9 +108,10 @@ pub struct ConnectTerms {
     pub qp: QpSpec,
     /// The start-up dialogue to ask in.
     pub protocol: Protocol,
-    /// RDMA Reads we take from the peer at a time.
+    /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
+    /// away.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding.
+    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
     pub ord: u16,
     /// For the peer's application; with MPA at most 508 octets in revision 2, 512 in revision 1.
     pub private_data: Vec<u8>,
@@ -125,9 +138,10 @@ impl ConnectTerms {
 pub struct AcceptTerms {
     /// The queue pair that is to run on it.
     pub qp: QpSpec,
-    /// RDMA Reads we take from the peer at a time.
+    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the peer
+    /// can begin with, in the peer-to-peer model.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding.
+    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
     pub ord: u16,
     /// For the peer's application.
     pub private_data: Vec<u8>,

@@ -52,6 +52,9 @@ pub enum Request {
         id: CmId,
         /// For the peer's application.
         private_data: Vec<u8>,
+        /// RDMA Reads we need to have outstanding, where the reason is that the peer takes fewer
+        /// (RFC 6581 section 9.1). Told to the peer in MPA revision 2.
+        needs_ord: Option<u16>,
     },
     /// End a connection: in order when it is established
     /// ([`Event::Disconnected`](crate::Event::Disconnected) follows), at once when it is not

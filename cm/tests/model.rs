@@ -261,7 +261,9 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
                 let (id, _) = some(r, a);
                 Request::Accept { id, params: AcceptTerms::new(qp(qpn.0)) }
             }
-            9 => Request::Reject { id: some(r, a).0, private_data: b"no".to_vec() },
+            9 => {
+                Request::Reject { id: some(r, a).0, private_data: b"no".to_vec(), needs_ord: None }
+            }
             10 => Request::Disconnect { id: some(r, a).0 },
             _ => Request::ForgetQp { qpn },
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use heddle_cm::*;
 use heddle_iwarp::Qpn;
-use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
+use heddle_iwarp::mpa::frame::{Depth, Frame, Kind, Revision};
 use heddle_rnic::{CloseReason, Event as RnicEvent};
 use heddle_tcp::ConnId;
 use support::net::{APP, Net};
@@ -303,16 +303,17 @@ fn test_private_data_that_does_not_fit_is_refused_and_the_request_can_still_be_a
     let Event::ConnectRequest { id, .. } = net.event() else { panic!("a request") };
     let mut params = AcceptTerms::new(qp(1));
     params.private_data = vec![0; 513];
-    for request in
-        [Request::Accept { id, params }, Request::Reject { id, private_data: vec![0; 513] }]
-    {
+    for request in [
+        Request::Accept { id, params },
+        Request::Reject { id, private_data: vec![0; 513], needs_ord: None },
+    ] {
         let now = net.now;
         let refused = net.hosts[1].cm().handle_request(now, APP, request).unwrap_err();
         assert!(refused.to_string().contains("513"), "{refused}");
         net.pass(MS);
         assert_eq!((net.got(conn), net.hosts[1].events.len()), (vec![], 0));
     }
-    net.ask(1, Request::Reject { id, private_data: b"no".to_vec() });
+    net.ask(1, Request::Reject { id, private_data: b"no".to_vec(), needs_ord: None });
     net.pass(MS);
     let got = net.got(conn);
     let (frame, _) = Frame::parse(Kind::Reply, Revision::V2, &got).unwrap().unwrap();
@@ -336,15 +337,21 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
             params.protocol = Protocol::Mpa(MpaOptions { revision, ..MpaOptions::default() });
             net.ask(0, Request::Connect { id, worker: WorkerId(0), remote, params });
             let request = net.event();
-            let Event::ConnectRequest { id: theirs, private_data, peer_ird, .. } = request else {
+            let Event::ConnectRequest { id: theirs, private_data, peer, .. } = request else {
                 panic!("{request:?}");
             };
-            assert_eq!((private_data, peer_ird.is_some()), (there, revision == Revision::V2));
+            let depth = |n| Depth::new(n).unwrap();
+            let depths = PeerDepths { ird: depth(16), ord: depth(16) };
+            let depths = (revision == Revision::V2).then_some(depths);
+            assert_eq!((private_data, peer), (there, depths));
             if !accept {
-                net.ask(1, Request::Reject { id: theirs, private_data: back.clone() });
+                net.ask(
+                    1,
+                    Request::Reject { id: theirs, private_data: back.clone(), needs_ord: None },
+                );
                 net.pass(10 * MS);
                 let qpn = Qpn(n as u32);
-                let rejected = Event::Rejected { id, qpn, private_data: back };
+                let rejected = Event::Rejected { id, qpn, private_data: back, peer: depths };
                 assert_eq!(std::mem::take(&mut net.hosts[0].events), [rejected]);
                 continue;
             }

@@ -65,7 +65,8 @@ impl App {
                 match below(r, 8) {
                     0 => {
                         let private_data = b"no".to_vec();
-                        if net.try_ask(host, Request::Reject { id, private_data }) {
+                        if net.try_ask(host, Request::Reject { id, private_data, needs_ord: None })
+                        {
                             self.conns.remove(&id);
                         }
                     }

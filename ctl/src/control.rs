@@ -18,7 +18,7 @@ use heddle_cm::{
     Notice, QpFate, RequestError, WorkerId,
 };
 use heddle_dataplane::{Clock, Command, CommandSender};
-use heddle_rnic::{Order, Report};
+use heddle_rnic::{Order, Report, RnicError};
 use heddle_verbs::device::{ControlPlane, Request};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
@@ -59,6 +59,8 @@ pub(crate) struct Control {
     conns: HashMap<CmId, Conn>,
     /// Queue pairs that are in a connection, or about to be.
     qps: HashMap<Qpn, Qp>,
+    /// When it last had its turn.
+    now: Instant,
     counters: ControlCounters,
 }
 
@@ -105,6 +107,7 @@ impl Control {
             listeners: HashMap::new(),
             conns: HashMap::new(),
             qps: HashMap::new(),
+            now: Instant::ZERO,
             counters: ControlCounters::default(),
         }
     }
@@ -120,6 +123,7 @@ impl Control {
 
     /// Does what there is to do; true when there was something. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
+        self.now = now;
         let mut busy = false;
         for (&app, taken) in &self.apps {
             let count = usize::try_from(taken.swap()).unwrap_or(usize::MAX);
@@ -301,7 +305,7 @@ impl Control {
 
     /// The application has answered as well as it could: the peer need not wait.
     fn reject(&mut self, now: Instant, app: AppId, id: CmId) {
-        let reject = heddle_cm::Request::Reject { id, private_data: Vec::new() };
+        let reject = heddle_cm::Request::Reject { id, private_data: Vec::new(), needs_ord: None };
         if self.cm.handle_request(now, app, reject).is_ok() {
             self.conns.remove(&id);
         }
@@ -333,8 +337,11 @@ impl Control {
         let command = match order {
             Order::EnterFpduMode { conn, mode } => {
                 let Some(qp) = self.qps.get(&mode.qp.qpn) else {
+                    // The worker's answer is owed, and there is nothing to give it.
                     self.counters.stale += 1;
-                    return;
+                    let result = Err(RnicError::NoQueuePair);
+                    let report = Report::Entered { conn, result };
+                    return self.cm.handle_report(self.now, WorkerId(worker), report);
                 };
                 let app = qp.app();
                 Command::EnterFpduMode { conn, mode, app, qp: Box::new(WorkerQp::new(qp)) }

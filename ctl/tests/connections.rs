@@ -331,11 +331,10 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                 (params.protocol, params.private_data) = (of_revision(revision), there.clone());
                 let id = two.a.device().connect(us(PORT), params, &qa).unwrap();
                 let request = two.event(&qb);
-                let CmEvent::ConnectRequest { id: theirs, private_data, peer_ird, .. } = request
-                else {
+                let CmEvent::ConnectRequest { id: theirs, private_data, peer, .. } = request else {
                     panic!("{request:?}");
                 };
-                assert_eq!((private_data, peer_ird.is_some()), (there, revision == Revision::V2));
+                assert_eq!((private_data, peer.is_some()), (there, revision == Revision::V2));
                 if accept {
                     let mut params = AcceptParams::new(eb.qp.clone());
                     params.private_data = back.clone();
@@ -353,7 +352,10 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                 } else {
                     two.b.device().reject(theirs, back.clone()).unwrap();
                     let qpn = ea.qp.qpn();
-                    assert_eq!(two.event(&qa), CmEvent::Rejected { id, qpn, private_data: back });
+                    assert_eq!(
+                        two.event(&qa),
+                        CmEvent::Rejected { id, qpn, private_data: back, peer }
+                    );
                 }
                 // What is posted waits for another connection, if there can be one.
                 let done = ea.completions();
@@ -393,7 +395,7 @@ fn test_reject_is_a_reply_and_a_fin() {
     });
     net.peer.send(conn, &reply(true, b"full"));
     let (qpn, private_data) = (end.qp.qpn(), b"full".to_vec());
-    assert_eq!(net.event(&events), CmEvent::Rejected { id, qpn, private_data });
+    assert_eq!(net.event(&events), CmEvent::Rejected { id, qpn, private_data, peer: None });
     net.settle();
     assert!(net.peer.says(conn, ConnEvent::PeerClosed));
     assert_eq!((end.completions(), end.qp.is_dead()), (vec![], false));

@@ -59,7 +59,7 @@ fn respond(crc: CrcPolicy, max_revision: Revision, bytes: &[u8], piece: usize) {
 
 fn initiate(crc: CrcPolicy, revision: Revision, bytes: &[u8], piece: usize) {
     let config =
-        InitiatorConfig { revision, crc, ird: 4, max_ird: 8, ord: 4, ..InitiatorConfig::default() };
+        InitiatorConfig { revision, crc, ird: 4, ord: 4, ..InitiatorConfig::default() };
     let mut initiator = Initiator::new(&config).expect("a good configuration");
     for b in bytes.chunks(piece) {
         if !matches!(initiator.handle_bytes(b), Ok(InitiatorStep::NeedMore)) {

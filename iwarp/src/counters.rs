@@ -23,6 +23,8 @@ heddle_base::counters! {
         rx_atomic_responses,
         /// Stream bytes dropped after the end of the RDMAP stream.
         rx_dropped_bytes,
+        /// Ready-to-receive messages (RFC 6581), our own or the peer's.
+        rtr,
         /// FPDUs made.
         tx_fpdus,
         /// ULP payload bytes put into FPDUs.

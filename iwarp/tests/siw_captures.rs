@@ -250,7 +250,7 @@ fn test_our_initiator_connects_to_siw_with_the_request_siw_sends() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         let crc = if capture.crc { CrcPolicy::Required } else { CrcPolicy::Off };
-        let config = InitiatorConfig { crc, ird: 1, max_ird: 1, ord: 1, ..Default::default() };
+        let config = InitiatorConfig { crc, ird: 1, ord: 1, ..Default::default() };
         let mut initiator = Initiator::new(&config).unwrap();
         assert_eq!(initiator.request(), run.request(), "{}", capture.file);
         let (first, rest) = run.reply().split_at(HEADER_LEN);

@@ -162,9 +162,15 @@ impl Pair {
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
         let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
-        // Whether there is a CRC is the client's to say: it is used when either side asks.
+        // Whether there is a CRC is the client's to say: it is used when either side asks. Markers
+        // are each side's own to ask for.
         let params = ListenParams {
-            protocol: Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() }),
+            protocol: Protocol::Mpa(MpaOptions {
+                crc: CrcPolicy::Off,
+                markers: spec.mpa.markers,
+                rtr: spec.mpa.rtr,
+                ..MpaOptions::default()
+            }),
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
@@ -369,7 +375,7 @@ fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchRe
         qps: run.qps,
         depth: run.depth,
         mtu: spec.mtu,
-        crc: run.crc,
+        crc: run.mpa.crc == CrcPolicy::Required,
         wire,
         lcores: Vec::new(),
         sides: 2,

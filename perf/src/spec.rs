@@ -7,6 +7,7 @@ use core::fmt;
 use core::str::FromStr;
 use std::time::Duration;
 
+use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 
 mod units;
@@ -138,8 +139,8 @@ pub struct BenchSpec {
     pub depth: Option<u32>,
     /// When each size is over.
     pub until: Until,
-    /// Whether FPDUs carry a CRC that is checked.
-    pub crc: bool,
+    /// How the client asks for its connections.
+    pub mpa: MpaOptions,
     /// IP packet size.
     pub mtu: u16,
     /// What the wire does to frames.
@@ -158,7 +159,7 @@ impl Default for BenchSpec {
             qps: 1,
             depth: None,
             until: Until::Elapsed(Duration::from_secs(2)),
-            crc: true,
+            mpa: MpaOptions::new(),
             mtu: 1500,
             faults: Faults::NONE,
             verify: false,

@@ -52,6 +52,8 @@ pub use sink::Sink;
 
 use core::time::Duration;
 
+use heddle_verbs::MpaOptions;
+
 use crate::spec::{BenchSpec, Mode, Op, Size, Until};
 
 /// One benchmark of one size.
@@ -69,8 +71,8 @@ pub struct Run {
     pub depth: u32,
     /// When it is over.
     pub until: Until,
-    /// Whether a CRC is asked for.
-    pub crc: bool,
+    /// How the connections are asked for.
+    pub mpa: MpaOptions,
     /// Compare every message.
     pub verify: bool,
     /// From which the octets of messages follow.
@@ -87,7 +89,7 @@ impl Run {
             qps: spec.qps,
             depth: spec.depth_for(size),
             until: spec.until,
-            crc: spec.crc,
+            mpa: spec.mpa,
             verify: spec.verify,
             seed: spec.faults.seed,
         }

@@ -171,7 +171,11 @@ fn test_a_bad_wire_changes_nothing_but_the_time() {
 #[test]
 fn test_a_run_without_crc_and_with_large_packets() {
     let (eal, _turn) = eal();
-    let s = BenchSpec { crc: false, mtu: 9000, ..spec(Op::Write, Mode::Bw, 50_000, 40) };
+    let s = BenchSpec {
+        mpa: MpaOptions::new().crc(CrcPolicy::Off),
+        mtu: 9000,
+        ..spec(Op::Write, Mode::Bw, 50_000, 40)
+    };
     let mut pair = Pair::open(&eal, &s).unwrap();
     let r = pair.run(&s, Run::new(&s, Size(50_000)), Placement::Inline).unwrap();
     assert_eq!((r.crc, r.mtu, r.verified), (false, 9000, true));

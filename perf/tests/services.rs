@@ -18,14 +18,7 @@ use heddle_verbs::{
 };
 
 fn config(count: u64, size: u32) -> RpingConfig {
-    RpingConfig {
-        remote: server(7174),
-        count,
-        size,
-        validate: true,
-        crc: CrcPolicy::Required,
-        revision: Revision::V2,
-    }
+    RpingConfig { remote: server(7174), count, size, validate: true, mpa: MpaOptions::new() }
 }
 
 #[test]
@@ -42,7 +35,10 @@ fn test_rping_of_several_sizes_in_both_revisions_and_without_crc() {
     for revision in [Revision::V1, Revision::V2] {
         for crc in [CrcPolicy::Required, CrcPolicy::Off] {
             for size in [26, 64, 1460, 65_535] {
-                let config = RpingConfig { crc, revision, ..config(10, size) };
+                let config = RpingConfig {
+                    mpa: MpaOptions::new().crc(crc).revision(revision),
+                    ..config(10, size)
+                };
                 let device = net.client.device().clone();
                 let mut client =
                     RpingClient::new(&device, &Clock::new(&eal), config, true).unwrap();

@@ -20,6 +20,8 @@ heddle_base::counters! {
         startup_overflow_bytes,
         /// Octets that arrived for a connection whose queue pair is gone.
         rx_after_close_bytes,
+        /// Streams that peers closed in the middle of something.
+        rx_truncated,
         /// FPDUs made.
         tx_fpdus,
         /// Octets of FPDUs made.

@@ -59,9 +59,6 @@ pub enum CloseReason {
     /// Both sides finished.
     #[error("closed in order")]
     Orderly,
-    /// The peer closed its stream in the middle of an FPDU.
-    #[error("closed by the peer in the middle of an FPDU")]
-    Truncated,
     /// The peer reset it.
     #[error("reset by the peer")]
     Reset,

@@ -21,10 +21,8 @@ pub(crate) struct Link<F> {
     pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
     pub(crate) on_ready_list: bool,
-    /// A Terminate is queued or was received: close the TCP connection once it is out.
+    /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it is out.
     pub(crate) closing: bool,
-    /// The peer's stream has ended in the middle of an FPDU.
-    pub(crate) truncated: bool,
     /// Its place among the connections with a running queue pair, while it has one.
     pub(crate) running_at: u32,
     /// How far its streams were when it was last looked at, modulo 2^32.
@@ -54,7 +52,6 @@ impl<F> Default for Link<F> {
             startup_event: false,
             on_ready_list: false,
             closing: false,
-            truncated: false,
             running_at: 0,
             seen: 0,
         }

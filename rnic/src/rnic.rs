@@ -413,9 +413,10 @@ impl<F: RxFrame> Rnic<F> {
             // By an error; and nobody needs what TCP has not begun to send.
             let (ended, withdraw) = match event {
                 QpEvent::Terminated { by, .. } => (true, by == Side::Remote || qp.has_transmit()),
-                QpEvent::Failed { .. } => (true, true),
+                QpEvent::Failed { .. } | QpEvent::Truncated(_) => (true, true),
                 QpEvent::FirstFpdu | QpEvent::Drained => (false, false),
             };
+            self.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
             link.closing |= ended || event == QpEvent::Drained;
             if withdraw {
                 // A Terminate of ours goes in its place. If that is queued already, it is about a
@@ -499,20 +500,17 @@ impl<F: RxFrame> Rnic<F> {
                 }
                 StackEvent::Conn(ConnEvent::PeerClosed) => {
                     if let Some((_, link)) = self.stack.get_mut(conn)
+                        && let in_fpdu = link.held.has_ready()
                         && let Some(qp) = link.qp()
                     {
-                        qp.handle_peer_closed();
-                        // What did not make a whole FPDU never will.
-                        link.truncated = link.held.has_ready();
+                        // What has not made a whole FPDU never will.
+                        qp.handle_peer_closed(in_fpdu);
                         self.drain_qp(conn);
                     }
                     self.events.push_back(Event::PeerClosed { conn });
                     continue;
                 }
-                StackEvent::Conn(ConnEvent::Closed) => {
-                    let truncated = self.stack.user(conn).is_some_and(|l| l.truncated);
-                    if truncated { CloseReason::Truncated } else { CloseReason::Orderly }
-                }
+                StackEvent::Conn(ConnEvent::Closed) => CloseReason::Orderly,
                 StackEvent::Conn(ConnEvent::Reset) => CloseReason::Reset,
                 StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,

@@ -13,6 +13,7 @@ use heddle::perf::workload::Run;
 use heddle::{CoreList, EndpointConfig, Seed};
 
 use super::log::LogArgs;
+use super::mpa::MpaArgs;
 use super::net::{NetArgs, mtu, start_eal};
 use super::progress::Line;
 use super::{Failure, say};
@@ -56,9 +57,8 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
-    /// CRC-32C of each FPDU, as MPA has it
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    crc: Switch,
+    #[command(flatten)]
+    mpa: MpaArgs,
     /// Share of frames to lose (0.01 or 1%)
     #[arg(long, value_name = "P", default_value = "0")]
     loss: Probability,
@@ -86,13 +86,6 @@ pub(crate) struct Args {
     log: LogArgs,
 }
 
-/// Yes or no.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
-    On,
-    Off,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum WireArg {
     /// Two ports of this process, joined by rings
@@ -110,7 +103,7 @@ impl Args {
             qps: self.qps,
             depth: self.depth,
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
-            crc: self.crc == Switch::On,
+            mpa: self.mpa.client()?,
             mtu: self.mtu,
             faults: Faults {
                 loss: self.loss,

@@ -3,15 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use heddle::perf::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
 use heddle::perf::workload::Step;
-use heddle::{Clock, CrcPolicy, Eal, Endpoint, ListenParams, MpaOptions, Protocol, Revision};
+use heddle::{Clock, Eal, Endpoint, ListenParams, MpaOptions};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::bench::Switch;
+use super::mpa::MpaArgs;
 use super::net::{NetArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, log, say};
@@ -50,25 +49,13 @@ pub(crate) struct Args {
     /// With -s: serve one client after the other
     #[arg(short = 'P', conflicts_with = "client")]
     persistent: bool,
-    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peer
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    crc: Switch,
-    /// MPA revision to ask for
-    #[arg(long, value_enum, default_value_t = RevisionArg::Two)]
-    mpa: RevisionArg,
+    #[command(flatten)]
+    mpa: MpaArgs,
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
     net: NetArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum RevisionArg {
-    #[value(name = "1")]
-    One,
-    #[value(name = "2")]
-    Two,
 }
 
 /// Registered memory: a client has four small regions, a server as many for each of its clients.
@@ -84,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.net.source()?;
     log::start(if args.debug { LevelFilter::DEBUG } else { LevelFilter::WARN });
     let stop = Stop::on_signals()?;
-    let crc = if args.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
+    let mpa = if args.server { args.mpa.server()? } else { args.mpa.client()? };
     let own = args.net.ips.first().map(heddle::Cidr::addr);
     let Some(ip) = args.addr.or(own) else {
         return Err(Failure::usage("-a is missing"));
@@ -95,9 +82,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let addr = SocketAddr::new(ip, args.port);
     let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY, QUEUES)?;
     let result = if args.server {
-        serve(args, &stop, &mut endpoint, addr, crc)
+        serve(args, &stop, &mut endpoint, addr, mpa)
     } else {
-        ping(args, &stop, &eal, &mut endpoint, addr, crc)
+        ping(args, &stop, &eal, &mut endpoint, addr, mpa)
     };
     let until = endpoint.now() + LINGER;
     while endpoint.now() < until {
@@ -112,11 +99,10 @@ fn ping(
     eal: &Eal,
     endpoint: &mut Endpoint,
     remote: SocketAddr,
-    crc: CrcPolicy,
+    mpa: MpaOptions,
 ) -> Result<(), Failure> {
-    let revision = if args.mpa == RevisionArg::One { Revision::V1 } else { Revision::V2 };
     let Args { count, size, validate, .. } = *args;
-    let config = RpingConfig { remote, count, size, validate, crc, revision };
+    let config = RpingConfig { remote, count, size, validate, mpa };
     let mut client = RpingClient::new(endpoint.device(), &Clock::new(eal), config, args.show)?;
     loop {
         endpoint.poll();
@@ -140,12 +126,9 @@ fn serve(
     stop: &Stop,
     endpoint: &mut Endpoint,
     addr: SocketAddr,
-    crc: CrcPolicy,
+    mpa: MpaOptions,
 ) -> Result<(), Failure> {
-    let params = ListenParams {
-        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
-        ..ListenParams::default()
-    };
+    let params = ListenParams::default().mpa(mpa);
     let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
     while !stop.is_set() && !server.is_listening()? {
         endpoint.poll();

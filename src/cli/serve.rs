@@ -5,13 +5,13 @@ use std::time::Duration;
 use heddle::perf::service::{Limits, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
 use heddle::{
-    ConnConfig, CrcPolicy, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams,
-    MpaOptions, Node, Protocol, Sleeper, Waker,
+    ConnConfig, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams, Node, Sleeper,
+    Waker,
 };
 
-use super::bench::Switch;
 use super::interfaces::Interfaces;
 use super::log::LogArgs;
+use super::mpa::MpaArgs;
 use super::net::{NetArgs, first_core, mtu};
 use super::signals::Stop;
 use super::{Failure, counters, say};
@@ -27,9 +27,8 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
-    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    crc: Switch,
+    #[command(flatten)]
+    mpa: MpaArgs,
     /// Silence of a peer after which it is asked whether it is still there; three questions a third of
     /// that apart, then its connection ends [0s: never]
     #[arg(long, value_name = "T", default_value = "60s")]
@@ -61,6 +60,7 @@ const FAREWELL: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.net.source()?;
+    args.mpa.server()?;
     if !(1..=MAX_MEMORY).contains(&args.memory) {
         let (given, max) = (args.memory.into(), MAX_MEMORY.into());
         return Err(Failure::usage(SpecError::Range { what: "MiB of memory", given, min: 1, max }));
@@ -92,11 +92,7 @@ fn keepalive(idle: Duration) -> Option<Keepalive> {
 
 /// Starts what was asked for. Benchmarks of one peer get half of the memory at most.
 fn services(args: &Args, device: &Device, waker: Option<&Waker>) -> Result<Services, Failure> {
-    let crc = if args.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
-    let params = ListenParams {
-        protocol: Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() }),
-        ..ListenParams::default()
-    };
+    let params = ListenParams::default().mpa(args.mpa.server()?);
     let limits = Limits { peer_memory: u64::from(args.memory) << 19, ..Limits::default() };
     Ok(Services::start_with(device, &args.listen, &params, &limits, waker)?)
 }

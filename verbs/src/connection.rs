@@ -11,7 +11,9 @@ use std::net::ToSocketAddrs;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use heddle_cm::{Agreed, CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId};
+use heddle_cm::{
+    Agreed, CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, PeerDepths,
+};
 use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
 
 use crate::cq::{Cq, WaitError};
@@ -35,9 +37,14 @@ pub enum ConnectionError {
     /// The connection did not come about.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
-    /// The peer's application rejected it, with this private data.
+    /// The peer's application rejected it.
     #[error("rejected by the peer")]
-    Rejected(Vec<u8>),
+    Rejected {
+        /// What it says.
+        private_data: Vec<u8>,
+        /// What it says of its RDMA Reads; its ORD may be what it needs.
+        peer: Option<PeerDepths>,
+    },
     /// The connection ended while its first event was awaited.
     #[error("{0}")]
     Disconnected(DisconnectReason),
@@ -215,15 +222,15 @@ impl Listener {
         // Far enough away to be for ever, and an instant all the same.
         let timeout = timeout.min(Duration::from_secs(86_400 * 365));
         wait_event(&self.events, &self.sleeper, timeout, |event| match event {
-            Event::ConnectRequest { id, remote, private_data, peer_ird, peer_ord, .. } => {
+            Event::ConnectRequest { id, remote, private_data, peer, peer_to_peer, .. } => {
                 let device = self.device.clone();
                 Some(Ok(Incoming {
                     device,
                     id,
                     remote,
                     private_data,
-                    peer_ird,
-                    peer_ord,
+                    peer,
+                    peer_to_peer,
                     answered: false,
                 }))
             }
@@ -254,10 +261,10 @@ pub struct Incoming {
     pub remote: SocketAddr,
     /// What its application says.
     pub private_data: Vec<u8>,
-    /// RDMA Reads it takes at a time; `None` when it does not say.
-    pub peer_ird: Option<u16>,
-    /// RDMA Reads it wants to have outstanding; `None` when it does not say.
-    pub peer_ord: Option<u16>,
+    /// What it says of its RDMA Reads; `None` in MPA revision 1.
+    pub peer: Option<PeerDepths>,
+    /// It asks for the peer-to-peer model: we may send first.
+    pub peer_to_peer: bool,
     answered: bool,
 }
 
@@ -327,8 +334,8 @@ impl Connecting {
                 Event::Established { agreed, remote, private_data, .. } => {
                     Some(Ok((agreed, remote, private_data)))
                 }
-                Event::Rejected { private_data, .. } => {
-                    Some(Err(ConnectionError::Rejected(private_data)))
+                Event::Rejected { private_data, peer, .. } => {
+                    Some(Err(ConnectionError::Rejected { private_data, peer }))
                 }
                 Event::ConnectError { error, .. } => Some(Err(ConnectionError::Connect(error))),
                 Event::Disconnected { reason, .. } => {

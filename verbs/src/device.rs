@@ -450,7 +450,30 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn reject(&self, id: CmId, private_data: Vec<u8>) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Reject { id, private_data }, None, None)
+        self.turn_down(id, private_data, None)
+    }
+
+    /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding: the
+    /// peer takes fewer (RFC 6581 section 9.1). In MPA revision 1 it is a plain rejection.
+    ///
+    /// # Errors
+    /// As [`reject`](Device::reject).
+    pub fn reject_needing_ord(
+        &self,
+        id: CmId,
+        private_data: Vec<u8>,
+        ord: u16,
+    ) -> Result<(), DeviceError> {
+        self.turn_down(id, private_data, Some(ord))
+    }
+
+    fn turn_down(
+        &self,
+        id: CmId,
+        private_data: Vec<u8>,
+        needs_ord: Option<u16>,
+    ) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Reject { id, private_data, needs_ord }, None, None)
     }
 
     /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.

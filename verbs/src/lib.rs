@@ -37,7 +37,7 @@ pub use error::DeviceError;
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
     Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
-    ListenFailure, ListenerId, MpaOptions, Protocol, QpFate,
+    ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate,
 };
 pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use heddle_cm::{DEFAULT_READ_DEPTH, Protocol, QpSpec};
+use heddle_cm::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec};
 
 use crate::qp::Qp;
 
@@ -13,11 +13,12 @@ pub use heddle_cm::ListenParams;
 pub struct ConnectParams {
     /// The queue pair that is to run on it.
     pub qp: Qp,
-    /// The start-up dialogue and its options: MPA revision, CRC.
+    /// The start-up dialogue and its options: MPA revision, CRC, markers, the peer-to-peer model.
     pub protocol: Protocol,
-    /// RDMA Reads we take from the peer at a time.
+    /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
+    /// away (RFC 6581 section 9.1).
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding.
+    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
     pub ord: u16,
     /// For the peer's application; at most 508 octets with MPA revision 2, 512 with revision 1.
     pub private_data: Vec<u8>,
@@ -38,6 +39,18 @@ impl ConnectParams {
         }
     }
 
+    /// The same with these options of MPA.
+    #[must_use]
+    pub fn mpa(self, options: MpaOptions) -> ConnectParams {
+        ConnectParams { protocol: Protocol::Mpa(options), ..self }
+    }
+
+    /// The same with this IRD and ORD.
+    #[must_use]
+    pub fn reads(self, ird: u16, ord: u16) -> ConnectParams {
+        ConnectParams { ird, ord, ..self }
+    }
+
     pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectTerms) {
         let ConnectParams { qp, protocol, ird, ord, private_data, timeout } = self;
         let spec = spec(&qp);
@@ -50,9 +63,10 @@ impl ConnectParams {
 pub struct AcceptParams {
     /// The queue pair that is to run on it.
     pub qp: Qp,
-    /// RDMA Reads we take from the peer at a time.
+    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the peer
+    /// can begin with, in the peer-to-peer model.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding.
+    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
     pub ord: u16,
     /// For the peer's application.
     pub private_data: Vec<u8>,
@@ -67,6 +81,12 @@ impl AcceptParams {
             ord: DEFAULT_READ_DEPTH,
             private_data: Vec::new(),
         }
+    }
+
+    /// The same with this IRD and ORD.
+    #[must_use]
+    pub fn reads(self, ird: u16, ord: u16) -> AcceptParams {
+        AcceptParams { ird, ord, ..self }
     }
 
     pub(crate) fn split(self) -> (Qp, heddle_cm::AcceptTerms) {

@@ -1,10 +1,10 @@
 //! From the start-up into FPDU mode, and ways out that several states share.
 
-use heddle_iwarp::{QpConfig, Qpn};
+use heddle_iwarp::{QpConfig, Qpn, RtrConfig};
 use heddle_rnic::{CloseReason, FpduMode, Order};
 
 use super::{Effect, Effects, Link, State};
-use crate::dialogue::Agreement;
+use crate::dialogue::{Agreement, Ask};
 use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
 use crate::params::QpSpec;
 
@@ -72,6 +72,22 @@ impl Link {
         fx.tell(Event::ConnectError { id: self.id, error, qp });
     }
 
+    /// Asks once more, on another connection.
+    pub(super) fn redial(
+        &mut self,
+        ask: Box<dyn Ask>,
+        qp: QpSpec,
+        closed: bool,
+        fx: &mut Effects,
+    ) -> State {
+        fx.counters.fallbacks += 1;
+        if let Some(old) = self.conn.take() {
+            fx.list.push(Effect::Redial { old, closed });
+        }
+        (self.local, self.received) = (None, 0);
+        State::Opening { ask, qp }
+    }
+
     /// Ends a start-up the application knows of, and says why.
     pub(super) fn fail(
         &self,
@@ -102,15 +118,17 @@ impl Link {
             ird: agreement.agreed.ird,
             ord: agreement.agreed.ord,
             crc: agreement.agreed.crc,
-            send_markers: agreement.send_markers,
+            send_markers: agreement.agreed.send_markers,
+            recv_markers: agreement.agreed.recv_markers,
             role: agreement.role,
+            rtr: agreement.agreed.rtr,
             ..QpConfig::default()
         };
         if let Some(conn) = self.conn {
             let mode = FpduMode { startup_len: self.received, reply, qp: config };
             fx.order(Order::EnterFpduMode { conn, mode: Box::new(mode) });
         }
-        State::Entering { qpn: qp.qpn, agreement, peer_closed: false }
+        State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), peer_closed: false }
     }
 
     /// The worker runs the queue pair.
@@ -136,7 +154,11 @@ impl Link {
             fx.deadline(Some(self.close_timeout.get()));
             return State::Ending { qpn, why: None };
         }
-        match self.passive.and_then(|p| p.first_fpdu_timeout) {
+        let first_fpdu = match agreement.agreed.rtr {
+            RtrConfig::Expect(_) => self.passive.map(|p| p.rtr_timeout),
+            _ => self.passive.and_then(|p| p.first_fpdu_timeout),
+        };
+        match first_fpdu {
             Some(after) => {
                 fx.deadline(Some(after.get()));
                 State::AwaitFpdu { qpn }

@@ -6,9 +6,10 @@
 use std::fmt::Write as _;
 
 use heddle_base::Chunks;
+use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
 use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{MrTable, Pd, Role, Side};
+use heddle_iwarp::{Cut, MrTable, Pd, Role, RtrConfig, Side};
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{RxFrame, StackConfig};
 
@@ -47,14 +48,26 @@ pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
 
 /// A dialogue that does what its bytes say.
 #[derive(Debug)]
-struct Script;
+struct Script {
+    /// May be asked for another dialogue.
+    falls_back: bool,
+}
 
 const BROKEN: DialogueError = DialogueError::Mpa(StartupError::TrailingBytes);
 const UNSAYABLE: ParamsError = ParamsError::Mpa(ConfigError::NoRtr);
 
 fn agreement() -> Agreement {
-    let agreed = Agreed { revision: 2, crc: true, ird: 3, ord: 4 };
-    Agreement { agreed, send_markers: false, role: Role::Initiator, private_data: vec![] }
+    let agreed = Agreed {
+        revision: 2,
+        crc: true,
+        ird: 3,
+        ord: 4,
+        peer: None,
+        rtr: RtrConfig::None,
+        send_markers: false,
+        recv_markers: false,
+    };
+    Agreement { agreed, role: Role::Initiator, private_data: vec![], last_word: None }
 }
 
 impl Ask for Script {
@@ -65,18 +78,26 @@ impl Ask for Script {
     fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep {
         match bytes {
             b"good" => AskStep::Connected(agreement()),
-            b"no" => AskStep::Rejected { private_data: vec![] },
+            b"no" => AskStep::Rejected { private_data: vec![], peer: None },
             b"bad" => AskStep::Failed { error: BROKEN, last_word: None },
             b"last" => AskStep::Failed { error: BROKEN, last_word: Some(b"last word".to_vec()) },
+            b"other" if self.falls_back => AskStep::FallBack,
             _ => AskStep::NeedMore,
         }
+    }
+
+    fn fall_back(&mut self) -> Option<Box<dyn Ask>> {
+        let other: Box<dyn Ask> = Box::new(Script { falls_back: false });
+        core::mem::take(&mut self.falls_back).then_some(other)
     }
 }
 
 impl Answer for Script {
     fn handle_bytes(&mut self, bytes: &[u8]) -> AnswerStep {
         match bytes {
-            b"good" => AnswerStep::Request { private_data: vec![], peer_ird: None, peer_ord: None },
+            b"good" => {
+                AnswerStep::Request { private_data: vec![], peer: None, peer_to_peer: false }
+            }
             b"bad" => AnswerStep::Failed(BROKEN),
             _ => AnswerStep::NeedMore,
         }
@@ -89,7 +110,7 @@ impl Answer for Script {
         }
     }
 
-    fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError> {
+    fn reject(&mut self, private_data: &[u8], _: Option<u16>) -> Result<Vec<u8>, ParamsError> {
         match private_data {
             [] => Ok(b"rejected".to_vec()),
             _ => Err(UNSAYABLE),
@@ -101,18 +122,40 @@ const QP: QpSpec = QpSpec { qpn: Qpn(7), pd: Pd(1), sq_depth: 1, rq_depth: 1 };
 
 fn states() -> Vec<(&'static str, bool, State)> {
     let qpn = QP.qpn;
-    let entering = |peer_closed| State::Entering { qpn, agreement: agreement(), peer_closed };
+    let entering =
+        |peer_closed| State::Entering { qpn, agreement: Box::new(agreement()), peer_closed };
     let undoing = |closed| State::Undoing { qpn, error: ConnectFailure::Cancelled, closed };
-    let ask = || Box::new(Script);
+    let ask = || Box::new(Script { falls_back: false });
+    let last_word = || Agreement { last_word: Some(b"last word".to_vec()), ..agreement() };
+    let expecting = || Agreement {
+        agreed: Agreed { rtr: RtrConfig::Expect(RtrSet::ALL), ..agreement().agreed },
+        role: Role::Responder,
+        ..last_word()
+    };
     let terminated = DisconnectReason::RemoteTerminate(TermCode::MPA_CRC);
     vec![
         ("Opening", false, State::Opening { ask: ask(), qp: QP }),
         ("Connecting", false, State::Connecting { ask: ask(), qp: QP }),
         ("AwaitReply", false, State::AwaitReply { ask: ask(), qp: QP }),
+        (
+            "AwaitReply, may fall back",
+            false,
+            State::AwaitReply { ask: Box::new(Script { falls_back: true }), qp: QP },
+        ),
         ("AwaitRequest", true, State::AwaitRequest { answer: ask() }),
         ("AwaitAnswer", true, State::AwaitAnswer { answer: ask() }),
         ("Entering, active", false, entering(false)),
         ("Entering, passive", true, entering(false)),
+        (
+            "Entering, active, with a last word",
+            false,
+            State::Entering { qpn, agreement: Box::new(last_word()), peer_closed: false },
+        ),
+        (
+            "Entering, passive, peer-to-peer",
+            true,
+            State::Entering { qpn, agreement: Box::new(expecting()), peer_closed: false },
+        ),
         ("Entering, the peer has closed", true, entering(true)),
         ("Undoing", true, undoing(false)),
         ("Undoing, closed", true, undoing(true)),
@@ -157,6 +200,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
             listener: ListenerId(1),
             accept_timeout: seconds(30).into(),
             first_fpdu_timeout: Some(seconds(60).into()),
+            rtr_timeout: seconds(5).into(),
         }),
         close_timeout: seconds(20).into(),
     };
@@ -187,6 +231,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
             }
             Effect::Deadline(Some(after)) => format!("{after:?}"),
             Effect::Deadline(None) => "no deadline".into(),
+            Effect::Redial { closed, .. } => format!("redial, closed: {closed}"),
             Effect::Free(_) => "free qp".into(),
             Effect::Spend(_) => "spend qp".into(),
             Effect::Refused(why) => format!("LOG {why}"),
@@ -219,10 +264,11 @@ fn test_matrix_of_every_state_with_every_input() {
             ("bytes: no", Input::Bytes(b"no")),
             ("bytes: bad", Input::Bytes(b"bad")),
             ("bytes: answer bad", Input::Bytes(b"last")),
+            ("bytes: other", Input::Bytes(b"other")),
             ("accept", Input::Accept(&accept)),
             ("accept, unsayable", Input::Accept(&bad_accept)),
-            ("reject", Input::Reject(b"")),
-            ("reject, unsayable", Input::Reject(b"x")),
+            ("reject", Input::Reject(b"", None)),
+            ("reject, unsayable", Input::Reject(b"x", None)),
             ("disconnect", Input::Disconnect),
             ("entered", Input::Entered(Ok(()))),
             ("not entered", Input::Entered(Err(RnicError::NotStartup))),
@@ -232,6 +278,7 @@ fn test_matrix_of_every_state_with_every_input() {
             ("we terminate", Input::Qp(QpEvent::Terminated { by: Side::Local, code })),
             ("peer terminates", Input::Qp(QpEvent::Terminated { by: Side::Remote, code })),
             ("we fail, unsaid", Input::Qp(QpEvent::Failed { code })),
+            ("truncated", Input::Qp(QpEvent::Truncated(Cut::Message))),
             ("peer closed", Input::PeerClosed),
             ("closed", Input::Closed(CloseReason::Orderly)),
             ("reset", Input::Closed(CloseReason::Reset)),

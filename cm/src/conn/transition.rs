@@ -1,6 +1,7 @@
 //! The transition function.
 
-use heddle_iwarp::{QpEvent, Qpn, Side};
+use heddle_iwarp::{QpEvent, Qpn, Role, Side};
+use heddle_rnic::CloseReason;
 
 use super::enter::End;
 use super::{Effects, Input, Link, State};
@@ -35,14 +36,14 @@ impl State {
 
 /// What an application asks of a connection that does not wait for its answer.
 fn not_asked(input: &Input<'_>, fx: &mut Effects) {
-    if let Input::Accept(_) | Input::Reject(_) = input {
+    if let Input::Accept(_) | Input::Reject(..) = input {
         fx.deny(RequestError::NotAsked);
     }
 }
 
 /// What an application asks of a connection that it does not know, or whose end it has been told.
 fn unknown(input: &Input<'_>, fx: &mut Effects) {
-    if let Input::Accept(_) | Input::Reject(_) | Input::Disconnect = input {
+    if let Input::Accept(_) | Input::Reject(..) | Input::Disconnect = input {
         fx.deny(RequestError::NoConnection);
     }
 }
@@ -138,6 +139,18 @@ fn await_reply(
     fx: &mut Effects,
 ) -> State {
     let free = QpFate::Free(qp.qpn);
+    // A responder that does not know the revision closes without a word (RFC 6581 section 10).
+    let silent_end = match input {
+        Input::PeerClosed => Some(false),
+        Input::Closed(CloseReason::Reset | CloseReason::Orderly) => Some(true),
+        _ => None,
+    };
+    if let Some(closed) = silent_end
+        && link.received == 0
+        && let Some(other) = ask.fall_back()
+    {
+        return link.redial(other, qp, closed, fx);
+    }
     if let Some(end) = startup_ends(Awaited::Reply, free, link, &input, fx) {
         return end;
     }
@@ -148,11 +161,15 @@ fn await_reply(
     match ask.handle_bytes(bytes) {
         AskStep::NeedMore => State::AwaitReply { ask, qp },
         AskStep::Connected(agreement) => link.enter(&qp, agreement, Vec::new(), fx),
-        AskStep::Rejected { private_data } => {
+        AskStep::FallBack => match ask.fall_back() {
+            Some(other) => link.redial(other, qp, false, fx),
+            None => State::AwaitReply { ask, qp },
+        },
+        AskStep::Rejected { private_data, peer } => {
             fx.counters.rejects_received += 1;
             let state = link.close(End::InOrder, fx);
             fx.list.push(super::Effect::Free(qp.qpn));
-            fx.tell(Event::Rejected { id: link.id, qpn: qp.qpn, private_data });
+            fx.tell(Event::Rejected { id: link.id, qpn: qp.qpn, private_data, peer });
             state
         }
         AskStep::Failed { error, last_word } => {
@@ -180,7 +197,7 @@ fn await_request(
     let refusal = match input {
         Input::Bytes(bytes) => match answer.handle_bytes(bytes) {
             AnswerStep::NeedMore => return State::AwaitRequest { answer },
-            AnswerStep::Request { private_data, peer_ird, peer_ord } => {
+            AnswerStep::Request { private_data, peer, peer_to_peer } => {
                 let Some(passive) = link.passive else { return link.close(End::Reset, fx) };
                 fx.counters.requests_received += 1;
                 fx.deadline(Some(passive.accept_timeout.get()));
@@ -191,8 +208,8 @@ fn await_request(
                     local: link.local(),
                     remote: link.remote(),
                     private_data,
-                    peer_ird,
-                    peer_ord,
+                    peer,
+                    peer_to_peer,
                 });
                 return State::AwaitAnswer { answer };
             }
@@ -251,7 +268,7 @@ fn await_answer(
             }
             Err(e) => fx.deny(e.into()),
         },
-        Input::Reject(private_data) => match answer.reject(private_data) {
+        Input::Reject(private_data, needs_ord) => match answer.reject(private_data, needs_ord) {
             Ok(reply) => {
                 fx.counters.rejects_sent += 1;
                 link.send(reply, fx);
@@ -269,9 +286,21 @@ fn await_answer(
 fn entering(state: State, link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
     let State::Entering { qpn, agreement, peer_closed } = state else { return state };
     match input {
-        Input::Entered(Ok(())) => link.established(qpn, agreement, peer_closed, fx),
+        Input::Entered(Ok(())) => link.established(qpn, *agreement, peer_closed, fx),
         Input::Entered(Err(e)) => {
-            link.fail(ConnectFailure::Worker(e), QpFate::Free(qpn), End::Reset, fx)
+            // The peer is told in the dialogue's own words (RFC 6581 section 9.3).
+            let end = match agreement.last_word {
+                Some(bytes) => {
+                    link.send(bytes, fx);
+                    match agreement.role {
+                        Role::Initiator => fx.counters.terminates_sent += 1,
+                        Role::Responder => fx.counters.rejects_sent += 1,
+                    }
+                    End::InOrder
+                }
+                None => End::Reset,
+            };
+            link.fail(ConnectFailure::Worker(e), QpFate::Free(qpn), end, fx)
         }
         Input::Closed(reason) => {
             State::Undoing { qpn, error: ConnectFailure::Tcp(reason), closed: true }
@@ -336,6 +365,11 @@ fn running(state: State, link: &mut Link, input: Input<'_>, fx: &mut Effects) ->
         Input::Qp(QpEvent::Failed { code }) => {
             link.end(qpn, Some(DisconnectReason::LocalTerminate(code)), fx)
         }
+        Input::Qp(QpEvent::Truncated(cut)) => {
+            // The worker closes: there is nothing left to say.
+            fx.counters.truncated += 1;
+            link.end(qpn, Some(DisconnectReason::Truncated(cut)), fx)
+        }
         // iWARP has no half-open streams: the peer's end is ours too (RFC 5040 section 6.2).
         Input::Disconnect | Input::PeerClosed => {
             link.disconnect(fx);
@@ -383,6 +417,10 @@ fn ending(
         }
         Input::Qp(QpEvent::Failed { code }) => {
             why.get_or_insert(DisconnectReason::LocalTerminate(code));
+        }
+        Input::Qp(QpEvent::Truncated(cut)) => {
+            fx.counters.truncated += 1;
+            why.get_or_insert(DisconnectReason::Truncated(cut));
         }
         Input::PeerClosed => link.disconnect(fx),
         Input::Timeout => {

@@ -1,29 +1,104 @@
-use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::frame::{Enhanced, Revision, RtrSet};
 use heddle_iwarp::mpa::startup::{
-    CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams as MpaAccept,
-    Responder, ResponderConfig, ResponderStep, StartupAction,
+    CrcPolicy, Depths, Initiator, InitiatorConfig, InitiatorStep, Negotiated,
+    ReplyParams as MpaAccept, Responder, ResponderConfig, ResponderStep, StartupAction,
+    StartupError,
 };
+use heddle_iwarp::qp::RtrConfig;
+use heddle_iwarp::rdmap::TermCode;
 
 use super::{Agreement, Answer, AnswerStep, Ask, AskStep, ParamsError};
-use crate::event::Agreed;
+use crate::event::{Agreed, PeerDepths};
 use crate::params::{AcceptTerms, ConnectTerms};
 
-/// RDMA Reads of one peer served at a time, at most.
-const MAX_IRD: u16 = 128;
-
-/// Options of MPA.
-#[derive(Clone, Copy, Debug)]
+/// Options of MPA, of one listener or one connection.
+///
+/// ```
+/// # use heddle_cm::MpaOptions;
+/// # use heddle_iwarp::mpa::frame::RtrSet;
+/// let options = MpaOptions::new().markers(true).peer_to_peer(RtrSet::ALL);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaOptions {
     /// The revision to ask in; the highest to answer in.
     pub revision: Revision,
+    /// Connecting in revision 2: whether a peer that knows only revision 1 is asked again in that,
+    /// on another TCP connection (RFC 6581 section 10). Read depths are not exchanged then. Not in
+    /// the peer-to-peer model, which needs revision 2.
+    pub fall_back: bool,
     /// Whether CRCs are asked for; they are used when either side asks.
     pub crc: CrcPolicy,
+    /// Whether markers are asked for in what the peer sends. What we send has them when the peer
+    /// asks.
+    pub markers: bool,
+    /// Ready-to-receive messages of RFC 6581 section 9.2. Connecting: those we can begin with, in
+    /// the peer-to-peer model; none for the client-server model. Listening: those a peer may begin
+    /// with if it asks for the peer-to-peer model; none for all of them, as there must be one.
+    pub rtr: RtrSet,
+    /// Connecting: whether the two sides exchange how many RDMA Reads they can have outstanding.
+    pub depths: Depths,
 }
 
 impl Default for MpaOptions {
-    /// Revision 2 with CRCs.
     fn default() -> MpaOptions {
-        MpaOptions { revision: Revision::V2, crc: CrcPolicy::Required }
+        MpaOptions::new()
+    }
+}
+
+impl MpaOptions {
+    /// Revision 2 and nothing else, with CRCs, without markers, client-server model, read depths
+    /// exchanged.
+    pub const fn new() -> MpaOptions {
+        MpaOptions {
+            revision: Revision::V2,
+            fall_back: false,
+            crc: CrcPolicy::Required,
+            markers: false,
+            rtr: RtrSet::NONE,
+            depths: Depths::Exchanged,
+        }
+    }
+
+    /// With another [revision](Self::revision).
+    #[must_use]
+    pub const fn revision(mut self, revision: Revision) -> MpaOptions {
+        self.revision = revision;
+        self
+    }
+
+    /// [Falling back](Self::fall_back) to revision 1, or not.
+    #[must_use]
+    pub const fn fall_back(mut self, fall_back: bool) -> MpaOptions {
+        self.fall_back = fall_back;
+        self
+    }
+
+    /// With another policy for [CRCs](Self::crc).
+    #[must_use]
+    pub const fn crc(mut self, crc: CrcPolicy) -> MpaOptions {
+        self.crc = crc;
+        self
+    }
+
+    /// Asking for [markers](Self::markers), or not.
+    #[must_use]
+    pub const fn markers(mut self, markers: bool) -> MpaOptions {
+        self.markers = markers;
+        self
+    }
+
+    /// In the peer-to-peer model, with these [first messages](Self::rtr).
+    #[must_use]
+    pub const fn peer_to_peer(mut self, rtr: RtrSet) -> MpaOptions {
+        self.rtr = rtr;
+        self
+    }
+
+    /// With read depths [exchanged](Self::depths) or left alone.
+    #[must_use]
+    pub const fn depths(mut self, depths: Depths) -> MpaOptions {
+        self.depths = depths;
+        self
     }
 }
 
@@ -31,45 +106,76 @@ pub(super) fn ask(o: &MpaOptions, p: &ConnectTerms) -> Result<Box<dyn Ask>, Para
     let config = InitiatorConfig {
         revision: o.revision,
         crc: o.crc,
+        markers: o.markers,
         ird: p.ird,
-        max_ird: p.ird.max(MAX_IRD),
         ord: p.ord,
+        depths: o.depths,
+        rtr: o.rtr,
         private_data: &p.private_data,
-        ..InitiatorConfig::default()
     };
-    Ok(Box::new(Initiator::new(&config)?))
+    let fall_back = o.fall_back && o.revision > Revision::V1 && o.rtr.is_empty();
+    let plainer = InitiatorConfig { revision: Revision::V1, ..config };
+    let plainer = fall_back.then(|| Initiator::new(&plainer)).transpose()?;
+    Ok(Box::new(MpaAsk { initiator: Initiator::new(&config)?, plainer }))
 }
 
 pub(super) fn answer(o: &MpaOptions) -> Result<Box<dyn Answer>, ParamsError> {
     let config = ResponderConfig {
         max_revision: o.revision,
         crc: o.crc,
-        max_ird: MAX_IRD,
-        ..ResponderConfig::default()
+        markers: o.markers,
+        rtr: if o.rtr.is_empty() { RtrSet::ALL } else { o.rtr },
     };
     Ok(Box::new(Responder::new(&config)?))
 }
 
-impl Ask for Initiator {
+#[derive(Debug)]
+struct MpaAsk {
+    initiator: Initiator,
+    /// What to ask a peer that knows only revision 1.
+    plainer: Option<Initiator>,
+}
+
+impl Ask for MpaAsk {
     fn request(&self) -> Vec<u8> {
-        Initiator::request(self).to_vec()
+        self.initiator.request().to_vec()
     }
 
     fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep {
-        match Initiator::handle_bytes(self, bytes) {
+        let step = self.initiator.handle_bytes(bytes);
+        let in_1 = matches!(
+            step,
+            Ok(InitiatorStep::Rejected { revision: Revision::V1, .. })
+                | Err(StartupError::NotEnhanced { revision: Revision::V1 })
+        );
+        if in_1 && self.plainer.is_some() {
+            return AskStep::FallBack;
+        }
+        match step {
             Ok(InitiatorStep::NeedMore) => AskStep::NeedMore,
             Ok(InitiatorStep::Connected { negotiated, private_data, .. }) => {
-                AskStep::Connected(agreement(&negotiated, private_data))
+                // Revision 1 knows no such Terminate (RFC 6581 section 8).
+                let last_word = negotiated
+                    .peer
+                    .and_then(|_| self.initiator.terminate(TermCode::MPA_LOCAL_CATASTROPHIC));
+                AskStep::Connected(agreement(&negotiated, private_data, last_word))
             }
-            Ok(InitiatorStep::Rejected { private_data, .. }) => AskStep::Rejected { private_data },
+            Ok(InitiatorStep::Rejected { private_data, peer, .. }) => {
+                AskStep::Rejected { private_data, peer: peer.map(depths) }
+            }
             Err(e) => {
                 let last_word = match e.action() {
-                    StartupAction::Terminate(code) => self.terminate(code),
+                    StartupAction::Terminate(code) => self.initiator.terminate(code),
                     StartupAction::Close => None,
                 };
                 AskStep::Failed { error: e.into(), last_word }
             }
         }
+    }
+
+    fn fall_back(&mut self) -> Option<Box<dyn Ask>> {
+        let initiator = self.plainer.take()?;
+        Some(Box::new(MpaAsk { initiator, plainer: None }))
     }
 }
 
@@ -79,8 +185,8 @@ impl Answer for Responder {
             Ok(ResponderStep::NeedMore) => AnswerStep::NeedMore,
             Ok(ResponderStep::Request { peer, private_data, .. }) => AnswerStep::Request {
                 private_data,
-                peer_ird: peer.and_then(|p| p.ird.get()),
-                peer_ord: peer.and_then(|p| p.ord.get()),
+                peer: peer.map(depths),
+                peer_to_peer: peer.is_some_and(|p| p.peer_to_peer),
             },
             Err(e) => AnswerStep::Failed(e.into()),
         }
@@ -88,16 +194,42 @@ impl Answer for Responder {
 
     fn accept(&mut self, p: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError> {
         let params = MpaAccept { ird: p.ird, ord: p.ord, private_data: &p.private_data };
+        let mut refusing = self.clone();
         let (reply, negotiated) = Responder::accept(self, &params)?;
-        Ok((reply, agreement(&negotiated, Vec::new())))
+        let last_word = Responder::reject(&mut refusing, &[], None).ok();
+        Ok((reply, agreement(&negotiated, Vec::new(), last_word)))
     }
 
-    fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ParamsError> {
-        Ok(Responder::reject(self, private_data)?)
+    fn reject(
+        &mut self,
+        private_data: &[u8],
+        needs_ord: Option<u16>,
+    ) -> Result<Vec<u8>, ParamsError> {
+        Ok(Responder::reject(self, private_data, needs_ord)?)
     }
 }
 
-fn agreement(n: &Negotiated, private_data: Vec<u8>) -> Agreement {
-    let agreed = Agreed { revision: n.revision.0, crc: n.crc, ird: n.ird, ord: n.ord };
-    Agreement { agreed, send_markers: n.send_markers, role: n.role, private_data }
+fn depths(e: Enhanced) -> PeerDepths {
+    PeerDepths { ird: e.ird, ord: e.ord }
+}
+
+fn agreement(n: &Negotiated, private_data: Vec<u8>, last_word: Option<Vec<u8>>) -> Agreement {
+    let rtr = match n.rtr {
+        Some(rtr) => RtrConfig::Send(rtr),
+        None if n.must_wait_for_first_fpdu() && !n.rtr_offered.is_empty() => {
+            RtrConfig::Expect(n.rtr_offered)
+        }
+        None => RtrConfig::None,
+    };
+    let agreed = Agreed {
+        revision: n.revision.0,
+        crc: n.crc,
+        ird: n.ird,
+        ord: n.ord,
+        peer: n.peer.map(depths),
+        rtr,
+        send_markers: n.send_markers,
+        recv_markers: n.recv_markers,
+    };
+    Agreement { agreed, role: n.role, private_data, last_word }
 }

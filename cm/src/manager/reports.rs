@@ -121,6 +121,7 @@ impl ConnectionManager {
             listener,
             accept_timeout: params.accept_timeout.into(),
             first_fpdu_timeout: params.first_fpdu_timeout.map(Into::into),
+            rtr_timeout: params.rtr_timeout.into(),
         };
         let id = CmId(self.next_passive);
         self.next_passive += 1;

@@ -33,7 +33,9 @@ impl ConnectionManager {
                 self.connect(app, id, worker, remote, params)
             }
             Request::Accept { id, params } => self.accept(app, id, &params),
-            Request::Reject { id, private_data } => self.ask(app, id, Input::Reject(&private_data)),
+            Request::Reject { id, private_data, needs_ord } => {
+                self.ask(app, id, Input::Reject(&private_data, needs_ord))
+            }
             Request::Disconnect { id } => self.ask(app, id, Input::Disconnect),
             Request::EventsTaken { count } => {
                 self.events_taken(app, count);

@@ -7,7 +7,7 @@ pub mod net;
 use std::sync::Arc;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame as MpaFrame, Kind, Revision, RtrSet};
+use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame as MpaFrame, Kind, Revision, Rtr, RtrSet};
 use heddle_iwarp::{MrTable, Pd, Qpn};
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
@@ -77,6 +77,44 @@ pub fn enhanced(kind: Kind, reject: bool, ird: u16, ord: u16, private_data: &[u8
     }
     .emit()
     .unwrap()
+}
+
+/// A frame with the words of RFC 6581: both depths of 14 bits, whatever they mean.
+pub fn words(kind: Kind, ird: u16, ord: u16, rtr: RtrSet) -> Vec<u8> {
+    let depth = |n| Depth::new(n).unwrap_or(Depth::UNNEGOTIATED);
+    let enhanced =
+        Enhanced { ird: depth(ird), ord: depth(ord), peer_to_peer: !rtr.is_empty(), rtr };
+    MpaFrame {
+        kind,
+        markers: false,
+        crc: true,
+        reject: false,
+        revision: Revision::V2,
+        enhanced: Some(enhanced),
+        private_data: b"",
+    }
+    .emit()
+    .unwrap()
+}
+
+/// An FPDU with a CRC: its DDP and RDMAP octets, and what is behind them.
+pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    heddle_iwarp::mpa::fpdu::append(ulpdu, true, &mut out).unwrap();
+    out
+}
+
+/// The first message of each kind, as another stack would make it: headers of RFC 5041 by hand.
+pub fn rtr_fpdu(rtr: Rtr) -> Vec<u8> {
+    match rtr {
+        Rtr::Write => fpdu(&[0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
+        Rtr::Send => fpdu(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
+        Rtr::Read => {
+            let mut read = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
+            read.extend([0; 28]);
+            fpdu(&read)
+        }
+    }
 }
 
 pub fn below(r: &mut Random, n: usize) -> usize {

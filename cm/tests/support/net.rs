@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::{
-    AppId, CmConfig, ConnectionManager, Event, ListenParams, ListenerId, Notice, Request,
-    RequestError, WorkerId,
+    AppId, CmConfig, CmId, ConnectTerms, ConnectionManager, Event, ListenParams, ListenerId,
+    Notice, Request, RequestError, WorkerId,
 };
+use heddle_iwarp::mpa::frame::{Frame as MpaFrame, Kind, Revision};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
-use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, TxSink};
+use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, RnicError, TxSink};
 use heddle_tcp::ConnId;
 
 use super::{Frame, rnic};
@@ -66,6 +67,8 @@ pub struct Host {
     pub raw: Vec<RnicEvent>,
     /// Connections the manager was told of and has not released.
     pub open: BTreeSet<ConnId>,
+    /// Its worker enters FPDU mode for nobody.
+    pub refuses_fpdu_mode: bool,
     /// Connections of a host with a manager that the test drives by hand.
     pub by_hand: BTreeSet<ConnId>,
 }
@@ -134,6 +137,10 @@ impl Host {
             | Order::Disconnect { conn }
             | Order::Abort { conn } => assert!(self.open.contains(conn), "{order:?}"),
         }
+        if let (Some(conn), true) = (entered, self.refuses_fpdu_mode) {
+            let result = Err(RnicError::NoQueuePair);
+            return self.cm().handle_report(now, W, Report::Entered { conn, result });
+        }
         let mut report = self.rnic.handle_order(now, order);
         if let Some(Report::Connecting { result: Ok(conn), .. }) = report {
             assert!(self.open.insert(conn));
@@ -170,6 +177,7 @@ impl Net {
                 notices: vec![],
                 raw: vec![],
                 open: BTreeSet::new(),
+                refuses_fpdu_mode: false,
                 by_hand: BTreeSet::new(),
             }
         };
@@ -293,6 +301,31 @@ impl Net {
         });
         self.pass(Duration::from_millis(1));
         conn
+    }
+
+    /// A connection of ours to the peer that is driven by hand and listens at port 99, as far as our
+    /// Request; that Request.
+    pub fn asked(&mut self, id: CmId, params: ConnectTerms) -> (ConnId, Vec<u8>) {
+        let remote = ([10, 0, 0, 1], 99).into();
+        self.hosts[0].raw.clear();
+        self.ask(1, Request::Connect { id, worker: W, remote, params });
+        self.next_asked()
+    }
+
+    /// The next of our connections to that peer, as far as our Request.
+    pub fn next_asked(&mut self) -> (ConnId, Vec<u8>) {
+        let conn = self.until("connection", |n| {
+            n.hosts[0].raw.iter().find_map(|e| match e {
+                RnicEvent::Accepted { conn, .. } => Some(*conn),
+                _ => None,
+            })
+        });
+        let request = self.until("Request", |n| {
+            let got = n.got(conn);
+            let whole = MpaFrame::parse(Kind::Request, Revision::V2, &got).ok()?.is_some();
+            whole.then_some(got)
+        });
+        (conn, request)
     }
 
     pub fn send(&mut self, conn: ConnId, bytes: &[u8]) {

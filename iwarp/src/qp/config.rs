@@ -1,5 +1,6 @@
 //! What a QP is made with.
 
+use super::rtr::RtrConfig;
 use crate::mr::MrTable;
 pub use crate::types::Role;
 use crate::{Pd, Qpn};
@@ -20,21 +21,24 @@ pub struct QpConfig {
     pub sq_depth: u32,
     /// Receive work requests it holds.
     pub rq_depth: u32,
-    /// Inbound Reads the peer may have outstanding. At 0 one Read of no bytes is still served:
-    /// the ready-to-receive message of RFC 6581.
+    /// Inbound Reads the peer may have outstanding.
     pub ird: u16,
     /// Outbound Reads outstanding at most.
     pub ord: u16,
     /// Whether FPDUs carry a CRC.
     pub crc: bool,
-    /// Whether the peer asked for markers.
+    /// Whether the peer asked for markers in what we send.
     pub send_markers: bool,
+    /// Whether we asked for markers in what the peer sends.
+    pub recv_markers: bool,
     /// Position in our stream of our first FPDU.
     pub tx_start: StreamPos,
     /// Position in the peer's stream of its first FPDU.
     pub rx_start: StreamPos,
     /// Which end we are.
     pub role: Role,
+    /// What the initiator sends first.
+    pub rtr: RtrConfig,
 }
 
 impl Default for QpConfig {
@@ -49,9 +53,11 @@ impl Default for QpConfig {
             ord: 16,
             crc: true,
             send_markers: false,
+            recv_markers: false,
             tx_start: StreamPos::START,
             rx_start: StreamPos::START,
             role: Role::Initiator,
+            rtr: RtrConfig::None,
         }
     }
 }

@@ -106,6 +106,27 @@ pub enum Side {
     Remote,
 }
 
+/// What the peer's stream broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// An FPDU.
+    Fpdu,
+    /// A Send or Write of several segments, between two of them.
+    Message,
+    /// The answers to our Reads, some of which have not come.
+    Read,
+}
+
+impl core::fmt::Display for Cut {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Cut::Fpdu => "in the middle of an FPDU",
+            Cut::Message => "in the middle of a message",
+            Cut::Read => "before it answered an RDMA Read",
+        })
+    }
+}
+
 /// Something about the connection the owner should act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
@@ -130,4 +151,6 @@ pub enum QpEvent {
     },
     /// After [`close`](super::Qp::close): all sends are done, TCP may be closed.
     Drained,
+    /// The peer closed its stream before its time. All is flushed; close TCP.
+    Truncated(Cut),
 }

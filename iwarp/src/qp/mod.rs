@@ -37,6 +37,7 @@ mod fifo;
 mod fpdu;
 mod queues;
 mod reads;
+mod rtr;
 mod rx;
 mod state;
 mod tagged;
@@ -50,8 +51,9 @@ mod wr;
 pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
-pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
+pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
+pub use rtr::RtrConfig;
 pub use state::QpState;
 pub use wr::{
     Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,
@@ -76,13 +78,17 @@ pub struct Qp {
     state: QpState,
     crc: bool,
     send_markers: bool,
-    /// A responder before the first FPDU has come.
+    /// Nothing of the application's may be sent yet: a responder before the first FPDU has come, an
+    /// initiator before its ready-to-receive message.
     hold: bool,
     /// Whose turn it is when both could start a message.
     responses_next: bool,
     seen_fpdu: bool,
     peer_closed: bool,
     drained: bool,
+    /// A Write of the peer's has begun and not ended.
+    in_write: bool,
+    rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
     /// The message under way.
@@ -115,11 +121,13 @@ impl Qp {
             state: QpState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
-            hold: config.role == Role::Responder,
+            hold: config.role == Role::Responder || matches!(config.rtr, RtrConfig::Send(_)),
             responses_next: false,
             seen_fpdu: false,
             peer_closed: false,
             drained: false,
+            in_write: false,
+            rtr: config.rtr,
             qpn: config.qpn,
             pd: config.pd,
             sending: None,
@@ -198,19 +206,27 @@ impl Qp {
         }
     }
 
-    /// The peer closed its direction of the stream: no more Sends will come, so the receive queue
-    /// is flushed. Reads that wait for data, or a message that is not complete, fail the QP;
-    /// otherwise we may go on sending.
-    pub fn handle_peer_closed(&mut self) {
+    /// The peer closed its direction of the stream, with or without a part of an FPDU left at its
+    /// end: no more Sends will come, so the receive queue is flushed.
+    ///
+    /// Where it broke off something, the QP fails and [`QpEvent::Truncated`] says what; otherwise we
+    /// may go on sending.
+    pub fn handle_peer_closed(&mut self, in_fpdu: bool) {
         if !self.state.is_live() {
             return;
         }
         self.peer_closed = true;
-        if self.rq.received > 0 || !self.reads.outbound.is_empty() {
-            self.end_stream(Transition::Abort, End::default());
+        let cut = if in_fpdu {
+            Cut::Fpdu
+        } else if self.rq.received > 0 || self.in_write {
+            Cut::Message
+        } else if !self.reads.outbound.is_empty() {
+            Cut::Read
         } else {
-            self.flush_recvs();
-        }
+            return self.flush_recvs();
+        };
+        self.end_stream(Transition::Abort, End::default());
+        self.raise(QpEvent::Truncated(cut));
     }
 
     /// Ends the QP at once: TCP is gone and sends nothing any more, not even once more. All that is

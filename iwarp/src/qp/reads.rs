@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 /// A Read or atomic operation of ours whose response has not come completely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outbound {
-    /// Its index in the send queue.
-    pub(super) index: u32,
+    /// Its index in the send queue; none for a ready-to-receive message.
+    pub(super) index: Option<u32>,
     /// What kind of response it waits for.
     pub(super) atomic: bool,
     /// The sink: a Read Response must name it.
@@ -89,10 +89,8 @@ impl Reads {
         self.outbound.len() < usize::from(self.ord)
     }
 
-    /// Whether a Read Request for `size` bytes is within what was negotiated. With an IRD of 0
-    /// the ready-to-receive Read of no bytes (RFC 6581 section 9) still is.
-    pub(super) fn can_accept(&self, size: u32) -> bool {
+    /// Whether one more request is within what was negotiated.
+    pub(super) fn can_accept(&self) -> bool {
         self.inbound.len() < usize::from(self.ird)
-            || (self.ird == 0 && size == 0 && self.inbound.is_empty())
     }
 }

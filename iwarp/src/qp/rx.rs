@@ -1,6 +1,5 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
-use super::cqe::QpEvent;
 use super::terminate::Culprit;
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader};
@@ -144,9 +143,7 @@ impl Qp {
         }
         self.counters.rx_fpdus += 1;
         if !self.seen_fpdu && self.state.is_live() {
-            self.seen_fpdu = true;
-            self.hold = false;
-            self.raise(QpEvent::FirstFpdu);
+            self.first_fpdu(control.opcode, seg.len);
         }
         Ok(())
     }

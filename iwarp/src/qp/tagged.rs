@@ -42,6 +42,7 @@ impl Qp {
             place(env.mem, stream, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
+        self.in_write = !h.last;
         Ok(())
     }
 
@@ -72,7 +73,7 @@ impl Qp {
                 .mrs
                 .check(self.pd, self.qpn, read.stag, read.to, seg.len, Access::LOCAL_WRITE)
                 .map_err(|f| Culprit {
-                    request: Some((Queue::Sq, read.index, CqeStatus::LocalProtection)),
+                    request: read.index.map(|i| (Queue::Sq, i, CqeStatus::LocalProtection)),
                     ..seg.blame(Fault::tagged(f))
                 })?;
             place(env.mem, stream, seg.at, &[range]);
@@ -80,9 +81,11 @@ impl Qp {
         }
         if h.last {
             self.reads.outbound.pop_front();
-            self.sq.wqes.at_mut(read.index).progress = Progress::Done;
             self.counters.rx_read_responses += 1;
-            self.complete_sends();
+            if let Some(index) = read.index {
+                self.sq.wqes.at_mut(index).progress = Progress::Done;
+                self.complete_sends();
+            }
         } else if let Some(front) = self.reads.outbound.front_mut() {
             front.left -= seg.len;
             // The sink was checked to end before 2^64.

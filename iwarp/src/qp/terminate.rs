@@ -194,7 +194,7 @@ impl Qp {
             None => all.clone().find(|i| !self.is_done(self.sq.wqes.at(*i))),
             // siw puts the size of the Read where the MSN belongs.
             Some(DdpHeader::Untagged { qn: Qn::READ_REQUEST, .. }) => {
-                named.or_else(|| self.reads.outbound.front().map(|r| r.index))
+                named.or_else(|| self.reads.outbound.front().and_then(|r| r.index))
             }
             Some(_) => named,
         }

@@ -61,7 +61,10 @@ impl Qp {
         out: &mut Fpdu,
     ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
-            return self.state == QpState::Terminate && self.transmit_terminate(env, out);
+            return match self.state {
+                QpState::Terminate => self.transmit_terminate(env, out),
+                _ => self.transmit_rtr(env, out),
+            };
         }
         let sending = match self.sending {
             Some(s) => s,
@@ -103,8 +106,10 @@ impl Qp {
         if self.state == QpState::Terminate {
             return self.end.as_ref().is_some_and(|e| e.terminate.is_some());
         }
+        if self.hold {
+            return self.has_rtr();
+        }
         self.state.is_live()
-            && !self.hold
             && !self.drained
             && (self.sending.is_some() || !self.reads.inbound.is_empty() || self.may_start())
     }
@@ -301,7 +306,7 @@ impl Qp {
             ReadRequest { sink_stag: sink.stag, sink_to: sink.to, size, src_stag: src, src_to };
         out.room(READ_REQUEST_LEN).copy_from_slice(&request.emit());
         self.reads.outbound.push_back(Outbound {
-            index: self.sq.next,
+            index: Some(self.sq.next),
             atomic: false,
             stag: sink.stag,
             to: sink.to,
@@ -346,7 +351,7 @@ impl Qp {
         let request = AtomicRequest { id: msn.0, stag, to, op };
         out.put_inline([&request.emit(), &[]], buffers);
         self.reads.outbound.push_back(Outbound {
-            index: self.sq.next,
+            index: Some(self.sq.next),
             atomic: true,
             stag: sink.stag,
             to: sink.to,
@@ -445,7 +450,13 @@ impl Qp {
 
     /// Completes an FPDU whose headers and `len` octets of payload are there.
     #[inline]
-    fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, last: bool, out: &mut Fpdu) {
+    pub(super) fn finish<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        len: u32,
+        last: bool,
+        out: &mut Fpdu,
+    ) {
         // Markers make a copy with a CRC of its own.
         out.complete(env.mem, self.crc && !self.send_markers);
         out.set_last(last);
@@ -481,7 +492,7 @@ const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);
 
 /// Bytes of payload that are headers.
-const READ_REQUEST_BYTES: u32 = 28;
+pub(super) const READ_REQUEST_BYTES: u32 = 28;
 const ATOMIC_REQUEST_BYTES: u32 = 52;
 const ATOMIC_RESPONSE_BYTES: u32 = 12;
 const IMMEDIATE_BYTES: u32 = 8;
@@ -493,19 +504,26 @@ const _: () = assert!(
 
 /// QN and MSN as they follow each other in an untagged header.
 #[inline]
-fn qn_msn(qn: Qn, msn: Msn) -> u64 {
+pub(super) fn qn_msn(qn: Qn, msn: Msn) -> u64 {
     u64::from(qn.0) << 32 | u64::from(msn.0)
 }
 
 /// The start of an untagged header.
 #[inline]
-fn untagged_start(last: bool, opcode: Opcode, invalidate: Stag) -> u64 {
+pub(super) fn untagged_start(last: bool, opcode: Opcode, invalidate: Stag) -> u64 {
     ddp::untagged_start(last, Control::new(opcode).to_byte(), invalidate.0)
 }
 
 /// Writes the tagged header of a segment with `len` bytes of payload.
 #[inline]
-fn put_tagged(head: &mut Fpdu, last: bool, opcode: Opcode, stag: Stag, to: u64, len: u32) {
+pub(super) fn put_tagged(
+    head: &mut Fpdu,
+    last: bool,
+    opcode: Opcode,
+    stag: Stag,
+    to: u64,
+    len: u32,
+) {
     let rsvd_ulp = Control::new(opcode).to_byte();
     head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
 }

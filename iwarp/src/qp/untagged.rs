@@ -48,6 +48,9 @@ impl Qp {
         seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
+        if self.hold && self.take_rtr_send(seg, h) {
+            return Ok(());
+        }
         let rqe = self.receive_buffer(seg, h)?;
         if seg.len > rqe.len - self.rq.received {
             return Err(Culprit {
@@ -159,7 +162,7 @@ impl Qp {
             whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         let r = ReadRequest::parse(&bytes).map_err(|_| seg.blame(Fault::Malformed))?;
         let blame = |fault| Culprit { read: Some(r), ..seg.blame(fault) };
-        if !self.reads.can_accept(r.size) {
+        if !self.reads.can_accept() && !self.is_rtr_read(r.size) {
             return Err(blame(Fault::NoBuffer));
         }
         // Checked again when each segment of the response is made; a Read of no bytes must not be
@@ -212,7 +215,7 @@ impl Qp {
             AtomicRequestError::Code { .. } => seg.blame(Fault::AtomicOperation),
             AtomicRequestError::Length { .. } => seg.blame(Fault::Malformed),
         })?;
-        if !self.reads.can_accept(8) {
+        if !self.reads.can_accept() {
             return Err(seg.blame(Fault::NoBuffer));
         }
         // Checked again when its turn comes.
@@ -241,7 +244,9 @@ impl Qp {
         if h.msn != self.reads.rx_atomic_msn {
             return Err(seg.blame(Fault::Msn));
         }
-        let Some(asked) = self.reads.outbound.front().copied().filter(|r| r.atomic) else {
+        let Some(&Outbound { index: Some(index), atomic: true, stag, to, left }) =
+            self.reads.outbound.front()
+        else {
             return Err(seg.blame(Fault::NoBuffer));
         };
         if h.mo != 0 {
@@ -252,7 +257,6 @@ impl Qp {
         }
         let bytes: [u8; ATOMIC_RESPONSE_LEN] =
             whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
-        let Outbound { index, stag, to, left, .. } = asked;
         let response = AtomicResponse::parse(&bytes)
             .ok()
             .filter(|r| r.id == self.sq.wqes.at(index).msn.0)

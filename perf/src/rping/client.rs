@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
-use heddle_iwarp::mpa::frame::Revision;
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_verbs::{
     Access, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data, Device,
-    DeviceError, DisconnectReason, EventQueue, MpaOptions, Mr, PostError, Protocol, Qp, QpInit,
-    RecvWr, SendOp, SendWr,
+    DeviceError, DisconnectReason, EventQueue, MpaOptions, Mr, PostError, Qp, QpInit, RecvWr,
+    SendOp, SendWr,
 };
 use tracing::debug;
 
@@ -28,10 +26,8 @@ pub struct RpingConfig {
     pub size: u32,
     /// Compare what comes back.
     pub validate: bool,
-    /// Whether a CRC is asked for.
-    pub crc: CrcPolicy,
-    /// MPA revision to ask for.
-    pub revision: Revision,
+    /// How the connection is asked for.
+    pub mpa: MpaOptions,
 }
 
 /// Why it failed.
@@ -130,9 +126,7 @@ impl RpingClient {
         for b in 0..BUFFERS {
             post_buffer(&qp, &inbox, b.into())?;
         }
-        let mut params = ConnectParams::new(qp.clone());
-        let (revision, crc) = (config.revision, config.crc);
-        params.protocol = Protocol::Mpa(MpaOptions { revision, crc });
+        let params = ConnectParams::new(qp.clone()).mpa(config.mpa);
         let id = device.connect(config.remote, params, &events)?;
         Ok(RpingClient {
             device: device.clone(),

@@ -179,8 +179,12 @@ impl RpingServer {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
-            CmEvent::ConnectRequest { id, remote, peer_ird, .. } => {
-                let accepted = if peer_ird == Some(0) { Err(Fault::NoReads) } else { Ok(()) };
+            CmEvent::ConnectRequest { id, remote, peer, .. } => {
+                let accepted = if peer.is_some_and(|p| p.ird.get() == Some(0)) {
+                    Err(Fault::NoReads)
+                } else {
+                    Ok(())
+                };
                 if let Err(e) = accepted.and_then(|()| self.accept(id, remote)) {
                     self.conns.rejected(remote, &e);
                     self.failure = Some(format!("{remote}: {e}"));

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
-use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue, MpaOptions, Protocol};
+use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue};
 
 use super::Run;
 use super::hello::{Reason, Refusal, Welcome};
@@ -177,9 +176,7 @@ impl Client {
     fn connect_more(&mut self) -> Result<(), WorkloadError> {
         while self.started < self.conns.len() && self.started - self.up < CONNECTING {
             let conn = &mut self.conns[self.started];
-            let mut params = ConnectParams::new(conn.qp.clone());
-            let crc = if self.run.crc { CrcPolicy::Required } else { CrcPolicy::Off };
-            params.protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
+            let mut params = ConnectParams::new(conn.qp.clone()).mpa(self.run.mpa);
             params.private_data = conn.hello(&self.run).encode();
             conn.id = Some(self.device.connect(self.remote, params, &self.events)?);
             self.started += 1;

@@ -80,7 +80,10 @@ fn test_what_belongs_to_another_application_is_not_there() {
     for id in [waiting, running] {
         let params = AcceptTerms::new(qp(9));
         assert_eq!(b.ask(OTHER, Request::Accept { id, params }), none);
-        assert_eq!(b.ask(OTHER, Request::Reject { id, private_data: vec![] }), none);
+        assert_eq!(
+            b.ask(OTHER, Request::Reject { id, private_data: vec![], needs_ord: None }),
+            none
+        );
         assert_eq!(b.ask(OTHER, Request::Disconnect { id }), none);
     }
     assert_eq!(b.ask(OTHER, Request::Unlisten { id: L }), Err(RequestError::NoListener));
@@ -124,9 +127,9 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
         (connect(CmId(2), 0, |p| p.ord = 0x3fff), "16383"),
         (Request::Accept { id, params: long }, "513"),
         (Request::Accept { id, params: deep }, "16383"),
-        (Request::Reject { id, private_data: vec![0; 513] }, "513"),
+        (Request::Reject { id, private_data: vec![0; 513], needs_ord: None }, "513"),
         (Request::Accept { id: CmId(1), params: AcceptTerms::new(qp(50)) }, "does not wait"),
-        (Request::Reject { id: CmId(1), private_data: vec![] }, "does not wait"),
+        (Request::Reject { id: CmId(1), private_data: vec![], needs_ord: None }, "does not wait"),
         (Request::Disconnect { id: CmId(99) }, "no such connection"),
     ];
     for (n, (request, why)) in cases.into_iter().enumerate() {

@@ -9,7 +9,7 @@ fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait
     let (_, id) = b.asked(peer(1));
     let old = b.accepted(peer(2));
     let (leaving, rejected) = b.asked(peer(3));
-    b.ask(APP, Request::Reject { id: rejected, private_data: vec![] }).unwrap();
+    b.ask(APP, Request::Reject { id: rejected, private_data: vec![], needs_ord: None }).unwrap();
     b.orders();
     let order_of = |b: &mut Bench| {
         let aborted = std::iter::from_fn(|| b.cm.poll_order()).filter_map(|(_, o)| match o {

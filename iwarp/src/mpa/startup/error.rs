@@ -39,8 +39,11 @@ pub enum StartupError {
     #[error("bytes behind the MPA frame before its answer")]
     TrailingBytes,
     /// The Reply lacks the words of RFC 6581 that our Request had.
-    #[error("unenhanced MPA Reply to an enhanced Request")]
-    NotEnhanced,
+    #[error("unenhanced MPA Reply of revision {revision} to an enhanced Request")]
+    NotEnhanced {
+        /// Revision of the Reply.
+        revision: Revision,
+    },
     /// The responder will have more Reads outstanding than we can serve.
     #[error("the responder's ORD of {needed} exceeds our limit of {max}")]
     InsufficientIrd {

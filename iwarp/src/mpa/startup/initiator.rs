@@ -1,4 +1,4 @@
-use super::{ConfigError, CrcPolicy, Framing, Gathered, Negotiated, Role, StartupError, depth};
+use super::{ConfigError, CrcPolicy, Depths, Framing, Gathered, Negotiated, Role, StartupError};
 use crate::mpa::frame::{Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
 use crate::rdmap::TermCode;
 
@@ -9,12 +9,15 @@ pub struct InitiatorConfig<'a> {
     pub revision: Revision,
     /// Whether to ask for CRCs.
     pub crc: CrcPolicy,
-    /// Reads of the peer to serve at a time.
+    /// Whether to ask for markers in what the responder sends.
+    pub markers: bool,
+    /// Reads of the peer that can be served at a time. A responder that will have more outstanding
+    /// is turned away.
     pub ird: u16,
-    /// The most of them, if the responder wants more than `ird`; at least `ird` is meant.
-    pub max_ird: u16,
-    /// Reads of ours to have outstanding.
+    /// Reads of ours to have outstanding; lowered to what the responder serves.
     pub ord: u16,
+    /// Whether the two sides exchange `ird` and `ord`.
+    pub depths: Depths,
     /// First messages we can send; empty for the client-server model, where the initiator's
     /// application sends first anyway.
     pub rtr: RtrSet,
@@ -28,9 +31,10 @@ impl Default for InitiatorConfig<'_> {
         InitiatorConfig {
             revision: Revision::V2,
             crc: CrcPolicy::Required,
+            markers: false,
             ird: 0,
-            max_ird: 0,
             ord: 0,
+            depths: Depths::Exchanged,
             rtr: RtrSet::NONE,
             private_data: &[],
         }
@@ -53,6 +57,8 @@ pub enum InitiatorStep {
     },
     /// The responder refuses. The TCP connection is left as it is; whoever wants may close it.
     Rejected {
+        /// Revision of the Reply: 1 from a responder that knows no other, too.
+        revision: Revision,
         /// The responder application's data.
         private_data: Vec<u8>,
         /// The depths the responder named, if any.
@@ -72,9 +78,9 @@ pub struct Initiator {
     request: Vec<u8>,
     revision: Revision,
     crc: bool,
+    markers: bool,
     enhanced: Option<Enhanced>,
     ird: u16,
-    max_ird: u16,
     ord: u16,
     gathered: Gathered,
     framing: Option<Framing>,
@@ -87,7 +93,7 @@ impl Initiator {
     /// # Errors
     /// [`ConfigError`] when the Request cannot be said in the revision asked for.
     pub fn new(config: &InitiatorConfig<'_>) -> Result<Initiator, ConfigError> {
-        let (ird, ord) = (depth(config.ird)?, depth(config.ord)?);
+        let (ird, ord) = (config.depths.say(config.ird)?, config.depths.say(config.ord)?);
         let enhanced = match config.revision {
             Revision::V1 if config.rtr.is_empty() => None,
             Revision::V1 => return Err(ConfigError::RtrNeedsRevision2),
@@ -100,7 +106,7 @@ impl Initiator {
         let crc = config.crc == CrcPolicy::Required;
         let request = Frame {
             kind: Kind::Request,
-            markers: false,
+            markers: config.markers,
             crc,
             reject: false,
             revision: config.revision,
@@ -111,9 +117,9 @@ impl Initiator {
             request: request.emit()?,
             revision: config.revision,
             crc,
+            markers: config.markers,
             enhanced,
             ird: config.ird,
-            max_ird: config.max_ird.max(config.ird),
             ord: config.ord,
             gathered: Gathered::default(),
             framing: None,
@@ -148,6 +154,7 @@ impl Initiator {
         if frame.reject {
             // Whatever shape it has: the answer is no.
             return Ok(InitiatorStep::Rejected {
+                revision: frame.revision,
                 private_data: frame.private_data.to_vec(),
                 peer: frame.enhanced,
                 consumed,
@@ -157,7 +164,7 @@ impl Initiator {
             return Err(StartupError::TrailingBytes);
         }
         if self.enhanced.is_some() != frame.enhanced.is_some() {
-            return Err(StartupError::NotEnhanced);
+            return Err(StartupError::NotEnhanced { revision: frame.revision });
         }
         let framing = Framing { crc: self.crc || frame.crc, markers: frame.markers };
         self.framing = Some(framing);
@@ -166,6 +173,7 @@ impl Initiator {
             revision: frame.revision,
             crc: framing.crc,
             send_markers: framing.markers,
+            recv_markers: self.markers,
             ird: self.ird,
             ord: self.ord,
             peer: frame.enhanced,
@@ -183,22 +191,22 @@ impl Initiator {
     }
 
     /// RFC 6581 section 9: our ORD at most the responder's IRD, our IRD at least its ORD, and one
-    /// first message both can.
+    /// first message both can. The application has said how many Reads can be served, so an IRD
+    /// that is too small cannot be raised.
     fn settle(
         &self,
         n: &mut Negotiated,
         ours: Enhanced,
         theirs: Enhanced,
     ) -> Result<(), StartupError> {
-        if let Some(needed) = theirs.ord.get() {
-            if needed > self.max_ird {
-                return Err(StartupError::InsufficientIrd { needed, max: self.max_ird });
-            }
-            n.ird = n.ird.max(needed);
+        if let (Some(max), Some(needed)) = (ours.ird.get(), theirs.ord.get())
+            && needed > max
+        {
+            return Err(StartupError::InsufficientIrd { needed, max });
         }
         let peer_ird = theirs.ird.get();
-        if let Some(ird) = peer_ird {
-            n.ord = n.ord.min(ird);
+        if let (Some(ord), Some(ird)) = (ours.ord.get(), peer_ird) {
+            n.ord = ord.min(ird);
         }
         if ours.peer_to_peer != theirs.peer_to_peer {
             return Err(StartupError::Model { sent: ours.peer_to_peer, got: theirs.peer_to_peer });
@@ -210,12 +218,8 @@ impl Initiator {
                 both = both.without(RtrSet::of(Rtr::Read));
             }
             n.rtr = both.iter().next();
-            match n.rtr {
-                None => {
-                    return Err(StartupError::NoMatchingRtr { ours: ours.rtr, theirs: theirs.rtr });
-                }
-                Some(Rtr::Read) => n.ord = n.ord.max(1),
-                Some(_) => {}
+            if n.rtr.is_none() {
+                return Err(StartupError::NoMatchingRtr { ours: ours.rtr, theirs: theirs.rtr });
             }
         }
         Ok(())

@@ -15,9 +15,10 @@
 //! rejecting Reply the stream is the application's again, so there they are left to the caller.
 //!
 //! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so does
-//! ours when its `max_revision` is 1. Our initiator does not fall back by itself: read depths and
-//! the first message would silently be lost. The caller may connect again with revision 1. A
-//! responder of either revision takes revision 1 requests.
+//! ours when its `max_revision` is 1; some answer in revision 1. An exchange does not change its
+//! revision: the caller may connect again with revision 1 and do without the exchange of read depths
+//! and the first message (RFC 6581 section 10). A responder of either revision takes revision 1
+//! requests.
 
 mod error;
 mod initiator;
@@ -44,6 +45,25 @@ pub enum CrcPolicy {
     Off,
 }
 
+/// Who sees to it that neither side has more RDMA Reads outstanding than the other serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depths {
+    /// Revision 2 does: each side says its IRD and ORD, and goes by what the other says.
+    #[default]
+    Exchanged,
+    /// The applications do. Revision 2 says so with all ones (RFC 6581 section 9.1), and both sides
+    /// leave their depths as they are.
+    LeftToApplications,
+}
+
+impl Depths {
+    /// `n` as a Request has it.
+    fn say(self, n: u16) -> Result<Depth, ConfigError> {
+        let depth = depth(n)?;
+        Ok(if self == Depths::Exchanged { depth } else { Depth::UNNEGOTIATED })
+    }
+}
+
 /// What both sides go by in FPDU mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
@@ -53,8 +73,10 @@ pub struct Negotiated {
     pub revision: Revision,
     /// CRCs are made and checked.
     pub crc: bool,
-    /// We put markers into what we send. We never ask for any, so none are received.
+    /// We put markers into what we send: the peer asked for them.
     pub send_markers: bool,
+    /// The peer puts markers into what it sends: we asked for them.
+    pub recv_markers: bool,
     /// Reads of the peer we serve at a time.
     pub ird: u16,
     /// Reads of ours that may be outstanding.

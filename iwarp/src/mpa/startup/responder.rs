@@ -8,20 +8,19 @@ pub struct ResponderConfig {
     pub max_revision: Revision,
     /// Whether to ask for CRCs.
     pub crc: CrcPolicy,
-    /// The most Reads of a peer served at a time, if the initiator wants more than the application
-    /// offers.
-    pub max_ird: u16,
+    /// Whether to ask for markers in what the initiator sends.
+    pub markers: bool,
     /// First messages we can take; at least one if revision 2 is spoken.
     pub rtr: RtrSet,
 }
 
 impl Default for ResponderConfig {
-    /// Both revisions, with CRCs, 16 Reads, every first message.
+    /// Both revisions, with CRCs and without markers, every first message.
     fn default() -> Self {
         ResponderConfig {
             max_revision: Revision::V2,
             crc: CrcPolicy::Required,
-            max_ird: 16,
+            markers: false,
             rtr: RtrSet::ALL,
         }
     }
@@ -52,8 +51,8 @@ pub enum ResponderStep {
 /// What the application accepts a Request with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyParams<'a> {
-    /// Reads of the peer to serve at a time; raised to the initiator's ORD within the limit of the
-    /// [`ResponderConfig`].
+    /// Reads of the peer to serve at a time, whatever the initiator wants. Only a 0 becomes a 1
+    /// where the one first message both can is a Read: see [`Responder::accept`].
     pub ird: u16,
     /// Reads of ours to have outstanding; lowered to the initiator's IRD.
     pub ord: u16,
@@ -94,7 +93,6 @@ impl Responder {
     /// # Errors
     /// [`ConfigError`] when the configuration does not fit the revision.
     pub fn new(config: &ResponderConfig) -> Result<Responder, ConfigError> {
-        depth(config.max_ird)?;
         match config.max_revision {
             Revision::V2 if config.rtr.is_empty() => return Err(ConfigError::NoRtr),
             Revision::V1 | Revision::V2 => {}
@@ -145,6 +143,10 @@ impl Responder {
 
     /// The accepting Reply, and what holds from then on.
     ///
+    /// An application that serves no Reads is offered no Read as the first message, unless that is
+    /// all the initiator can send: then it serves one Read (RFC 6581 section 9.1 allows the IRD to
+    /// be raised for that).
+    ///
     /// # Errors
     /// [`ConfigError`] when there is no Request to answer or the Reply cannot be said; the Request
     /// can still be answered in another way then.
@@ -161,6 +163,7 @@ impl Responder {
             revision: request.revision,
             crc: request.crc || self.config.crc == CrcPolicy::Required,
             send_markers: request.markers,
+            recv_markers: self.config.markers,
             ird: params.ird,
             ord: params.ord,
             peer: request.peer,
@@ -173,7 +176,7 @@ impl Responder {
         };
         let reply = Frame {
             kind: Kind::Reply,
-            markers: false,
+            markers: self.config.markers,
             crc: negotiated.crc,
             reject: false,
             revision: request.revision,
@@ -185,29 +188,24 @@ impl Responder {
         Ok((reply, negotiated))
     }
 
-    /// RFC 6581 section 9: our ORD at most the initiator's IRD, our IRD at least its ORD as far as
-    /// we can, and the first messages both can, or else those we can.
+    /// RFC 6581 section 9: our ORD at most the initiator's IRD, our IRD as the application has it,
+    /// and the first messages both can, or else those we can.
     fn settle(&self, n: &mut Negotiated, peer: Enhanced) -> Result<Enhanced, ConfigError> {
-        let max_ird = self.config.max_ird.max(n.ird);
+        let read = RtrSet::of(Rtr::Read);
         let mut rtr = RtrSet::NONE;
         if peer.peer_to_peer {
-            let mut ours = self.config.rtr;
-            let without_read = ours.without(RtrSet::of(Rtr::Read));
-            if max_ird == 0 && !without_read.is_empty() {
-                ours = without_read;
+            let both = self.config.rtr.and(peer.rtr);
+            rtr = if both.is_empty() { self.config.rtr } else { both };
+            if n.ird == 0 && !rtr.without(read).is_empty() {
+                rtr = rtr.without(read);
             }
-            let both = ours.and(peer.rtr);
-            rtr = if both.is_empty() { ours } else { both };
-            if rtr.has(Rtr::Read) {
-                // The Read that says "ready" has to be served like any other.
+            if rtr.has(Rtr::Read) && peer.ord.get().is_some() {
+                // The Read that says "ready" is served like any other.
                 n.ird = n.ird.max(1);
             }
         }
         let ird = match peer.ord.get() {
-            Some(wanted) => {
-                n.ird = n.ird.max(wanted.min(max_ird));
-                depth(n.ird)?
-            }
+            Some(_) => depth(n.ird)?,
             None => Depth::UNNEGOTIATED,
         };
         let ord = match peer.ird.get() {
@@ -223,38 +221,28 @@ impl Responder {
 
     /// The refusing Reply. The TCP connection is left as it is.
     ///
-    /// # Errors
-    /// [`ConfigError`] when there is no Request to answer or the private data does not fit.
-    pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, ConfigError> {
-        self.refuse(private_data, 0)
-    }
-
-    /// The refusing Reply for an initiator that serves too few Reads: names how many we need.
-    ///
-    /// A Request of revision 1 has no field for it; then it is a plain refusal.
+    /// `ord` is the number of Reads that the application needs to have outstanding, if the reason
+    /// is that the initiator serves fewer (RFC 6581 section 9.1). Depths that are not the reason go
+    /// back as the initiator wants them; a Request of revision 1 has no field for any.
     ///
     /// # Errors
-    /// As [`reject`](Self::reject).
-    pub fn reject_needing_ord(
+    /// [`ConfigError`] when there is no Request to answer or the Reply cannot be said.
+    pub fn reject(
         &mut self,
-        ord: u16,
         private_data: &[u8],
+        ord: Option<u16>,
     ) -> Result<Vec<u8>, ConfigError> {
-        self.refuse(private_data, ord)
-    }
-
-    fn refuse(&mut self, private_data: &[u8], ord: u16) -> Result<Vec<u8>, ConfigError> {
         let request = self.request()?;
-        let (ird, ord) = (depth(self.config.max_ird)?, depth(ord)?);
+        let ord = ord.map(depth).transpose()?;
         let reply = Frame {
             kind: Kind::Reply,
-            markers: false,
+            markers: self.config.markers,
             crc: request.crc || self.config.crc == CrcPolicy::Required,
             reject: true,
             revision: request.revision,
             enhanced: request.peer.map(|p| Enhanced {
-                ird: if p.ord == Depth::UNNEGOTIATED { p.ord } else { ird },
-                ord: if p.ird == Depth::UNNEGOTIATED { p.ird } else { ord },
+                ird: p.ord,
+                ord: ord.filter(|_| p.ird != Depth::UNNEGOTIATED).unwrap_or(p.ird),
                 peer_to_peer: p.peer_to_peer,
                 rtr: if p.peer_to_peer { self.config.rtr } else { RtrSet::NONE },
             }),

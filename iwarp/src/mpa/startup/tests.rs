@@ -15,7 +15,7 @@ fn v1() -> InitiatorConfig<'static> {
 }
 
 fn v2() -> InitiatorConfig<'static> {
-    InitiatorConfig { ird: 3, max_ird: 8, ord: 5, ..Default::default() }
+    InitiatorConfig { ird: 3, ord: 5, ..Default::default() }
 }
 
 fn responder() -> Responder {
@@ -94,14 +94,8 @@ fn test_peer_to_peer_frames_of_siw_are_ours() {
     let (w, r) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read));
     for (rtr, request, reply) in [(w.with(r), "8001c001", "80018001"), (r, "80014001", "80014001")]
     {
-        let config = InitiatorConfig {
-            crc: CrcPolicy::Off,
-            ird: 1,
-            max_ird: 1,
-            ord: 1,
-            rtr,
-            ..Default::default()
-        };
+        let config =
+            InitiatorConfig { crc: CrcPolicy::Off, ird: 1, ord: 1, rtr, ..Default::default() };
         let mut i = initiator(&config);
         assert_eq!(
             i.request(),
@@ -149,19 +143,22 @@ fn test_crc_is_used_if_either_side_asks() {
 }
 
 #[test]
-fn test_markers_are_sent_exactly_when_the_peer_asks() {
-    for markers in [false, true] {
-        let n = answer(&v1(), &Frame { markers, ..reply(None) }).unwrap();
-        assert_eq!(n.send_markers, markers);
-        let mut request = initiator(&v1()).request().to_vec();
-        request[16] |= if markers { 0x80 } else { 0 };
-        let mut r = responder();
-        r.handle_bytes(&request).unwrap();
-        let (bytes, n) = r.accept(&accept(0, 0)).unwrap();
-        assert_eq!(n.send_markers, markers);
-        assert_eq!(bytes[16] & 0x80, 0, "we never ask for any");
+fn test_markers_go_in_the_directions_whose_receiver_asks() {
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        for base in [v1(), v2()] {
+            let config = InitiatorConfig { markers: ours, ..base };
+            let mut i = initiator(&config);
+            assert_eq!(i.request()[16] & 0x80 != 0, ours);
+            let r = ResponderConfig { markers: theirs, ..Default::default() };
+            let (bytes, n) = asked_of(&r, &config).accept(&accept(3, 3)).unwrap();
+            assert_eq!(bytes[16] & 0x80 != 0, theirs);
+            assert_eq!((n.send_markers, n.recv_markers), (ours, theirs));
+            let step = i.handle_bytes(&bytes).unwrap();
+            let InitiatorStep::Connected { negotiated: n, .. } = step else { panic!("{step:?}") };
+            assert_eq!((n.send_markers, n.recv_markers), (theirs, ours));
+        }
     }
-    assert_eq!(initiator(&v2()).request()[16] & 0x80, 0);
+    assert!(!InitiatorConfig::default().markers && !ResponderConfig::default().markers);
 }
 
 #[test]
@@ -311,10 +308,10 @@ fn test_responder_answers_in_the_revision_of_the_request() {
     assert_eq!(bytes, bytes_of("4d504120 49442052 65702046 72616d65 40 01 0000"));
     assert_eq!((n.revision, n.ird, n.ord, n.peer), (Revision::V1, 4, 6, None));
 
-    // Initiator IRD 3, ORD 5: our ORD of 6 comes down to 3, our IRD of 4 goes up to 5.
+    // Initiator IRD 3, ORD 5: our ORD of 6 comes down to 3, our IRD of 4 stays.
     let (bytes, n) = asked(&v2()).accept(&accept(4, 6)).unwrap();
-    assert_eq!(bytes, bytes_of("4d504120 49442052 65702046 72616d65 50 02 0004 0005 0003"));
-    assert_eq!((n.ird, n.ord), (5, 3));
+    assert_eq!(bytes, bytes_of("4d504120 49442052 65702046 72616d65 50 02 0004 0004 0003"));
+    assert_eq!((n.ird, n.ord), (4, 3));
     assert_eq!(n.peer, Some(enhanced(3, 5, RtrSet::NONE)));
     assert_eq!((n.rtr, n.rtr_offered), (None, RtrSet::NONE));
 }
@@ -331,13 +328,14 @@ fn test_unenhanced_request_of_revision_2_gets_an_unenhanced_reply() {
 }
 
 #[test]
-fn test_responder_serves_no_more_reads_than_it_can() {
-    let many = InitiatorConfig { ord: 100, ..v2() };
-    let (bytes, n) = asked(&many).accept(&accept(4, 0)).unwrap();
-    assert_eq!(n.ird, 16, "the limit of the configuration");
-    assert_eq!(bytes[20..22], 16u16.to_be_bytes());
-    let (_, n) = asked(&many).accept(&accept(20, 0)).unwrap();
-    assert_eq!(n.ird, 20, "but never less than the application offers");
+fn test_responder_serves_as_many_reads_as_its_application_says() {
+    for ird in [0, 1, 4, 200, 0x3ffe] {
+        let (bytes, n) =
+            asked(&InitiatorConfig { ord: 100, ..v2() }).accept(&accept(ird, 0)).unwrap();
+        assert_eq!((n.ird, &bytes[20..22]), (ird, &ird.to_be_bytes()[..]), "no more and no fewer");
+        let (_, n) = asked(&v1()).accept(&accept(ird, 0)).unwrap();
+        assert_eq!(n.ird, ird);
+    }
 }
 
 #[test]
@@ -358,18 +356,41 @@ fn test_initiator_leaves_depths_alone_that_are_not_negotiated() {
 }
 
 #[test]
-fn test_initiator_lowers_its_ord_and_raises_its_ird() {
-    let n = answer(&v2(), &reply(Some(enhanced(2, 8, RtrSet::NONE)))).unwrap();
-    assert_eq!((n.ird, n.ord), (8, 2));
-    assert_eq!(n.peer, Some(enhanced(2, 8, RtrSet::NONE)), "for the application to see");
+fn test_depths_left_to_the_applications_are_all_ones_and_stay() {
+    let config = InitiatorConfig { depths: Depths::LeftToApplications, ..v2() };
+    assert_eq!(initiator(&config).request()[20..24], [0x3f, 0xff, 0x3f, 0xff]);
+    let (bytes, n) = asked(&config).accept(&accept(4, 6)).unwrap();
+    assert_eq!((bytes[20..24].to_vec(), n.ird, n.ord), (vec![0x3f, 0xff, 0x3f, 0xff], 4, 6));
+    assert_eq!(n.peer.map(|p| (p.ird, p.ord)), Some((Depth::UNNEGOTIATED, Depth::UNNEGOTIATED)));
+    let InitiatorStep::Connected { negotiated: n, .. } =
+        initiator(&config).handle_bytes(&bytes).unwrap()
+    else {
+        panic!("connected")
+    };
+    assert_eq!((n.ird, n.ord), (3, 5));
+    // A responder that has numbers all the same changes nothing.
+    let n = answer(&config, &reply(Some(enhanced(1, 100, RtrSet::NONE)))).unwrap();
+    assert_eq!((n.ird, n.ord), (3, 5));
+    // Beyond 14 bits there is nothing to say.
+    let deep = InitiatorConfig { ird: 0x4000, ..config };
+    assert_eq!(Initiator::new(&deep).unwrap_err(), ConfigError::Depth { depth: 0x4000 });
+}
+
+#[test]
+fn test_initiator_lowers_its_ord_and_serves_the_responders() {
+    for ord in 0..=3 {
+        let n = answer(&v2(), &reply(Some(enhanced(2, ord, RtrSet::NONE)))).unwrap();
+        assert_eq!((n.ird, n.ord), (3, 2));
+        assert_eq!(n.peer, Some(enhanced(2, ord, RtrSet::NONE)), "for the application to see");
+    }
     let n = answer(&v2(), &reply(Some(enhanced(100, 1, RtrSet::NONE)))).unwrap();
     assert_eq!((n.ird, n.ord), (3, 5), "no more than we asked for");
 }
 
 #[test]
-fn test_responder_ord_beyond_our_limit_is_terminated() {
-    let e = answer(&v2(), &reply(Some(enhanced(5, 9, RtrSet::NONE)))).unwrap_err();
-    assert_eq!(e, StartupError::InsufficientIrd { needed: 9, max: 8 });
+fn test_responder_ord_beyond_our_ird_is_terminated() {
+    let e = answer(&v2(), &reply(Some(enhanced(5, 4, RtrSet::NONE)))).unwrap_err();
+    assert_eq!(e, StartupError::InsufficientIrd { needed: 4, max: 3 });
     let code = TermCode::new(2, 0, 6);
     assert_eq!(e.action(), StartupAction::Terminate(code));
 }
@@ -379,7 +400,7 @@ fn test_unenhanced_reply_to_an_enhanced_request_is_refused() {
     let unenhanced = Frame { revision: Revision::V2, ..reply(None) };
     for frame in [reply(None), unenhanced] {
         let e = answer(&v2(), &frame).unwrap_err();
-        assert_eq!(e, StartupError::NotEnhanced);
+        assert_eq!(e, StartupError::NotEnhanced { revision: frame.revision });
         assert_eq!(e.action(), StartupAction::Close);
     }
 }
@@ -415,18 +436,23 @@ fn test_rtr_read_needs_a_slot_at_the_responder() {
     let r = RtrSet::of(Rtr::Read);
     let config = InitiatorConfig { rtr: RtrSet::ALL, ord: 0, ..v2() };
     let n = answer(&config, &reply(Some(enhanced(1, 0, r)))).unwrap();
-    assert_eq!((n.rtr, n.ord), (Some(Rtr::Read), 1));
+    assert_eq!((n.rtr, n.ord), (Some(Rtr::Read), 0), "the application still has no Reads");
     let e = answer(&config, &reply(Some(enhanced(0, 0, r)))).unwrap_err();
     assert!(matches!(e, StartupError::NoMatchingRtr { .. }));
 
     // The responder makes room for it.
     let only_read = InitiatorConfig { rtr: r, ord: 0, ..v2() };
-    let (_, n) = asked(&only_read).accept(&accept(0, 0)).unwrap();
-    assert_eq!((n.rtr_offered, n.ird), (r, 1));
-    // And if it cannot, offers something else.
-    let config = ResponderConfig { max_ird: 0, ..Default::default() };
-    let (_, n) = asked_of(&config, &only_read).accept(&accept(0, 0)).unwrap();
-    assert_eq!((n.rtr_offered.has(Rtr::Read), n.rtr_offered.is_empty(), n.ird), (false, false, 0));
+    let (bytes, n) = asked(&only_read).accept(&accept(0, 0)).unwrap();
+    assert_eq!((n.rtr_offered, n.ird, bytes[21]), (r, 1, 1));
+    // But not where there is another way.
+    let (bytes, n) = asked(&config).accept(&accept(0, 0)).unwrap();
+    assert_eq!((n.rtr_offered, n.ird, bytes[21]), (RtrSet::ALL.without(r), 0, 0));
+    let (_, n) = asked(&config).accept(&accept(1, 0)).unwrap();
+    assert_eq!((n.rtr_offered, n.ird), (RtrSet::ALL, 1));
+    // Depths that are not negotiated stay as they are.
+    let left = InitiatorConfig { depths: Depths::LeftToApplications, ..only_read };
+    let (bytes, n) = asked(&left).accept(&accept(0, 0)).unwrap();
+    assert_eq!((n.ird, &bytes[20..22]), (0, &[0xbf, 0xff][..]));
 }
 
 #[test]
@@ -490,32 +516,43 @@ fn test_peer_to_peer_pair_agrees_on_first_message_and_depths() {
 #[test]
 fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
     for config in [v1(), v2()] {
-        let mut bytes = asked(&config).reject(b"no").unwrap();
+        let mut bytes = asked(&config).reject(b"no", None).unwrap();
         assert_eq!(bytes[16] & 0x20, 0x20);
         let len = bytes.len();
         bytes.extend_from_slice(b"stream");
         let step = initiator(&config).handle_bytes(&bytes).unwrap();
-        let InitiatorStep::Rejected { private_data, peer, consumed } = step else {
+        let InitiatorStep::Rejected { revision, private_data, peer, consumed } = step else {
             panic!("{step:?}")
         };
         assert_eq!((private_data, consumed), (b"no".to_vec(), len));
-        assert_eq!(peer.is_some(), config.revision == Revision::V2);
+        assert_eq!((revision, peer.is_some()), (config.revision, revision == Revision::V2));
     }
 }
 
 #[test]
 fn test_reject_names_the_ord_needed() {
-    let bytes = asked(&v2()).reject_needing_ord(9, b"").unwrap();
-    let step = initiator(&v2()).handle_bytes(&bytes).unwrap();
-    let InitiatorStep::Rejected { peer: Some(peer), .. } = step else { panic!("{step:?}") };
-    assert_eq!(peer.ord.get(), Some(9));
+    for (ord, want) in [(Some(9), (5, 9)), (None, (5, 3))] {
+        let bytes = asked(&v2()).reject(b"", ord).unwrap();
+        let step = initiator(&v2()).handle_bytes(&bytes).unwrap();
+        let InitiatorStep::Rejected { peer: Some(peer), .. } = step else { panic!("{step:?}") };
+        assert_eq!(peer, enhanced(want.0, want.1, RtrSet::NONE));
+    }
+    assert_eq!(
+        asked(&v2()).reject(b"", Some(0x3fff)).unwrap_err(),
+        ConfigError::Depth { depth: 0x3fff }
+    );
+    // No numbers where the initiator gave none.
+    let left = InitiatorConfig { depths: Depths::LeftToApplications, ..v2() };
+    let bytes = asked(&left).reject(b"", Some(9)).unwrap();
+    assert_eq!(bytes[20..24], [0x3f, 0xff, 0x3f, 0xff]);
+    assert_eq!(asked(&v1()).reject(b"", Some(9)).unwrap().len(), 20, "no field for it");
 }
 
 #[test]
 fn test_reject_of_another_shape_is_still_a_reject() {
     let frame = Frame { reject: true, ..reply(None) };
     let step = initiator(&v2()).handle_bytes(&frame.emit().unwrap()).unwrap();
-    assert!(matches!(step, InitiatorStep::Rejected { peer: None, .. }));
+    assert!(matches!(step, InitiatorStep::Rejected { revision: Revision::V1, peer: None, .. }));
 }
 
 #[test]
@@ -559,7 +596,7 @@ fn test_config_that_cannot_be_said_is_refused() {
     let long = ReplyParams { private_data: &[0; 509], ..accept(0, 0) };
     assert!(matches!(r.accept(&long), Err(ConfigError::PrivateData(_))));
     assert!(r.accept(&accept(0, 0)).is_ok(), "the request can still be answered");
-    assert_eq!(r.reject(b"").unwrap_err(), ConfigError::NoRequest, "but once");
+    assert_eq!(r.reject(b"", None).unwrap_err(), ConfigError::NoRequest, "but once");
 }
 
 /// Every event in every state of both machines.
@@ -580,7 +617,7 @@ fn test_state_and_event_matrix() {
         ("accept", |r| {
             r.accept(&accept(0, 0)).map_or_else(|e| format!("{e:?}"), |_| "Reply".into())
         }),
-        ("reject", |r| r.reject(b"").map_or_else(|e| format!("{e:?}"), |_| "Reply".into())),
+        ("reject", |r| r.reject(b"", None).map_or_else(|e| format!("{e:?}"), |_| "Reply".into())),
     ];
     type State = (&'static str, fn() -> Responder);
     let states: [State; 3] = [
@@ -669,7 +706,7 @@ fn feed(bytes: &[u8], cut: usize) {
             match r.handle_bytes(piece) {
                 Ok(ResponderStep::Request { .. }) => {
                     let mut other = r.clone();
-                    assert!(other.reject(b"").is_ok());
+                    assert!(other.reject(b"", None).is_ok());
                 }
                 Ok(ResponderStep::NeedMore) => {}
                 Err(e) => {
@@ -712,15 +749,15 @@ proptest! {
 
     #[test]
     fn test_any_pair_that_connects_agrees(
-        ird in 0u16..40, ord in 0u16..40, r_ird in 0u16..40, r_ord in 0u16..40, max_ird in 0u16..40,
+        ird in 0u16..40, ord in 0u16..40, r_ird in 0u16..40, r_ord in 0u16..40,
         rtr in 0u8..8, r_rtr in 1u8..8, crc: bool, r_crc: bool,
     ) {
         let set = |bits: u8| [Rtr::Write, Rtr::Read, Rtr::Send].into_iter()
             .filter(|r| bits & (1 << *r as u8) != 0)
             .fold(RtrSet::NONE, |s, r| s.with(RtrSet::of(r)));
         let policy = |on| if on { CrcPolicy::Required } else { CrcPolicy::Off };
-        let config = InitiatorConfig { crc: policy(crc), ird, max_ird: ird, ord, rtr: set(rtr), ..Default::default() };
-        let r_config = ResponderConfig { crc: policy(r_crc), max_ird, rtr: set(r_rtr), ..Default::default() };
+        let config = InitiatorConfig { crc: policy(crc), ird, ord, rtr: set(rtr), ..Default::default() };
+        let r_config = ResponderConfig { crc: policy(r_crc), rtr: set(r_rtr), ..Default::default() };
         let mut i = initiator(&config);
         let mut r = asked_of(&r_config, &config);
         let (bytes, theirs) = r.accept(&accept(r_ird, r_ord)).unwrap();
@@ -728,6 +765,9 @@ proptest! {
             Ok(InitiatorStep::Connected { negotiated: ours, .. }) => {
                 prop_assert_eq!(ours.crc, theirs.crc);
                 prop_assert!(ours.ord <= theirs.ird, "{:?} {:?}", ours, theirs);
+                prop_assert!(ours.ord <= ord && ours.ird == ird, "{:?}", ours);
+                let raised = ours.rtr == Some(Rtr::Read) && r_ird == 0;
+                prop_assert_eq!(theirs.ird, if raised { 1 } else { r_ird });
                 prop_assert!(theirs.ord <= ours.ird, "{:?} {:?}", ours, theirs);
                 prop_assert_eq!(ours.rtr.is_some(), rtr != 0);
                 if let Some(rtr) = ours.rtr {

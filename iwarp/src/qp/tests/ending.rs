@@ -56,7 +56,7 @@ fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
             0 => u.qp().fail(Fault::Crc.into()),
             1 => u.qp().terminated_by_peer(&NAMES_NONE).unwrap(),
             // With a Read outstanding it is an end.
-            _ => u.qp().handle_peer_closed(),
+            _ => u.qp().handle_peer_closed(false),
         }
         assert_eq!(u.flushed(), [1], "a Read Request refers to no memory");
         // What is posted now waits too.

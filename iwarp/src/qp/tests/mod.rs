@@ -10,7 +10,9 @@ mod mutate;
 mod order;
 mod pair;
 mod posting;
+mod rtr;
 mod transfer;
+mod truncated;
 mod verbs;
 
 use super::*;

@@ -18,6 +18,8 @@ pub(super) struct PairConfig {
     pub(super) size: usize,
     pub(super) mulpdu: u16,
     pub(super) qp: QpConfig,
+    /// Of either side, what comes before its messages.
+    pub(super) rtr: [RtrConfig; 2],
     /// Longest piece in which bytes arrive.
     pub(super) piece: usize,
 }
@@ -25,7 +27,14 @@ pub(super) struct PairConfig {
 impl Default for PairConfig {
     fn default() -> PairConfig {
         let qp = QpConfig { ird: 4, ord: 4, ..QpConfig::default() };
-        PairConfig { seed: 1, size: 1 << 16, mulpdu: 1442, qp, piece: 3000 }
+        PairConfig {
+            seed: 1,
+            size: 1 << 16,
+            mulpdu: 1442,
+            qp,
+            rtr: [RtrConfig::None; 2],
+            piece: 3000,
+        }
     }
 }
 
@@ -128,8 +137,9 @@ impl Pair {
             let mr = mrs.register(pd, GUARD as u64, BASE, config.size as u64, rights()).unwrap();
             let role = if i == 0 { Role::Initiator } else { Role::Responder };
             let (tx_start, rx_start) = (StreamPos(u64::from(i)), StreamPos(u64::from(1 - i)));
-            let qp =
-                QpConfig { qpn: Qpn(1 + i), pd, role, tx_start, rx_start, ..config.qp.clone() };
+            let qpn = Qpn(1 + i);
+            let rtr = config.rtr[usize::from(i > 0)];
+            let qp = QpConfig { qpn, pd, role, rtr, tx_start, rx_start, ..config.qp.clone() };
             Node {
                 mem,
                 mrs,

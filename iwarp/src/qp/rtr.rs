@@ -1,0 +1,118 @@
+//! The ready-to-receive indication of RFC 6581 section 9.2: in the peer-to-peer model the initiator
+//! sends a message without payload before anything else, and with it the responder may send.
+//!
+//! It is nobody's work request: it takes no place in a queue and no receive buffer, and nothing
+//! completes with it. In all else it is a message like any other: a Send or Read counts in the MSNs
+//! of its queue, and a Read is answered, counts as outstanding until then, and holds a fence.
+
+use super::fpdu::Fpdu;
+use super::reads::{Inbound, Outbound};
+use super::rx::{Segment, Untagged};
+use super::tx::{READ_REQUEST_BYTES, put_tagged, qn_msn, untagged_start};
+use super::{Qp, QpEnv, QpEvent};
+use crate::ddp::Qn;
+use crate::mpa::frame::{Rtr, RtrSet};
+use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
+use crate::{Memory, Stag};
+
+/// What comes before the applications' messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RtrConfig {
+    /// Nothing: the client-server model.
+    #[default]
+    None,
+    /// We send this message first.
+    Send(Rtr),
+    /// The peer's first message may be one of these. One that is not, but good otherwise, says as
+    /// much: it is taken for what it is, a Send with a receive buffer.
+    Expect(RtrSet),
+}
+
+/// Named by a Read of no bytes, which refers to no memory: neither side looks it up. Not 0, which
+/// some peers take for none.
+const NO_MEMORY: Stag = Stag(1);
+
+impl Qp {
+    /// Whether a message of ours has to go before all others.
+    #[cold]
+    pub(super) fn has_rtr(&self) -> bool {
+        self.state.is_live() && !self.drained && matches!(self.rtr, RtrConfig::Send(_))
+    }
+
+    /// Makes that message, once.
+    #[cold]
+    pub(super) fn transmit_rtr<M: Memory>(&mut self, env: &QpEnv<'_, M>, out: &mut Fpdu) -> bool {
+        let RtrConfig::Send(rtr) = self.rtr else { return false };
+        if !self.has_rtr() {
+            return false;
+        }
+        (self.rtr, self.hold) = (RtrConfig::None, false);
+        match rtr {
+            Rtr::Write => put_tagged(out, true, Opcode::WRITE, NO_MEMORY, 0, 0),
+            Rtr::Send => {
+                let start = untagged_start(true, Opcode::SEND, Stag::default());
+                out.put_untagged(0, start, qn_msn(Qn::SEND, self.send_msn), 0);
+                self.send_msn = self.send_msn.next();
+            }
+            Rtr::Read => {
+                let (sink_stag, src_stag) = (NO_MEMORY, NO_MEMORY);
+                let read = ReadRequest { sink_stag, sink_to: 0, size: 0, src_stag, src_to: 0 };
+                let start = untagged_start(true, Opcode::READ_REQUEST, Stag::default());
+                let place = qn_msn(Qn::READ_REQUEST, self.read_msn);
+                out.put_untagged(READ_REQUEST_BYTES, start, place, 0);
+                out.room(READ_REQUEST_LEN).copy_from_slice(&read.emit());
+                self.read_msn = self.read_msn.next();
+                let answer =
+                    Outbound { index: None, atomic: false, stag: sink_stag, to: 0, left: 0 };
+                self.reads.outbound.push_back(answer);
+            }
+        }
+        self.counters.rare().rtr += 1;
+        self.finish(env, 0, true, out);
+        true
+    }
+
+    /// Whether the peer's first message may be this one, and has not come.
+    fn expects(&self, rtr: Rtr) -> bool {
+        self.hold && matches!(self.rtr, RtrConfig::Expect(set) if set.has(rtr))
+    }
+
+    /// Takes a Send that says "ready" and nothing else. Only before the first good FPDU.
+    #[cold]
+    pub(super) fn take_rtr_send(&mut self, seg: &Segment, h: Untagged) -> bool {
+        let bare = h.opcode == Opcode::SEND && h.last && seg.len == 0 && h.mo == 0;
+        let taken = bare && h.msn == self.rq.msn && self.expects(Rtr::Send);
+        if taken {
+            self.rq.msn = self.rq.msn.next();
+        }
+        taken
+    }
+
+    /// Whether a Read of `size` bytes says "ready": it is answered even where no others are.
+    pub(super) fn is_rtr_read(&self, size: u32) -> bool {
+        size == 0 && self.expects(Rtr::Read)
+    }
+
+    /// The peer's first FPDU was good: it is ready to receive (RFC 5044 section 7.1.2, rule 4).
+    #[cold]
+    pub(super) fn first_fpdu(&mut self, opcode: Opcode, len: u32) {
+        self.seen_fpdu = true;
+        let rtr = match opcode {
+            Opcode::WRITE if len == 0 => self.expects(Rtr::Write),
+            Opcode::SEND if len == 0 => self.expects(Rtr::Send),
+            Opcode::READ_REQUEST => {
+                let last = self.reads.inbound.back();
+                last.is_some_and(|r| matches!(r, Inbound::Read(r) if self.is_rtr_read(r.size)))
+            }
+            _ => false,
+        };
+        if rtr {
+            self.counters.rare().rtr += 1;
+        }
+        // An initiator that still has to say so says it first, whatever the peer does.
+        if !matches!(self.rtr, RtrConfig::Send(_)) {
+            (self.rtr, self.hold) = (RtrConfig::None, false);
+        }
+        self.raise(QpEvent::FirstFpdu);
+    }
+}

@@ -1,0 +1,204 @@
+//! The peer-to-peer model: the initiator's first FPDU says that it is ready, in any of its three
+//! forms, and no application notices.
+
+use super::pair::BASE;
+use super::*;
+use crate::ddp::{DdpHeader, Qn};
+use crate::mpa::decode::{Framing, decode};
+use crate::mpa::frame::{Rtr, RtrSet};
+use crate::rdmap::{Opcode, ReadRequest, TermCode};
+
+const ALL: [Rtr; 3] = [Rtr::Write, Rtr::Read, Rtr::Send];
+const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
+
+fn pair(rtr: Rtr, expected: RtrSet) -> Pair {
+    let rtr = [RtrConfig::Send(rtr), RtrConfig::Expect(expected)];
+    Pair::new(PairConfig { rtr, ..PairConfig::default() })
+}
+
+/// Opcode, queue and MSN (of untagged ones), payload of an FPDU.
+type Sent = (Opcode, Option<(Qn, Msn)>, Vec<u8>);
+
+/// The FPDUs a side has sent.
+fn sent(p: &Pair, i: usize) -> Vec<Sent> {
+    decode(&p.nodes[i].sent, Framing { crc: true, markers: false })
+        .map(|d| {
+            let (ddp, control) = d.headers().unwrap();
+            let queue = match ddp {
+                DdpHeader::Untagged { qn, msn, .. } => Some((qn, msn)),
+                DdpHeader::Tagged { .. } => None,
+            };
+            (control.opcode, queue, d.payload().to_vec())
+        })
+        .collect()
+}
+
+#[test]
+fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
+    for rtr in ALL {
+        let mut p = pair(rtr, RtrSet::ALL);
+        p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
+        p.recv(0, 2, [p.nodes[0].sge(0, 100)]);
+        let src = [p.nodes[0].sge(200, 10)];
+        p.send(0, 3, SEND, src);
+        // The responder has something to say, but not yet.
+        let src = [p.nodes[1].sge(200, 20)];
+        p.send(1, 4, SEND, src);
+        assert_eq!(p.transmit(1, 9), 0, "{rtr:?}: nothing before it came");
+        p.transmit(0, 1);
+        assert_eq!(completions(&mut p.b().qp).len(), 0);
+        p.deliver(1, usize::MAX);
+        assert_eq!(events(&mut p.b().qp), [QpEvent::FirstFpdu], "{rtr:?}");
+        assert_eq!(completions(&mut p.b().qp), [], "{rtr:?}: no receive buffer is used");
+        p.run();
+        let (a, b) = (completions(&mut p.a().qp), completions(&mut p.b().qp));
+        let ids = |c: &[Cqe]| {
+            let mut all: Vec<_> = c.iter().map(|c| (c.wr_id, c.len)).collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!((ids(&a), ids(&b)), (vec![(2, 20), (3, 10)], vec![(1, 10), (4, 20)]));
+        assert!(a.iter().chain(&b).all(|c| c.status.is_success()), "{rtr:?}");
+        assert_eq!((p.nodes[0].qp.counters().rtr, p.nodes[1].qp.counters().rtr), (1, 1));
+
+        let first = &sent(&p, 0)[0];
+        match rtr {
+            Rtr::Write => assert_eq!(first, &(Opcode::WRITE, None, vec![])),
+            Rtr::Send => assert_eq!(first, &(Opcode::SEND, Some((Qn::SEND, Msn(1))), vec![])),
+            Rtr::Read => {
+                let (opcode, queue, payload) = first;
+                let queue_1 = Some((Qn::READ_REQUEST, Msn(1)));
+                assert_eq!((*opcode, *queue), (Opcode::READ_REQUEST, queue_1));
+                let read = ReadRequest::parse(payload[..].try_into().unwrap()).unwrap();
+                assert_eq!(read.size, 0);
+                let answers = sent(&p, 1);
+                assert!(answers.contains(&(Opcode::READ_RESPONSE, None, vec![])), "{answers:?}");
+            }
+        }
+        // The application's Send counts on where the indication left off.
+        let msn = Msn(if rtr == Rtr::Send { 2 } else { 1 });
+        assert_eq!((sent(&p, 0)[1].0, sent(&p, 0)[1].1), (Opcode::SEND, Some((Qn::SEND, msn))));
+        p.check_healthy();
+    }
+}
+
+/// With no work posted at all the responder may send, and that is what it is for.
+#[test]
+fn test_rtr_goes_without_any_work_of_the_initiators() {
+    for rtr in ALL {
+        let mut p = pair(rtr, RtrSet::of(rtr));
+        p.recv(0, 1, [p.nodes[0].sge(0, 100)]);
+        let src = [p.nodes[1].sge(200, 20)];
+        p.send(1, 2, SEND, src);
+        p.run();
+        assert_eq!(completions(&mut p.a().qp).len(), 1, "{rtr:?}");
+        assert_eq!(completions(&mut p.b().qp).len(), 1, "{rtr:?}");
+        p.check_healthy();
+    }
+}
+
+#[test]
+fn test_rtr_read_counts_as_outstanding_until_its_answer() {
+    let mut c = PairConfig {
+        rtr: [RtrConfig::Send(Rtr::Read), RtrConfig::Expect(RtrSet::of(Rtr::Read))],
+        ..PairConfig::default()
+    };
+    (c.qp.ird, c.qp.ord) = (1, 1);
+    let mut p = Pair::new(c);
+    let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
+    let sink = [p.nodes[0].sge(0, 100)];
+    p.send(0, 1, op, sink);
+    p.transmit(0, 9);
+    assert_eq!(sent(&p, 0).len(), 1, "the peer serves one at a time");
+    p.run();
+    assert_eq!(completions(&mut p.a().qp).len(), 1);
+    assert_eq!(p.nodes[0].qp.counters().rx_read_responses, 2);
+    p.check_healthy();
+}
+
+/// With an IRD of 0 it is answered, and nothing else is.
+#[test]
+fn test_rtr_read_is_answered_where_no_read_is_served() {
+    for more in [false, true] {
+        let mut c = PairConfig {
+            rtr: [RtrConfig::Send(Rtr::Read), RtrConfig::Expect(RtrSet::ALL)],
+            ..PairConfig::default()
+        };
+        c.qp.ird = 0;
+        let mut p = Pair::new(c);
+        if more {
+            let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
+            let sink = [p.nodes[0].sge(0, 0)];
+            p.send(0, 1, op, sink);
+        }
+        p.run();
+        assert_eq!(p.nodes[1].qp.counters().rtr, 1);
+        assert_eq!(p.nodes[1].qp.counters().err_no_buffer, u64::from(more));
+        // Where one more comes at once, the stream is over before the answer.
+        assert_eq!(p.nodes[0].qp.counters().rx_read_responses, u64::from(!more));
+    }
+}
+
+/// What is not the agreed indication is what it is.
+#[test]
+fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
+    let not_send = RtrSet::ALL.without(RtrSet::of(Rtr::Send));
+    for (expected, posted) in [(not_send, true), (not_send, false), (RtrSet::ALL, true)] {
+        let mut p = pair(Rtr::Send, expected);
+        if posted {
+            p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
+        }
+        p.transmit(0, 9);
+        p.deliver(1, usize::MAX);
+        let is_rtr = expected.has(Rtr::Send);
+        let done = completions(&mut p.b().qp);
+        assert_eq!(done.len(), usize::from(posted && !is_rtr), "{expected:?}");
+        assert_eq!(p.nodes[1].qp.counters().rtr, u64::from(is_rtr));
+        if !posted {
+            let event = QpEvent::Terminated { by: Side::Local, code: TermCode::DDP_NO_BUFFER };
+            assert_eq!(events(&mut p.b().qp), [event]);
+        }
+    }
+    // The second Send without octets is the application's.
+    let mut p = pair(Rtr::Send, RtrSet::ALL);
+    p.recv(1, 1, []);
+    p.recv(1, 2, []);
+    p.send(0, 3, SEND, []);
+    p.run();
+    assert_eq!(completions(&mut p.b().qp).len(), 1);
+    p.check_healthy();
+    // In the client-server model the first is, too.
+    let mut p = Pair::new(PairConfig::default());
+    p.recv(1, 1, []);
+    p.send(0, 2, SEND, []);
+    p.run();
+    assert_eq!(completions(&mut p.b().qp).len(), 1);
+    assert_eq!(p.nodes[1].qp.counters().rtr, 0);
+}
+
+#[test]
+fn test_rtr_is_not_sent_by_a_queue_pair_that_has_ended() {
+    for end in [Qp::close as fn(&mut Qp), Qp::abort] {
+        let mut p = pair(Rtr::Write, RtrSet::ALL);
+        end(&mut p.nodes[0].qp);
+        assert_eq!(p.transmit(0, 9), 0);
+        assert_eq!(p.nodes[0].qp.counters().rtr, 0);
+    }
+}
+
+/// A responder that does not wait does not get ahead of it.
+#[test]
+fn test_rtr_goes_first_whatever_comes_before_it_is_sent() {
+    let mut p = pair(Rtr::Write, RtrSet::ALL);
+    p.recv(0, 1, []);
+    p.nodes[1].qp.hold = false;
+    p.send(1, 2, SEND, []);
+    p.transmit(1, 9);
+    p.send(0, 3, SEND, []);
+    p.deliver(0, usize::MAX);
+    assert_eq!(completions(&mut p.a().qp).len(), 1);
+    p.recv(1, 4, []);
+    p.run();
+    assert_eq!(sent(&p, 0)[0].0, Opcode::WRITE);
+    p.check_healthy();
+}

@@ -1,0 +1,89 @@
+//! The peer closes its stream: where nothing is broken off that is an end in order, everywhere else
+//! it is a failure that says what is missing.
+
+use super::pair::BASE;
+use super::*;
+
+const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
+
+fn started() -> Pair {
+    Pair::open(PairConfig::default())
+}
+
+/// Sends a message of four segments, of which `segments` arrive before the stream ends.
+fn cut_off(op: fn(&Pair) -> SendOp, segments: usize) -> Pair {
+    let mut p = started();
+    p.recv(1, 1, [p.nodes[1].sge(0, 5000)]);
+    let (op, src) = (op(&p), [p.nodes[0].sge(0, 5000)]);
+    p.send(0, 2, op, src);
+    p.transmit(0, segments);
+    p.deliver(1, usize::MAX);
+    completions(&mut p.b().qp);
+    p.nodes[1].qp.handle_peer_closed(false);
+    p
+}
+
+fn check(p: &mut Pair, i: usize, cut: Option<Cut>, what: &str) {
+    let qp = &mut p.nodes[i].qp;
+    let want: Vec<_> = cut.map(QpEvent::Truncated).into_iter().collect();
+    assert_eq!(events(qp), want, "{what}");
+    let state = if cut.is_some() { QpState::Error } else { QpState::Rts };
+    assert_eq!(qp.state(), state, "{what}");
+    assert!(completions(qp).iter().all(|c| c.status == CqeStatus::Flushed), "{what}");
+    assert!(!qp.has_transmit(), "{what}: no word about it");
+}
+
+#[test]
+fn test_peer_closed_between_the_segments_of_a_message() {
+    let send: fn(&Pair) -> SendOp = |_| SEND;
+    let write: fn(&Pair) -> SendOp = |p| SendOp::Write { stag: p.nodes[1].stag, to: BASE };
+    for (what, op) in [("Send", send), ("Write", write)] {
+        for segments in 0..=4 {
+            let cut = (1..4).contains(&segments).then_some(Cut::Message);
+            check(&mut cut_off(op, segments), 1, cut, &format!("{what}, {segments} segments"));
+        }
+    }
+}
+
+#[test]
+fn test_peer_closed_inside_an_fpdu() {
+    let mut p = started();
+    p.nodes[1].qp.handle_peer_closed(true);
+    check(&mut p, 1, Some(Cut::Fpdu), "at the start of a message");
+    // And once more it is no news.
+    p.nodes[1].qp.handle_peer_closed(true);
+    assert_eq!(events(&mut p.b().qp), []);
+}
+
+#[test]
+fn test_peer_closed_with_a_read_outstanding() {
+    for answered in [false, true] {
+        let mut p = started();
+        let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
+        let sink = [p.nodes[0].sge(0, 5000)];
+        p.send(0, 1, op, sink);
+        p.transmit(0, 1);
+        p.deliver(1, usize::MAX);
+        // One segment of the answer less than there are, or all.
+        p.transmit(1, if answered { 4 } else { 3 });
+        p.deliver(0, usize::MAX);
+        assert_eq!(completions(&mut p.a().qp).len(), usize::from(answered));
+        events(&mut p.a().qp);
+        p.nodes[0].qp.handle_peer_closed(false);
+        check(&mut p, 0, (!answered).then_some(Cut::Read), "Read");
+    }
+}
+
+#[test]
+fn test_peer_closed_while_we_close_breaks_off_what_we_wait_for() {
+    let mut p = started();
+    let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
+    let sink = [p.nodes[0].sge(0, 100)];
+    p.send(0, 1, op, sink);
+    p.transmit(0, 1);
+    events(&mut p.a().qp);
+    p.nodes[0].qp.close();
+    assert_eq!(events(&mut p.a().qp), [], "a Read is outstanding");
+    p.nodes[0].qp.handle_peer_closed(false);
+    check(&mut p, 0, Some(Cut::Read), "closing");
+}
