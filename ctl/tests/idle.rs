@@ -172,10 +172,8 @@ fn idle_octets(link: LinkConfig) -> (usize, usize) {
         rest(&mut p);
         after.push(per_conn());
     }
-    println!("{fresh} octets fresh, {busy} busy, {after:?} idle; {} in tables", tables());
-    println!("{} octets by the sizes", Rnic::<Frame>::CONN_OCTETS);
     // The queues stay trimmed, and nothing is left behind by each burst.
-    assert!(after[1] <= after[0] + 16, "{after:?}");
+    assert!(after[1] <= after[0] + 16, "{fresh} octets fresh, {busy} busy, {after:?} idle");
     (busy, after[1] + tables())
 }
 

@@ -148,7 +148,8 @@ fn counts(data: &Data<'_>) -> (u64, usize) {
 
 /// The head of a send request, with room for operands.
 pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
-    let mut flags = flag::SIGNALED * u64::from(wr.signaled) | flag::FENCE * u64::from(wr.fence);
+    let signaled = flag::SIGNALED * u64::from(wr.signaled);
+    let mut flags = signaled | (flag::FENCE * u64::from(wr.fence));
     let mut ask = |solicited| flags |= flag::SOLICITED * u64::from(solicited);
     let (op, stag, to, operands) = match wr.op {
         SendOp::Immediate { data, solicited } => {

@@ -24,8 +24,10 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && sse42::is_available()
 }
 
-/// Octets of a vector.
+/// Octets of a vector, and its bits.
 const V: usize = 32;
+const V_BITS: u32 = 256;
+const _: () = assert!(V_BITS as usize == 8 * V);
 
 /// Vectors of the longest lane.
 const MAX_LANE: usize = 64;
@@ -35,12 +37,11 @@ const MIN_LANES: usize = 3 * 2 * V;
 
 /// Move a CRC over that many vectors; see [`sse42`]. The first is not used.
 static SHIFTS: [u32; 2 * MAX_LANE + 1] = {
-    let bits = 8 * V as u32;
     let mut shifts = [0; 2 * MAX_LANE + 1];
-    shifts[1] = x_pow(bits - 33);
+    shifts[1] = x_pow(V_BITS - 33);
     let mut i = 2;
     while i < shifts.len() {
-        shifts[i] = times_x_pow(shifts[i - 1], bits);
+        shifts[i] = times_x_pow(shifts[i - 1], V_BITS);
         i += 1;
     }
     shifts
