@@ -6,7 +6,7 @@ use std::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_iwarp::{
-    Cqe, Memory, MrTable, Pins, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
+    Cqe, Memory, MrTable, Pins, PostError, Qp, QpCounters, QpEvent, QpState, RecvWr, SendWr, Side,
 };
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
@@ -502,6 +502,9 @@ impl<F: RxFrame> Rnic<F> {
                         && let Some(qp) = link.qp()
                     {
                         qp.handle_peer_closed();
+                        // With a Read unanswered that was the end of the queue pair, which has nothing
+                        // more to send.
+                        link.closing |= qp.state() == QpState::Error;
                         // What did not make a whole FPDU never will.
                         link.truncated = link.held.has_ready();
                         self.drain_qp(conn);
