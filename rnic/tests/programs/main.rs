@@ -36,8 +36,10 @@ fn attempt(program: &Program) -> Result<Outcome, String> {
     })
 }
 
-/// Leaves out halves, then quarters, and so on, as long as it goes on failing.
-fn shrink(program: &Program) -> Program {
+/// Leaves out halves, then quarters, and so on, as long as it goes on failing in the same way: the
+/// message begins alike.
+fn shrink(program: &Program, first: &str) -> Program {
+    let kind: String = first.chars().take(12).collect();
     let mut best = program.clone();
     let mut size = best.ops.len() / 2;
     while size > 0 {
@@ -46,7 +48,7 @@ fn shrink(program: &Program) -> Program {
             let rest = |(i, op): (usize, &Op)| (i < from || i >= from + size).then_some(*op);
             let ops = best.ops.iter().enumerate().filter_map(rest).collect();
             let smaller = Program { ops, ..best.clone() };
-            if attempt(&smaller).is_err() {
+            if attempt(&smaller).is_err_and(|e| e.starts_with(&kind)) {
                 best = smaller;
             } else {
                 from += size;
@@ -65,9 +67,10 @@ fn run_all(seeds: Range<u64>) -> Outcome {
         match attempt(&program) {
             Ok(outcome) => sum.add(&outcome),
             Err(first) => {
-                let small = shrink(&program);
+                let small = shrink(&program, &first);
                 let last = attempt(&small).err().unwrap_or_default();
-                panic!("seed {seed}: {first}\nsmallest: {last}\n{small:#?}");
+                let ops: String = small.ops.iter().map(|op| format!("{op:?}\n")).collect();
+                panic!("seed {seed}: {first}\nsmallest: {last}\n{:?}\n{ops}", small.plan);
             }
         }
     }

@@ -497,8 +497,6 @@ impl World {
                 None
             }
             Wrong::Disconnect => {
-                // The peer's Reads cannot be answered any more at some time.
-                codes.push(LOCAL);
                 self.disconnect(s, me);
                 None
             }

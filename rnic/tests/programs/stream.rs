@@ -41,8 +41,14 @@ impl Stream {
         self.codes.extend(codes);
     }
 
+    /// Whether an end may wait for ever.
+    pub fn hangs(&self) -> bool {
+        self.cut || self.poisoned
+    }
+
     pub fn check_code(&self, code: TermCode) {
         let code = (code.layer, code.etype, code.code);
+        assert!(self.excused, "Terminate {code:?} for no reason");
         assert!(self.codes.contains(&code), "Terminate {code:?} where {:?} may be", self.codes);
     }
 }

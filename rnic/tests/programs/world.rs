@@ -11,7 +11,7 @@ use heddle_tcp::ConnId;
 use crate::memory::{History, Look};
 use crate::program::{Plan, Program, pick};
 use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
-use crate::stream::{Bad, CRC, Effect, End, Request, Stream, Window};
+use crate::stream::{Bad, CRC, Effect, End, LOCAL, Request, Stream, Window};
 use crate::words::Word;
 
 /// Memory that all streams of a host share, words for atomic operations behind it, and memory of
@@ -211,7 +211,8 @@ impl World {
         for port in self.pair.damaged.drain(..) {
             if let Some(s) = self.streams.iter_mut().find(|s| s.port == port) {
                 s.poisoned = true;
-                s.excuse(&[CRC]);
+                // Of a Terminate that is damaged nothing is left but the FIN behind it.
+                s.excuse(&[CRC, LOCAL]);
                 self.outcome.count("damaged", 1);
             }
         }
@@ -452,6 +453,8 @@ impl World {
         let stream = &mut self.streams[s];
         if stream.ends[me].closed.is_none() {
             stream.ends[me].closing = true;
+            // Reads of the peer that it has not begun cannot be answered any more.
+            stream.codes.push(LOCAL);
             self.pair.hosts[me].rnic.disconnect(stream.ids[me]);
             self.pair.collect_all();
             self.observe();
@@ -521,17 +524,18 @@ impl World {
             }
         }
         let closed = |s: &Stream| s.ends.iter().all(|e| e.closed.is_some());
-        // Who waits for an answer of a peer that is gone, or for its first word, has nothing in flight
-        // for TCP to time: it is for the application to lose patience.
+        // Who waits for an answer of a peer that is gone, for its first word, or for the rest of an
+        // FPDU whose length was damaged, has nothing in flight for TCP to time: it is for the
+        // application to lose patience.
         self.run_until(Duration::from_secs(1800), "the end", |w| {
-            w.streams.iter().all(|s| s.cut || closed(s))
+            w.streams.iter().all(|s| s.hangs() || closed(s))
         });
         let patience = self.pair.now + Duration::from_secs(1800);
         while self.pair.next().is_some_and(|at| at < patience) {
             self.step();
         }
         for s in 0..self.streams.len() {
-            if self.streams[s].cut {
+            if self.streams[s].hangs() {
                 (0..2).for_each(|me| self.abort(s, me));
             }
         }
