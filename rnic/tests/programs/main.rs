@@ -14,6 +14,8 @@
 )]
 
 mod memory;
+mod observe;
+mod outcome;
 mod post;
 mod program;
 #[path = "../sim/mod.rs"]
@@ -21,12 +23,14 @@ mod sim;
 mod stream;
 mod words;
 mod world;
+mod wrong;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use outcome::Outcome;
 use program::{Op, Program};
-use world::{Outcome, run};
+use world::run;
 
 /// What a panic said.
 fn attempt(program: &Program) -> Result<Outcome, String> {
@@ -93,12 +97,12 @@ fn test_random_programs_on_bad_links_match_the_model() {
         run_all(from.parse().unwrap()..to.parse().unwrap());
         return;
     }
-    check_variety(&run_all(0..400));
+    check_variety(&run_all(0..2000));
 }
 
 /// As above, for some minutes.
 #[test]
 #[ignore = "takes minutes; see the module"]
 fn test_thousands_of_random_programs_match_the_model() {
-    check_variety(&run_all(10_000..20_000));
+    check_variety(&run_all(10_000..60_000));
 }

@@ -7,41 +7,33 @@ use heddle_iwarp::{CqeOp, Data, RecvWr, SendOp, SendWr, Sge, Stag};
 use heddle_rnic::RnicError;
 
 use crate::memory::Store;
-use crate::program::{Kind, Op, Wrong, pick};
+use crate::program::{Kind, Op, pick};
 use crate::sim::{TO_BASE, pattern};
-use crate::stream::{Bad, Buffer, Code, Effect, LOCAL, Message, NO_BUFFER, Request, TOO_LONG};
+use crate::stream::{Bad, Buffer, Effect, Message, NO_BUFFER, Request, TOO_LONG};
 use crate::words::{Atom, Change};
 use crate::world::{SHARED, WORDS, WORDS_AT, World};
 
 /// No region has it.
-const NOWHERE: Stag = Stag(0x0055_5507);
-
-const RDMAP_STAG: Code = (0, 1, 0);
-const RDMAP_BOUNDS: Code = (0, 1, 1);
-const RDMAP_ACCESS: Code = (0, 1, 2);
-const CANNOT_INVALIDATE: Code = (0, 1, 9);
-const STREAM_BROKEN: Code = (0, 2, 7);
-const DDP_STAG: Code = (1, 1, 0);
-const DDP_BOUNDS: Code = (1, 1, 1);
+pub const NOWHERE: Stag = Stag(0x0055_5507);
 
 /// A request that is being put together.
-struct Draft {
-    what: CqeOp,
-    op: SendOp,
-    sges: Vec<Sge>,
-    inline: Option<Vec<u8>>,
-    len: usize,
-    held: Option<(usize, usize)>,
-    fence: bool,
-    effect: Planned,
-    message: Option<Message>,
+pub struct Draft {
+    pub what: CqeOp,
+    pub op: SendOp,
+    pub sges: Vec<Sge>,
+    pub inline: Option<Vec<u8>>,
+    pub len: usize,
+    pub held: Option<(usize, usize)>,
+    pub fence: bool,
+    pub effect: Planned,
+    pub message: Option<Message>,
     /// Octets of the buffer that is posted for the message; none is, if absent.
-    buffer: Option<usize>,
-    names: Option<Stag>,
-    bad: Bad,
+    pub buffer: Option<usize>,
+    pub names: Option<Stag>,
+    pub bad: Bad,
 }
 
-enum Planned {
+pub enum Planned {
     None,
     Write(usize, Vec<u8>),
     Read(usize),
@@ -49,7 +41,7 @@ enum Planned {
 }
 
 impl Draft {
-    fn new(what: CqeOp, op: SendOp) -> Draft {
+    pub fn new(what: CqeOp, op: SendOp) -> Draft {
         Draft {
             what,
             op,
@@ -66,7 +58,7 @@ impl Draft {
         }
     }
 
-    fn bad(mut self, bad: Bad) -> Draft {
+    pub fn bad(mut self, bad: Bad) -> Draft {
         self.bad = bad;
         self.effect = Planned::None;
         self
@@ -140,7 +132,7 @@ impl World {
         }
     }
 
-    fn send(
+    pub fn send(
         &mut self,
         r: &mut Random,
         s: usize,
@@ -189,7 +181,7 @@ impl World {
     }
 
     /// An operation on one of the words, or `off` octets beside it.
-    fn atomic(&mut self, r: &mut Random, s: usize, me: usize, off: u64) -> Option<Draft> {
+    pub fn atomic(&mut self, r: &mut Random, s: usize, me: usize, off: u64) -> Option<Draft> {
         // Few words, so that many meet.
         let word = r.below(WORDS as u64) as usize;
         let change = if word == 0 || r.chance(0.5) {
@@ -233,7 +225,7 @@ impl World {
     }
 
     /// Puts data into memory of a request, in pieces, or into the request.
-    fn with_data(
+    pub fn with_data(
         &mut self,
         r: &mut Random,
         (s, me): (usize, usize),
@@ -264,13 +256,13 @@ impl World {
         all.collect()
     }
 
-    fn sge(&self, s: usize, me: usize, at: usize, len: usize) -> Sge {
+    pub fn sge(&self, s: usize, me: usize, at: usize, len: usize) -> Sge {
         let stag = self.regions[me].local[s].stag;
         Sge { stag, to: at as u64 + TO_BASE, len: len as u32 }
     }
 
     /// Posts, and enters what is to come of it.
-    fn post(&mut self, r: &mut Random, s: usize, me: usize, mut d: Draft) {
+    pub fn post(&mut self, r: &mut Random, s: usize, me: usize, mut d: Draft) {
         self.tick();
         let (now, lane) = (self.now, 2 * s + me);
         let end = &self.streams[s].ends[me];
@@ -374,168 +366,6 @@ impl World {
         match posted {
             Ok(()) => self.streams[s].ends[me].buffers.push_back(Buffer { id, at, len }),
             Err(e) => assert!(self.streams[s].ends[me].over.is_some(), "{e}"),
-        }
-    }
-
-    fn do_wrong(&mut self, r: &mut Random, s: usize, me: usize, wrong: Wrong) {
-        *self.outcome.0.entry(format!("{wrong:?}")).or_default() += 1;
-        self.streams[s].excuse(&[]);
-        let peer = 1 - me;
-        let far = TO_BASE + (SHARED as u64) - 10;
-        let (read, write) = (self.regions[peer].read_only.stag, self.regions[peer].write_only.stag);
-        let shared = self.regions[peer].shared.stag;
-        let ord = self.streams[s].plan.ord[me];
-        let some = |r: &mut Random| 1 + r.below(3000) as usize;
-        let mut codes = vec![];
-        let draft = match wrong {
-            Wrong::WriteStag | Wrong::WriteBounds | Wrong::WriteAccess => {
-                let (stag, to, code) = match wrong {
-                    Wrong::WriteStag => (NOWHERE, TO_BASE, DDP_STAG),
-                    Wrong::WriteBounds => (shared, far + 10, DDP_BOUNDS),
-                    _ => (read, TO_BASE, DDP_STAG),
-                };
-                codes.push(code);
-                let data = pattern(r.next_u64(), some(r));
-                let d = Draft::new(CqeOp::Write, SendOp::Write { stag, to }).bad(Bad::Remote);
-                self.with_data(r, (s, me), Draft { len: data.len(), ..d }, &data)
-            }
-            Wrong::ReadStag | Wrong::ReadBounds | Wrong::ReadAccess | Wrong::ReadSges => {
-                let (stag, to, code) = match wrong {
-                    Wrong::ReadStag => (NOWHERE, TO_BASE, RDMAP_STAG),
-                    Wrong::ReadBounds => (shared, far, RDMAP_BOUNDS),
-                    Wrong::ReadAccess => (write, TO_BASE, RDMAP_ACCESS),
-                    _ => (shared, TO_BASE, LOCAL),
-                };
-                codes.push(code);
-                let len = 11 + some(r);
-                let refused = match wrong {
-                    Wrong::ReadSges => Some(PostError::ReadSges),
-                    _ if ord == 0 => Some(PostError::NoReads),
-                    _ => None,
-                };
-                codes.extend(refused.map(|_| LOCAL));
-                self.allocate(me, len).map(|sink| {
-                    let mut sges = vec![self.sge(s, me, sink, len)];
-                    if wrong == Wrong::ReadSges {
-                        sges.push(self.sge(s, me, sink, 0));
-                    }
-                    let d = Draft::new(CqeOp::Read, SendOp::Read { stag, to });
-                    let d = d.bad(refused.map_or(Bad::Remote, Bad::Refused));
-                    Draft { sges, len, held: Some((sink, len)), ..d }
-                })
-            }
-            Wrong::AtomicAccess | Wrong::AtomicMisaligned | Wrong::AtomicBounds => {
-                let off = match wrong {
-                    Wrong::AtomicMisaligned => 4 - TO_BASE % 4,
-                    Wrong::AtomicBounds => 8 * WORDS as u64,
-                    _ => 0,
-                };
-                codes.extend(match (wrong, ord) {
-                    (_, 0) => vec![LOCAL],
-                    (Wrong::AtomicMisaligned, _) => vec![STREAM_BROKEN, RDMAP_BOUNDS],
-                    (Wrong::AtomicBounds, _) => vec![RDMAP_BOUNDS],
-                    _ => vec![RDMAP_ACCESS],
-                });
-                let bad = if ord == 0 { Bad::Refused(PostError::NoReads) } else { Bad::Remote };
-                self.atomic(r, s, me, off).map(|mut d| {
-                    if let (Wrong::AtomicAccess, SendOp::Atomic { stag, to, .. }) =
-                        (wrong, &mut d.op)
-                    {
-                        (*stag, *to) = (shared, TO_BASE);
-                    }
-                    d.bad(bad)
-                })
-            }
-            Wrong::LocalStag | Wrong::LocalAccess | Wrong::LocalBounds => {
-                codes.push(LOCAL);
-                let mut sge = Sge { stag: NOWHERE, to: TO_BASE, len: some(r) as u32 };
-                let mut d = Draft::new(CqeOp::Write, SendOp::Write { stag: shared, to: TO_BASE });
-                match wrong {
-                    Wrong::LocalBounds => {
-                        (sge.stag, sge.to) = (self.regions[me].local[s].stag, u64::MAX - 5000);
-                    }
-                    Wrong::LocalAccess if ord > 0 => {
-                        sge.stag = self.regions[me].read_only.stag;
-                        d = Draft::new(CqeOp::Read, SendOp::Read { stag: shared, to: TO_BASE });
-                    }
-                    _ => {}
-                }
-                let len = sge.len as usize;
-                Some(Draft { sges: vec![sge], len, ..d.bad(Bad::Local) })
-            }
-            Wrong::TooLong | Wrong::NoReceive => {
-                codes.extend([NO_BUFFER, TOO_LONG]);
-                self.send(r, s, me, None).map(|d| {
-                    let short = d.len.checked_sub(1).filter(|_| wrong == Wrong::TooLong);
-                    Draft { buffer: short, ..d }
-                })
-            }
-            Wrong::Invalidate => {
-                codes.push(CANNOT_INVALIDATE);
-                let stag = pick(r, &[NOWHERE, shared]);
-                self.send(r, s, me, Some(stag)).map(|d| d.bad(Bad::Remote))
-            }
-            Wrong::InvalidateUnfenced => {
-                codes.push(RDMAP_STAG);
-                let windows = &self.streams[s].ends[peer].windows;
-                let found = windows.iter().find(|w| !w.gone).map(|w| w.stag);
-                found.and_then(|stag| self.send(r, s, me, Some(stag)))
-            }
-            Wrong::DeregisterTarget => {
-                codes.extend([DDP_STAG, RDMAP_STAG, CANNOT_INVALIDATE]);
-                self.deregister_window(r, s, me);
-                None
-            }
-            Wrong::DeregisterLocal => {
-                // The answer to a Read finds no sink.
-                codes.extend([LOCAL, DDP_STAG]);
-                if !self.streams[s].ends[me].local_gone {
-                    let host = &self.pair.hosts[me];
-                    host.mrs.deregister(self.regions[me].local[s].stag).unwrap();
-                    self.streams[s].ends[me].local_gone = true;
-                }
-                None
-            }
-            Wrong::Disconnect => {
-                self.disconnect(s, me);
-                None
-            }
-            Wrong::Abort => {
-                self.abort(s, me);
-                None
-            }
-            Wrong::Cut => {
-                self.streams[s].cut = true;
-                self.pair.blocked.push(self.streams[s].port);
-                None
-            }
-        };
-        self.streams[s].excuse(&codes);
-        if let Some(draft) = draft {
-            self.post(r, s, me, draft);
-        }
-    }
-
-    /// The application takes back a region that the peer may be using.
-    fn deregister_window(&mut self, r: &mut Random, s: usize, me: usize) {
-        let left = &mut self.streams[s].ends[me].windows;
-        let left: Vec<_> = left.iter_mut().filter(|w| !w.deregistered).collect();
-        let n = left.len() as u64;
-        if n == 0 {
-            return;
-        }
-        let w = left.into_iter().nth(r.below(n) as usize).unwrap();
-        (w.deregistered, w.gone) = (true, true);
-        let stag = w.stag;
-        self.pair.hosts[me].mrs.deregister(stag).unwrap();
-        self.tick();
-        // Nothing goes through it from now on.
-        for request in &self.streams[s].ends[1 - me].requests {
-            if let (Effect::Write(i), Some(named)) = (request.effect, request.names)
-                && named == stag
-            {
-                self.stores[me].stores[i].end.get_or_insert(self.now);
-            }
         }
     }
 }

@@ -1,17 +1,15 @@
 //! Runs a program: two hosts, their streams, and what is observed of them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{Access, Cqe, CqeStatus, Mr, QpConfig, QpEvent, QpState, Qpn, Queue};
-use heddle_rnic::{CloseReason, Event};
-use heddle_tcp::ConnId;
+use heddle_iwarp::{Access, CqeOp, Mr, QpConfig, Qpn, SendWr};
 
-use crate::memory::{History, Look};
+use crate::memory::History;
+use crate::outcome::Outcome;
 use crate::program::{Plan, Program, pick};
-use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
-use crate::stream::{Bad, CRC, Effect, End, LOCAL, Request, Stream, Window};
+use crate::sim::{Host, LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
+use crate::stream::{Bad, Effect, End, LOCAL, Request, Stream, Window};
 use crate::words::Word;
 
 /// Memory that all streams of a host share, words for atomic operations behind it, and memory of
@@ -23,64 +21,7 @@ const ARENA: usize = WORDS_AT + 8 * WORDS;
 const MEMORY: usize = 1 << 18;
 
 /// What is between two pieces of the arena.
-const GUARD: u8 = 0xee;
-/// What the application writes into its memory once it has it back.
-const FOREIGN: u8 = 0xf0;
-
-/// What happened, by name.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome(pub BTreeMap<String, u64>);
-
-/// What has to happen in many programs.
-const WANTED: [&str; 30] = [
-    "Send",
-    "Write",
-    "Read",
-    "Atomic",
-    "Immediate",
-    "Recv",
-    "flushed",
-    "LocalProtection",
-    "LocalQpOperation",
-    "RemoteAccess",
-    "RemoteOperation",
-    "LocalLength",
-    "invalidated",
-    "immediate",
-    "Orderly",
-    "Reset",
-    "Aborted",
-    "TimedOut",
-    "terminated here",
-    "terminated there",
-    "lost",
-    "retransmits",
-    "corrupted",
-    "damaged",
-    "snapshot stalls",
-    "read stalls",
-    "DeregisterTarget",
-    "DeregisterLocal",
-    "Disconnect",
-    "Cut",
-];
-
-impl Outcome {
-    pub fn add(&mut self, other: &Outcome) {
-        for (what, n) in &other.0 {
-            let all = self.0.entry(what.clone()).or_default();
-            *all = if what.starts_with("most") { *n.max(all) } else { *all + n };
-        }
-    }
-
-    pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
-        WANTED.iter().map(|what| (*what, self.0.get(*what).copied().unwrap_or(0)))
-    }
-
-    fn count(&mut self, what: impl ToString, n: u64) {
-        *self.0.entry(what.to_string()).or_default() += n;
-    }
-}
+pub const GUARD: u8 = 0xee;
 
 /// Regions of a host.
 #[derive(Debug)]
@@ -101,12 +42,12 @@ pub struct World {
     pub stores: [History; 2],
     pub words: [Vec<Word>; 2],
     pub regions: [Regions; 2],
-    free: [usize; 2],
+    pub free: [usize; 2],
     /// Memory the application has written to since it got it back, and with what.
-    back: [Vec<(usize, usize, u8)>; 2],
+    pub back: [Vec<(usize, usize, u8)>; 2],
     /// Octets posted, of everything.
-    octets: u64,
-    random: Random,
+    pub octets: u64,
+    pub random: Random,
     pub outcome: Outcome,
 }
 
@@ -162,7 +103,7 @@ impl World {
                 let lanes = 2 * streams.len();
                 let first: Vec<u64> = (0..WORDS).map(|_| random.below(4)).collect();
                 for (i, n) in first.iter().enumerate() {
-                    let host: &crate::sim::Host = &pair.hosts[h];
+                    let host: &Host = &pair.hosts[h];
                     host.mem.write(WORDS_AT + 8 * i, &n.to_ne_bytes());
                 }
                 first.into_iter().map(|n| Word::new(n, lanes)).collect()
@@ -203,250 +144,6 @@ impl World {
         let more = self.pair.step();
         self.observe();
         more
-    }
-
-    /// Takes in what the application is told.
-    fn observe(&mut self) {
-        self.tick();
-        for port in self.pair.damaged.drain(..) {
-            if let Some(s) = self.streams.iter_mut().find(|s| s.port == port) {
-                s.poisoned = true;
-                // Of a Terminate that is damaged nothing is left but the FIN behind it.
-                s.excuse(&[CRC, LOCAL]);
-                self.outcome.count("damaged", 1);
-            }
-        }
-        for me in 0..2 {
-            for event in std::mem::take(&mut self.pair.hosts[me].events) {
-                self.handle_event(me, event);
-            }
-        }
-        self.notice_ends();
-        // What has arrived comes first: that it was acknowledged is told later.
-        let told = [0, 1].map(|me: usize| std::mem::take(&mut self.pair.hosts[me].completions));
-        for queue in [Queue::Rq, Queue::Sq] {
-            for (me, all) in told.iter().enumerate() {
-                for (conn, cqe) in all.iter().filter(|(_, cqe)| cqe.queue == queue) {
-                    let s = self.stream_of(me, *conn);
-                    match queue {
-                        Queue::Rq => self.received(s, me, cqe),
-                        Queue::Sq => self.sent(s, me, cqe),
-                    }
-                }
-            }
-        }
-        for s in 0..self.streams.len() {
-            for me in 0..2 {
-                if self.streams[s].ends[me].closed.is_some() {
-                    self.finish_queues(s, me);
-                }
-            }
-        }
-    }
-
-    fn stream_of(&self, me: usize, conn: ConnId) -> usize {
-        self.streams.iter().position(|s| s.ids[me] == conn).expect("a stream of this host")
-    }
-
-    fn handle_event(&mut self, me: usize, event: Event) {
-        let (Event::Qp { conn, .. } | Event::PeerClosed { conn } | Event::Closed { conn, .. }) =
-            event
-        else {
-            panic!("{event:?} of a stream that runs");
-        };
-        let s = self.stream_of(me, conn);
-        let stream = &mut self.streams[s];
-        assert_eq!(stream.ends[me].closed, None, "{event:?} behind the end");
-        match event {
-            Event::Qp { event: QpEvent::FirstFpdu, .. } => stream.ends[me].told.first += 1,
-            Event::Qp { event: QpEvent::Terminated { by, code }, .. } => {
-                stream.check_code(code);
-                stream.ends[me].told.ended += 1;
-                let by = if by == heddle_iwarp::Side::Local { "here" } else { "there" };
-                self.outcome.count(format!("terminated {by}"), 1);
-            }
-            Event::Qp { event: QpEvent::Failed { code }, .. } => {
-                stream.check_code(code);
-                stream.ends[me].told.ended += 1;
-            }
-            Event::PeerClosed { .. } => stream.ends[me].told.peer_closed += 1,
-            Event::Closed { reason, .. } => {
-                assert!(stream.excused || reason == CloseReason::Orderly, "{reason:?}");
-                stream.ends[me].closed = Some(reason);
-                self.outcome.count(format!("{reason:?}"), 1);
-            }
-            other => panic!("{other:?}"),
-        }
-        let told = &self.streams[s].ends[me].told;
-        assert!(told.first <= 1 && told.ended <= 1 && told.peer_closed <= 1, "{told:?}: twice");
-    }
-
-    /// Streams that are over at an end: nothing is placed there any more.
-    fn notice_ends(&mut self) {
-        for (s, stream) in self.streams.iter_mut().enumerate() {
-            for me in 0..2 {
-                let qp = self.pair.hosts[me].rnic.qp(stream.ids[me]);
-                let lives =
-                    qp.is_some_and(|q| matches!(q.state(), QpState::Rts | QpState::Closing));
-                if !lives && stream.ends[me].over.is_none() {
-                    stream.ends[me].over = Some(self.now);
-                    self.stores[me].cap(2 * s + 1 - me, self.now);
-                }
-            }
-        }
-    }
-
-    /// A receive buffer completed.
-    fn received(&mut self, s: usize, me: usize, cqe: &Cqe) {
-        let (now, lane) = (self.now, 2 * s + 1 - me);
-        let buffer = self.streams[s].ends[me].buffers.pop_front().expect("a buffer nobody posted");
-        assert_eq!(cqe.wr_id, buffer.id, "buffers in order");
-        let host = &self.pair.hosts[me];
-        if cqe.status == CqeStatus::Success {
-            let sender = &mut self.streams[s].ends[1 - me];
-            let m = sender.messages.get(sender.delivered).expect("a message nobody sent").clone();
-            sender.delivered += 1;
-            assert!(
-                sender.bad_from.is_none_or(|bad| m.seq < bad),
-                "{m:?} behind {:?}",
-                sender.bad_from
-            );
-            assert_eq!((cqe.solicited, cqe.immediate), (m.solicited, m.immediate));
-            assert_eq!((cqe.len as usize, cqe.invalidated), (m.data.len(), m.invalidate));
-            assert!(m.data.len() <= buffer.len, "longer than the buffer");
-            assert_eq!(host.mem.read(buffer.at, m.data.len()), m.data, "{m:?}");
-            let rest = host.mem.read(buffer.at + m.data.len(), buffer.len - m.data.len());
-            assert!(rest.iter().all(|b| *b == GUARD), "octets behind the message");
-            if let Some(stag) = m.invalidate {
-                let qpn = qpn(s, me);
-                assert!(host.mrs.check_invalidate(PD, qpn, stag).is_err(), "still valid");
-                self.outcome.count("invalidated", 1);
-            }
-            self.outcome.count("Recv", 1);
-            self.outcome.count("immediate", u64::from(m.immediate.is_some()));
-            // What was written before it is in place, and so is the Write it belongs to.
-            self.stores[me].settle(lane, m.seq + 1, now);
-            self.tick();
-            self.look(me, "with the message");
-        } else {
-            let stream = &self.streams[s];
-            assert!(
-                matches!(cqe.status, CqeStatus::Flushed | CqeStatus::LocalLength)
-                    || cqe.status == CqeStatus::LocalProtection && stream.ends[me].local_gone,
-                "{cqe:?}"
-            );
-            let long = stream.codes.contains(&crate::stream::TOO_LONG);
-            assert!(long || cqe.status != CqeStatus::LocalLength, "{cqe:?}");
-            let end = &stream.ends[me];
-            assert!(
-                end.over.is_some() || end.told.peer_closed > 0,
-                "{cqe:?} of a stream that goes on"
-            );
-            self.count_status(cqe);
-        }
-        self.give_back(me, buffer.at, buffer.len);
-    }
-
-    /// A send request completed, and with it those before it that were to complete in silence.
-    fn sent(&mut self, s: usize, me: usize, cqe: &Cqe) {
-        loop {
-            let r = self.streams[s].ends[me].requests.pop_front();
-            let r = r.unwrap_or_else(|| panic!("a request nobody posted, or twice: {cqe:?}"));
-            let last = r.id == cqe.wr_id;
-            assert!(last || !r.signaled, "{r:?} has been left out before {cqe:?}");
-            let status = if last { cqe.status } else { CqeStatus::Success };
-            if last {
-                assert_eq!(cqe.op, r.what);
-                let len = if cqe.status.is_success() { r.len } else { 0 };
-                assert_eq!(cqe.len, len, "{cqe:?}");
-                assert!(r.signaled || !cqe.status.is_success(), "{r:?} was to be silent");
-                self.count_status(cqe);
-            }
-            self.completed(s, me, &r, status);
-            if last {
-                return;
-            }
-        }
-    }
-
-    fn completed(&mut self, s: usize, me: usize, r: &Request, status: CqeStatus) {
-        let stream = &mut self.streams[s];
-        let codes = std::mem::take(&mut stream.codes);
-        stream.ends[me].check_status(r, status, &codes);
-        stream.codes = codes;
-        let late = r.bad == Bad::Refused(heddle_iwarp::qp::PostError::Closing);
-        assert!(stream.excused || status.is_success() || late, "{r:?}: {status:?}");
-        if status.is_success() {
-            self.succeeded(s, me, r);
-        }
-        if let Some((at, len)) = r.held {
-            self.give_back(me, at, len);
-        }
-    }
-
-    fn succeeded(&mut self, s: usize, me: usize, r: &Request) {
-        let (now, peer, lane) = (self.now, 1 - me, 2 * s + me);
-        let stream = &self.streams[s];
-        // What TCP has acknowledged is in place, unless the peer's stream was over by then.
-        let proven = stream.ends[peer].over.is_none() && !stream.poisoned;
-        assert!(r.bad == Bad::No || !proven, "{r:?} succeeded");
-        if let (Some(i), true) = (r.message, proven) {
-            assert!(stream.ends[me].delivered > i, "{r:?} is complete and did not arrive");
-        }
-        match r.effect {
-            Effect::Write(i) if proven => {
-                self.stores[peer].settle(lane, r.seq + 1, now);
-                let (at, len) = (self.stores[peer].stores[i].at, r.len as usize);
-                self.tick();
-                let found = self.pair.hosts[peer].mem.read(at, len);
-                self.stores[peer].check(at, &found, Look::at(self.now), "complete Write");
-            }
-            Effect::Read(at) => {
-                assert_eq!(r.bad, Bad::No);
-                let look = Look { lane: Some(lane), seq: r.seq, start: r.start, end: now };
-                if let Some((sink, len)) = r.held {
-                    let found = self.pair.hosts[me].mem.read(sink, len);
-                    self.stores[peer].check(at, &found, look, "Read");
-                }
-            }
-            Effect::Atomic(word, i) => {
-                let (sink, _) = r.held.unwrap();
-                let found = self.pair.hosts[me].mem.read(sink, 8).try_into().unwrap();
-                let atom = &mut self.words[peer][word].lanes[lane][i];
-                atom.found = Some((now, u64::from_ne_bytes(found)));
-            }
-            _ => assert!(!matches!(r.what, heddle_iwarp::CqeOp::Atomic), "{r:?}"),
-        }
-    }
-
-    fn count_status(&mut self, cqe: &Cqe) {
-        let what = match cqe.status {
-            CqeStatus::Success => format!("{:?}", cqe.op),
-            CqeStatus::Flushed => "flushed".into(),
-            other => format!("{other:?}").split('(').next().unwrap_or_default().into(),
-        };
-        self.outcome.count(what, 1);
-    }
-
-    /// The application has memory back, and uses it.
-    fn give_back(&mut self, me: usize, at: usize, len: usize) {
-        self.pair.hosts[me].mem.write(at, &vec![FOREIGN; len]);
-        self.back[me].push((at, len, FOREIGN));
-    }
-
-    /// After the last word of an end: what has not completed was to be silent.
-    fn finish_queues(&mut self, s: usize, me: usize) {
-        while let Some(r) = self.streams[s].ends[me].requests.pop_front() {
-            assert!(!r.signaled, "{r:?} did not complete");
-            self.completed(s, me, &r, CqeStatus::Success);
-        }
-        assert!(self.streams[s].ends[me].buffers.is_empty(), "buffers did not complete");
-    }
-
-    /// Looks at all memory that is shared.
-    fn look(&mut self, host: usize, who: &str) {
-        let found = self.pair.hosts[host].mem.read(0, SHARED);
-        self.stores[host].check(0, &found, Look::at(self.now), who);
     }
 
     pub fn disconnect(&mut self, s: usize, me: usize) {
@@ -551,15 +248,14 @@ impl World {
         let conn = self.streams[s].ids[me];
         let end = &mut self.streams[s].ends[me];
         let id = u64::from(end.seq);
-        let wr =
-            heddle_iwarp::SendWr::write_inline(id, &[], self.regions[1 - me].shared.stag, TO_BASE);
+        let wr = SendWr::write_inline(id, &[], self.regions[1 - me].shared.stag, TO_BASE);
         if host.rnic.post_send(conn, &wr).is_err() {
             return false;
         }
         end.seq += 1;
         end.requests.push_back(Request {
             id,
-            what: heddle_iwarp::CqeOp::Write,
+            what: CqeOp::Write,
             len: 0,
             signaled: true,
             seq: end.seq - 1,
@@ -629,7 +325,7 @@ struct Counts {
     read: u64,
 }
 
-fn qpn(s: usize, me: usize) -> Qpn {
+pub fn qpn(s: usize, me: usize) -> Qpn {
     Qpn((10 + 2 * s + me) as u32)
 }
 
