@@ -248,7 +248,7 @@ fn test_own_atomics_and_immediate_data_from_memory_that_is_gone_are_told_without
             SendWr::write_immediate(1, &sges, Stag(77), 0, 5)
         };
         t.qp.post_send(&wr).unwrap();
-        assert_eq!(t.transmit(), [terminate.clone()], "instead of the message");
+        assert_eq!(t.transmit(), std::slice::from_ref(&terminate), "instead of the message");
         assert_eq!(completions(&mut t.qp)[0].status, CqeStatus::LocalProtection);
     }
 }
