@@ -7,7 +7,7 @@ mod sim;
 
 use std::time::Duration;
 
-use heddle_iwarp::{Access, CqeStatus, QpConfig, RecvWr, SendWr};
+use heddle_iwarp::{Access, CqeStatus, QpConfig, RecvWr, SendWr, Sge};
 use heddle_rnic::{CloseReason, Event};
 use heddle_tcp::ConnId;
 use sim::{LinkConfig, PD, Pair, TO_BASE};
@@ -58,5 +58,26 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
         p.hosts[1].rnic.disconnect(b);
         p.run(Duration::from_secs(300), |p| (0..2).all(|host| told(p, host, is_orderly)));
         assert!(told(&p, 0, is_peer_closed));
+    }
+}
+
+/// The peer closes with a Read of ours unanswered: the Read is flushed, and our half, in which nothing
+/// can be sent any more, is closed too, whether the application says so or not.
+#[test]
+fn test_end_of_the_peer_with_a_read_unanswered_ends_the_connection() {
+    for disconnects in [false, true] {
+        let (mut p, [a, b]) = pair(0.0);
+        let source = p.register(1, 0, 1 << 12, Access::REMOTE_READ).stag;
+        let sink = p.register(0, 0, 1 << 12, Access::LOCAL_WRITE).stag;
+        let sges = [Sge { stag: sink, to: TO_BASE, len: 100 }];
+        p.hosts[1].rnic.disconnect(b);
+        p.hosts[0].rnic.post_send(a, &SendWr::read(1, &sges, source, TO_BASE)).unwrap();
+        p.run(Duration::from_secs(60), |p| told(p, 0, is_peer_closed));
+        if disconnects {
+            p.hosts[0].rnic.disconnect(a);
+        }
+        p.run(Duration::from_secs(120), |p| (0..2).all(|host| told(p, host, is_orderly)));
+        let read: Vec<_> = p.hosts[0].completions.iter().map(|c| (c.1.wr_id, c.1.status)).collect();
+        assert_eq!(read, [(1, CqeStatus::Flushed)]);
     }
 }

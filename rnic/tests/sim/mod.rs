@@ -95,6 +95,10 @@ pub struct LinkConfig {
     pub loss: f64,
     pub reorder: f64,
     pub duplicate: f64,
+    /// One bit behind the Ethernet header is another.
+    pub corrupt: f64,
+    /// One bit of a TCP payload is another, and the checksum says so too.
+    pub damage: f64,
     pub mtu: u16,
 }
 
@@ -106,6 +110,8 @@ impl Default for LinkConfig {
             loss: 0.0,
             reorder: 0.0,
             duplicate: 0.0,
+            corrupt: 0.0,
+            damage: 0.0,
             mtu: 1500,
         }
     }
@@ -128,6 +134,11 @@ pub struct Pair {
     pub lost: u64,
     /// Sides whose frames are lost, all of them.
     pub cut: [bool; 2],
+    /// Ports of connections of which every frame is lost.
+    pub blocked: Vec<u16>,
+    pub corrupted: u64,
+    /// Ports of connections that had a payload damaged.
+    pub damaged: Vec<u16>,
     /// How often a port has no buffer for a whole frame.
     pub no_buffer: f64,
     /// Looks at each frame that a side sends, lost or not.
@@ -175,6 +186,9 @@ impl Pair {
             frames: [0; 2],
             lost: 0,
             cut: [false; 2],
+            blocked: Vec::new(),
+            corrupted: 0,
+            damaged: Vec::new(),
             no_buffer: 0.0,
             tap: None,
         }
@@ -189,9 +203,14 @@ impl Pair {
 
     /// Connects host 0 to host 1 and puts both ends into FPDU mode, without an MPA exchange.
     pub fn connect(&mut self, qp: &QpConfig) -> [ConnId; 2] {
+        self.connect_to(PORT, [qp, qp])
+    }
+
+    /// As [`Pair::connect`], to a port nobody else uses, with a configuration for each end.
+    pub fn connect_to(&mut self, port: u16, qps: [&QpConfig; 2]) -> [ConnId; 2] {
         let now = self.now;
-        self.hosts[1].rnic.listen(None, PORT, 8).unwrap();
-        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, 2], PORT).into()).unwrap();
+        self.hosts[1].rnic.listen(None, port, 8).unwrap();
+        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, 2], port).into()).unwrap();
         let (mut up, mut b) = (false, None);
         for _ in 0..100_000 {
             self.step();
@@ -203,7 +222,7 @@ impl Pair {
             }
             if let (true, Some(b)) = (up, b) {
                 for (host, conn, role) in [(0, a, Role::Initiator), (1, b, Role::Responder)] {
-                    let qp = QpConfig { role, ..qp.clone() };
+                    let qp = QpConfig { role, ..qps[host].clone() };
                     let h = &mut self.hosts[host];
                     h.rnic
                         .enter_fpdu_mode(conn, FpduMode { startup_len: 0, reply: Vec::new(), qp })
@@ -222,9 +241,7 @@ impl Pair {
         for side in 0..2 {
             self.transmit(side);
         }
-        let next_frame = self.wire.keys().next().map(|k| k.0);
-        let timers = self.hosts.iter().filter_map(|h| h.rnic.poll_timeout());
-        let Some(next) = next_frame.into_iter().chain(timers).min() else { return false };
+        let Some(next) = self.next() else { return false };
         self.now = self.now.max(next);
         while let Some(entry) = self.wire.first_entry() {
             if entry.key().0 > self.now {
@@ -250,6 +267,18 @@ impl Pair {
         h.completions.extend(std::iter::from_fn(|| h.rnic.poll_completion()));
     }
 
+    /// When something happens next, if nothing is sent before.
+    pub fn next(&self) -> Option<Instant> {
+        let next_frame = self.wire.keys().next().map(|k| k.0);
+        let timers = self.hosts.iter().filter_map(|h| h.rnic.poll_timeout());
+        next_frame.into_iter().chain(timers).min()
+    }
+
+    /// Takes in what orders have brought about.
+    pub fn collect_all(&mut self) {
+        self.hosts.iter_mut().for_each(Self::collect);
+    }
+
     fn transmit(&mut self, side: usize) {
         loop {
             let h = &mut self.hosts[side];
@@ -266,15 +295,31 @@ impl Pair {
     }
 
     /// Puts a frame of `side` on the wire.
-    pub fn send(&mut self, side: usize, frame: Vec<u8>) {
+    pub fn send(&mut self, side: usize, mut frame: Vec<u8>) {
         let start = self.now.max(self.wire_free[side]);
         self.wire_free[side] = start + self.link.frame_time;
         if let Some(tap) = &mut self.tap {
             tap(side, &frame);
         }
-        if self.cut[side] || self.random.chance(self.link.loss) {
+        let blocked = self.blocked.iter().any(|port| has_port(&frame, *port));
+        if self.cut[side] || blocked || self.random.chance(self.link.loss) {
             self.lost += 1;
             return;
+        }
+        // ARP has no checksum.
+        if self.random.chance(self.link.corrupt) && frame[12..14] == [8, 0] {
+            let bit = self.random.below((frame.len() as u64 - 14) * 8) as usize;
+            frame[14 + bit / 8] ^= 1 << (bit % 8);
+            self.corrupted += 1;
+        }
+        if self.random.chance(self.link.damage)
+            && let Some(body) = tcp_payload(&frame)
+        {
+            let bit = self.random.below(body.len() as u64 * 8) as usize;
+            frame[body.start + bit / 8] ^= 1 << (bit % 8);
+            mend_checksum(&mut frame);
+            let end = if side == 1 { 34 } else { 36 };
+            self.damaged.push(u16::from_be_bytes([frame[end], frame[end + 1]]));
         }
         let mut at = self.wire_free[side] + self.link.delay;
         if self.random.chance(self.link.reorder) {
@@ -312,6 +357,35 @@ impl Pair {
             assert!(self.step(), "nothing left that could happen");
         }
     }
+}
+
+/// Whether a TCP segment (IPv4 without options, as the stack makes it) goes to or comes from a port.
+fn has_port(frame: &[u8], port: u16) -> bool {
+    let port = port.to_be_bytes();
+    frame.len() >= 38 && frame[23] == 6 && (frame[34..36] == port || frame[36..38] == port)
+}
+
+/// Where the payload of a TCP segment is, if it has some.
+fn tcp_payload(frame: &[u8]) -> Option<std::ops::Range<usize>> {
+    if frame.len() < 54 || frame[12..14] != [8, 0] || frame[23] != 6 {
+        return None;
+    }
+    let from = 34 + 4 * usize::from(frame[46] >> 4);
+    let upto = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    (from < upto).then_some(from..upto)
+}
+
+/// Computes the TCP checksum of a segment anew (RFC 9293 section 3.1).
+fn mend_checksum(frame: &mut [u8]) {
+    let upto = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    frame[50..52].fill(0);
+    let words = frame[26..upto].chunks(2);
+    let words = words.map(|w| u64::from(w[0]) << 8 | u64::from(*w.get(1).unwrap_or(&0)));
+    let mut sum: u64 = words.sum::<u64>() + 6 + (upto as u64 - 34);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[50..52].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// What tagged offsets are ahead of addresses.

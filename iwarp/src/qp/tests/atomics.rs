@@ -223,3 +223,66 @@ fn test_message_numbers_of_the_response_queue_wrap() {
     assert_eq!(done.len(), 4);
     assert!(done.iter().all(|c| c.status.is_success()));
 }
+
+#[test]
+fn test_misaligned_atomic_changes_nothing_and_is_told_to_both_sides() {
+    for what in [add(1), AtomicOp::swap(9)] {
+        let (mut p, stag) = pair(PairConfig::default());
+        put(p.b(), AT, 5);
+        let sink = [p.nodes[0].sge(SINK, 8)];
+        p.send(0, 1, op(stag, AT + 4, what), sink);
+        p.run();
+        let code = crate::rdmap::TermCode::new(0, 2, 7);
+        let done = completions(&mut p.a().qp);
+        assert_eq!(done[0].status, CqeStatus::RemoteOperation(code));
+        for (side, by) in [(0, Side::Remote), (1, Side::Local)] {
+            let told = events(&mut p.nodes[side].qp);
+            assert_eq!(told.last(), Some(&QpEvent::Terminated { by, code }));
+        }
+        p.check_memory();
+    }
+}
+
+/// Figure 8 of RFC 7306: the answer is made behind what was sent before the request; what cannot be
+/// delivered keeps the request from being carried out.
+#[test]
+fn test_atomic_behind_a_message_that_is_not_delivered_is_not_carried_out() {
+    for immediate in [false, true] {
+        for buffer in [false, true] {
+            let (mut p, stag) = pair(PairConfig::default());
+            put(p.b(), AT, 5);
+            if buffer {
+                p.recv(1, 10, []);
+            }
+            if immediate {
+                p.nodes[0].qp.post_send(&SendWr::immediate(1, 7)).unwrap();
+            } else {
+                p.nodes[0].qp.post_send(&SendWr::send(1, &[])).unwrap();
+            }
+            let sink = [p.nodes[0].sge(SINK, 8)];
+            p.send(0, 2, op(stag, AT, add(1)), sink);
+            p.transmit(0, 9);
+            p.deliver(1, usize::MAX);
+            assert_eq!(word(&p.nodes[1], AT), 5, "not before its answer is made");
+            assert_eq!(completions(&mut p.b().qp).len(), usize::from(buffer), "complete before it");
+            p.run();
+            assert_eq!(word(&p.nodes[1], AT), 5 + u64::from(buffer));
+        }
+    }
+}
+
+#[test]
+fn test_requests_are_answered_and_completed_only_by_their_response() {
+    let (mut p, stag) = pair(PairConfig::default());
+    put(p.b(), AT, 5);
+    let sink = [p.nodes[0].sge(SINK, 8)];
+    p.send(0, 1, op(stag, AT, add(1)), sink);
+    p.transmit(0, 9);
+    // Acknowledged, which says nothing of its answer.
+    let end = p.nodes[0].qp.tx_end();
+    p.nodes[0].qp.handle_acked(end);
+    assert!(completions(&mut p.a().qp).is_empty());
+    p.run();
+    assert_eq!(completions(&mut p.a().qp).len(), 1);
+    assert_eq!(p.nodes[1].qp.counters().tx_atomic_responses, 1);
+}

@@ -104,6 +104,59 @@ fn test_rts_atomic_request_is_accepted_at_multiples_of_eight_only() {
 }
 
 #[test]
+fn test_rts_compare_and_swap_beside_a_multiple_of_eight_is_not_performed() {
+    // It would change whatever stands there.
+    let r = |stag, to| AtomicRequest { id: 1, stag, to, op: AtomicOp::swap(7) };
+    for off in [1, 4, 7] {
+        let (mut t, stag) = target();
+        let header = untagged(Opcode::ATOMIC_REQUEST, true, 1, 1, 0);
+        let s = cat(&header, &r(stag, ALIGNED + off).emit());
+        t.refuses(&s, STREAM_CATASTROPHIC, 18, "err_misaligned");
+    }
+}
+
+#[test]
+fn test_rts_messages_of_another_rdmap_version() {
+    let (_, stag) = target();
+    for s in [immediate(1, &[1; 8]), request(1, stag, ALIGNED), response(1, 1)] {
+        for version in [0x80, 0xc0] {
+            let mut s = s.clone();
+            // The control octet of RDMAP: version and opcode.
+            s[1] = version | s[1] & 0x3f;
+            Target::new().refuses(&s, 0x0205, 18, "err_rdmap_version");
+        }
+    }
+}
+
+#[test]
+fn test_rts_atomic_messages_at_another_offset_than_zero() {
+    let (mut t, stag) = target();
+    let mut s = request(1, stag, ALIGNED);
+    s[17] = 8;
+    t.refuses(&s, 0x1204, 18, "err_offset");
+    let mut s = response(1, 1);
+    s[17] = 8;
+    with_atomic().refuses(&s, 0x1204, 18, "err_offset");
+}
+
+#[test]
+fn test_rts_atomic_messages_on_another_queue() {
+    let (mut t, stag) = target();
+    let mut s = request(1, stag, ALIGNED);
+    s[9] = 0;
+    t.refuses(&s, UNEXPECTED_OPCODE, 18, "err_opcode");
+    let mut s = response(1, 1);
+    s[9] = 1;
+    with_atomic().refuses(&s, UNEXPECTED_OPCODE, 18, "err_opcode");
+}
+
+#[test]
+fn test_rts_atomic_request_out_of_sequence() {
+    let (mut t, stag) = target();
+    t.refuses(&request(2, stag, ALIGNED), 0x1203, 18, "err_msn");
+}
+
+#[test]
 fn test_rts_atomic_request_at_the_bounds_and_past_them() {
     for to in [TO - 8, TO + 1000, TO + 993] {
         let (mut t, stag) = target();
@@ -178,4 +231,24 @@ fn test_rts_atomic_response_that_is_another() {
     with_atomic().refuses(&s, 0x1205, 18, "err_too_long");
     let s = response(1, 1);
     with_atomic().refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
+}
+
+/// RFC 7306 section 8.1, case 1: neither header is repeated, and the code is that of a local error.
+#[test]
+fn test_own_atomics_and_immediate_data_from_memory_that_is_gone_are_told_without_headers() {
+    let terminate =
+        framed(&[0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], true);
+    for atomic in [true, false] {
+        let mut t = Target::new();
+        t.mrs.deregister(t.all).unwrap();
+        let sges = [Sge { stag: t.all, to: TO, len: 8 }];
+        let wr = if atomic {
+            SendWr::fetch_add(1, &sges, Stag(77), 0, 1)
+        } else {
+            SendWr::write_immediate(1, &sges, Stag(77), 0, 5)
+        };
+        t.qp.post_send(&wr).unwrap();
+        assert_eq!(t.transmit(), std::slice::from_ref(&terminate), "instead of the message");
+        assert_eq!(completions(&mut t.qp)[0].status, CqeStatus::LocalProtection);
+    }
 }

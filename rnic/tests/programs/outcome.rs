@@ -1,0 +1,58 @@
+//! What programs have brought about, so that a run can be seen to have tried what there is.
+
+use std::collections::BTreeMap;
+
+/// What happened, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome(pub BTreeMap<String, u64>);
+
+/// What has to happen in many programs.
+const WANTED: [&str; 30] = [
+    "Send",
+    "Write",
+    "Read",
+    "Atomic",
+    "Immediate",
+    "Recv",
+    "flushed",
+    "LocalProtection",
+    "LocalQpOperation",
+    "RemoteAccess",
+    "RemoteOperation",
+    "LocalLength",
+    "invalidated",
+    "immediate",
+    "Orderly",
+    "Reset",
+    "Aborted",
+    "TimedOut",
+    "terminated here",
+    "terminated there",
+    "lost",
+    "retransmits",
+    "corrupted",
+    "damaged",
+    "snapshot stalls",
+    "read stalls",
+    "DeregisterTarget",
+    "DeregisterLocal",
+    "Disconnect",
+    "Cut",
+];
+
+impl Outcome {
+    pub fn add(&mut self, other: &Outcome) {
+        for (what, n) in &other.0 {
+            let all = self.0.entry(what.clone()).or_default();
+            *all = if what.starts_with("most") { *n.max(all) } else { *all + n };
+        }
+    }
+
+    pub fn counts(&self) -> impl Iterator<Item = (&str, u64)> {
+        WANTED.iter().map(|what| (*what, self.0.get(*what).copied().unwrap_or(0)))
+    }
+
+    pub fn count(&mut self, what: impl ToString, n: u64) {
+        *self.0.entry(what.to_string()).or_default() += n;
+    }
+}

@@ -1,0 +1,199 @@
+//! What a program consists of, and how a seed becomes one.
+
+use std::time::Duration;
+
+use heddle_base::{Random, Seed};
+
+/// A program. Each operation has its own source of random numbers, so that it stays what it is when
+/// others are left out.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub seed: u64,
+    pub plan: Plan,
+    pub ops: Vec<Op>,
+}
+
+/// What stays as it is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub mtu: u16,
+    pub delay: Duration,
+    pub loss: f64,
+    pub reorder: f64,
+    pub duplicate: f64,
+    /// Flips a bit where a checksum sees it.
+    pub corrupt: f64,
+    /// Flips a bit of the payload and mends the checksum.
+    pub damage: f64,
+    /// How often a port has no buffer for a whole frame.
+    pub no_buffer: f64,
+    /// Octets of Read Responses that are kept.
+    pub snapshots: usize,
+    pub crc: bool,
+    pub streams: Vec<StreamPlan>,
+}
+
+/// Of one stream, by side.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamPlan {
+    pub depth: [u32; 2],
+    pub ird: [u16; 2],
+    pub ord: [u16; 2],
+    /// Whether anything may go wrong on it but what the link does.
+    pub sick: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    pub stream: usize,
+    pub side: usize,
+    pub kind: Kind,
+    pub random: u64,
+    /// Steps of the link and the timers afterwards.
+    pub pause: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Send,
+    Write,
+    Read,
+    Atomic,
+    Immediate,
+    WriteImmediate,
+    /// Of a region that others may be using.
+    SendInvalidate,
+    /// A Write or Read of no octets, of memory that is none: not an error.
+    EmptyNowhere,
+    /// The application writes memory that peers use.
+    Store,
+    Wrong(Wrong),
+}
+
+/// What ends a stream, or may.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wrong {
+    WriteStag,
+    WriteBounds,
+    WriteAccess,
+    ReadStag,
+    ReadBounds,
+    ReadAccess,
+    AtomicAccess,
+    AtomicMisaligned,
+    AtomicBounds,
+    LocalStag,
+    LocalAccess,
+    LocalBounds,
+    ReadSges,
+    TooLong,
+    NoReceive,
+    Invalidate,
+    /// An invalidation that does not wait for Reads of the region.
+    InvalidateUnfenced,
+    /// The application takes back what the peer uses.
+    DeregisterTarget,
+    /// And what its own requests use.
+    DeregisterLocal,
+    Disconnect,
+    Abort,
+    /// Nothing of this stream gets through any more.
+    Cut,
+}
+
+const WRONG: [Wrong; 22] = [
+    Wrong::WriteStag,
+    Wrong::WriteBounds,
+    Wrong::WriteAccess,
+    Wrong::ReadStag,
+    Wrong::ReadBounds,
+    Wrong::ReadAccess,
+    Wrong::AtomicAccess,
+    Wrong::AtomicMisaligned,
+    Wrong::AtomicBounds,
+    Wrong::LocalStag,
+    Wrong::LocalAccess,
+    Wrong::LocalBounds,
+    Wrong::ReadSges,
+    Wrong::TooLong,
+    Wrong::NoReceive,
+    Wrong::Invalidate,
+    Wrong::InvalidateUnfenced,
+    Wrong::DeregisterTarget,
+    Wrong::DeregisterLocal,
+    Wrong::Disconnect,
+    Wrong::Abort,
+    Wrong::Cut,
+];
+
+pub fn pick<T: Copy>(r: &mut Random, from: &[T]) -> T {
+    from[r.below(from.len() as u64) as usize]
+}
+
+impl Program {
+    pub fn new(seed: u64) -> Program {
+        let mut r = Random::new(&Seed::from_u64(seed ^ 0x9a12_55e1));
+        let r = &mut r;
+        let crc = !r.chance(0.3);
+        let often = |r: &mut Random, p: f64| if r.chance(0.5) { p } else { 0.0 };
+        let any = 600 + r.below(8000) as u16;
+        let plan = Plan {
+            mtu: pick(r, &[576, 1280, 1500, 1500, any, 9000]),
+            delay: pick(r, &[20_000, 20_000, 500_000, 5_000_000]).nanos(),
+            loss: often(r, 0.05),
+            reorder: often(r, 0.1),
+            duplicate: often(r, 0.03),
+            corrupt: often(r, 0.02),
+            damage: if crc && r.chance(0.15) { 0.004 } else { 0.0 },
+            no_buffer: often(r, 0.5),
+            snapshots: pick(r, &[1, 5000, 1 << 20]),
+            crc,
+            streams: (0..1 + r.below(3)).map(|_| StreamPlan::new(r)).collect(),
+        };
+        let ops = (0..10 + r.below(70)).map(|_| Op::new(r, &plan)).collect();
+        Program { seed, plan, ops }
+    }
+}
+
+trait Nanos {
+    fn nanos(self) -> Duration;
+}
+
+impl Nanos for u64 {
+    fn nanos(self) -> Duration {
+        Duration::from_nanos(self)
+    }
+}
+
+impl StreamPlan {
+    fn new(r: &mut Random) -> StreamPlan {
+        let ird = [0, 1].map(|_| r.below(5) as u16);
+        let ord = [0, 1].map(|me: usize| r.below(u64::from(ird[1 - me]) + 1) as u16);
+        StreamPlan { depth: [0, 1].map(|_| pick(r, &[4, 16, 64])), ird, ord, sick: r.chance(0.5) }
+    }
+}
+
+impl Op {
+    fn new(r: &mut Random, plan: &Plan) -> Op {
+        let stream = r.below(plan.streams.len() as u64) as usize;
+        let wrong = plan.streams[stream].sick && r.chance(0.06);
+        let kind = match r.below(32) {
+            _ if wrong => Kind::Wrong(pick(r, &WRONG)),
+            0..=6 => Kind::Send,
+            7..=13 => Kind::Write,
+            14..=18 => Kind::Read,
+            19..=23 => Kind::Atomic,
+            24..=25 => Kind::Immediate,
+            26..=27 => Kind::WriteImmediate,
+            28 => Kind::SendInvalidate,
+            29 => Kind::EmptyNowhere,
+            _ => Kind::Store,
+        };
+        let pause = match r.below(8) {
+            0..=3 => 0,
+            4..=6 => r.below(6),
+            _ => r.below(60),
+        };
+        Op { stream, side: r.below(2) as usize, kind, random: r.next_u64(), pause }
+    }
+}
