@@ -79,8 +79,8 @@ pub use heddle_verbs::device::MAX_DEPTH;
 pub use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions, Registry};
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
-    AcceptParams, Access, Agreed, AppId, Arm, CmEvent, CmId, ConnectFailure, ConnectParams,
-    Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
+    AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, CmEvent, CmId, ConnectFailure,
+    ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
     DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError, DisconnectReason, Ends,
     EventQueue, Hub, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr,
     MrInfo, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, Qpn, Queue, RecvWr, Region,

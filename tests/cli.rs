@@ -70,7 +70,13 @@ fn test_usage_no_command_or_an_unknown_one() {
 #[test]
 fn test_usage_bench_values() {
     for (args, what) in [
-        (&["--op", "writ"][..], "known: write, read, send"),
+        (
+            &["--op", "writ"][..],
+            "known: write, read, send, write-imm, send-imm, fetch-add, cmp-swap",
+        ),
+        (&["--op", "fetch-add", "--size", "16"], "go with size 8 only"),
+        (&["--op", "cmp-swap", "--sizes", "1..8"], "go with size 8 only"),
+        (&["--op", "send-imm", "--size", "0"], "Immediate Data has 8 octets"),
         (&["--mode", "fast"], "known: bw, lat, rate"),
         (&["--size", "64KB"], "64KB"),
         (&["--size", "128M"], "size 134217728 is not between"),

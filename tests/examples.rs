@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls with a
 /// file to write.
-const EXAMPLES: [(&str, &[&str]); 5] = [
+const EXAMPLES: [(&str, &[&str]); 6] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
     ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
     (
@@ -14,6 +14,15 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
         &[
             "client: 1000 echoes",
             "server: 1000 messages echoed; the connection was closed in order",
+        ],
+    ),
+    (
+        "atomics",
+        &[
+            "client: 100 times 3 added",
+            "client: the lock is held by 42",
+            "server: counter 300, lock 42",
+            "server: 20 octets: written, and told of",
         ],
     ),
     ("events_epoll", &["server: 9 messages echoed for 3 clients"]),

@@ -19,7 +19,7 @@ use tracing::debug;
 
 use crate::progress::Progress;
 use crate::report::BenchReport;
-use crate::spec::{BenchSpec, Faults, Op, Wire};
+use crate::spec::{BenchSpec, Faults, Wire};
 use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
 
 /// Where the polling threads run.
@@ -81,7 +81,7 @@ struct ServerSide {
 pub fn memory_for(spec: &BenchSpec) -> usize {
     let slots = |size| {
         let depth = spec.depth_for(size);
-        if spec.op == Op::Send { send_window(spec.mode, depth).max(depth) } else { depth }
+        if spec.op.takes_buffer() { send_window(spec.mode, depth).max(depth) } else { depth }
     };
     let most = spec.sizes.iter().map(|s| {
         // Each region starts at a page, and a connection has up to three.

@@ -16,7 +16,7 @@ pub use units::{Probability, Size, Sizes, Span};
 
 /// What the client asks of the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Op {
     /// RDMA Write.
     Write,
@@ -24,6 +24,45 @@ pub enum Op {
     Read,
     /// Send.
     Send,
+    /// RDMA Write with Immediate Data behind it (RFC 7306).
+    WriteImm,
+    /// Immediate Data alone: 8 octets.
+    SendImm,
+    /// FetchAdd of 1 to a counter of 64 bits.
+    FetchAdd,
+    /// CmpSwap of a counter of 64 bits for the number after the one expected there.
+    CmpSwap,
+}
+
+impl Op {
+    /// All there are.
+    pub const ALL: [Op; 7] =
+        [Op::Write, Op::Read, Op::Send, Op::WriteImm, Op::SendImm, Op::FetchAdd, Op::CmpSwap];
+
+    /// Whether each takes a receive buffer of the peer's.
+    pub fn takes_buffer(self) -> bool {
+        matches!(self, Op::Send) || self.is_immediate()
+    }
+
+    /// Whether it hands over Immediate Data.
+    pub fn is_immediate(self) -> bool {
+        matches!(self, Op::WriteImm | Op::SendImm)
+    }
+
+    /// Whether it is an Atomic Operation.
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Op::FetchAdd | Op::CmpSwap)
+    }
+
+    /// Whether the peer answers it: its completion has what was asked for.
+    pub fn is_answered(self) -> bool {
+        matches!(self, Op::Read) || self.is_atomic()
+    }
+
+    /// Octets of a message, for an operation that leaves no choice.
+    pub fn fixed_size(self) -> Option<Size> {
+        (self.is_atomic() || self == Op::SendImm).then_some(Size(8))
+    }
 }
 
 /// What is measured.
@@ -32,8 +71,8 @@ pub enum Op {
 pub enum Mode {
     /// Throughput, with many operations outstanding.
     Bw,
-    /// Latency, with one operation outstanding. For `write` and `send` a ping-pong: the figure is
-    /// the full round trip, not half of it. For `read` from posting to completion.
+    /// Latency, with one operation outstanding. For `read`, `fetch-add` and `cmp-swap` from posting
+    /// to completion. For the others a ping-pong: the figure is the full round trip, not half of it.
     Lat,
     /// Operations per second, as `bw` with small messages.
     Rate,
@@ -73,7 +112,16 @@ macro_rules! words {
         }
     };
 }
-words!(Op, "operation", "write" => Write, "read" => Read, "send" => Send);
+words!(
+    Op, "operation",
+    "write" => Write,
+    "read" => Read,
+    "send" => Send,
+    "write-imm" => WriteImm,
+    "send-imm" => SendImm,
+    "fetch-add" => FetchAdd,
+    "cmp-swap" => CmpSwap
+);
 words!(Mode, "mode", "bw" => Bw, "lat" => Lat, "rate" => Rate);
 
 impl fmt::Display for Wire {
@@ -263,6 +311,13 @@ impl BenchSpec {
     }
 
     fn check_size(&self, size: Size) -> Result<(), SpecError> {
+        if self.op.fixed_size().is_some_and(|fixed| size != fixed) {
+            return Err(SpecError::Conflict(if self.op.is_atomic() {
+                "an Atomic Operation takes 8 octets: fetch-add and cmp-swap go with size 8 only"
+            } else {
+                "Immediate Data has 8 octets: send-imm goes with size 8 only"
+            }));
+        }
         if self.mode == Mode::Lat {
             if self.depth.is_some_and(|d| d != 1) {
                 return Err(SpecError::Conflict("latency is measured with a depth of 1"));

@@ -1,10 +1,14 @@
-//! Moves a file's octets between two RNICs of one process, in each of the ways RDMA has.
+//! Moves a file's octets between two RNICs of one process, in each of the ways RDMA has, and counts
+//! with Atomic Operations.
 //!
 //! One thread drives everything. The octets are registered at one end and zeros at the other; what
 //! has arrived at the end is hashed and must have the hash of what was there at the start. That is
 //! one pass. A file of some megabytes is moved in milliseconds, too few operations for a
 //! distribution of their times, so passes are repeated for as long as the caller says; each is
 //! checked, and the time that zeroing and hashing take is not counted.
+//!
+//! Atomic Operations move 64 bits, so a pass of theirs moves no file: as many as the others need for
+//! it count from 0 in the server's memory, and each must find what those before it left.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -12,9 +16,9 @@ use std::time::Duration;
 use heddle_base::Instant;
 use heddle_ctl::Endpoint;
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data,
+    AcceptParams, Access, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus,
     DeviceError, DisconnectReason, EventQueue, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr,
-    SendOp, SendWr,
+    SendWr,
 };
 use sha2::{Digest, Sha256};
 
@@ -32,6 +36,9 @@ pub const CHUNK: usize = 64 << 10;
 /// Operations, or receive buffers, outstanding: what they move fits into a cache.
 pub const WINDOW: u32 = 4;
 
+/// Octets that an Atomic Operation changes.
+const COUNTER: usize = 8;
+
 /// How long nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -42,7 +49,8 @@ pub struct Moved {
     pub op: Op,
     /// How often the file was moved.
     pub passes: u64,
-    /// Passes after which the hash was another than that of the file.
+    /// Passes after which the hash was another than that of the file; of Atomic Operations, after
+    /// which the counter was wrong, or one of them had found something else than it should.
     pub wrong: u64,
     /// Operations.
     pub ops: u64,
@@ -72,6 +80,9 @@ pub enum TransferError {
     /// A work request was not taken.
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
+    /// Immediate Data alone has no room for a file.
+    #[error("Immediate Data alone moves no file")]
+    Nothing,
     /// Nothing happens any more.
     #[error("nothing has happened for {} s", PATIENCE.as_secs())]
     Stalled,
@@ -120,8 +131,12 @@ impl Mover {
     ) -> Result<Mover, TransferError> {
         let end = |endpoint: Endpoint| {
             let pd = endpoint.device().alloc_pd();
-            let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
-            let mr = endpoint.device().alloc_mr(pd, file.len().max(1), all)?;
+            let all = Access::LOCAL_WRITE
+                .with(Access::REMOTE_WRITE)
+                .with(Access::REMOTE_READ)
+                .with(Access::REMOTE_ATOMIC);
+            let mr =
+                endpoint.device().alloc_mr(pd, file.len().max(WINDOW as usize * COUNTER), all)?;
             Ok::<_, DeviceError>(End { endpoint, events: EventQueue::new(None), pd, mr })
         };
         let (client, server) = (end(client)?, end(server)?);
@@ -136,11 +151,16 @@ impl Mover {
     }
 
     /// Moves the file, from client to server by Send and Write, from server to client by Read: once,
-    /// and again until that has taken `time`.
+    /// and again until that has taken `time`. Immediate Data alone is refused.
     pub fn run(&mut self, op: Op, time: Duration) -> Result<Moved, TransferError> {
-        let len = self.file.len();
+        if op == Op::SendImm {
+            return Err(TransferError::Nothing);
+        }
+        let len = if op.is_atomic() { COUNTER } else { self.file.len() };
         let (zeros, mut got) = (vec![0; len], vec![0; len]);
-        self.source(op).write(0, &self.file);
+        if !op.is_atomic() {
+            self.source(op).write(0, &self.file);
+        }
         self.progress.set(0);
         let link = self.connect(op)?;
         let mut taken = Taken::default();
@@ -148,15 +168,25 @@ impl Mover {
         while passes == 0 || elapsed < time {
             self.sink(op).write(0, &zeros);
             let start = self.client.endpoint.now();
-            self.pump(&link, op, &mut taken)?;
+            let mut failed = self.pump(&link, op, &mut taken)?;
             elapsed += self.client.endpoint.now().since(start);
             self.sink(op).read(0, &mut got);
             passes += 1;
-            wrong += u64::from(hash(&got) != self.hash);
+            failed |= match <[u8; COUNTER]>::try_from(&got[..]) {
+                Ok(n) if op.is_atomic() => u64::from_ne_bytes(n) != self.chunks() as u64,
+                _ => hash(&got) != self.hash,
+            };
+            wrong += u64::from(failed);
         }
         self.close(&link, op)?;
         let (ops, latency) = (taken.ops, taken.times.latency());
-        Ok(Moved { op, passes, wrong, ops, bytes: passes * len as u64, elapsed, latency })
+        let bytes = if op.is_atomic() { ops } else { passes } * len as u64;
+        Ok(Moved { op, passes, wrong, ops, bytes, elapsed, latency })
+    }
+
+    /// Operations of a pass.
+    fn chunks(&self) -> usize {
+        self.file.len().div_ceil(CHUNK)
     }
 
     fn source(&self, op: Op) -> &Mr {
@@ -169,7 +199,7 @@ impl Mover {
 
     fn poll(&mut self, op: Op) -> Instant {
         let (client, server) = (&mut self.client.endpoint, &mut self.server.endpoint);
-        if op == Op::Read {
+        if op.is_answered() {
             poll_pair(server, client)
         } else {
             poll_pair(client, server)
@@ -221,36 +251,38 @@ impl Mover {
         Ok(None)
     }
 
-    /// One pass.
-    fn pump(&mut self, link: &Link, op: Op, taken: &mut Taken) -> Result<(), TransferError> {
-        let len = self.file.len();
-        let chunks = len.div_ceil(CHUNK);
+    /// One pass; whether Immediate Data or what an Atomic Operation found was wrong.
+    fn pump(&mut self, link: &Link, op: Op, taken: &mut Taken) -> Result<bool, TransferError> {
+        let (len, chunks) = (self.file.len(), self.chunks());
+        let mut wrong = false;
         let chunk = |mr: &Mr, n: usize| mr.sge(n * CHUNK, CHUNK.min(len - n * CHUNK));
         let (mut posted, mut sent, mut arrived, mut buffers) = (0, 0, 0, 0);
         let mut busy_at = self.client.endpoint.now();
         // They complete in the order they were posted in.
         let mut posted_at = [busy_at; WINDOW as usize];
-        while sent < chunks || op == Op::Send && arrived < chunks {
+        while sent < chunks || op.takes_buffer() && arrived < chunks {
             let before = (posted, sent, arrived);
-            while op == Op::Send && buffers < chunks && buffers - arrived < WINDOW as usize {
-                let sges = &[chunk(&self.server.mr, buffers)];
+            while op.takes_buffer() && buffers < chunks && buffers - arrived < WINDOW as usize {
+                let sge = [chunk(&self.server.mr, buffers)];
+                let sges = if op.is_immediate() { &[] } else { &sge[..] };
                 link.qps[1].post_recv(&RecvWr { wr_id: buffers as u64, sges })?;
                 buffers += 1;
             }
-            let allowed = if op == Op::Send { buffers } else { chunks };
+            let allowed = if op.takes_buffer() { buffers } else { chunks };
             while posted < allowed && posted - sent < WINDOW as usize {
+                let (stag, counter) = (self.server.mr.stag(), self.server.mr.to());
                 let to = chunk(&self.server.mr, posted).to;
-                let stag = self.server.mr.stag();
-                let wr = SendWr {
-                    wr_id: posted as u64,
-                    op: match op {
-                        Op::Send => SendOp::Send { solicited: false, invalidate: None },
-                        Op::Write => SendOp::Write { stag, to },
-                        Op::Read => SendOp::Read { stag, to },
-                    },
-                    data: Data::Sges(&[chunk(&self.client.mr, posted)]),
-                    signaled: true,
-                    fence: false,
+                let n = posted as u64;
+                let sges = [chunk(&self.client.mr, posted)];
+                let found = [self.client.mr.sge(posted % WINDOW as usize * COUNTER, COUNTER)];
+                let wr = match op {
+                    Op::Send => SendWr::send(n, &sges),
+                    Op::Write => SendWr::write(n, &sges, stag, to),
+                    Op::Read => SendWr::read(n, &sges, stag, to),
+                    Op::WriteImm => SendWr::write_immediate(n, &sges, stag, to, n),
+                    Op::SendImm => SendWr::immediate(n, n),
+                    Op::FetchAdd => SendWr::fetch_add(n, &found, stag, counter, 1),
+                    Op::CmpSwap => SendWr::compare_swap(n, &found, stag, counter, n, n + 1),
                 };
                 posted_at[posted % WINDOW as usize] = self.client.endpoint.now();
                 link.qps[0].post_send(&wr)?;
@@ -260,10 +292,16 @@ impl Mover {
             while let Some(cqe) = link.cqs[0].poll() {
                 check(&cqe)?;
                 taken.times.record(now.since(posted_at[sent % WINDOW as usize]));
+                if op.is_atomic() {
+                    let mut found = [0; COUNTER];
+                    self.client.mr.read(sent % WINDOW as usize * COUNTER, &mut found);
+                    wrong |= u64::from_ne_bytes(found) != sent as u64;
+                }
                 sent += 1;
             }
             while let Some(cqe) = link.cqs[1].poll() {
                 check(&cqe)?;
+                wrong |= op.is_immediate() && cqe.immediate != Some(arrived as u64);
                 arrived += 1;
             }
             if before != (posted, sent, arrived) {
@@ -274,7 +312,7 @@ impl Mover {
             }
         }
         taken.ops += chunks as u64;
-        Ok(())
+        Ok(wrong)
     }
 
     fn close(&mut self, link: &Link, op: Op) -> Result<(), TransferError> {

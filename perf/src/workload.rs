@@ -30,7 +30,12 @@
 //!   change; the server writes the message back from where it arrived. RFC 5040 promises no order
 //!   of placement within a message; with this stack on both ends placement is in order, and
 //!   `verify` would show it if it were not. The figure is the full round trip. An RDMA Read is
-//!   timed from posting to completion.
+//!   timed from posting to completion, and so are Atomic Operations.
+//! * Immediate Data, alone or behind a Write, takes receives as Sends do, and so has the same
+//!   credits; what it hands over is the number of the operation. The Writes go into as many slots as
+//!   the server has receives, so that none is overwritten before the server has looked at it.
+//! * Atomic Operations all change the first 64 bits of the connection's region, which begin with 0
+//!   and count them. CmpSwap expects the number of those before it and stores the next.
 //!
 //! # Verification
 //!
@@ -39,6 +44,9 @@
 //! used again, what was Read is compared, a Send is compared by the server, a ping-pong's echo by
 //! the client. Without it the octets depend on the slot alone, so that nothing is done per
 //! message, and what is in the slots at the end is compared once. A difference is an error.
+//!
+//! Immediate Data is always compared. So is what each Atomic Operation found, with the number of
+//! those before it; after a `bw` or `rate` the counter is read and compared once more.
 
 pub mod client;
 pub mod hello;
@@ -123,6 +131,9 @@ pub(crate) const LAT_BUFFERS: u32 = 4;
 
 /// Octets of a credit: messages taken and, of those, wrong ones, both 64 bits, big-endian.
 pub(crate) const CREDIT_LEN: usize = 16;
+
+/// Octets of the counter that Atomic Operations change.
+pub(crate) const COUNTER_LEN: usize = 8;
 
 /// Receive buffers for credits.
 pub(crate) const CREDIT_BUFFERS: u32 = 16;

@@ -61,6 +61,45 @@ fn test_every_operation_and_mode_inline_and_verified() {
     }
 }
 
+/// Each Atomic Operation must find the number of those before it, and Immediate Data must be that
+/// number: whether or not more is asked for.
+#[test]
+fn test_atomics_and_immediate_data_in_every_mode() {
+    let (eal, _turn) = eal();
+    let most = BenchSpec { qps: 3, ..spec(Op::WriteImm, Mode::Bw, 20_000, 1) };
+    let mut pair = Pair::open(&eal, &most).unwrap();
+    for op in [Op::WriteImm, Op::SendImm, Op::FetchAdd, Op::CmpSwap] {
+        let sizes = op.fixed_size().map_or(vec![1, 8, 1460, 20_000], |s| vec![s.0]);
+        for mode in [Mode::Bw, Mode::Rate, Mode::Lat] {
+            for (&size, qps, verify) in
+                sizes.iter().flat_map(|s| [(s, 1, true), (s, 3, true), (s, 2, false)])
+            {
+                let s = BenchSpec { qps, verify, ..spec(op, mode, size, 300) };
+                let r = pair.run(&s, Run::new(&s, Size(size)), Placement::Inline).unwrap();
+                assert_eq!(
+                    (r.ops, r.bytes, r.verified),
+                    (300 * u64::from(qps), 300 * u64::from(qps * size), verify),
+                    "{op} {mode} {size}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn test_atomics_by_the_clock_and_over_a_lossy_wire_count_exactly() {
+    let (eal, _turn) = eal();
+    for op in [Op::FetchAdd, Op::CmpSwap, Op::WriteImm, Op::SendImm] {
+        let mut s = spec(op, Mode::Bw, 8, 1);
+        s.until = Until::Elapsed(Duration::from_millis(50));
+        s.faults =
+            Faults { loss: "2%".parse().unwrap(), reorder: "2%".parse().unwrap(), ..s.faults };
+        let mut pair = Pair::open(&eal, &s).unwrap();
+        let r = pair.run(&s, Run::new(&s, Size(8)), Placement::Inline).unwrap();
+        assert!(r.ops > 0 && r.verified, "{op}");
+    }
+}
+
 #[test]
 fn test_messages_of_nothing() {
     let (eal, _turn) = eal();
@@ -241,11 +280,12 @@ fn run_against_zeros(op: Op, mode: Mode, welcome: impl Fn(&Raw) -> Welcome) -> W
     let mut net = Net::new(&eal);
     let raw = Raw::new(&net.server, 1 << 16);
     net.server.device().listen(server(1), ListenParams::default(), &raw.events).expect("a request");
+    let size = op.fixed_size().unwrap_or(Size(4096));
     let s = BenchSpec {
         depth: Some(if mode == Mode::Lat { 1 } else { 4 }),
-        ..spec(op, mode, 4096, 20)
+        ..spec(op, mode, size.0, 20)
     };
-    let run = Run::new(&s, Size(4096));
+    let run = Run::new(&s, size);
     let mut client =
         Client::new(net.client.device(), &Clock::new(&eal), server(1), run).expect("a request");
     let mut failure = None;
@@ -271,6 +311,22 @@ fn test_client_sees_wrong_octets_when_it_reads() {
     for mode in [Mode::Bw, Mode::Lat] {
         let e = run_against_zeros(Op::Read, mode, |raw| Welcome { window: 0, region: all_of(raw) });
         assert!(matches!(e, WorkloadError::Wrong { size: 4096, at: 0, .. }), "{mode}: {e}");
+    }
+}
+
+#[test]
+fn test_client_sees_a_counter_that_is_not_the_number_of_operations() {
+    for op in [Op::FetchAdd, Op::CmpSwap] {
+        for mode in [Mode::Bw, Mode::Lat] {
+            let e = run_against_zeros(op, mode, |raw| {
+                raw.mr.write(0, &5u64.to_ne_bytes());
+                Welcome { window: 0, region: all_of(raw) }
+            });
+            assert!(
+                matches!(e, WorkloadError::Counter { expected: 0, found: 5 }),
+                "{op} {mode}: {e}"
+            );
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
 use heddle_perf::service::{Limits, ServiceSpec, Services};
 use heddle_perf::spec::Op;
-use heddle_perf::transfer::{CHUNK, Mover, hash};
+use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
 use heddle_perf::workload::{Sink, Step, pattern};
 use heddle_verbs::{
     CmEvent, ConnectParams, Data, ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
@@ -403,11 +403,13 @@ fn test_transfer_at_the_edges_of_chunks() {
         let addr = std::net::SocketAddr::new(SERVER.into(), 7471);
         let mut mover = Mover::new(net.client, net.server, addr, bytes.clone()).unwrap();
         assert_eq!(mover.hash(), hash(&bytes));
-        for op in [Op::Send, Op::Write, Op::Read] {
+        let ops = len.div_ceil(CHUNK) as u64;
+        for op in Op::ALL.into_iter().filter(|&op| op != Op::SendImm) {
             let moved = mover.run(op, Duration::ZERO).unwrap();
             assert_eq!((moved.passes, moved.wrong), (1, 0), "{op} {len}");
-            let ops = len.div_ceil(CHUNK) as u64;
-            assert_eq!((moved.bytes, moved.ops, moved.latency.count), (len as u64, ops, ops));
+            let bytes = if op.is_atomic() { 8 * ops } else { len as u64 };
+            assert_eq!((moved.bytes, moved.ops, moved.latency.count), (bytes, ops, ops), "{op}");
         }
+        assert!(matches!(mover.run(Op::SendImm, Duration::ZERO), Err(TransferError::Nothing)));
     }
 }

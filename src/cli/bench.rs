@@ -21,13 +21,13 @@ use super::{Failure, say};
 /// Without --connect, client and server run in this process, joined by rings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Operation: write, read, send
+    /// Operation: write, read, send, write-imm, send-imm, fetch-add, cmp-swap
     #[arg(long, default_value = "write")]
     op: Op,
     /// What to measure: bw (throughput), lat (latency, one message to and fro), rate (operations per second)
     #[arg(long, default_value = "bw")]
     mode: Mode,
-    /// Octets of a message [default: 64K; 8 in modes lat and rate]
+    /// Octets of a message [default: 64K; 8 in modes lat and rate, and all that send-imm, fetch-add and cmp-swap have]
     #[arg(long, value_name = "N")]
     size: Option<Size>,
     /// Several sizes in turn, the powers of two in a range (1..1M)
@@ -95,7 +95,8 @@ enum WireArg {
 impl Args {
     fn spec(&self) -> Result<BenchSpec, Failure> {
         let small = matches!(self.mode, Mode::Lat | Mode::Rate);
-        let size = self.size.unwrap_or(Size(if small { 8 } else { 64 << 10 }));
+        let usual = Size(if small { 8 } else { 64 << 10 });
+        let size = self.size.or(self.op.fixed_size()).unwrap_or(usual);
         let spec = BenchSpec {
             op: self.op,
             mode: self.mode,

@@ -39,6 +39,7 @@ pub use heddle_cm::{
     Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
     ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate,
 };
+pub use heddle_iwarp::rdmap::AtomicOp;
 pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,

@@ -141,12 +141,19 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Read { stag, to }, Data::Sges(sink))
     }
 
-    /// Immediate Data: `data` in a completion of the peer's, without a message.
+    /// Immediate Data (RFC 7306 section 6): `data`, big-endian on the wire, in the completion of the
+    /// peer's next receive, without a message. Where the peer has posted none the stream ends.
+    ///
+    /// Refused at posting: [`PostError::ImmediateData`] when octets were added to it.
     pub const fn immediate(wr_id: u64, data: u64) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Immediate { data, solicited: false }, Data::Sges(&[]))
     }
 
-    /// A [`write`](SendWr::write) that is followed by Immediate Data.
+    /// A [`write`](SendWr::write) that is followed by Immediate Data: the peer's next receive
+    /// completes with `data` when the Write is in place. One completion here for both.
+    ///
+    /// Refused at posting: as a Write, [`PostError::TooManySges`], [`PostError::TooLong`],
+    /// [`PostError::ToWrap`].
     pub const fn write_immediate(
         wr_id: u64,
         sges: &'a [Sge],
@@ -159,7 +166,13 @@ impl<'a> SendWr<'a> {
     }
 
     /// An atomic operation at tagged offset `to` of the peer's region `stag`; `sink`, one SGE of 8
-    /// octets, takes what stood there before.
+    /// octets, takes what stood there before, in the byte order of this machine.
+    ///
+    /// Refused at posting: [`PostError::AtomicSink`] for another sink, [`PostError::ToWrap`]. It
+    /// completes as [`LocalQpOperation`](super::CqeStatus::LocalQpOperation) of
+    /// [`PostError::NoReads`] on a stream with ORD 0, and as a remote error, with the stream at its
+    /// end, where the peer's region has no [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC) or the
+    /// address is no multiple of 8 (RFC 7306 section 5).
     pub const fn atomic(
         wr_id: u64,
         sink: &'a [Sge],
@@ -170,7 +183,7 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Atomic { stag, to, op }, Data::Sges(sink))
     }
 
-    /// An [`atomic`](SendWr::atomic) that adds `add`.
+    /// An [`atomic`](SendWr::atomic) that adds `add`, modulo 2^64. Errors are the same.
     pub const fn fetch_add(
         wr_id: u64,
         sink: &'a [Sge],
@@ -181,7 +194,8 @@ impl<'a> SendWr<'a> {
         SendWr::atomic(wr_id, sink, stag, to, AtomicOp::FetchAdd { add, mask: 0 })
     }
 
-    /// An [`atomic`](SendWr::atomic) that stores `swap` where it finds `compare`.
+    /// An [`atomic`](SendWr::atomic) that stores `swap` where it finds `compare`. That it has found
+    /// something else is no error: the sink tells. Errors are the same.
     pub const fn compare_swap(
         wr_id: u64,
         sink: &'a [Sge],

@@ -87,6 +87,9 @@ const TIME_WAIT: Duration = Duration::from_millis(10);
 const FRAMES: u32 = 4095;
 const RING: u32 = 1023;
 
+/// Octets of what Atomic Operations change.
+const COUNTER: usize = 8;
+
 type Frames = ArrayVec<Mbuf, BURST>;
 
 /// One RNIC and what an application has of it. The first is the client.
@@ -105,6 +108,8 @@ pub(super) struct Bed {
     taps: Option<[(RxQueue, TxQueue); 2]>,
     hand: ManualClock,
     shape: Shape,
+    /// Operations of earlier runs: what the counter of Atomic Operations holds.
+    before: u64,
 }
 
 impl Bed {
@@ -144,7 +149,7 @@ impl Bed {
         let params = ListenParams { protocol: mpa(CrcPolicy::Off), ..ListenParams::default() };
         let server = &mut ends[1];
         server.endpoint.device().listen(SERVER, params, &server.events)?;
-        let mut bed = Bed { ends, taps, hand, shape };
+        let mut bed = Bed { ends, taps, hand, shape, before: 0 };
         bed.until("a listener", |bed| {
             Ok(matches!(bed.ends[1].events.poll(), Some(CmEvent::Listening { .. })))
         })?;
@@ -246,17 +251,17 @@ impl Bed {
         let depth = self.shape.depth;
         let (mut posted, mut done, mut buffers, mut arrived) = (0, 0, 0, 0);
         let mut idle = 0;
-        while done < n || op == Op::Send && arrived < n {
-            while op == Op::Send && buffers < n && buffers - arrived < depth {
+        while done < n || op.takes_buffer() && arrived < n {
+            while op.takes_buffer() && buffers < n && buffers - arrived < depth {
                 self.post_recv(buffers)?;
                 buffers += 1;
             }
-            let allowed = if op == Op::Send { buffers } else { n };
+            let allowed = if op.takes_buffer() { buffers } else { n };
             while posted < allowed && posted - done < depth {
                 self.post(op, posted)?;
                 posted += 1;
             }
-            self.turn(usize::from(op == Op::Read));
+            self.turn(usize::from(op.is_answered()));
             let before = done + arrived;
             done += self.ends[0].reap()?;
             arrived += self.ends[1].reap()?;
@@ -265,7 +270,20 @@ impl Bed {
                 return Err(BedError::Stalled("completions"));
             }
         }
-        Ok(())
+        self.before += n as u64;
+        self.counter(op)
+    }
+
+    /// Atomic Operations that missed what they were to find would be cheaper than those meant.
+    fn counter(&self, op: Op) -> Result<(), BedError> {
+        let mut counter = [0; COUNTER];
+        self.ends[1].mr.read(0, &mut counter);
+        match u64::from_ne_bytes(counter) {
+            n if op.is_atomic() && n != self.before => {
+                Err(BedError::Failed(format!("the counter holds {n}, not {}", self.before)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn slot(&self, i: usize) -> usize {
@@ -283,10 +301,16 @@ impl Bed {
         let to = server.mr.to() + self.slot(i) as u64;
         let sges = [client.mr.sge(self.slot(i), self.shape.size)];
         let id = i as u64;
+        let found = self.before + id;
         let wr = match op {
             Op::Send => SendWr::send(id, &sges),
             Op::Write => SendWr::write(id, &sges, stag, to),
             Op::Read => SendWr::read(id, &sges, stag, to),
+            Op::WriteImm => SendWr::write_immediate(id, &sges, stag, to, id),
+            Op::SendImm => SendWr::immediate(id, id),
+            // All at one place.
+            Op::FetchAdd => SendWr::fetch_add(id, &sges, stag, server.mr.to(), 1),
+            Op::CmpSwap => SendWr::compare_swap(id, &sges, stag, server.mr.to(), found, found + 1),
         };
         Ok(client.qp.post_send(&wr)?)
     }
@@ -358,7 +382,10 @@ impl End {
     fn new(endpoint: Endpoint, shape: &Shape) -> Result<End, BedError> {
         let device = endpoint.device();
         let pd = device.alloc_pd();
-        let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+        let all = Access::LOCAL_WRITE
+            .with(Access::REMOTE_WRITE)
+            .with(Access::REMOTE_READ)
+            .with(Access::REMOTE_ATOMIC);
         let mr = device.alloc_mr(pd, shape.size * shape.depth, all)?;
         let cq = device.create_cq(depth(4 * shape.depth), None)?;
         let qp = device.create_qp(pd, init(&cq, shape))?;

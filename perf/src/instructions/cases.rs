@@ -63,6 +63,8 @@ impl Case {
         }
         all.extend(OPS.map(Case::Single));
         all.extend(OPS.map(Case::Stream));
+        all.push(Case::Single(Op::FetchAdd));
+        all.extend([Op::FetchAdd, Op::CmpSwap, Op::SendImm, Op::WriteImm].map(Case::Stream));
         all.extend(FRAMES.map(Case::Frame));
         all.extend([Case::Ack, Case::OutOfOrder, Case::Connect]);
         all
@@ -135,13 +137,22 @@ impl fmt::Display for Case {
             Case::Long { op, mtu, crc } => {
                 write!(f, "{op}-64k-mtu{mtu}-{}", if crc { "crc" } else { "nocrc" })
             }
-            Case::Single(op) => write!(f, "{op}-8-single"),
-            Case::Stream(op) => write!(f, "{op}-8-stream"),
+            Case::Single(op) => write!(f, "{}-single", short(op)),
+            Case::Stream(op) => write!(f, "{}-stream", short(op)),
             Case::Frame(size) => write!(f, "write-{size}-frame"),
             Case::Ack => f.write_str("ack"),
             Case::OutOfOrder => f.write_str("out-of-order"),
             Case::Connect => f.write_str("connect"),
         }
+    }
+}
+
+/// An operation of a short message, with its size where there is a choice.
+fn short(op: Op) -> String {
+    match op {
+        Op::SendImm => "immediate".into(),
+        Op::FetchAdd | Op::CmpSwap => op.to_string(),
+        Op::Write | Op::Read | Op::Send | Op::WriteImm => format!("{op}-{SHORT}"),
     }
 }
 

@@ -57,7 +57,10 @@ fn test_probability_in_both_notations() {
 #[test]
 fn test_unknown_words_are_named_with_the_known_ones() {
     let e = "writ".parse::<Op>().unwrap_err().to_string();
-    assert_eq!(e, "unknown operation 'writ' (known: write, read, send)");
+    assert_eq!(
+        e,
+        "unknown operation 'writ' (known: write, read, send, write-imm, send-imm, fetch-add, cmp-swap)"
+    );
     assert_eq!("lat".parse::<Mode>(), Ok(Mode::Lat));
     assert_eq!(Mode::Rate.to_string(), "rate");
 }
@@ -99,6 +102,20 @@ fn test_check_refuses_what_does_not_go_together() {
     s.verify = false;
     s.depth = Some(2);
     assert!(matches!(s.check(), Err(SpecError::Conflict(_))), "lat with depth");
+}
+
+#[test]
+fn test_atomics_and_immediate_data_alone_have_eight_octets() {
+    for op in Op::ALL {
+        let of = |size| BenchSpec { op, sizes: Sizes::one(Size(size)), ..Default::default() };
+        assert_eq!(of(8).check(), Ok(()), "{op}");
+        let fixed = matches!(op, Op::SendImm | Op::FetchAdd | Op::CmpSwap);
+        for size in [0, 4, 16, 64 << 10] {
+            let e = of(size).check();
+            assert_eq!(matches!(e, Err(SpecError::Conflict(_))), fixed, "{op} {size}: {e:?}");
+        }
+        assert_eq!(op.to_string().parse::<Op>(), Ok(op));
+    }
 }
 
 proptest! {

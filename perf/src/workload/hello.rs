@@ -119,6 +119,10 @@ impl Hello {
             Op::Write => 0,
             Op::Read => 1,
             Op::Send => 2,
+            Op::WriteImm => 3,
+            Op::SendImm => 4,
+            Op::FetchAdd => 5,
+            Op::CmpSwap => 6,
         };
         let mode = match self.mode {
             Mode::Bw => 0,
@@ -146,6 +150,10 @@ impl Hello {
             0 => Op::Write,
             1 => Op::Read,
             2 => Op::Send,
+            3 => Op::WriteImm,
+            4 => Op::SendImm,
+            5 => Op::FetchAdd,
+            6 => Op::CmpSwap,
             _ => return Err(HelloError::Malformed("unknown operation")),
         };
         let mode = match mode {
@@ -167,7 +175,15 @@ impl Hello {
         if mode == Mode::Lat && depth != 1 {
             return Err(HelloError::Malformed("latency with a depth other than 1"));
         }
-        if op == Op::Write && mode == Mode::Lat && (size == 0 || region.len < size.into()) {
+        if op.fixed_size().is_some_and(|fixed| size != fixed.0) {
+            return Err(HelloError::Malformed("a size that the operation does not have"));
+        }
+        let nowhere = match op {
+            Op::Write => size == 0 || region.len < size.into(),
+            Op::WriteImm => region.len < size.into(),
+            _ => false,
+        };
+        if mode == Mode::Lat && nowhere {
             return Err(HelloError::Malformed("no room for the answers of a ping-pong"));
         }
         if region.to.checked_add(region.len).is_none() {
@@ -319,7 +335,7 @@ mod tests {
         assert_eq!(with(0, b'h'), Err(HelloError::NotOurs));
         assert_eq!(with(4, 1), Err(HelloError::Version(1)));
         // operation, mode, flags, size, depth twice, reserved, the answers' length
-        for (at, v) in [(5, 3), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
+        for (at, v) in [(5, 7), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
             assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "octet {at} = {v}");
         }
         let wraps = Region { to: u64::MAX - 6, ..hello().region };

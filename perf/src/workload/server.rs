@@ -381,13 +381,13 @@ impl PerfServer {
 
 /// Receive buffers for a client: of its messages, or of the one that asks for its memory.
 fn receives(hello: &Hello) -> u32 {
-    if hello.op == Op::Send { send_window(hello.mode, hello.depth) } else { 1 }
+    if hello.op.takes_buffer() { send_window(hello.mode, hello.depth) } else { 1 }
 }
 
 /// Octets of memory that a client asks for.
 fn memory_of(hello: &Hello) -> u64 {
     let window = send_window(hello.mode, hello.depth);
-    let slots = if hello.op == Op::Send { window } else { hello.depth };
+    let slots = if hello.op.takes_buffer() { window } else { hello.depth };
     (u64::from(slots) * u64::from(hello.size)).max(1)
 }
 
@@ -413,7 +413,9 @@ impl Client {
                 let rights = match self.hello.op {
                     Op::Write => Access::REMOTE_WRITE.with(Access::REMOTE_READ),
                     Op::Read => Access::REMOTE_READ,
-                    Op::Send => Access::LOCAL_WRITE,
+                    Op::Send | Op::SendImm => Access::LOCAL_WRITE,
+                    Op::WriteImm => Access::REMOTE_WRITE,
+                    Op::FetchAdd | Op::CmpSwap => Access::REMOTE_ATOMIC.with(Access::REMOTE_READ),
                 };
                 let local = device.register_reserved(self.pd, memory, rights)?;
                 if self.hello.op == Op::Read {
@@ -449,10 +451,14 @@ impl Client {
             bytes: vec![0; self.hello.size as usize],
         };
         let window = send_window(self.hello.mode, self.hello.depth);
-        if self.hello.op == Op::Send {
+        if self.hello.op.takes_buffer() {
             (0..window).try_for_each(|b| serving.post_buffer(place, b))?;
         }
-        let len = if self.hello.op == Op::Send { 0 } else { serving.local.len() as u64 };
+        let len = if matches!(self.hello.op, Op::Send | Op::SendImm) {
+            0
+        } else {
+            serving.local.len() as u64
+        };
         let region = Region { stag: serving.local.stag(), to: serving.local.to(), len };
         self.stage = Stage::Serving(Box::new(serving));
         self.say(place, &Welcome { window, region }.encode())?;
@@ -484,29 +490,55 @@ impl Client {
 impl Serving {
     fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let size = self.hello.size as usize;
-        let sge = self.local.sge(buffer as usize * size, size);
-        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges: &[sge] })
+        let sge = [self.local.sge(buffer as usize * size, size)];
+        // Immediate Data needs a receive, but nothing to put anything into.
+        let sges = if self.hello.op.is_immediate() { &[] } else { &sge[..] };
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 
     /// A message has arrived.
     fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
         let (place, buffer) = place_and_low(cqe.wr_id);
-        let Hello { mode, verify, size, depth, .. } = self.hello;
+        let Hello { op, mode, verify, size, depth, .. } = self.hello;
         let number = self.taken;
         self.taken += 1;
         if mode == Mode::Lat {
             // The buffer is posted again when the answer has gone.
-            let sge = self.local.sge(buffer as usize * size as usize, cqe.len as usize);
+            let Region { stag, to, .. } = self.hello.region;
+            let data = cqe.immediate.unwrap_or(0);
+            let (answer, sge) = match op {
+                // There is one slot: rounds do not overlap.
+                Op::WriteImm => (
+                    SendOp::WriteImmediate { stag, to, data, solicited: false },
+                    Some(self.local.sge(0, size as usize)),
+                ),
+                Op::SendImm => (SendOp::Immediate { data, solicited: false }, None),
+                _ => (
+                    SendOp::Send { solicited: false, invalidate: None },
+                    Some(self.local.sge(buffer as usize * size as usize, cqe.len as usize)),
+                ),
+            };
             return self.qp.post_send(&SendWr {
                 wr_id: cqe.wr_id,
-                op: SendOp::Send { solicited: false, invalidate: None },
-                data: Data::Sges(&[sge]),
+                op: answer,
+                data: Data::Sges(sge.as_slice()),
                 signaled: true,
                 fence: false,
             });
         }
-        if cqe.len != size {
+        let as_told = if op.is_immediate() {
+            // The number of the operation.
+            cqe.immediate == Some(number)
+        } else {
+            cqe.immediate.is_none() && cqe.len == size
+        };
+        if !as_told {
             self.wrong += 1;
+        } else if op == Op::SendImm {
+            // There is nothing else to compare.
+        } else if verify && op == Op::WriteImm {
+            let window = u64::from(send_window(mode, depth));
+            self.compare(u32::try_from(number % window).unwrap_or(0), number);
         } else if verify {
             self.compare(buffer, number);
         } else if cqe.solicited {
@@ -574,6 +606,6 @@ impl Serving {
             self.credits_out -= 1;
             return self.give_credit(place);
         }
-        if self.hello.op == Op::Send { self.post_buffer(place, slot) } else { Ok(()) }
+        if self.hello.op.takes_buffer() { self.post_buffer(place, slot) } else { Ok(()) }
     }
 }

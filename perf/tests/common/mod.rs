@@ -77,7 +77,10 @@ impl Raw {
         let pd = device.alloc_pd();
         let cq = device.create_cq(64, None).expect("a CQ");
         let init = QpInit::new(cq.clone()).depths(16, 16);
-        let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
+        let all = Access::LOCAL_WRITE
+            .with(Access::REMOTE_READ)
+            .with(Access::REMOTE_WRITE)
+            .with(Access::REMOTE_ATOMIC);
         Raw {
             events: EventQueue::new(None),
             cq,

@@ -4,14 +4,14 @@ use core::net::SocketAddr;
 
 use heddle_verbs::device::MAX_DEPTH;
 use heddle_verbs::{
-    Access, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, SendOp,
-    SendWr,
+    Access, AtomicOp, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr,
+    SendOp, SendWr, Stag,
 };
 
 use super::WorkloadError;
 use crate::spec::{Mode, Op};
 use crate::workload::hello::{Hello, Region, Welcome};
-use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Run, send_window};
+use crate::workload::{COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Run, send_window};
 
 /// A connection of a run.
 pub(super) struct Conn {
@@ -61,11 +61,18 @@ impl Conn {
     ) -> Result<Conn, WorkloadError> {
         let size = run.size as usize;
         let (back, rights) = match (run.op, run.mode) {
+            // Credits are Sends, whatever they are for.
+            (Op::SendImm, Mode::Lat) => (0, Access::NONE),
+            (Op::WriteImm, Mode::Lat) => (size, Access::REMOTE_WRITE),
             (Op::Send, Mode::Lat) => (LAT_BUFFERS as usize * size, Access::LOCAL_WRITE),
-            (Op::Send, _) => (CREDIT_BUFFERS as usize * CREDIT_LEN, Access::LOCAL_WRITE),
+            (Op::Send | Op::WriteImm | Op::SendImm, _) => {
+                (CREDIT_BUFFERS as usize * CREDIT_LEN, Access::LOCAL_WRITE)
+            }
             (Op::Write, Mode::Lat) => (size, Access::REMOTE_WRITE),
             (Op::Write, _) => (run.region(), Access::LOCAL_WRITE),
             (Op::Read, _) => (0, Access::NONE),
+            // The counter, at the end.
+            (Op::FetchAdd | Op::CmpSwap, _) => (COUNTER_LEN, Access::LOCAL_WRITE),
         };
         let init = QpInit {
             send_cq: cqs.send.clone(),
@@ -91,7 +98,7 @@ impl Conn {
 
     pub(super) fn hello(&self, run: &Run) -> Hello {
         let region = match (run.op, run.mode) {
-            (Op::Write, Mode::Lat) => {
+            (Op::Write | Op::WriteImm, Mode::Lat) => {
                 Region { stag: self.back.stag(), to: self.back.to(), len: self.back.len() as u64 }
             }
             _ => Region::default(),
@@ -127,14 +134,38 @@ impl Conn {
         w: &Welcome,
     ) -> Result<(), WorkloadError> {
         let misfit = |why| Err(WorkloadError::Misfit { remote, why });
-        if run.op != Op::Send && w.region.len < run.region() as u64 {
+        let needs = match run.op {
+            Op::Send | Op::SendImm => 0,
+            Op::WriteImm => u64::from(send_window(run.mode, run.depth)) * u64::from(run.size),
+            Op::Write | Op::Read | Op::FetchAdd | Op::CmpSwap => run.region() as u64,
+        };
+        if w.region.len < needs {
             return misfit("its region is too short");
         }
-        if run.op == Op::Send && w.window < send_window(run.mode, run.depth) {
+        if run.op.takes_buffer() && w.window < send_window(run.mode, run.depth) {
             return misfit("it has too few receive buffers");
         }
         (self.remote, self.window, self.established) = (w.region, w.window, true);
         Ok(())
+    }
+}
+
+/// What an operation asks of the RNIC.
+pub(super) fn send_op(op: Op, stag: Stag, to: u64, number: u64, solicited: bool) -> SendOp {
+    let atomic = |op| SendOp::Atomic { stag, to, op };
+    match op {
+        Op::Write => SendOp::Write { stag, to },
+        Op::Read => SendOp::Read { stag, to },
+        Op::Send => SendOp::Send { solicited, invalidate: None },
+        Op::WriteImm => SendOp::WriteImmediate { stag, to, data: number, solicited },
+        Op::SendImm => SendOp::Immediate { data: number, solicited },
+        Op::FetchAdd => atomic(AtomicOp::FetchAdd { add: 1, mask: 0 }),
+        Op::CmpSwap => atomic(AtomicOp::CmpSwap {
+            compare: number,
+            compare_mask: u64::MAX,
+            swap: number + 1,
+            swap_mask: u64::MAX,
+        }),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use core::net::SocketAddr;
 
-use heddle_verbs::{ConnectFailure, Cqe, CqeStatus, DeviceError, DisconnectReason, PostError};
+use heddle_verbs::{ConnectFailure, Cqe, CqeStatus, DeviceError, DisconnectReason, Mr, PostError};
 
 use super::PATIENCE;
+use crate::workload::COUNTER_LEN;
 use crate::workload::hello::HelloError;
 
 /// Why a run failed.
@@ -56,6 +57,22 @@ pub enum WorkloadError {
         /// First wrong octet.
         at: usize,
     },
+    /// The server's counter does not hold the number of the operations before.
+    #[error("the counter holds {found} after {expected} operations")]
+    Counter {
+        /// Operations before.
+        expected: u64,
+        /// What it holds.
+        found: u64,
+    },
+    /// Immediate Data that is not what was sent.
+    #[error("Immediate Data {found:?} where {expected} was to come back")]
+    Immediate {
+        /// What was sent.
+        expected: u64,
+        /// What came back; `None` for a message without.
+        found: Option<u64>,
+    },
     /// The server found wrong messages.
     #[error("the server counts {0} wrong messages")]
     WrongThere(u64),
@@ -76,6 +93,14 @@ pub enum WorkloadError {
         /// Why.
         why: &'static str,
     },
+}
+
+/// Compares what an Atomic Operation found, or a Read of its counter, with the operations before.
+pub(super) fn counted(mr: &Mr, at: usize, expected: u64) -> Result<(), WorkloadError> {
+    let mut bytes = [0; COUNTER_LEN];
+    mr.read(at, &mut bytes);
+    let found = u64::from_ne_bytes(bytes);
+    if found == expected { Ok(()) } else { Err(WorkloadError::Counter { expected, found }) }
 }
 
 pub(super) fn successful(cqe: &Cqe) -> Result<(), WorkloadError> {

@@ -2,11 +2,11 @@
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
-use heddle_verbs::{Data, RecvWr, SendOp, SendWr};
+use heddle_verbs::{Data, RecvWr, SendWr};
 
 use super::WorkloadError;
-use super::conn::{Conn, Cqs, Mark};
-use super::error::successful;
+use super::conn::{Conn, Cqs, Mark, send_op};
+use super::error::{counted, successful};
 use super::measure::Measure;
 use crate::spec::{Op, Until};
 use crate::workload::{LAT_BUFFERS, Run, pattern};
@@ -82,10 +82,15 @@ impl PingPong {
         while let Some(cqe) = cqs.recv.poll() {
             busy = true;
             successful(&cqe)?;
-            if cqe.len != self.run.size {
+            let mark = Mark::decode(cqe.wr_id);
+            if self.run.op.is_immediate() {
+                let expected = self.balls[mark.conn as usize].round;
+                if cqe.immediate != Some(expected) {
+                    return Err(WorkloadError::Immediate { expected, found: cqe.immediate });
+                }
+            } else if cqe.len != self.run.size {
                 return Err(WorkloadError::Stray(cqe.len));
             }
-            let mark = Mark::decode(cqe.wr_id);
             self.balls[mark.conn as usize].buffer = mark.slot;
             self.answered(conns, mark.conn as usize)?;
         }
@@ -94,7 +99,7 @@ impl PingPong {
             successful(&cqe)?;
             let i = Mark::decode(cqe.wr_id).conn as usize;
             self.balls[i].completed = true;
-            if self.run.op == Op::Read {
+            if self.run.op.is_answered() {
                 self.answered(conns, i)?;
             } else {
                 self.next_round(conns, i)?;
@@ -107,10 +112,10 @@ impl PingPong {
         self.primed = true;
         pattern::fill(&mut self.bytes, self.run.seed, 0);
         for (i, conn) in conns.iter().enumerate() {
-            if self.run.op != Op::Read {
+            if !self.run.op.is_answered() {
                 conn.local.write(0, &self.bytes);
             }
-            if self.run.op == Op::Send {
+            if self.run.op.takes_buffer() {
                 (0..LAT_BUFFERS).try_for_each(|b| self.post_buffer(conn, i, b))?;
             }
         }
@@ -125,10 +130,13 @@ impl PingPong {
         ball.answered = true;
         self.measure.tick(now);
         self.measure.count(self.balls[i].posted_at, now);
-        if self.run.verify {
+        if self.run.op.is_atomic() {
+            // Rounds begin with 1, the counter with 0.
+            counted(&conns[i].local, 0, self.balls[i].round - 1)?;
+        } else if self.run.verify {
             self.compare(&conns[i], i)?;
         }
-        if self.run.op == Op::Send {
+        if self.run.op.takes_buffer() {
             self.post_buffer(&conns[i], i, self.balls[i].buffer)?;
         }
         self.next_round(conns, i)
@@ -148,7 +156,7 @@ impl PingPong {
         }
         ball.finished = true;
         self.finished += 1;
-        if !self.run.verify && self.run.size > 0 {
+        if !self.run.verify && self.run.size > 0 && !self.run.op.is_atomic() {
             self.compare(&conns[i], i)?;
         }
         if self.is_done() {
@@ -170,22 +178,22 @@ impl PingPong {
                 self.bytes.fill(0);
                 conn.local.write(0, &self.bytes);
             }
-            (Op::Write | Op::Send, true) => {
+            (Op::FetchAdd | Op::CmpSwap | Op::SendImm, _) => {}
+            (Op::Write | Op::Send | Op::WriteImm, true) => {
                 self.expect(round);
                 conn.local.write(0, &self.bytes);
             }
             (Op::Write, false) => conn.local.write(run.size as usize - 1, &[low(round)]),
-            (Op::Send, false) => {}
+            (Op::Send | Op::WriteImm, false) => {}
         }
         let (stag, to) = (conn.remote.stag, conn.remote.to);
+        // What a CmpSwap is to find: the number of rounds before.
+        let number = if run.op.is_atomic() { round - 1 } else { round };
+        let sge = [conn.local.sge(0, run.size as usize)];
         let wr = SendWr {
             wr_id: Mark { conn: index(i), read_back: false, slot: 0 }.encode(),
-            op: match run.op {
-                Op::Write => SendOp::Write { stag, to },
-                Op::Read => SendOp::Read { stag, to },
-                Op::Send => SendOp::Send { solicited: false, invalidate: None },
-            },
-            data: Data::Sges(&[conn.local.sge(0, run.size as usize)]),
+            op: send_op(run.op, stag, to, number, false),
+            data: Data::Sges(if run.op == Op::SendImm { &[] } else { &sge }),
             signaled: true,
             fence: false,
         };
@@ -210,7 +218,9 @@ impl PingPong {
         let ball = self.balls[i];
         let mut got = vec![0; size as usize];
         match op {
-            Op::Write => conn.back.read(0, &mut got),
+            // The number of the round has been compared.
+            Op::SendImm | Op::FetchAdd | Op::CmpSwap => return Ok(()),
+            Op::Write | Op::WriteImm => conn.back.read(0, &mut got),
             Op::Send => conn.back.read(ball.buffer as usize * size as usize, &mut got),
             Op::Read => conn.local.read(0, &mut got),
         }
@@ -224,7 +234,13 @@ impl PingPong {
     fn post_buffer(&self, conn: &Conn, i: usize, buffer: u32) -> Result<(), WorkloadError> {
         let size = self.run.size as usize;
         let wr_id = Mark { conn: index(i), read_back: false, slot: buffer }.encode();
-        let sges = &[conn.back.sge(buffer as usize * size, size)];
+        let sge;
+        let sges: &[_] = if self.run.op.is_immediate() {
+            &[]
+        } else {
+            sge = [conn.back.sge(buffer as usize * size, size)];
+            &sge
+        };
         Ok(conn.qp.post_recv(&RecvWr { wr_id, sges })?)
     }
 }

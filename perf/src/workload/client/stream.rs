@@ -5,8 +5,8 @@ use heddle_dataplane::Clock;
 use heddle_verbs::{Data, RecvWr, SendOp, SendWr};
 
 use super::WorkloadError;
-use super::conn::{Conn, Cqs, Mark};
-use super::error::successful;
+use super::conn::{Conn, Cqs, Mark, send_op};
+use super::error::{counted, successful};
 use super::measure::Measure;
 use crate::spec::{Op, Until};
 use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
@@ -57,7 +57,7 @@ impl Stream {
         let flow = |c: &Conn| Flow {
             posted: 0,
             done: 0,
-            allowed: if run.op == Op::Send { c.window.into() } else { u64::MAX },
+            allowed: if run.op.takes_buffer() { c.window.into() } else { u64::MAX },
             credited: 0,
             posted_at: vec![Instant::ZERO; run.depth as usize],
             complete: false,
@@ -100,10 +100,10 @@ impl Stream {
     fn prime(&mut self, conns: &[Conn]) -> Result<(), WorkloadError> {
         self.primed = true;
         for (i, conn) in conns.iter().enumerate() {
-            if self.run.op == Op::Send {
+            if self.run.op.takes_buffer() {
                 (0..CREDIT_BUFFERS).try_for_each(|slot| post_credit_buffer(conn, i, slot))?;
             }
-            if self.run.op != Op::Read {
+            if !self.run.op.is_answered() {
                 for slot in 0..u64::from(self.run.depth) {
                     pattern::fill(&mut self.bytes, self.run.seed, slot);
                     conn.local.write(self.offset(slot), &self.bytes);
@@ -135,8 +135,12 @@ impl Stream {
         self.measure.count(flow.posted_at[mark.slot as usize], now);
         let op = flow.done;
         flow.done += 1;
-        if run.verify && run.op != Op::Send {
-            self.compare(conn, slot, if run.op == Op::Read { slot } else { op }, op)?;
+        match run.op {
+            Op::Write if run.verify => self.compare(conn, slot, op, op)?,
+            Op::Read if run.verify => self.compare(conn, slot, slot, op)?,
+            // They are carried out in order: this one found what those before it had left.
+            Op::FetchAdd | Op::CmpSwap => counted(&conn.local, self.offset(slot), op)?,
+            _ => {}
         }
         self.post_more(conns, i, now)?;
         self.finish(conns, i, now)
@@ -154,7 +158,7 @@ impl Stream {
                 Until::Iters(n) => flow.posted + 1 >= n,
                 Until::Elapsed(_) if self.measure.ended.is_none() => false,
                 // One more Send, which asks the server for its last credit.
-                Until::Elapsed(_) if self.run.op == Op::Send => true,
+                Until::Elapsed(_) if self.run.op.takes_buffer() => true,
                 Until::Elapsed(_) => {
                     self.flows[i].complete = true;
                     return Ok(());
@@ -175,7 +179,7 @@ impl Stream {
         let op = self.flows[i].posted;
         let slot = op % u64::from(run.depth);
         let at = self.offset(slot);
-        if run.verify {
+        if run.verify && !run.op.is_atomic() {
             if run.op == Op::Read {
                 // So that what an earlier one brought does not pass for this one.
                 self.bytes.fill(0);
@@ -184,16 +188,18 @@ impl Stream {
             }
             conn.local.write(at, &self.bytes);
         }
-        let remote = (conn.remote.stag, conn.remote.to.wrapping_add(at as u64));
+        let there = match run.op {
+            // What a credit stands for has been looked at, and nothing else may be overwritten.
+            Op::WriteImm => op % u64::from(conn.window) * u64::from(run.size),
+            Op::FetchAdd | Op::CmpSwap => 0,
+            Op::Write | Op::Read | Op::Send | Op::SendImm => at as u64,
+        };
+        let sge = [conn.local.sge(at, run.size as usize)];
         let mark = Mark { conn: index(i), read_back: false, slot: index(self.offset_slot(slot)) };
         let wr = SendWr {
             wr_id: mark.encode(),
-            op: match run.op {
-                Op::Write => SendOp::Write { stag: remote.0, to: remote.1 },
-                Op::Read => SendOp::Read { stag: remote.0, to: remote.1 },
-                Op::Send => SendOp::Send { solicited: last, invalidate: None },
-            },
-            data: Data::Sges(&[conn.local.sge(at, run.size as usize)]),
+            op: send_op(run.op, conn.remote.stag, conn.remote.to.wrapping_add(there), op, last),
+            data: Data::Sges(if run.op == Op::SendImm { &[] } else { &sge }),
             signaled: true,
             fence: false,
         };
@@ -249,14 +255,19 @@ impl Stream {
         if !flow.complete || flow.done < flow.posted || flow.checking || flow.finished {
             return Ok(());
         }
-        if run.op == Op::Send && flow.credited < flow.posted {
+        if run.op.takes_buffer() && flow.credited < flow.posted {
             return Ok(());
         }
         let filled = flow.posted.min(run.depth.into());
         if self.flows.iter().all(Flow::has_run) {
             self.measure.end(now);
         }
-        if run.op == Op::Send || run.verify || run.size == 0 {
+        if run.op.is_atomic() {
+            let flow = &mut self.flows[i];
+            flow.checking = true;
+            return self.read_back(&conns[i], i, 0);
+        }
+        if run.op.takes_buffer() || run.verify || run.size == 0 {
             return self.finished(i);
         }
         if run.op == Op::Read {
@@ -271,6 +282,10 @@ impl Stream {
     }
 
     fn checked(&mut self, conn: &Conn, i: usize, slot: u64) -> Result<(), WorkloadError> {
+        if self.run.op.is_atomic() {
+            counted(&conn.back, 0, self.flows[i].posted)?;
+            return self.finished(i);
+        }
         self.compare(conn, slot, slot, slot)?;
         let flow = &mut self.flows[i];
         flow.done += 1;
@@ -285,7 +300,7 @@ impl Stream {
 
     /// Takes the server's credits.
     fn credits(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
-        if self.run.op != Op::Send {
+        if !self.run.op.takes_buffer() {
             return Ok(false);
         }
         let mut busy = false;

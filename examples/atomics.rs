@@ -1,0 +1,116 @@
+//! Atomic Operations and Immediate Data (RFC 7306): a counter and a lock in the server's memory, and a
+//! Write that tells the server of itself.
+//!
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example atomics`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use heddle::{
+    AcceptParams, Access, Connection, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
+    Listener, Mr, Node, RecvWr, SendWr, Stag,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const SERVER: &str = "10.0.0.2:7174";
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What the client adds to the counter, and how often.
+const ADD: u64 = 3;
+const TIMES: usize = 100;
+/// The region: a counter, a lock, and room for a message.
+const COUNTER: usize = 0;
+const LOCK: usize = 8;
+const TEXT: usize = 16;
+/// Who holds the lock, and nobody.
+const ME: u64 = 42;
+const FREE: u64 = 0;
+
+fn word(mr: &Mr, at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    mr.read(at, &mut bytes);
+    // In the order of the machine the memory is in.
+    u64::from_ne_bytes(bytes)
+}
+
+fn server(device: &Device, listener: &Listener) -> Result<()> {
+    let incoming = listener.request(PATIENCE)?;
+    let pd = device.alloc_pd();
+    let ends = Ends::new(device, pd)?;
+    // Neither right includes the other. Regions of the device begin at a page, so the counter and
+    // the lock are at multiples of 8, as they have to be.
+    let rights = Access::REMOTE_ATOMIC.with(Access::REMOTE_WRITE);
+    let shared = device.alloc_mr(pd, 64, rights)?;
+    // Immediate Data takes a receive. It puts nothing anywhere, so this one has no memory.
+    ends.qp.post_recv(&RecvWr::new(1, &[]))?;
+    let mut private_data = shared.stag().0.to_be_bytes().to_vec();
+    private_data.extend(shared.to().to_be_bytes());
+    let params = AcceptParams { private_data, ..AcceptParams::new(ends.qp.clone()) };
+    let connection = incoming.accept_with(params, ends)?;
+    let told = connection.wait(PATIENCE)?;
+    assert!(told.op == CqeOp::Recv && told.status.is_success(), "{told:?}");
+    // Everything before the Immediate Data is in place: the atomics, and the Write it came with.
+    let len = usize::try_from(told.immediate.ok_or("a Send without Immediate Data")?)?;
+    let mut text = vec![0; len.min(shared.len() - TEXT)];
+    shared.read(TEXT, &mut text);
+    println!("server: counter {}, lock {}", word(&shared, COUNTER), word(&shared, LOCK));
+    println!("server: {len} octets: {}", String::from_utf8(text)?);
+    Ok(())
+}
+
+/// Waits for an atomic operation; what it found.
+fn found(connection: &Connection, sink: &Mr) -> Result<u64> {
+    let c = connection.wait(PATIENCE)?;
+    assert!(c.op == CqeOp::Atomic && c.status.is_success(), "{c:?}");
+    Ok(word(sink, 0))
+}
+
+fn client(device: &Device) -> Result<()> {
+    let connection = device.dial(SERVER)?.wait()?;
+    let told = connection.private_data();
+    let (Some(stag), Some(to)) = (told.first_chunk(), told.last_chunk()) else {
+        return Err("the server has not said where its memory is".into());
+    };
+    let (stag, to) = (Stag(u32::from_be_bytes(*stag)), u64::from_be_bytes(*to));
+    let sink = connection.alloc_mr(8, Access::LOCAL_WRITE)?;
+    let old = [sink.sge(0, 8)];
+
+    for i in 0..TIMES {
+        connection.post_send(&SendWr::fetch_add(1, &old, stag, to + COUNTER as u64, ADD))?;
+        // Nobody else adds.
+        assert_eq!(found(&connection, &sink)?, ADD * i as u64);
+    }
+    println!("client: {TIMES} times {ADD} added");
+
+    let lock = to + LOCK as u64;
+    connection.post_send(&SendWr::compare_swap(2, &old, stag, lock, FREE, ME))?;
+    assert_eq!(found(&connection, &sink)?, FREE, "it was free, and is ours");
+    // What does not find what it expects changes nothing. That is no failure: the value tells.
+    connection.post_send(&SendWr::compare_swap(3, &old, stag, lock, FREE, 99))?;
+    println!("client: the lock is held by {}", found(&connection, &sink)?);
+
+    let text = b"written, and told of";
+    let source = connection.alloc_mr(text.len(), Access::NONE)?;
+    source.write(0, text);
+    let sges = [source.sge(0, text.len())];
+    let at = to + TEXT as u64;
+    connection.post_send(&SendWr::write_immediate(4, &sges, stag, at, text.len() as u64))?;
+    let sent = connection.wait(PATIENCE)?;
+    assert!(sent.status.is_success(), "{sent:?}");
+    connection.disconnect()?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+    let (a, b) = Node::ring_pair(&eal, "atomics", &a, &b)?;
+    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
+    let server = thread::spawn(move || server(&device, &listener));
+    client(a.device())?;
+    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+}
