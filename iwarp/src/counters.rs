@@ -41,6 +41,8 @@ heddle_base::counters! {
         tx_read_stalls,
         /// FPDUs whose CRC was wrong.
         err_crc,
+        /// FPDUs whose markers say that they begin elsewhere.
+        err_marker,
         /// ULPDUs too short for their DDP header.
         err_short,
         /// DDP segments of another DDP version.

@@ -27,8 +27,10 @@ pub struct QpConfig {
     pub ord: u16,
     /// Whether FPDUs carry a CRC.
     pub crc: bool,
-    /// Whether the peer asked for markers.
+    /// Whether the peer asked for markers: our FPDUs have them.
     pub send_markers: bool,
+    /// Whether we asked for markers: the peer's FPDUs have them, every 512 octets from `rx_start` on.
+    pub recv_markers: bool,
     /// Position in our stream of our first FPDU.
     pub tx_start: StreamPos,
     /// Position in the peer's stream of its first FPDU.
@@ -49,6 +51,7 @@ impl Default for QpConfig {
             ord: 16,
             crc: true,
             send_markers: false,
+            recv_markers: false,
             tx_start: StreamPos::START,
             rx_start: StreamPos::START,
             role: Role::Initiator,

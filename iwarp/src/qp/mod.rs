@@ -39,6 +39,7 @@ mod queues;
 mod reads;
 mod rx;
 mod state;
+mod stream;
 mod tagged;
 mod terminate;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub use wr::{
 };
 
 use crate::counters::Tally;
+use crate::mpa::markers::INTERVAL;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
@@ -76,8 +78,11 @@ pub struct Qp {
     state: QpState,
     crc: bool,
     send_markers: bool,
+    recv_markers: bool,
     /// A responder before the first FPDU has come.
     hold: bool,
+    /// Where the peer's markers stand: its positions that are this modulo 512.
+    rx_grid: u16,
     /// Whose turn it is when both could start a message.
     responses_next: bool,
     seen_fpdu: bool,
@@ -110,11 +115,14 @@ pub struct Qp {
 impl Qp {
     /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
     /// up to their depths, and keep it until they are [trimmed](Qp::trim).
+    #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
     pub fn new(config: &QpConfig) -> Qp {
         Qp {
             state: QpState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
+            recv_markers: config.recv_markers,
+            rx_grid: (config.rx_start.0 % INTERVAL as u64) as u16,
             hold: config.role == Role::Responder,
             responses_next: false,
             seen_fpdu: false,

@@ -5,7 +5,8 @@ use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
 use super::queues::{Progress, Rqe};
 use super::reads::{Inbound, InboundRead, Outbound};
-use super::rx::{Segment, Untagged, place};
+use super::rx::{Segment, Untagged};
+use super::stream::Stream;
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
@@ -16,11 +17,10 @@ use crate::rdmap::{
 };
 use crate::{Access, MemRange, Memory, Msn};
 use arrayvec::ArrayVec;
-use heddle_base::Chunks;
 
 impl Qp {
     #[inline]
-    pub(super) fn handle_untagged<M: Memory, C: Chunks>(
+    pub(super) fn handle_untagged<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -41,7 +41,7 @@ impl Qp {
     }
 
     #[inline]
-    fn handle_send<M: Memory, C: Chunks>(
+    fn handle_send<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -66,7 +66,7 @@ impl Qp {
                 request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
                 ..seg.blame(fault)
             })?;
-            place(env.mem, stream, seg.at, &ranges);
+            stream.place(env.mem, seg.at, &ranges);
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
@@ -110,7 +110,7 @@ impl Qp {
     }
 
     /// Immediate Data takes a buffer, and writes nothing to it (RFC 7306 section 6.3).
-    fn handle_immediate<C: Chunks>(
+    fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
         seg: &Segment,
@@ -147,7 +147,7 @@ impl Qp {
         Ok(ranges)
     }
 
-    fn handle_read_request<M: Memory, C: Chunks>(
+    fn handle_read_request<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -198,7 +198,7 @@ impl Qp {
         Ok(())
     }
 
-    fn handle_atomic_request<M: Memory, C: Chunks>(
+    fn handle_atomic_request<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -231,7 +231,7 @@ impl Qp {
 
     /// The answer to the oldest request that is outstanding, which must be an atomic one: the peer
     /// answers in the order of the requests.
-    fn handle_atomic_response<M: Memory, C: Chunks>(
+    fn handle_atomic_response<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -275,7 +275,7 @@ impl Qp {
     /// The stream is over whatever it says, and it is not answered. What is wrong with its own
     /// sequence makes it no word of the peer's: that is reported as an error found here.
     #[cold]
-    fn handle_terminate<C: Chunks>(
+    fn handle_terminate<C: Stream>(
         &mut self,
         stream: &C,
         seg: &Segment,
@@ -301,7 +301,7 @@ impl Qp {
 
 /// The payload of a message that is one segment of just so many octets.
 #[inline]
-fn whole<const N: usize, C: Chunks>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
+fn whole<const N: usize, C: Stream>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }

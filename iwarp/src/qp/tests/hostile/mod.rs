@@ -4,6 +4,7 @@
 
 mod ends;
 mod framing;
+mod markers;
 mod numbers;
 mod reads;
 mod rfc7306;
