@@ -3,6 +3,8 @@
 //! # Calling order
 //! ```text
 //! post_send, post_recv                         at any time
+//! find_fpdu, place_early                       when it has bytes ahead of a gap, with markers
+//! deliver                                      when the gap before such an FPDU is closed
 //! handle_stream(env, bytes)                    when the peer's stream has new bytes in order
 //! handle_acked(upto)                           when TCP has an acknowledgment
 //! poll_transmit(env, mulpdu) until None        while TCP has room
@@ -17,7 +19,8 @@
 //! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
 //! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
 //! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
-//! Read). With CRC off, damage that TCP's checksum misses is placed as if it were data, inside the
+//! Read). With markers and CRC on, that includes messages behind a gap ([`Qp::place_early`]). With CRC
+//! off, damage that TCP's checksum misses is placed as if it were data, inside the
 //! same limits.
 //!
 //! # Strict and liberal
@@ -27,12 +30,13 @@
 //! Responses and the send queue in turn.
 //!
 //! # What it does not do
-//! It does not place out of order, own TCP, or keep FPDUs for retransmission: the owner does.
+//! It does not own TCP, know of gaps, or keep FPDUs for retransmission: the owner does.
 
 mod buffers;
 mod complete;
 mod config;
 mod cqe;
+mod early;
 mod fifo;
 mod fpdu;
 mod queues;
@@ -52,6 +56,7 @@ pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
+pub use early::PlacedFpdu;
 pub use fpdu::{Fpdu, Piece};
 pub use state::QpState;
 pub use wr::{

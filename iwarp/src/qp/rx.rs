@@ -149,14 +149,27 @@ impl Qp {
                 &copied[..raw_len]
             }
         };
-        let mut seg = Segment { raw, ulpdu: frame.ulpdu, at: 0, len: 0 };
+        self.handle_ulpdu(env, stream, raw, frame.ulpdu, frame.at + HEADER_LEN)
+    }
+
+    /// A DDP segment of `ulpdu` bytes at `at`, which begins with `raw`.
+    #[inline(always)]
+    pub(super) fn handle_ulpdu<M: Memory, S: Stream>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &S,
+        raw: &[u8],
+        ulpdu: u16,
+        at: usize,
+    ) -> Result<(), Culprit> {
+        let mut seg = Segment { raw, ulpdu, at: 0, len: 0 };
         let (header, header_len) = match DdpHeader::parse(raw) {
             Ok(h) => h,
             Err(e) => return Err(seg.blame(e.into())),
         };
-        seg.at = frame.at + HEADER_LEN + header_len;
+        seg.at = at + header_len;
         // Parsing has made sure that the header is inside.
-        seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        seg.len = u32::from(ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
         let control = match Control::check(&header) {
             Ok(c) => c,
             Err(e) => return Err(seg.blame(e.into())),

@@ -141,3 +141,24 @@ impl<C: Chunks> Stream for Marked<C> {
         self.stream().len()
     }
 }
+
+/// No bytes any more: the payload is in its place.
+pub(super) struct Placed;
+
+impl Chunks for Placed {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn chunk_at(&self, _off: usize) -> &[u8] {
+        &[]
+    }
+}
+
+impl Stream for Placed {
+    fn crc<M: Memory>(&self, _mem: &M, _at: usize, _body: usize) -> u32 {
+        0
+    }
+
+    fn place<M: Memory>(&self, _mem: &M, _at: usize, _ranges: &[MemRange]) {}
+}

@@ -62,10 +62,13 @@ impl Qp {
                 .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
-            let ranges = self.receive_ranges(env, rqe, seg.len).map_err(|fault| Culprit {
-                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
-                ..seg.blame(fault)
-            })?;
+            let ranges =
+                self.receive_ranges(env, rqe, self.rq.received, seg.len).map_err(|fault| {
+                    Culprit {
+                        request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
+                        ..seg.blame(fault)
+                    }
+                })?;
             stream.place(env.mem, seg.at, &ranges);
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
@@ -129,15 +132,16 @@ impl Qp {
         Ok(())
     }
 
-    /// The memory of the next `len` bytes of the message being received.
-    fn receive_ranges<M>(
+    /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    pub(super) fn receive_ranges<M>(
         &self,
         env: &QpEnv<'_, M>,
         rqe: &Rqe,
+        off: u32,
         len: u32,
     ) -> Result<ArrayVec<MemRange, MAX_SGES>, Fault> {
         let mut ranges = ArrayVec::new();
-        self.rq.sges(rqe).try_for_each(self.rq.received, len, |s| {
+        self.rq.sges(rqe).try_for_each(off, len, |s| {
             let range = env
                 .mrs
                 .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)

@@ -52,7 +52,7 @@ pub const fn marked_len(len: usize, offset: u64) -> usize {
 /// Saturating: an FPDU with markers is shorter than 2^16 as long as its ULPDU keeps to the MULPDU's
 /// upper limit.
 pub(crate) fn marker(back: usize) -> [u8; MARKER_LEN] {
-    let [high, low] = u16::try_from(back).unwrap_or(u16::MAX & !3).to_be_bytes();
+    let [high, low] = u16::try_from(back).unwrap_or(0xfffc).to_be_bytes();
     [0, 0, high, low]
 }
 
