@@ -35,8 +35,6 @@ heddle_base::counters! {
         tx_snapshot_bytes,
         /// Times a Read Response had to wait for room to keep its payload.
         tx_snapshot_stalls,
-        /// ULP payload bytes copied to have markers among them, the inlined ones once more.
-        tx_marked_bytes,
         /// Times the next send had to wait for a fence or for ORD.
         tx_read_stalls,
         /// FPDUs whose CRC was wrong.
@@ -108,7 +106,6 @@ pub(crate) struct Tally {
     pub(crate) tx_inlined_bytes: u64,
     pub(crate) tx_snapshot_bytes: u64,
     pub(crate) tx_snapshot_stalls: u64,
-    pub(crate) tx_marked_bytes: u64,
     pub(crate) tx_read_stalls: u64,
     /// The others; those above are 0 in it.
     rare: Option<Box<QpCounters>>,
@@ -135,7 +132,6 @@ impl Tally {
             tx_inlined_bytes: self.tx_inlined_bytes,
             tx_snapshot_bytes: self.tx_snapshot_bytes,
             tx_snapshot_stalls: self.tx_snapshot_stalls,
-            tx_marked_bytes: self.tx_marked_bytes,
             tx_read_stalls: self.tx_read_stalls,
             ..self.rare.as_deref().copied().unwrap_or_default()
         }
