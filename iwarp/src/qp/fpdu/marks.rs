@@ -27,7 +27,6 @@ impl Fpdu {
 
     /// Gives a complete FPDU without CRC its markers, `offset` bytes into the stream, and its CRC if
     /// it is to have one; one that refers to memory is open then.
-    #[expect(clippy::cast_possible_truncation, reason = "less than 128")]
     pub(in crate::qp) fn put_markers<M: Memory>(&mut self, mem: &M, offset: u64, crc: bool) {
         self.marks = (offset / 4 % 128) as u8;
         let plain = self.len as usize;
