@@ -69,7 +69,6 @@ fn copies(s: &WorkerSnapshot) -> Copies {
         referenced: s.sink.tx_external_bytes,
         copied_out: s.qps.tx_inlined_bytes
             + s.qps.tx_snapshot_bytes
-            + s.qps.tx_marked_bytes
             + s.rnic.tx_digested_bytes
             + s.sink.tx_copied_bytes,
         gathered: s.memory.mem_gathered_bytes,

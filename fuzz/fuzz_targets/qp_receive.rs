@@ -4,7 +4,7 @@
 
 use heddle_base::Seed;
 use heddle_iwarp::ddp::DdpHeader;
-use heddle_iwarp::mpa::fpdu;
+use heddle_iwarp::mpa::{fpdu, markers};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{
     Access, MrTable, Pd, Qp, QpConfig, QpEnv, RecvWr, SendWr, Sge, Stag,
@@ -29,7 +29,9 @@ fuzz_target!(|data: &[u8]| {
     let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
     let mr = mrs.register(pd, GUARD as u64, BASE, SIZE as u64, rights).expect("room for it");
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
-    let mut qp = Qp::new(&QpConfig { pd, crc, ird: 2, ord: 2, ..QpConfig::default() });
+    let recv_markers = control & 8 != 0;
+    let config = QpConfig { pd, crc, ird: 2, ord: 2, recv_markers, ..QpConfig::default() };
+    let mut qp = Qp::new(&config);
     let sge = |at: u64, len| Sge { stag: mr.stag, to: BASE + at, len };
     let mut posted = 0;
     for n in 0..BUFFERS {
@@ -65,7 +67,21 @@ fuzz_target!(|data: &[u8]| {
             if what & 2 != 0 {
                 aim(&mut segment, mr.stag);
             }
-            fpdu::append(&segment, crc, &mut stream).expect("it is short");
+            let offset = qp.rx_next().0 + stream.len() as u64;
+            if recv_markers && offset % 4 == 0 {
+                let mut plain = Vec::new();
+                fpdu::append(&segment, crc, &mut plain).expect("it is short");
+                let before = stream.len();
+                markers::insert(&plain, offset, crc, &mut stream);
+                // Ahead of a gap, as far as the queue pair can tell: it may place it, and then it
+                // comes in order all the same.
+                let pos = heddle_base::StreamPos(offset);
+                if what & 8 != 0 && qp.find_fpdu(pos, &&stream[before..]).is_some() {
+                    qp.place_early(&env, pos, &&stream[before..]);
+                }
+            } else {
+                fpdu::append(&segment, crc, &mut stream).expect("it is short");
+            }
         }
         let taken = qp.handle_stream(&env, &stream[..]);
         stream.drain(..taken);

@@ -37,12 +37,12 @@ heddle_base::counters! {
         tx_snapshot_bytes,
         /// Times a Read Response had to wait for room to keep its payload.
         tx_snapshot_stalls,
-        /// ULP payload bytes copied to have markers among them, the inlined ones once more.
-        tx_marked_bytes,
         /// Times the next send had to wait for a fence or for ORD.
         tx_read_stalls,
         /// FPDUs whose CRC was wrong.
         err_crc,
+        /// FPDUs whose markers say that they begin elsewhere.
+        err_marker,
         /// ULPDUs too short for their DDP header.
         err_short,
         /// DDP segments of another DDP version.

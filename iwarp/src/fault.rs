@@ -77,7 +77,7 @@ faults! {
     /// The CRC of an FPDU.
     Crc: MPA_CRC, Code, err_crc;
     /// A marker that points elsewhere than its FPDU begins.
-    Marker: MPA_MARKER, Code, -;
+    Marker: MPA_MARKER, Code, err_marker;
     /// An MPA Request or Reply that is not one: TCP is closed at once.
     StartupFrame: MPA_INVALID_FRAME, Nothing, -;
 

@@ -21,8 +21,8 @@ mod types;
 pub use memory::{MemRange, Memory};
 pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
-    Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PostError, Qp, QpConfig, QpCounters,
-    QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge, Side, check_recv,
-    check_send,
+    Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, Qp, QpConfig,
+    QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge, Side,
+    check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

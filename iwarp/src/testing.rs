@@ -2,41 +2,52 @@
 
 use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use heddle_base::Sum;
 
 /// Registered memory made of ordinary atomics; addresses are offsets into it.
 ///
 /// A range outside of it is a bug of the code under test and panics.
 #[derive(Debug, Default)]
-pub struct TestMemory(Vec<AtomicU8>);
+pub struct TestMemory {
+    cells: Vec<AtomicU8>,
+    placed: AtomicU64,
+}
 
 impl TestMemory {
     /// `len` bytes, each `fill`.
     pub fn new(len: usize, fill: u8) -> TestMemory {
-        TestMemory((0..len).map(|_| AtomicU8::new(fill)).collect())
+        TestMemory {
+            cells: (0..len).map(|_| AtomicU8::new(fill)).collect(),
+            placed: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that were placed in it, each as often as it was.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Relaxed)
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.cells.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.cells.is_empty()
     }
 
     /// Writes `bytes` at `at`, as the application would.
     pub fn write(&self, at: usize, bytes: &[u8]) {
-        for (cell, b) in self.0[at..at + bytes.len()].iter().zip(bytes) {
+        for (cell, b) in self.cells[at..at + bytes.len()].iter().zip(bytes) {
             cell.store(*b, Relaxed);
         }
     }
 
     /// The `len` bytes at `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        self.0[at..at + len].iter().map(|c| c.load(Relaxed)).collect()
+        self.cells[at..at + len].iter().map(|c| c.load(Relaxed)).collect()
     }
 
     /// All bytes.
@@ -46,12 +57,14 @@ impl TestMemory {
 
     fn cells(&self, range: MemRange) -> &[AtomicU8] {
         let at = usize::try_from(range.addr()).expect("address inside");
-        &self.0[at..at + range.len() as usize]
+        &self.cells[at..at + range.len() as usize]
     }
 }
 
 impl Memory for TestMemory {
     fn place(&self, dst: MemRange, src: &[u8]) {
+        let n = src.len().min(dst.len() as usize) as u64;
+        self.placed.fetch_add(n, Relaxed);
         for (cell, b) in self.cells(dst).iter().zip(src) {
             cell.store(*b, Relaxed);
         }

@@ -9,9 +9,13 @@ heddle_base::counters! {
         rx_direct,
         /// Segments that had to wait for the rest of an FPDU.
         rx_held,
-        /// Segments that arrived ahead of a gap and were kept.
+        /// Segments that arrived ahead of a gap and were kept, or ends of them that were.
         rx_ahead,
-        /// Segments ahead of a gap refused: the connection's share of the buffers for such bytes was
+        /// FPDUs of segments ahead of a gap that were placed at once, found by a marker.
+        rx_placed_ahead,
+        /// Octets of these in TCP's stream, headers and markers included.
+        rx_placed_ahead_bytes,
+        /// Segments ahead of a gap, or ends of them, refused: the connection's share of the buffers for such bytes was
         /// used up, or it had too many gaps. The peer sends them again.
         rx_refused,
         /// Octets copied because keeping their frame would have wasted buffers: a second copy.

@@ -13,12 +13,16 @@
 //! Work per segment is bounded too. A segment ahead of a gap is a search among at most
 //! [`MAX_RUNS`] runs, one insertion among them, and at most two joints of pieces, each of which
 //! copies at most half of a buffer. When a gap closes, each piece is moved once.
+//!
+//! An FPDU ahead of a gap that could be placed at once leaves no bytes here: its piece says what is
+//! needed to deliver it in its turn.
 
 mod pool;
 
 use std::collections::VecDeque;
 
 use heddle_base::{Chunks, StreamPos};
+use heddle_iwarp::PlacedFpdu;
 
 use pool::{Body, Held, Run, page};
 
@@ -60,6 +64,8 @@ struct Lists<F> {
     ahead: VecDeque<Run>,
     /// Buffers charged to the pool: frames, and copies ahead of gaps.
     charged: usize,
+    /// FPDUs ahead of gaps that are placed and wait to be delivered.
+    placed: usize,
 }
 
 /// Bytes of one connection that wait, and memory for them from the first on.
@@ -74,7 +80,13 @@ impl<F> Default for HeldBytes<F> {
 
 impl<F> Default for Lists<F> {
     fn default() -> Self {
-        Lists { ready: VecDeque::new(), ready_len: 0, ahead: VecDeque::new(), charged: 0 }
+        Lists {
+            ready: VecDeque::new(),
+            ready_len: 0,
+            ahead: VecDeque::new(),
+            charged: 0,
+            placed: 0,
+        }
     }
 }
 
@@ -158,8 +170,64 @@ impl<F: Chunks> HeldBytes<F> {
         self.0.get_or_insert_default().push_ahead(pool, pos, frame, off, len)
     }
 
+    /// Keeps a copy of bytes that lie ahead of a gap; `None` when there is no room for it.
+    pub(crate) fn copy_ahead(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        pos: StreamPos,
+        frame: &F,
+        off: usize,
+        len: usize,
+    ) -> Option<Kept> {
+        self.0.get_or_insert_default().copy_ahead(pool, pos, frame, off, len)
+    }
+
+    /// Of `[pos, pos + len)`, which lies ahead of a gap, the part up to the first that is held already:
+    /// where it starts and ends.
+    pub(crate) fn free_ahead(&self, pos: StreamPos, len: usize) -> (StreamPos, StreamPos) {
+        self.0.as_ref().map_or((pos, pos + len as u64), |l| {
+            let slot = l.slot(pos, len);
+            (slot.start, slot.end)
+        })
+    }
+
+    /// Of `len` in-order bytes at `pos`, those before what is held already.
+    pub(crate) fn free_ready(&self, pos: StreamPos, len: usize) -> usize {
+        let ahead = self.0.as_ref().and_then(|l| l.ahead.front());
+        ahead.map_or(len, |run| usize::try_from(run.start.since(pos)).map_or(len, |n| n.min(len)))
+    }
+
+    /// Whether an FPDU begins at `pos` because one that is placed ends there.
+    pub(crate) fn is_behind_placed(&self, pool: &HoldPool<F>, pos: StreamPos) -> bool {
+        self.0.as_ref().is_some_and(|l| {
+            let at = l.ahead.partition_point(|r| r.start < pos);
+            let before = at.checked_sub(1).and_then(|i| l.ahead.get(i));
+            before.is_some_and(|r| r.end == pos && pool.last(r).is_some_and(Held::is_placed))
+        })
+    }
+
+    /// Whether there is room to note one more FPDU ahead of a gap as placed.
+    pub(crate) fn has_room_for_placed(&self, pool: &HoldPool<F>) -> bool {
+        let (placed, runs) = self.0.as_ref().map_or((0, 0), |l| (l.placed, l.ahead.len()));
+        runs < MAX_RUNS && pool.allows_placed(placed)
+    }
+
+    /// Notes that the FPDU at `pos`, of which nothing was held, is placed; there is room.
+    pub(crate) fn push_placed(&mut self, pool: &mut HoldPool<F>, pos: StreamPos, fpdu: PlacedFpdu) {
+        self.0.get_or_insert_default().push_placed(pool, pos, fpdu);
+    }
+
+    /// Takes out the FPDU that is placed and begins where the gap before it ended, at `next`.
+    pub(crate) fn pop_placed(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        next: StreamPos,
+    ) -> Option<(StreamPos, PlacedFpdu)> {
+        self.0.as_mut()?.pop_placed(pool, next)
+    }
+
     /// Moves what has become contiguous with `next`, the next byte not yet ready, over to what is
-    /// ready; returns how many bytes that were.
+    /// ready, up to an FPDU that is placed; returns how many bytes that were.
     pub(crate) fn close_gap(&mut self, pool: &mut HoldPool<F>, next: StreamPos) -> usize {
         self.0.as_mut().map_or(0, |l| l.close_gap(pool, next))
     }
@@ -213,42 +281,27 @@ impl<F: Chunks> Lists<F> {
         len
     }
 
-    /// See [`HeldBytes::push_ahead`].
-    fn push_ahead(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        pos: StreamPos,
-        frame: F,
-        off: usize,
-        len: usize,
-    ) -> Result<Kept, F> {
+    /// Where bytes `[pos, pos + len)` go among the runs.
+    fn slot(&self, pos: StreamPos, len: usize) -> Slot {
         let at = self.ahead.partition_point(|r| r.start <= pos);
         let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();
         let next = self.ahead.get(at).copied();
         // TCP tells of bytes it has not got. The runs stay apart even if it does not.
         let start = prev.map_or(pos, |r| r.end.max(pos));
-        let end = next.map_or(pos + len as u64, |r| r.start.min(pos + len as u64));
-        let Ok(new) = usize::try_from(end.since(start)) else { return Err(frame) };
-        if new == 0 {
-            return Ok(Kept { len, copied: 0 });
-        }
+        let end = next.map_or(pos + len as u64, |r| r.start.min(pos + len as u64)).max(start);
         let prev = prev.filter(|r| r.end == start);
         let next = next.filter(|r| r.start == end);
-        if prev.is_none() && next.is_none() && self.ahead.len() >= MAX_RUNS {
-            return Err(frame);
-        }
-        let copies = new < COPY_BELOW;
-        let more = if copies { new_copies(pool, start, end, prev, next) } else { 1 };
-        if !pool.allows(self.charged, more) && more > 0 {
-            return Err(frame);
-        }
-        let off = off + usize::try_from(start.since(pos)).unwrap_or(len);
-        let mut run = if copies {
-            self.copy_run(pool, start, &frame, off, new)
-        } else {
-            self.charge(pool, 1);
-            pool.run(Held { pos: start, len: new, body: Body::Frame { frame, off } })
-        };
+        Slot { at, start, end, prev, next }
+    }
+
+    /// Whether one more run may be made, or none is needed.
+    fn has_run(&self, slot: &Slot) -> bool {
+        slot.prev.is_some() || slot.next.is_some() || self.ahead.len() < MAX_RUNS
+    }
+
+    /// Puts a run in its place, joined to those it touches.
+    fn insert(&mut self, pool: &mut HoldPool<F>, slot: Slot, mut run: Run) {
+        let Slot { at, prev, next, .. } = slot;
         if let Some(next) = next {
             self.concat(pool, &mut run, next);
             self.ahead.remove(at);
@@ -270,8 +323,90 @@ impl<F: Chunks> Lists<F> {
         {
             pool.work += (1 + at.min(self.ahead.len() - at)) as u64;
         }
-        let len = usize::try_from(end.since(pos)).unwrap_or(len);
-        Ok(Kept { len, copied: if copies { new } else { 0 } })
+    }
+
+    /// See [`HeldBytes::push_ahead`].
+    fn push_ahead(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        pos: StreamPos,
+        frame: F,
+        off: usize,
+        len: usize,
+    ) -> Result<Kept, F> {
+        let slot = self.slot(pos, len);
+        let new = slot.len();
+        if new < COPY_BELOW {
+            return self.copy_ahead(pool, pos, &frame, off, len).ok_or(frame);
+        }
+        if !self.has_run(&slot) || !pool.allows(self.charged, 1) {
+            return Err(frame);
+        }
+        let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
+        self.charge(pool, 1);
+        let run = pool.run(Held { pos: slot.start, len: new, body: Body::Frame { frame, off } });
+        self.insert(pool, slot, run);
+        Ok(Kept { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: 0 })
+    }
+
+    /// See [`HeldBytes::copy_ahead`].
+    fn copy_ahead(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        pos: StreamPos,
+        frame: &F,
+        off: usize,
+        len: usize,
+    ) -> Option<Kept> {
+        let slot = self.slot(pos, len);
+        let new = slot.len();
+        if new == 0 {
+            return Some(Kept { len, copied: 0 });
+        }
+        let more = new_copies(pool, &slot);
+        if !self.has_run(&slot) || more > 0 && !pool.allows(self.charged, more) {
+            return None;
+        }
+        let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
+        let run = self.copy_run(pool, slot.start, frame, off, new);
+        self.insert(pool, slot, run);
+        Some(Kept { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: new })
+    }
+
+    /// See [`HeldBytes::push_placed`].
+    fn push_placed(&mut self, pool: &mut HoldPool<F>, pos: StreamPos, fpdu: PlacedFpdu) {
+        let slot = self.slot(pos, fpdu.len() as usize);
+        debug_assert_eq!((slot.start, slot.len()), (pos, fpdu.len() as usize));
+        self.placed += 1;
+        pool.charge_placed();
+        let run = pool.run(Held { pos, len: fpdu.len() as usize, body: Body::Placed(fpdu) });
+        self.insert(pool, slot, run);
+    }
+
+    /// See [`HeldBytes::pop_placed`].
+    fn pop_placed(
+        &mut self,
+        pool: &mut HoldPool<F>,
+        next: StreamPos,
+    ) -> Option<(StreamPos, PlacedFpdu)> {
+        let run = self.ahead.front_mut().filter(|r| r.start <= next)?;
+        if !pool.first(run).is_some_and(Held::is_placed) {
+            return None;
+        }
+        let held = pool.pop(run)?;
+        if run.is_empty() {
+            self.ahead.pop_front();
+        }
+        self.refund_placed(pool);
+        match held.body {
+            Body::Placed(fpdu) => Some((held.pos, fpdu)),
+            Body::Frame { .. } | Body::Copied(_) => None,
+        }
+    }
+
+    fn refund_placed(&mut self, pool: &mut HoldPool<F>) {
+        self.placed = self.placed.saturating_sub(1);
+        pool.refund_placed();
     }
 
     /// A run of copies of the `len` octets `off` octets into `frame`.
@@ -321,15 +456,20 @@ impl<F: Chunks> Lists<F> {
         match held.body {
             Body::Frame { .. } => self.refund(pool),
             Body::Copied(buf) => pool.give_buf(buf),
+            Body::Placed(_) => self.refund_placed(pool),
         }
     }
 
     /// See [`HeldBytes::close_gap`].
     fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
         let mut moved = 0;
-        while self.ahead.front().is_some_and(|r| r.start <= next) {
-            let Some(mut run) = self.ahead.pop_front() else { break };
-            while let Some(mut h) = pool.pop(&mut run) {
+        while let Some(mut run) = self.ahead.pop_front_if(|r| r.start <= next) {
+            loop {
+                if pool.first(&run).is_some_and(Held::is_placed) {
+                    self.ahead.push_front(run);
+                    return moved;
+                }
+                let Some(mut h) = pool.pop(&mut run) else { break };
                 if h.is_copy() {
                     self.refund(pool);
                 }
@@ -382,29 +522,39 @@ impl<F: Chunks> Lists<F> {
                 self.drop_ready(pool, h);
             }
         }
-        debug_assert_eq!(self.charged, 0);
+        debug_assert_eq!((self.charged, self.placed), (0, 0));
     }
 }
 
-/// Buffers that copies of `[start, end)` take beyond those of the runs they join.
-fn new_copies<F: Chunks>(
-    pool: &HoldPool<F>,
+/// A place among the runs.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Index of the first run behind it.
+    at: usize,
+    /// What is not held yet.
     start: StreamPos,
     end: StreamPos,
+    /// The runs it touches.
     prev: Option<Run>,
     next: Option<Run>,
-) -> usize {
-    let last = StreamPos(end.0 - 1);
-    let before = prev.is_some_and(|r| {
+}
+
+impl Slot {
+    fn len(&self) -> usize {
+        usize::try_from(self.end.since(self.start)).unwrap_or(usize::MAX)
+    }
+}
+
+/// Buffers that copies of a slot take beyond those of the runs they join.
+fn new_copies<F: Chunks>(pool: &HoldPool<F>, slot: &Slot) -> usize {
+    let (start, last) = (slot.start, StreamPos(slot.end.0 - 1));
+    let before = slot.prev.is_some_and(|r| {
         page(StreamPos(r.end.0 - 1)) == page(start) && pool.ends_in_copy(&r, true)
     });
-    let behind = next.is_some_and(|r| page(r.start) == page(last) && pool.ends_in_copy(&r, false));
-    // Fewer than COPY_BELOW octets lie in one stretch or two.
-    if page(start) == page(last) {
-        usize::from(!before && !behind)
-    } else {
-        usize::from(!before) + usize::from(!behind)
-    }
+    let behind =
+        slot.next.is_some_and(|r| page(r.start) == page(last) && pool.ends_in_copy(&r, false));
+    let pages = usize::try_from(page(last) - page(start) + 1).unwrap_or(usize::MAX);
+    pages.saturating_sub(usize::from(before) + usize::from(behind))
 }
 
 /// The in-order bytes of a [`HeldBytes`].

@@ -28,6 +28,7 @@
 //! (`held_copied_bytes`), and what a [`TxSink`] copies by its own choice.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod counters;
 mod event;
 mod held;

@@ -207,11 +207,11 @@ impl FpduQueue {
         found
     }
 
-    /// The FPDU of those found, if it is one.
+    /// The FPDU of those found, if it is one and without markers.
     #[inline]
     pub(crate) fn single(&self, found: Whole) -> Option<&Fpdu> {
         let q = self.fpdus.get(found.first)?;
-        (q.fpdu.len() == found.len).then_some(&q.fpdu)
+        (q.fpdu.len() == found.len && !q.fpdu.has_markers()).then_some(&q.fpdu)
     }
 
     /// Whether each of those found can be [filled in](Self::fill).

@@ -127,35 +127,38 @@ impl<F: RxFrame> Rnic<F> {
                 self.counters.rx_refused += 1;
                 return Some(frame);
             }
-            return match link.held.push_ahead(&mut self.pool, p.pos, frame, p.frame_off, len) {
-                Ok(kept) => {
-                    self.counters.held_copied_bytes += kept.copied as u64;
-                    self.counters.rx_ahead += 1;
-                    let len = u32::try_from(kept.len).unwrap_or(p.len);
-                    self.stack.accept_payload(now, conn, p.pos, len);
-                    None
-                }
-                Err(frame) => {
-                    self.counters.rx_refused += 1;
-                    Some(frame)
-                }
-            };
+            return self.hold_ahead(now, mem, conn, p, frame);
         }
+        // What is held already is not taken again; what lies beyond it comes again.
+        let len = link.held.free_ready(p.pos, len);
+        let p = FramePayload { len: u32::try_from(len).unwrap_or(p.len), ..p };
         if startup && link.held.ready_len() + len > STARTUP_HOLD {
             self.counters.startup_overflow_bytes += u64::from(p.len);
             return Some(frame);
         }
         self.counters.rx_payload_bytes += u64::from(p.len);
         link.rx_next = p.pos + u64::from(p.len);
-        self.counters.rx_held += 1;
-        let copied = link.held.push_ready(&mut self.pool, p.pos, frame, p.frame_off, len);
-        self.counters.held_copied_bytes += copied as u64;
+        let mut used = 0;
+        if let Mode::Fpdu(qp) = &mut link.mode
+            && !link.held.has_ready()
+        {
+            // It closes a gap, and what lies behind that can wait.
+            let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
+            used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
+        }
+        let left = if used < len {
+            self.hold_rest(conn, p, used, frame);
+            None
+        } else {
+            self.counters.rx_direct += 1;
+            Some(frame)
+        };
         if startup {
             self.tell_startup(conn);
         }
         self.stack.accept_payload(now, conn, p.pos, p.len);
         self.advance_held(mem, conn);
-        None
+        left
     }
 
     /// Has the control plane told of start-up bytes. At most one such event of a connection waits,
@@ -173,25 +176,32 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Feeds a connection's queue pair what has become ready among its held bytes.
     pub(crate) fn advance_held<M: Memory>(&mut self, mem: &M, conn: ConnId) {
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        if link.held.is_empty() {
-            return;
-        }
-        if link.held.has_ahead() {
-            let moved = link.held.close_gap(&mut self.pool, link.rx_next);
-            link.rx_next += moved as u64;
-            self.counters.rx_payload_bytes += moved as u64;
-            if moved > 0 && matches!(link.mode, Mode::Startup) {
-                self.tell_startup(conn);
+        loop {
+            let Some((_, link)) = self.stack.get_mut(conn) else { return };
+            if link.held.is_empty() {
+                return;
             }
-        }
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        if let Mode::Fpdu(qp) = &mut link.mode
-            && link.held.has_ready()
-        {
+            if link.held.has_ahead() {
+                let moved = link.held.close_gap(&mut self.pool, link.rx_next);
+                link.rx_next += moved as u64;
+                self.counters.rx_payload_bytes += moved as u64;
+                if moved > 0 && matches!(link.mode, Mode::Startup) {
+                    return self.tell_startup(conn);
+                }
+            }
+            let Mode::Fpdu(qp) = &mut link.mode else { return };
             let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
-            let used = qp.handle_stream(&env, &link.held.ready());
-            link.held.consume(&mut self.pool, used);
+            if link.held.has_ready() {
+                let used = qp.handle_stream(&env, &link.held.ready());
+                link.held.consume(&mut self.pool, used);
+            }
+            // What stopped the bytes may be an FPDU whose payload is in its place.
+            let Some((pos, fpdu)) = link.held.pop_placed(&mut self.pool, link.rx_next) else {
+                return;
+            };
+            link.rx_next += u64::from(fpdu.len());
+            self.counters.rx_payload_bytes += u64::from(fpdu.len());
+            qp.deliver(&env, pos, &fpdu);
         }
     }
 }

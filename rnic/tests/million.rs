@@ -170,17 +170,15 @@ fn check(pair: &Pair, host: usize, at: usize, op: &Op) {
 }
 
 fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
+    run_with(seed, ops, link, QpConfig { crc, ..QpConfig::default() });
+}
+
+fn run_with(seed: u64, ops: u64, link: LinkConfig, qp: QpConfig) {
     // Shown when the test fails.
     eprintln!("seed {seed}");
     let mut pair = Pair::new(seed, link, MEMORY);
     let depth = SLOTS as u32;
-    let qp = QpConfig {
-        pd: sim::PD,
-        sq_depth: depth,
-        rq_depth: RECVS as u32,
-        crc,
-        ..QpConfig::default()
-    };
+    let qp = QpConfig { pd: sim::PD, sq_depth: depth, rq_depth: RECVS as u32, ..qp };
     let conns = pair.connect(&qp);
     let mut sides = [0, 1].map(|me| Side::new(&pair, me, conns[me], seed));
     for side in &sides {
@@ -190,7 +188,7 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
     }
     let mulpdu = usize::from(mpa::fpdu::mulpdu(
         pair.hosts[0].rnic.connection(conns[0]).unwrap().emss(),
-        false,
+        qp.send_markers,
     ));
     let half = ops / 2;
     loop {
@@ -269,4 +267,11 @@ fn test_operations_without_crc_on_a_bad_link() {
 #[test]
 fn test_operations_on_a_good_link_with_jumbo_frames() {
     run(3, 20_000, LinkConfig { mtu: 9000, ..LinkConfig::default() }, true);
+}
+
+#[test]
+fn test_operations_with_markers_on_a_bad_link() {
+    let link = LinkConfig { loss: 0.03, reorder: 0.1, duplicate: 0.02, ..LinkConfig::default() };
+    let qp = QpConfig { send_markers: true, recv_markers: true, ..QpConfig::default() };
+    run_with(4, 20_000, link, qp);
 }

@@ -91,7 +91,6 @@ fn test_every_fault_of_a_stream_is_counted_once() {
         let no_stream = matches!(
             fault,
             Fault::ConnectionLost
-                | Fault::Marker
                 | Fault::StartupFrame
                 | Fault::StartupLocal
                 | Fault::InsufficientIrd

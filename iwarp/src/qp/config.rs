@@ -27,9 +27,9 @@ pub struct QpConfig {
     pub ord: u16,
     /// Whether FPDUs carry a CRC.
     pub crc: bool,
-    /// Whether the peer asked for markers in what we send.
+    /// Whether the peer asked for markers: our FPDUs have them.
     pub send_markers: bool,
-    /// Whether we asked for markers in what the peer sends.
+    /// Whether we asked for markers: the peer's FPDUs have them, every 512 octets from `rx_start` on.
     pub recv_markers: bool,
     /// Position in our stream of our first FPDU.
     pub tx_start: StreamPos,

@@ -1,12 +1,13 @@
 //! An FPDU to send: header bytes and a reference to the payload.
 
 mod make;
+mod marks;
 #[cfg(test)]
 mod tests;
 
 use super::buffers::Buffers;
 use crate::ddp::UNTAGGED_LEN;
-use crate::mpa::fpdu::{HEADER_LEN, pad_len};
+use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, pad_len};
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
 
@@ -17,6 +18,9 @@ pub(super) const HEAD: usize = 56;
 /// Room for the head of an FPDU whose payload lies elsewhere, in whole words.
 const BARE: usize = 24;
 const _: () = assert!(HEADER_LEN + UNTAGGED_LEN <= BARE);
+
+/// In the place of an offset.
+const NO_MARKERS: u8 = u8::MAX;
 
 /// Room for pad and CRC, in whole words.
 const TAIL: usize = 8;
@@ -46,8 +50,9 @@ enum Form {
 /// One FPDU as it goes on the wire, kept until TCP has it acknowledged.
 ///
 /// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. What is
-/// short lies in the head altogether; a Read Response, long inline data, what has markers in it and
-/// a Terminate in a buffer of its own.
+/// short lies in the head altogether; a Read Response, long inline data and a Terminate in a buffer of
+/// its own. Markers are in none of them: they follow from its place in the stream, and are put in as
+/// it goes into its frame, piece by piece, each time it does.
 ///
 /// With CRC on, an FPDU that refers to memory is *open* until it is first sent: then it is
 /// [filled into the frame](Fpdu::fill), copied and digested in one pass, so that the frame's
@@ -72,6 +77,8 @@ pub struct Fpdu {
     form: Form,
     last: bool,
     snapshot: bool,
+    /// A fourth of its offset modulo 512 in a stream with markers, or [`NO_MARKERS`].
+    marks: u8,
     /// That of all bytes, if it was computed in passing.
     sum: Option<Sum>,
 }
@@ -90,6 +97,7 @@ impl Default for Fpdu {
             form: Form::Short,
             last: false,
             snapshot: false,
+            marks: NO_MARKERS,
             sum: None,
         }
     }
@@ -117,7 +125,9 @@ impl Fpdu {
 
     /// Computes CRC and checksum of an open FPDU whose payload is sent from where it lies.
     pub fn seal<M: Memory>(&mut self, mem: &M) {
-        if self.is_open() {
+        if self.has_markers() {
+            self.seal_marked(mem, None);
+        } else if self.is_open() {
             let crc = mem.crc(0, &self.head[..usize::from(self.head_len)]);
             let (crc, sum) = mem.digest(self.payload, crc);
             self.close(mem, Some(crc), sum);
@@ -133,6 +143,9 @@ impl Fpdu {
     /// written and digested.
     #[inline]
     pub fn fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) -> Option<Sum> {
+        if self.has_markers() {
+            return self.fill_marked(mem, dst);
+        }
         let len = self.len as usize;
         match self.form {
             // Whole words, if they fit: what follows is written later.
@@ -183,7 +196,7 @@ impl Fpdu {
     #[inline]
     pub fn head(&self) -> &[u8] {
         match self.form {
-            Form::Owned => &self.owned[..self.len as usize],
+            Form::Owned => &self.owned[..self.plain_len()],
             _ => &self.head[..usize::from(self.head_len)],
         }
     }
@@ -214,7 +227,7 @@ impl Fpdu {
     pub fn tail(&self) -> &[u8] {
         match self.form {
             Form::Open | Form::Sealed => {
-                let n = (self.len as usize).saturating_sub(self.unpadded());
+                let n = pad(self.unpadded()) + CRC_LEN;
                 self.tail.get(..n).unwrap_or_default()
             }
             Form::Short | Form::Owned => &[],
@@ -227,6 +240,7 @@ impl Fpdu {
     pub fn sum<M: Memory>(&self, mem: &M) -> Sum {
         match (self.sum, self.payload()) {
             (Some(sum), _) => sum,
+            _ if self.has_markers() => self.sum_marked(mem),
             (None, Some(p)) => self.join(mem.sum(p), &self.tail),
             (None, None) => Sum::of(self.head()),
         }
@@ -268,6 +282,15 @@ impl Fpdu {
     /// Calls `f` with the pieces of bytes `[off, off + len)`, in order and none of them empty;
     /// stops early at the end of the FPDU.
     pub fn for_each_piece(&self, off: u32, len: u32, mut f: impl FnMut(Piece<'_>)) {
+        if self.has_markers() {
+            self.for_each_marked(off, len, &mut f);
+        } else {
+            self.for_each_plain(off, len, &mut f);
+        }
+    }
+
+    /// The same, of what it is without markers.
+    fn for_each_plain(&self, off: u32, len: u32, f: &mut impl FnMut(Piece<'_>)) {
         let (mut skip, mut left) = (off, len);
         let mut part = |total: u32| -> Option<(u32, u32)> {
             if skip >= total {

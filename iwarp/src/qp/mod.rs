@@ -3,6 +3,8 @@
 //! # Calling order
 //! ```text
 //! post_send, post_recv                         at any time
+//! find_fpdu, place_early                       when it has bytes ahead of a gap, with markers
+//! deliver                                      when the gap before such an FPDU is closed
 //! handle_stream(env, bytes)                    when the peer's stream has new bytes in order
 //! handle_acked(upto)                           when TCP has an acknowledgment
 //! poll_transmit(env, mulpdu) until None        while TCP has room
@@ -17,7 +19,8 @@
 //! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
 //! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
 //! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
-//! Read). With CRC off, damage that TCP's checksum misses is placed as if it were data, inside the
+//! Read). With markers and CRC on, that includes messages behind a gap ([`Qp::place_early`]). With CRC
+//! off, damage that TCP's checksum misses is placed as if it were data, inside the
 //! same limits.
 //!
 //! # Strict and liberal
@@ -27,12 +30,13 @@
 //! Responses and the send queue in turn.
 //!
 //! # What it does not do
-//! It does not place out of order, own TCP, or keep FPDUs for retransmission: the owner does.
+//! It does not own TCP, know of gaps, or keep FPDUs for retransmission: the owner does.
 
 mod buffers;
 mod complete;
 mod config;
 mod cqe;
+mod early;
 mod fifo;
 mod fpdu;
 mod queues;
@@ -40,6 +44,7 @@ mod reads;
 mod rtr;
 mod rx;
 mod state;
+mod stream;
 mod tagged;
 mod terminate;
 #[cfg(test)]
@@ -52,6 +57,7 @@ pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
+pub use early::PlacedFpdu;
 pub use fpdu::{Fpdu, Piece};
 pub use rtr::RtrConfig;
 pub use state::QpState;
@@ -61,6 +67,7 @@ pub use wr::{
 };
 
 use crate::counters::Tally;
+use crate::mpa::markers::INTERVAL;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
@@ -78,9 +85,12 @@ pub struct Qp {
     state: QpState,
     crc: bool,
     send_markers: bool,
+    recv_markers: bool,
     /// Nothing of the application's may be sent yet: a responder before the first FPDU has come, an
     /// initiator before its ready-to-receive message.
     hold: bool,
+    /// Where the peer's markers stand: its positions that are this modulo 512.
+    rx_grid: u16,
     /// Whose turn it is when both could start a message.
     responses_next: bool,
     seen_fpdu: bool,
@@ -116,11 +126,14 @@ pub struct Qp {
 impl Qp {
     /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
     /// up to their depths, and keep it until they are [trimmed](Qp::trim).
+    #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
     pub fn new(config: &QpConfig) -> Qp {
         Qp {
             state: QpState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
+            recv_markers: config.recv_markers,
+            rx_grid: (config.rx_start.0 % INTERVAL as u64) as u16,
             hold: config.role == Role::Responder || matches!(config.rtr, RtrConfig::Send(_)),
             responses_next: false,
             seen_fpdu: false,

@@ -68,7 +68,7 @@ impl Qp {
             }
         }
         self.counters.rare().rtr += 1;
-        self.finish(env, 0, true, out);
+        self.finish(env, true, out);
         true
     }
 

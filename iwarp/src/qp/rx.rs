@@ -1,13 +1,15 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
+use super::stream::{OnePiece, Stream};
 use super::terminate::Culprit;
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
+use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, CopiedHeader, Opcode};
-use crate::{MemRange, Memory, Msn, Stag};
-use heddle_base::Chunks;
+use crate::{Memory, Msn, Stag};
+use heddle_base::{Chunks, StreamPos};
 
 /// Where one FPDU lies in the stream that was shown.
 #[derive(Clone, Copy, Debug)]
@@ -56,25 +58,49 @@ impl Qp {
     /// rest must be shown again when more has come behind it.
     ///
     /// `stream` is the peer's stream from [`rx_next`](Qp::rx_next) on, in order and without gaps,
-    /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes. After the end of the RDMAP stream everything is taken and dropped.
+    /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes and their markers.
+    /// After the end of the RDMAP stream everything is taken and dropped.
     pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
     ) -> usize {
-        let front = stream.chunk_at(0);
-        let used = match front.get(..stream.len()) {
-            Some(bytes) => self.handle_fpdus(env, &OnePiece { bytes, stream }),
-            None => self.handle_fpdus(env, &stream),
+        let used = if self.recv_markers {
+            self.handle_marked(env, stream)
+        } else {
+            match OnePiece::of(stream) {
+                Some(stream) => self.handle_fpdus(env, &stream),
+                None => self.handle_fpdus(env, &stream),
+            }
         };
         self.rx_pos += used as u64;
         used
     }
 
-    /// Made twice: nearly all segments of TCP are in one piece, and then each look at them is one at
-    /// a slice.
+    /// FPDUs with markers among them.
+    #[inline(never)]
+    fn handle_marked<M: Memory, C: Chunks + ?Sized>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+    ) -> usize {
+        let offset = self.marker_offset(self.rx_pos);
+        match OnePiece::of(stream) {
+            Some(stream) => self.handle_fpdus(env, &Marked::new(stream, offset)),
+            None => self.handle_fpdus(env, &Marked::new(stream, offset)),
+        }
+    }
+
+    /// How far `pos` of the peer's stream lies behind a place of a marker, modulo 512.
     #[inline]
-    fn handle_fpdus<M: Memory, C: Chunks>(&mut self, env: &QpEnv<'_, M>, stream: &C) -> usize {
+    pub(super) fn marker_offset(&self, pos: StreamPos) -> u64 {
+        pos.0.wrapping_sub(u64::from(self.rx_grid))
+    }
+
+    /// Made for each kind of stream: nearly all segments of TCP are in one piece and without markers,
+    /// and then each look at them is one at a slice.
+    #[inline]
+    fn handle_fpdus<M: Memory, S: Stream>(&mut self, env: &QpEnv<'_, M>, stream: &S) -> usize {
         let total = stream.len();
         let mut at = 0;
         while self.state.is_live() {
@@ -90,22 +116,26 @@ impl Qp {
             }
             at += len;
         }
+        let taken = stream.upto(at);
         if !self.state.is_live() {
-            self.counters.rare().rx_dropped_bytes += (total - at) as u64;
-            at = total;
+            self.counters.rare().rx_dropped_bytes += (stream.end() - taken) as u64;
+            return stream.end();
         }
-        at
+        taken
     }
 
     #[inline]
-    fn handle_fpdu<M: Memory, C: Chunks>(
+    fn handle_fpdu<M: Memory, S: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
-        stream: &C,
+        stream: &S,
         frame: Frame,
     ) -> Result<(), Culprit> {
         if self.crc && !crc_is_right(env.mem, stream, frame) {
             return Err(Fault::Crc.into());
+        }
+        if !stream.markers_agree(frame.at, fpdu_len(frame.ulpdu)) {
+            return Err(Fault::Marker.into());
         }
         // As a rule it is read where it lies: from a copy made just now the loads would have to wait
         // for the stores.
@@ -118,14 +148,27 @@ impl Qp {
                 &copied[..raw_len]
             }
         };
-        let mut seg = Segment { raw, ulpdu: frame.ulpdu, at: 0, len: 0 };
+        self.handle_ulpdu(env, stream, raw, frame.ulpdu, frame.at + HEADER_LEN)
+    }
+
+    /// A DDP segment of `ulpdu` bytes at `at`, which begins with `raw`.
+    #[inline(always)]
+    pub(super) fn handle_ulpdu<M: Memory, S: Stream>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &S,
+        raw: &[u8],
+        ulpdu: u16,
+        at: usize,
+    ) -> Result<(), Culprit> {
+        let mut seg = Segment { raw, ulpdu, at: 0, len: 0 };
         let (header, header_len) = match DdpHeader::parse(raw) {
             Ok(h) => h,
             Err(e) => return Err(seg.blame(e.into())),
         };
-        seg.at = frame.at + HEADER_LEN + header_len;
+        seg.at = at + header_len;
         // Parsing has made sure that the header is inside.
-        seg.len = u32::from(frame.ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        seg.len = u32::from(ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
         let control = match Control::check(&header) {
             Ok(c) => c,
             Err(e) => return Err(seg.blame(e.into())),
@@ -166,71 +209,9 @@ impl Segment<'_> {
     }
 }
 
-/// A stream all of which lies in one piece.
-struct OnePiece<'a, C: ?Sized> {
-    bytes: &'a [u8],
-    /// For what else is known of it.
-    stream: &'a C,
-}
-
-impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
-    #[inline]
-    fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    #[inline]
-    fn chunk_at(&self, off: usize) -> &[u8] {
-        self.bytes.get(off..).unwrap_or_default()
-    }
-
-    #[inline]
-    fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
-        self.bytes.get(off..off.checked_add(len)?)
-    }
-
-    #[inline]
-    fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
-        self.piece_at(off, N)?.first_chunk().copied()
-    }
-
-    #[inline]
-    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
-        self.stream.known_crc32c(off, len)
-    }
-}
-
 #[inline]
-fn crc_is_right<M: Memory, C: Chunks>(mem: &M, stream: &C, frame: Frame) -> bool {
+fn crc_is_right<M: Memory, S: Stream>(mem: &M, stream: &S, frame: Frame) -> bool {
     let body = fpdu_len(frame.ulpdu) - CRC_LEN;
-    let crc = stream.known_crc32c(frame.at, body).unwrap_or_else(|| {
-        if let Some(bytes) = stream.piece_at(frame.at, body) {
-            return mem.crc(0, bytes);
-        }
-        let mut crc = 0;
-        stream.for_each_chunk(frame.at, body, |piece| crc = mem.crc(crc, piece));
-        crc
-    });
+    let crc = stream.crc(mem, frame.at, body);
     stream.read_at(frame.at + body).is_some_and(|field| crc_from_wire(field) == crc)
-}
-
-/// Copies `ranges`' worth of payload from position `at` of the stream.
-#[inline]
-pub(super) fn place<M: Memory, C: Chunks>(mem: &M, stream: &C, mut at: usize, ranges: &[MemRange]) {
-    if let [range] = ranges
-        && let Some(bytes) = stream.piece_at(at, range.len() as usize)
-    {
-        return mem.place(*range, bytes);
-    }
-    for range in ranges {
-        let mut done = 0;
-        stream.for_each_chunk(at, range.len() as usize, |piece| {
-            let n = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-            if let Some(dst) = range.slice(done, n) {
-                mem.place(dst, piece);
-            }
-            done += n;
-        });
-        at += range.len() as usize;
-    }
 }

@@ -1,17 +1,17 @@
 //! Tagged segments: RDMA Write and RDMA Read Response.
 
 use super::queues::Progress;
-use super::rx::{Segment, Tagged, place};
+use super::rx::{Segment, Tagged};
+use super::stream::Stream;
 use super::terminate::Culprit;
 use super::{CqeStatus, Qp, QpEnv, Queue};
 use crate::fault::Fault;
 use crate::rdmap::Opcode;
 use crate::{Access, Memory};
-use heddle_base::Chunks;
 
 impl Qp {
     #[inline]
-    pub(super) fn handle_tagged<M: Memory, C: Chunks>(
+    pub(super) fn handle_tagged<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -26,7 +26,7 @@ impl Qp {
     }
 
     #[inline]
-    fn handle_write<M: Memory, C: Chunks>(
+    fn handle_write<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -39,14 +39,14 @@ impl Qp {
                 .mrs
                 .check(self.pd, self.qpn, h.stag, h.to, seg.len, Access::REMOTE_WRITE)
                 .map_err(|f| seg.blame(Fault::tagged(f)))?;
-            place(env.mem, stream, seg.at, &[range]);
+            stream.place(env.mem, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
         self.in_write = !h.last;
         Ok(())
     }
 
-    fn handle_response<M: Memory, C: Chunks>(
+    fn handle_response<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -76,7 +76,7 @@ impl Qp {
                     request: read.index.map(|i| (Queue::Sq, i, CqeStatus::LocalProtection)),
                     ..seg.blame(Fault::tagged(f))
                 })?;
-            place(env.mem, stream, seg.at, &[range]);
+            stream.place(env.mem, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
         if h.last {

@@ -124,7 +124,7 @@ impl Qp {
         }
         *out = Fpdu::owned(bytes);
         out.set_last(true);
-        self.queue(env, 0, out);
+        self.queue(env, out);
         true
     }
 

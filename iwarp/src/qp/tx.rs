@@ -22,7 +22,6 @@ use super::{Qp, QpEnv};
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
-use crate::mpa::markers;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control,
     CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest,
@@ -228,7 +227,7 @@ impl Qp {
             self.counters.tx_inlined += 1;
             self.counters.tx_inlined_bytes += u64::from(len);
         }
-        self.finish(env, len, last, out);
+        self.finish(env, last, out);
         if last && !more {
             self.request_sent();
             self.pass_refused();
@@ -312,7 +311,7 @@ impl Qp {
             to: sink.to,
             left: size,
         });
-        self.finish(env, 0, true, out);
+        self.finish(env, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -325,7 +324,7 @@ impl Qp {
         let start = untagged_start(true, opcode, Stag::default());
         out.put_untagged(IMMEDIATE_BYTES, start, qn_msn(Qn::SEND, wqe.msn), 0);
         out.room(8).copy_from_slice(&self.sq.immediate(wqe).to_be_bytes());
-        self.finish(env, 0, true, out);
+        self.finish(env, true, out);
         self.request_sent();
         self.pass_refused();
     }
@@ -357,7 +356,7 @@ impl Qp {
             to: sink.to,
             left: sink.len,
         });
-        self.finish(env, 0, true, out);
+        self.finish(env, true, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -409,7 +408,7 @@ impl Qp {
                 self.counters.tx_snapshot_bytes += u64::from(len);
             }
         }
-        self.finish(env, len, last, out);
+        self.finish(env, last, out);
         if last {
             self.reads.inbound.pop_front();
             self.sending = None;
@@ -441,47 +440,30 @@ impl Qp {
         out.put_untagged(ATOMIC_RESPONSE_BYTES, start, qn_msn(Qn::ATOMIC_RESPONSE, msn), 0);
         let response = AtomicResponse { id: request.id, original };
         out.room(ATOMIC_RESPONSE_LEN).copy_from_slice(&response.emit());
-        self.finish(env, 0, true, out);
+        self.finish(env, true, out);
         self.reads.inbound.pop_front();
         self.sending = None;
         self.counters.rare().tx_atomic_responses += 1;
         Ok(())
     }
 
-    /// Completes an FPDU whose headers and `len` octets of payload are there.
+    /// Completes an FPDU whose headers and payload are there.
     #[inline]
-    pub(super) fn finish<M: Memory>(
-        &mut self,
-        env: &QpEnv<'_, M>,
-        len: u32,
-        last: bool,
-        out: &mut Fpdu,
-    ) {
-        // Markers make a copy with a CRC of its own.
+    pub(super) fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, last: bool, out: &mut Fpdu) {
+        // With markers the CRC is of them too.
         out.complete(env.mem, self.crc && !self.send_markers);
         out.set_last(last);
-        self.queue(env, len, out);
+        self.queue(env, out);
     }
 
-    /// Gives an FPDU, with `len` octets of payload, its place in the stream.
+    /// Gives an FPDU its place in the stream.
     #[inline]
-    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, fpdu: &mut Fpdu) {
+    pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
         if self.send_markers {
-            *fpdu = self.with_markers(env, fpdu);
-            self.counters.rare().tx_marked_bytes += u64::from(len);
+            fpdu.put_markers(env.mem, self.tx_pos - self.tx_start, self.crc);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
-    }
-
-    /// A copy of `fpdu` with the markers that fall into it. This reads and copies the payload.
-    #[cold]
-    fn with_markers<M: Memory>(&self, env: &QpEnv<'_, M>, fpdu: &Fpdu) -> Fpdu {
-        let mut plain = vec![0; fpdu.len() as usize];
-        fpdu.copy_to(env.mem, 0, &mut plain);
-        let mut marked = Vec::new();
-        markers::insert(&plain, self.tx_pos - self.tx_start, self.crc, &mut marked);
-        Fpdu::owned(marked).kept_like(fpdu)
     }
 }
 

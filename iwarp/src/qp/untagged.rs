@@ -5,7 +5,8 @@ use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
 use super::queues::{Progress, Rqe};
 use super::reads::{Inbound, InboundRead, Outbound};
-use super::rx::{Segment, Untagged, place};
+use super::rx::{Segment, Untagged};
+use super::stream::Stream;
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
 use super::{Qp, QpEnv};
@@ -16,11 +17,10 @@ use crate::rdmap::{
 };
 use crate::{Access, MemRange, Memory, Msn};
 use arrayvec::ArrayVec;
-use heddle_base::Chunks;
 
 impl Qp {
     #[inline]
-    pub(super) fn handle_untagged<M: Memory, C: Chunks>(
+    pub(super) fn handle_untagged<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -41,7 +41,7 @@ impl Qp {
     }
 
     #[inline]
-    fn handle_send<M: Memory, C: Chunks>(
+    fn handle_send<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -65,11 +65,14 @@ impl Qp {
                 .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
-            let ranges = self.receive_ranges(env, rqe, seg.len).map_err(|fault| Culprit {
-                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
-                ..seg.blame(fault)
-            })?;
-            place(env.mem, stream, seg.at, &ranges);
+            let ranges =
+                self.receive_ranges(env, rqe, self.rq.received, seg.len).map_err(|fault| {
+                    Culprit {
+                        request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
+                        ..seg.blame(fault)
+                    }
+                })?;
+            stream.place(env.mem, seg.at, &ranges);
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
@@ -113,7 +116,7 @@ impl Qp {
     }
 
     /// Immediate Data takes a buffer, and writes nothing to it (RFC 7306 section 6.3).
-    fn handle_immediate<C: Chunks>(
+    fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
         seg: &Segment,
@@ -132,15 +135,16 @@ impl Qp {
         Ok(())
     }
 
-    /// The memory of the next `len` bytes of the message being received.
-    fn receive_ranges<M>(
+    /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    pub(super) fn receive_ranges<M>(
         &self,
         env: &QpEnv<'_, M>,
         rqe: &Rqe,
+        off: u32,
         len: u32,
     ) -> Result<ArrayVec<MemRange, MAX_SGES>, Fault> {
         let mut ranges = ArrayVec::new();
-        self.rq.sges(rqe).try_for_each(self.rq.received, len, |s| {
+        self.rq.sges(rqe).try_for_each(off, len, |s| {
             let range = env
                 .mrs
                 .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)
@@ -150,7 +154,7 @@ impl Qp {
         Ok(ranges)
     }
 
-    fn handle_read_request<M: Memory, C: Chunks>(
+    fn handle_read_request<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -201,7 +205,7 @@ impl Qp {
         Ok(())
     }
 
-    fn handle_atomic_request<M: Memory, C: Chunks>(
+    fn handle_atomic_request<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -234,7 +238,7 @@ impl Qp {
 
     /// The answer to the oldest request that is outstanding, which must be an atomic one: the peer
     /// answers in the order of the requests.
-    fn handle_atomic_response<M: Memory, C: Chunks>(
+    fn handle_atomic_response<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
@@ -279,7 +283,7 @@ impl Qp {
     /// The stream is over whatever it says, and it is not answered. What is wrong with its own
     /// sequence makes it no word of the peer's: that is reported as an error found here.
     #[cold]
-    fn handle_terminate<C: Chunks>(
+    fn handle_terminate<C: Stream>(
         &mut self,
         stream: &C,
         seg: &Segment,
@@ -305,7 +309,7 @@ impl Qp {
 
 /// The payload of a message that is one segment of just so many octets.
 #[inline]
-fn whole<const N: usize, C: Chunks>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
+fn whole<const N: usize, C: Stream>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }

@@ -5,9 +5,11 @@
 //! bytes there are in either. Who may take how many is the rule of switches that share one packet
 //! memory: a connection may hold as many as are still free (a dynamic threshold with alpha 1). One
 //! connection alone gets half of the pool; `n` greedy ones get `1/(n + 1)` of it each and leave as
-//! much for the next.
+//! much for the next. The same rule bounds, by a count of its own, the FPDUs that are placed and wait to
+//! be delivered: some tens of octets each.
 
 use heddle_base::{Chunks, StreamPos};
+use heddle_iwarp::PlacedFpdu;
 
 /// Octets of a buffer for copied bytes. A buffer holds a stretch of the stream that starts at a
 /// multiple of its size, each byte at its place, so that bytes find room beside their neighbors
@@ -39,6 +41,8 @@ pub(super) enum Body<F> {
     Frame { frame: F, off: usize },
     /// Each at its position modulo [`COPY_BUF`].
     Copied(Box<[u8; COPY_BUF]>),
+    /// In the buffers they are for: an FPDU that waits to be delivered.
+    Placed(PlacedFpdu),
 }
 
 /// Where position `pos` lies in its copy buffer.
@@ -62,6 +66,10 @@ impl<F: Chunks> Held<F> {
         matches!(self.body, Body::Copied(_))
     }
 
+    pub(super) fn is_placed(&self) -> bool {
+        matches!(self.body, Body::Placed(_))
+    }
+
     /// Lets go of the first `n` bytes.
     pub(super) fn skip(&mut self, n: usize) {
         let n = n.min(self.len);
@@ -80,14 +88,15 @@ impl<F: Chunks> Held<F> {
         let c = match &self.body {
             Body::Frame { frame, off: start } => frame.chunk_at(start + off),
             Body::Copied(bytes) => &bytes[place(self.pos)..][off..],
+            Body::Placed(_) => &[],
         };
         &c[..c.len().min(self.len - off)]
     }
 
-    /// Octets that can be appended; none to a frame.
+    /// Octets that can be appended; none but to a copy.
     pub(super) fn room(&self) -> usize {
         match &self.body {
-            Body::Frame { .. } => 0,
+            Body::Frame { .. } | Body::Placed(_) => 0,
             Body::Copied(_) => COPY_BUF - place(self.pos) - self.len,
         }
     }
@@ -133,6 +142,13 @@ pub(super) struct Run {
     last: u32,
 }
 
+impl Run {
+    /// Whether all its pieces have been taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.first == NIL
+    }
+}
+
 #[derive(Debug)]
 struct Node<F> {
     held: Option<Held<F>>,
@@ -148,6 +164,8 @@ pub(crate) struct HoldPool<F> {
     free_node: u32,
     /// Buffers charged, of all connections.
     used: usize,
+    /// FPDUs that wait to be delivered, of all connections.
+    placed: usize,
     limit: usize,
     /// Octets and entries moved, for tests of the work a segment makes.
     #[cfg(test)]
@@ -162,6 +180,7 @@ impl<F> HoldPool<F> {
             nodes: Vec::with_capacity(limit.min(NODES)),
             free_node: NIL,
             used: 0,
+            placed: 0,
             limit,
             #[cfg(test)]
             work: 0,
@@ -176,6 +195,26 @@ impl<F> HoldPool<F> {
     /// Whether a connection that holds `held` buffers may have `more`.
     pub(super) fn allows(&self, held: usize, more: usize) -> bool {
         held + more <= self.limit.saturating_sub(self.used)
+    }
+
+    /// Whether a connection that has `placed` FPDUs waiting to be delivered may have one more: as many
+    /// as are still free, of as many as there are buffers.
+    pub(super) fn allows_placed(&self, placed: usize) -> bool {
+        placed < self.limit.saturating_sub(self.placed)
+    }
+
+    pub(super) fn charge_placed(&mut self) {
+        self.placed += 1;
+    }
+
+    pub(super) fn refund_placed(&mut self) {
+        self.placed = self.placed.saturating_sub(1);
+    }
+
+    /// FPDUs that wait to be delivered.
+    #[cfg(test)]
+    pub(super) fn placed(&self) -> usize {
+        self.placed
     }
 
     /// Whether frames may be kept that could as well be copied: not out of the half that belongs
@@ -246,6 +285,16 @@ impl<F: Chunks> HoldPool<F> {
         held
     }
 
+    /// The first piece of a run.
+    pub(super) fn first(&self, run: &Run) -> Option<&Held<F>> {
+        self.nodes.get(run.first as usize)?.held.as_ref()
+    }
+
+    /// The last piece of a run.
+    pub(super) fn last(&self, run: &Run) -> Option<&Held<F>> {
+        self.nodes.get(run.last as usize)?.held.as_ref()
+    }
+
     /// Joins two runs of which the second begins where the first ends. True when that saved a
     /// buffer.
     pub(super) fn concat(&mut self, a: &mut Run, mut b: Run) -> bool {
@@ -295,8 +344,7 @@ impl<F: Chunks> HoldPool<F> {
 
     /// Whether the piece at the end (or else the beginning) of a run is a copy.
     pub(super) fn ends_in_copy(&self, run: &Run, end: bool) -> bool {
-        let index = if end { run.last } else { run.first };
-        let node = self.nodes.get(index as usize);
-        node.and_then(|n| n.held.as_ref()).is_some_and(Held::is_copy)
+        let piece = if end { self.last(run) } else { self.first(run) };
+        piece.is_some_and(Held::is_copy)
     }
 }

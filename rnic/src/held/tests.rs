@@ -340,3 +340,57 @@ impl<F: Chunks + 'static> HeldBytes<F> {
         self.0.as_deref().unwrap_or_else(|| Box::leak(Box::default()))
     }
 }
+
+/// An FPDU of a Write without payload, placed at `pos` of a stream that begins at 0.
+fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
+    use heddle_iwarp::{MrTable, Qp, QpConfig, QpEnv, mpa, testing::TestMemory};
+    let config = QpConfig { recv_markers: true, ..QpConfig::default() };
+    let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&heddle_base::Seed::from_u64(1), 1));
+    let (mut plain, mut bytes) = (Vec::new(), Vec::new());
+    let header = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    mpa::fpdu::append(&header, true, &mut plain).unwrap();
+    mpa::markers::insert(&plain, pos, true, &mut bytes);
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    Qp::new(&config).place_early(&env, StreamPos(pos), &&bytes[..]).unwrap()
+}
+
+/// They are bounded as buffers are, for one connection and for all, and count for no buffer.
+#[test]
+fn test_placed_fpdus_are_bounded_and_come_out_in_order() {
+    let mut p = HoldPool::new(100);
+    let mut all: Vec<HeldBytes<Frame>> = (0..3).map(|_| HeldBytes::default()).collect();
+    let mut counts = Vec::new();
+    for h in &mut all {
+        let (mut pos, mut n) = (1000, 0);
+        while h.has_room_for_placed(&p) {
+            let fpdu = placed(pos);
+            assert_eq!(n > 0, h.is_behind_placed(&p, StreamPos(pos)));
+            h.push_placed(&mut p, StreamPos(pos), fpdu);
+            pos += u64::from(fpdu.len());
+            n += 1;
+        }
+        counts.push(n);
+        assert_eq!((h.charged(), p.used()), (0, 0));
+    }
+    // Half of what is left for each.
+    assert_eq!(counts, [50, 25, 13]);
+    assert_eq!(p.placed(), 88);
+    let h = &mut all[0];
+    assert!(h.pop_placed(&mut p, StreamPos(999)).is_none(), "there is a gap before it");
+    // The bytes before the first have come; those held behind the last follow it.
+    let end = (0..50).fold(1000, |at, _| at + u64::from(placed(at).len()));
+    h.push_ahead(&mut p, StreamPos(end), frame(0, 600), 0, 600).ok().unwrap();
+    let mut next = 1000;
+    for _ in 0..50 {
+        assert_eq!(h.close_gap(&mut p, StreamPos(next)), 0, "nothing passes one that is placed");
+        let (pos, fpdu) = h.pop_placed(&mut p, StreamPos(next)).unwrap();
+        assert_eq!(pos, StreamPos(next));
+        next += u64::from(fpdu.len());
+    }
+    assert_eq!((next, p.placed()), (end, 38));
+    assert_eq!((h.close_gap(&mut p, StreamPos(end)), ready(h).len()), (600, 600));
+    for mut h in all {
+        h.clear(&mut p);
+    }
+    assert_eq!((p.placed(), p.used()), (0, 0));
+}

@@ -12,8 +12,15 @@
 //!   the stream with its markers in place.
 //! * FPDUs are whole words, and so are 512 and the markers: none ever splits a header or a CRC.
 //!
-//! We put markers in when the peer asks for them, which copies the FPDU; without markers nothing
-//! here runs. We never ask a peer for markers; taking them out serves tests and tools.
+//! [`Grid`] is the arithmetic of places. The data path puts markers in as an FPDU goes into its frame
+//! ([`Fpdu`](crate::Fpdu)) and reads around them ([`Marked`]); [`insert`] and [`remove`] copy, and
+//! are for tests and tools.
+
+mod grid;
+mod marked;
+
+pub(crate) use grid::Grid;
+pub(crate) use marked::Marked;
 
 use super::fpdu::{self, CRC_LEN, HEADER_LEN};
 
@@ -24,9 +31,8 @@ pub const MARKER_LEN: usize = 4;
 
 /// Bytes to the next place of a marker: 0 when it is here.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "less than 512")]
 const fn to_marker(offset: u64) -> usize {
-    (offset.wrapping_neg() % INTERVAL as u64) as usize
+    Grid::at(offset).first()
 }
 
 /// Where the length field of the FPDU that takes up the stream at `offset` is: behind a leading
@@ -38,13 +44,22 @@ const fn header_at(offset: u64) -> u64 {
 /// Bytes an FPDU of `len` bytes takes with its markers when it starts `offset` bytes into the FPDU
 /// stream (bytes already sent in FPDU mode, their markers included).
 pub const fn marked_len(len: usize, offset: u64) -> usize {
-    // Between markers there are 508 bytes of FPDU. One is due at the place of each whole interval
-    // that begins before the FPDU's last byte.
-    let first = to_marker(offset);
-    if len <= first {
-        return len;
-    }
-    len + MARKER_LEN * (len - first).div_ceil(INTERVAL - MARKER_LEN)
+    Grid::at(offset).marked(len)
+}
+
+/// The marker that stands `back` bytes behind the length field of its FPDU; 0 for one before it.
+///
+/// Saturating: an FPDU with markers is shorter than 2^16 as long as its ULPDU keeps to the MULPDU's
+/// upper limit.
+pub(crate) fn marker(back: usize) -> [u8; MARKER_LEN] {
+    let [high, low] = u16::try_from(back).unwrap_or(0xfffc).to_be_bytes();
+    [0, 0, high, low]
+}
+
+/// How far back a marker points. The first half is reserved; so are the two lowest bits of the
+/// second (erratum 1427).
+pub(crate) const fn pointer(marker: [u8; MARKER_LEN]) -> u16 {
+    u16::from_be_bytes([marker[2], marker[3]]) & !3
 }
 
 /// Appends the finished `fpdu` to `out` with its markers, as it stands `offset` bytes into the FPDU
@@ -62,11 +77,9 @@ pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
     let mut rest = fpdu;
     while !rest.is_empty() {
         if to_marker(at) == 0 {
-            // Saturating: 0 for the leading marker. An FPDU with markers is shorter than 2^16
-            // as long as its ULPDU keeps to the MULPDU's upper limit.
-            let back = u16::try_from(at.saturating_sub(header)).unwrap_or(0);
-            out.extend_from_slice(&[0, 0]);
-            out.extend_from_slice(&back.to_be_bytes());
+            // Saturating: 0 for the leading marker.
+            let back = usize::try_from(at.saturating_sub(header)).unwrap_or(usize::MAX);
+            out.extend_from_slice(&marker(back));
             at += MARKER_LEN as u64;
         }
         let n = rest.len().min(to_marker(at));
@@ -119,8 +132,7 @@ pub fn remove(stream: &[u8], offset: u64) -> Option<Unmarked> {
     while out.fpdu.len() < len {
         if to_marker(at) == 0 {
             let (marker, r) = rest.split_first_chunk::<MARKER_LEN>()?;
-            // The first half is reserved; so are the two lowest bits of the second.
-            let got = u16::from_be_bytes([marker[2], marker[3]]) & !3;
+            let got = pointer(*marker);
             let want = at.saturating_sub(header);
             if out.marker.is_ok() && u64::from(got) != want {
                 out.marker = Err(MarkerError { at, got, want });

@@ -1,6 +1,6 @@
 //! Making an FPDU, in its place in a queue.
 
-use super::{BARE, Form, Fpdu, HEAD, TAIL, count, pad, small};
+use super::{BARE, Form, Fpdu, HEAD, NO_MARKERS, TAIL, count, pad, small};
 use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN};
 use crate::qp::buffers::Buffers;
@@ -32,6 +32,7 @@ impl Fpdu {
         self.head_len = small(len);
         self.form = Form::Short;
         self.snapshot = false;
+        self.marks = NO_MARKERS;
         self.sum = None;
     }
 
@@ -144,12 +145,6 @@ impl Fpdu {
     /// An FPDU whose bytes are all here.
     pub(in crate::qp) fn owned(bytes: Vec<u8>) -> Fpdu {
         Fpdu { len: count(bytes.len()), owned: bytes, form: Form::Owned, ..Fpdu::default() }
-    }
-
-    /// The same, kept on the same account as `other`, of which it is a copy.
-    pub(in crate::qp) fn kept_like(mut self, other: &Fpdu) -> Fpdu {
-        self.snapshot = other.snapshot;
-        self
     }
 
     /// Says whether it ends its message.

@@ -73,3 +73,39 @@ fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
         assert_eq!(again[n - 4..], framed[n - 4..]);
     }
 }
+
+/// With markers, an FPDU comes out as the tool makes it: in a frame, in any pieces, and again; and its
+/// payload stays where it is.
+#[test]
+fn test_markers_are_those_of_the_tool_in_any_pieces_and_again() {
+    use crate::mpa::markers;
+    let mem = TestMemory::new(2048, 0);
+    mem.write(0, &(0..=255).cycle().take(2048).collect::<Vec<u8>>());
+    for payload in [0, 33, 101, 500, 1403] {
+        for crc in [false, true] {
+            let mut plain = vec![0; sample(&mem, payload, false).len() as usize];
+            sample(&mem, payload, false).copy_to(&mem, 0, &mut plain);
+            for offset in (0..512).step_by(4) {
+                let mut f = sample(&mem, payload, false);
+                f.put_markers(&mem, offset, crc);
+                let mut want = Vec::new();
+                markers::insert(&plain, offset, crc, &mut want);
+                let mut framed = vec![0xdd; f.len() as usize];
+                let known = f.clone().fill(&mem, &mut framed).unwrap_or_else(|| Sum::of(&framed));
+                assert_eq!(framed, want, "{payload} at {offset}");
+                assert_eq!(known.folded() % 0xffff, Sum::of(&want).folded() % 0xffff);
+                f.seal(&mem);
+                assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&want).folded() % 0xffff);
+                for n in [1, 3, 7, 500] {
+                    let mut again = Vec::new();
+                    while again.len() < want.len() {
+                        let mut part = vec![0; n];
+                        let got = f.copy_to(&mem, count(again.len()), &mut part);
+                        again.extend_from_slice(&part[..got]);
+                    }
+                    assert_eq!(again, want, "{payload} at {offset} by {n}");
+                }
+            }
+        }
+    }
+}

@@ -139,14 +139,14 @@ proptest! {
     fn test_rts_random_mixes_of_operations_match_the_model(
         seed in any::<u64>(),
         crc in any::<bool>(),
-        markers in any::<bool>(),
+        markers in 0..3,
         mulpdu in prop_oneof![Just(128u16), Just(1442), Just(8938), 128u16..3000],
         reads in 1u16..4,
         piece in prop_oneof![Just(1usize), 2usize..64, Just(3000)],
         ops in proptest::collection::vec(op(), 1..40),
     ) {
         let mut c = PairConfig { seed, mulpdu, piece, size: 1 << 19, ..PairConfig::default() };
-        (c.qp.crc, c.qp.send_markers) = (crc, markers);
+        (c.qp.crc, c.qp.send_markers, c.qp.recv_markers) = (crc, markers > 0, markers > 1);
         (c.qp.ird, c.qp.ord) = (reads, reads);
         let mut p = Pair::open(c);
         // Opening has posted one.

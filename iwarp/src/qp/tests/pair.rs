@@ -188,7 +188,7 @@ impl Pair {
     pub(super) fn transmit(&mut self, i: usize, most: usize) -> usize {
         let offset = self.nodes[i].qp.tx_end() - self.nodes[i].qp.tx_start;
         let bytes = self.nodes[i].transmit(self.config.mulpdu, most);
-        if self.config.qp.send_markers {
+        if self.config.qp.send_markers && !self.config.qp.recv_markers {
             let plain = unmark(&bytes, offset, self.config.qp.crc);
             self.nodes[1 - i].inbox.extend(plain);
         } else {

@@ -2,8 +2,10 @@
 //! memory changed, the counter, and all that was posted flushed. Boundaries have a twin that is
 //! still right.
 
+mod early;
 mod ends;
 mod framing;
+mod markers;
 mod numbers;
 mod reads;
 mod rfc7306;

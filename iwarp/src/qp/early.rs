@@ -1,0 +1,179 @@
+//! FPDUs that are placed before their turn: those of a TCP segment ahead of a gap, found by a marker.
+//!
+//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`Qp::place_early`] does what may
+//! be done out of order: with the CRC and the markers right and every check of the buffer passed, the
+//! payload goes to its place, and nothing else of the queue pair changes.
+//! [`Qp::deliver`] comes when all before it is there, and makes every check again as of an FPDU in
+//! order, with all that follows from the message. So faults are found, and told, in order only.
+
+use super::rx::Tagged;
+use super::stream::{OnePiece, Placed, Stream};
+use super::wr::MAX_SGES;
+use super::{Qp, QpEnv};
+use crate::ddp::{self, DdpHeader};
+use crate::fault::Fault;
+use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, crc_from_wire, fpdu_len};
+use crate::mpa::markers::Marked;
+use crate::rdmap::{Control, Opcode};
+use crate::{Access, MemRange, Memory, Msn};
+use arrayvec::ArrayVec;
+use heddle_base::{Chunks, StreamPos};
+
+/// Outstanding Reads that early responses are looked for among.
+const READS: usize = 16;
+
+/// What is kept of an FPDU whose payload is in its place and that is not delivered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedFpdu {
+    /// The start of the ULPDU: as much as the longest header has.
+    raw: [u8; ddp::MAX_LEN],
+    /// Octets of the ULPDU.
+    ulpdu: u16,
+    /// Octets of TCP's stream, markers included.
+    len: u32,
+}
+
+impl PlacedFpdu {
+    /// Octets of TCP's stream it takes, markers included.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The start of the ULPDU, as far as there is one.
+    fn raw(&self) -> &[u8] {
+        self.raw.get(..usize::from(self.ulpdu)).unwrap_or(&self.raw)
+    }
+}
+
+type Ranges = ArrayVec<MemRange, MAX_SGES>;
+
+impl Qp {
+    /// Whether FPDUs ahead of gaps can be placed at all. Only a marker says where one begins, and
+    /// only its CRC says that it is one.
+    #[inline]
+    pub const fn places_early(&self) -> bool {
+        self.recv_markers && self.crc && self.state.is_live()
+    }
+
+    /// Where in `stream`, which is the peer's from `pos` on, the first FPDU begins that a marker
+    /// tells of. `None` when there is none: the bytes say nothing of themselves.
+    pub fn find_fpdu<C: Chunks>(&self, pos: StreamPos, stream: &C) -> Option<usize> {
+        Marked::new(stream, self.marker_offset(pos)).first_start()
+    }
+
+    /// Places the FPDU at the start of `stream`, which is the peer's from `pos` on and ahead of a
+    /// gap; `pos` is known to be the beginning of an FPDU.
+    ///
+    /// `None`, and nothing has happened, unless it is all there, its CRC and its markers are right, it
+    /// is a segment of a Write, a Send or a Read Response, and its buffer is there and takes it.
+    pub fn place_early<M: Memory, C: Chunks>(
+        &self,
+        env: &QpEnv<'_, M>,
+        pos: StreamPos,
+        stream: &C,
+    ) -> Option<PlacedFpdu> {
+        if !self.places_early() {
+            return None;
+        }
+        let offset = self.marker_offset(pos);
+        match OnePiece::of(stream) {
+            Some(stream) => self.place_first(env, &Marked::new(stream, offset)),
+            None => self.place_first(env, &Marked::new(stream, offset)),
+        }
+    }
+
+    fn place_first<M: Memory, S: Stream>(
+        &self,
+        env: &QpEnv<'_, M>,
+        stream: &S,
+    ) -> Option<PlacedFpdu> {
+        let ulpdu = u16::from_be_bytes(stream.read_at(0)?);
+        let (len, body) = (fpdu_len(ulpdu), fpdu_len(ulpdu) - CRC_LEN);
+        if stream.len() < len
+            || crc_from_wire(stream.read_at(body)?) != stream.crc(env.mem, 0, body)
+            || !stream.markers_agree(0, len)
+        {
+            return None;
+        }
+        let mut fpdu = PlacedFpdu {
+            raw: [0; ddp::MAX_LEN],
+            ulpdu,
+            len: u32::try_from(stream.upto(len)).ok()?,
+        };
+        let n = usize::from(ulpdu).min(ddp::MAX_LEN);
+        stream.copy_at(HEADER_LEN, &mut fpdu.raw[..n]);
+        let (header, header_len) = DdpHeader::parse(fpdu.raw()).ok()?;
+        let control = Control::check(&header).ok()?;
+        let payload = u32::from(ulpdu).checked_sub(u32::try_from(header_len).ok()?)?;
+        let ranges = match header {
+            DdpHeader::Tagged { last, stag, to, .. } => {
+                self.early_tagged(env, Tagged { opcode: control.opcode, last, stag, to }, payload)?
+            }
+            DdpHeader::Untagged { msn, mo, .. } => match control.opcode {
+                Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV => {
+                    self.early_send(env, msn, mo, payload)?
+                }
+                // The payload of these is for the queue pair itself, in its turn.
+                _ => return None,
+            },
+        };
+        stream.place(env.mem, HEADER_LEN + header_len, &ranges);
+        Some(fpdu)
+    }
+
+    /// Memory for a Write, or for a Read Response: within what is still to come of an outstanding
+    /// Read of that sink.
+    fn early_tagged<M>(&self, env: &QpEnv<'_, M>, h: Tagged, len: u32) -> Option<Ranges> {
+        if len == 0 {
+            // STag and offset of a segment without bytes must not be checked.
+            let known = h.opcode == Opcode::WRITE || h.opcode == Opcode::READ_RESPONSE;
+            return known.then(Ranges::new);
+        }
+        let right = match h.opcode {
+            Opcode::WRITE => Access::REMOTE_WRITE,
+            Opcode::READ_RESPONSE => {
+                let end = h.to.checked_add(len.into())?;
+                let asked = self.reads.outbound.iter().take(READS).any(|r| {
+                    let all = r.to.saturating_add(r.left.into());
+                    !r.atomic && r.stag == h.stag && r.to <= h.to && end <= all
+                });
+                asked.then_some(Access::LOCAL_WRITE)?
+            }
+            _ => return None,
+        };
+        let range = env.mrs.check(self.pd, self.qpn, h.stag, h.to, len, right).ok()?;
+        Some(core::iter::once(range).collect())
+    }
+
+    /// Memory for a segment of a Send: in the buffer that its message will get, found by how far the
+    /// message is behind the next that is due.
+    fn early_send<M>(&self, env: &QpEnv<'_, M>, msn: Msn, mo: u32, len: u32) -> Option<Ranges> {
+        let behind = msn.0.wrapping_sub(self.rq.msn.0);
+        if behind as usize >= self.rq.rqes.len() || behind == 0 && mo < self.rq.received {
+            return None;
+        }
+        let rqe = self.rq.rqes.at(self.rq.rqes.head().wrapping_add(behind));
+        if rqe.refused.is_some() || mo.checked_add(len)? > rqe.len {
+            return None;
+        }
+        if len == 0 {
+            return Some(Ranges::new());
+        }
+        self.receive_ranges(env, rqe, mo, len).ok()
+    }
+
+    /// Delivers an FPDU that was [placed early](Qp::place_early) at `pos`: all before it has come. What
+    /// came before must end just there.
+    pub fn deliver<M: Memory>(&mut self, env: &QpEnv<'_, M>, pos: StreamPos, fpdu: &PlacedFpdu) {
+        if !self.state.is_live() {
+            self.counters.rare().rx_dropped_bytes += u64::from(fpdu.len);
+        } else if pos != self.rx_pos {
+            // The lengths before it tell of another beginning than its marker did.
+            self.fail(Fault::Marker.into());
+        } else if let Err(culprit) = self.handle_ulpdu(env, &Placed, fpdu.raw(), fpdu.ulpdu, 0) {
+            self.fail(culprit);
+        }
+        self.rx_pos = self.rx_pos.max(pos + u64::from(fpdu.len));
+    }
+}

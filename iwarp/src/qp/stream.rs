@@ -1,0 +1,164 @@
+//! The peer's stream, as FPDUs are read from it: with and without markers, in one piece and in
+//! several. Each is a type of its own, so that one without markers in one piece, as most are, pays for
+//! nothing else.
+
+use crate::mpa::markers::Marked;
+use crate::{MemRange, Memory};
+use heddle_base::Chunks;
+
+/// Bytes of the peer's stream from an FPDU's beginning on. Places count what is not of markers.
+pub(super) trait Stream: Chunks {
+    /// CRC-32C of what the CRC field covers of the FPDU at `at`, `body` bytes of it and the markers
+    /// among them.
+    fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32;
+
+    /// Whether the markers of the FPDU at `at`, of `len` bytes, point to it.
+    #[inline]
+    fn markers_agree(&self, _at: usize, _len: usize) -> bool {
+        true
+    }
+
+    /// Bytes of TCP's stream before `at`.
+    #[inline]
+    fn upto(&self, at: usize) -> usize {
+        at
+    }
+
+    /// Bytes of TCP's stream in all.
+    #[inline]
+    fn end(&self) -> usize {
+        self.len()
+    }
+
+    /// Copies `ranges`' worth of payload from place `at` on.
+    #[inline]
+    fn place<M: Memory>(&self, mem: &M, mut at: usize, ranges: &[MemRange]) {
+        if let [range] = ranges
+            && let Some(bytes) = self.piece_at(at, range.len() as usize)
+        {
+            return mem.place(*range, bytes);
+        }
+        for range in ranges {
+            let mut done = 0;
+            self.for_each_chunk(at, range.len() as usize, |piece| {
+                let n = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+                if let Some(dst) = range.slice(done, n) {
+                    mem.place(dst, piece);
+                }
+                done += n;
+            });
+            at += range.len() as usize;
+        }
+    }
+}
+
+/// CRC-32C of bytes `[at, at + len)`.
+#[inline]
+fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u32 {
+    bytes.known_crc32c(at, len).unwrap_or_else(|| {
+        if let Some(bytes) = bytes.piece_at(at, len) {
+            return mem.crc(0, bytes);
+        }
+        let mut crc = 0;
+        bytes.for_each_chunk(at, len, |piece| crc = mem.crc(crc, piece));
+        crc
+    })
+}
+
+/// A stream all of which lies in one piece.
+#[derive(Clone, Copy)]
+pub(super) struct OnePiece<'a, C: ?Sized> {
+    bytes: &'a [u8],
+    /// For what else is known of it.
+    stream: &'a C,
+}
+
+impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
+    /// `stream`, if it is in one piece.
+    #[inline]
+    pub(super) fn of(stream: &'a C) -> Option<OnePiece<'a, C>> {
+        let bytes = stream.chunk_at(0).get(..stream.len())?;
+        Some(OnePiece { bytes, stream })
+    }
+}
+
+impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[inline]
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.bytes.get(off..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
+        self.bytes.get(off..off.checked_add(len)?)
+    }
+
+    #[inline]
+    fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
+        self.piece_at(off, N)?.first_chunk().copied()
+    }
+
+    #[inline]
+    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
+        self.stream.known_crc32c(off, len)
+    }
+}
+
+impl<C: Chunks + ?Sized> Stream for OnePiece<'_, C> {
+    #[inline]
+    fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
+        crc_of(mem, self, at, body)
+    }
+}
+
+impl<C: Chunks + ?Sized> Stream for &C {
+    #[inline]
+    fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
+        crc_of(mem, self, at, body)
+    }
+}
+
+impl<C: Chunks> Stream for Marked<C> {
+    fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
+        let (from, to) = (self.grid().marked(at), self.grid().index(at + body));
+        crc_of(mem, self.stream(), from, to - from)
+    }
+
+    fn markers_agree(&self, at: usize, len: usize) -> bool {
+        Marked::markers_agree(self, at, len)
+    }
+
+    fn upto(&self, at: usize) -> usize {
+        self.grid().marked(at)
+    }
+
+    fn end(&self) -> usize {
+        self.stream().len()
+    }
+}
+
+/// No bytes any more: the payload is in its place.
+pub(super) struct Placed;
+
+impl Chunks for Placed {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn chunk_at(&self, _off: usize) -> &[u8] {
+        &[]
+    }
+}
+
+impl Stream for Placed {
+    fn crc<M: Memory>(&self, _mem: &M, _at: usize, _body: usize) -> u32 {
+        0
+    }
+
+    fn place<M: Memory>(&self, _mem: &M, _at: usize, _ranges: &[MemRange]) {}
+}

@@ -1,0 +1,274 @@
+//! FPDUs ahead of a gap: which are found and placed, and what becomes of them.
+
+use super::*;
+use crate::PlacedFpdu;
+use crate::mpa::markers;
+
+const CONFIG: fn() -> QpConfig =
+    || QpConfig { ird: 2, ord: 2, recv_markers: true, ..QpConfig::default() };
+
+/// The peer's stream: FPDUs of `segments` with markers, and where each begins and the last ends.
+fn stream(segments: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+    let (mut bytes, mut at) = (Vec::new(), vec![0]);
+    for s in segments {
+        let offset = bytes.len() as u64;
+        markers::insert(&framed(s, true), offset, true, &mut bytes);
+        at.push(bytes.len());
+    }
+    (bytes, at)
+}
+
+impl Target {
+    fn find(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        self.qp.find_fpdu(StreamPos(at as u64), &bytes)
+    }
+
+    fn place(&self, bytes: &[u8], at: usize) -> Option<PlacedFpdu> {
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        self.qp.place_early(&env, StreamPos(at as u64), &bytes)
+    }
+
+    fn deliver(&mut self, at: usize, fpdu: &PlacedFpdu) {
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        self.qp.deliver(&env, StreamPos(at as u64), fpdu);
+    }
+}
+
+/// Octets of memory of the application, from `at` on.
+fn memory(t: &Target, at: usize, len: usize) -> Vec<u8> {
+    t.mem.read(1000 + at, len)
+}
+
+#[test]
+fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_turn() {
+    let mut t = Target::with(CONFIG());
+    let (bytes, at) = stream(&[send(1, 0, true, 40), send(2, 0, false, 40), send(2, 40, true, 8)]);
+    // Both buffers are the same memory here: what lies 40 octets in is of the second alone.
+    let last = t.place(&bytes[at[2]..], at[2]).unwrap();
+    assert_eq!(last.len() as usize, at[3] - at[2]);
+    assert_eq!(
+        (memory(&t, 0, 40), memory(&t, 40, 9)),
+        (vec![FILL; 40], [&[0x5a; 8][..], &[FILL]].concat())
+    );
+    assert!(completions(&mut t.qp).is_empty() && events(&mut t.qp).is_empty());
+    assert_eq!((t.qp.counters().rx_fpdus, t.qp.rx_next()), (0, StreamPos(0)));
+    assert_eq!(t.feed_raw(&bytes[..at[2]]), at[2]);
+    let placed = t.mem.placed();
+    t.deliver(at[2], &last);
+    assert_eq!(t.mem.placed(), placed, "not placed again");
+    let got: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.len, c.status)).collect();
+    assert_eq!(got, [(100, 40, CqeStatus::Success), (101, 48, CqeStatus::Success)]);
+    assert_eq!((t.qp.counters().rx_fpdus, t.qp.rx_next()), (3, StreamPos(at[3] as u64)));
+    assert_eq!(events(&mut t.qp), [QpEvent::FirstFpdu]);
+}
+
+/// What is not placed early leaves no trace, and is told of in its turn if it is wrong.
+#[test]
+fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
+    let mut t = Target::with(CONFIG());
+    let read_only = t.region(Access::REMOTE_READ);
+    t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
+    t.transmit();
+    let all = t.all;
+    let refused = [
+        // For the queue pair itself.
+        read_request(1, all, TO, 8),
+        cat(&untagged(Opcode::TERMINATE, true, 2, 1, 0), &[0; 4]),
+        cat(&untagged(Opcode::IMMEDIATE, true, 0, 1, 0), &[0; 8]),
+        cat(&untagged(Opcode::ATOMIC_REQUEST, true, 1, 1, 0), &[0; 52]),
+        cat(&untagged(Opcode::ATOMIC_RESPONSE, true, 3, 1, 0), &[0; 12]),
+        // Checks of the buffer.
+        write(Stag(1), TO, 8),
+        write(read_only, TO, 8),
+        write(all, TO + 993, 8),
+        write(all, u64::MAX - 3, 8),
+        send(3, 0, true, 8),
+        send(0, 0, true, 8),
+        send(1, 0, true, 65),
+        send(2, 60, true, 5),
+        send(2, u32::MAX, true, 5),
+        // Beside the sink of the Read, which has 200 octets.
+        response(all, TO + 193, true, 8),
+        response(all, TO - 1, true, 8),
+        response(read_only, TO, true, 8),
+        response(all, u64::MAX - 3, true, 8),
+        // Headers.
+        cat(&tagged(Opcode(12), true, all, TO), &[0; 8]),
+        write(all, TO, 8)[..13].to_vec(),
+        vec![],
+    ];
+    let before = t.mem.snapshot();
+    for s in &refused {
+        // Behind another, so that there is a gap.
+        let (bytes, at) = stream(&[write(all, TO, 100), s.clone()]);
+        assert_eq!(t.place(&bytes[at[1]..], at[1]), None, "{s:02x?}");
+    }
+    // Not all there, a wrong CRC, a wrong marker with a right CRC.
+    let (bytes, at) = stream(&[write(all, TO, 100), write(all, TO, 600)]);
+    for n in at[1]..at[2] {
+        assert_eq!(t.place(&bytes[at[1]..n], at[1]), None);
+    }
+    for i in at[1]..at[2] {
+        let mut bad = bytes.clone();
+        bad[i] ^= 0x20;
+        assert_eq!(t.place(&bad[at[1]..], at[1]), None);
+    }
+    let mut bad = bytes.clone();
+    bad[515] ^= 4;
+    let crc = fpdu::crc_to_wire(fpdu::crc(0, &bad[at[1]..at[2] - 4]));
+    bad[at[2] - 4..].copy_from_slice(&crc);
+    assert_eq!(t.place(&bad[at[1]..], at[1]), None);
+    assert_eq!(t.mem.snapshot(), before);
+    assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (QpState::Rts, 0));
+    // And those just within.
+    for s in [
+        write(all, TO + 992, 8),
+        write(Stag(1), 0, 0),
+        send(1, 0, true, 64),
+        send(2, 60, true, 4),
+        response(all, TO + 192, true, 8),
+        response(all, TO, false, 200),
+    ] {
+        let (bytes, at) = stream(&[write(all, TO, 100), s.clone()]);
+        assert!(t.place(&bytes[at[1]..], at[1]).is_some(), "{s:02x?}");
+    }
+}
+
+#[test]
+fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
+    for config in
+        [QpConfig { crc: false, ..CONFIG() }, QpConfig { recv_markers: false, ..CONFIG() }]
+    {
+        let t = Target::with(config);
+        let (bytes, at) = stream(&[write(t.all, TO, 100), write(t.all, TO, 600)]);
+        assert!(!t.qp.places_early());
+        assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
+    }
+}
+
+/// A marker tells of the FPDU it is in, or of the one behind it; what is in a payload tells of none.
+#[test]
+fn test_rts_fpdus_are_found_by_markers_alone() {
+    let t = Target::with(CONFIG());
+    // The payload of the second is full of FPDUs that look good, with right CRCs.
+    let forged = framed(&write(t.all, TO, 24), true);
+    let payload = forged.repeat(18);
+    let evil = cat(&tagged(Opcode::WRITE, true, t.all, TO), &payload);
+    let segments = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
+    let (bytes, at) = stream(&segments);
+    let end = *at.last().unwrap();
+    for from in 1..end {
+        for upto in [from + 40, from + 400, from + 1200, end].into_iter().filter(|n| *n <= end) {
+            // The first FPDU that has a marker in the segment and begins there.
+            let want =
+                (from.next_multiple_of(512)..upto.saturating_sub(3)).step_by(512).find_map(|m| {
+                    let start = at.iter().copied().rfind(|s| *s <= m)?;
+                    (start >= from && start < end).then(|| start - from)
+                });
+            assert_eq!(t.find(&bytes[from..upto], from), want, "[{from}, {upto})");
+        }
+    }
+}
+
+/// The peer lies: its marker points into a payload, where an FPDU stands that would be good.
+#[test]
+fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
+    let mut t = Target::with(CONFIG());
+    let all = t.all;
+    // From octet 472 on stands what looks like an FPDU of a Write, with the marker at 512 inside.
+    let (mut bytes, _) = stream(&[write(all, TO, 800)]);
+    let mut inner = Vec::new();
+    markers::insert(&framed(&write(all, TO + 900, 60), true), 472, true, &mut inner);
+    bytes[472..472 + inner.len()].copy_from_slice(&inner);
+    let end = bytes.len();
+    let crc = fpdu::crc_to_wire(fpdu::crc(0, &bytes[..end - 4]));
+    bytes[end - 4..].copy_from_slice(&crc);
+    assert_eq!(t.find(&bytes[472..], 472), Some(0));
+    let fpdu = t.place(&bytes[472..], 472).expect("nothing in it is wrong by itself");
+    assert_eq!(memory(&t, 900, 60), [0x5a; 60], "the peer may write there");
+    // What came before it is the beginning of a longer FPDU.
+    assert_eq!(t.feed_raw(&bytes[..472]), 0);
+    t.deliver(472, &fpdu);
+    let c = t.qp.counters();
+    assert_eq!((c.err_marker, c.rx_fpdus, t.qp.state()), (1, 0, QpState::Terminate));
+    let sent = t.transmit();
+    assert_eq!((sent.len(), &sent[0][20..24]), (1, &[0x20, 3, 0, 0][..]));
+    assert_eq!(memory(&t, 0, 100), [FILL; 100], "nothing of the longer one");
+}
+
+/// An STag that goes between the two steps: the octets are there, the message is an error in its turn.
+#[test]
+fn test_rts_stag_that_is_invalidated_before_its_early_write_is_delivered() {
+    let mut t = Target::with(CONFIG());
+    let right = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
+    let stag = t.mrs.register_for_qp(PD, QPN, ADDR, TO, LEN.into(), right).unwrap().stag;
+    let mut gone = send(1, 0, true, 4);
+    gone[1] = 0x40 | Opcode::SEND_INV.0;
+    gone[2..6].copy_from_slice(&stag.0.to_be_bytes());
+    let (bytes, at) = stream(&[gone, write(stag, TO + 500, 8)]);
+    let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
+    assert_eq!(memory(&t, 500, 8), [0x5a; 8]);
+    assert_eq!(t.feed_raw(&bytes[..at[1]]), at[1]);
+    assert_eq!(completions(&mut t.qp)[0].invalidated, Some(stag));
+    t.deliver(at[1], &fpdu);
+    let c = t.qp.counters();
+    assert_eq!((c.err_stag, c.rx_fpdus, t.qp.state()), (1, 1, QpState::Terminate));
+    // Now that it is gone nothing more is placed through it.
+    assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
+}
+
+/// A queue pair that ends between the two steps: flushed, and the octets are of no meaning.
+#[test]
+fn test_rts_queue_pair_that_ends_before_its_early_send_is_delivered() {
+    let mut t = Target::with(CONFIG());
+    let (bytes, at) = stream(&[send(1, 0, true, 8), send(2, 10, true, 8)]);
+    let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
+    assert_eq!(memory(&t, 10, 8), [0x5a; 8]);
+    t.qp.abort();
+    let got: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.len, c.status)).collect();
+    assert_eq!(got, [(100, 0, CqeStatus::Flushed), (101, 0, CqeStatus::Flushed)]);
+    let before = t.mem.snapshot();
+    t.deliver(at[1], &fpdu);
+    assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
+    assert_eq!(t.mem.snapshot(), before);
+    let c = t.qp.counters();
+    assert_eq!((c.rx_sends, c.rx_dropped_bytes), (0, u64::from(fpdu.len())));
+    assert!(completions(&mut t.qp).is_empty());
+}
+
+/// Two messages of one number: the application gets what came in order, and the second is an error.
+#[test]
+fn test_rts_early_send_of_a_number_that_comes_twice_is_an_error_in_its_turn() {
+    let mut t = Target::with(CONFIG());
+    let (bytes, at) = stream(&[send(1, 0, true, 8), send(1, 0, true, 16)]);
+    let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
+    t.feed_raw(&bytes[..at[1]]);
+    assert_eq!(completions(&mut t.qp)[0].len, 8);
+    t.deliver(at[1], &fpdu);
+    assert_eq!((t.qp.counters().err_msn, t.qp.state()), (1, QpState::Terminate));
+    // Once it is delivered the buffer is the application's.
+    assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
+}
+
+/// Read Responses of two Reads, the second early: in order they complete.
+#[test]
+fn test_rts_early_response_of_a_later_read_waits_for_its_turn() {
+    let mut t = Target::with(CONFIG());
+    t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
+    let sges = [Sge { stag: t.all, to: TO + 300, len: 100 }];
+    t.qp.post_send(&SendWr {
+        op: SendOp::Read { stag: Stag(77), to: 0 },
+        ..SendWr::send(2, &sges)
+    })
+    .unwrap();
+    t.transmit();
+    let (bytes, at) =
+        stream(&[response(t.all, TO, true, 200), response(t.all, TO + 300, true, 100)]);
+    let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
+    assert_eq!(memory(&t, 300, 100), [0x5a; 100]);
+    assert!(completions(&mut t.qp).is_empty());
+    t.feed_raw(&bytes[..at[1]]);
+    t.deliver(at[1], &fpdu);
+    let got: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(got, [(1, CqeStatus::Success), (2, CqeStatus::Success)]);
+}
