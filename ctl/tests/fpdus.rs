@@ -162,10 +162,10 @@ const CASES: &[Case] = &[
         "err_opcode",
     ),
     (
-        "an Atomic Request",
+        "an Atomic Request for no region",
         |_| fpdu(untagged(Opcode::ATOMIC_REQUEST, Qn::READ_REQUEST, 1, 0), &[0; 52]),
-        TermCode::RDMAP_OPCODE,
-        "err_opcode",
+        TermCode::RDMAP_INVALID_STAG,
+        "err_stag",
     ),
     (
         "queue 4",
