@@ -12,8 +12,8 @@
 //!   the stream with its markers in place.
 //! * FPDUs are whole words, and so are 512 and the markers: none ever splits a header or a CRC.
 //!
-//! [`Grid`] is the arithmetic of places. The data path puts markers in as an FPDU goes into its frame
-//! ([`Fpdu`](crate::Fpdu)) and reads around them ([`Marked`]); [`insert`] and [`remove`] copy, and
+//! `Grid` is the arithmetic of places. The data path puts markers in as an FPDU goes into its frame
+//! ([`Fpdu`](crate::Fpdu)) and reads around them (`Marked`); [`insert`] and [`remove`] copy, and
 //! are for tests and tools.
 
 mod grid;
