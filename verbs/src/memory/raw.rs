@@ -18,9 +18,9 @@
 //! with SSE4.2's `crc32` in three lanes, else the latter alone, else the `crc32c` crate by blocks. On
 //! a Sapphire Rapids Xeon at about 3 GHz, GB/s with buffers in the cache
 //! (`cargo run --release -p heddle-verbs --example digest`).
-//! The example measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 are of builds
-//! in which those were the ones to choose, and not all rows are of one run. The machine was shared: take
-//! the order of the rows, not their digits:
+//! The example measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 are of
+//! builds in which those were the ones to choose, and not all rows are of one run. The machine was
+//! shared: take the order of the rows, not their digits.
 //!
 //! | bytes                               |   64 |  512 | 1442 | 8938 | 65536 |
 //! |-------------------------------------|-----:|-----:|-----:|-----:|------:|
