@@ -105,9 +105,6 @@ pub(crate) struct Tally {
     pub(crate) tx_inlined: u64,
     pub(crate) tx_inlined_bytes: u64,
     pub(crate) tx_snapshot_bytes: u64,
-    pub(crate) tx_snapshot_stalls: u64,
-    pub(crate) tx_marked_bytes: u64,
-    pub(crate) tx_read_stalls: u64,
     /// The others; those above are 0 in it.
     rare: Option<Box<QpCounters>>,
 }
@@ -132,9 +129,6 @@ impl Tally {
             tx_inlined: self.tx_inlined,
             tx_inlined_bytes: self.tx_inlined_bytes,
             tx_snapshot_bytes: self.tx_snapshot_bytes,
-            tx_snapshot_stalls: self.tx_snapshot_stalls,
-            tx_marked_bytes: self.tx_marked_bytes,
-            tx_read_stalls: self.tx_read_stalls,
             ..self.rare.as_deref().copied().unwrap_or_default()
         }
     }

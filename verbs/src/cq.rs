@@ -480,6 +480,7 @@ mod tests {
             solicited,
             len: 0,
             invalidated: None,
+            immediate: None,
         }
     }
 

@@ -24,8 +24,8 @@ use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 use crate::cq::Cq;
 use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
-    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send, layout,
-    store,
+    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
+    encode_with_operands, layout, store,
 };
 
 /// What a queue pair is made with.
@@ -100,8 +100,16 @@ impl Inner {
     #[inline(always)]
     fn put_send(&self, sq: &mut Producer, wr: &SendWr<'_>) -> Result<(), PostError> {
         check_send(wr, &self.limits[0])?;
+        let Some(entry) = encode_send(wr) else { return self.put_with_operands(sq, wr) };
         let ring = self.rings.sq_of(self.block.lines());
-        sq.post(header(&self.block), SQ, ring, encode_send(wr), &wr.data)
+        sq.post(header(&self.block), SQ, ring, entry, &wr.data)
+    }
+
+    /// A request of the longer kind, which has passed the rules.
+    #[inline(never)]
+    fn put_with_operands(&self, sq: &mut Producer, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let ring = self.rings.sq_of(self.block.lines());
+        sq.post(header(&self.block), SQ, ring, encode_with_operands(wr), &wr.data)
     }
 
     /// As [`put_send`](Inner::put_send), for the receive queue.

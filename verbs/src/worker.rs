@@ -160,8 +160,10 @@ impl WorkerQp {
         while let Ok(Some(wr)) = self.take_send(&mut entry) {
             let op = match wr.op {
                 SendOp::Send { .. } => CqeOp::Send,
-                SendOp::Write { .. } => CqeOp::Write,
+                SendOp::Write { .. } | SendOp::WriteImmediate { .. } => CqeOp::Write,
                 SendOp::Read { .. } => CqeOp::Read,
+                SendOp::Immediate { .. } => CqeOp::Immediate,
+                SendOp::Atomic { .. } => CqeOp::Atomic,
             };
             send(wr.wr_id, op);
         }

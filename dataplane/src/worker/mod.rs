@@ -396,7 +396,7 @@ impl Worker {
         if slot.broken {
             return false;
         }
-        let (conn, ends) = (slot.conn, &mut *slot.qp);
+        let (conn, ends) = (slot.conn, &mut slot.qp);
         let taken = rnic.post_with(conn, |qp| {
             // An application that finds its queue full rings, to be told what was retired in silence.
             ends.retire(qp.sq_retired(), qp.rq_retired());
@@ -575,5 +575,6 @@ fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
         solicited: false,
         len: 0,
         invalidated: None,
+        immediate: None,
     }
 }

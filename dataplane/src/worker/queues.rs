@@ -169,14 +169,15 @@ impl Queues {
     }
 
     /// Writes a completion.
-    pub(super) fn complete(&mut self, cq: usize, cqe: &Cqe) -> Result<(), CqOverflow> {
+    pub(super) fn complete(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
         let Some(end) = self.producer(cq) else { return Ok(()) };
         end.push(cqe)
     }
 
     /// The producing end of a completion queue that is about to be written to.
     #[inline]
-    pub(super) fn producer(&mut self, cq: usize) -> Option<&mut CqProducer> {
+    pub(super) fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
+        let cq = cq as usize;
         let p = self.cqs.get_mut(cq)?.as_mut()?;
         if !p.end.has_news() {
             self.touched.push(cq);
@@ -196,10 +197,11 @@ impl Queues {
 }
 
 /// Octets of the heap that an idle established connection takes on its side, in all layers together:
-/// TCP and its tables, send and held queue, queue pair, the worker's end of the application's queues
+/// TCP and its tables, send and held queue, queue pair, the worker's end of the application's queues,
 /// its places in this worker's tables, the connection manager's record, and a word of the allocator's
-/// for each of the three pieces of memory that this is in. What is posted comes
-/// on top, as do the rings that the application shares.
+/// for each of the three pieces of memory that this is in. What is posted comes on top, as do the rings
+/// that the application shares, counters that few connections need, and what is kept of each peer's
+/// address however many connections it has.
 const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
     + size_of::<Slot>()
     + size_of::<Option<Box<Slot>>>()

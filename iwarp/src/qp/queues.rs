@@ -10,8 +10,8 @@
 //! and all before it are complete and the application has been given their completions, which also
 //! bounds the completions that wait.
 //!
-//! A request is kept in parts: an entry of fixed size, its SGEs, its inline octets, and the operands
-//! of the few that have some (Immediate Data, atomic operations), each in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
+//! A request is kept in parts: an entry of fixed size, its SGEs, and its inline octets, behind the
+//! operands of the few that have some (Immediate Data, atomic operations), each in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
 
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
@@ -24,7 +24,7 @@ use heddle_base::StreamPos;
 /// themselves.
 const MAX_DEPTH: u32 = 1 << 20;
 const _: () = assert!((MAX_DEPTH as usize) * MAX_SGES < 1 << 31);
-const _: () = assert!((MAX_DEPTH as usize) * MAX_INLINE < 1 << 31);
+const _: () = assert!((MAX_DEPTH as usize) * (MAX_INLINE + 32) < 1 << 31);
 
 /// How far a send request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ pub(super) enum Progress {
     Done,
 }
 
-/// What a send request does: [`SendOp`] without the operands that few have, which stand in a ring of
-/// their own.
+/// What a send request does: [`SendOp`] without the operands that few have, which stand among the
+/// inline octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WqeOp {
     Send { solicited: bool, invalidate: Option<Stag> },
@@ -51,14 +51,14 @@ pub(super) enum WqeOp {
 }
 
 impl WqeOp {
-    /// Operands it has.
+    /// Octets of its operands.
     #[inline]
     const fn operands(self) -> u32 {
         match self {
             WqeOp::Send { .. } | WqeOp::Write { .. } | WqeOp::Read { .. } => 0,
-            WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 1,
-            WqeOp::FetchAdd { .. } => 2,
-            WqeOp::CmpSwap { .. } => 4,
+            WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 8,
+            WqeOp::FetchAdd { .. } => 16,
+            WqeOp::CmpSwap { .. } => 32,
         }
     }
 
@@ -88,7 +88,7 @@ pub(super) struct Wqe {
     pub(super) msn: Msn,
     /// Index of its first SGE, or of its first inline octet.
     first: u32,
-    /// Index of its first operand.
+    /// Index of its operands, among the inline octets.
     operands: u32,
     sges: u8,
     pub(super) inline: bool,
@@ -105,7 +105,6 @@ pub(super) struct SendQueue {
     pub(super) wqes: Fifo<Wqe>,
     sges: Fifo<Sge>,
     inline: Fifo<u8>,
-    operands: Fifo<u64>,
     depth: u32,
     pub(super) retired: u32,
     pub(super) next: u32,
@@ -119,7 +118,6 @@ impl SendQueue {
             wqes: Fifo::new(),
             sges: Fifo::new(),
             inline: Fifo::new(),
-            operands: Fifo::new(),
             depth: depth.min(MAX_DEPTH),
             retired: 0,
             next: 0,
@@ -142,7 +140,7 @@ impl SendQueue {
             len: 0,
             msn: Msn(0),
             first: self.sges.tail(),
-            operands: self.operands.tail(),
+            operands: self.inline.tail(),
             sges: 0,
             inline: false,
             signaled: wr.signaled,
@@ -172,7 +170,22 @@ impl SendQueue {
         self.wqes.push(wqe);
     }
 
-    /// Puts the operands of a request into their ring.
+    #[inline]
+    fn put_operand(&mut self, operand: u64) {
+        self.inline.extend(&operand.to_ne_bytes());
+    }
+
+    /// The `i`th operand of a request that has it.
+    fn operand(&self, wqe: &Wqe, i: u32) -> u64 {
+        let mut octets = [0; 8];
+        let [a, b] = self.inline.run(wqe.operands.wrapping_add(8 * i), 8);
+        for (to, octet) in octets.iter_mut().zip(a.iter().chain(b)) {
+            *to = *octet;
+        }
+        u64::from_ne_bytes(octets)
+    }
+
+    /// Puts the operands of a request where they are kept.
     #[inline]
     fn take_operands(&mut self, op: &SendOp) -> WqeOp {
         match *op {
@@ -180,15 +193,15 @@ impl SendQueue {
             SendOp::Write { stag, to } => WqeOp::Write { stag, to },
             SendOp::Read { stag, to } => WqeOp::Read { stag, to },
             SendOp::Immediate { data, solicited } => {
-                self.operands.push(data);
+                self.put_operand(data);
                 WqeOp::Immediate { solicited }
             }
             SendOp::WriteImmediate { stag, to, data, solicited } => {
-                self.operands.push(data);
+                self.put_operand(data);
                 WqeOp::WriteImmediate { stag, to, solicited }
             }
             SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add, mask } } => {
-                self.operands.extend(&[add, mask]);
+                [add, mask].into_iter().for_each(|o| self.put_operand(o));
                 WqeOp::FetchAdd { stag, to }
             }
             SendOp::Atomic {
@@ -196,7 +209,8 @@ impl SendQueue {
                 to,
                 op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
             } => {
-                self.operands.extend(&[compare, compare_mask, swap, swap_mask]);
+                let operands = [compare, compare_mask, swap, swap_mask];
+                operands.into_iter().for_each(|o| self.put_operand(o));
                 WqeOp::CmpSwap { stag, to }
             }
         }
@@ -205,13 +219,13 @@ impl SendQueue {
     /// The Immediate Data of a request that has some.
     #[inline]
     pub(super) fn immediate(&self, wqe: &Wqe) -> u64 {
-        *self.operands.at(wqe.operands)
+        self.operand(wqe, 0)
     }
 
     /// The atomic operation a request asks for, if it does.
     #[inline]
     pub(super) fn atomic(&self, wqe: &Wqe) -> Option<AtomicOp> {
-        let operand = |i| *self.operands.at(wqe.operands.wrapping_add(i));
+        let operand = |i| self.operand(wqe, i);
         match wqe.op {
             WqeOp::FetchAdd { .. } => {
                 Some(AtomicOp::FetchAdd { add: operand(0), mask: operand(1) })
@@ -232,7 +246,7 @@ impl SendQueue {
         let index = self.wqes.head();
         let wqe = self.wqes.at(index);
         if wqe.op.operands() > 0 {
-            self.operands.free(wqe.operands.wrapping_add(wqe.op.operands()));
+            self.inline.free(wqe.operands.wrapping_add(wqe.op.operands()));
         }
         if wqe.inline {
             self.inline.free(wqe.first.wrapping_add(wqe.len));
@@ -326,7 +340,6 @@ impl SendQueue {
         self.wqes.trim();
         self.sges.trim();
         self.inline.trim();
-        self.operands.trim();
     }
 
     /// Octets of memory it has beside itself.
@@ -335,7 +348,6 @@ impl SendQueue {
         self.wqes.capacity() * size_of::<Wqe>()
             + self.sges.capacity() * size_of::<Sge>()
             + self.inline.capacity()
-            + self.operands.capacity() * size_of::<u64>()
     }
 
     #[cfg(test)]
@@ -343,7 +355,6 @@ impl SendQueue {
         self.wqes = Fifo::starting_at(at);
         self.sges = Fifo::starting_at(at);
         self.inline = Fifo::starting_at(at);
-        self.operands = Fifo::starting_at(at);
         (self.retired, self.next) = (at, at);
     }
 }

@@ -71,7 +71,7 @@ impl Qp {
             },
         };
         if matches!(sending, Sending::Response) && env.snapshots_full {
-            self.counters.tx_snapshot_stalls += 1;
+            self.counters.rare().tx_snapshot_stalls += 1;
             return false;
         }
         let mulpdu = u32::from(mulpdu.clamp(MIN_MULPDU, MAX_MULPDU));
@@ -126,11 +126,11 @@ impl Qp {
     fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
         let request = self.may_start();
         if !request && self.sq.has_next() {
-            self.counters.tx_read_stalls += 1;
+            self.counters.rare().tx_read_stalls += 1;
         }
         let mut response = !self.reads.inbound.is_empty();
         if response && snapshots_full {
-            self.counters.tx_snapshot_stalls += 1;
+            self.counters.rare().tx_snapshot_stalls += 1;
             response = false;
         }
         let sending = match (request, response) {
@@ -457,7 +457,7 @@ impl Qp {
     pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, len: u32, fpdu: &mut Fpdu) {
         if self.send_markers {
             *fpdu = self.with_markers(env, fpdu);
-            self.counters.tx_marked_bytes += u64::from(len);
+            self.counters.rare().tx_marked_bytes += u64::from(len);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());

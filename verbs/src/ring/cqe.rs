@@ -16,6 +16,7 @@ pub type RawCqe = [u64; CQE];
 
 const SOLICITED: u64 = 1;
 const INVALIDATED: u64 = 2;
+const IMMEDIATE: u64 = 4;
 
 const SUCCESS: u64 = 0;
 const FLUSHED: u64 = 1;
@@ -26,7 +27,7 @@ const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
 
 /// What [`LOCAL_QP_OPERATION`] tells of, by its number.
-const POST_ERRORS: [PostError; 10] = [
+const POST_ERRORS: [PostError; 12] = [
     PostError::Full,
     PostError::TooManySges,
     PostError::InlineTooLong,
@@ -37,6 +38,8 @@ const POST_ERRORS: [PostError; 10] = [
     PostError::NoReads,
     PostError::Closing,
     PostError::Ended,
+    PostError::AtomicSink,
+    PostError::ImmediateData,
 ];
 
 fn number<T: PartialEq>(of: &T, list: &[T]) -> u64 {
@@ -53,6 +56,8 @@ const fn op_number(op: CqeOp) -> u64 {
         CqeOp::Send => 1,
         CqeOp::Write => 2,
         CqeOp::Read => 3,
+        CqeOp::Immediate => 4,
+        CqeOp::Atomic => 5,
     }
 }
 
@@ -64,12 +69,13 @@ pub fn encode(cqe: &Cqe) -> RawCqe {
         failure => encode_failure(failure),
     };
     let (invalidated, high) = cqe.invalidated.map_or((0, detail), |s| (INVALIDATED, s.0.into()));
-    let flags = (SOLICITED * u64::from(cqe.solicited)) | invalidated;
+    let (immediate, data) = cqe.immediate.map_or((0, 0), |data| (IMMEDIATE, data));
+    let flags = (SOLICITED * u64::from(cqe.solicited)) | invalidated | immediate;
     [
         cqe.wr_id,
         op_number(cqe.op) | status << 8 | flags << 16 | u64::from(cqe.qpn.0) << 32,
         u64::from(cqe.len) | high << 32,
-        0,
+        data,
     ]
 }
 
@@ -89,7 +95,7 @@ fn encode_failure(status: CqeStatus) -> (u64, u64) {
 
 /// The completion in the words; `None` when they hold a number that this build does not know.
 #[inline]
-pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
+pub fn decode([wr_id, word, data, immediate]: RawCqe) -> Option<Cqe> {
     let [op, status, flags, _, qpn @ ..] = word.to_le_bytes();
     let (len, high) = (low32(data), low32(data >> 32));
     let status = match u64::from(status) {
@@ -101,6 +107,8 @@ pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
         1 => (Queue::Sq, CqeOp::Send),
         2 => (Queue::Sq, CqeOp::Write),
         3 => (Queue::Sq, CqeOp::Read),
+        4 => (Queue::Sq, CqeOp::Immediate),
+        5 => (Queue::Sq, CqeOp::Atomic),
         _ => return None,
     };
     let flags = u64::from(flags);
@@ -113,6 +121,7 @@ pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
         solicited: flags & SOLICITED != 0,
         len,
         invalidated: (flags & INVALIDATED != 0).then_some(Stag(high)),
+        immediate: (flags & IMMEDIATE != 0).then_some(immediate),
     })
 }
 
@@ -159,7 +168,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OPS: [CqeOp; 4] = [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read];
+    const OPS: [CqeOp; 6] =
+        [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read, CqeOp::Immediate, CqeOp::Atomic];
 
     fn sample(op: CqeOp, status: CqeStatus) -> Cqe {
         Cqe {
@@ -171,6 +181,7 @@ mod tests {
             solicited: false,
             len: 77,
             invalidated: None,
+            immediate: None,
         }
     }
 
@@ -188,6 +199,9 @@ mod tests {
         let c =
             sample(CqeOp::Write, CqeStatus::RemoteAccess(TermCode { layer: 1, etype: 1, code: 2 }));
         assert_eq!(encode(&c)[1..3], [0x00ab_cdef_0000_0502, 0x0001_0102_0000_004d]);
+        let c = Cqe { immediate: Some(0x1234), ..sample(CqeOp::Recv, CqeStatus::Success) };
+        assert_eq!(encode(&c)[1..], [0x00ab_cdef_0004_0000, 0x4d, 0x1234]);
+        assert_eq!(decode(encode(&c)), Some(c));
     }
 
     #[test]
@@ -213,8 +227,6 @@ mod tests {
     proptest! {
         #[test]
         fn test_any_words_are_read_or_refused(raw in any::<[u64; CQE]>()) {
-            let mut raw = raw;
-            raw[3] = 0;
             if let Some(c) = decode(raw) {
                 prop_assert_eq!(decode(encode(&c)), Some(c));
             }

@@ -20,7 +20,8 @@
 //!              word 2  remote STag:32 STag to invalidate:32
 //!              word 3  remote tagged offset
 //!              then, in operations that have them: word 4 immediate data, or what to add or compare
-//!              with; word 5 what to swap in; words 6 and 7 masks of the two
+//!              with; word 5 what to swap in; words 6 and 7 masks of the two (a carry out of a bit of
+//!              the mask of what is added is dropped)
 //!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets, the last
 //!              word filled up with zeros; what its blocks hold after these is not looked at
 //!
@@ -122,12 +123,11 @@ pub mod opcode {
     pub const SEND_INVALIDATE: u64 = 2;
     pub const WRITE: u64 = 3;
     pub const READ: u64 = 4;
-    /// Reserved for RFC 7306: Immediate Data, Write followed by it, and the atomic operations.
+    /// RFC 7306: Immediate Data, Write followed by it, and the atomic operations.
     pub const IMMEDIATE: u64 = 5;
     pub const WRITE_IMMEDIATE: u64 = 6;
     pub const FETCH_ADD: u64 = 7;
     pub const COMPARE_SWAP: u64 = 8;
-    pub const SWAP: u64 = 9;
 }
 
 /// Flags of send queue entries.

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
+use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{Data, RecvWr, SendOp, SendWr, Sge, Stag};
 
 use super::area::Line;
@@ -89,7 +90,8 @@ const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// Words before the SGEs or inline octets of every operation there is.
+/// Words before the SGEs or inline octets of an operation with operands (RFC 7306), and of the others.
+const LONG_HEAD: usize = head_words(opcode::WRITE_IMMEDIATE);
 const SEND_HEAD: usize = head_words(opcode::WRITE);
 const RECV_HEAD: usize = head_words(opcode::RECV);
 
@@ -97,6 +99,7 @@ const _: () = {
     let (send, read) = (head_words(opcode::SEND), head_words(opcode::READ));
     assert!(send == SEND_HEAD && read == SEND_HEAD);
     assert!(head_words(opcode::SEND_INVALIDATE) == SEND_HEAD);
+    assert!(LONG_HEAD == BLOCK && head_words(opcode::COMPARE_SWAP) == LONG_HEAD);
 };
 
 /// A request that has passed the static rules, as it will lie in its ring, but for its data: the `N`
@@ -108,9 +111,10 @@ pub(crate) struct Encoded<const N: usize> {
     pub(crate) blocks: u64,
 }
 
-/// The head of a send request.
+/// The head of a send request; `None` when it has operands:
+/// [`encode_with_operands`].
 #[inline]
-pub(crate) fn encode_send(wr: &SendWr<'_>) -> Encoded<SEND_HEAD> {
+pub(crate) fn encode_send(wr: &SendWr<'_>) -> Option<Encoded<SEND_HEAD>> {
     let signaled = flag::SIGNALED * u64::from(wr.signaled);
     let flags = signaled | (flag::FENCE * u64::from(wr.fence));
     let (op, flags, stags, to) = match wr.op {
@@ -123,14 +127,56 @@ pub(crate) fn encode_send(wr: &SendWr<'_>) -> Encoded<SEND_HEAD> {
                 Some(s) => (opcode::SEND_INVALIDATE, flags, pair(0, s.0), 0),
             }
         }
+        SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
+            return None;
+        }
     };
-    let (counts, words) = match wr.data {
-        Data::Sges(s) => ((s.len() as u64) << 16, 2 * s.len()),
-        Data::Inline(b) => (flag::INLINE << 8 | (b.len() as u64) << 32, b.len().div_ceil(8)),
-    };
+    let (counts, words) = counts(&wr.data);
     let blocks = blocks(opcode::WRITE, words) as u64;
     let first = op | flags << 8 | counts | blocks << 24;
-    Encoded { head: [first, wr.wr_id, stags, to], blocks }
+    Some(Encoded { head: [first, wr.wr_id, stags, to], blocks })
+}
+
+/// What the first word of a request says of its data, and the words they take.
+#[inline]
+fn counts(data: &Data<'_>) -> (u64, usize) {
+    match data {
+        Data::Sges(s) => ((s.len() as u64) << 16, 2 * s.len()),
+        Data::Inline(b) => (flag::INLINE << 8 | (b.len() as u64) << 32, b.len().div_ceil(8)),
+    }
+}
+
+/// The head of a send request, with room for operands.
+pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
+    let mut flags = flag::SIGNALED * u64::from(wr.signaled) | flag::FENCE * u64::from(wr.fence);
+    let mut ask = |solicited| flags |= flag::SOLICITED * u64::from(solicited);
+    let (op, stag, to, operands) = match wr.op {
+        SendOp::Immediate { data, solicited } => {
+            ask(solicited);
+            (opcode::IMMEDIATE, Stag(0), 0, [data, 0, 0, 0])
+        }
+        SendOp::WriteImmediate { stag, to, data, solicited } => {
+            ask(solicited);
+            (opcode::WRITE_IMMEDIATE, stag, to, [data, 0, 0, 0])
+        }
+        SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add, mask } } => {
+            (opcode::FETCH_ADD, stag, to, [add, 0, mask, 0])
+        }
+        SendOp::Atomic {
+            stag,
+            to,
+            op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
+        } => (opcode::COMPARE_SWAP, stag, to, [compare, swap, compare_mask, swap_mask]),
+        SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Read { .. } => {
+            debug_assert!(false, "a request without operands");
+            (u64::from(u8::MAX), Stag(0), 0, [0; 4])
+        }
+    };
+    let (counts, words) = counts(&wr.data);
+    let blocks = blocks(op, words) as u64;
+    let first = op | flags << 8 | counts | blocks << 24;
+    let [a, b, c, d] = operands;
+    Encoded { head: [first, wr.wr_id, u64::from(stag.0), to, a, b, c, d], blocks }
 }
 
 /// The head of a receive request.
@@ -315,6 +361,15 @@ impl Entry {
         Ok(())
     }
 
+    /// What was read, as the counts have it.
+    #[inline(always)]
+    fn data(&self, c: Counts) -> Result<Data<'_>, Broken> {
+        if c.has(flag::INLINE) {
+            return self.inline.get(..c.inline()).map(Data::Inline).ok_or(Broken::Data);
+        }
+        self.sges.get(..c.sges()).map(Data::Sges).ok_or(Broken::Data)
+    }
+
     /// Reads the inline octets of an entry of one block.
     #[inline]
     fn inline_of<const N: usize>(&mut self, len: usize, data: &[u64; N]) -> Result<(), Broken> {
@@ -379,6 +434,9 @@ impl EntryReader {
         let block = ring.load(self.head)?;
         let [first, wr_id, stags, to, data @ ..] = block;
         let c = Counts(first);
+        if c.op() >= opcode::IMMEDIATE {
+            return self.send_with_operands(ring, entry, block);
+        }
         let (sges, inline, is_inline) = (c.sges(), c.inline(), c.has(flag::INLINE));
         if c.blocks() == 1 {
             self.head = self.head.wrapping_add(1);
@@ -405,13 +463,57 @@ impl EntryReader {
             }
             op => return Err(Broken::Opcode(low8(op))),
         };
-        let data = if is_inline {
-            Data::Inline(entry.inline.get(..inline).ok_or(Broken::Data)?)
+        Ok(SendWr {
+            wr_id,
+            op,
+            data: entry.data(c)?,
+            signaled: c.has(flag::SIGNALED),
+            fence: c.has(flag::FENCE),
+        })
+    }
+
+    /// Takes an entry of the longer kind, of which `block` is the private copy of the first block.
+    #[inline(never)]
+    fn send_with_operands<'e>(
+        &mut self,
+        ring: BlockRing<'_>,
+        entry: &'e mut Entry,
+        block: [u64; BLOCK],
+    ) -> Result<SendWr<'e>, Broken> {
+        let [first, wr_id, stags, to, a, b, c_mask, d_mask] = block;
+        let c = Counts(first);
+        let words = self.copy(ring, entry, block)?;
+        if c.has(flag::INLINE) {
+            entry.read_inline(c.inline(), LONG_HEAD, words)?;
         } else {
-            Data::Sges(entry.sges.get(..sges).ok_or(Broken::Data)?)
+            entry.read_sges(c.sges(), LONG_HEAD, words)?;
+        }
+        let (stag, solicited) = (Stag(low32(stags)), c.has(flag::SOLICITED));
+        let op = match c.op() {
+            opcode::IMMEDIATE => SendOp::Immediate { data: a, solicited },
+            opcode::WRITE_IMMEDIATE => SendOp::WriteImmediate { stag, to, data: a, solicited },
+            opcode::FETCH_ADD => {
+                SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add: a, mask: c_mask } }
+            }
+            opcode::COMPARE_SWAP => SendOp::Atomic {
+                stag,
+                to,
+                op: AtomicOp::CmpSwap {
+                    compare: a,
+                    compare_mask: c_mask,
+                    swap: b,
+                    swap_mask: d_mask,
+                },
+            },
+            op => return Err(Broken::Opcode(low8(op))),
         };
-        let (signaled, fence) = (c.has(flag::SIGNALED), c.has(flag::FENCE));
-        Ok(SendWr { wr_id, op, data, signaled, fence })
+        Ok(SendWr {
+            wr_id,
+            op,
+            data: entry.data(c)?,
+            signaled: c.has(flag::SIGNALED),
+            fence: c.has(flag::FENCE),
+        })
     }
 
     /// Takes the next entry of a receive queue.
@@ -469,7 +571,11 @@ mod tests {
     }
 
     fn put_send(ring: BlockRing<'_>, at: u64, wr: &SendWr<'_>) -> u64 {
-        let e = encode_send(wr);
+        let Some(e) = encode_send(wr) else {
+            let e = encode_with_operands(wr);
+            store(ring, at, e, &wr.data);
+            return e.blocks;
+        };
         store(ring, at, e, &wr.data);
         e.blocks
     }
@@ -509,6 +615,23 @@ mod tests {
     }
 
     #[test]
+    fn test_entries_with_operands_are_laid_out_as_documented() {
+        let r = lines(2);
+        let sink = [Sge { stag: Stag(2), len: 8, to: 0x77 }];
+        let op = AtomicOp::CmpSwap { compare: 3, compare_mask: 4, swap: 5, swap_mask: 6 };
+        put_send(ring(&r), 0, &SendWr::atomic(9, &sink, Stag(1), 0x99, op).fenced());
+        let want = [0x0201_0308, 9, 1, 0x99, 3, 5, 4, 6, 0x77, 0x8_0000_0002];
+        assert_eq!(words(&r)[..10], want);
+        let op = AtomicOp::FetchAdd { add: 3, mask: 4 };
+        put_send(ring(&r), 0, &SendWr::atomic(9, &sink, Stag(1), 0x99, op));
+        assert_eq!(words(&r)[..8], [0x0201_0107, 9, 1, 0x99, 3, 0, 4, 0]);
+        put_send(ring(&r), 0, &SendWr::immediate(9, 0x1234).solicited());
+        assert_eq!(words(&r)[..8], [0x0100_0505, 9, 0, 0, 0x1234, 0, 0, 0]);
+        put_send(ring(&r), 0, &SendWr::write_immediate(9, &sink, Stag(1), 0x99, 7).unsignaled());
+        assert_eq!(words(&r)[..5], [0x0201_0006, 9, 1, 0x99, 7]);
+    }
+
+    #[test]
     fn test_recv_entries_are_laid_out_as_documented() {
         let r = lines(1);
         let sges = [Sge { stag: Stag(1), len: 2, to: 3 }, Sge { stag: Stag(4), len: 5, to: 6 }];
@@ -529,6 +652,25 @@ mod tests {
                 .prop_map(|(solicited, s)| SendOp::Send { solicited, invalidate: s.map(Stag) }),
             place.prop_map(|(s, to)| SendOp::Write { stag: Stag(s), to }),
             place.prop_map(|(s, to)| SendOp::Read { stag: Stag(s), to }),
+            (any::<u64>(), any::<bool>())
+                .prop_map(|(data, solicited)| SendOp::Immediate { data, solicited }),
+            (any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
+                |(s, to, data, solicited)| {
+                    SendOp::WriteImmediate { stag: Stag(s), to, data, solicited }
+                }
+            ),
+            (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+                |(s, to, add, mask)| {
+                    let op = AtomicOp::FetchAdd { add, mask };
+                    SendOp::Atomic { stag: Stag(s), to, op }
+                }
+            ),
+            (any::<u32>(), any::<u64>(), any::<[u64; 4]>()).prop_map(
+                |(s, to, [compare, compare_mask, swap, swap_mask])| {
+                    let op = AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask };
+                    SendOp::Atomic { stag: Stag(s), to, op }
+                }
+            ),
         ]
     }
 
