@@ -154,6 +154,11 @@ impl Cq {
         fits.then(|| Cq::over(block, number, rings, None, workers))
     }
 
+    /// Whether it lies in this area, which each application has one of.
+    pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
+        Arc::ptr_eq(self.0.block.area(), area)
+    }
+
     /// The oldest completion.
     #[inline]
     pub fn poll(&self) -> Option<Cqe> {

@@ -252,6 +252,8 @@ impl Device {
         within("inline data", init.max_inline.into(), 0, most)?;
         let app = &self.0;
         self.check_pd(pd)?;
+        self.check_cq(&init.send_cq)?;
+        self.check_cq(&init.recv_cq)?;
         let bell = take_slot(&mut lock(&app.slots)).ok_or(DeviceError::TooManyQps)?;
         let qpn = Qpn(lock(&app.hub.qpns).take());
         let owner = app.clone();
@@ -392,8 +394,8 @@ impl Device {
     /// Connects to a peer; the outcome comes through `events`.
     ///
     /// # Errors
-    /// [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once; [`DeviceError::Overloaded`],
-    /// [`DeviceError::Gone`].
+    /// [`DeviceError::ForeignQp`], [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once;
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn connect(
         &self,
         remote: SocketAddr,
@@ -402,7 +404,7 @@ impl Device {
     ) -> Result<CmId, DeviceError> {
         let id = CmId(self.next_id());
         let (qp, params) = params.split();
-        claim(&qp)?;
+        self.claim(&qp)?;
         // One worker takes all connections that are made from here, until there are several queues.
         let worker = heddle_cm::WorkerId(0);
         let request = heddle_cm::Request::Connect { id, worker, remote, params };
@@ -440,7 +442,7 @@ impl Device {
         events: Option<EventQueue>,
     ) -> Result<(), DeviceError> {
         let (qp, params) = params.split();
-        claim(&qp)?;
+        self.claim(&qp)?;
         let request = heddle_cm::Request::Accept { id, params };
         self.request(request, Some(qp.clone()), events).inspect_err(|_| qp.unclaim())
     }
@@ -506,6 +508,23 @@ impl Device {
         if lock(&self.0.pds).contains(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
+    /// A completion queue of another application would show what is not its own, and be filled by
+    /// those it does not trust.
+    fn check_cq(&self, cq: &Cq) -> Result<(), DeviceError> {
+        if cq.is_in(&self.0.area) { Ok(()) } else { Err(DeviceError::ForeignCq) }
+    }
+
+    /// The queue pair for a connection that is to be, which nothing else has from here on.
+    fn claim(&self, qp: &Qp) -> Result<(), DeviceError> {
+        if qp.app() != self.0.id || !qp.is_in(&self.0.area) {
+            return Err(DeviceError::ForeignQp(qp.qpn()));
+        }
+        if qp.is_dead() {
+            return Err(DeviceError::QpDead);
+        }
+        if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
+    }
+
     fn request(
         &self,
         request: heddle_cm::Request,
@@ -538,13 +557,6 @@ impl Reservation {
     pub fn clear(&mut self, most: usize) -> bool {
         self.0.clear(most)
     }
-}
-
-fn claim(qp: &Qp) -> Result<(), DeviceError> {
-    if qp.is_dead() {
-        return Err(DeviceError::QpDead);
-    }
-    if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
 }
 
 /// A free doorbell, now taken.

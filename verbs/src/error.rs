@@ -1,6 +1,6 @@
 //! What can go wrong between an application and its device.
 
-use heddle_iwarp::Pd;
+use heddle_iwarp::{Pd, Qpn};
 
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
@@ -23,6 +23,12 @@ pub enum DeviceError {
     /// The protection domain is not one of this application.
     #[error("protection domain {0} is not this application's")]
     ForeignPd(Pd),
+    /// The completion queue is not one of this application.
+    #[error("the completion queue is not this application's")]
+    ForeignCq,
+    /// The queue pair is not one of this application.
+    #[error("queue pair {0} is not this application's")]
+    ForeignQp(Qpn),
     /// The application has as many queue pairs as it can have.
     #[error("too many queue pairs")]
     TooManyQps,

@@ -523,6 +523,11 @@ impl Qp {
         header(&self.0.block)[at::STATE].load(Ordering::SeqCst)
     }
 
+    /// Whether it lies in this area, which each application has one of.
+    pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
+        Arc::ptr_eq(self.0.block.area(), area)
+    }
+
     /// Takes it for a connection; false when it is in one.
     pub(crate) fn claim(&self) -> bool {
         !self.0.claimed.swap(true, Ordering::AcqRel)
