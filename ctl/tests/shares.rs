@@ -15,7 +15,8 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
     let mut honest = Honest::new(&mut net, PORT, &events);
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false };
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let greedy = net.us.hub().open(&config).unwrap();
     let other = net.us.hub().open(&config).unwrap();
     let pd = greedy.alloc_pd();
@@ -67,7 +68,8 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
 fn test_a_queue_pair_is_not_made_with_a_completion_queue_of_another_application() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false };
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let other = net.us.hub().open(&config).unwrap();
     let foreign = net.us.device().create_cq(16, None).unwrap();
     let own = other.create_cq(16, None).unwrap();
@@ -85,7 +87,8 @@ fn test_a_queue_pair_is_not_made_with_a_completion_queue_of_another_application(
 fn test_a_queue_pair_of_another_application_is_not_connected() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false };
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let other = net.us.hub().open(&config).unwrap();
     let end = End::new(&net.us);
     let events = EventQueue::new(None);

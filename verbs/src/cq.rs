@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;
 
+use crate::limits::count::Place;
 use crate::ring::cqe::{self, RawCqe};
 use crate::ring::layout::{CQE, armed, cq as at};
 use crate::ring::{Area, AreaError, Block};
@@ -54,6 +55,8 @@ struct Inner {
     waker: Option<Waker>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
+    /// Among those of its application; none where it is attached.
+    _place: Option<Place>,
 }
 
 /// The application's side of one ring. Whoever has the lock writes it; who only wants to know whether
@@ -112,6 +115,7 @@ impl Cq {
         depth: u32,
         workers: usize,
         waker: Option<Waker>,
+        place: Option<Place>,
     ) -> Result<Cq, AreaError> {
         let size = u64::from(depth.max(1)).next_power_of_two();
         let rings = Rings::new(size);
@@ -120,11 +124,18 @@ impl Cq {
         words[at::NUMBER].store(u64::from(number), Ordering::Relaxed);
         words[at::RINGS].store(workers as u64, Ordering::Relaxed);
         words[at::SIZE].store(size, Ordering::Relaxed);
-        Ok(Cq::over(block, number, rings, waker, workers))
+        Ok(Cq::over(block, number, rings, waker, workers, place))
     }
 
     /// Continues with `workers` rings where they are.
-    fn over(block: Block, number: u32, rings: Rings, waker: Option<Waker>, workers: usize) -> Cq {
+    fn over(
+        block: Block,
+        number: u32,
+        rings: Rings,
+        waker: Option<Waker>,
+        workers: usize,
+        place: Option<Place>,
+    ) -> Cq {
         let end = |r: usize| {
             let start = rings.start(r);
             let head = block.words()[start + at::HEAD].load(Ordering::Relaxed);
@@ -132,7 +143,8 @@ impl Cq {
         };
         let ends = (0..workers).map(end).collect();
         let consumer = Mutex::new(Consumer { next: 0 });
-        Cq(Arc::new(Inner { block: Arc::new(block), number, rings, waker, ends, consumer }))
+        let block = Arc::new(block);
+        Cq(Arc::new(Inner { block, number, rings, waker, ends, consumer, _place: place }))
     }
 
     /// Where it lies in its area: offset and words, for another process.
@@ -151,7 +163,7 @@ impl Cq {
         let rings = Rings::new(size);
         let fits = size.is_power_of_two()
             && workers.checked_mul(rings.words)?.checked_add(at::FIRST)? <= words;
-        fits.then(|| Cq::over(block, number, rings, None, workers))
+        fits.then(|| Cq::over(block, number, rings, None, workers, None))
     }
 
     /// Whether it lies in this area, which each application has one of.
@@ -490,7 +502,7 @@ mod tests {
     }
 
     fn cq(depth: u32, workers: usize, waker: Option<Waker>) -> Cq {
-        Cq::new(&Area::new(1 << 16).unwrap(), 3, depth, workers, waker).unwrap()
+        Cq::new(&Area::new(1 << 16).unwrap(), 3, depth, workers, waker, None).unwrap()
     }
 
     #[test]
@@ -602,7 +614,7 @@ mod tests {
     #[test]
     fn test_attached_queue_continues_where_it_was() {
         let area = Area::new(1 << 16).unwrap();
-        let cq = Cq::new(&area, 1, 4, 1, None).unwrap();
+        let cq = Cq::new(&area, 1, 4, 1, None, None).unwrap();
         let mut p = cq.link().producer(0);
         p.push(&cqe(1, false)).unwrap();
         p.push(&cqe(2, false)).unwrap();

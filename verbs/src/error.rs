@@ -8,17 +8,17 @@ use crate::ring::AreaError;
 /// A request of an application that its device did not carry out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A depth or a limit of a queue is out of range.
+    /// A number is out of the range of [`DeviceLimits`](crate::DeviceLimits).
     #[error("{what} of {value} is not between {least} and {most}")]
     Limit {
         /// Of what.
         what: &'static str,
         /// What was asked for.
-        value: u32,
+        value: u64,
         /// The smallest that can be had.
-        least: u32,
+        least: u64,
         /// The largest that can be had.
-        most: u32,
+        most: u64,
     },
     /// The protection domain is not one of this application.
     #[error("protection domain {0} is not this application's")]
@@ -29,9 +29,14 @@ pub enum DeviceError {
     /// The queue pair is not one of this application.
     #[error("queue pair {0} is not this application's")]
     ForeignQp(Qpn),
-    /// The application has as many queue pairs as it can have.
-    #[error("too many queue pairs")]
-    TooManyQps,
+    /// The application has as many as it can have.
+    #[error("no more than {most} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        most: u32,
+    },
     /// The queue pair is in a connection, or about to be.
     #[error("the queue pair is in use")]
     QpInUse,

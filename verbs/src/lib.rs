@@ -22,6 +22,7 @@ pub mod cq;
 pub mod device;
 mod error;
 mod event;
+mod limits;
 pub mod memory;
 mod mr;
 mod params;
@@ -43,6 +44,7 @@ pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,
 };
+pub use limits::{Atomics, DeviceLimits};
 pub use memory::{Region, RegionError, RegisterError};
 pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
