@@ -166,6 +166,11 @@ impl Control {
                     link.backlog.push_back(Command::OpenApp { app, bells: bells.clone() });
                 }
             }
+            Request::ResizeCq { app, link } => {
+                for w in &mut self.links {
+                    w.backlog.push_back(Command::ResizeCq { app, link: link.clone() });
+                }
+            }
             Request::Cm { app, request, qp, events } => {
                 self.handle_cm(now, app, request, qp, events);
             }

@@ -15,7 +15,7 @@ use heddle_base::{Random, Seed};
 use heddle_cm::{AppId, CmId, ListenerId};
 use heddle_iwarp::{Access, Pd, Qpn};
 
-use crate::cq::Cq;
+use crate::cq::{Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::limits::count::{Count, Place};
@@ -44,6 +44,13 @@ pub enum Request {
         bells: Bells,
         /// Where it counts the events it has taken.
         taken: Taken,
+    },
+    /// A completion queue has other room: workers are to write there.
+    ResizeCq {
+        /// Whose it is.
+        app: AppId,
+        /// What they write to.
+        link: CqLink,
     },
     /// A request to the connection manager.
     Cm {
@@ -279,7 +286,23 @@ impl Device {
         within("a depth", depth, 1, a.limits.max_cqes)?;
         let place = a.cqs.take("completion queues", a.limits.max_cqs)?;
         let number = a.next_cq.fetch_add(1, Ordering::Relaxed);
-        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker, Some(place))?)
+        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker, place)?)
+    }
+
+    /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more or
+    /// fewer than it has, while it is in use. No completion is lost or comes out of order. Workers go
+    /// over to the new room at their next turn; until then the old one is what they have.
+    ///
+    /// # Errors
+    /// [`DeviceError::CqTooSmall`] when more are in it, [`DeviceError::CqResizing`] until workers have
+    /// gone over and what they wrote before is polled; [`DeviceError::Limit`],
+    /// [`DeviceError::Area`], [`DeviceError::ForeignCq`], [`DeviceError::Overloaded`],
+    /// [`DeviceError::Gone`]. Nothing has changed then.
+    pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
+        let a = &*self.0;
+        within("a depth", depth, 1, a.limits.max_cqes)?;
+        self.check_cq(cq)?;
+        cq.resize(depth, |link| a.hub.control.request(Request::ResizeCq { app: a.id, link }))
     }
 
     /// A queue pair that is not connected yet. Receives may be posted at once.

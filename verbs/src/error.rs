@@ -26,6 +26,18 @@ pub enum DeviceError {
     /// The completion queue is not one of this application.
     #[error("the completion queue is not this application's")]
     ForeignCq,
+    /// The completion queue holds more completions than the new size.
+    #[error("{held} completions wait, and {depth} would have room")]
+    CqTooSmall {
+        /// Completions that wait, of the worker that has most.
+        held: u64,
+        /// The size that was asked for.
+        depth: u32,
+    },
+    /// The completion queue is being resized: its workers have not all heard of it, or what they
+    /// wrote before has not been polled.
+    #[error("the completion queue is being resized")]
+    CqResizing,
     /// The queue pair is not one of this application.
     #[error("queue pair {0} is not this application's")]
     ForeignQp(Qpn),

@@ -313,6 +313,7 @@ impl Worker {
                 self.enter_fpdu_mode(conn, *mode, app, *qp);
             }
             Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
+            Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
             Command::CloseApp { app } => self.queues.close_app(app),
             Command::Snapshot { reply } => {
                 // Whoever asked may have stopped waiting.

@@ -155,6 +155,7 @@ impl Queues {
         if let Some(at) = self.cqs.iter().position(|p| p.as_ref().is_some_and(is)) {
             if let Some(p) = &mut self.cqs[at] {
                 p.users += 1;
+                p.end.renew(link);
             }
             return number(at);
         }
@@ -166,6 +167,17 @@ impl Queues {
         }
         self.cqs[at] = Some(producer);
         number(at)
+    }
+
+    /// A completion queue has other room.
+    pub(super) fn resize_cq(&mut self, app: AppId, link: &CqLink) {
+        let producer = self.cqs.iter_mut().flatten();
+        match producer.into_iter().find(|p| p.app == app && p.number == link.number()) {
+            Some(p) => p.end.renew(link),
+            // No queue pair has it here. The application is to know that nothing more comes where it
+            // was.
+            None => drop(link.producer(self.worker)),
+        }
     }
 
     /// Writes a completion.

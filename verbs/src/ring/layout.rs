@@ -10,10 +10,14 @@
 //!              line 4  state, and how many posted requests it took in all     worker writes
 //!              line 5… blocks of the send queue, then of the receive queue    application writes
 //!
-//! completion   line 0  constants
+//! completion   line 0  constants, and where its completions lie               application writes
 //! queue        line 1  armed                                                  both, atomically
 //!              line 2  overflowed                                             worker writes
-//!              then for each worker: line tail (worker), line head (application), entries
+//!              then for each worker: a line with the tail, how often it has moved, and from which
+//!              completion on (worker); a line with the head (application)
+//!
+//! its          a block of its own, for each worker as many; another one when the queue is resized
+//! completions                                                                 worker writes
 //!
 //! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 zero:16 (lowest bits first)
 //! send queue   word 1  wr_id
@@ -95,15 +99,24 @@ pub mod cq {
     /// Completions of one ring, a power of two.
     pub const SIZE: usize = 2;
 
+    /// Octets from the start of the area to its completions.
+    pub const PLACE: usize = 3;
+    /// Times it was given another place.
+    pub const GENERATION: usize = 4;
+
     pub const ARMED: usize = LINE;
     pub const OVERFLOWED: usize = 2 * LINE;
-    /// Where the rings begin.
+    /// Where the indices begin.
     pub const FIRST: usize = 3 * LINE;
 
-    /// In a ring.
+    /// Of a worker's indices.
     pub const TAIL: usize = 0;
+    /// The generation of the place it writes to, and its first completion there.
+    pub const MOVED: usize = 1;
+    pub const MOVED_AT: usize = 2;
     pub const HEAD: usize = LINE;
-    pub const ENTRIES: usize = 2 * LINE;
+    /// Words of a worker's indices.
+    pub const RING: usize = 2 * LINE;
 }
 
 /// What a completion queue is armed for ([`cq::ARMED`]).
