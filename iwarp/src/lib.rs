@@ -22,6 +22,7 @@ pub use memory::{MemRange, Memory};
 pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Buffers, Cqe, CqeOp, CqeStatus, Data, Fpdu, Limits, PostError, Qp, QpConfig, QpCounters, QpEnv,
-    QpEvent, QpState, Queue, RecvWr, SendOp, SendWr, Sge, Side, check_recv, check_send,
+    QpEvent, QpState, Queue, RecvWr, SendOp, SendWr, Sge, SharedBroken, SharedReceives, Side,
+    check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

@@ -25,6 +25,7 @@ use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, BELLS, Bells};
+use crate::srq::Srq;
 use crate::waker::Waker;
 
 /// Largest depth of a send, receive or completion queue.
@@ -184,6 +185,7 @@ impl Hub {
             limits: config.limits.within(&most),
             qps: Count::default(),
             cqs: Count::default(),
+            srqs: Count::default(),
             next_cq: AtomicU32::new(0),
         })))
     }
@@ -230,6 +232,7 @@ struct App {
     limits: DeviceLimits,
     qps: Count,
     cqs: Count,
+    srqs: Count,
     next_cq: AtomicU32,
 }
 
@@ -305,6 +308,27 @@ impl Device {
         cq.resize(depth, |link| a.hub.control.request(Request::ResizeCq { app: a.id, link }))
     }
 
+    /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs of
+    /// this protection domain; `waker` is woken when the limit it is armed for is reached.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`],
+    /// [`DeviceError::ForeignPd`].
+    pub fn create_srq(
+        &self,
+        pd: Pd,
+        depth: u32,
+        max_sge: u16,
+        waker: Option<Waker>,
+    ) -> Result<Srq, DeviceError> {
+        let a = &*self.0;
+        within("a depth", depth, 1, a.limits.max_srq_wrs)?;
+        within("a number of SGEs", max_sge.into(), 1, a.limits.max_sges.into())?;
+        self.check_pd(pd)?;
+        let place = a.srqs.take("shared receive queues", a.limits.max_srqs)?;
+        Ok(Srq::new(&a.area, pd, (depth, max_sge), waker, place)?)
+    }
+
     /// A queue pair that is not connected yet. Receives may be posted at once.
     ///
     /// # Errors
@@ -320,12 +344,20 @@ impl Device {
         self.check_pd(pd)?;
         self.check_cq(&init.send_cq)?;
         self.check_cq(&init.recv_cq)?;
+        let user = match &init.srq {
+            Some(srq) if srq.is_for(&app.area, pd) => Some(srq.join()?),
+            Some(_) => return Err(DeviceError::ForeignSrq),
+            None => None,
+        };
         let place = app.qps.take("queue pairs", most.max_qps)?;
         let full = DeviceError::TooMany { what: "queue pairs", most: most.max_qps };
         let bell = take_slot(&mut lock(&app.slots)).ok_or(full)?;
         let qpn = Qpn(lock(&app.hub.qpns).take());
         let owner = app.clone();
-        let owner = Owner(Some(Box::new(move || owner.forget(qpn, bell, place))));
+        let owner = Owner(Some(Box::new(move || {
+            drop(user);
+            owner.forget(qpn, bell, place);
+        })));
         Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
     }
 

@@ -38,6 +38,15 @@ pub enum DeviceError {
     /// wrote before has not been polled.
     #[error("the completion queue is being resized")]
     CqResizing,
+    /// The shared receive queue is not one of this application, or of another protection domain.
+    #[error("the shared receive queue is not of this application and protection domain")]
+    ForeignSrq,
+    /// Queue pairs have the shared receive queue.
+    #[error("{users} queue pairs have the shared receive queue")]
+    SrqInUse {
+        /// How many.
+        users: u32,
+    },
     /// The queue pair is not one of this application.
     #[error("queue pair {0} is not this application's")]
     ForeignQp(Qpn),

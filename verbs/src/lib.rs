@@ -28,6 +28,7 @@ mod mr;
 mod params;
 mod qp;
 pub mod ring;
+pub mod srq;
 mod waker;
 pub mod worker;
 
@@ -49,4 +50,5 @@ pub use memory::{Region, RegionError, RegisterError};
 pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};
+pub use srq::Srq;
 pub use waker::{Sleeper, Waker};

@@ -27,6 +27,10 @@ pub struct DeviceLimits {
     pub max_cqs: u32,
     /// Completions of one of them, for each worker.
     pub max_cqes: u32,
+    /// Shared receive queues at a time.
+    pub max_srqs: u32,
+    /// Receives of one.
+    pub max_srq_wrs: u32,
     /// Memory regions, of all applications of the RNIC together.
     pub max_mrs: u32,
     /// Octets of one.
@@ -76,6 +80,8 @@ impl DeviceLimits {
         max_inline: narrow(MAX_INLINE),
         max_cqs: 1 << 16,
         max_cqes: MAX_DEPTH,
+        max_srqs: 1 << 12,
+        max_srq_wrs: MAX_DEPTH,
         max_mrs: u32::MAX,
         max_mr_size: 1 << 47,
         max_pds: 1 << 20,
@@ -97,6 +103,8 @@ impl DeviceLimits {
             max_inline: a.max_inline.min(b.max_inline),
             max_cqs: a.max_cqs.min(b.max_cqs),
             max_cqes: a.max_cqes.min(b.max_cqes),
+            max_srqs: a.max_srqs.min(b.max_srqs),
+            max_srq_wrs: a.max_srq_wrs.min(b.max_srq_wrs),
             max_mrs: a.max_mrs.min(b.max_mrs),
             max_mr_size: a.max_mr_size.min(b.max_mr_size),
             max_pds: a.max_pds.min(b.max_pds),

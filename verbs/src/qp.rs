@@ -27,6 +27,7 @@ use crate::ring::{
     Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
     encode_with_operands, layout, store,
 };
+use crate::srq::Srq;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub struct QpInit {
     pub sq_depth: u32,
     /// Work requests the receive queue holds.
     pub rq_depth: u32,
+    /// Where it takes its receive buffers from, with others; it has no receive queue of its own then.
+    pub srq: Option<Srq>,
     /// Most SGEs of a send request, at most [`MAX_SGES`].
     pub max_send_sge: u16,
     /// Most SGEs of a receive request, at most [`MAX_SGES`].
@@ -55,10 +58,18 @@ impl QpInit {
             recv_cq: cq,
             sq_depth: 128,
             rq_depth: 128,
+            srq: None,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 64,
         }
+    }
+
+    /// The same with receive buffers of this queue.
+    #[must_use]
+    pub fn shared(mut self, srq: &Srq) -> QpInit {
+        self.srq = Some(srq.clone());
+        self
     }
 
     /// The same with these depths.
@@ -151,7 +162,7 @@ impl Rings {
         let data = data.max(usize::from(init.max_inline).div_ceil(8));
         let sq = layout::blocks(opcode::WRITE, data) as u64 * u64::from(init.sq_depth);
         let rq = layout::blocks(opcode::RECV, usize::from(init.max_recv_sge) * 2) as u64;
-        let rq = rq * u64::from(init.rq_depth);
+        let rq = if init.srq.is_some() { 1 } else { rq * u64::from(init.rq_depth) };
         Rings { sq: sq.next_power_of_two(), rq: rq.next_power_of_two() }
     }
 
@@ -268,7 +279,7 @@ impl Producer {
     ) -> Result<(), PostError> {
         let n = wr.blocks;
         if !self.fits(n) && !self.has_room(header, at, n) {
-            return Err(PostError::Full);
+            return Err(if self.depth == 0 { PostError::SharedReceives } else { PostError::Full });
         }
         store(ring, self.tail, wr, data);
         self.tail = self.tail.wrapping_add(n);
@@ -300,6 +311,7 @@ impl Qp {
         let (send, recv) = (u64::from(init.max_send_sge), u64::from(init.max_recv_sge));
         set(at::LIMITS, send | recv << 16 | u64::from(init.max_inline) << 32);
         set(at::BELL, bell.into());
+        set(at::SHARED, init.srq.is_some().into());
         Ok(Qp::over(block, app, (qpn, pd), (bells, bell), rings, init, Some(owner)))
     }
 
@@ -318,8 +330,11 @@ impl Qp {
             // Not known before the connection is; a Read without ORD completes with its reason.
             ..Limits::default()
         };
+        let shared = init.srq.is_some() || header(&block)[at::SHARED].load(Ordering::Relaxed) != 0;
         let sq = Producer::new(block.words(), SQ, init.sq_depth, rings.sq);
-        let rq = Producer::new(block.words(), RQ, init.rq_depth, rings.rq);
+        // Nothing is posted to a receive queue that is shared: it is no deeper than that.
+        let rq_depth = if shared { 0 } else { init.rq_depth };
+        let rq = Producer::new(block.words(), RQ, rq_depth, rings.rq);
         Qp(Arc::new(Inner {
             qpn,
             pd,
@@ -360,6 +375,7 @@ impl Qp {
         let init = QpInit {
             send_cq,
             recv_cq,
+            srq: None,
             sq_depth: low(depths),
             rq_depth: low(depths >> 32),
             max_send_sge: short(limits),

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
+use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr, SharedReceives};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
 use crate::ring::layout::{qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
+use crate::srq::Taker;
 
 /// A queue pair as the worker that runs it has it.
 #[derive(Debug)]
@@ -23,7 +24,18 @@ pub struct WorkerQp {
     sq: Taken,
     rq: Taken,
     /// Until the worker has asked for them.
-    cqs: Option<Box<[CqLink; 2]>>,
+    links: Option<Box<Links>>,
+}
+
+/// What the worker asks for once.
+#[derive(Debug)]
+pub struct Links {
+    /// Where completions of the send queue go.
+    pub send_cq: CqLink,
+    /// Where completions of the receive queue go.
+    pub recv_cq: CqLink,
+    /// Where receive buffers come from, if not from the queue pair's own queue.
+    pub srq: Option<Box<dyn SharedReceives>>,
 }
 
 /// What was taken of one queue.
@@ -74,8 +86,13 @@ impl WorkerQp {
             rings,
             bell,
             sq: Taken::new(rings.sq, init.sq_depth),
-            rq: Taken::new(rings.rq, init.rq_depth),
-            cqs: Some(Box::new([init.send_cq.link(), init.recv_cq.link()])),
+            // Of no blocks when it is shared: whatever is published there makes no sense.
+            rq: Taken::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
+            links: Some(Box::new(Links {
+                send_cq: init.send_cq.link(),
+                recv_cq: init.recv_cq.link(),
+                srq: init.srq.as_ref().map(|srq| Box::new(Taker(srq.pool())) as _),
+            })),
         }
     }
 
@@ -94,9 +111,9 @@ impl WorkerQp {
         self.bell
     }
 
-    /// Where completions of the send queue and of the receive queue go; once.
-    pub fn take_cqs(&mut self) -> Option<Box<[CqLink; 2]>> {
-        self.cqs.take()
+    /// What it is joined to; once.
+    pub fn take_links(&mut self) -> Option<Box<Links>> {
+        self.links.take()
     }
 
     /// From here on posts ring at `worker`. What was posted before has not rung: take it.

@@ -329,7 +329,10 @@ impl Worker {
             Err(heddle_rnic::RnicError::NotStartup)
         };
         if result.is_ok() {
-            self.queues.insert(conn, app, qp);
+            if let Some(srq) = self.queues.insert(conn, app, qp) {
+                let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
+                debug_assert!(shared.is_ok(), "it was made above");
+            }
             // Receives first: the first message may lie behind the start-up already. They are posted
             // by the queue pair's own depth, so all of them are taken.
             while self.take_from(conn.index()) {}

@@ -38,6 +38,7 @@ mod fpdu;
 mod queues;
 mod reads;
 mod rx;
+mod shared;
 mod state;
 mod tagged;
 mod terminate;
@@ -52,6 +53,7 @@ pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue, Side};
 pub use fpdu::{Fpdu, Piece};
+pub use shared::{SharedBroken, SharedReceives};
 pub use state::QpState;
 pub use wr::{
     Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,

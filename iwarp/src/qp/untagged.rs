@@ -48,6 +48,9 @@ impl Qp {
         seg: &Segment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
+        if self.rq.rqes.is_empty() {
+            self.take_shared(seg, h)?;
+        }
         let rqe = self.receive_buffer(seg, h)?;
         if seg.len > rqe.len - self.rq.received {
             return Err(Culprit {
@@ -116,6 +119,9 @@ impl Qp {
         seg: &Segment,
         h: Untagged,
     ) -> Result<(), Culprit> {
+        if self.rq.rqes.is_empty() {
+            self.take_shared(seg, h)?;
+        }
         self.receive_buffer(seg, h)?;
         let data = whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         self.rq.msn = self.rq.msn.next();

@@ -10,6 +10,12 @@
 //!              line 4  state, and how many posted requests it took in all     worker writes
 //!              line 5… blocks of the send queue, then of the receive queue    application writes
 //!
+//! shared       line 0  constants
+//! receive      line 1  tail (requests)                                        application writes
+//! queue        line 2  limit to be told of                                    both, atomically
+//!              line 3  head (requests), limit events                          workers, atomically
+//!              line 4… places of as many blocks each, for an entry             application writes
+//!
 //! completion   line 0  constants, and where its completions lie               application writes
 //! queue        line 1  armed                                                  both, atomically
 //!              line 2  overflowed                                             worker writes
@@ -59,6 +65,8 @@ pub mod qp {
     /// Most SGEs of a send (lower 16 bits) and a receive request, most inline octets (bits 32..48).
     pub const LIMITS: usize = 4;
     pub const BELL: usize = 5;
+    /// Whether its receives are a shared queue's, and its own receive queue has no use.
+    pub const SHARED: usize = 6;
 
     pub const SQ_TAIL: usize = LINE;
     pub const SQ_POSTED: usize = LINE + 1;
@@ -88,6 +96,22 @@ pub mod state {
     pub const ENDING: u64 = 2;
     /// It takes no more: requests beyond `SQ_FINAL` and `RQ_FINAL` were never seen.
     pub const DEAD: u64 = 3;
+}
+
+/// Words of a shared receive queue.
+pub mod srq {
+    use super::LINE;
+
+    pub const PD: usize = 0;
+    pub const DEPTH: usize = 1;
+    pub const MAX_SGE: usize = 2;
+
+    pub const TAIL: usize = LINE;
+    pub const LIMIT: usize = 2 * LINE;
+    pub const HEAD: usize = 3 * LINE;
+    pub const EVENTS: usize = 3 * LINE + 1;
+
+    pub const ENTRIES: usize = 4 * LINE;
 }
 
 /// Words of a completion queue.

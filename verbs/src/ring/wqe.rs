@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{Data, RecvWr, SendOp, SendWr, Sge, Stag};
@@ -381,6 +382,37 @@ impl Entry {
         }
         Ok(())
     }
+}
+
+/// Reads the receive request at block `at`, which has `available` blocks, from a ring whose head others
+/// may move meanwhile: its mark, and its pieces into `sges`.
+pub(crate) fn read_recv(
+    ring: BlockRing<'_>,
+    at: u64,
+    available: u64,
+    sges: &mut ArrayVec<Sge, MAX_SGES>,
+) -> Result<u64, Broken> {
+    sges.clear();
+    let [first, wr_id, data @ ..] = ring.load(at)?;
+    let c = Counts(first);
+    if c.op() != opcode::RECV {
+        return Err(Broken::Opcode(low8(c.op())));
+    }
+    if c.blocks() == 0 || c.blocks() > available {
+        return Err(Broken::Blocks);
+    }
+    let room = (low_usize(c.blocks()) * BLOCK - RECV_HEAD) / 2;
+    if c.sges() > room.min(MAX_SGES) {
+        return Err(Broken::Data);
+    }
+    sges.extend(data.as_chunks().0.iter().take(c.sges()).map(sge));
+    let mut block = at;
+    while sges.len() < c.sges() {
+        block = block.wrapping_add(1);
+        let left = c.sges() - sges.len();
+        sges.extend(ring.load(block)?.as_chunks().0.iter().take(left).map(sge));
+    }
+    Ok(wr_id)
 }
 
 #[inline]
