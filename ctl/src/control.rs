@@ -384,10 +384,10 @@ impl Control {
     }
 
     fn let_go(&mut self, qpn: Qpn, free: bool) {
-        if let Some(qp) = self.qps.remove(&qpn)
-            && free
-        {
-            qp.unclaim();
+        match self.qps.remove(&qpn) {
+            Some(qp) if free => qp.unclaim(),
+            Some(qp) => qp.set_over(),
+            None => {}
         }
     }
 

@@ -361,6 +361,22 @@ impl Device {
         Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
     }
 
+    /// Makes a queue pair whose connection is over fit for another one, with the number and all else
+    /// it has. Its queues are empty afterwards: what was posted before it was connected is forgotten
+    /// without a completion. Completions of its connection stay in their queues; poll them first, so
+    /// that they are not taken for later ones. A handle in another process is to be attached anew.
+    ///
+    /// # Errors
+    /// [`DeviceError::QpState`] while it is in a connection, which it is until
+    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race with
+    /// one; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has
+    /// changed then.
+    pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.check_qp(qp)?;
+        let request = heddle_cm::Request::ForgetQp { qpn: qp.qpn() };
+        qp.reset(|| self.request(request, None, None))
+    }
+
     /// Registers `len` zeroed bytes of the device's memory.
     ///
     /// # Errors
@@ -634,11 +650,17 @@ impl Device {
         if cq.is_in(&self.0.area) { Ok(()) } else { Err(DeviceError::ForeignCq) }
     }
 
+    fn check_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        if qp.app() == self.0.id && qp.is_in(&self.0.area) {
+            Ok(())
+        } else {
+            Err(DeviceError::ForeignQp(qp.qpn()))
+        }
+    }
+
     /// The queue pair for a connection that is to be, which nothing else has from here on.
     fn claim(&self, qp: &Qp) -> Result<(), DeviceError> {
-        if qp.app() != self.0.id || !qp.is_in(&self.0.area) {
-            return Err(DeviceError::ForeignQp(qp.qpn()));
-        }
+        self.check_qp(qp)?;
         if qp.is_dead() {
             return Err(DeviceError::QpDead);
         }

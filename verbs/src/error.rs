@@ -4,6 +4,7 @@ use heddle_iwarp::{Pd, Qpn};
 
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
+use crate::state::QpState;
 
 /// A request of an application that its device did not carry out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +62,10 @@ pub enum DeviceError {
     /// The queue pair is in a connection, or about to be.
     #[error("the queue pair is in use")]
     QpInUse,
-    /// The queue pair has had its connection: make a new one.
+    /// The queue pair is in a state that does not allow it.
+    #[error("a queue pair in state {0:?} does not allow it")]
+    QpState(QpState),
+    /// The queue pair has had its connection: reset it, or make a new one.
     #[error("the queue pair has had its connection")]
     QpDead,
     /// No room for the queue.

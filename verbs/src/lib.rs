@@ -29,6 +29,7 @@ mod params;
 mod qp;
 pub mod ring;
 pub mod srq;
+mod state;
 mod waker;
 pub mod worker;
 
@@ -51,4 +52,5 @@ pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};
 pub use srq::Srq;
+pub use state::QpState;
 pub use waker::{Sleeper, Waker};

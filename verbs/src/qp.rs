@@ -22,12 +22,14 @@ use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
 use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 
 use crate::cq::Cq;
+use crate::error::DeviceError;
 use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
     Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
     encode_with_operands, layout, store,
 };
 use crate::srq::Srq;
+use crate::state::QpState;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -101,6 +103,8 @@ struct Inner {
     limits: [Limits; 2],
     /// In a connection, or about to be.
     claimed: AtomicBool,
+    /// Its connection is over and its application has been told, or is about to be.
+    over: AtomicBool,
     init: QpInit,
     /// Gives back its number and its bell when the last handle is gone.
     _owner: Option<Owner>,
@@ -346,6 +350,7 @@ impl Qp {
             rings,
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
             claimed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             init,
             _owner: owner,
             block,
@@ -413,7 +418,14 @@ impl Qp {
         &self.0.init
     }
 
-    /// Whether its connection is over. It cannot have another one.
+    /// Where it is in its life.
+    pub fn qp_state(&self) -> QpState {
+        let phase = header(&self.0.block)[at::PHASE].load(Ordering::Acquire);
+        QpState::of(self.state(), phase, self.0.claimed.load(Ordering::Acquire))
+    }
+
+    /// Whether its connection is over. It cannot have another one until it is
+    /// [reset](crate::Device::reset_qp).
     pub fn is_dead(&self) -> bool {
         self.state() & 0xff >= state::ENDING
     }
@@ -552,6 +564,41 @@ impl Qp {
     /// The connection did not come about, and no worker has had the queue pair.
     pub fn unclaim(&self) {
         self.0.claimed.store(false, Ordering::Release);
+    }
+
+    /// Its connection is over, and nothing refers to it any more.
+    pub fn set_over(&self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+
+    /// Empties it, as if it had just been made: `forget` is called when that is allowed, and may
+    /// refuse. Nobody posts meanwhile.
+    pub(crate) fn reset(
+        &self,
+        forget: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let q = &*self.0;
+        let (mut sq, mut rq) = (lock(&q.sq), lock(&q.rq));
+        let state = self.qp_state();
+        // A connection that never came about has left it as it was.
+        let over = q.over.load(Ordering::Acquire);
+        if !state.can_reset() || (state == QpState::Error && !over) {
+            return Err(DeviceError::QpState(state));
+        }
+        if q.claimed.swap(true, Ordering::AcqRel) && !over {
+            return Err(DeviceError::QpInUse);
+        }
+        forget().inspect_err(|_| q.claimed.store(over, Ordering::Release))?;
+        let header = header(&q.block);
+        for word in &header[LINE..at::ENTRIES] {
+            word.store(0, Ordering::SeqCst);
+        }
+        for queue in [&mut sq, &mut rq] {
+            (queue.tail, queue.posted, queue.head, queue.retired) = (0, 0, 0, 0);
+        }
+        q.over.store(false, Ordering::Release);
+        q.claimed.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Block and rings, for the worker.

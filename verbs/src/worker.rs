@@ -9,7 +9,7 @@ use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr, SharedReceives};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
-use crate::ring::layout::{qp as at, state};
+use crate::ring::layout::{phase, qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
 use crate::srq::Taker;
 
@@ -74,8 +74,8 @@ impl Taken {
 }
 
 impl WorkerQp {
-    /// The worker's end of `qp`. There is one at a time, and one in all: a queue pair has one
-    /// connection in its life.
+    /// The worker's end of `qp`. There is one at a time: a queue pair has one connection until it is
+    /// reset.
     pub fn new(qp: &Qp) -> WorkerQp {
         let (block, rings, bell) = qp.rings();
         let init = qp.init();
@@ -154,6 +154,19 @@ impl WorkerQp {
     pub fn give_blocks(&self) {
         self.set(at::SQ_HEAD, self.sq.reader.head());
         self.set(at::RQ_HEAD, self.rq.reader.head());
+    }
+
+    /// Tells the application how its connection fares.
+    pub fn tell_state(&self, state: heddle_iwarp::QpState) {
+        self.set(
+            at::PHASE,
+            match state {
+                heddle_iwarp::QpState::Rts => phase::RTS,
+                heddle_iwarp::QpState::Closing => phase::CLOSING,
+                heddle_iwarp::QpState::Terminate => phase::TERMINATE,
+                heddle_iwarp::QpState::Error => phase::ERROR,
+            },
+        );
     }
 
     /// Tells how many requests of each queue are retired: running numbers modulo 2^32, as the

@@ -305,8 +305,15 @@ impl Worker {
                 if let heddle_rnic::Order::Release { conn } = order {
                     self.end_qp(conn);
                 }
+                let conn = match order {
+                    heddle_rnic::Order::Disconnect { conn } => Some(conn),
+                    _ => None,
+                };
                 if let Some(report) = self.rnic.handle_order(now, order) {
                     self.report(report);
+                }
+                if let Some(conn) = conn {
+                    self.tell_state(conn);
                 }
             }
             Command::EnterFpduMode { conn, mode, app, qp } => {
@@ -430,6 +437,9 @@ impl Worker {
                 break;
             }
             if let Some(event) = self.rnic.poll_event() {
+                if let Event::Qp { conn, .. } = event {
+                    self.tell_state(conn);
+                }
                 if let Event::Closed { conn, .. } = event {
                     // Whoever hears of the end finds everything completed.
                     self.end_qp(conn);
@@ -491,6 +501,15 @@ impl Worker {
             && let Some(qp) = self.rnic.qp(conn)
         {
             slot.qp.retire(qp.sq_retired(), qp.rq_retired());
+        }
+    }
+
+    /// Tells an application the state of a queue pair, which an order or an event may have changed.
+    fn tell_state(&mut self, conn: ConnId) {
+        if let Some(slot) = self.queues.of(conn)
+            && let Some(qp) = self.rnic.qp(conn)
+        {
+            slot.qp.tell_state(qp.state());
         }
     }
 

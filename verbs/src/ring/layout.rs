@@ -81,6 +81,8 @@ pub mod qp {
     pub const STATE: usize = 4 * LINE;
     pub const SQ_FINAL: usize = 4 * LINE + 1;
     pub const RQ_FINAL: usize = 4 * LINE + 2;
+    /// How its connection fares, while a worker runs it.
+    pub const PHASE: usize = 4 * LINE + 3;
 
     pub const ENTRIES: usize = 5 * LINE;
 }
@@ -96,6 +98,18 @@ pub mod state {
     pub const ENDING: u64 = 2;
     /// It takes no more: requests beyond `SQ_FINAL` and `RQ_FINAL` were never seen.
     pub const DEAD: u64 = 3;
+}
+
+/// Phases of a queue pair that a worker runs ([`qp::PHASE`]).
+pub mod phase {
+    /// Requests are carried out.
+    pub const RTS: u64 = 0;
+    /// Closed by the application: what was posted before is.
+    pub const CLOSING: u64 = 1;
+    /// An error was found here, and the peer is told.
+    pub const TERMINATE: u64 = 2;
+    /// The stream is over.
+    pub const ERROR: u64 = 3;
 }
 
 /// Words of a shared receive queue.
