@@ -71,10 +71,14 @@ const fn narrow(value: usize) -> u16 {
     narrow
 }
 
+/// A queue pair has a doorbell of its own.
+#[expect(clippy::cast_possible_truncation, reason = "a few thousand")]
+const MAX_QPS: u32 = BELLS as u32;
+
 impl DeviceLimits {
     /// What an RNIC can give to any application.
     pub const MOST: DeviceLimits = DeviceLimits {
-        max_qps: BELLS as u32,
+        max_qps: MAX_QPS,
         max_qp_wrs: MAX_DEPTH,
         max_sges: narrow(MAX_SGES),
         max_inline: narrow(MAX_INLINE),
