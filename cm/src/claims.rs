@@ -7,9 +7,8 @@ use heddle_iwarp::Qpn;
 use crate::id::{AppId, CmId};
 use crate::request::RequestError;
 
-/// A queue pair is in one connection at a time, and in FPDU mode once (there is no way back to a
-/// queue pair that has not been). An entry lasts until the queue pair is destroyed, so there are as
-/// many as queue pairs.
+/// A queue pair is in one connection at a time, and in FPDU mode once until it is reset or destroyed.
+/// An entry lasts until then, so there are as many as queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeMap<Qpn, Claim>);
 

@@ -170,6 +170,11 @@ impl Control {
                     link.backlog.push_back(Command::OpenApp { app, bells: bells.clone() });
                 }
             }
+            Request::ResizeCq { app, link } => {
+                for w in &mut self.links {
+                    w.backlog.push_back(Command::ResizeCq { app, link: link.clone() });
+                }
+            }
             Request::Cm { app, request, qp, events } => {
                 self.handle_cm(now, app, request, qp, events);
             }
@@ -386,10 +391,10 @@ impl Control {
     }
 
     fn let_go(&mut self, qpn: Qpn, free: bool) {
-        if let Some(qp) = self.qps.remove(&qpn)
-            && free
-        {
-            qp.unclaim();
+        match self.qps.remove(&qpn) {
+            Some(qp) if free => qp.unclaim(),
+            Some(qp) => qp.set_over(),
+            None => {}
         }
     }
 

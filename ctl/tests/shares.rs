@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use heddle_verbs::{Access, DeviceConfig, DeviceError, QpInit, RegisterError};
+use heddle_verbs::{
+    Access, ConnectParams, DeviceConfig, DeviceError, EventQueue, QpInit, RegisterError,
+};
 
 #[test]
 fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
@@ -13,7 +15,8 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
     let mut honest = Honest::new(&mut net, PORT, &events);
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false };
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let greedy = net.us.hub().open(&config).unwrap();
     let other = net.us.hub().open(&config).unwrap();
     let pd = greedy.alloc_pd();
@@ -59,4 +62,40 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
         .collect();
     assert_eq!((theirs.len(), all.len()), (cqs.len(), mrs.len()));
     honest.exchange(&mut net);
+}
+
+#[test]
+fn test_a_queue_pair_is_not_made_with_a_completion_queue_of_another_application() {
+    let (eal, _turn) = eal();
+    let net = Net::new(&eal);
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
+    let other = net.us.hub().open(&config).unwrap();
+    let foreign = net.us.device().create_cq(16, None).unwrap();
+    let own = other.create_cq(16, None).unwrap();
+    let pd = other.alloc_pd();
+    assert!(other.create_qp(pd, QpInit::new(own.clone())).is_ok());
+    let mut init = QpInit::new(own.clone());
+    init.send_cq = foreign.clone();
+    assert_eq!(other.create_qp(pd, init).err(), Some(DeviceError::ForeignCq), "for sends");
+    let mut init = QpInit::new(own);
+    init.recv_cq = foreign;
+    assert_eq!(other.create_qp(pd, init).err(), Some(DeviceError::ForeignCq), "for receives");
+}
+
+#[test]
+fn test_a_queue_pair_of_another_application_is_not_connected() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
+    let other = net.us.hub().open(&config).unwrap();
+    let end = End::new(&net.us);
+    let events = EventQueue::new(None);
+    let params = ConnectParams::new(end.qp.clone());
+    let refused = other.connect((PEER, PORT).into(), params, &events).err();
+    assert_eq!(refused, Some(DeviceError::ForeignQp(end.qp.qpn())));
+    // It is as it was.
+    let events = listen(&mut net, PORT, |_| {});
+    Honest::with(&mut net, PORT, &events, end).exchange(&mut net);
 }

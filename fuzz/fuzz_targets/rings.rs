@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let mrs = Arc::new(MrTable::new(&seed, 8));
     let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(Regions::new(4, None))));
     let hub = Hub::new(registry, Box::new(Nobody), 1, &seed);
-    let config = DeviceConfig { memory: 0, queues: 64 << 10, shared: true };
+    let config = DeviceConfig { memory: 0, queues: 64 << 10, shared: true, ..DeviceConfig::default() };
     let device = hub.open(&config).expect("a small device");
     let pd = device.alloc_pd();
     let cq = device.create_cq(64, None).expect("a queue");

@@ -22,7 +22,7 @@ pub use memory::{MemRange, Memory};
 pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, Qp, QpConfig,
-    QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge, Side,
-    check_recv, check_send,
+    QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge,
+    SharedBroken, SharedReceives, Side, check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

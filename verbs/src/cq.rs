@@ -3,12 +3,20 @@
 //! A completion queue has one ring for each worker, so that each ring has one producer, whichever
 //! workers its queue pairs run on. The application takes from them in turn.
 
+mod producer;
+#[cfg(test)]
+mod tests;
+
+pub use producer::{CqLink, CqProducer};
+
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;
 
+use crate::error::DeviceError;
+use crate::limits::count::Place;
 use crate::ring::cqe::{self, RawCqe};
 use crate::ring::layout::{CQE, armed, cq as at};
 use crate::ring::{Area, AreaError, Block};
@@ -47,13 +55,17 @@ pub struct Cq(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Indices and what is armed; the completions lie in blocks of their own.
     block: Arc<Block>,
     /// Distinguishes the completion queues of one application.
     number: u32,
-    rings: Rings,
     waker: Option<Waker>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
+    /// Whoever made it is another process.
+    attached: bool,
+    /// Among those of its application.
+    _place: Option<Place>,
 }
 
 /// The application's side of one ring. Whoever has the lock writes it; who only wants to know whether
@@ -61,9 +73,9 @@ struct Inner {
 #[derive(Debug)]
 struct End {
     head: AtomicU64,
-    /// The tail as it was last seen.
+    /// The tail as it was last seen, or where the ring goes on elsewhere.
     tail: AtomicU64,
-    /// First word of the ring.
+    /// First of its words.
     start: usize,
 }
 
@@ -72,36 +84,64 @@ struct End {
 struct Consumer {
     /// The ring to look at first.
     next: usize,
+    /// Where the completions of each ring are read.
+    rings: Box<[Entries]>,
+    /// Where workers write them, or will.
+    newest: Entries,
 }
 
-/// Where the rings of a queue lie among its words.
-#[derive(Clone, Copy, Debug)]
-struct Rings {
-    /// Completions of one, a power of two.
+/// Where the completions of a queue lie: as many for each worker.
+#[derive(Clone, Debug)]
+struct Entries {
+    block: Arc<Block>,
+    /// Completions of one ring, a power of two.
     size: u64,
-    /// Words of one.
-    words: usize,
+    /// Counts how often the queue was resized.
+    generation: u64,
 }
 
-impl Rings {
-    fn new(size: u64) -> Rings {
-        let entries = usize::try_from(size).unwrap_or(usize::MAX).saturating_mul(CQE);
-        Rings { size, words: at::ENTRIES.saturating_add(entries) }
+impl Entries {
+    fn take(
+        area: &Arc<Area>,
+        depth: u32,
+        rings: usize,
+        generation: u64,
+    ) -> Result<Self, AreaError> {
+        let size = u64::from(depth.max(1)).next_power_of_two();
+        let words = low_usize(size).saturating_mul(CQE).saturating_mul(rings);
+        Ok(Entries { block: Arc::new(area.take(words)?), size, generation })
     }
 
-    /// First word of a ring.
-    #[inline]
-    fn start(self, ring: usize) -> usize {
-        at::FIRST.wrapping_add(ring.wrapping_mul(self.words))
+    /// Those that the words of a queue tell of.
+    fn attach(queue: &Block, rings: usize) -> Option<Entries> {
+        let get = |i: usize| queue.words().get(i).map(|w| w.load(Ordering::Acquire));
+        let (size, generation) = (get(at::SIZE)?, get(at::GENERATION)?);
+        let words = usize::try_from(size).ok()?.checked_mul(CQE)?.checked_mul(rings)?;
+        let block = queue.area().at(usize::try_from(get(at::PLACE)?).ok()?, words)?;
+        size.is_power_of_two().then(|| Entries { block: Arc::new(block), size, generation })
     }
 
-    /// The completion with this running index, of the ring at `start`.
-    #[inline]
-    fn slot(self, block: &Block, start: usize, index: u64) -> Option<&cqe::Slot> {
-        // All of these are multiples of a completion.
-        let first = start.wrapping_add(at::ENTRIES) / CQE;
-        block.words().as_chunks().0.get(first + low_usize(index & (self.size - 1)))
+    /// Tells whoever attaches.
+    fn write(&self, queue: &Block) {
+        let words = queue.words();
+        words[at::PLACE].store(self.block.offset() as u64, Ordering::Relaxed);
+        words[at::SIZE].store(self.size, Ordering::Relaxed);
+        words[at::GENERATION].store(self.generation, Ordering::Release);
     }
+
+    /// The completion of this ring with this running index.
+    #[inline]
+    fn slot(&self, ring: usize, index: u64) -> Option<&cqe::Slot> {
+        let first = ring.wrapping_mul(low_usize(self.size));
+        let at = first.wrapping_add(low_usize(index & (self.size - 1)));
+        self.block.words().as_chunks().0.get(at)
+    }
+}
+
+/// First word of a ring's indices.
+#[inline]
+fn start_of(ring: usize) -> usize {
+    at::FIRST.wrapping_add(ring.wrapping_mul(at::RING))
 }
 
 impl Cq {
@@ -112,27 +152,36 @@ impl Cq {
         depth: u32,
         workers: usize,
         waker: Option<Waker>,
+        place: Place,
     ) -> Result<Cq, AreaError> {
-        let size = u64::from(depth.max(1)).next_power_of_two();
-        let rings = Rings::new(size);
-        let block = area.take(rings.start(workers))?;
+        let entries = Entries::take(area, depth, workers, 0)?;
+        let block = area.take(start_of(workers))?;
         let words = block.words();
         words[at::NUMBER].store(u64::from(number), Ordering::Relaxed);
         words[at::RINGS].store(workers as u64, Ordering::Relaxed);
-        words[at::SIZE].store(size, Ordering::Relaxed);
-        Ok(Cq::over(block, number, rings, waker, workers))
+        entries.write(&block);
+        Ok(Cq::over(block, (number, workers), entries, waker, Some(place)))
     }
 
     /// Continues with `workers` rings where they are.
-    fn over(block: Block, number: u32, rings: Rings, waker: Option<Waker>, workers: usize) -> Cq {
+    fn over(
+        block: Block,
+        (number, workers): (u32, usize),
+        entries: Entries,
+        waker: Option<Waker>,
+        place: Option<Place>,
+    ) -> Cq {
         let end = |r: usize| {
-            let start = rings.start(r);
+            let start = start_of(r);
             let head = block.words()[start + at::HEAD].load(Ordering::Relaxed);
             End { head: AtomicU64::new(head), tail: AtomicU64::new(head), start }
         };
         let ends = (0..workers).map(end).collect();
-        let consumer = Mutex::new(Consumer { next: 0 });
-        Cq(Arc::new(Inner { block: Arc::new(block), number, rings, waker, ends, consumer }))
+        let rings = vec![entries.clone(); workers].into();
+        let consumer = Mutex::new(Consumer { next: 0, rings, newest: entries });
+        let block = Arc::new(block);
+        let attached = place.is_none();
+        Cq(Arc::new(Inner { block, number, waker, ends, consumer, attached, _place: place }))
     }
 
     /// Where it lies in its area: offset and words, for another process.
@@ -141,17 +190,23 @@ impl Cq {
     }
 
     /// The queue at `(offset, words)` of an area that another process has made. There is one consumer
-    /// at a time: whoever made it must not poll it meanwhile.
+    /// at a time: whoever made it must not poll it meanwhile. `None` also while it is being resized.
     pub fn attach(area: &Arc<Area>, (off, words): (usize, usize)) -> Option<Cq> {
         let block = area.at(off, words)?;
-        let w = block.words();
-        let get = |i: usize| w.get(i).map(|v| v.load(Ordering::Relaxed));
-        let (number, workers, size) = (get(at::NUMBER)?, get(at::RINGS)?, get(at::SIZE)?);
+        let get = |i: usize| block.words().get(i).map(|v| v.load(Ordering::Relaxed));
+        let (number, workers) = (get(at::NUMBER)?, get(at::RINGS)?);
         let (number, workers) = (u32::try_from(number).ok()?, usize::try_from(workers).ok()?);
-        let rings = Rings::new(size);
-        let fits = size.is_power_of_two()
-            && workers.checked_mul(rings.words)?.checked_add(at::FIRST)? <= words;
-        fits.then(|| Cq::over(block, number, rings, None, workers))
+        if workers.checked_mul(at::RING)?.checked_add(at::FIRST)? > words {
+            return None;
+        }
+        let entries = Entries::attach(&block, workers)?;
+        let moved = (0..workers).all(|r| has_moved(&block, r, entries.generation));
+        moved.then(|| Cq::over(block, (number, workers), entries, None, None))
+    }
+
+    /// Whether it lies in this area, which each application has one of.
+    pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
+        Arc::ptr_eq(self.0.block.area(), area)
     }
 
     /// The oldest completion.
@@ -241,15 +296,50 @@ impl Cq {
         }
     }
 
-    /// Completions it holds for each worker.
+    /// Completions it holds for each worker, or will when its workers have heard of a new size.
     pub fn depth(&self) -> u32 {
-        u32::try_from(self.0.rings.size).unwrap_or(u32::MAX)
+        u32::try_from(self.consumer().newest.size).unwrap_or(u32::MAX)
+    }
+
+    /// Takes room for `depth` completions of each worker and has the workers told by `tell`, which
+    /// must not wait.
+    ///
+    /// Each worker goes on in the new room from its next completion on, and writes down which that
+    /// is; what it wrote before is read where it lies. So nothing is copied and nothing is lost, and
+    /// neither side waits for the other.
+    pub(crate) fn resize(
+        &self,
+        depth: u32,
+        tell: impl FnOnce(CqLink) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let q = &*self.0;
+        if q.attached {
+            return Err(DeviceError::ForeignCq);
+        }
+        // Held until it is decided: nobody gets a link to room that is not used in the end.
+        let mut consumer = self.consumer();
+        let now = consumer.newest.generation;
+        if !(0..q.ends.len()).all(|r| has_moved(&q.block, r, now)) {
+            return Err(DeviceError::CqResizing);
+        }
+        let entries = Entries::take(q.block.area(), depth, q.ends.len(), now.wrapping_add(1))?;
+        let held = q.ends.iter().map(|end| end.held(&q.block)).max().unwrap_or(0);
+        if held > entries.size {
+            return Err(DeviceError::CqTooSmall { held, depth });
+        }
+        // A consumer that was elsewhere meanwhile has read what lay in the old room.
+        let settled = consumer.newest.clone();
+        consumer.rings.fill(settled.clone());
+        entries.write(&q.block);
+        let link = q.link(&entries);
+        tell(link).inspect_err(|_| settled.write(&q.block))?;
+        consumer.newest = entries;
+        Ok(())
     }
 
     /// What a worker needs to write to it.
     pub(crate) fn link(&self) -> CqLink {
-        let Inner { block, number, rings, waker, .. } = &*self.0;
-        CqLink { number: *number, block: block.clone(), rings: *rings, waker: waker.clone() }
+        self.0.link(&self.consumer().newest)
     }
 
     #[inline]
@@ -264,15 +354,35 @@ const fn low_usize(index: u64) -> usize {
     index as usize
 }
 
+/// Whether a ring's worker writes to the room of this generation, and the application has read all
+/// that lies elsewhere.
+fn has_moved(block: &Block, ring: usize, generation: u64) -> bool {
+    let get = |i: usize| {
+        let word = block.words().get(start_of(ring).wrapping_add(i));
+        word.map_or(0, |w| w.load(Ordering::Acquire))
+    };
+    get(at::MOVED) == generation && !is_before(get(at::HEAD), get(at::MOVED_AT))
+}
+
+/// Whether a running index is before another.
+#[inline]
+const fn is_before(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b) > u64::MAX / 2
+}
+
 impl Inner {
+    fn link(&self, entries: &Entries) -> CqLink {
+        CqLink::new(self.number, self.block.clone(), entries.clone(), self.waker.clone())
+    }
+
     /// The oldest completion of the ring whose turn it is, or of the next that has one.
     #[inline]
     fn take_one(&self, consumer: &mut Consumer) -> Option<RawCqe> {
         for _ in 0..self.ends.len() {
-            let end = self.turn(consumer)?;
-            let (at, tail) = end.look(&self.block);
+            let (ring, end) = self.turn(consumer)?;
+            let (at, tail) = self.look(consumer, ring, end);
             if at != tail {
-                let raw = self.load(end, at)?;
+                let raw = consumer.load(ring, at)?;
                 end.give(&self.block, at.wrapping_add(1));
                 return Some(raw);
             }
@@ -285,11 +395,11 @@ impl Inner {
     fn take(&self, consumer: &mut Consumer, max: usize, mut f: impl FnMut(Cqe)) -> usize {
         let mut done = 0;
         for _ in 0..self.ends.len() {
-            let Some(end) = self.turn(consumer) else { break };
-            let (mut at, tail) = end.look(&self.block);
+            let Some((ring, end)) = self.turn(consumer) else { break };
+            let (mut at, tail) = self.look(consumer, ring, end);
             while at != tail
                 && done < max
-                && let Some(raw) = self.load(end, at)
+                && let Some(raw) = consumer.load(ring, at)
             {
                 at = at.wrapping_add(1);
                 if let Some(c) = cqe::decode(raw) {
@@ -307,34 +417,81 @@ impl Inner {
 
     /// The ring whose turn it is.
     #[inline]
-    fn turn(&self, consumer: &mut Consumer) -> Option<&End> {
+    fn turn(&self, consumer: &mut Consumer) -> Option<(usize, &End)> {
         if let [only] = &*self.ends {
-            return Some(only);
+            return Some((0, only));
         }
-        let end = self.ends.get(consumer.next).or(self.ends.first());
-        consumer.next = if consumer.next < self.ends.len() { consumer.next + 1 } else { 1 };
-        end
+        let ring = if consumer.next < self.ends.len() { consumer.next } else { 0 };
+        consumer.next = ring + 1;
+        Some((ring, self.ends.get(ring)?))
     }
 
+    /// Head and tail of a ring, with a look at the worker's when there was nothing.
     #[inline]
-    fn load(&self, end: &End, index: u64) -> Option<RawCqe> {
-        self.rings.slot(&self.block, end.start, index).map(cqe::load)
+    fn look(&self, consumer: &mut Consumer, ring: usize, end: &End) -> (u64, u64) {
+        let (head, seen) = (end.head.load(Ordering::Relaxed), end.tail.load(Ordering::Relaxed));
+        if head != seen {
+            return (head, seen);
+        }
+        let words = self.block.words().get(end.start..).unwrap_or_default();
+        // Acquire: the entries were stored before the tail.
+        let mut tail = words.get(at::TAIL).map_or(head, |w| w.load(Ordering::Acquire));
+        // Before it as well: that what is there from some index on lies elsewhere. Acquire, for a
+        // worker that has nothing to write yet.
+        let moved = words.get(at::MOVED).map_or(0, |w| w.load(Ordering::Acquire));
+        if consumer.rings.get(ring).is_some_and(|e| e.generation != moved) {
+            tail = self.follow(consumer, ring, (head, tail), moved);
+        }
+        end.tail.store(tail, Ordering::Relaxed);
+        (head, tail)
+    }
+
+    /// The worker writes elsewhere: goes there when all that lies here is read. The tail, or where
+    /// what lies here ends.
+    #[cold]
+    fn follow(
+        &self,
+        consumer: &mut Consumer,
+        ring: usize,
+        (head, tail): (u64, u64),
+        moved: u64,
+    ) -> u64 {
+        let word = self.block.words().get(start_of(ring) + at::MOVED_AT);
+        let limit = word.map_or(tail, |w| w.load(Ordering::Relaxed));
+        if head != limit {
+            // Never beyond what was written.
+            return if is_before(limit, tail) { limit } else { tail };
+        }
+        // Whoever made it knows better than what an application may have written there.
+        if self.attached
+            && consumer.newest.generation != moved
+            && let Some(entries) = Entries::attach(&self.block, self.ends.len())
+        {
+            consumer.newest = entries;
+        }
+        if let Some(e) = consumer.rings.get_mut(ring) {
+            e.clone_from(&consumer.newest);
+        }
+        tail
+    }
+}
+
+impl Consumer {
+    #[inline]
+    fn load(&self, ring: usize, index: u64) -> Option<RawCqe> {
+        self.rings.get(ring)?.slot(ring, index).map(cqe::load)
     }
 }
 
 impl End {
-    /// Head and tail, with a look at the worker's when there was nothing. With the lock.
-    #[inline]
-    fn look(&self, block: &Block) -> (u64, u64) {
-        let (head, seen) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
-        if head != seen {
-            return (head, seen);
-        }
-        // Acquire: the entries were stored before the tail.
-        let tail = block.words().get(self.start + at::TAIL);
-        let tail = tail.map_or(head, |w| w.load(Ordering::Acquire));
-        self.tail.store(tail, Ordering::Relaxed);
-        (head, tail)
+    /// Completions that wait.
+    fn held(&self, block: &Block) -> u64 {
+        let get = |i: usize| {
+            let word = block.words().get(self.start.wrapping_add(i));
+            word.map_or(0, |w| w.load(Ordering::Acquire))
+        };
+        let head = get(at::HEAD);
+        get(at::TAIL).wrapping_sub(head)
     }
 
     /// Gives the worker the entries before `head` back. With the lock.
@@ -344,284 +501,6 @@ impl End {
         self.head.store(head, Ordering::Release);
         if let Some(w) = block.words().get(self.start + at::HEAD) {
             w.store(head, Ordering::Release);
-        }
-    }
-}
-
-/// A completion queue, as a worker finds it.
-#[derive(Clone, Debug)]
-pub struct CqLink {
-    number: u32,
-    block: Arc<Block>,
-    rings: Rings,
-    waker: Option<Waker>,
-}
-
-impl CqLink {
-    /// Its number among those of its application.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// The producing end of `worker`, of which there must be one at a time.
-    pub fn producer(&self, worker: usize) -> CqProducer {
-        let start = self.rings.start(worker);
-        let word = |i: usize| {
-            let w = self.block.words().get(start + i);
-            w.map_or(0, |w| w.load(Ordering::Relaxed))
-        };
-        // The worker wrote this tail itself, if it had the queue before. Should the application have
-        // changed it, the application reads nonsense.
-        CqProducer {
-            tail: word(at::TAIL),
-            head: word(at::HEAD),
-            start,
-            link: self.clone(),
-            news: false,
-            solicited: false,
-        }
-    }
-}
-
-/// A worker's end of a completion queue.
-#[derive(Debug)]
-pub struct CqProducer {
-    tail: u64,
-    /// The head as it was last seen.
-    head: u64,
-    /// First word of its ring.
-    start: usize,
-    /// Something was written since the last [`notify`](CqProducer::notify), and of that something
-    /// solicited.
-    news: bool,
-    solicited: bool,
-    link: CqLink,
-}
-
-impl CqProducer {
-    /// Writes a completion. It is there for the application at once; call
-    /// [`notify`](CqProducer::notify) once for all of a turn.
-    ///
-    /// # Errors
-    /// [`CqOverflow`]: there is no room, and from now on the queue says so.
-    #[inline(always)]
-    pub fn push(&mut self, c: &Cqe) -> Result<(), CqOverflow> {
-        if self.tail.wrapping_sub(self.head) >= self.link.rings.size {
-            self.make_room()?;
-        }
-        let block = &*self.link.block;
-        if let Some(slot) = self.link.rings.slot(block, self.start, self.tail)
-            && let Some(tail) = block.words().get(self.start + at::TAIL)
-        {
-            cqe::store(slot, cqe::encode(c));
-            self.tail = self.tail.wrapping_add(1);
-            // Release: the entry was stored before.
-            tail.store(self.tail, Ordering::Release);
-        }
-        self.solicited |= cqe::is_solicited(c);
-        self.news = true;
-        Ok(())
-    }
-
-    /// Whether something was written, or lost, since the last [`notify`](CqProducer::notify).
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        self.news
-    }
-
-    /// Looks at what the application has taken.
-    #[cold]
-    fn make_room(&mut self) -> Result<(), CqOverflow> {
-        let words = self.link.block.words();
-        // Acquire: the application has read the entry before it gave it back. A head that is not
-        // between tail and one ring before it is no head, and there is no room either.
-        self.head = words[self.start + at::HEAD].load(Ordering::Acquire);
-        if self.tail.wrapping_sub(self.head) < self.link.rings.size {
-            return Ok(());
-        }
-        words[at::OVERFLOWED].store(1, Ordering::Release);
-        self.solicited = true;
-        self.news = true;
-        Err(CqOverflow)
-    }
-
-    /// Wakes the application if the queue is armed for what was written.
-    #[inline]
-    pub fn notify(&mut self) {
-        if !core::mem::take(&mut self.news) {
-            return;
-        }
-        let solicited = core::mem::take(&mut self.solicited);
-        let word = &self.link.block.words()[at::ARMED];
-        fence(Ordering::SeqCst);
-        let wanted = |w: u64| w == armed::NEXT || w == armed::SOLICITED && solicited;
-        let seen = word.load(Ordering::Relaxed);
-        if wanted(seen)
-            && word.compare_exchange(seen, armed::NO, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && let Some(w) = &self.link.waker
-        {
-            w.wake();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use heddle_iwarp::{CqeOp, CqeStatus, Qpn, Queue};
-
-    fn cqe(wr_id: u64, solicited: bool) -> Cqe {
-        Cqe {
-            wr_id,
-            qpn: Qpn(1),
-            queue: Queue::Rq,
-            op: CqeOp::Recv,
-            status: CqeStatus::Success,
-            solicited,
-            len: 0,
-            invalidated: None,
-            immediate: None,
-        }
-    }
-
-    fn cq(depth: u32, workers: usize, waker: Option<Waker>) -> Cq {
-        Cq::new(&Area::new(1 << 16).unwrap(), 3, depth, workers, waker).unwrap()
-    }
-
-    #[test]
-    fn test_completions_of_all_workers_come_once_and_in_order() {
-        let cq = cq(4, 2, None);
-        let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
-        let mut seen: Vec<u64> = Vec::new();
-        for round in 0..10 {
-            for i in 0..4 {
-                a.push(&cqe(round * 4 + i, false)).unwrap();
-            }
-            b.push(&cqe(1000 + round, false)).unwrap();
-            assert!(!cq.is_empty());
-            assert_eq!(cq.poll_batch(99, |c| seen.push(c.wr_id)), 5);
-        }
-        assert!(cq.is_empty() && cq.check().is_ok());
-        let (a, b): (Vec<u64>, Vec<u64>) = seen.into_iter().partition(|i| *i < 1000);
-        assert!(a.into_iter().eq(0..40) && b.into_iter().eq(1000..1010));
-    }
-
-    /// Two threads poll what two workers write, and look without the lock first.
-    #[test]
-    fn test_each_completion_is_taken_once_whoever_polls() {
-        const EACH: u64 = 20_000;
-        let cq = cq(8, 2, None);
-        let taken = AtomicU64::new(0);
-        let sums: Vec<u64> = std::thread::scope(|s| {
-            for worker in 0..2 {
-                let (cq, mut p) = (&cq, cq.link().producer(worker));
-                s.spawn(move || {
-                    for i in 0..EACH {
-                        // The ring is never full: nothing is lost.
-                        // What was given back, which is what the producer goes by.
-                        let head = &cq.0.block.words()[cq.0.ends[worker].start + at::HEAD];
-                        while i - head.load(Ordering::Acquire) >= 8 {
-                            std::thread::yield_now();
-                        }
-                        p.push(&cqe(i + 1, false)).unwrap();
-                    }
-                });
-            }
-            let poll = || {
-                let mut sum = 0;
-                while taken.load(Ordering::Relaxed) < 2 * EACH {
-                    match cq.poll() {
-                        Some(c) => {
-                            sum += c.wr_id;
-                            taken.fetch_add(1, Ordering::Relaxed);
-                        }
-                        None => std::thread::yield_now(),
-                    }
-                }
-                sum
-            };
-            let pollers = [s.spawn(poll), s.spawn(poll)];
-            pollers.into_iter().map(|p| p.join().unwrap()).collect()
-        });
-        assert_eq!(taken.into_inner(), 2 * EACH);
-        assert_eq!(sums.iter().sum::<u64>(), EACH * (EACH + 1));
-        assert!(cq.is_empty() && cq.check().is_ok());
-    }
-
-    #[test]
-    fn test_overflow_is_told_and_loses_only_what_has_no_room() {
-        let cq = cq(2, 1, None);
-        let mut p = cq.link().producer(0);
-        assert!(!p.has_news());
-        assert_eq!(p.push(&cqe(1, false)), Ok(()));
-        assert_eq!(p.push(&cqe(2, false)), Ok(()));
-        assert!(p.has_news());
-        p.notify();
-        assert!(!p.has_news());
-        assert_eq!(p.push(&cqe(3, false)), Err(CqOverflow));
-        assert!(p.has_news(), "whoever waits has to hear of it");
-        assert_eq!(cq.check(), Err(CqOverflow));
-        let sleeper = Sleeper::new();
-        assert_eq!(cq.wait(&sleeper, Duration::ZERO).map(|c| c.wr_id), Ok(1));
-        assert_eq!(cq.poll().map(|c| c.wr_id), Some(2));
-        assert_eq!(cq.wait(&sleeper, Duration::ZERO), Err(WaitError::Overflow(CqOverflow)));
-    }
-
-    #[test]
-    fn test_only_an_armed_queue_wakes_and_only_for_what_it_is_armed_for() {
-        let sleeper = Sleeper::with_fd().unwrap();
-        let cq = cq(16, 1, Some(sleeper.waker()));
-        let mut p = cq.link().producer(0);
-        let woken = || {
-            let start = Instant::now();
-            sleeper.sleep(Duration::from_millis(20), || false);
-            start.elapsed() < Duration::from_millis(15)
-        };
-        let mut write = |solicited| {
-            p.push(&cqe(1, solicited)).unwrap();
-            p.notify();
-        };
-        write(true);
-        assert!(!woken(), "not armed");
-        cq.arm(Arm::Solicited);
-        write(false);
-        assert!(!woken(), "not solicited");
-        write(true);
-        assert!(woken());
-        write(true);
-        assert!(!woken(), "armed once");
-        cq.arm(Arm::Next);
-        write(false);
-        assert!(woken());
-    }
-
-    #[test]
-    fn test_attached_queue_continues_where_it_was() {
-        let area = Area::new(1 << 16).unwrap();
-        let cq = Cq::new(&area, 1, 4, 1, None).unwrap();
-        let mut p = cq.link().producer(0);
-        p.push(&cqe(1, false)).unwrap();
-        p.push(&cqe(2, false)).unwrap();
-        assert_eq!(cq.poll().map(|c| c.wr_id), Some(1));
-        let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
-        let theirs = Cq::attach(&theirs.unwrap(), cq.share()).unwrap();
-        assert_eq!(theirs.poll().map(|c| c.wr_id), Some(2));
-        assert!(theirs.poll().is_none());
-        let (off, words) = cq.share();
-        assert!(Cq::attach(&area, (off, words - 1)).is_none(), "shorter than it says");
-    }
-
-    /// A head that the application made up does not make the worker overwrite or loop.
-    #[test]
-    fn test_impossible_heads_are_no_room() {
-        let cq = cq(4, 1, None);
-        let mut p = cq.link().producer(0);
-        for i in 0..4 {
-            p.push(&cqe(i, false)).unwrap();
-        }
-        for head in [u64::MAX, 5, 1 << 40] {
-            cq.0.block.words()[at::FIRST + at::HEAD].store(head, Ordering::Relaxed);
-            assert_eq!(p.push(&cqe(9, false)), Err(CqOverflow), "{head}");
         }
     }
 }

@@ -13,17 +13,19 @@ use std::time::Instant;
 
 use heddle_base::{Random, Seed};
 use heddle_cm::{AppId, CmId, ListenerId};
-use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::{Access, Pd, Qpn};
 
-use crate::cq::Cq;
+use crate::cq::{Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
+use crate::limits::count::{Count, Place};
+use crate::limits::{DeviceLimits, within};
 use crate::memory::{Pool, Region, RegisterError, Registry, Stretch, Terms};
 use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, BELLS, Bells};
+use crate::srq::Srq;
 use crate::waker::Waker;
 
 /// Largest depth of a send, receive or completion queue.
@@ -43,6 +45,13 @@ pub enum Request {
         bells: Bells,
         /// Where it counts the events it has taken.
         taken: Taken,
+    },
+    /// A completion queue has other room: workers are to write there.
+    ResizeCq {
+        /// Whose it is.
+        app: AppId,
+        /// What they write to.
+        link: CqLink,
     },
     /// A request to the connection manager.
     Cm {
@@ -90,12 +99,19 @@ pub struct DeviceConfig {
     pub queues: usize,
     /// Whether another process can be given the memory (then it is not on hugepages).
     pub shared: bool,
+    /// How many of each thing it can have.
+    pub limits: DeviceLimits,
 }
 
 impl Default for DeviceConfig {
-    /// 64 MiB of memory, 16 MiB of queues, for this process.
+    /// 64 MiB of memory, 16 MiB of queues, for this process; the usual limits.
     fn default() -> Self {
-        DeviceConfig { memory: 64 << 20, queues: 16 << 20, shared: false }
+        DeviceConfig {
+            memory: 64 << 20,
+            queues: 16 << 20,
+            shared: false,
+            limits: DeviceLimits::default(),
+        }
     }
 }
 
@@ -156,6 +172,8 @@ impl Hub {
         let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
         self.control.request(Request::Open { app, bells: bells.clone(), taken })?;
+        let max_mrs = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
+        let most = DeviceLimits { max_mrs, ..DeviceLimits::MOST };
         Ok(Device(Arc::new(App {
             id: app,
             hub: self.clone(),
@@ -164,6 +182,10 @@ impl Hub {
             pool,
             slots: Mutex::default(),
             pds: Mutex::default(),
+            limits: config.limits.within(&most),
+            qps: Count::default(),
+            cqs: Count::default(),
+            srqs: Count::default(),
             next_cq: AtomicU32::new(0),
         })))
     }
@@ -207,6 +229,10 @@ struct App {
     /// Doorbells in use, a bit each.
     slots: Mutex<Vec<u64>>,
     pds: Mutex<HashSet<Pd>>,
+    limits: DeviceLimits,
+    qps: Count,
+    cqs: Count,
+    srqs: Count,
     next_cq: AtomicU32,
 }
 
@@ -220,22 +246,87 @@ impl Drop for App {
 }
 
 impl Device {
+    /// What can be had of it; see there for what each number bounds.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.0.limits
+    }
+
     /// A new protection domain: queue pairs reach only regions of their own.
+    ///
+    /// Beyond [`DeviceLimits::max_pds`] it is one that nothing can be made in
+    /// ([`DeviceError::ForeignPd`]); [`create_pd`](Device::create_pd) says so at once.
     pub fn alloc_pd(&self) -> Pd {
-        let pd = Pd(self.0.hub.next_pd.fetch_add(1, Ordering::Relaxed));
-        lock(&self.0.pds).insert(pd);
-        pd
+        self.create_pd().unwrap_or(NO_PD)
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooMany`].
+    pub fn create_pd(&self) -> Result<Pd, DeviceError> {
+        let a = &*self.0;
+        let most = a.limits.max_pds;
+        let mut pds = lock(&a.pds);
+        if pds.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+            return Err(DeviceError::TooMany { what: "protection domains", most });
+        }
+        // Applications come and go for longer than numbers last, perhaps; none is given twice.
+        let next = |n: u32| n.checked_add(1);
+        let relaxed = Ordering::Relaxed;
+        let pd = a.hub.next_pd.fetch_update(relaxed, relaxed, next);
+        let pd =
+            pd.map(Pd).map_err(|_| DeviceError::TooMany { what: "protection domains", most })?;
+        pds.insert(pd);
+        Ok(pd)
     }
 
     /// A completion queue; `waker` is woken when it is armed and a completion arrives.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`], [`DeviceError::Area`].
+    /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`].
     pub fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
-        within("a depth", depth, 1, MAX_DEPTH)?;
         let a = &*self.0;
+        within("a depth", depth, 1, a.limits.max_cqes)?;
+        let place = a.cqs.take("completion queues", a.limits.max_cqs)?;
         let number = a.next_cq.fetch_add(1, Ordering::Relaxed);
-        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker)?)
+        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker, place)?)
+    }
+
+    /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more or
+    /// fewer than it has, while it is in use. No completion is lost or comes out of order. Workers go
+    /// over to the new room at their next turn; until then the old one is what they have.
+    ///
+    /// # Errors
+    /// [`DeviceError::CqTooSmall`] when more are in it, [`DeviceError::CqResizing`] until workers have
+    /// gone over and what they wrote before is polled; [`DeviceError::Limit`],
+    /// [`DeviceError::Area`], [`DeviceError::ForeignCq`], [`DeviceError::Overloaded`],
+    /// [`DeviceError::Gone`]. Nothing has changed then.
+    pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
+        let a = &*self.0;
+        within("a depth", depth, 1, a.limits.max_cqes)?;
+        self.check_cq(cq)?;
+        cq.resize(depth, |link| a.hub.control.request(Request::ResizeCq { app: a.id, link }))
+    }
+
+    /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs of
+    /// this protection domain; `waker` is woken when the limit it is armed for is reached.
+    ///
+    /// # Errors
+    /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`],
+    /// [`DeviceError::ForeignPd`].
+    pub fn create_srq(
+        &self,
+        pd: Pd,
+        depth: u32,
+        max_sge: u16,
+        waker: Option<Waker>,
+    ) -> Result<Srq, DeviceError> {
+        let a = &*self.0;
+        within("a depth", depth, 1, a.limits.max_srq_wrs)?;
+        within("a number of SGEs", max_sge.into(), 1, a.limits.max_sges.into())?;
+        self.check_pd(pd)?;
+        let place = a.srqs.take("shared receive queues", a.limits.max_srqs)?;
+        Ok(Srq::new(&a.area, pd, (depth, max_sge), waker, place)?)
     }
 
     /// A queue pair that is not connected yet. Receives may be posted at once.
@@ -243,20 +334,47 @@ impl Device {
     /// # Errors
     /// [`DeviceError`].
     pub fn create_qp(&self, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {
-        within("a depth", init.sq_depth, 1, MAX_DEPTH)?;
-        within("a depth", init.rq_depth, 1, MAX_DEPTH)?;
-        let most = u32::try_from(MAX_SGES).unwrap_or(0);
-        within("a number of SGEs", init.max_send_sge.into(), 1, most)?;
-        within("a number of SGEs", init.max_recv_sge.into(), 1, most)?;
-        let most = u32::try_from(MAX_INLINE).unwrap_or(0);
-        within("inline data", init.max_inline.into(), 0, most)?;
         let app = &self.0;
+        let most = &app.limits;
+        within("a depth", init.sq_depth, 1, most.max_qp_wrs)?;
+        within("a depth", init.rq_depth, 1, most.max_qp_wrs)?;
+        within("a number of SGEs", init.max_send_sge.into(), 1, most.max_sges.into())?;
+        within("a number of SGEs", init.max_recv_sge.into(), 1, most.max_sges.into())?;
+        within("inline data", init.max_inline.into(), 0, most.max_inline.into())?;
         self.check_pd(pd)?;
-        let bell = take_slot(&mut lock(&app.slots)).ok_or(DeviceError::TooManyQps)?;
+        self.check_cq(&init.send_cq)?;
+        self.check_cq(&init.recv_cq)?;
+        let user = match &init.srq {
+            Some(srq) if srq.is_for(&app.area, pd) => Some(srq.join()?),
+            Some(_) => return Err(DeviceError::ForeignSrq),
+            None => None,
+        };
+        let place = app.qps.take("queue pairs", most.max_qps)?;
+        let full = DeviceError::TooMany { what: "queue pairs", most: most.max_qps };
+        let bell = take_slot(&mut lock(&app.slots)).ok_or(full)?;
         let qpn = Qpn(lock(&app.hub.qpns).take());
         let owner = app.clone();
-        let owner = Owner(Some(Box::new(move || owner.forget(qpn, bell))));
+        let owner = Owner(Some(Box::new(move || {
+            drop(user);
+            owner.forget(qpn, bell, place);
+        })));
         Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
+    }
+
+    /// Makes a queue pair whose connection is over fit for another one, with the number and all else
+    /// it has. Its queues are empty afterwards: what was posted before it was connected is forgotten
+    /// without a completion. Completions of its connection stay in their queues; poll them first, so
+    /// that they are not taken for later ones. A handle in another process is to be attached anew.
+    ///
+    /// # Errors
+    /// [`DeviceError::QpState`] while it is in a connection, which it is until
+    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race with
+    /// one; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has
+    /// changed then.
+    pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.check_qp(qp)?;
+        let request = heddle_cm::Request::ForgetQp { qpn: qp.qpn() };
+        qp.reset(|| self.request(request, None, None))
     }
 
     /// Registers `len` zeroed bytes of the device's memory.
@@ -284,6 +402,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Register`].
     pub fn reserve(&self, len: usize) -> Result<Reservation, DeviceError> {
+        self.check_mr_size(len)?;
         let (registry, pool) = (&self.0.hub.registry, self.pool(len)?);
         Ok(Reservation(self.patiently(|| registry.reserve(pool, len))?))
     }
@@ -309,7 +428,16 @@ impl Device {
         self.0.pool.as_ref().ok_or(none.into())
     }
 
+    fn check_mr_size(&self, len: usize) -> Result<(), DeviceError> {
+        let (value, most) = (len as u64, self.0.limits.max_mr_size);
+        if value <= most {
+            return Ok(());
+        }
+        Err(DeviceError::Limit { what: "a region's size", value, least: 0, most })
+    }
+
     fn alloc(&self, terms: Terms, len: usize) -> Result<Mr, DeviceError> {
+        self.check_mr_size(len)?;
         let hub = &self.0.hub;
         let pool = self.pool(len)?;
         let take = || hub.registry.take(pool, len, terms);
@@ -331,6 +459,7 @@ impl Device {
         access: Access,
     ) -> Result<Mr, DeviceError> {
         self.check_pd(pd)?;
+        self.check_mr_size(len)?;
         let registry = &self.0.hub.registry;
         let terms = Terms { pd, qpn: None, access };
         let registered = self.patiently(|| registry.bring(region, (off, len, to), terms))?;
@@ -392,8 +521,8 @@ impl Device {
     /// Connects to a peer; the outcome comes through `events`.
     ///
     /// # Errors
-    /// [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once; [`DeviceError::Overloaded`],
-    /// [`DeviceError::Gone`].
+    /// [`DeviceError::Limit`], [`DeviceError::ForeignQp`], [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once;
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn connect(
         &self,
         remote: SocketAddr,
@@ -402,7 +531,8 @@ impl Device {
     ) -> Result<CmId, DeviceError> {
         let id = CmId(self.next_id());
         let (qp, params) = params.split();
-        claim(&qp)?;
+        self.check_depths(params.ird, params.ord)?;
+        self.claim(&qp)?;
         // One worker takes all connections that are made from here, until there are several queues.
         let worker = heddle_cm::WorkerId(0);
         let request = heddle_cm::Request::Connect { id, worker, remote, params };
@@ -440,7 +570,8 @@ impl Device {
         events: Option<EventQueue>,
     ) -> Result<(), DeviceError> {
         let (qp, params) = params.split();
-        claim(&qp)?;
+        self.check_depths(params.ird, params.ord)?;
+        self.claim(&qp)?;
         let request = heddle_cm::Request::Accept { id, params };
         self.request(request, Some(qp.clone()), events).inspect_err(|_| qp.unclaim())
     }
@@ -529,6 +660,36 @@ impl Device {
         if lock(&self.0.pds).contains(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
+    /// What is kept of a peer's Reads, and of our own, is bounded by the device whatever is agreed.
+    fn check_depths(&self, ird: u16, ord: u16) -> Result<(), DeviceError> {
+        let most = &self.0.limits;
+        within("an IRD", ird.into(), 0, most.max_ird.into())?;
+        within("an ORD", ord.into(), 0, most.max_ord.into())
+    }
+
+    /// A completion queue of another application would show what is not its own, and be filled by
+    /// those it does not trust.
+    fn check_cq(&self, cq: &Cq) -> Result<(), DeviceError> {
+        if cq.is_in(&self.0.area) { Ok(()) } else { Err(DeviceError::ForeignCq) }
+    }
+
+    fn check_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        if qp.app() == self.0.id && qp.is_in(&self.0.area) {
+            Ok(())
+        } else {
+            Err(DeviceError::ForeignQp(qp.qpn()))
+        }
+    }
+
+    /// The queue pair for a connection that is to be, which nothing else has from here on.
+    fn claim(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.check_qp(qp)?;
+        if qp.is_dead() {
+            return Err(DeviceError::QpDead);
+        }
+        if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
+    }
+
     fn request(
         &self,
         request: heddle_cm::Request,
@@ -541,7 +702,7 @@ impl Device {
 
 impl App {
     /// The last handle of a queue pair is gone.
-    fn forget(&self, qpn: Qpn, bell: u32) {
+    fn forget(&self, qpn: Qpn, bell: u32, place: Place) {
         let request = heddle_cm::Request::ForgetQp { qpn };
         let _ =
             self.hub.control.request(Request::Cm { app: self.id, request, qp: None, events: None });
@@ -549,6 +710,7 @@ impl App {
             *word &= !(1 << (bell % 64));
         }
         lock(&self.hub.qpns).taken.remove(&qpn.0);
+        drop(place);
     }
 }
 
@@ -563,12 +725,8 @@ impl Reservation {
     }
 }
 
-fn claim(qp: &Qp) -> Result<(), DeviceError> {
-    if qp.is_dead() {
-        return Err(DeviceError::QpDead);
-    }
-    if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
-}
+/// A protection domain that is nobody's: numbers start at 1.
+const NO_PD: Pd = Pd(0);
 
 /// A free doorbell, now taken.
 fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
@@ -582,14 +740,6 @@ fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
     let bit = slots[at].trailing_ones();
     slots[at] |= 1 << bit;
     Some(u32::try_from(at).ok()? * 64 + bit)
-}
-
-fn within(what: &'static str, value: u32, least: u32, most: u32) -> Result<(), DeviceError> {
-    if (least..=most).contains(&value) {
-        Ok(())
-    } else {
-        Err(DeviceError::Limit { what, value, least, most })
-    }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

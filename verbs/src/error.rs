@@ -1,35 +1,71 @@
 //! What can go wrong between an application and its device.
 
-use heddle_iwarp::Pd;
+use heddle_iwarp::{Pd, Qpn};
 
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
+use crate::state::QpState;
 
 /// A request of an application that its device did not carry out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// A depth or a limit of a queue is out of range.
+    /// A number is out of the range of [`DeviceLimits`](crate::DeviceLimits).
     #[error("{what} of {value} is not between {least} and {most}")]
     Limit {
         /// Of what.
         what: &'static str,
         /// What was asked for.
-        value: u32,
+        value: u64,
         /// The smallest that can be had.
-        least: u32,
+        least: u64,
         /// The largest that can be had.
-        most: u32,
+        most: u64,
     },
     /// The protection domain is not one of this application.
     #[error("protection domain {0} is not this application's")]
     ForeignPd(Pd),
-    /// The application has as many queue pairs as it can have.
-    #[error("too many queue pairs")]
-    TooManyQps,
+    /// The completion queue is not one of this application.
+    #[error("the completion queue is not this application's")]
+    ForeignCq,
+    /// The completion queue holds more completions than the new size.
+    #[error("{held} completions wait, and {depth} would have room")]
+    CqTooSmall {
+        /// Completions that wait, of the worker that has most.
+        held: u64,
+        /// The size that was asked for.
+        depth: u32,
+    },
+    /// The completion queue is being resized: its workers have not all heard of it, or what they
+    /// wrote before has not been polled.
+    #[error("the completion queue is being resized")]
+    CqResizing,
+    /// The shared receive queue is not one of this application, or of another protection domain.
+    #[error("the shared receive queue is not of this application and protection domain")]
+    ForeignSrq,
+    /// Queue pairs have the shared receive queue.
+    #[error("{users} queue pairs have the shared receive queue")]
+    SrqInUse {
+        /// How many.
+        users: u32,
+    },
+    /// The queue pair is not one of this application.
+    #[error("queue pair {0} is not this application's")]
+    ForeignQp(Qpn),
+    /// The application has as many as it can have.
+    #[error("no more than {most} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        most: u32,
+    },
     /// The queue pair is in a connection, or about to be.
     #[error("the queue pair is in use")]
     QpInUse,
-    /// The queue pair has had its connection: make a new one.
+    /// The queue pair is in a state that does not allow it.
+    #[error("a queue pair in state {0:?} does not allow it")]
+    QpState(QpState),
+    /// The queue pair has had its connection: reset it, or make a new one.
     #[error("the queue pair has had its connection")]
     QpDead,
     /// No room for the queue.

@@ -22,11 +22,14 @@ pub mod cq;
 pub mod device;
 mod error;
 mod event;
+mod limits;
 pub mod memory;
 mod mr;
 mod params;
 mod qp;
 pub mod ring;
+pub mod srq;
+mod state;
 mod waker;
 pub mod worker;
 
@@ -44,8 +47,11 @@ pub use heddle_iwarp::{
     Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,
 };
+pub use limits::{Atomics, DeviceLimits};
 pub use memory::{Region, RegionError, RegisterError};
 pub use mr::{Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};
+pub use srq::Srq;
+pub use state::QpState;
 pub use waker::{Sleeper, Waker};

@@ -22,11 +22,14 @@ use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
 use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 
 use crate::cq::Cq;
+use crate::error::DeviceError;
 use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
     Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
     encode_with_operands, layout, store,
 };
+use crate::srq::Srq;
+use crate::state::QpState;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -39,6 +42,8 @@ pub struct QpInit {
     pub sq_depth: u32,
     /// Work requests the receive queue holds.
     pub rq_depth: u32,
+    /// Where it takes its receive buffers from, with others; it has no receive queue of its own then.
+    pub srq: Option<Srq>,
     /// Most SGEs of a send request, at most [`MAX_SGES`].
     pub max_send_sge: u16,
     /// Most SGEs of a receive request, at most [`MAX_SGES`].
@@ -55,10 +60,18 @@ impl QpInit {
             recv_cq: cq,
             sq_depth: 128,
             rq_depth: 128,
+            srq: None,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 64,
         }
+    }
+
+    /// The same with receive buffers of this queue.
+    #[must_use]
+    pub fn shared(mut self, srq: &Srq) -> QpInit {
+        self.srq = Some(srq.clone());
+        self
     }
 
     /// The same with these depths.
@@ -90,6 +103,8 @@ struct Inner {
     limits: [Limits; 2],
     /// In a connection, or about to be.
     claimed: AtomicBool,
+    /// Its connection is over and its application has been told, or is about to be.
+    over: AtomicBool,
     init: QpInit,
     /// Gives back its number and its bell when the last handle is gone.
     _owner: Option<Owner>,
@@ -151,7 +166,7 @@ impl Rings {
         let data = data.max(usize::from(init.max_inline).div_ceil(8));
         let sq = layout::blocks(opcode::WRITE, data) as u64 * u64::from(init.sq_depth);
         let rq = layout::blocks(opcode::RECV, usize::from(init.max_recv_sge) * 2) as u64;
-        let rq = rq * u64::from(init.rq_depth);
+        let rq = if init.srq.is_some() { 1 } else { rq * u64::from(init.rq_depth) };
         Rings { sq: sq.next_power_of_two(), rq: rq.next_power_of_two() }
     }
 
@@ -268,7 +283,7 @@ impl Producer {
     ) -> Result<(), PostError> {
         let n = wr.blocks;
         if !self.fits(n) && !self.has_room(header, at, n) {
-            return Err(PostError::Full);
+            return Err(if self.depth == 0 { PostError::SharedReceives } else { PostError::Full });
         }
         store(ring, self.tail, wr, data);
         self.tail = self.tail.wrapping_add(n);
@@ -300,6 +315,7 @@ impl Qp {
         let (send, recv) = (u64::from(init.max_send_sge), u64::from(init.max_recv_sge));
         set(at::LIMITS, send | recv << 16 | u64::from(init.max_inline) << 32);
         set(at::BELL, bell.into());
+        set(at::SHARED, init.srq.is_some().into());
         Ok(Qp::over(block, app, (qpn, pd), (bells, bell), rings, init, Some(owner)))
     }
 
@@ -318,8 +334,11 @@ impl Qp {
             // Not known before the connection is; a Read without ORD completes with its reason.
             ..Limits::default()
         };
+        let shared = init.srq.is_some() || header(&block)[at::SHARED].load(Ordering::Relaxed) != 0;
         let sq = Producer::new(block.words(), SQ, init.sq_depth, rings.sq);
-        let rq = Producer::new(block.words(), RQ, init.rq_depth, rings.rq);
+        // Nothing is posted to a receive queue that is shared: it is no deeper than that.
+        let rq_depth = if shared { 0 } else { init.rq_depth };
+        let rq = Producer::new(block.words(), RQ, rq_depth, rings.rq);
         Qp(Arc::new(Inner {
             qpn,
             pd,
@@ -331,6 +350,7 @@ impl Qp {
             rings,
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
             claimed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             init,
             _owner: owner,
             block,
@@ -360,6 +380,7 @@ impl Qp {
         let init = QpInit {
             send_cq,
             recv_cq,
+            srq: None,
             sq_depth: low(depths),
             rq_depth: low(depths >> 32),
             max_send_sge: short(limits),
@@ -397,7 +418,14 @@ impl Qp {
         &self.0.init
     }
 
-    /// Whether its connection is over. It cannot have another one.
+    /// Where it is in its life.
+    pub fn qp_state(&self) -> QpState {
+        let phase = header(&self.0.block)[at::PHASE].load(Ordering::Acquire);
+        QpState::of(self.state(), phase, self.0.claimed.load(Ordering::Acquire))
+    }
+
+    /// Whether its connection is over. It cannot have another one until it is
+    /// [reset](crate::Device::reset_qp).
     pub fn is_dead(&self) -> bool {
         self.state() & 0xff >= state::ENDING
     }
@@ -523,6 +551,11 @@ impl Qp {
         header(&self.0.block)[at::STATE].load(Ordering::SeqCst)
     }
 
+    /// Whether it lies in this area, which each application has one of.
+    pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
+        Arc::ptr_eq(self.0.block.area(), area)
+    }
+
     /// Takes it for a connection; false when it is in one.
     pub(crate) fn claim(&self) -> bool {
         !self.0.claimed.swap(true, Ordering::AcqRel)
@@ -531,6 +564,41 @@ impl Qp {
     /// The connection did not come about, and no worker has had the queue pair.
     pub fn unclaim(&self) {
         self.0.claimed.store(false, Ordering::Release);
+    }
+
+    /// Its connection is over, and nothing refers to it any more.
+    pub fn set_over(&self) {
+        self.0.over.store(true, Ordering::Release);
+    }
+
+    /// Empties it, as if it had just been made: `forget` is called when that is allowed, and may
+    /// refuse. Nobody posts meanwhile.
+    pub(crate) fn reset(
+        &self,
+        forget: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let q = &*self.0;
+        let (mut sq, mut rq) = (lock(&q.sq), lock(&q.rq));
+        let state = self.qp_state();
+        // A connection that never came about has left it as it was.
+        let over = q.over.load(Ordering::Acquire);
+        if !state.can_reset() || (state == QpState::Error && !over) {
+            return Err(DeviceError::QpState(state));
+        }
+        if q.claimed.swap(true, Ordering::AcqRel) && !over {
+            return Err(DeviceError::QpInUse);
+        }
+        forget().inspect_err(|_| q.claimed.store(over, Ordering::Release))?;
+        let header = header(&q.block);
+        for word in &header[LINE..at::ENTRIES] {
+            word.store(0, Ordering::SeqCst);
+        }
+        for queue in [&mut sq, &mut rq] {
+            (queue.tail, queue.posted, queue.head, queue.retired) = (0, 0, 0, 0);
+        }
+        q.over.store(false, Ordering::Release);
+        q.claimed.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Block and rings, for the worker.

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
+use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr, SharedReceives};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
-use crate::ring::layout::{qp as at, state};
+use crate::ring::layout::{phase, qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
+use crate::srq::Taker;
 
 /// A queue pair as the worker that runs it has it.
 #[derive(Debug)]
@@ -23,31 +24,48 @@ pub struct WorkerQp {
     sq: Taken,
     rq: Taken,
     /// Until the worker has asked for them.
-    cqs: Option<Box<[CqLink; 2]>>,
+    links: Option<Box<Links>>,
+}
+
+/// What the worker asks for once.
+#[derive(Debug)]
+pub struct Links {
+    /// Where completions of the send queue go.
+    pub send_cq: CqLink,
+    /// Where completions of the receive queue go.
+    pub recv_cq: CqLink,
+    /// Where receive buffers come from, if not from the queue pair's own queue.
+    pub srq: Option<Box<dyn SharedReceives>>,
 }
 
 /// What was taken of one queue.
 #[derive(Debug)]
 struct Taken {
     reader: EntryReader,
-    /// Requests taken, and retired.
-    requests: u64,
+    /// Requests retired since the beginning.
     retired: u64,
+    /// Requests taken and not retired.
+    outstanding: u32,
     depth: u32,
 }
 
 impl Taken {
     fn new(blocks: u64, depth: u32) -> Taken {
-        Taken { reader: EntryReader::new(blocks), requests: 0, retired: 0, depth }
+        Taken { reader: EntryReader::new(blocks), retired: 0, outstanding: 0, depth }
+    }
+
+    /// Requests taken since the beginning.
+    fn requests(&self) -> u64 {
+        self.retired + u64::from(self.outstanding)
     }
 
     /// Counts a request that is being taken; more than the queue is deep cannot be outstanding.
     #[inline]
     fn count(&mut self) -> Result<(), Broken> {
-        if self.requests - self.retired >= u64::from(self.depth) {
+        if self.outstanding >= self.depth {
             return Err(Broken::Overrun);
         }
-        self.requests += 1;
+        self.outstanding += 1;
         Ok(())
     }
 
@@ -57,13 +75,14 @@ impl Taken {
         let seen = u32::try_from(self.retired & 0xffff_ffff).unwrap_or(0);
         let more = retired.wrapping_sub(seen);
         self.retired += u64::from(more);
+        self.outstanding = self.outstanding.saturating_sub(more);
         more > 0
     }
 }
 
 impl WorkerQp {
-    /// The worker's end of `qp`. There is one at a time, and one in all: a queue pair has one
-    /// connection in its life.
+    /// The worker's end of `qp`. There is one at a time: a queue pair has one connection until it is
+    /// reset.
     pub fn new(qp: &Qp) -> WorkerQp {
         let (block, rings, bell) = qp.rings();
         let init = qp.init();
@@ -74,8 +93,13 @@ impl WorkerQp {
             rings,
             bell,
             sq: Taken::new(rings.sq, init.sq_depth),
-            rq: Taken::new(rings.rq, init.rq_depth),
-            cqs: Some(Box::new([init.send_cq.link(), init.recv_cq.link()])),
+            // Of no blocks when it is shared: whatever is published there makes no sense.
+            rq: Taken::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
+            links: Some(Box::new(Links {
+                send_cq: init.send_cq.link(),
+                recv_cq: init.recv_cq.link(),
+                srq: init.srq.as_ref().map(|srq| Box::new(Taker(srq.pool())) as _),
+            })),
         }
     }
 
@@ -94,9 +118,9 @@ impl WorkerQp {
         self.bell
     }
 
-    /// Where completions of the send queue and of the receive queue go; once.
-    pub fn take_cqs(&mut self) -> Option<Box<[CqLink; 2]>> {
-        self.cqs.take()
+    /// What it is joined to; once.
+    pub fn take_links(&mut self) -> Option<Box<Links>> {
+        self.links.take()
     }
 
     /// From here on posts ring at `worker`. What was posted before has not rung: take it.
@@ -139,6 +163,19 @@ impl WorkerQp {
         self.set(at::RQ_HEAD, self.rq.reader.head());
     }
 
+    /// Tells the application how its connection fares.
+    pub fn tell_state(&self, state: heddle_iwarp::QpState) {
+        self.set(
+            at::PHASE,
+            match state {
+                heddle_iwarp::QpState::Rts => phase::RTS,
+                heddle_iwarp::QpState::Closing => phase::CLOSING,
+                heddle_iwarp::QpState::Terminate => phase::TERMINATE,
+                heddle_iwarp::QpState::Error => phase::ERROR,
+            },
+        );
+    }
+
     /// Tells how many requests of each queue are retired: running numbers modulo 2^32, as the
     /// protocol's queue pair has them.
     #[inline]
@@ -171,10 +208,10 @@ impl WorkerQp {
             recv(wr.wr_id);
         }
         self.give_blocks();
-        self.set(at::SQ_FINAL, self.sq.requests);
-        self.set(at::RQ_FINAL, self.rq.requests);
-        self.set(at::SQ_RETIRED, self.sq.requests);
-        self.set(at::RQ_RETIRED, self.rq.requests);
+        self.set(at::SQ_FINAL, self.sq.requests());
+        self.set(at::RQ_FINAL, self.rq.requests());
+        self.set(at::SQ_RETIRED, self.sq.requests());
+        self.set(at::RQ_RETIRED, self.rq.requests());
         self.mark(state::DEAD);
     }
 

@@ -3,6 +3,7 @@
 use heddle_cm::AppId;
 use heddle_rnic::{FpduMode, Order, Report};
 use heddle_tcp::ConnId;
+use heddle_verbs::cq::CqLink;
 use heddle_verbs::ring::Bells;
 use heddle_verbs::worker::WorkerQp;
 
@@ -21,6 +22,13 @@ pub enum Command {
         app: AppId,
         /// The queue pair.
         qp: Box<WorkerQp>,
+    },
+    /// Write the completions of this queue where it has room now.
+    ResizeCq {
+        /// Whose it is.
+        app: AppId,
+        /// Where.
+        link: CqLink,
     },
     /// Hear the doorbells of an application.
     OpenApp {

@@ -305,14 +305,22 @@ impl Worker {
                 if let heddle_rnic::Order::Release { conn } = order {
                     self.end_qp(conn);
                 }
+                let conn = match order {
+                    heddle_rnic::Order::Disconnect { conn } => Some(conn),
+                    _ => None,
+                };
                 if let Some(report) = self.rnic.handle_order(now, order) {
                     self.report(report);
+                }
+                if let Some(conn) = conn {
+                    self.tell_state(conn);
                 }
             }
             Command::EnterFpduMode { conn, mode, app, qp } => {
                 self.enter_fpdu_mode(conn, *mode, app, *qp);
             }
             Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
+            Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
             Command::CloseApp { app } => self.queues.close_app(app),
             Command::Snapshot { reply } => {
                 // Whoever asked may have stopped waiting.
@@ -328,7 +336,10 @@ impl Worker {
             Err(heddle_rnic::RnicError::NotStartup)
         };
         if result.is_ok() {
-            self.queues.insert(conn, app, qp);
+            if let Some(srq) = self.queues.insert(conn, app, qp) {
+                let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
+                debug_assert!(shared.is_ok(), "it was made above");
+            }
             // Receives first: the first message may lie behind the start-up already. They are posted
             // by the queue pair's own depth, so all of them are taken.
             while self.take_from(conn.index()) {}
@@ -426,6 +437,9 @@ impl Worker {
                 break;
             }
             if let Some(event) = self.rnic.poll_event() {
+                if let Event::Qp { conn, .. } = event {
+                    self.tell_state(conn);
+                }
                 if let Event::Closed { conn, .. } = event {
                     // Whoever hears of the end finds everything completed.
                     self.end_qp(conn);
@@ -487,6 +501,15 @@ impl Worker {
             && let Some(qp) = self.rnic.qp(conn)
         {
             slot.qp.retire(qp.sq_retired(), qp.rq_retired());
+        }
+    }
+
+    /// Tells an application the state of a queue pair, which an order or an event may have changed.
+    fn tell_state(&mut self, conn: ConnId) {
+        if let Some(slot) = self.queues.of(conn)
+            && let Some(qp) = self.rnic.qp(conn)
+        {
+            slot.qp.tell_state(qp.state());
         }
     }
 

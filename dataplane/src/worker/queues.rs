@@ -1,7 +1,7 @@
 //! Applications' queues as a worker has them: doorbells, queue pairs, completion queues.
 
 use heddle_cm::AppId;
-use heddle_iwarp::Cqe;
+use heddle_iwarp::{Cqe, SharedReceives};
 use heddle_tcp::ConnId;
 use heddle_verbs::CqOverflow;
 use heddle_verbs::cq::{CqLink, CqProducer};
@@ -103,12 +103,20 @@ impl Queues {
         self.slots.get(conn.index()).is_some_and(Option::is_none)
     }
 
-    /// Gives a connection its queue pair, whose doorbell is heard from here on.
-    pub(super) fn insert(&mut self, conn: ConnId, app: AppId, mut qp: WorkerQp) {
-        let cqs = qp.take_cqs();
+    /// Gives a connection its queue pair, whose doorbell is heard from here on. The shared receive
+    /// queue it takes buffers from, if it has one.
+    pub(super) fn insert(
+        &mut self,
+        conn: ConnId,
+        app: AppId,
+        mut qp: WorkerQp,
+    ) -> Option<Box<dyn SharedReceives>> {
         // None when it was given to a worker before, which nobody does: nobody hears of it then.
-        let [send_cq, recv_cq] =
-            cqs.map_or([u32::MAX; 2], |cqs| [self.cq(app, &cqs[0]), self.cq(app, &cqs[1])]);
+        let (cqs, srq) = match qp.take_links().map(|links| *links) {
+            Some(l) => ([self.cq(app, &l.send_cq), self.cq(app, &l.recv_cq)], l.srq),
+            None => ([u32::MAX; 2], None),
+        };
+        let [send_cq, recv_cq] = cqs;
         let index = conn.index();
         if let Some(a) = self.apps.iter_mut().find(|a| a.id == app)
             && let Some(bell) = a.slots.get_mut(qp.bell() as usize)
@@ -120,6 +128,7 @@ impl Queues {
             let (again, broken) = (false, false);
             *slot = Some(Box::new(Slot { conn, qp, send_cq, recv_cq, app, again, broken }));
         }
+        srq
     }
 
     /// Takes the queue pair of a connection away; its application's posts are for nobody then.
@@ -155,6 +164,7 @@ impl Queues {
         if let Some(at) = self.cqs.iter().position(|p| p.as_ref().is_some_and(is)) {
             if let Some(p) = &mut self.cqs[at] {
                 p.users += 1;
+                p.end.renew(link);
             }
             return number(at);
         }
@@ -166,6 +176,17 @@ impl Queues {
         }
         self.cqs[at] = Some(producer);
         number(at)
+    }
+
+    /// A completion queue has other room.
+    pub(super) fn resize_cq(&mut self, app: AppId, link: &CqLink) {
+        let producer = self.cqs.iter_mut().flatten();
+        match producer.into_iter().find(|p| p.app == app && p.number == link.number()) {
+            Some(p) => p.end.renew(link),
+            // No queue pair has it here. The application is to know that nothing more comes where it
+            // was.
+            None => drop(link.producer(self.worker)),
+        }
     }
 
     /// Writes a completion.

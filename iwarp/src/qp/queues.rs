@@ -15,6 +15,7 @@
 
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
+use super::shared::SharedReceives;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::rdmap::AtomicOp;
 use crate::{Msn, Stag};
@@ -382,6 +383,9 @@ pub(super) struct RecvQueue {
     pub(super) msn: Msn,
     /// Octets of it that are in place.
     pub(super) received: u32,
+    /// Where it takes a buffer from for each message, if not from its own. Twice boxed: a queue pair
+    /// has thin room for what few have.
+    pub(super) shared: Option<Box<Box<dyn SharedReceives>>>,
 }
 
 impl RecvQueue {
@@ -393,6 +397,7 @@ impl RecvQueue {
             retired: 0,
             msn: Msn(1),
             received: 0,
+            shared: None,
         }
     }
 

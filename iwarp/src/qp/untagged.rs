@@ -51,6 +51,9 @@ impl Qp {
         if self.hold && self.take_rtr_send(seg, h) {
             return Ok(());
         }
+        if self.rq.rqes.is_empty() {
+            self.take_shared(seg, h)?;
+        }
         let rqe = self.receive_buffer(seg, h)?;
         if seg.len > rqe.len - self.rq.received {
             return Err(Culprit {
@@ -122,6 +125,9 @@ impl Qp {
         seg: &Segment,
         h: Untagged,
     ) -> Result<(), Culprit> {
+        if self.rq.rqes.is_empty() {
+            self.take_shared(seg, h)?;
+        }
         self.receive_buffer(seg, h)?;
         let data = whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
         self.rq.msn = self.rq.msn.next();

@@ -299,6 +299,9 @@ pub enum PostError {
     /// The QP is closing: what was posted before is still sent, nothing more is taken.
     #[error("queue pair is closing")]
     Closing,
+    /// The QP takes its receive buffers from a shared queue: post there.
+    #[error("the queue pair has a shared receive queue")]
+    SharedReceives,
     /// The connection is over: no worker takes requests of this QP any more.
     #[error("the connection of the queue pair is over")]
     Ended,

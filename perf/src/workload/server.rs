@@ -332,6 +332,7 @@ impl PerfServer {
             recv_cq: self.recv_cq.clone(),
             sq_depth: CREDITS + 1,
             rq_depth: receives(&hello),
+            srq: None,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,

@@ -146,6 +146,11 @@ impl Block {
         self.words().as_chunks().0
     }
 
+    /// Where it lies.
+    pub(crate) fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
     /// Octets from the start of the area, for whoever attaches.
     pub fn offset(&self) -> usize {
         self.off

@@ -10,10 +10,20 @@
 //!              line 4  state, and how many posted requests it took in all     worker writes
 //!              line 5… blocks of the send queue, then of the receive queue    application writes
 //!
-//! completion   line 0  constants
+//! shared       line 0  constants
+//! receive      line 1  tail (requests)                                        application writes
+//! queue        line 2  limit to be told of                                    both, atomically
+//!              line 3  head (requests), limit events                          workers, atomically
+//!              line 4… places of as many blocks each, for an entry             application writes
+//!
+//! completion   line 0  constants, and where its completions lie               application writes
 //! queue        line 1  armed                                                  both, atomically
 //!              line 2  overflowed                                             worker writes
-//!              then for each worker: line tail (worker), line head (application), entries
+//!              then for each worker: a line with the tail, how often it has moved, and from which
+//!              completion on (worker); a line with the head (application)
+//!
+//! its          a block of its own, for each worker as many; another one when the queue is resized
+//! completions                                                                 worker writes
 //!
 //! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 zero:16 (lowest bits first)
 //! send queue   word 1  wr_id
@@ -55,6 +65,8 @@ pub mod qp {
     /// Most SGEs of a send (lower 16 bits) and a receive request, most inline octets (bits 32..48).
     pub const LIMITS: usize = 4;
     pub const BELL: usize = 5;
+    /// Whether its receives are a shared queue's, and its own receive queue has no use.
+    pub const SHARED: usize = 6;
 
     pub const SQ_TAIL: usize = LINE;
     pub const SQ_POSTED: usize = LINE + 1;
@@ -69,6 +81,8 @@ pub mod qp {
     pub const STATE: usize = 4 * LINE;
     pub const SQ_FINAL: usize = 4 * LINE + 1;
     pub const RQ_FINAL: usize = 4 * LINE + 2;
+    /// How its connection fares, while a worker runs it.
+    pub const PHASE: usize = 4 * LINE + 3;
 
     pub const ENTRIES: usize = 5 * LINE;
 }
@@ -86,6 +100,34 @@ pub mod state {
     pub const DEAD: u64 = 3;
 }
 
+/// Phases of a queue pair that a worker runs ([`qp::PHASE`]).
+pub mod phase {
+    /// Requests are carried out.
+    pub const RTS: u64 = 0;
+    /// Closed by the application: what was posted before is.
+    pub const CLOSING: u64 = 1;
+    /// An error was found here, and the peer is told.
+    pub const TERMINATE: u64 = 2;
+    /// The stream is over.
+    pub const ERROR: u64 = 3;
+}
+
+/// Words of a shared receive queue.
+pub mod srq {
+    use super::LINE;
+
+    pub const PD: usize = 0;
+    pub const DEPTH: usize = 1;
+    pub const MAX_SGE: usize = 2;
+
+    pub const TAIL: usize = LINE;
+    pub const LIMIT: usize = 2 * LINE;
+    pub const HEAD: usize = 3 * LINE;
+    pub const EVENTS: usize = 3 * LINE + 1;
+
+    pub const ENTRIES: usize = 4 * LINE;
+}
+
 /// Words of a completion queue.
 pub mod cq {
     use super::LINE;
@@ -95,15 +137,24 @@ pub mod cq {
     /// Completions of one ring, a power of two.
     pub const SIZE: usize = 2;
 
+    /// Octets from the start of the area to its completions.
+    pub const PLACE: usize = 3;
+    /// Times it was given another place.
+    pub const GENERATION: usize = 4;
+
     pub const ARMED: usize = LINE;
     pub const OVERFLOWED: usize = 2 * LINE;
-    /// Where the rings begin.
+    /// Where the indices begin.
     pub const FIRST: usize = 3 * LINE;
 
-    /// In a ring.
+    /// Of a worker's indices.
     pub const TAIL: usize = 0;
+    /// The generation of the place it writes to, and its first completion there.
+    pub const MOVED: usize = 1;
+    pub const MOVED_AT: usize = 2;
     pub const HEAD: usize = LINE;
-    pub const ENTRIES: usize = 2 * LINE;
+    /// Words of a worker's indices.
+    pub const RING: usize = 2 * LINE;
 }
 
 /// What a completion queue is armed for ([`cq::ARMED`]).

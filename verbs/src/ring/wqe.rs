@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{Data, RecvWr, SendOp, SendWr, Sge, Stag};
@@ -148,8 +149,7 @@ fn counts(data: &Data<'_>) -> (u64, usize) {
 
 /// The head of a send request, with room for operands.
 pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
-    let signaled = flag::SIGNALED * u64::from(wr.signaled);
-    let mut flags = signaled | (flag::FENCE * u64::from(wr.fence));
+    let mut flags = flag::SIGNALED * u64::from(wr.signaled) | flag::FENCE * u64::from(wr.fence);
     let mut ask = |solicited| flags |= flag::SOLICITED * u64::from(solicited);
     let (op, stag, to, operands) = match wr.op {
         SendOp::Immediate { data, solicited } => {
@@ -382,6 +382,37 @@ impl Entry {
         }
         Ok(())
     }
+}
+
+/// Reads the receive request at block `at`, which has `available` blocks, from a ring whose head others
+/// may move meanwhile: its mark, and its pieces into `sges`.
+pub(crate) fn read_recv(
+    ring: BlockRing<'_>,
+    at: u64,
+    available: u64,
+    sges: &mut ArrayVec<Sge, MAX_SGES>,
+) -> Result<u64, Broken> {
+    sges.clear();
+    let [first, wr_id, data @ ..] = ring.load(at)?;
+    let c = Counts(first);
+    if c.op() != opcode::RECV {
+        return Err(Broken::Opcode(low8(c.op())));
+    }
+    if c.blocks() == 0 || c.blocks() > available {
+        return Err(Broken::Blocks);
+    }
+    let room = (low_usize(c.blocks()) * BLOCK - RECV_HEAD) / 2;
+    if c.sges() > room.min(MAX_SGES) {
+        return Err(Broken::Data);
+    }
+    sges.extend(data.as_chunks().0.iter().take(c.sges()).map(sge));
+    let mut block = at;
+    while sges.len() < c.sges() {
+        block = block.wrapping_add(1);
+        let left = c.sges() - sges.len();
+        sges.extend(ring.load(block)?.as_chunks().0.iter().take(left).map(sge));
+    }
+    Ok(wr_id)
 }
 
 #[inline]

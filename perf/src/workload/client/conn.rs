@@ -79,6 +79,7 @@ impl Conn {
             recv_cq: cqs.recv.clone(),
             sq_depth: sq_depth(run),
             rq_depth: CREDIT_BUFFERS,
+            srq: None,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,

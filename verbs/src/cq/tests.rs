@@ -1,0 +1,366 @@
+//! Both ends of a completion queue, without a worker.
+
+use super::*;
+use crate::limits::count::Count;
+use heddle_iwarp::{CqeOp, CqeStatus, Qpn, Queue};
+
+fn cqe(wr_id: u64, solicited: bool) -> Cqe {
+    Cqe {
+        wr_id,
+        qpn: Qpn(1),
+        queue: Queue::Rq,
+        op: CqeOp::Recv,
+        status: CqeStatus::Success,
+        solicited,
+        len: 0,
+        invalidated: None,
+        immediate: None,
+    }
+}
+
+fn place() -> Place {
+    Count::default().take("queues", 1).unwrap()
+}
+
+fn cq(depth: u32, workers: usize, waker: Option<Waker>) -> Cq {
+    Cq::new(&Area::new(1 << 16).unwrap(), 3, depth, workers, waker, place()).unwrap()
+}
+
+#[test]
+fn test_completions_of_all_workers_come_once_and_in_order() {
+    let cq = cq(4, 2, None);
+    let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
+    let mut seen: Vec<u64> = Vec::new();
+    for round in 0..10 {
+        for i in 0..4 {
+            a.push(&cqe(round * 4 + i, false)).unwrap();
+        }
+        b.push(&cqe(1000 + round, false)).unwrap();
+        assert!(!cq.is_empty());
+        assert_eq!(cq.poll_batch(99, |c| seen.push(c.wr_id)), 5);
+    }
+    assert!(cq.is_empty() && cq.check().is_ok());
+    let (a, b): (Vec<u64>, Vec<u64>) = seen.into_iter().partition(|i| *i < 1000);
+    assert!(a.into_iter().eq(0..40) && b.into_iter().eq(1000..1010));
+}
+
+/// Two threads poll what two workers write, and look without the lock first.
+#[test]
+fn test_each_completion_is_taken_once_whoever_polls() {
+    const EACH: u64 = 20_000;
+    let cq = cq(8, 2, None);
+    let taken = AtomicU64::new(0);
+    let sums: Vec<u64> = std::thread::scope(|s| {
+        for worker in 0..2 {
+            let (cq, mut p) = (&cq, cq.link().producer(worker));
+            s.spawn(move || {
+                for i in 0..EACH {
+                    // The ring is never full: nothing is lost.
+                    // What was given back, which is what the producer goes by.
+                    let head = &cq.0.block.words()[cq.0.ends[worker].start + at::HEAD];
+                    while i - head.load(Ordering::Acquire) >= 8 {
+                        std::thread::yield_now();
+                    }
+                    p.push(&cqe(i + 1, false)).unwrap();
+                }
+            });
+        }
+        let poll = || {
+            let mut sum = 0;
+            while taken.load(Ordering::Relaxed) < 2 * EACH {
+                match cq.poll() {
+                    Some(c) => {
+                        sum += c.wr_id;
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+            sum
+        };
+        let pollers = [s.spawn(poll), s.spawn(poll)];
+        pollers.into_iter().map(|p| p.join().unwrap()).collect()
+    });
+    assert_eq!(taken.into_inner(), 2 * EACH);
+    assert_eq!(sums.iter().sum::<u64>(), EACH * (EACH + 1));
+    assert!(cq.is_empty() && cq.check().is_ok());
+}
+
+#[test]
+fn test_overflow_is_told_and_loses_only_what_has_no_room() {
+    let cq = cq(2, 1, None);
+    let mut p = cq.link().producer(0);
+    assert!(!p.has_news());
+    assert_eq!(p.push(&cqe(1, false)), Ok(()));
+    assert_eq!(p.push(&cqe(2, false)), Ok(()));
+    assert!(p.has_news());
+    p.notify();
+    assert!(!p.has_news());
+    assert_eq!(p.push(&cqe(3, false)), Err(CqOverflow));
+    assert!(p.has_news(), "whoever waits has to hear of it");
+    assert_eq!(cq.check(), Err(CqOverflow));
+    let sleeper = Sleeper::new();
+    assert_eq!(cq.wait(&sleeper, Duration::ZERO).map(|c| c.wr_id), Ok(1));
+    assert_eq!(cq.poll().map(|c| c.wr_id), Some(2));
+    assert_eq!(cq.wait(&sleeper, Duration::ZERO), Err(WaitError::Overflow(CqOverflow)));
+}
+
+#[test]
+fn test_only_an_armed_queue_wakes_and_only_for_what_it_is_armed_for() {
+    let sleeper = Sleeper::with_fd().unwrap();
+    let cq = cq(16, 1, Some(sleeper.waker()));
+    let mut p = cq.link().producer(0);
+    let woken = || {
+        let start = Instant::now();
+        sleeper.sleep(Duration::from_millis(20), || false);
+        start.elapsed() < Duration::from_millis(15)
+    };
+    let mut write = |solicited| {
+        p.push(&cqe(1, solicited)).unwrap();
+        p.notify();
+    };
+    write(true);
+    assert!(!woken(), "not armed");
+    cq.arm(Arm::Solicited);
+    write(false);
+    assert!(!woken(), "not solicited");
+    write(true);
+    assert!(woken());
+    write(true);
+    assert!(!woken(), "armed once");
+    cq.arm(Arm::Next);
+    write(false);
+    assert!(woken());
+}
+
+#[test]
+fn test_attached_queue_continues_where_it_was() {
+    let area = Area::new(1 << 16).unwrap();
+    let cq = Cq::new(&area, 1, 4, 1, None, place()).unwrap();
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    p.push(&cqe(2, false)).unwrap();
+    assert_eq!(cq.poll().map(|c| c.wr_id), Some(1));
+    let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
+    let theirs = Cq::attach(&theirs.unwrap(), cq.share()).unwrap();
+    assert_eq!(theirs.poll().map(|c| c.wr_id), Some(2));
+    assert!(theirs.poll().is_none());
+    let (off, words) = cq.share();
+    assert!(Cq::attach(&area, (off, words - 1)).is_none(), "shorter than it says");
+}
+
+/// A head that the application made up does not make the worker overwrite or loop.
+#[test]
+fn test_impossible_heads_are_no_room() {
+    let cq = cq(4, 1, None);
+    let mut p = cq.link().producer(0);
+    for i in 0..4 {
+        p.push(&cqe(i, false)).unwrap();
+    }
+    for head in [u64::MAX, 5, 1 << 40] {
+        cq.0.block.words()[at::FIRST + at::HEAD].store(head, Ordering::Relaxed);
+        assert_eq!(p.push(&cqe(9, false)), Err(CqOverflow), "{head}");
+    }
+}
+
+/// Asks for a new size; the workers have yet to hear of it.
+fn resize(cq: &Cq, depth: u32) -> Result<CqLink, DeviceError> {
+    let mut told = None;
+    cq.resize(depth, |link| {
+        told = Some(link);
+        Ok(())
+    })?;
+    Ok(told.unwrap())
+}
+
+proptest::proptest! {
+    /// Completions come once and in order, and none is lost while there is room by the smaller of the
+    /// sizes, whenever either side hears of a new one.
+    #[test]
+    fn test_resized_queue_loses_nothing(steps in proptest::collection::vec(0u8..12, 1..400)) {
+        let cq = cq(8, 2, None);
+        let mut ends = [cq.link().producer(0), cq.link().producer(1)];
+        let (mut written, mut read) = ([0u64; 2], [0u64; 2]);
+        let mut news: [Option<CqLink>; 2] = [None, None];
+        // What the smaller room holds, while it is not known which one a worker writes to.
+        let (mut size, mut least) = (8, 8);
+        for step in steps {
+            match step {
+                0..=5 => {
+                    let w = usize::from(step % 2);
+                    if written[w] - read[w] < least {
+                        written[w] += 1;
+                        ends[w].push(&cqe((w as u64) << 32 | written[w], false)).unwrap();
+                    }
+                }
+                6..=8 => {
+                    let mut take = |c: Cqe| {
+                        let w = usize::try_from(c.wr_id >> 32).unwrap();
+                        read[w] += 1;
+                        assert_eq!(c.wr_id & 0xffff_ffff, read[w], "in order");
+                    };
+                    match step {
+                        6 => cq.poll().into_iter().for_each(&mut take),
+                        7 => { cq.poll_batch(3, take); }
+                        _ => { cq.poll_batch(100, take); }
+                    }
+                }
+                9 | 10 => {
+                    let depth = [1, 2, 4, 8, 16, 32][(written[0] + read[1]) as usize % 6];
+                    let most = (written[0] - read[0]).max(written[1] - read[1]);
+                    match resize(&cq, depth) {
+                        Ok(link) => {
+                            assert!(u64::from(depth) >= most, "it was refused otherwise");
+                            news = [Some(link.clone()), Some(link)];
+                            least = size.min(u64::from(depth));
+                            size = u64::from(depth);
+                        }
+                        Err(DeviceError::CqTooSmall { held, .. }) => assert_eq!(held, most),
+                        Err(e) => assert_eq!(e, DeviceError::CqResizing),
+                    }
+                }
+                _ => {
+                    for (end, link) in ends.iter_mut().zip(&mut news) {
+                        if let Some(link) = link.take() {
+                            end.renew(&link);
+                        }
+                    }
+                    least = size;
+                }
+            }
+        }
+        while cq.poll_batch(1000, |c| read[usize::try_from(c.wr_id >> 32).unwrap()] += 1) > 0 {}
+        assert_eq!(read, written);
+        assert!(cq.check().is_ok() && cq.is_empty());
+    }
+}
+
+#[test]
+fn test_new_size_holds_from_when_the_worker_hears_of_it() {
+    let cq = cq(2, 1, None);
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    p.push(&cqe(2, false)).unwrap();
+    assert_eq!(resize(&cq, 1).err(), Some(DeviceError::CqTooSmall { held: 2, depth: 1 }));
+    let link = resize(&cq, 4).unwrap();
+    assert_eq!(cq.depth(), 4);
+    assert_eq!(resize(&cq, 8).err(), Some(DeviceError::CqResizing), "not heard of");
+    p.renew(&link);
+    assert_eq!(resize(&cq, 8).err(), Some(DeviceError::CqResizing), "the old ones not polled");
+    for i in 3..=6 {
+        assert_eq!(p.push(&cqe(i, false)), Ok(()), "{i}");
+    }
+    assert_eq!(p.push(&cqe(7, false)), Err(CqOverflow));
+    let mut seen = Vec::new();
+    while cq.poll_batch(100, |c| seen.push(c.wr_id)) > 0 {}
+    assert_eq!(seen, [1, 2, 3, 4, 5, 6]);
+    assert!(resize(&cq, 8).is_ok());
+}
+
+#[test]
+fn test_refused_request_leaves_the_size() {
+    let cq = cq(2, 1, None);
+    let refused = cq.resize(8, |_| Err(DeviceError::Overloaded));
+    assert_eq!((refused, cq.depth()), (Err(DeviceError::Overloaded), 2));
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    p.push(&cqe(2, false)).unwrap();
+    assert_eq!(p.push(&cqe(3, false)), Err(CqOverflow));
+    assert_eq!(cq.poll_batch(9, |_| ()), 2);
+}
+
+/// A worker that has the queue for the first time, or again, after it was resized.
+#[test]
+fn test_worker_that_comes_later_writes_to_the_new_room() {
+    let cq = cq(2, 1, None);
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    drop(p);
+    let link = resize(&cq, 4).unwrap();
+    let mut p = cq.link().producer(0);
+    p.renew(&link);
+    for i in 2..=5 {
+        p.push(&cqe(i, false)).unwrap();
+    }
+    let mut seen = Vec::new();
+    while cq.poll_batch(100, |c| seen.push(c.wr_id)) > 0 {}
+    assert_eq!(seen, [1, 2, 3, 4, 5]);
+}
+
+/// The old room comes back: sizes can be changed for ever.
+#[test]
+fn test_old_room_comes_back() {
+    let cq = cq(64, 1, None);
+    let mut p = cq.link().producer(0);
+    for i in 0..1000 {
+        let link = resize(&cq, if i % 2 == 0 { 256 } else { 64 }).unwrap();
+        p.push(&cqe(i, false)).unwrap();
+        p.renew(&link);
+        assert_eq!(cq.poll().map(|c| c.wr_id), Some(i));
+    }
+}
+
+#[test]
+fn test_another_process_follows_to_the_new_room() {
+    let area = Area::new(1 << 16).unwrap();
+    let cq = Cq::new(&area, 1, 4, 1, None, place()).unwrap();
+    let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
+    let theirs = theirs.unwrap();
+    let far = Cq::attach(&theirs, cq.share()).unwrap();
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    let link = resize(&cq, 16).unwrap();
+    assert!(Cq::attach(&theirs, cq.share()).is_none(), "under way");
+    p.renew(&link);
+    p.push(&cqe(2, false)).unwrap();
+    let mut seen = Vec::new();
+    while far.poll_batch(100, |c| seen.push(c.wr_id)) > 0 {}
+    assert_eq!(seen, [1, 2]);
+    assert!(far.is_empty() && Cq::attach(&theirs, cq.share()).is_some());
+    assert_eq!(far.resize(4, |_| Ok(())), Err(DeviceError::ForeignCq));
+}
+
+/// A worker writes and an application polls while a third changes the size.
+#[test]
+fn test_resized_between_threads() {
+    const ALL: u64 = 50_000;
+    let cq = cq(16, 1, None);
+    let (links, news) = std::sync::mpsc::channel::<CqLink>();
+    let taken = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        let (cq, taken) = (&cq, &taken);
+        let mut p = cq.link().producer(0);
+        s.spawn(move || {
+            for i in 0..ALL {
+                if let Ok(link) = news.try_recv() {
+                    p.renew(&link);
+                }
+                // Within the smallest size there is.
+                while i - taken.load(Ordering::Acquire) >= 8 {
+                    std::thread::yield_now();
+                }
+                p.push(&cqe(i, false)).unwrap();
+            }
+        });
+        s.spawn(move || {
+            let mut sizes = 0;
+            while taken.load(Ordering::Relaxed) < ALL {
+                if let Ok(link) = resize(cq, [8, 64, 16][sizes % 3]) {
+                    sizes += 1;
+                    let _ = links.send(link);
+                }
+                std::thread::yield_now();
+            }
+            assert!(sizes > 1, "it was resized meanwhile");
+        });
+        let mut next = 0;
+        while next < ALL {
+            cq.poll_batch(5, |c| {
+                assert_eq!(c.wr_id, next);
+                next += 1;
+            });
+            taken.store(next, Ordering::Release);
+        }
+    });
+    assert!(cq.check().is_ok());
+}

@@ -1,0 +1,173 @@
+//! Both ends of a shared receive queue, without queue pairs.
+
+use super::*;
+use heddle_iwarp::Stag;
+
+fn area() -> Arc<Area> {
+    Area::new(1 << 20).unwrap()
+}
+
+fn srq(area: &Arc<Area>, depth: u32, max_sge: u16) -> Srq {
+    let place = Count::default().take("queues", 1).unwrap();
+    Srq::new(area, Pd(1), (depth, max_sge), None, place).unwrap()
+}
+
+fn pieces(n: usize, seed: u32) -> Vec<Sge> {
+    let piece = |i: u32| Sge { stag: Stag(seed + i), to: u64::from(seed) << 32, len: 3 + i };
+    (0..u32::try_from(n).unwrap()).map(piece).collect()
+}
+
+fn take(pool: &SrqPool) -> Option<(u64, Vec<Sge>)> {
+    let mut sges = ArrayVec::new();
+    pool.take(&mut sges).unwrap().map(|wr_id| (wr_id, sges.to_vec()))
+}
+
+#[test]
+fn test_receives_come_out_as_they_went_in_at_every_number_of_pieces() {
+    let q = srq(&area(), 5, 16);
+    let pool = q.pool();
+    let mut next = 0;
+    for round in 0u32..40 {
+        for i in 0..5u32 {
+            let list = pieces(((round + i) % 17) as usize, round * 100);
+            q.post_recv(&RecvWr { wr_id: u64::from(round * 5 + i), sges: &list }).unwrap();
+        }
+        assert_eq!(q.post_recv(&RecvWr { wr_id: 0, sges: &[] }), Err(PostError::Full));
+        assert_eq!(q.len(), 5);
+        for i in 0..5u32 {
+            let want = pieces(((round + i) % 17) as usize, round * 100);
+            assert_eq!(take(&pool), Some((next, want)));
+            next += 1;
+        }
+        assert_eq!((take(&pool), q.is_empty()), (None, true));
+    }
+}
+
+#[test]
+fn test_more_pieces_than_it_was_made_for_are_refused() {
+    let q = srq(&area(), 4, 3);
+    assert!(q.post_recv(&RecvWr { wr_id: 1, sges: &pieces(3, 1) }).is_ok());
+    let two = [RecvWr { wr_id: 2, sges: &pieces(3, 1) }, RecvWr { wr_id: 3, sges: &pieces(4, 1) }];
+    assert_eq!(q.post_recvs(&two), Err((1, PostError::TooManySges)));
+    assert_eq!(q.len(), 2);
+}
+
+/// The event comes once, when fewer are left than it was armed for, also when it is so already.
+#[test]
+fn test_limit_is_told_once_when_it_is_armed() {
+    let q = srq(&area(), 8, 1);
+    let pool = q.pool();
+    for wr_id in 0..8 {
+        q.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    take(&pool);
+    assert!(!q.take_limit_event(), "not armed");
+    q.arm_limit(6);
+    take(&pool);
+    assert!(!q.take_limit_event(), "six are left");
+    take(&pool);
+    assert!(q.take_limit_event(), "five are left");
+    take(&pool);
+    assert!(!q.take_limit_event(), "once");
+    q.arm_limit(5);
+    assert!(q.take_limit_event(), "four are left already");
+    q.arm_limit(4);
+    q.arm_limit(0);
+    take(&pool);
+    assert!(!q.take_limit_event(), "disarmed");
+}
+
+/// Each buffer goes to one worker, while the application posts and another thread arms the limit.
+#[test]
+fn test_each_receive_is_taken_once_whichever_worker_takes() {
+    const ALL: u64 = 60_000;
+    let q = srq(&area(), 16, 4);
+    let taken = AtomicU64::new(0);
+    let sums: Vec<u64> = std::thread::scope(|s| {
+        let (q, taken) = (&q, &taken);
+        s.spawn(move || {
+            for wr_id in 1..=ALL {
+                let seed = u32::try_from(wr_id).unwrap();
+                let list = pieces(usize::try_from(wr_id % 5).unwrap(), seed);
+                while q.post_recv(&RecvWr { wr_id, sges: &list }) == Err(PostError::Full) {
+                    std::thread::yield_now();
+                }
+                if wr_id % 100 == 0 {
+                    q.arm_limit(4);
+                }
+            }
+        });
+        let work = move || {
+            let pool = q.pool();
+            let (mut sum, mut last) = (0, 0);
+            while taken.load(Ordering::Relaxed) < ALL {
+                let Some((wr_id, sges)) = take(&pool) else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                assert!(wr_id > last, "in order");
+                last = wr_id;
+                let seed = u32::try_from(wr_id).unwrap();
+                assert_eq!(sges, pieces(usize::try_from(wr_id % 5).unwrap(), seed));
+                sum += wr_id;
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+            sum
+        };
+        let workers = [s.spawn(work), s.spawn(work)];
+        workers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    assert_eq!(sums.iter().sum::<u64>(), ALL * (ALL + 1) / 2);
+}
+
+#[test]
+fn test_rings_that_make_no_sense_are_told_and_nothing_is_taken() {
+    let q = srq(&area(), 4, 16);
+    let (pool, words) = (q.pool(), header(&q.0.pool.block));
+    let mut sges = ArrayVec::new();
+    for tail in [5, 1 << 40, u64::MAX] {
+        words[at::TAIL].store(tail, Ordering::Relaxed);
+        assert_eq!(pool.take(&mut sges), Err(Broken::Tail), "{tail}");
+    }
+    words[at::TAIL].store(1, Ordering::Relaxed);
+    let entry = &q.0.pool.block.words()[at::ENTRIES];
+    for (word, want) in [
+        (1 << 24 | 1, Broken::Opcode(1)),
+        (0, Broken::Blocks),
+        (9 << 24, Broken::Blocks),
+        (1 << 24 | 4 << 16, Broken::Data),
+        (8 << 24 | 17 << 16, Broken::Data),
+    ] {
+        entry.store(word, Ordering::Relaxed);
+        assert_eq!(pool.take(&mut sges), Err(want), "{word:#x}");
+    }
+    entry.store(1 << 24, Ordering::Relaxed);
+    assert_eq!(pool.take(&mut sges), Ok(Some(0)));
+    // What it is told of the head is the application's own loss.
+    words[at::HEAD].store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(pool.take(&mut sges), Ok(None));
+}
+
+#[test]
+fn test_queue_in_use_is_not_given_up() {
+    let q = srq(&area(), 4, 1);
+    let user = q.join().unwrap();
+    let (q, error) = q.destroy().unwrap_err();
+    assert_eq!(error, DeviceError::SrqInUse { users: 1 });
+    drop(user);
+    assert!(q.destroy().is_ok());
+}
+
+#[test]
+fn test_another_process_posts_to_it() {
+    let area = area();
+    let q = srq(&area, 4, 2);
+    let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
+    let theirs = theirs.unwrap();
+    let (off, words) = q.share();
+    assert!(Srq::attach(&theirs, (off, words - 8)).is_none(), "shorter than it says");
+    let far = Srq::attach(&theirs, (off, words)).unwrap();
+    far.post_recv(&RecvWr { wr_id: 7, sges: &pieces(2, 9) }).unwrap();
+    assert_eq!(take(&q.pool()), Some((7, pieces(2, 9))));
+    assert!(far.is_empty() && !far.is_for(&theirs, Pd(1)), "it makes no queue pairs there");
+}
