@@ -17,7 +17,7 @@ pub mod testing;
 mod types;
 
 pub use memory::{MemRange, Memory};
-pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
+pub use mr::{Bind, BindError, Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Cqe, CqeOp, CqeStatus, Data, Fpdu, Limits, PostError, Qp, QpConfig, QpCounters, QpEnv, QpEvent,
     QpState, Queue, RecvWr, SendOp, SendWr, Sge, Side, check_recv, check_send,
