@@ -36,6 +36,7 @@ mod cqe;
 mod fault;
 mod fifo;
 mod fpdu;
+mod local;
 mod queues;
 mod reads;
 mod rx;

@@ -16,7 +16,7 @@
 use super::fifo::Fifo;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::rdmap::AtomicOp;
-use crate::{Msn, Stag};
+use crate::{Bind, Msn, Stag};
 use heddle_base::StreamPos;
 
 /// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
@@ -47,6 +47,9 @@ pub(super) enum WqeOp {
     Read { stag: Stag, to: u64 },
     FetchAdd { stag: Stag, to: u64 },
     CmpSwap { stag: Stag, to: u64 },
+    FastRegister(Bind),
+    BindWindow(Bind),
+    LocalInvalidate { stag: Stag },
 }
 
 impl WqeOp {
@@ -55,6 +58,7 @@ impl WqeOp {
     const fn operands(self) -> u32 {
         match self {
             WqeOp::Send { .. } | WqeOp::Write { .. } | WqeOp::Read { .. } => 0,
+            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. } => 0,
             WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 1,
             WqeOp::FetchAdd { .. } => 2,
             WqeOp::CmpSwap { .. } => 4,
@@ -65,6 +69,15 @@ impl WqeOp {
     #[inline]
     pub(super) const fn is_atomic(self) -> bool {
         matches!(self, WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. })
+    }
+
+    /// Whether nothing is sent for it.
+    #[inline]
+    pub(super) const fn is_local(self) -> bool {
+        matches!(
+            self,
+            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. }
+        )
     }
 
     /// Whether it is done when the answer is in place, and not when it is acknowledged.
@@ -145,7 +158,8 @@ impl SendQueue {
             sges: 0,
             inline: false,
             signaled: wr.signaled,
-            fence: wr.fence,
+            // What is about to end may be the sink of a Read.
+            fence: wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. }),
             progress: Progress::Queued,
             refused: checked.err(),
         };
@@ -182,6 +196,9 @@ impl SendQueue {
                 self.operands.push(data);
                 WqeOp::Immediate { solicited }
             }
+            SendOp::FastRegister(bind) => WqeOp::FastRegister(bind),
+            SendOp::BindWindow(bind) => WqeOp::BindWindow(bind),
+            SendOp::LocalInvalidate { stag } => WqeOp::LocalInvalidate { stag },
             SendOp::WriteImmediate { stag, to, data, solicited } => {
                 self.operands.push(data);
                 WqeOp::WriteImmediate { stag, to, solicited }
@@ -416,6 +433,11 @@ impl RecvQueue {
 pub(super) struct SgList<'a>([&'a [Sge]; 2]);
 
 impl SgList<'_> {
+    /// All pieces.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sge> {
+        self.0.into_iter().flatten()
+    }
+
     #[inline]
     pub(super) fn first(&self) -> Option<&Sge> {
         self.0[0].first()

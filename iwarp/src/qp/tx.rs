@@ -17,6 +17,8 @@ use super::queues::{Progress, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
+#[cfg(doc)]
+use super::wr::SendOp;
 use super::wr::{PostError, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, DdpHeader, Qn, TAGGED_LEN, UNTAGGED_LEN};
@@ -69,9 +71,10 @@ impl Qp {
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => match self.start_message(env.snapshots_full) {
+            None => match self.start_message(env) {
                 Some(s) => s,
-                None => return false,
+                // What was tried without sending may have failed.
+                None => return !self.state.is_live() && self.transmit_terminate(env, out),
             },
         };
         if matches!(sending, Sending::Response) && env.snapshots_full {
@@ -117,7 +120,8 @@ impl Qp {
         }
     }
 
-    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room.
+    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room, or
+    /// carry out a request for which [nothing is sent](SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
@@ -130,7 +134,7 @@ impl Qp {
     }
 
     /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
-    fn may_start(&self) -> bool {
+    pub(super) fn may_start(&self) -> bool {
         if !self.sq.has_next() {
             return false;
         }
@@ -142,7 +146,8 @@ impl Qp {
     }
 
     #[inline]
-    fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
+    pub(super) fn start_message<M>(&mut self, env: &QpEnv<'_, M>) -> Option<Sending> {
+        let snapshots_full = env.snapshots_full;
         let waits = !self.reads.inbound.is_empty();
         let response = waits && !snapshots_full;
         self.counters.tx_snapshot_stalls += u64::from(waits && snapshots_full);
@@ -162,6 +167,7 @@ impl Qp {
             let msn = match wqe.op {
                 WqeOp::Write { .. } => return self.begin(sending),
                 op if op.is_answered() => &mut self.read_msn,
+                op if op.is_local() => return self.carry_out_locals(env),
                 // Of the Immediate Data behind a Write too: no other message comes in between.
                 _ => &mut self.send_msn,
             };
@@ -210,6 +216,10 @@ impl Qp {
                 let to = to.saturating_add(u64::from(off));
                 put_tagged(out, off + n == len, Opcode::WRITE, stag, to, n);
                 self.request_payload(env, out, off, n, sge)?
+            }
+            // These are carried out before anything is started.
+            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. } => {
+                return Err(Fault::Local.into());
             }
             WqeOp::Send { solicited, invalidate } => {
                 let (n, sge) = self.next_piece(off, mulpdu - UNTAGGED_BYTES);
@@ -298,7 +308,7 @@ impl Qp {
 
     /// The request whose turn it is cannot be carried out.
     #[cold]
-    fn local_culprit(&self, status: CqeStatus) -> Culprit {
+    pub(super) fn local_culprit(&self, status: CqeStatus) -> Culprit {
         Culprit { request: Some((Queue::Sq, self.sq.next, status)), ..Fault::Local.into() }
     }
 

@@ -4,6 +4,7 @@ mod atomics;
 mod ending;
 mod hostile;
 mod immediate;
+mod memory;
 mod model;
 mod mutate;
 mod pair;
