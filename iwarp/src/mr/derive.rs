@@ -174,25 +174,29 @@ impl MrTable {
     }
 
     /// Makes a window or fast registration invalid, on behalf of its owner: the QP it was for has ended,
-    /// or a window of type 1 is to show nothing. It can be bound again.
+    /// or a window of type 1 is to show nothing. Of a window of type 1 the key has to be right. It can be
+    /// bound again. Takes no lock.
     ///
     /// # Errors
     /// [`MrError::Unknown`].
     pub fn revoke(&self, stag: Stag) -> Result<(), MrError> {
-        let owner = self.owner();
-        let index = self.index(stag);
-        if owner.kind(index, stag).is_none_or(|k| k == Kind::Region) {
-            return Err(MrError::Unknown);
-        }
-        let slot = &self.slots[index as usize];
-        while let Some((seq, r)) = slot.read().filter(|(_, r)| r.valid) {
-            // Should a worker have changed it in between, it is looked at anew.
-            if slot.replace(seq, &Region { valid: false, ..r }, (), || Ok(())).is_ok() {
+        let slot = self.slot(stag);
+        loop {
+            let (seq, r) = slot.read().ok_or(MrError::Unknown)?;
+            let same = match r.kind {
+                Kind::Region => false,
+                Kind::Window => r.stag == stag,
+                Kind::Fast | Kind::QpWindow => r.stag.same_index(stag),
+            };
+            if !same {
+                return Err(MrError::Unknown);
+            }
+            // Should somebody have changed it in between, it is looked at anew.
+            if !r.valid || slot.replace(seq, &Region { valid: false, ..r }, (), || Ok(())).is_ok() {
                 self.unbind(&r);
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Windows and fast registrations of a region that are valid; 0 for any other STag.

@@ -14,8 +14,8 @@ use super::fault::Fault;
 use super::queues::{Progress, WqeOp};
 use super::tx::Sending;
 use super::{Qp, QpEnv};
-use crate::BindError;
 use crate::mr::Kind;
+use crate::{Bind, BindError};
 
 /// Requests that are carried out before others have their turn.
 const TURN: u32 = 64;
@@ -72,8 +72,8 @@ impl Qp {
     fn carry_out<M>(&self, env: &QpEnv<'_, M>, op: WqeOp) -> Result<(), BindError> {
         let us = (self.pd, self.qpn);
         let (kind, bind) = match op {
-            WqeOp::FastRegister(bind) => (Kind::Fast, bind),
-            WqeOp::BindWindow(bind) => (Kind::QpWindow, bind),
+            WqeOp::FastRegister { stag, to, access } => (Kind::Fast, Bind { stag, to, access }),
+            WqeOp::BindWindow { stag, to, access } => (Kind::QpWindow, Bind { stag, to, access }),
             WqeOp::LocalInvalidate { stag } => return env.mrs.invalidate_local(us, stag),
             _ => return Err(BindError::Stag),
         };

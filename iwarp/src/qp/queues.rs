@@ -16,7 +16,7 @@
 use super::fifo::Fifo;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::rdmap::AtomicOp;
-use crate::{Bind, Msn, Stag};
+use crate::{Access, Bind, Msn, Stag};
 use heddle_base::StreamPos;
 
 /// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
@@ -47,10 +47,13 @@ pub(super) enum WqeOp {
     Read { stag: Stag, to: u64 },
     FetchAdd { stag: Stag, to: u64 },
     CmpSwap { stag: Stag, to: u64 },
-    FastRegister(Bind),
-    BindWindow(Bind),
+    // The parts of a `Bind`: in one piece it would make every request longer.
+    FastRegister { stag: Stag, to: u64, access: Access },
+    BindWindow { stag: Stag, to: u64, access: Access },
     LocalInvalidate { stag: Stag },
 }
+
+const _: () = assert!(size_of::<WqeOp>() == 16);
 
 impl WqeOp {
     /// Operands it has.
@@ -58,7 +61,9 @@ impl WqeOp {
     const fn operands(self) -> u32 {
         match self {
             WqeOp::Send { .. } | WqeOp::Write { .. } | WqeOp::Read { .. } => 0,
-            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. } => 0,
+            WqeOp::FastRegister { .. }
+            | WqeOp::BindWindow { .. }
+            | WqeOp::LocalInvalidate { .. } => 0,
             WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 1,
             WqeOp::FetchAdd { .. } => 2,
             WqeOp::CmpSwap { .. } => 4,
@@ -76,7 +81,7 @@ impl WqeOp {
     pub(super) const fn is_local(self) -> bool {
         matches!(
             self,
-            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. }
+            WqeOp::FastRegister { .. } | WqeOp::BindWindow { .. } | WqeOp::LocalInvalidate { .. }
         )
     }
 
@@ -196,8 +201,10 @@ impl SendQueue {
                 self.operands.push(data);
                 WqeOp::Immediate { solicited }
             }
-            SendOp::FastRegister(bind) => WqeOp::FastRegister(bind),
-            SendOp::BindWindow(bind) => WqeOp::BindWindow(bind),
+            SendOp::FastRegister(Bind { stag, to, access }) => {
+                WqeOp::FastRegister { stag, to, access }
+            }
+            SendOp::BindWindow(Bind { stag, to, access }) => WqeOp::BindWindow { stag, to, access },
             SendOp::LocalInvalidate { stag } => WqeOp::LocalInvalidate { stag },
             SendOp::WriteImmediate { stag, to, data, solicited } => {
                 self.operands.push(data);

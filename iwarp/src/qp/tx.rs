@@ -218,7 +218,9 @@ impl Qp {
                 self.request_payload(env, out, off, n, sge)?
             }
             // These are carried out before anything is started.
-            WqeOp::FastRegister(_) | WqeOp::BindWindow(_) | WqeOp::LocalInvalidate { .. } => {
+            WqeOp::FastRegister { .. }
+            | WqeOp::BindWindow { .. }
+            | WqeOp::LocalInvalidate { .. } => {
                 return Err(Fault::Local.into());
             }
             WqeOp::Send { solicited, invalidate } => {
