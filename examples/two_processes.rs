@@ -145,7 +145,8 @@ fn parent() -> Result<()> {
 
     // An application of its own on the RNIC: protection domains, memory, queues and doorbells
     // that no other application sees.
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: true };
+    let config =
+        DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: true, ..DeviceConfig::default() };
     let device = a.hub().open(&config)?;
     let ends = Ends::new(&device, device.alloc_pd())?;
     let params = ConnectParams::new(ends.qp.clone());

@@ -78,12 +78,13 @@ pub use heddle_verbs::device::MAX_DEPTH;
 pub use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions, Registry};
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
-    AcceptParams, Access, Agreed, AppId, Arm, CmEvent, CmId, ConnectFailure, ConnectParams,
-    Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
-    DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError, DisconnectReason, Ends,
-    EventQueue, Hub, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr,
-    MrInfo, Pd, PostError, Protocol, Qp, QpFate, QpInit, Qpn, Queue, RecvWr, Region, RegionError,
-    RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError, Waker,
+    AcceptParams, Access, Agreed, AppId, Arm, Bind, BindError, Bound, CmEvent, CmId,
+    ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe,
+    CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError,
+    DisconnectReason, Ends, EventQueue, FastMr, Hub, Incoming, ListenFailure, ListenParams,
+    Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit, MrLimits, MrUsage, Pd, PostError,
+    Protocol, Qp, QpFate, QpInit, QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError,
+    Reservation, SendOp, SendWr, Sge, Sleeper, Stag, Taken, WaitError, Waker, Window,
 };
 
 pub use heddle_perf as perf;

@@ -238,7 +238,7 @@ impl Endpoint {
         let device = hub.open(&DeviceConfig {
             memory: config.memory,
             queues: config.queues,
-            shared: false,
+            ..DeviceConfig::default()
         })?;
         let link = WorkerLink::new(commands.clone(), reports);
         let control = Control::new(requests_out, vec![link], registry, config.max_conns);

@@ -215,7 +215,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
     let mut honest = Honest::new(&mut net, PORT, &events);
-    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false };
+    let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, ..DeviceConfig::default() };
     let other = net.us.hub().open(&config).unwrap();
     let ours = net.us.device().clone();
     // Protection domains.

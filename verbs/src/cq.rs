@@ -375,6 +375,7 @@ mod tests {
             solicited,
             len: 0,
             invalidated: None,
+            immediate: None,
         }
     }
 

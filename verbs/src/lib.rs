@@ -28,11 +28,12 @@ mod params;
 mod qp;
 pub mod ring;
 mod waker;
+mod window;
 pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub, Reservation};
+pub use device::{Device, DeviceConfig, Hub, MrInit, Reservation};
 pub use error::DeviceError;
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
@@ -40,11 +41,12 @@ pub use heddle_cm::{
     ListenFailure, ListenerId, MpaOptions, Protocol, QpFate,
 };
 pub use heddle_iwarp::{
-    Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
-    Stag,
+    Access, Bind, BindError, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr,
+    SendOp, SendWr, Sge, Stag,
 };
-pub use memory::{Region, RegionError, RegisterError};
-pub use mr::{Mr, MrInfo};
+pub use memory::{MrLimits, MrUsage, Region, RegionError, RegisterError};
+pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};
 pub use waker::{Sleeper, Waker};
+pub use window::{FastMr, QpWindow, Window};

@@ -27,6 +27,7 @@ use crate::ring::{
     Area, AreaError, Bells, Block, BlockRing, encode_recv, encode_send, layout, recv_blocks,
     send_blocks,
 };
+use crate::window::Tied;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -91,6 +92,7 @@ struct Inner {
     /// In a connection, or about to be.
     claimed: AtomicBool,
     init: QpInit,
+    tied: Arc<Tied>,
     /// Gives back its number and its bell when the last handle is gone.
     _owner: Option<Owner>,
 }
@@ -280,6 +282,7 @@ impl Qp {
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
             claimed: AtomicBool::new(false),
             init,
+            tied: Arc::default(),
             _owner: owner,
             block,
         }))
@@ -490,6 +493,11 @@ impl Qp {
     /// The connection did not come about, and no worker has had the queue pair.
     pub fn unclaim(&self) {
         self.0.claimed.store(false, Ordering::Release);
+    }
+
+    /// STags that end with it.
+    pub(crate) fn tied(&self) -> &Arc<Tied> {
+        &self.0.tied
     }
 
     /// Block and rings, for the worker.

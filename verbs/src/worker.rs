@@ -11,6 +11,7 @@ use crate::cq::CqLink;
 use crate::qp::{Qp, Rings};
 use crate::ring::layout::{qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
+use crate::window::Tied;
 
 /// A queue pair as the worker that runs it has it.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct WorkerQp {
     rq: Taken,
     send_cq: CqLink,
     recv_cq: CqLink,
+    /// STags that end with it.
+    tied: Arc<Tied>,
 }
 
 /// What was taken of one queue.
@@ -77,6 +80,7 @@ impl WorkerQp {
             rq: Taken::new(rings.rq, init.rq_depth),
             send_cq: init.send_cq.link(),
             recv_cq: init.recv_cq.link(),
+            tied: qp.tied().clone(),
         }
     }
 
@@ -162,9 +166,11 @@ impl WorkerQp {
     }
 
     /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
-    /// was not taken, in order: they complete as flushed. Nothing is taken after this.
+    /// was not taken, in order: they complete as flushed. Nothing is taken after this. Windows and
+    /// fast registrations that are for this queue pair alone end here.
     pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
         self.mark(state::ENDING);
+        self.tied.end();
         let mut entry = Entry::default();
         // What a malicious application posts faster than this takes it is refused by the depths.
         while let Ok(Some(wr)) = self.take_send(&mut entry) {
@@ -172,6 +178,12 @@ impl WorkerQp {
                 SendOp::Send { .. } => CqeOp::Send,
                 SendOp::Write { .. } => CqeOp::Write,
                 SendOp::Read { .. } => CqeOp::Read,
+                SendOp::Immediate { .. } => CqeOp::Immediate,
+                SendOp::WriteImmediate { .. } => CqeOp::Write,
+                SendOp::Atomic { .. } => CqeOp::Atomic,
+                SendOp::FastRegister(_) => CqeOp::FastRegister,
+                SendOp::BindWindow(_) => CqeOp::BindWindow,
+                SendOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
             };
             send(wr.wr_id, op);
         }

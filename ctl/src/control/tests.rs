@@ -45,7 +45,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let registry = Arc::new(Registry::new(mrs, regions));
     let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
     let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
-    let memory = DeviceConfig { memory: 0, queues: 1 << 16, shared: false };
+    let memory = DeviceConfig { memory: 0, queues: 1 << 16, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
     let mut control = Control::new(requests_out, vec![link], registry, 16);

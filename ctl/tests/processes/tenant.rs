@@ -26,8 +26,12 @@ const DEPTH: u32 = 256;
 
 impl Tenant {
     pub(crate) fn new(world: &mut World) -> Tenant {
-        let config =
-            DeviceConfig { memory: 2 * SLOTS * SLOT + 4096, queues: 512 << 10, shared: true };
+        let config = DeviceConfig {
+            memory: 2 * SLOTS * SLOT + 4096,
+            queues: 512 << 10,
+            shared: true,
+            ..DeviceConfig::default()
+        };
         let device = world.a.hub().open(&config).unwrap();
         let pd = device.alloc_pd();
         let sleeper = Sleeper::with_fd().unwrap();

@@ -557,5 +557,6 @@ fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
         solicited: false,
         len: 0,
         invalidated: None,
+        immediate: None,
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, PostError, Qpn, Queue, Stag};
+use heddle_iwarp::{BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Queue, Stag};
 
 use super::layout::CQE;
 
@@ -16,7 +16,17 @@ pub type RawCqe = [u64; CQE];
 const SOLICITED: u64 = 1;
 const INVALIDATED: u64 = 2;
 
-const OPS: [CqeOp; 4] = [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read];
+const OPS: [CqeOp; 9] = [
+    CqeOp::Recv,
+    CqeOp::Send,
+    CqeOp::Write,
+    CqeOp::Read,
+    CqeOp::Immediate,
+    CqeOp::Atomic,
+    CqeOp::FastRegister,
+    CqeOp::BindWindow,
+    CqeOp::LocalInvalidate,
+];
 
 const SUCCESS: u64 = 0;
 const FLUSHED: u64 = 1;
@@ -25,9 +35,24 @@ const LOCAL_PROTECTION: u64 = 3;
 const LOCAL_QP_OPERATION: u64 = 4;
 const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
+const LOCAL_BIND: u64 = 7;
+
+/// What [`LOCAL_BIND`] tells of, by its number.
+const BIND_ERRORS: [BindError; 10] = [
+    BindError::Stag,
+    BindError::Valid,
+    BindError::Scattered,
+    BindError::Length,
+    BindError::Rights,
+    BindError::Memory(MrFault::InvalidStag),
+    BindError::Memory(MrFault::NotAssociated),
+    BindError::Memory(MrFault::Access),
+    BindError::Memory(MrFault::ToWrap),
+    BindError::Memory(MrFault::Bounds),
+];
 
 /// What [`LOCAL_QP_OPERATION`] tells of, by its number.
-const POST_ERRORS: [PostError; 10] = [
+const POST_ERRORS: [PostError; 13] = [
     PostError::Full,
     PostError::TooManySges,
     PostError::InlineTooLong,
@@ -38,6 +63,9 @@ const POST_ERRORS: [PostError; 10] = [
     PostError::NoReads,
     PostError::Closing,
     PostError::Ended,
+    PostError::AtomicSink,
+    PostError::ImmediateData,
+    PostError::BindData,
 ];
 
 fn number<T: PartialEq>(of: &T, list: &[T]) -> u64 {
@@ -57,6 +85,7 @@ pub fn encode(cqe: &Cqe) -> RawCqe {
         CqeStatus::LocalLength => (LOCAL_LENGTH, 0),
         CqeStatus::LocalProtection => (LOCAL_PROTECTION, 0),
         CqeStatus::LocalQpOperation(e) => (LOCAL_QP_OPERATION, number(&e, &POST_ERRORS)),
+        CqeStatus::LocalBind(e) => (LOCAL_BIND, number(&e, &BIND_ERRORS)),
         CqeStatus::RemoteAccess(c) => (REMOTE_ACCESS, terminate(c)),
         CqeStatus::RemoteOperation(c) => (REMOTE_OPERATION, terminate(c)),
     };
@@ -91,6 +120,7 @@ pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
         LOCAL_LENGTH => CqeStatus::LocalLength,
         LOCAL_PROTECTION => CqeStatus::LocalProtection,
         LOCAL_QP_OPERATION => CqeStatus::LocalQpOperation(*POST_ERRORS.get(detail as usize)?),
+        LOCAL_BIND => CqeStatus::LocalBind(*BIND_ERRORS.get(detail as usize)?),
         REMOTE_ACCESS => CqeStatus::RemoteAccess(code()),
         REMOTE_OPERATION => CqeStatus::RemoteOperation(code()),
         _ => return None,
@@ -105,6 +135,7 @@ pub fn decode([wr_id, word, data, _]: RawCqe) -> Option<Cqe> {
         solicited: flags & SOLICITED != 0,
         len: low(data),
         invalidated: (flags & INVALIDATED != 0).then_some(Stag(detail)),
+        immediate: None,
     })
 }
 
@@ -147,6 +178,7 @@ mod tests {
             solicited: false,
             len: 77,
             invalidated: None,
+            immediate: None,
         }
     }
 
@@ -178,6 +210,7 @@ mod tests {
             CqeStatus::RemoteOperation(code),
         ];
         all.extend(POST_ERRORS.map(CqeStatus::LocalQpOperation));
+        all.extend(BIND_ERRORS.map(CqeStatus::LocalBind));
         for op in OPS {
             for status in &all {
                 let c = sample(op, *status);

@@ -19,6 +19,7 @@
 //! send queue   word 1  wr_id
 //!              word 2  remote STag:32 STag to invalidate:32
 //!              word 3  remote tagged offset
+//!              in operations on STags: word 2  STag:32 rights:8 zero:24; word 3  its first tagged offset
 //!              then, in operations that have them: word 4 immediate data, or what to add or compare
 //!              with; word 5 what to swap in; words 6 and 7 masks of the two
 //!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets
@@ -127,6 +128,10 @@ pub mod opcode {
     pub const FETCH_ADD: u64 = 7;
     pub const COMPARE_SWAP: u64 = 8;
     pub const SWAP: u64 = 9;
+    /// Operations on STags of this side.
+    pub const FAST_REGISTER: u64 = 10;
+    pub const LOCAL_INVALIDATE: u64 = 11;
+    pub const BIND_WINDOW: u64 = 12;
 }
 
 /// Flags of send queue entries.
@@ -146,6 +151,7 @@ pub const fn head_words(op: u64) -> usize {
     match op {
         opcode::RECV => 2,
         opcode::SEND | opcode::SEND_INVALIDATE | opcode::WRITE | opcode::READ => 4,
+        opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::BIND_WINDOW => 4,
         _ => 8,
     }
 }

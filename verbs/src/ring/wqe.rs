@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
-use heddle_iwarp::{Data, RecvWr, SendOp, SendWr, Sge, Stag};
+use heddle_iwarp::{Access, Bind, Data, RecvWr, SendOp, SendWr, Sge, Stag};
 
 use super::layout::{BLOCK, blocks, flag, head_words, opcode};
 
@@ -169,7 +169,18 @@ const fn op_of(op: &SendOp) -> (u64, Stag, Stag, u64) {
         SendOp::Send { invalidate: Some(s), .. } => (opcode::SEND_INVALIDATE, Stag(0), s, 0),
         SendOp::Write { stag, to } => (opcode::WRITE, stag, Stag(0), to),
         SendOp::Read { stag, to } => (opcode::READ, stag, Stag(0), to),
+        SendOp::FastRegister(b) => (opcode::FAST_REGISTER, b.stag, rights(b.access), b.to),
+        SendOp::BindWindow(b) => (opcode::BIND_WINDOW, b.stag, rights(b.access), b.to),
+        SendOp::LocalInvalidate { stag } => (opcode::LOCAL_INVALIDATE, stag, Stag(0), 0),
+        SendOp::Immediate { .. } => (opcode::IMMEDIATE, Stag(0), Stag(0), 0),
+        SendOp::WriteImmediate { stag, to, .. } => (opcode::WRITE_IMMEDIATE, stag, Stag(0), to),
+        SendOp::Atomic { stag, to, .. } => (opcode::FETCH_ADD, stag, Stag(0), to),
     }
+}
+
+/// Rights, where other operations have a second STag.
+const fn rights(access: Access) -> Stag {
+    Stag(access.bits() as u32)
 }
 
 /// Blocks of a send request.
@@ -220,6 +231,11 @@ pub(crate) fn encode_recv(ring: BlockRing<'_>, at: u64, wr: &RecvWr<'_>) {
     let mut out = BlockWriter::new(ring, at, head, head_words(opcode::RECV));
     out.sges(wr.sges);
     out.finish();
+}
+
+/// What an operation on STags asks for; rights that do not exist are dropped.
+const fn bind(stags: u64, to: u64) -> Bind {
+    Bind { stag: Stag(low32(stags)), to, access: Access::from_bits(low8(stags >> 32)) }
 }
 
 /// A private copy of one entry, and the request that was read out of it.
@@ -303,6 +319,9 @@ impl Entry {
             }
             opcode::WRITE => SendOp::Write { stag: Stag(low32(stags)), to },
             opcode::READ => SendOp::Read { stag: Stag(low32(stags)), to },
+            opcode::FAST_REGISTER => SendOp::FastRegister(bind(stags, to)),
+            opcode::BIND_WINDOW => SendOp::BindWindow(bind(stags, to)),
+            opcode::LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: Stag(low32(stags)) },
             _ => return Err(Broken::Opcode(low8(op))),
         };
         let data = if has(flag::INLINE) {
@@ -429,6 +448,24 @@ mod tests {
     }
 
     #[test]
+    fn test_entries_about_stags_are_laid_out_as_documented() {
+        let r = ring(3);
+        let sge = [Sge { stag: Stag(0xaabb_cc01), len: 5, to: 0x77 }];
+        let access = Access::REMOTE_READ.with(Access::REMOTE_ATOMIC);
+        let wr = SendWr::fast_register(9, Stag(0x1234_5678), &sge, 0x99, access);
+        encode_send(BlockRing::new(&r), 0, &wr);
+        let want = [0x0101_010a, 9, 0x14_1234_5678, 0x99, 0x77, 0x5_aabb_cc01, 0, 0];
+        assert_eq!(words(&r)[..8], want);
+        let wr = SendWr::local_invalidate(10, Stag(7)).unsignaled();
+        encode_send(BlockRing::new(&r), 1, &wr);
+        assert_eq!(words(&r)[8..16], [0x0100_000b, 10, 7, 0, 0, 0, 0, 0]);
+        let wr = SendWr::bind_window(11, Stag(8), &sge, 0, Access::REMOTE_WRITE).fenced();
+        encode_send(BlockRing::new(&r), 2, &wr);
+        let want = [0x0101_030c, 11, 0x2_0000_0008, 0, 0x77, 0x5_aabb_cc01, 0, 0];
+        assert_eq!(words(&r)[16..], want);
+    }
+
+    #[test]
     fn test_recv_entries_are_laid_out_as_documented() {
         let r = ring(1);
         let sges = [Sge { stag: Stag(1), len: 2, to: 3 }, Sge { stag: Stag(4), len: 5, to: 6 }];
@@ -449,6 +486,13 @@ mod tests {
                 .prop_map(|(solicited, s)| SendOp::Send { solicited, invalidate: s.map(Stag) }),
             place.prop_map(|(s, to)| SendOp::Write { stag: Stag(s), to }),
             place.prop_map(|(s, to)| SendOp::Read { stag: Stag(s), to }),
+            (any::<u32>(), any::<u64>(), any::<u8>()).prop_map(|(s, to, a)| {
+                SendOp::FastRegister(Bind { stag: Stag(s), to, access: Access::from_bits(a) })
+            }),
+            (any::<u32>(), any::<u64>(), any::<u8>()).prop_map(|(s, to, a)| {
+                SendOp::BindWindow(Bind { stag: Stag(s), to, access: Access::from_bits(a) })
+            }),
+            any::<u32>().prop_map(|s| SendOp::LocalInvalidate { stag: Stag(s) }),
         ]
     }
 
