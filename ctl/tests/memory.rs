@@ -1,11 +1,11 @@
 //! Fast registrations and windows, from one application to another over `net_ring`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use heddle_ctl::{EndpointConfig, Node};
-use heddle_dataplane::{Eal, EalConfig};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
 use heddle_verbs::{
     Access, BindError, Connection, Cqe, CqeOp, CqeStatus, DeviceConfig, DeviceError, MrInit,
     MrLimits, RecvWr, RegisterError, SendWr, Sge, Stag,
@@ -17,10 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn nodes(name: &str) -> (Node, Node, MutexGuard<'static, ()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let eal = Eal::init(&EalConfig::default()).unwrap();
+    static EAL: OnceLock<Eal> = OnceLock::new();
+    let eal = EAL.get_or_init(|| {
+        let hugepages = Hugepages::Never;
+        Eal::init(&EalConfig { hugepages, memory_mb: 512, ..EalConfig::default() }).unwrap()
+    });
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));
-    let (a, b) = Node::ring_pair(&eal, name, &a, &b).unwrap();
+    let (a, b) = Node::ring_pair(eal, name, &a, &b).unwrap();
     (a, b, turn)
 }
 
@@ -125,7 +129,8 @@ fn test_windows_show_what_they_are_bound_to_and_end_with_their_queue_pair() {
     shared.unbind();
     // Type 2: bound in the order of the queue.
     let own = device.alloc_window_for(server.qp()).unwrap();
-    let bind = SendWr::bind_window(2, own.stag(1), &[memory.sge(0, 8)], 40, Access::REMOTE_WRITE);
+    let piece = [memory.sge(0, 8)];
+    let bind = SendWr::bind_window(2, own.stag(1), &piece, 40, Access::REMOTE_WRITE);
     server.post_send(&bind).unwrap();
     ok(&server, 2, CqeOp::BindWindow);
     let source = client.alloc_mr(64, Access::NONE).unwrap();

@@ -301,7 +301,7 @@ impl Qp {
     }
 
     /// Checks local memory of the request that is being sent.
-    #[inline]
+    #[inline(always)]
     fn local<M>(&self, env: &QpEnv<'_, M>, s: Sge, need: Access) -> Result<MemRange, Culprit> {
         env.mrs
             .check(self.pd, self.qpn, s.stag, s.to, s.len, need)

@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn test_entries_about_stags_are_laid_out_as_documented() {
-        let r = ring(3);
+        let r = ring(4);
         let sge = [Sge { stag: Stag(0xaabb_cc01), len: 5, to: 0x77 }];
         let access = Access::REMOTE_READ.with(Access::REMOTE_ATOMIC);
         let wr = SendWr::fast_register(9, Stag(0x1234_5678), &sge, 0x99, access);
@@ -462,7 +462,7 @@ mod tests {
         let wr = SendWr::bind_window(11, Stag(8), &sge, 0, Access::REMOTE_WRITE).fenced();
         encode_send(BlockRing::new(&r), 2, &wr);
         let want = [0x0101_030c, 11, 0x2_0000_0008, 0, 0x77, 0x5_aabb_cc01, 0, 0];
-        assert_eq!(words(&r)[16..], want);
+        assert_eq!(words(&r)[16..24], want);
     }
 
     #[test]
