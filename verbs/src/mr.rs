@@ -65,7 +65,7 @@ impl Mr {
         if let Some((registry, _)) = &self.registered
             && let Err(MrError::Bound(count)) = registry.mrs().retire_unbound(self.stag)
         {
-            return Err(Bound { mr: self, count });
+            return Err(Bound { mr: Box::new(self), count });
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Mr {
 #[derive(Debug)]
 pub struct Bound {
     /// The region, as it was.
-    pub mr: Mr,
+    pub mr: Box<Mr>,
     /// Windows and fast registrations of it that are valid.
     pub count: u32,
 }

@@ -202,7 +202,8 @@ impl Slot {
         self.len.store(r.len, Relaxed);
         self.qpn.store(r.qpn.map_or(0, |q| u64::from(q.0) + 1), Relaxed);
         self.pd.store(r.pd.0, Relaxed);
-        let marks = INVALID * u32::from(!r.valid) | DERIVED * u32::from(r.kind != Kind::Region);
+        let marks = if r.valid { 0 } else { INVALID };
+        let marks = marks | if r.kind == Kind::Region { 0 } else { DERIVED };
         let terms = u32::from(r.access.bits()) | r.kind.bits() << KIND_SHIFT | marks;
         self.terms.store(terms | r.pages << PAGES_SHIFT, Relaxed);
         self.parent.store(r.parent.slot, Relaxed);
