@@ -81,8 +81,11 @@ heddle_base::counters! {
         err_misaligned,
         /// STags the peer may not invalidate.
         err_invalidate,
-        /// Local SGEs that failed their check.
+        /// Local SGEs that failed their check, and STags that could not be registered, bound or
+        /// invalidated as asked.
         err_local,
+        /// STags registered, bound or invalidated by requests.
+        local_binds,
         /// Terminates sent.
         tx_terminates,
         /// Terminates received.

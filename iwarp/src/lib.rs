@@ -19,7 +19,7 @@ pub mod testing;
 mod types;
 
 pub use memory::{MemRange, Memory};
-pub use mr::{Mr, MrError, MrFault, MrTable, Pins};
+pub use mr::{Bind, BindError, Mr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, Qp, QpConfig,
     QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge,

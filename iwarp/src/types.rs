@@ -41,6 +41,24 @@ number! {
     Pd, "{}"
 }
 
+impl Stag {
+    /// The same STag with another key, its lower 8 bits.
+    #[must_use]
+    pub const fn with_key(self, key: u8) -> Stag {
+        Stag(self.0 & !0xff | key as u32)
+    }
+
+    /// Its key.
+    pub const fn key(self) -> u8 {
+        self.0.to_le_bytes()[0]
+    }
+
+    /// Whether the two differ in nothing but the key.
+    pub const fn same_index(self, other: Stag) -> bool {
+        self.0 >> 8 == other.0 >> 8
+    }
+}
+
 impl Msn {
     /// The number of the next message.
     #[must_use]
@@ -67,6 +85,9 @@ impl Access {
     pub const REMOTE_INVALIDATE: Access = Access(8);
     /// The peer may use it with atomic operations (RFC 7306).
     pub const REMOTE_ATOMIC: Access = Access(16);
+    /// The region's owner may bind windows to it and make fast registrations of it. What those allow
+    /// to change, [`LOCAL_WRITE`](Access::LOCAL_WRITE) of the region must allow.
+    pub const BIND: Access = Access(32);
 
     /// Both sets of rights.
     #[must_use]
@@ -79,6 +100,11 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
+    /// Whether there is a right of the peer's to use the memory.
+    pub const fn is_remote(self) -> bool {
+        self.0 & (Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_ATOMIC.0) != 0
+    }
+
     /// The rights as bits, for storage.
     pub const fn bits(self) -> u8 {
         self.0
@@ -86,7 +112,7 @@ impl Access {
 
     /// The rights stored as `bits`; unknown bits are dropped.
     pub const fn from_bits(bits: u8) -> Access {
-        Access(bits & 31)
+        Access(bits & 63)
     }
 }
 

@@ -41,7 +41,7 @@ impl<F: RxFrame> Rnic<F> {
             link.on_ready_list = false;
             let Mode::Fpdu(qp) = &mut link.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
-            let (mut made, mut octets) = (0, 0);
+            let (mut made, mut octets, mut locals) = (0, 0, false);
             // FPDUs are cut when TCP can send them, not before: the size of a segment may still
             // change, and a queue that is short stays in the cache. One may always wait, so that
             // TCP knows there is something to probe a closed window for.
@@ -54,6 +54,7 @@ impl<F: RxFrame> Rnic<F> {
                     qp.poll_transmit_into(&env, mulpdu, buffers, fpdu)
                 });
                 if len == 0 {
+                    locals = qp.has_local();
                     break;
                 }
                 end += u64::from(len);
@@ -63,7 +64,7 @@ impl<F: RxFrame> Rnic<F> {
             }
             self.counters.tx_fpdus += made;
             self.counters.tx_fpdu_bytes += octets;
-            if made == TURN {
+            if made == TURN || locals {
                 link.on_ready_list = true;
                 self.ready.push_back(conn);
             }
@@ -76,6 +77,11 @@ impl<F: RxFrame> Rnic<F> {
             // It could not: it goes on when an acknowledgment makes room or a message comes, and
             // each of those puts it on the list again.
             self.collect_qp(conn);
+            if locals {
+                // More requests that send nothing than it may carry out at a time: the rest in the
+                // worker's next turn.
+                return false;
+            }
         }
         false
     }

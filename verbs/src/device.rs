@@ -6,27 +6,30 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use heddle_base::{Random, Seed};
 use heddle_cm::{AppId, CmId, ListenerId};
-use heddle_iwarp::{Access, Pd, Qpn};
+use heddle_iwarp::{Access, MrError, Pd, Qpn, Stag};
 
 use crate::cq::{Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::limits::count::{Count, Place};
 use crate::limits::{DeviceLimits, within};
-use crate::memory::{Pool, Region, RegisterError, Registry, Stretch, Terms};
+use crate::memory::{
+    MrUsage, Pool, Quota, Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket,
+};
 use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, BELLS, Bells};
 use crate::srq::Srq;
 use crate::waker::Waker;
+use crate::window::{FastMr, QpWindow, Window};
 
 /// Largest depth of a send, receive or completion queue.
 pub const MAX_DEPTH: u32 = 1 << 16;
@@ -115,6 +118,18 @@ impl Default for DeviceConfig {
     }
 }
 
+/// How a region is registered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrInit<'a> {
+    /// Its rights.
+    pub access: Access,
+    /// What peers call its first octet: 0, an address, any number. Otherwise a random one for the
+    /// device's memory, and its address for memory that the application brings.
+    pub to: Option<u64>,
+    /// The only queue pair whose stream may use it.
+    pub qp: Option<&'a Qp>,
+}
+
 impl Hub {
     /// An RNIC with `workers` workers; `seed` is where tagged offsets are drawn from.
     pub fn new(
@@ -172,8 +187,15 @@ impl Hub {
         let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
         self.control.request(Request::Open { app, bells: bells.clone(), taken })?;
-        let max_mrs = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
-        let most = DeviceLimits { max_mrs, ..DeviceLimits::MOST };
+        let stags = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
+        let most = DeviceLimits {
+            max_mrs: stags,
+            max_mrs_per_pd: stags,
+            max_mws: stags,
+            max_mws_per_pd: stags,
+            ..DeviceLimits::MOST
+        };
+        let limits = config.limits.within(&most);
         Ok(Device(Arc::new(App {
             id: app,
             hub: self.clone(),
@@ -182,7 +204,8 @@ impl Hub {
             pool,
             slots: Mutex::default(),
             pds: Mutex::default(),
-            limits: config.limits.within(&most),
+            quota: Quota::new(limits.mrs()),
+            limits,
             qps: Count::default(),
             cqs: Count::default(),
             srqs: Count::default(),
@@ -228,7 +251,9 @@ struct App {
     pool: Option<Arc<Pool>>,
     /// Doorbells in use, a bit each.
     slots: Mutex<Vec<u64>>,
-    pds: Mutex<HashSet<Pd>>,
+    /// With the STags each has.
+    pds: Mutex<HashMap<Pd, Arc<Quota>>>,
+    quota: Arc<Quota>,
     limits: DeviceLimits,
     qps: Count,
     cqs: Count,
@@ -276,7 +301,7 @@ impl Device {
         let pd = a.hub.next_pd.fetch_update(relaxed, relaxed, next);
         let pd =
             pd.map(Pd).map_err(|_| DeviceError::TooMany { what: "protection domains", most })?;
-        pds.insert(pd);
+        pds.insert(pd, Quota::new(a.limits.mrs_per_pd()));
         Ok(pd)
     }
 
@@ -382,8 +407,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
     pub fn alloc_mr(&self, pd: Pd, len: usize, access: Access) -> Result<Mr, DeviceError> {
-        self.check_pd(pd)?;
-        self.alloc(Terms { pd, qpn: None, access }, len)
+        self.alloc_mr_with(pd, len, &MrInit { access, ..MrInit::default() })
     }
 
     /// As [`alloc_mr`](Device::alloc_mr), for one queue pair alone: no other stream can use the STag,
@@ -392,8 +416,114 @@ impl Device {
     /// # Errors
     /// As [`alloc_mr`](Device::alloc_mr).
     pub fn alloc_mr_for(&self, qp: &Qp, len: usize, access: Access) -> Result<Mr, DeviceError> {
+        self.alloc_mr_with(qp.pd(), len, &MrInit { access, qp: Some(qp), to: None })
+    }
+
+    /// As [`alloc_mr`](Device::alloc_mr), with all that can be said of a region.
+    ///
+    /// # Errors
+    /// As [`alloc_mr`](Device::alloc_mr); [`DeviceError::ForeignPd`] also where the queue pair is in
+    /// another protection domain.
+    pub fn alloc_mr_with(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError> {
+        let terms = self.terms(pd, init)?;
+        self.check_mr_size(len)?;
+        let pool = self.pool(len)?;
+        self.register(pd, || self.0.hub.registry.take(pool, len, terms))
+    }
+
+    fn terms(&self, pd: Pd, init: &MrInit<'_>) -> Result<Terms, DeviceError> {
+        self.check_pd(pd)?;
+        if let Some(qp) = init.qp.filter(|qp| qp.pd() != pd) {
+            return Err(DeviceError::ForeignPd(qp.pd()));
+        }
+        Ok(Terms { pd, qpn: init.qp.map(Qp::qpn), access: init.access, to: init.to })
+    }
+
+    /// Registers what `take` takes, within the limits.
+    fn register(
+        &self,
+        pd: Pd,
+        mut take: impl FnMut() -> Result<Registered, RegisterError>,
+    ) -> Result<Mr, DeviceError> {
+        let registered = self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Region)?;
+            take().map(|r| r.counted(tickets))
+        })?;
+        Ok(Mr::new(self.0.hub.registry.clone(), registered))
+    }
+
+    /// One more STag for the application and for the protection domain.
+    fn tickets(&self, pd: Pd, sort: Sort) -> Result<[Ticket; 2], RegisterError> {
+        let domain = lock(&self.0.pds).get(&pd).cloned();
+        let domain = domain.as_ref().unwrap_or(&self.0.quota);
+        Ok([self.0.quota.take(sort)?, domain.take(sort)?])
+    }
+
+    /// An STag for fast registrations of up to `len` octets, for all queue pairs of `pd`. The table has
+    /// none valid until a send queue registers one.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
+    pub fn alloc_fast_mr(&self, pd: Pd, len: u64) -> Result<FastMr, DeviceError> {
+        self.fast_mr(pd, None, len)
+    }
+
+    /// As [`alloc_fast_mr`](Device::alloc_fast_mr), for one queue pair alone: registrations may have
+    /// [`Access::REMOTE_INVALIDATE`]. They end with its connection.
+    ///
+    /// # Errors
+    /// As [`alloc_fast_mr`](Device::alloc_fast_mr).
+    pub fn alloc_fast_mr_for(&self, qp: &Qp, len: u64) -> Result<FastMr, DeviceError> {
+        self.fast_mr(qp.pd(), Some(qp), len)
+    }
+
+    fn fast_mr(&self, pd: Pd, qp: Option<&Qp>, len: u64) -> Result<FastMr, DeviceError> {
+        self.check_pd(pd)?;
+        let registry = &self.0.hub.registry;
+        let (stag, tickets) = self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Region)?;
+            Ok((registry.mrs().allocate(pd, qp.map(Qp::qpn), len)?, tickets))
+        })?;
+        let tied = qp.map(|qp| qp.tied().clone());
+        Ok(FastMr::new(registry.clone(), (stag, len), tied, tickets))
+    }
+
+    /// A window of type 1, which shows nothing yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
+    pub fn alloc_window(&self, pd: Pd) -> Result<Window, DeviceError> {
+        self.check_pd(pd)?;
+        let (stag, tickets) = self.window(pd, None)?;
+        Ok(Window::new(self.0.hub.registry.clone(), (pd, stag), tickets))
+    }
+
+    /// A window of type 2 for `qp`, which shows nothing yet.
+    ///
+    /// # Errors
+    /// As [`alloc_window`](Device::alloc_window).
+    pub fn alloc_window_for(&self, qp: &Qp) -> Result<QpWindow, DeviceError> {
         self.check_pd(qp.pd())?;
-        self.alloc(Terms { pd: qp.pd(), qpn: Some(qp.qpn()), access }, len)
+        let (stag, tickets) = self.window(qp.pd(), Some(qp))?;
+        Ok(QpWindow::new(self.0.hub.registry.clone(), stag, qp.tied().clone(), tickets))
+    }
+
+    fn window(&self, pd: Pd, qp: Option<&Qp>) -> Result<(Stag, [Ticket; 2]), RegisterError> {
+        self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Window)?;
+            let mrs = self.0.hub.registry.mrs();
+            Ok((mrs.allocate_window(pd, qp.map(Qp::qpn))?, tickets))
+        })
+    }
+
+    /// STags the application has, and may have.
+    pub fn mr_usage(&self) -> MrUsage {
+        self.0.quota.usage()
+    }
+
+    /// The same for one of its protection domains.
+    pub fn pd_mr_usage(&self, pd: Pd) -> Option<MrUsage> {
+        lock(&self.0.pds).get(&pd).map(|q| q.usage())
     }
 
     /// Sets `len` octets of the device's memory aside. They are cleared piece by piece and then
@@ -418,9 +548,9 @@ impl Device {
         access: Access,
     ) -> Result<Mr, DeviceError> {
         self.check_pd(pd)?;
-        let registry = &self.0.hub.registry;
-        let registered = registry.register(memory.0, Terms { pd, qpn: None, access })?;
-        Ok(Mr::new(registry.clone(), registered))
+        let (registry, tickets) = (&self.0.hub.registry, self.tickets(pd, Sort::Region)?);
+        let registered = registry.register(memory.0, Terms { pd, qpn: None, access, to: None })?;
+        Ok(Mr::new(registry.clone(), registered.counted(tickets)))
     }
 
     fn pool(&self, wanted: usize) -> Result<&Arc<Pool>, DeviceError> {
@@ -436,15 +566,6 @@ impl Device {
         Err(DeviceError::Limit { what: "a region's size", value, least: 0, most })
     }
 
-    fn alloc(&self, terms: Terms, len: usize) -> Result<Mr, DeviceError> {
-        self.check_mr_size(len)?;
-        let hub = &self.0.hub;
-        let pool = self.pool(len)?;
-        let take = || hub.registry.take(pool, len, terms);
-        let registered = self.patiently(take)?;
-        Ok(Mr::new(hub.registry.clone(), registered))
-    }
-
     /// Registers bytes `[off, off + len)` of memory the application brings. Peers name its first byte
     /// by the tagged offset `to`; the usual choice is its address.
     ///
@@ -458,12 +579,25 @@ impl Device {
         to: u64,
         access: Access,
     ) -> Result<Mr, DeviceError> {
-        self.check_pd(pd)?;
-        self.check_mr_size(len)?;
-        let registry = &self.0.hub.registry;
-        let terms = Terms { pd, qpn: None, access };
-        let registered = self.patiently(|| registry.bring(region, (off, len, to), terms))?;
-        Ok(Mr::new(registry.clone(), registered))
+        let init = MrInit { access, to: Some(to), qp: None };
+        self.register_mr_with(pd, region, (off, len), &init)
+    }
+
+    /// As [`register_mr`](Device::register_mr), with all that can be said of a region.
+    ///
+    /// # Errors
+    /// As [`register_mr`](Device::register_mr); [`DeviceError::ForeignPd`] also where the queue pair is
+    /// in another protection domain.
+    pub fn register_mr_with(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+    ) -> Result<Mr, DeviceError> {
+        let terms = self.terms(pd, init)?;
+        self.check_mr_size(range.1)?;
+        self.register(pd, || self.0.hub.registry.bring(region, range, terms))
     }
 
     /// Tries again for a while when memory or a place in a table is on its way back. The thread that
@@ -481,7 +615,7 @@ impl Device {
                 Ok(_)
                     | Err(RegisterError::OutOfRange)
                     | Err(RegisterError::Mr(
-                        heddle_iwarp::MrError::Wrap | heddle_iwarp::MrError::SharedInvalidate
+                        MrError::Wrap | MrError::SharedInvalidate | MrError::FastLen
                     ))
             );
             let waits = hub.registry.draining() > 0 && !hub.inline.load(Ordering::Relaxed);
@@ -657,7 +791,7 @@ impl Device {
     }
 
     fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
-        if lock(&self.0.pds).contains(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
+        if lock(&self.0.pds).contains_key(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
     /// What is kept of a peer's Reads, and of our own, is bounded by the device whatever is agreed.

@@ -31,11 +31,12 @@ pub mod ring;
 pub mod srq;
 mod state;
 mod waker;
+mod window;
 pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub, Reservation};
+pub use device::{Device, DeviceConfig, Hub, MrInit, Reservation};
 pub use error::DeviceError;
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
@@ -44,14 +45,15 @@ pub use heddle_cm::{
 };
 pub use heddle_iwarp::rdmap::AtomicOp;
 pub use heddle_iwarp::{
-    Access, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
-    Stag,
+    Access, Bind, BindError, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr,
+    SendOp, SendWr, Sge, Stag,
 };
 pub use limits::{Atomics, DeviceLimits};
-pub use memory::{Region, RegionError, RegisterError};
-pub use mr::{Mr, MrInfo};
+pub use memory::{MrLimits, MrUsage, Region, RegionError, RegisterError};
+pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};
 pub use srq::Srq;
 pub use state::QpState;
 pub use waker::{Sleeper, Waker};
+pub use window::{FastMr, QpWindow, Window};

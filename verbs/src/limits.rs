@@ -4,6 +4,7 @@ use heddle_iwarp::qp::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 
 use crate::device::MAX_DEPTH;
 use crate::error::DeviceError;
+use crate::memory::MrLimits;
 use crate::ring::BELLS;
 
 /// What one application can have of an RNIC: its numbers are those of `ibv_query_device`. A request
@@ -31,8 +32,16 @@ pub struct DeviceLimits {
     pub max_srqs: u32,
     /// Receives of one.
     pub max_srq_wrs: u32,
-    /// Memory regions, of all applications of the RNIC together.
+    /// Memory regions and fast registrations at a time; those that are deregistered count until
+    /// their memory is back. All applications share the places of the RNIC's table, which may be
+    /// fewer together.
     pub max_mrs: u32,
+    /// Those of one protection domain.
+    pub max_mrs_per_pd: u32,
+    /// Memory windows of both types at a time, in the same table.
+    pub max_mws: u32,
+    /// Those of one protection domain.
+    pub max_mws_per_pd: u32,
     /// Octets of one.
     pub max_mr_size: u64,
     /// Protection domains.
@@ -87,6 +96,9 @@ impl DeviceLimits {
         max_srqs: 1 << 12,
         max_srq_wrs: MAX_DEPTH,
         max_mrs: u32::MAX,
+        max_mrs_per_pd: u32::MAX,
+        max_mws: u32::MAX,
+        max_mws_per_pd: u32::MAX,
         max_mr_size: 1 << 47,
         max_pds: 1 << 20,
         // 14 bits of the start-up frame (RFC 6581 section 9), of which all ones says "no number".
@@ -96,6 +108,16 @@ impl DeviceLimits {
         page_sizes: !0xfff,
         atomics: Atomics::Global,
     };
+
+    /// STags of the application.
+    pub(crate) const fn mrs(&self) -> MrLimits {
+        MrLimits { regions: self.max_mrs, windows: self.max_mws }
+    }
+
+    /// STags of one of its protection domains.
+    pub(crate) const fn mrs_per_pd(&self) -> MrLimits {
+        MrLimits { regions: self.max_mrs_per_pd, windows: self.max_mws_per_pd }
+    }
 
     /// What is within both.
     pub(crate) fn within(&self, most: &DeviceLimits) -> DeviceLimits {
@@ -110,6 +132,9 @@ impl DeviceLimits {
             max_srqs: a.max_srqs.min(b.max_srqs),
             max_srq_wrs: a.max_srq_wrs.min(b.max_srq_wrs),
             max_mrs: a.max_mrs.min(b.max_mrs),
+            max_mrs_per_pd: a.max_mrs_per_pd.min(b.max_mrs_per_pd),
+            max_mws: a.max_mws.min(b.max_mws),
+            max_mws_per_pd: a.max_mws_per_pd.min(b.max_mws_per_pd),
             max_mr_size: a.max_mr_size.min(b.max_mr_size),
             max_pds: a.max_pds.min(b.max_pds),
             max_ird: a.max_ird.min(b.max_ird),

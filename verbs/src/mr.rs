@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heddle_iwarp::{Sge, Stag};
+use heddle_iwarp::{MrError, Sge, Stag};
 
 use crate::memory::{Region, Registered, Registry};
 
@@ -54,6 +54,20 @@ impl Mr {
         region.ptr(info.off, info.len)?;
         let MrInfo { stag, to, off, len } = info;
         Some(Mr { region: region.clone(), off, len, stag, to, registered: None })
+    }
+
+    /// Deregisters it unless a window or fast registration of it is valid. Dropping it instead ends
+    /// those with it.
+    ///
+    /// # Errors
+    /// [`Bound`], with the region.
+    pub fn deregister(self) -> Result<(), Bound> {
+        if let Some((registry, _)) = &self.registered
+            && let Err(MrError::Bound(count)) = registry.mrs().retire_unbound(self.stag)
+        {
+            return Err(Bound { mr: Box::new(self), count });
+        }
+        Ok(())
     }
 
     /// What another process needs beside the mapping.
@@ -149,6 +163,23 @@ impl Mr {
         );
     }
 }
+
+/// A region that was not deregistered, since something that derives from it is valid.
+#[derive(Debug)]
+pub struct Bound {
+    /// The region, as it was.
+    pub mr: Box<Mr>,
+    /// Windows and fast registrations of it that are valid.
+    pub count: u32,
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} windows or fast registrations of the region are valid", self.count)
+    }
+}
+
+impl std::error::Error for Bound {}
 
 impl Drop for Mr {
     fn drop(&mut self) {

@@ -30,6 +30,7 @@ use crate::ring::{
 };
 use crate::srq::Srq;
 use crate::state::QpState;
+use crate::window::Tied;
 
 /// What a queue pair is made with.
 #[derive(Clone, Debug)]
@@ -106,6 +107,7 @@ struct Inner {
     /// Its connection is over and its application has been told, or is about to be.
     over: AtomicBool,
     init: QpInit,
+    tied: Arc<Tied>,
     /// Gives back its number and its bell when the last handle is gone.
     _owner: Option<Owner>,
 }
@@ -352,6 +354,7 @@ impl Qp {
             claimed: AtomicBool::new(false),
             over: AtomicBool::new(false),
             init,
+            tied: Arc::default(),
             _owner: owner,
             block,
         }))
@@ -599,6 +602,11 @@ impl Qp {
         q.over.store(false, Ordering::Release);
         q.claimed.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// STags that end with it.
+    pub(crate) fn tied(&self) -> &Arc<Tied> {
+        &self.0.tied
     }
 
     /// Block and rings, for the worker.

@@ -12,6 +12,7 @@ use crate::qp::{Qp, Rings, header};
 use crate::ring::layout::{phase, qp as at, state};
 use crate::ring::{Block, Broken, Entry, EntryReader};
 use crate::srq::Taker;
+use crate::window::Tied;
 
 /// A queue pair as the worker that runs it has it.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct WorkerQp {
     bell: u32,
     sq: Taken,
     rq: Taken,
+    /// STags that end with it.
+    tied: Arc<Tied>,
     /// Until the worker has asked for them.
     links: Option<Box<Links>>,
 }
@@ -95,6 +98,7 @@ impl WorkerQp {
             sq: Taken::new(rings.sq, init.sq_depth),
             // Of no blocks when it is shared: whatever is published there makes no sense.
             rq: Taken::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
+            tied: qp.tied().clone(),
             links: Some(Box::new(Links {
                 send_cq: init.send_cq.link(),
                 recv_cq: init.recv_cq.link(),
@@ -189,9 +193,11 @@ impl WorkerQp {
     }
 
     /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
-    /// was not taken, in order: they complete as flushed. Nothing is taken after this.
+    /// was not taken, in order: they complete as flushed. Nothing is taken after this. Windows and
+    /// fast registrations that are for this queue pair alone end here.
     pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
         self.mark(state::ENDING);
+        self.tied.end();
         let mut entry = Entry::default();
         // What a malicious application posts faster than this takes it is refused by the depths.
         while let Ok(Some(wr)) = self.take_send(&mut entry) {
@@ -201,6 +207,9 @@ impl WorkerQp {
                 SendOp::Read { .. } => CqeOp::Read,
                 SendOp::Immediate { .. } => CqeOp::Immediate,
                 SendOp::Atomic { .. } => CqeOp::Atomic,
+                SendOp::FastRegister(_) => CqeOp::FastRegister,
+                SendOp::BindWindow(_) => CqeOp::BindWindow,
+                SendOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
             };
             send(wr.wr_id, op);
         }

@@ -6,6 +6,14 @@
 //! only when a registration appears (whose STag nobody can know yet) or goes away (whose STag is
 //! no longer good).
 //!
+//! # Kinds of STags
+//! A *region* is registered memory. Two more are STags without memory of their own, which are given a
+//! part of a region, over and over, each time with another key: a *fast registration* (as a request
+//! on the send queue) and a *window* of type 1 (bound by its owner, for all QPs of a PD) or type 2
+//! (bound by a request, for one QP). They keep the slot of their region and its sequence number, and
+//! are good while it has that number: with a region end all that derive from it, at once and without
+//! a search. What they grant counts as a reference to the region. See [`derive`](self::derive).
+//!
 //! # What deregistration guarantees
 //! After [`MrTable::deregister`] or [`MrTable::invalidate`] has returned, no check that starts
 //! later finds the region. A worker that had its [`MemRange`] *before* may still be copying, and
@@ -19,17 +27,21 @@
 //! 24 bits of index and 8 of key. The low bits of the index name the slot, hidden by a secret; all
 //! other bits are random for each registration and slots are handed out in random order, so STags
 //! are sparse and hard to guess (RFC 5042 section 6.2.1; it is no substitute for rights). A slot
-//! never gets the same STag twice in a row. 0 is never an STag. The local and the remote key of a
-//! region are the same.
+//! never gets the same index twice in a row. 0 is never an STag. The local and the remote key of a
+//! region are the same. The key of a region is the table's choice, that of a fast registration or
+//! window the consumer's.
 
+mod derive;
 mod pins;
 mod slot;
 #[cfg(test)]
 mod tests;
 
+pub use derive::{Bind, BindError, MAX_FAST_LEN, PAGE};
 pub use pins::Pins;
 
 use crate::{Access, MemRange, Pd, Qpn, Stag};
+use core::sync::atomic::AtomicU64;
 use heddle_base::{Random, Seed};
 use slot::{Region, Slot};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +49,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Most regions one table can hold: leaves 12 random bits in each STag.
 pub const MAX_SLOTS: usize = 1 << 20;
 
-/// A registered memory region.
+/// What an STag names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Registered memory.
+    Region,
+    /// A part of a region, registered by a request on a send queue.
+    Fast,
+    /// A part of a region, bound by its owner: for the peers of all QPs of a PD.
+    Window,
+    /// A part of a region, bound by a request on the send queue of the one QP that it is for.
+    QpWindow,
+}
+
+impl Kind {
+    const fn bits(self) -> u32 {
+        match self {
+            Kind::Region => 0,
+            Kind::Fast => 1,
+            Kind::Window => 2,
+            Kind::QpWindow => 3,
+        }
+    }
+
+    const fn from_bits(bits: u32) -> Kind {
+        match bits & 3 {
+            0 => Kind::Region,
+            1 => Kind::Fast,
+            2 => Kind::Window,
+            _ => Kind::QpWindow,
+        }
+    }
+
+    /// Whether it is for peers alone.
+    const fn is_window(self) -> bool {
+        matches!(self, Kind::Window | Kind::QpWindow)
+    }
+}
+
+/// A registered memory region, or what derives from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mr {
     /// Its name, for local SGEs and for the peer.
@@ -69,6 +119,12 @@ pub enum MrError {
     /// No region has this STag (any more).
     #[error("unknown STag")]
     Unknown,
+    /// A fast registration of no octets, or of more than [`MAX_FAST_LEN`].
+    #[error("a fast registration has 1 to {MAX_FAST_LEN} octets")]
+    FastLen,
+    /// Windows or fast registrations of the region are valid: they come first.
+    #[error("{0} windows or fast registrations of the region are valid")]
+    Bound(u32),
 }
 
 /// Why a use of an STag was refused.
@@ -95,6 +151,8 @@ pub enum MrFault {
 #[derive(Debug)]
 pub struct MrTable {
     slots: Box<[Slot]>,
+    /// Per slot of a region: what derives from it, in the lower half; see [`derive`](self::derive).
+    bound: Box<[AtomicU64]>,
     /// `slots.len() - 1`; the length is a power of two.
     mask: u32,
     secret: u32,
@@ -106,8 +164,21 @@ pub struct MrTable {
 struct Owner {
     random: Random,
     free: Vec<u32>,
-    /// Per slot: its latest STag and whether it is registered (also when remotely invalidated).
-    held: Vec<(Stag, bool)>,
+    /// Per slot: its latest STag, and what that is while the slot is taken (valid or not). The key of
+    /// a fast registration or a window of a QP may have changed since.
+    held: Vec<(Stag, Option<Kind>)>,
+}
+
+impl Owner {
+    /// What `stag` is, if its slot is taken by it.
+    fn kind(&self, index: u32, stag: Stag) -> Option<Kind> {
+        let (held, kind) = self.held[index as usize];
+        let same = match kind? {
+            Kind::Region | Kind::Window => held == stag,
+            Kind::Fast | Kind::QpWindow => held.same_index(stag),
+        };
+        kind.filter(|_| same)
+    }
 }
 
 impl MrTable {
@@ -119,12 +190,13 @@ impl MrTable {
         let n32 = u32::try_from(n).unwrap_or(1 << 20);
         MrTable {
             slots: (0..n).map(|_| Slot::default()).collect(),
+            bound: (0..n).map(|_| AtomicU64::new(0)).collect(),
             mask: n32 - 1,
             secret,
             owner: Mutex::new(Owner {
                 random,
                 free: (0..n32).collect(),
-                held: vec![(Stag(0), false); n],
+                held: vec![(Stag(0), None); n],
             }),
         }
     }
@@ -139,7 +211,7 @@ impl MrTable {
         len: u64,
         access: Access,
     ) -> Result<Mr, MrError> {
-        self.insert(Region { stag: Stag(0), pd, qpn: None, addr, to, len, access })
+        self.insert(Region::plain(pd, None, [addr, to, len], access))
     }
 
     /// As [`register`](MrTable::register), for the QP `qpn` alone: no other stream can use the
@@ -153,7 +225,7 @@ impl MrTable {
         len: u64,
         access: Access,
     ) -> Result<Mr, MrError> {
-        self.insert(Region { stag: Stag(0), pd, qpn: Some(qpn), addr, to, len, access })
+        self.insert(Region::plain(pd, Some(qpn), [addr, to, len], access))
     }
 
     fn insert(&self, mut region: Region) -> Result<Mr, MrError> {
@@ -174,12 +246,13 @@ impl MrTable {
             let r = owner.random.next_u32();
             let low = (index ^ self.secret) & self.mask;
             let stag = Stag(((r >> 8) & !self.mask | low) << 8 | r & 0xff);
-            if stag.0 != 0 && stag != owner.held[at].0 {
+            if stag.0 != 0 && !stag.same_index(owner.held[at].0) {
                 break stag;
             }
         };
-        owner.held[at] = (region.stag, true);
-        self.slots[at].set(&region);
+        owner.held[at] = (region.stag, Some(region.kind));
+        let seq = self.slots[at].set(&region);
+        self.forget_bound(index, seq);
         Ok(region.mr())
     }
 
@@ -190,40 +263,60 @@ impl MrTable {
         self.release(stag)
     }
 
-    /// Makes an STag useless, if it is not already, and gives its slot, which stays taken.
+    /// Makes an STag useless, if it is not already, and gives its slot, which stays taken. What derives
+    /// from the region is useless with it.
     pub fn retire(&self, stag: Stag) -> Result<u32, MrError> {
         let owner = self.owner();
+        self.retire_in(&owner, stag)
+    }
+
+    /// As [`retire`](MrTable::retire), unless something that derives from the region is valid
+    /// ([`MrError::Bound`]); then it stays as it is.
+    pub fn retire_unbound(&self, stag: Stag) -> Result<u32, MrError> {
+        let owner = self.owner();
         let index = self.index(stag);
-        if owner.held[index as usize] != (stag, true) {
-            return Err(MrError::Unknown);
+        owner.kind(index, stag).ok_or(MrError::Unknown)?;
+        self.close_unbound(index)?;
+        self.retire_in(&owner, stag)
+    }
+
+    fn retire_in(&self, owner: &Owner, stag: Stag) -> Result<u32, MrError> {
+        let index = self.index(stag);
+        owner.kind(index, stag).ok_or(MrError::Unknown)?;
+        let (seq, was) = self.slots[index as usize].clear();
+        self.forget_bound(index, seq);
+        if let Some(was) = was {
+            self.unbind(&was);
         }
-        self.slots[index as usize].clear();
         Ok(index)
     }
 
     /// Gives the slot of a region to others. One that is not [retired](MrTable::retire) is retired.
     pub fn release(&self, stag: Stag) -> Result<(), MrError> {
-        let index = self.retire(stag)?;
         let mut owner = self.owner();
-        // Two may release it at once; the slot is given back by the first.
-        if owner.held[index as usize] != (stag, true) {
-            return Err(MrError::Unknown);
-        }
-        owner.held[index as usize].1 = false;
+        let index = self.retire_in(&owner, stag)?;
+        owner.held[index as usize].1 = None;
         owner.free.push(index);
         Ok(())
     }
 
     /// Makes an STag useless on behalf of the peer of `qpn` (Send with Invalidate). The slot stays
-    /// taken until the owner calls [`deregister`](MrTable::deregister). Takes no lock.
+    /// taken until the owner calls [`deregister`](MrTable::deregister); a fast registration or window
+    /// can be used again. Takes no lock.
     pub fn invalidate(&self, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
-        self.slot(stag).clear_if(|r| may_invalidate(r, pd, qpn, stag))
+        let slot = self.slot(stag);
+        let (seq, r) = slot.read().ok_or(MrFault::InvalidStag)?;
+        self.may_invalidate(&r, pd, qpn, stag)?;
+        // Fails only when someone else changed the slot since: then the STag is gone already.
+        slot.replace(seq, &Region { valid: false, ..r }, MrFault::InvalidStag, || Ok(()))?;
+        self.unbind(&r);
+        Ok(())
     }
 
     /// Whether [`invalidate`](MrTable::invalidate) would succeed now.
     pub fn check_invalidate(&self, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
-        let region = self.slot(stag).get().ok_or(MrFault::InvalidStag)?;
-        may_invalidate(&region, pd, qpn, stag)
+        let (_, region) = self.slot(stag).read().ok_or(MrFault::InvalidStag)?;
+        self.may_invalidate(&region, pd, qpn, stag)
     }
 
     /// Checks a use of `len` bytes at tagged offset `to` by the QP `qpn` of `pd`, and gives the
@@ -241,20 +334,55 @@ impl MrTable {
         len: u32,
         need: Access,
     ) -> Result<MemRange, MrFault> {
-        let r = self.slot(stag).get().ok_or(MrFault::InvalidStag)?;
-        associated(&r, pd, qpn, stag)?;
-        if !r.access.has(need) {
+        let index = self.index(stag);
+        match self.slots[index as usize].grant((pd, qpn), stag, to, len, need) {
+            Some(addr) => Ok(MemRange::new(addr, len, index)),
+            None => self.check_closely((pd, qpn), stag, to, len, need),
+        }
+    }
+
+    /// The same for what derives from a region, and for what is wrong.
+    #[inline(never)]
+    fn check_closely(
+        &self,
+        (pd, qpn): (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        len: u32,
+        need: Access,
+    ) -> Result<MemRange, MrFault> {
+        let (_, r) = self.slot(stag).read().ok_or(MrFault::InvalidStag)?;
+        self.associated(&r, pd, qpn, stag)?;
+        // A window is for peers: no local operation may use it, not even as a source.
+        if !r.access.has(need) || (r.kind.is_window() && !need.is_remote()) {
             return Err(MrFault::Access);
         }
         let end = to.checked_add(u64::from(len)).ok_or(MrFault::ToWrap)?;
-        // `insert` has checked that neither sum wraps.
+        // Registering has checked that neither sum wraps.
         if to < r.to || end > r.to + r.len {
             return Err(MrFault::Bounds);
         }
-        Ok(MemRange::new(r.addr + (to - r.to), len, self.index(stag)))
+        let mr = if r.kind == Kind::Region { self.index(stag) } else { r.parent.slot };
+        Ok(MemRange::new(r.addr + (to - r.to), len, mr))
     }
 
-    /// Regions registered now, remotely invalidated ones included.
+    /// Whether an STag is good, and for this stream.
+    fn associated(&self, r: &Region, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
+        if r.stag != stag || stag.0 == 0 || !self.is_good(r) {
+            return Err(MrFault::InvalidStag);
+        }
+        if r.pd != pd || r.qpn.is_some_and(|q| q != qpn) {
+            return Err(MrFault::NotAssociated);
+        }
+        Ok(())
+    }
+
+    fn may_invalidate(&self, r: &Region, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
+        self.associated(r, pd, qpn, stag)?;
+        if r.access.has(Access::REMOTE_INVALIDATE) { Ok(()) } else { Err(MrFault::Access) }
+    }
+
+    /// STags there are now, invalid ones included.
     pub fn len(&self) -> usize {
         self.slots.len() - self.owner().free.len()
     }
@@ -269,9 +397,9 @@ impl MrTable {
         self.slots.len()
     }
 
-    /// Calls `f` with every region whose STag is valid.
+    /// Calls `f` with every region, window and fast registration whose STag is valid.
     pub fn for_each(&self, mut f: impl FnMut(Mr)) {
-        for r in self.slots.iter().filter_map(Slot::get) {
+        for r in self.slots.iter().filter_map(Slot::valid).filter(|r| self.is_good(r)) {
             f(r.mr());
         }
     }
@@ -292,20 +420,4 @@ impl MrTable {
         // Nothing panics while it is held half-changed.
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-#[inline]
-fn associated(r: &Region, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
-    if r.stag != stag || stag.0 == 0 {
-        return Err(MrFault::InvalidStag);
-    }
-    if r.pd != pd || r.qpn.is_some_and(|q| q != qpn) {
-        return Err(MrFault::NotAssociated);
-    }
-    Ok(())
-}
-
-fn may_invalidate(r: &Region, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
-    associated(r, pd, qpn, stag)?;
-    if r.access.has(Access::REMOTE_INVALIDATE) { Ok(()) } else { Err(MrFault::Access) }
 }

@@ -48,10 +48,10 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const PD: Pd = Pd(7);
-const QP: Qpn = Qpn(9);
+pub(super) const PD: Pd = Pd(7);
+pub(super) const QP: Qpn = Qpn(9);
 
-fn table(slots: usize) -> MrTable {
+pub(super) fn table(slots: usize) -> MrTable {
     MrTable::new(&Seed::from_u64(1), slots)
 }
 

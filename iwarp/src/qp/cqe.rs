@@ -2,7 +2,7 @@
 
 use super::wr::PostError;
 use crate::rdmap::TermCode;
-use crate::{Qpn, Stag};
+use crate::{BindError, Qpn, Stag};
 
 /// Which queue of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,12 @@ pub enum CqeOp {
     Immediate,
     /// An atomic operation was carried out, and what it found is in place.
     Atomic,
+    /// A fast registration is valid.
+    FastRegister,
+    /// A window of type 2 is bound.
+    BindWindow,
+    /// An STag was made invalid by a request of this side.
+    LocalInvalidate,
 }
 
 /// How it ended. After the first that is not a success the stream is over, and whatever else is
@@ -48,6 +54,8 @@ pub enum CqeStatus {
     /// The request itself is malformed, or not allowed on this QP or in its state; it was not
     /// carried out.
     LocalQpOperation(PostError),
+    /// An STag could not be registered, bound or invalidated as this request asked.
+    LocalBind(BindError),
     /// The peer refused access to its memory in this Terminate, and this request is the likely
     /// cause: a protection error of RDMAP or of a DDP tagged buffer.
     RemoteAccess(TermCode),

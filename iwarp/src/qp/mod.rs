@@ -39,6 +39,7 @@ mod cqe;
 mod early;
 mod fifo;
 mod fpdu;
+mod local;
 mod queues;
 mod reads;
 mod rtr;

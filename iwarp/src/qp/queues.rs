@@ -18,7 +18,7 @@ use super::fifo::Fifo;
 use super::shared::SharedReceives;
 use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
 use crate::rdmap::AtomicOp;
-use crate::{Msn, Stag};
+use crate::{Access, Bind, Msn, Stag};
 use heddle_base::StreamPos;
 
 /// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
@@ -49,7 +49,13 @@ pub(super) enum WqeOp {
     Read { stag: Stag, to: u64 },
     FetchAdd { stag: Stag, to: u64 },
     CmpSwap { stag: Stag, to: u64 },
+    // The parts of a `Bind`: in one piece it would make every request longer.
+    FastRegister { stag: Stag, to: u64, access: Access },
+    BindWindow { stag: Stag, to: u64, access: Access },
+    LocalInvalidate { stag: Stag },
 }
+
+const _: () = assert!(size_of::<WqeOp>() == 16);
 
 impl WqeOp {
     /// Octets of its operands.
@@ -57,6 +63,9 @@ impl WqeOp {
     const fn operands(self) -> u32 {
         match self {
             WqeOp::Send { .. } | WqeOp::Write { .. } | WqeOp::Read { .. } => 0,
+            WqeOp::FastRegister { .. }
+            | WqeOp::BindWindow { .. }
+            | WqeOp::LocalInvalidate { .. } => 0,
             WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => 8,
             WqeOp::FetchAdd { .. } => 16,
             WqeOp::CmpSwap { .. } => 32,
@@ -67,6 +76,15 @@ impl WqeOp {
     #[inline]
     pub(super) const fn is_atomic(self) -> bool {
         matches!(self, WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. })
+    }
+
+    /// Whether nothing is sent for it.
+    #[inline]
+    pub(super) const fn is_local(self) -> bool {
+        matches!(
+            self,
+            WqeOp::FastRegister { .. } | WqeOp::BindWindow { .. } | WqeOp::LocalInvalidate { .. }
+        )
     }
 
     /// Whether it is done when the answer is in place, and not when it is acknowledged.
@@ -145,7 +163,8 @@ impl SendQueue {
             sges: 0,
             inline: false,
             signaled: wr.signaled,
-            fence: wr.fence,
+            // What is about to end may be the sink of a Read.
+            fence: wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. }),
             progress: Progress::Queued,
             refused: checked.err(),
         };
@@ -197,6 +216,11 @@ impl SendQueue {
                 self.put_operand(data);
                 WqeOp::Immediate { solicited }
             }
+            SendOp::FastRegister(Bind { stag, to, access }) => {
+                WqeOp::FastRegister { stag, to, access }
+            }
+            SendOp::BindWindow(Bind { stag, to, access }) => WqeOp::BindWindow { stag, to, access },
+            SendOp::LocalInvalidate { stag } => WqeOp::LocalInvalidate { stag },
             SendOp::WriteImmediate { stag, to, data, solicited } => {
                 self.put_operand(data);
                 WqeOp::WriteImmediate { stag, to, solicited }
@@ -465,6 +489,11 @@ impl RecvQueue {
 pub(super) struct SgList<'a>([&'a [Sge]; 2]);
 
 impl SgList<'_> {
+    /// All pieces.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sge> {
+        self.0.into_iter().flatten()
+    }
+
     #[inline]
     pub(super) fn first(&self) -> Option<&Sge> {
         self.0[0].first()

@@ -17,6 +17,8 @@ use super::queues::{Progress, SgList, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
+#[cfg(doc)]
+use super::wr::SendOp;
 use super::wr::{PostError, Sge};
 use super::{Qp, QpEnv};
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
@@ -67,9 +69,10 @@ impl Qp {
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => match self.start_message(env.snapshots_full) {
+            None => match self.start_message(env) {
                 Some(s) => s,
-                None => return false,
+                // What was tried without sending may have failed.
+                None => return !self.state.is_live() && self.transmit_terminate(env, out),
             },
         };
         if matches!(sending, Sending::Response) && env.snapshots_full {
@@ -99,7 +102,8 @@ impl Qp {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room.
+    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room, or
+    /// carry out a request for which [nothing is sent](SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
@@ -115,7 +119,7 @@ impl Qp {
 
     /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
     #[inline]
-    fn may_start(&self) -> bool {
+    pub(super) fn may_start(&self) -> bool {
         if !self.sq.has_next() {
             return false;
         }
@@ -127,13 +131,13 @@ impl Qp {
     }
 
     #[inline]
-    fn start_message(&mut self, snapshots_full: bool) -> Option<Sending> {
+    pub(super) fn start_message<M>(&mut self, env: &QpEnv<'_, M>) -> Option<Sending> {
         let request = self.may_start();
         if !request && self.sq.has_next() {
             self.counters.rare().tx_read_stalls += 1;
         }
         let mut response = !self.reads.inbound.is_empty();
-        if response && snapshots_full {
+        if response && env.snapshots_full {
             self.counters.rare().tx_snapshot_stalls += 1;
             response = false;
         }
@@ -149,6 +153,7 @@ impl Qp {
             let msn = match wqe.op {
                 WqeOp::Write { .. } => return self.begin(sending),
                 op if op.is_answered() => &mut self.read_msn,
+                op if op.is_local() => return self.carry_out_locals(env),
                 // Of the Immediate Data behind a Write too: no other message comes in between.
                 _ => &mut self.send_msn,
             };
@@ -194,6 +199,12 @@ impl Qp {
                 // Posting has checked that the sum does not wrap.
                 let to = to.saturating_add(u64::from(off));
                 put_tagged(out, off + len == wqe.len, Opcode::WRITE, stag, to, len);
+            }
+            // These are carried out before anything is started.
+            WqeOp::FastRegister { .. }
+            | WqeOp::BindWindow { .. }
+            | WqeOp::LocalInvalidate { .. } => {
+                return Err(Fault::Local.into());
             }
             WqeOp::Send { solicited, invalidate } => {
                 (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
@@ -254,7 +265,7 @@ impl Qp {
     }
 
     /// Checks local memory of the request that is being sent.
-    #[inline]
+    #[inline(always)]
     fn local<M>(&self, env: &QpEnv<'_, M>, s: Sge, need: Access) -> Result<MemRange, Culprit> {
         env.mrs
             .check(self.pd, self.qpn, s.stag, s.to, s.len, need)
@@ -263,7 +274,7 @@ impl Qp {
 
     /// The request whose turn it is cannot be carried out.
     #[cold]
-    fn local_culprit(&self, status: CqeStatus) -> Culprit {
+    pub(super) fn local_culprit(&self, status: CqeStatus) -> Culprit {
         Culprit { request: Some((Queue::Sq, self.sq.next, status)), ..Fault::Local.into() }
     }
 

@@ -1,7 +1,7 @@
 //! Work requests: what an application asks a QP to do, and the static rules for them.
 
-use crate::Stag;
 use crate::rdmap::AtomicOp;
+use crate::{Access, Bind, Stag};
 
 /// Most SGEs one work request can have.
 pub const MAX_SGES: usize = 16;
@@ -77,6 +77,29 @@ pub enum SendOp {
         /// How.
         op: AtomicOp,
     },
+    /// Make an STag that was [allocated](crate::MrTable::allocate) valid for the memory of the SGEs:
+    /// one contiguous range of a region with [`Access::BIND`], in up to [`MAX_SGES`] pieces. Nothing is
+    /// sent. Done in its turn, before any later request of this queue is begun.
+    FastRegister(Bind),
+    /// As a fast registration, of a window of type 2.
+    BindWindow(Bind),
+    /// Make a fast registration or window of type 2 invalid. Nothing is sent. Done in its turn, and not
+    /// before all earlier Reads and atomic operations are done; it completes after all earlier
+    /// requests, when TCP will send nothing of theirs again.
+    LocalInvalidate {
+        /// The STag, with the key it has.
+        stag: Stag,
+    },
+}
+
+impl SendOp {
+    /// Whether it is about STags of this side alone, and nothing is sent.
+    pub const fn is_local(&self) -> bool {
+        matches!(
+            self,
+            SendOp::FastRegister(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. }
+        )
+    }
 }
 
 /// The local end of a send work request.
@@ -209,6 +232,36 @@ impl<'a> SendWr<'a> {
         SendWr::atomic(wr_id, sink, stag, to, op)
     }
 
+    /// Makes `stag` (its lower 8 bits are the key it gets) valid for the memory of `sges`, whose first
+    /// octet peers call `to`.
+    pub const fn fast_register(
+        wr_id: u64,
+        stag: Stag,
+        sges: &'a [Sge],
+        to: u64,
+        access: Access,
+    ) -> SendWr<'a> {
+        let op = SendOp::FastRegister(Bind { stag, to, access });
+        SendWr::new(wr_id, op, Data::Sges(sges))
+    }
+
+    /// As [`fast_register`](SendWr::fast_register), of a window of type 2.
+    pub const fn bind_window(
+        wr_id: u64,
+        stag: Stag,
+        sges: &'a [Sge],
+        to: u64,
+        access: Access,
+    ) -> SendWr<'a> {
+        let op = SendOp::BindWindow(Bind { stag, to, access });
+        SendWr::new(wr_id, op, Data::Sges(sges))
+    }
+
+    /// Makes a fast registration or window of type 2 invalid.
+    pub const fn local_invalidate(wr_id: u64, stag: Stag) -> SendWr<'a> {
+        SendWr::new(wr_id, SendOp::LocalInvalidate { stag }, Data::Sges(&[]))
+    }
+
     /// The same, without a completion of its own when it succeeds.
     #[must_use]
     pub const fn unsignaled(mut self) -> SendWr<'a> {
@@ -230,7 +283,7 @@ impl<'a> SendWr<'a> {
             SendOp::Send { solicited, .. }
             | SendOp::Immediate { solicited, .. }
             | SendOp::WriteImmediate { solicited, .. } => *solicited = true,
-            SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. } => {}
+            _ => {}
         }
         self
     }
@@ -296,6 +349,9 @@ pub enum PostError {
     /// Immediate Data alone with data of another kind.
     #[error("Immediate Data alone takes no data")]
     ImmediateData,
+    /// A fast registration or bind without SGEs or of no octets, or an invalidation with some.
+    #[error("a registration takes SGEs, an invalidation none")]
+    BindData,
     /// The QP is closing: what was posted before is still sent, nothing more is taken.
     #[error("queue pair is closing")]
     Closing,
@@ -354,6 +410,16 @@ pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostErro
         SendOp::Write { to, .. } | SendOp::WriteImmediate { to, .. } => to,
         SendOp::Immediate { .. } if len == 0 => return Ok(0),
         SendOp::Immediate { .. } => return Err(PostError::ImmediateData),
+        SendOp::FastRegister(Bind { to, .. }) | SendOp::BindWindow(Bind { to, .. }) => {
+            match wr.data {
+                Data::Sges(_) if len > 0 => to,
+                _ => return Err(PostError::BindData),
+            }
+        }
+        SendOp::LocalInvalidate { .. } => match wr.data {
+            Data::Sges([]) => return Ok(0),
+            _ => return Err(PostError::BindData),
+        },
         SendOp::Atomic { to, .. } => match wr.data {
             Data::Sges([Sge { len: 8, .. }]) if limits.ord == 0 => return Err(PostError::NoReads),
             Data::Sges([Sge { len: 8, .. }]) => to,

@@ -187,7 +187,7 @@ impl End {
                 assert!(codes.contains(&(c.layer, c.etype, c.code)), "{c} where {codes:?} may be");
                 true
             }
-            CqeStatus::LocalLength => panic!("{r:?}: {status:?}"),
+            CqeStatus::LocalLength | CqeStatus::LocalBind(_) => panic!("{r:?}: {status:?}"),
         };
         assert!(!(named && self.named), "two requests ended the stream");
         self.named |= named;

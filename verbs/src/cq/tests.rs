@@ -206,7 +206,7 @@ proptest::proptest! {
                     }
                 }
                 9 | 10 => {
-                    let depth = [1, 2, 4, 8, 16, 32][(written[0] + read[1]) as usize % 6];
+                    let depth = 1 << ((written[0] + read[1]) % 6);
                     let most = (written[0] - read[0]).max(written[1] - read[1]);
                     match resize(&cq, depth) {
                         Ok(link) => {

@@ -17,6 +17,7 @@
 //! a send queue, no frame in a ring or a driver. It does not matter which of the three comes last.
 
 mod crc;
+mod quota;
 pub mod raw;
 mod readers;
 mod region;
@@ -24,6 +25,8 @@ mod regions;
 mod registry;
 pub(crate) mod stretches;
 
+pub use quota::{MrLimits, MrUsage};
+pub(crate) use quota::{Quota, Sort, Ticket};
 pub use readers::{Grace, Reader, Readers};
 pub use region::{Region, RegionError};
 pub use regions::{MemoryCounters, RegionHook, RegionId, RegionMemory, Regions};

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_iwarp::{Access, MrError, MrTable, Pd, Qpn, Stag};
 
+use super::quota::Ticket;
 use super::readers::Grace;
 use super::region::Region;
 use super::regions::{RegionId, Regions};
@@ -38,6 +39,12 @@ pub enum RegisterError {
     /// The table of regions is full.
     #[error("too many regions")]
     TooManyRegions,
+    /// The application, or its protection domain, has as many STags of this sort as it may have.
+    #[error("no more than {most} of this sort are allowed")]
+    Quota {
+        /// Its limit.
+        most: u32,
+    },
     /// The STag table refused.
     #[error(transparent)]
     Mr(#[from] MrError),
@@ -118,7 +125,17 @@ pub(crate) struct Registered {
     pub(crate) region: Arc<Region>,
     /// Of its first byte, in the region.
     pub(crate) off: usize,
+    /// Of its application and its protection domain.
+    tickets: Option<[Ticket; 2]>,
     backing: Backing,
+}
+
+impl Registered {
+    /// The same, in the accounts of its application and its protection domain.
+    pub(crate) fn counted(mut self, tickets: [Ticket; 2]) -> Registered {
+        self.tickets = Some(tickets);
+        self
+    }
 }
 
 #[derive(Debug)]
@@ -134,6 +151,7 @@ struct Draining {
     stag: Stag,
     grace: Grace,
     backing: Backing,
+    _tickets: Option<[Ticket; 2]>,
 }
 
 /// What a region is registered with.
@@ -143,6 +161,8 @@ pub(crate) struct Terms {
     /// The only queue pair that may use it, if it is bound to one.
     pub(crate) qpn: Option<Qpn>,
     pub(crate) access: Access,
+    /// Tagged offset of its first byte, unless it is the usual one.
+    pub(crate) to: Option<u64>,
 }
 
 impl Registry {
@@ -206,7 +226,7 @@ impl Registry {
     ) -> Result<Registered, RegisterError> {
         stretch.clear(stretch.len);
         let (pool, at, len) = (stretch.pool.clone(), stretch.at, stretch.len);
-        let to = pool.to + at as u64;
+        let to = terms.to.unwrap_or(pool.to + at as u64);
         let stag = self.insert(terms, pool.id.addr(at), to, len)?;
         stretch.registered = true;
         let region = pool.region.clone();
@@ -216,25 +236,27 @@ impl Registry {
             len,
             region,
             off: at,
+            tickets: None,
             backing: Backing::Stretch { pool, at, len },
         })
     }
 
-    /// Registers bytes `[off, off + len)` of a region that the application brings, as tagged offsets
-    /// from `to` on.
+    /// Registers bytes `[off, off + len)` of a region that the application brings; the usual tagged
+    /// offset is the address.
     pub(crate) fn bring(
         &self,
         region: &Arc<Region>,
-        (off, len, to): (usize, usize, u64),
+        (off, len): (usize, usize),
         terms: Terms,
     ) -> Result<Registered, RegisterError> {
         self.reclaim();
-        region.ptr(off, len).ok_or(RegisterError::OutOfRange)?;
+        let ptr = region.ptr(off, len).ok_or(RegisterError::OutOfRange)?;
+        let to = terms.to.unwrap_or(ptr.addr() as u64);
         let id = self.regions.insert(region).ok_or(RegisterError::TooManyRegions)?;
         match self.insert(terms, id.addr(off), to, len) {
             Ok(stag) => {
                 let (region, backing) = (region.clone(), Backing::Own(id));
-                Ok(Registered { stag, to, len, region, off, backing })
+                Ok(Registered { stag, to, len, region, off, tickets: None, backing })
             }
             Err(e) => {
                 self.regions.remove(id);
@@ -258,7 +280,8 @@ impl Registry {
         // A Send with Invalidate may have come first.
         let _ = self.mrs.retire(r.stag);
         let grace = self.regions.readers().grace();
-        lock(&self.draining).push(Draining { stag: r.stag, grace, backing: r.backing });
+        let Registered { stag, backing, tickets, .. } = r;
+        lock(&self.draining).push(Draining { stag, grace, backing, _tickets: tickets });
         self.reclaim();
     }
 
@@ -323,7 +346,7 @@ mod tests {
         (registry, pool, RegionMemory::new(regions), busy)
     }
 
-    const TERMS: Terms = Terms { pd: Pd(1), qpn: None, access: Access::REMOTE_WRITE };
+    const TERMS: Terms = Terms { pd: Pd(1), qpn: None, access: Access::REMOTE_WRITE, to: None };
 
     #[test]
     fn test_memory_comes_back_after_the_last_of_the_three() {
@@ -378,8 +401,8 @@ mod tests {
     fn test_region_of_the_application_is_dropped_with_its_registration() {
         let (r, _pool, worker, _) = registry();
         let region = Arc::new(Region::anonymous(100).unwrap());
-        assert_eq!(r.bring(&region, (50, 51, 0), TERMS).err(), Some(RegisterError::OutOfRange));
-        let mr = r.bring(&region, (50, 50, 0x1000), TERMS).unwrap();
+        assert_eq!(r.bring(&region, (50, 51), TERMS).err(), Some(RegisterError::OutOfRange));
+        let mr = r.bring(&region, (50, 50), Terms { to: Some(0x1000), ..TERMS }).unwrap();
         assert!(r.mrs().check(Pd(1), Qpn(1), mr.stag, 0x1000, 50, Access::REMOTE_WRITE).is_ok());
         r.give(mr);
         assert_eq!(Arc::strong_count(&region), 2);

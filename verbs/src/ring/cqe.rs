@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, PostError, Qpn, Queue, Stag};
+use heddle_iwarp::{BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Queue, Stag};
 
 use super::layout::CQE;
 use super::wqe::low32;
@@ -25,9 +25,24 @@ const LOCAL_PROTECTION: u64 = 3;
 const LOCAL_QP_OPERATION: u64 = 4;
 const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
+const LOCAL_BIND: u64 = 7;
+
+/// What [`LOCAL_BIND`] tells of, by its number.
+const BIND_ERRORS: [BindError; 10] = [
+    BindError::Stag,
+    BindError::Valid,
+    BindError::Scattered,
+    BindError::Length,
+    BindError::Rights,
+    BindError::Memory(MrFault::InvalidStag),
+    BindError::Memory(MrFault::NotAssociated),
+    BindError::Memory(MrFault::Access),
+    BindError::Memory(MrFault::ToWrap),
+    BindError::Memory(MrFault::Bounds),
+];
 
 /// What [`LOCAL_QP_OPERATION`] tells of, by its number.
-const POST_ERRORS: [PostError; 12] = [
+const POST_ERRORS: [PostError; 13] = [
     PostError::Full,
     PostError::TooManySges,
     PostError::InlineTooLong,
@@ -40,6 +55,7 @@ const POST_ERRORS: [PostError; 12] = [
     PostError::Ended,
     PostError::AtomicSink,
     PostError::ImmediateData,
+    PostError::BindData,
 ];
 
 fn number<T: PartialEq>(of: &T, list: &[T]) -> u64 {
@@ -58,6 +74,9 @@ const fn op_number(op: CqeOp) -> u64 {
         CqeOp::Read => 3,
         CqeOp::Immediate => 4,
         CqeOp::Atomic => 5,
+        CqeOp::FastRegister => 6,
+        CqeOp::BindWindow => 7,
+        CqeOp::LocalInvalidate => 8,
     }
 }
 
@@ -88,6 +107,7 @@ fn encode_failure(status: CqeStatus) -> (u64, u64) {
         CqeStatus::LocalLength => (LOCAL_LENGTH, 0),
         CqeStatus::LocalProtection => (LOCAL_PROTECTION, 0),
         CqeStatus::LocalQpOperation(e) => (LOCAL_QP_OPERATION, number(&e, &POST_ERRORS)),
+        CqeStatus::LocalBind(e) => (LOCAL_BIND, number(&e, &BIND_ERRORS)),
         CqeStatus::RemoteAccess(c) => (REMOTE_ACCESS, terminate(c)),
         CqeStatus::RemoteOperation(c) => (REMOTE_OPERATION, terminate(c)),
     }
@@ -109,6 +129,9 @@ pub fn decode([wr_id, word, data, immediate]: RawCqe) -> Option<Cqe> {
         3 => (Queue::Sq, CqeOp::Read),
         4 => (Queue::Sq, CqeOp::Immediate),
         5 => (Queue::Sq, CqeOp::Atomic),
+        6 => (Queue::Sq, CqeOp::FastRegister),
+        7 => (Queue::Sq, CqeOp::BindWindow),
+        8 => (Queue::Sq, CqeOp::LocalInvalidate),
         _ => return None,
     };
     let flags = u64::from(flags);
@@ -134,6 +157,7 @@ fn decode_failure(number: u64, detail: u32) -> Option<CqeStatus> {
         LOCAL_LENGTH => CqeStatus::LocalLength,
         LOCAL_PROTECTION => CqeStatus::LocalProtection,
         LOCAL_QP_OPERATION => CqeStatus::LocalQpOperation(*POST_ERRORS.get(detail as usize)?),
+        LOCAL_BIND => CqeStatus::LocalBind(*BIND_ERRORS.get(detail as usize)?),
         REMOTE_ACCESS => CqeStatus::RemoteAccess(code),
         REMOTE_OPERATION => CqeStatus::RemoteOperation(code),
         _ => return None,
@@ -216,6 +240,7 @@ mod tests {
             CqeStatus::RemoteOperation(code),
         ];
         all.extend(POST_ERRORS.map(CqeStatus::LocalQpOperation));
+        all.extend(BIND_ERRORS.map(CqeStatus::LocalBind));
         for op in OPS {
             for status in &all {
                 let c = sample(op, *status);

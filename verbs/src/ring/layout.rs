@@ -29,6 +29,7 @@
 //! send queue   word 1  wr_id
 //!              word 2  remote STag:32 STag to invalidate:32
 //!              word 3  remote tagged offset
+//!              in operations on STags: word 2  STag:32 rights:8 zero:24; word 3  its first tagged offset
 //!              then, in operations that have them: word 4 immediate data, or what to add or compare
 //!              with; word 5 what to swap in; words 6 and 7 masks of the two (a carry out of a bit of
 //!              the mask of what is added is dropped)
@@ -179,6 +180,10 @@ pub mod opcode {
     pub const WRITE_IMMEDIATE: u64 = 6;
     pub const FETCH_ADD: u64 = 7;
     pub const COMPARE_SWAP: u64 = 8;
+    /// Operations on STags of this side. There is no operation 9.
+    pub const FAST_REGISTER: u64 = 10;
+    pub const LOCAL_INVALIDATE: u64 = 11;
+    pub const BIND_WINDOW: u64 = 12;
 }
 
 /// Flags of send queue entries.
@@ -198,6 +203,7 @@ pub const fn head_words(op: u64) -> usize {
     match op {
         opcode::RECV => 2,
         opcode::SEND | opcode::SEND_INVALIDATE | opcode::WRITE | opcode::READ => 4,
+        opcode::FAST_REGISTER | opcode::LOCAL_INVALIDATE | opcode::BIND_WINDOW => 4,
         _ => 8,
     }
 }

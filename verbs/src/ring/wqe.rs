@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{Data, RecvWr, SendOp, SendWr, Sge, Stag};
+use heddle_iwarp::{Access, Bind, Data, RecvWr, SendOp, SendWr, Sge, Stag};
 
 use super::area::Line;
 use super::layout::{BLOCK, blocks, flag, head_words, opcode};
@@ -100,6 +100,9 @@ const _: () = {
     let (send, read) = (head_words(opcode::SEND), head_words(opcode::READ));
     assert!(send == SEND_HEAD && read == SEND_HEAD);
     assert!(head_words(opcode::SEND_INVALIDATE) == SEND_HEAD);
+    let (fast, window) = (head_words(opcode::FAST_REGISTER), head_words(opcode::BIND_WINDOW));
+    assert!(fast == SEND_HEAD && window == SEND_HEAD);
+    assert!(head_words(opcode::LOCAL_INVALIDATE) == SEND_HEAD);
     assert!(LONG_HEAD == BLOCK && head_words(opcode::COMPARE_SWAP) == LONG_HEAD);
 };
 
@@ -128,6 +131,9 @@ pub(crate) fn encode_send(wr: &SendWr<'_>) -> Option<Encoded<SEND_HEAD>> {
                 Some(s) => (opcode::SEND_INVALIDATE, flags, pair(0, s.0), 0),
             }
         }
+        SendOp::FastRegister(b) => (opcode::FAST_REGISTER, flags, stag_with_rights(&b), b.to),
+        SendOp::BindWindow(b) => (opcode::BIND_WINDOW, flags, stag_with_rights(&b), b.to),
+        SendOp::LocalInvalidate { stag } => (opcode::LOCAL_INVALIDATE, flags, stag.0.into(), 0),
         SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
             return None;
         }
@@ -149,7 +155,7 @@ fn counts(data: &Data<'_>) -> (u64, usize) {
 
 /// The head of a send request, with room for operands.
 pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
-    let mut flags = flag::SIGNALED * u64::from(wr.signaled) | flag::FENCE * u64::from(wr.fence);
+    let mut flags = (flag::SIGNALED * u64::from(wr.signaled)) | (flag::FENCE * u64::from(wr.fence));
     let mut ask = |solicited| flags |= flag::SOLICITED * u64::from(solicited);
     let (op, stag, to, operands) = match wr.op {
         SendOp::Immediate { data, solicited } => {
@@ -168,7 +174,12 @@ pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
             to,
             op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
         } => (opcode::COMPARE_SWAP, stag, to, [compare, swap, compare_mask, swap_mask]),
-        SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Read { .. } => {
+        SendOp::Send { .. }
+        | SendOp::Write { .. }
+        | SendOp::Read { .. }
+        | SendOp::FastRegister(_)
+        | SendOp::BindWindow(_)
+        | SendOp::LocalInvalidate { .. } => {
             debug_assert!(false, "a request without operands");
             (u64::from(u8::MAX), Stag(0), 0, [0; 4])
         }
@@ -250,6 +261,16 @@ fn last_word(octets: &[u8]) -> u64 {
         *to = *octet;
     }
     u64::from_ne_bytes(word)
+}
+
+/// Word 2 of an operation on STags.
+fn stag_with_rights(b: &Bind) -> u64 {
+    pair(b.stag.0, b.access.bits().into())
+}
+
+/// What an operation on STags asks for; rights that do not exist are dropped.
+const fn bind(stags: u64, to: u64) -> Bind {
+    Bind { stag: Stag(low32(stags)), to, access: Access::from_bits(low8(stags >> 32)) }
 }
 
 /// Room for the private copy of one entry, and for what was read out of it.
@@ -493,6 +514,9 @@ impl EntryReader {
             opcode::SEND_INVALIDATE => {
                 SendOp::Send { solicited, invalidate: Some(Stag(high32(stags))) }
             }
+            opcode::FAST_REGISTER => SendOp::FastRegister(bind(stags, to)),
+            opcode::BIND_WINDOW => SendOp::BindWindow(bind(stags, to)),
+            opcode::LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: Stag(low32(stags)) },
             op => return Err(Broken::Opcode(low8(op))),
         };
         Ok(SendWr {
@@ -664,6 +688,24 @@ mod tests {
     }
 
     #[test]
+    fn test_entries_about_stags_are_laid_out_as_documented() {
+        let r = lines(4);
+        let sge = [Sge { stag: Stag(0xaabb_cc01), len: 5, to: 0x77 }];
+        let access = Access::REMOTE_READ.with(Access::REMOTE_ATOMIC);
+        let wr = SendWr::fast_register(9, Stag(0x1234_5678), &sge, 0x99, access);
+        put_send(ring(&r), 0, &wr);
+        let want = [0x0101_010a, 9, 0x14_1234_5678, 0x99, 0x77, 0x5_aabb_cc01, 0, 0];
+        assert_eq!(words(&r)[..8], want);
+        let wr = SendWr::local_invalidate(10, Stag(7)).unsignaled();
+        put_send(ring(&r), 1, &wr);
+        assert_eq!(words(&r)[8..16], [0x0100_000b, 10, 7, 0, 0, 0, 0, 0]);
+        let wr = SendWr::bind_window(11, Stag(8), &sge, 0, Access::REMOTE_WRITE).fenced();
+        put_send(ring(&r), 2, &wr);
+        let want = [0x0101_030c, 11, 0x2_0000_0008, 0, 0x77, 0x5_aabb_cc01, 0, 0];
+        assert_eq!(words(&r)[16..24], want);
+    }
+
+    #[test]
     fn test_recv_entries_are_laid_out_as_documented() {
         let r = lines(1);
         let sges = [Sge { stag: Stag(1), len: 2, to: 3 }, Sge { stag: Stag(4), len: 5, to: 6 }];
@@ -703,6 +745,13 @@ mod tests {
                     SendOp::Atomic { stag: Stag(s), to, op }
                 }
             ),
+            (any::<u32>(), any::<u64>(), any::<u8>()).prop_map(|(s, to, a)| {
+                SendOp::FastRegister(Bind { stag: Stag(s), to, access: Access::from_bits(a) })
+            }),
+            (any::<u32>(), any::<u64>(), any::<u8>()).prop_map(|(s, to, a)| {
+                SendOp::BindWindow(Bind { stag: Stag(s), to, access: Access::from_bits(a) })
+            }),
+            any::<u32>().prop_map(|s| SendOp::LocalInvalidate { stag: Stag(s) }),
         ]
     }
 

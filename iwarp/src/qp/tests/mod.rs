@@ -5,6 +5,7 @@ mod ending;
 mod golden;
 mod hostile;
 mod immediate;
+mod memory;
 mod model;
 mod mutate;
 mod order;

@@ -1,0 +1,349 @@
+//! STags that derive from a region: fast registrations and windows.
+//!
+//! # How one is tied to its region
+//! It keeps the region's slot and the sequence number of that slot at the time. The number changes when
+//! the region goes, whichever way it goes, and never comes back; a check compares them. The memory is
+//! the region's: what is granted counts as a reference to the region's slot, so memory of a region
+//! that is deregistered comes back as it always does, whatever was bound to it.
+//!
+//! # How many there are
+//! A region that is asked to go [only if nothing is bound](MrTable::retire_unbound) has to know, so each
+//! slot has a word with a count in its lower half and the slot's sequence number, as far as it fits, in
+//! the upper. Whoever counts compares the number: what is left over from an earlier region counts
+//! nothing, and once the number is another nothing can be bound to the region any more.
+//!
+//! # Who may
+//! The memory must lie in one region of the same PD (and the same QP, if the region has one), whose owner
+//! has allowed it ([`Access::BIND`]). The pieces have to follow one another: one STag is one
+//! contiguous range, so that a check gives one [`MemRange`](crate::MemRange).
+
+#[cfg(test)]
+mod tests;
+
+use super::slot::{MAX_PAGES, Parent, Region};
+use super::{Kind, Mr, MrError, MrFault, MrTable};
+use crate::{Access, Pd, Qpn, Stag};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+/// Octets of a page, by which the size of a fast registration is counted.
+pub const PAGE: u64 = 4096;
+
+/// Longest fast registration, in octets.
+pub const MAX_FAST_LEN: u64 = MAX_PAGES as u64 * PAGE;
+
+/// What an STag is to name from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The STag, with the key it is to have.
+    pub stag: Stag,
+    /// Tagged offset of its first octet: 0, an address, or any other.
+    pub to: u64,
+    /// What it may be used for.
+    pub access: Access,
+}
+
+/// Why an STag was not registered, bound or invalidated by its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// It is not one that this operation is for, or is another PD's or QP's.
+    #[error("no STag for this operation")]
+    Stag,
+    /// It is valid: it has to be invalidated first.
+    #[error("the STag is valid")]
+    Valid,
+    /// The memory is not such as the caller may use: the STag that names it is bad.
+    #[error("the memory: {0}")]
+    Memory(MrFault),
+    /// The pieces of memory are not one range of one region.
+    #[error("the memory is not one contiguous range of one region")]
+    Scattered,
+    /// No octets, or more than the STag was allocated for, or a tagged offset that wraps.
+    #[error("the length is not what the STag was allocated for")]
+    Length,
+    /// Rights that such an STag cannot have, or that the region does not allow.
+    #[error("rights that the region does not allow")]
+    Rights,
+}
+
+/// Memory that something is to be bound to.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    addr: u64,
+    len: u64,
+    access: Access,
+    qpn: Option<Qpn>,
+    parent: Parent,
+}
+
+impl MrTable {
+    /// An STag for fast registrations of up to `len` octets (in whole [pages](PAGE)), for the QPs of
+    /// `pd` or for `qpn` alone. It is invalid until it is registered.
+    pub fn allocate(&self, pd: Pd, qpn: Option<Qpn>, len: u64) -> Result<Stag, MrError> {
+        let pages = u32::try_from(len.div_ceil(PAGE)).ok().filter(|n| (1..=MAX_PAGES).contains(n));
+        let pages = pages.ok_or(MrError::FastLen)?;
+        self.reserve(pd, qpn, Kind::Fast, pages)
+    }
+
+    /// A window without memory: of type 2 for the QP `qpn`, or of type 1 for all of `pd`.
+    pub fn allocate_window(&self, pd: Pd, qpn: Option<Qpn>) -> Result<Stag, MrError> {
+        let kind = if qpn.is_some() { Kind::QpWindow } else { Kind::Window };
+        self.reserve(pd, qpn, kind, 0)
+    }
+
+    fn reserve(&self, pd: Pd, qpn: Option<Qpn>, kind: Kind, pages: u32) -> Result<Stag, MrError> {
+        let plain = Region::plain(pd, qpn, [0; 3], Access::NONE);
+        self.insert(Region { kind, pages, valid: false, ..plain }).map(|mr| mr.stag)
+    }
+
+    /// Makes an STag valid for the memory that `pieces` (STag, tagged offset, octets) name, on behalf of
+    /// a request of the QP `qpn`: [`Kind::Fast`] or [`Kind::QpWindow`]. Takes no lock.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing is changed then.
+    pub fn bind(
+        &self,
+        (pd, qpn): (Pd, Qpn),
+        kind: Kind,
+        bind: &Bind,
+        pieces: impl IntoIterator<Item = (Stag, u64, u32)>,
+    ) -> Result<(), BindError> {
+        let source = self.source((pd, Some(qpn)), pieces)?;
+        let slot = self.slot(bind.stag);
+        let (seq, r) = slot.read().ok_or(BindError::Stag)?;
+        let ours = r.pd == pd && r.qpn.is_none_or(|q| q == qpn);
+        if r.kind != kind || kind == Kind::Region || !r.stag.same_index(bind.stag) || !ours {
+            return Err(BindError::Stag);
+        }
+        // With its region gone it is invalid, whatever it says.
+        if self.is_good(&r) {
+            return Err(BindError::Valid);
+        }
+        let bound = derived(&r, bind, &source)?;
+        slot.replace(seq, &bound, BindError::Valid, || self.count(source.parent))
+    }
+
+    /// Binds a window of type 1 to the memory a piece (STag, tagged offset, octets) names; what it was
+    /// bound to before it is not any more. Its STag from now on, with another key.
+    ///
+    /// # Errors
+    /// [`BindError`]; nothing is changed then.
+    pub fn bind_window(
+        &self,
+        pd: Pd,
+        window: Stag,
+        (stag, at, len): (Stag, u64, u32),
+        to: u64,
+        access: Access,
+    ) -> Result<Mr, BindError> {
+        let mut owner = self.owner();
+        let index = self.index(window);
+        if owner.kind(index, window) != Some(Kind::Window) {
+            return Err(BindError::Stag);
+        }
+        let source = self.source((pd, None), [(stag, at, len)])?;
+        let slot = &self.slots[index as usize];
+        let (seq, r) = slot.read().filter(|(_, r)| r.pd == pd).ok_or(BindError::Stag)?;
+        let stag = window.with_key(window.key().wrapping_add(1));
+        let bound = derived(&r, &Bind { stag, to, access }, &source)?;
+        slot.replace(seq, &bound, BindError::Stag, || self.count(source.parent))?;
+        self.unbind(&r);
+        owner.held[index as usize].0 = stag;
+        Ok(bound.mr())
+    }
+
+    /// Makes a fast registration or window of type 2 invalid, on behalf of a request of `qpn`. One that is
+    /// invalid already, by the peer's doing or with its region, is what it should be.
+    ///
+    /// # Errors
+    /// [`BindError::Stag`], [`BindError::Valid`] when another key is valid.
+    pub fn invalidate_local(&self, (pd, qpn): (Pd, Qpn), stag: Stag) -> Result<(), BindError> {
+        let slot = self.slot(stag);
+        let (seq, r) = slot.read().ok_or(BindError::Stag)?;
+        let ours = r.pd == pd && r.qpn.is_none_or(|q| q == qpn);
+        if !matches!(r.kind, Kind::Fast | Kind::QpWindow) || !r.stag.same_index(stag) || !ours {
+            return Err(BindError::Stag);
+        }
+        if r.stag != stag {
+            return if r.valid { Err(BindError::Valid) } else { Err(BindError::Stag) };
+        }
+        if r.valid {
+            slot.replace(seq, &Region { valid: false, ..r }, BindError::Stag, || Ok(()))?;
+            self.unbind(&r);
+        }
+        Ok(())
+    }
+
+    /// Makes a window or fast registration invalid, on behalf of its owner: the QP it was for has ended,
+    /// or a window of type 1 is to show nothing. Of a window of type 1 the key has to be right. It can be
+    /// bound again. Takes no lock.
+    ///
+    /// # Errors
+    /// [`MrError::Unknown`].
+    pub fn revoke(&self, stag: Stag) -> Result<(), MrError> {
+        let slot = self.slot(stag);
+        loop {
+            let (seq, r) = slot.read().ok_or(MrError::Unknown)?;
+            let same = match r.kind {
+                Kind::Region => false,
+                Kind::Window => r.stag == stag,
+                Kind::Fast | Kind::QpWindow => r.stag.same_index(stag),
+            };
+            if !same {
+                return Err(MrError::Unknown);
+            }
+            // Should somebody have changed it in between, it is looked at anew.
+            if !r.valid || slot.replace(seq, &Region { valid: false, ..r }, (), || Ok(())).is_ok() {
+                self.unbind(&r);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Windows and fast registrations of a region that are valid; 0 for any other STag.
+    pub fn bound(&self, stag: Stag) -> u32 {
+        let index = self.index(stag) as usize;
+        let Some((seq, r)) = self.slots[index].read() else { return 0 };
+        let (number, n) = split(self.bound[index].load(Acquire));
+        if r.stag == stag && r.valid && number == mark(seq) { n } else { 0 }
+    }
+
+    /// Whether a check of this STag may succeed.
+    pub(super) fn is_good(&self, r: &Region) -> bool {
+        let parent = || self.slots.get(r.parent.slot as usize).map(super::Slot::seq);
+        r.valid && (r.kind == Kind::Region || parent() == Some(r.parent.seq))
+    }
+
+    /// The one range that pieces of memory make up.
+    fn source(
+        &self,
+        (pd, qpn): (Pd, Option<Qpn>),
+        pieces: impl IntoIterator<Item = (Stag, u64, u32)>,
+    ) -> Result<Source, BindError> {
+        let mut all: Option<Source> = None;
+        for (stag, to, len) in pieces {
+            let next = self.piece((pd, qpn), stag, to, len)?;
+            all = Some(match all {
+                None => next,
+                Some(s) if s.parent == next.parent && s.addr + s.len == next.addr => {
+                    Source { len: s.len + next.len, ..s }
+                }
+                Some(_) => return Err(BindError::Scattered),
+            });
+        }
+        all.ok_or(BindError::Length)
+    }
+
+    fn piece(
+        &self,
+        (pd, qpn): (Pd, Option<Qpn>),
+        stag: Stag,
+        to: u64,
+        len: u32,
+    ) -> Result<Source, BindError> {
+        let fault = BindError::Memory;
+        let found = self.slot(stag).read().filter(|(_, r)| r.stag == stag && r.valid);
+        let (seq, r) = found.ok_or(fault(MrFault::InvalidStag))?;
+        if r.pd != pd || r.qpn.is_some_and(|q| Some(q) != qpn) {
+            return Err(fault(MrFault::NotAssociated));
+        }
+        // What derives from a region never has this right: nothing derives from it.
+        if r.kind != Kind::Region || !r.access.has(Access::BIND) {
+            return Err(fault(MrFault::Access));
+        }
+        let end = to.checked_add(u64::from(len)).ok_or(fault(MrFault::ToWrap))?;
+        if to < r.to || end > r.to + r.len {
+            return Err(fault(MrFault::Bounds));
+        }
+        let parent = Parent { slot: self.index(stag), seq };
+        let (addr, len) = (r.addr + (to - r.to), u64::from(len));
+        Ok(Source { addr, len, access: r.access, qpn: r.qpn, parent })
+    }
+
+    /// One more derives from a region, if it is still there.
+    fn count(&self, parent: Parent) -> Result<(), BindError> {
+        let gone = BindError::Memory(MrFault::InvalidStag);
+        let word = self.bound.get(parent.slot as usize).ok_or(gone)?;
+        word.fetch_update(AcqRel, Acquire, |w| {
+            let (number, n) = split(w);
+            (number == mark(parent.seq)).then(|| join(number, n + 1))
+        })
+        .map(|_| ())
+        .map_err(|_| gone)
+    }
+
+    /// What `was` valid does not derive from its region any more.
+    pub(super) fn unbind(&self, was: &Region) {
+        if was.valid
+            && was.kind != Kind::Region
+            && let Some(word) = self.bound.get(was.parent.slot as usize)
+        {
+            // The region may be gone, and with it the count.
+            let _ = word.fetch_update(AcqRel, Acquire, |w| {
+                let (number, n) = split(w);
+                (number == mark(was.parent.seq)).then(|| join(number, n.saturating_sub(1)))
+            });
+        }
+    }
+
+    /// The region in a slot is another, or none: nothing derives from it.
+    pub(super) fn forget_bound(&self, index: u32, seq: u64) {
+        self.bound[index as usize].store(join(mark(seq), 0), Release);
+    }
+
+    /// Keeps anything from being bound to the region in a slot, unless something is.
+    pub(super) fn close_unbound(&self, index: u32) -> Result<(), MrError> {
+        let slot = &self.slots[index as usize];
+        // One that the peer has invalidated has nothing that is good.
+        let region = slot.read().filter(|(_, r)| r.valid && r.kind == Kind::Region);
+        let Some((seq, _)) = region else { return Ok(()) };
+        let open = mark(seq);
+        // No sequence number of a slot at rest has this mark but the next, which is about to come.
+        let closed = join(open.wrapping_add(1), 0);
+        self.bound[index as usize]
+            .compare_exchange(join(open, 0), closed, AcqRel, Acquire)
+            .map(|_| ())
+            .map_err(|w| MrError::Bound(split(w).1))
+    }
+}
+
+/// What an STag is when it is bound as asked.
+fn derived(r: &Region, bind: &Bind, source: &Source) -> Result<Region, BindError> {
+    let &Bind { stag, to, access } = bind;
+    let fits = match r.kind {
+        Kind::Fast => source.len <= u64::from(r.pages) * PAGE,
+        _ => true,
+    };
+    if source.len == 0 || !fits || to.checked_add(source.len).is_none() {
+        return Err(BindError::Length);
+    }
+    let changes = [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
+    let changes = changes.iter().any(|a| access.has(*a));
+    if access.has(Access::BIND)
+        || (r.kind.is_window() && access.has(Access::LOCAL_WRITE))
+        || (changes && !source.access.has(Access::LOCAL_WRITE))
+        || (access.has(Access::REMOTE_INVALIDATE) && r.qpn.is_none())
+    {
+        return Err(BindError::Rights);
+    }
+    // Memory for one QP alone does not become that of others.
+    if source.qpn.is_some() && source.qpn != r.qpn {
+        return Err(BindError::Memory(MrFault::NotAssociated));
+    }
+    let &Source { addr, len, parent, .. } = source;
+    Ok(Region { stag, addr, to, len, access, valid: true, parent, ..*r })
+}
+
+/// The part of a sequence number that stands with a count. It is even while nobody writes.
+const fn mark(seq: u64) -> u32 {
+    let b = (seq >> 1).to_le_bytes();
+    u32::from_le_bytes([b[0], b[1], b[2], b[3]])
+}
+
+const fn join(mark: u32, count: u32) -> u64 {
+    (mark as u64) << 32 | count as u64
+}
+
+const fn split(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (u32::from_le_bytes([e, f, g, h]), u32::from_le_bytes([a, b, c, d]))
+}

@@ -1,0 +1,537 @@
+//! Windows and fast registrations against a model that keeps everything in a list.
+
+use super::super::tests::{PD, QP, table};
+use super::*;
+use heddle_base::Seed;
+use proptest::prelude::*;
+
+fn all() -> Access {
+    Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ).with(Access::BIND)
+}
+
+fn bind(stag: Stag, to: u64, access: Access) -> Bind {
+    Bind { stag, to, access }
+}
+
+const US: (Pd, Qpn) = (PD, QP);
+
+#[test]
+fn test_fast_registration_is_valid_with_its_last_key_alone() {
+    let t = table(4);
+    let mr = t.register(PD, 1000, 50, 8192, all()).unwrap();
+    let s = t.allocate(PD, None, 8192).unwrap();
+    let check = |stag, to, len| t.check(PD, QP, stag, to, len, Access::REMOTE_WRITE);
+    assert_eq!(check(s, 0, 1), Err(MrFault::InvalidStag), "nothing is registered yet");
+    let first = s.with_key(7);
+    t.bind(US, Kind::Fast, &bind(first, 0, all_but_bind()), [(mr.stag, 150, 100)]).unwrap();
+    let found = check(first, 10, 90).unwrap();
+    assert_eq!((found.addr(), found.len(), found.mr()), (1110, 90, t.index(mr.stag)));
+    assert_eq!(check(first, 10, 91), Err(MrFault::Bounds));
+    // Valid: neither the same key nor another can be registered.
+    for key in [7, 8] {
+        let again = bind(s.with_key(key), 0, Access::REMOTE_READ);
+        let got = t.bind(US, Kind::Fast, &again, [(mr.stag, 50, 10)]);
+        assert_eq!(got, Err(BindError::Valid));
+    }
+    assert_eq!(t.invalidate_local(US, s.with_key(8)), Err(BindError::Valid));
+    t.invalidate_local(US, first).unwrap();
+    t.invalidate_local(US, first).unwrap();
+    assert_eq!(check(first, 10, 1), Err(MrFault::InvalidStag));
+    let second = s.with_key(8);
+    let anew = bind(second, 1 << 40, Access::REMOTE_WRITE);
+    t.bind(US, Kind::Fast, &anew, [(mr.stag, 50, 10)]).unwrap();
+    assert_eq!(check(first, 10, 1), Err(MrFault::InvalidStag), "the stale key is good again");
+    assert_eq!(check(second, (1 << 40) + 9, 1).unwrap().addr(), 1009);
+    assert_eq!(t.invalidate_local(US, first), Err(BindError::Valid));
+    assert!(check(second, 1 << 40, 1).is_ok());
+}
+
+fn all_but_bind() -> Access {
+    Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ)
+}
+
+#[test]
+fn test_pieces_make_one_range_or_are_refused() {
+    let t = table(8);
+    let mr = t.register(PD, 1000, 0, 8192, all()).unwrap().stag;
+    // The neighbour in memory is another region.
+    let next = t.register(PD, 9192, 0, 8192, all()).unwrap().stag;
+    let s = t.allocate(PD, None, 4096).unwrap();
+    let mut key = 0;
+    let mut register = |pieces: &[(Stag, u64, u32)]| {
+        key += 1;
+        let stag = s.with_key(key);
+        let got = t.bind(US, Kind::Fast, &bind(stag, 0, Access::REMOTE_READ), pieces.to_vec());
+        got.map(|()| {
+            let len = pieces.iter().map(|p| p.2).sum();
+            let found = t.check(PD, QP, stag, 0, len, Access::REMOTE_READ).unwrap();
+            t.invalidate_local(US, stag).unwrap();
+            found.addr()
+        })
+    };
+    assert_eq!(register(&[(mr, 0, 100), (mr, 100, 50), (mr, 150, 1)]), Ok(1000));
+    assert_eq!(register(&[(mr, 0, 4096)]), Ok(1000));
+    let scattered = Err(BindError::Scattered);
+    assert_eq!(register(&[(mr, 0, 100), (mr, 101, 50)]), scattered);
+    assert_eq!(register(&[(mr, 100, 100), (mr, 0, 100)]), scattered);
+    assert_eq!(register(&[(mr, 8000, 192), (next, 0, 10)]), scattered);
+    assert_eq!(register(&[(mr, 0, 4097)]), Err(BindError::Length), "more than it was made for");
+    assert_eq!(register(&[]), Err(BindError::Length));
+    assert_eq!(register(&[(mr, 0, 0)]), Err(BindError::Length));
+    assert_eq!(register(&[(mr, 8000, 193)]), Err(BindError::Memory(MrFault::Bounds)));
+    let wraps = bind(s, u64::MAX - 9, Access::REMOTE_READ);
+    let got = |len| t.bind(US, Kind::Fast, &wraps, [(mr, 0, len)]);
+    assert_eq!((got(10), got(9)), (Err(BindError::Length), Ok(())));
+}
+
+#[test]
+fn test_rights_are_not_more_than_the_region_allows() {
+    let t = table(16);
+    let register = |access| t.register(PD, 0, 0, 100, access).unwrap().stag;
+    let reader = register(Access::BIND);
+    let closed = register(all_but_bind());
+    let writer = register(Access::BIND.with(Access::LOCAL_WRITE));
+    let get = |mr, qpn: Option<Qpn>, kind, access| {
+        let s = if kind == Kind::Fast {
+            t.allocate(PD, qpn, 100).unwrap()
+        } else {
+            t.allocate_window(PD, qpn).unwrap()
+        };
+        let got = t.bind(US, kind, &bind(s, 0, access), [(mr, 0, 100)]);
+        t.deregister(s).unwrap();
+        got
+    };
+    let (qp, fast, win) = (Some(QP), Kind::Fast, Kind::QpWindow);
+    let no = Err(BindError::Rights);
+    for kind in [fast, win] {
+        assert_eq!(
+            get(closed, qp, kind, Access::REMOTE_READ),
+            Err(BindError::Memory(MrFault::Access))
+        );
+        assert_eq!(get(reader, qp, kind, Access::REMOTE_READ), Ok(()));
+        for changes in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(get(reader, qp, kind, changes), no);
+            assert_eq!(get(reader, qp, kind, changes.with(Access::REMOTE_READ)), no);
+            assert_eq!(get(writer, qp, kind, changes), Ok(()));
+        }
+        assert_eq!(get(writer, qp, kind, Access::BIND), no);
+        assert_eq!(get(writer, qp, kind, Access::REMOTE_INVALIDATE), Ok(()));
+    }
+    assert_eq!(get(writer, None, fast, Access::REMOTE_INVALIDATE), no, "several QPs share it");
+    assert_eq!(get(writer, qp, fast, Access::LOCAL_WRITE), Ok(()));
+    assert_eq!(get(writer, qp, win, Access::LOCAL_WRITE), no);
+    // Nothing derives from what derives.
+    let s = t.allocate(PD, None, 100).unwrap();
+    t.bind(US, fast, &bind(s, 0, Access::REMOTE_READ), [(writer, 0, 100)]).unwrap();
+    assert_eq!(get(s, qp, win, Access::REMOTE_READ), Err(BindError::Memory(MrFault::Access)));
+}
+
+#[test]
+fn test_window_is_for_peers_and_fast_registration_for_both() {
+    let t = table(8);
+    let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+    let (f, w) = (t.allocate(PD, None, 100).unwrap(), t.allocate_window(PD, Some(QP)).unwrap());
+    t.bind(US, Kind::Fast, &bind(f, 0, all_but_bind()), [(mr, 0, 100)]).unwrap();
+    t.bind(US, Kind::QpWindow, &bind(w, 0, Access::REMOTE_READ), [(mr, 0, 100)]).unwrap();
+    for local in [Access::NONE, Access::LOCAL_WRITE] {
+        assert!(t.check(PD, QP, f, 0, 100, local).is_ok());
+        assert_eq!(t.check(PD, QP, w, 0, 100, local), Err(MrFault::Access));
+    }
+    assert!(t.check(PD, QP, w, 0, 100, Access::REMOTE_READ).is_ok());
+    assert_eq!(t.check(PD, QP, w, 0, 100, Access::REMOTE_WRITE), Err(MrFault::Access));
+}
+
+#[test]
+fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
+    let t = table(8);
+    let other = Qpn(8);
+    let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+    let mine = t.register_for_qp(PD, QP, 0, 0, 100, all()).unwrap().stag;
+    let theirs = t.register(Pd(8), 0, 0, 100, all()).unwrap().stag;
+    let w = t.allocate_window(PD, Some(QP)).unwrap();
+    let shared = t.allocate(PD, None, 100).unwrap();
+    let read = |stag| bind(stag, 0, Access::REMOTE_READ);
+    let memory = [(mr, 0, 100)];
+    for us in [(Pd(8), QP), (PD, other)] {
+        let own = if us.0 == PD { mr } else { theirs };
+        let got = t.bind(us, Kind::QpWindow, &read(w), [(own, 0, 100)]);
+        assert_eq!(got, Err(BindError::Stag));
+    }
+    let not_ours = Err(BindError::Memory(MrFault::NotAssociated));
+    assert_eq!(t.bind(US, Kind::QpWindow, &read(w), [(theirs, 0, 100)]), not_ours);
+    assert_eq!(t.bind((PD, other), Kind::Fast, &read(shared), [(mine, 0, 100)]), not_ours);
+    // What is for one QP does not become everybody's by way of its own request.
+    assert_eq!(t.bind(US, Kind::Fast, &read(shared), [(mine, 0, 100)]), not_ours);
+    // The kinds are not one another, and a region is neither.
+    assert_eq!(t.bind(US, Kind::Fast, &read(w), memory), Err(BindError::Stag));
+    assert_eq!(t.bind(US, Kind::QpWindow, &read(shared), memory), Err(BindError::Stag));
+    assert_eq!(t.bind(US, Kind::Fast, &read(mr), memory), Err(BindError::Stag));
+    assert_eq!(t.bind(US, Kind::Region, &read(mr), memory), Err(BindError::Stag));
+    t.bind(US, Kind::QpWindow, &read(w), memory).unwrap();
+    let check = |pd, qpn| t.check(pd, qpn, w, 0, 1, Access::REMOTE_READ);
+    assert!(check(PD, QP).is_ok());
+    assert_eq!(check(PD, other), Err(MrFault::NotAssociated));
+    assert_eq!(check(Pd(8), QP), Err(MrFault::NotAssociated));
+    for us in [(Pd(8), QP), (PD, other)] {
+        assert_eq!(t.invalidate_local(us, w), Err(BindError::Stag));
+    }
+    assert_eq!(t.invalidate_local(US, mr), Err(BindError::Stag), "a region is deregistered");
+    assert!(check(PD, QP).is_ok());
+    // The end of the QP: its owner takes it away.
+    t.revoke(w).unwrap();
+    assert_eq!(check(PD, QP), Err(MrFault::InvalidStag));
+    assert_eq!(t.revoke(mr), Err(MrError::Unknown));
+}
+
+#[test]
+fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
+    let t = table(8);
+    let register = || t.register(PD, 0, 0, 100, all()).unwrap().stag;
+    let mr = register();
+    let (w, f) = (t.allocate_window(PD, None).unwrap(), t.allocate(PD, None, 100).unwrap());
+    let w = t.bind_window(PD, w, (mr, 0, 100), 0, Access::REMOTE_READ).unwrap().stag;
+    t.bind(US, Kind::Fast, &bind(f, 0, Access::REMOTE_READ), [(mr, 0, 100)]).unwrap();
+    let good = |s| t.check(PD, QP, s, 0, 1, Access::REMOTE_READ).is_ok();
+    assert_eq!((t.bound(mr), t.retire_unbound(mr)), (2, Err(MrError::Bound(2))));
+    assert!(good(mr) && good(w) && good(f));
+    t.revoke(w).unwrap();
+    assert_eq!(t.retire_unbound(mr), Err(MrError::Bound(1)));
+    t.deregister(f).unwrap();
+    t.retire_unbound(mr).unwrap();
+    t.release(mr).unwrap();
+    // By force: nothing that derives from it is good from then on, whoever has its slot.
+    let t = table(2);
+    for _ in 0..100 {
+        let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+        let w = t.allocate_window(PD, None).unwrap();
+        let w = t.bind_window(PD, w, (mr, 0, 100), 0, Access::REMOTE_READ).unwrap().stag;
+        assert!(t.check(PD, QP, w, 0, 1, Access::REMOTE_READ).is_ok());
+        t.deregister(mr).unwrap();
+        let next = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+        let got = t.check(PD, QP, w, 0, 1, Access::REMOTE_READ);
+        assert_eq!(got, Err(MrFault::InvalidStag));
+        let mut seen = Vec::new();
+        t.for_each(|mr| seen.push(mr.stag));
+        assert_eq!(seen, [next]);
+        // What is left of the old one does not count for the new.
+        t.revoke(w).unwrap();
+        assert_eq!(t.bound(next), 0);
+        t.retire_unbound(next).unwrap();
+        t.release(next).unwrap();
+        t.deregister(w).unwrap();
+    }
+}
+
+#[test]
+fn test_region_invalidated_by_the_peer_takes_its_windows_with_it() {
+    let t = table(4);
+    let rights = all().with(Access::REMOTE_INVALIDATE);
+    let mr = t.register_for_qp(PD, QP, 0, 0, 100, rights).unwrap().stag;
+    let w = t.allocate_window(PD, Some(QP)).unwrap();
+    let read = bind(w, 0, Access::REMOTE_READ);
+    t.bind(US, Kind::QpWindow, &read, [(mr, 0, 100)]).unwrap();
+    t.invalidate(PD, QP, mr).unwrap();
+    assert_eq!(t.check(PD, QP, w, 0, 1, Access::REMOTE_READ), Err(MrFault::InvalidStag));
+    let gone = Err(BindError::Memory(MrFault::InvalidStag));
+    assert_eq!(t.bind(US, Kind::QpWindow, &read, [(mr, 0, 100)]), gone);
+    t.retire_unbound(mr).unwrap();
+}
+
+#[test]
+fn test_window_bound_again_shows_the_new_memory_under_a_new_key() {
+    let t = table(4);
+    let (a, b) = (t.register(PD, 0, 0, 100, all()), t.register(PD, 500, 0, 100, all()));
+    let (a, b) = (a.unwrap().stag, b.unwrap().stag);
+    let w = t.allocate_window(PD, None).unwrap();
+    let first = t.bind_window(PD, w, (a, 0, 100), 0, Access::REMOTE_READ).unwrap().stag;
+    let second = t.bind_window(PD, first, (b, 10, 10), 77, Access::REMOTE_READ).unwrap();
+    assert!(second.stag.same_index(first) && second.stag != first);
+    assert_eq!((second.to, second.len), (77, 10));
+    assert_eq!((t.bound(a), t.bound(b)), (0, 1));
+    let check = |s| t.check(PD, QP, s, 77, 10, Access::REMOTE_READ);
+    assert_eq!(check(first), Err(MrFault::InvalidStag));
+    assert_eq!(check(second.stag).unwrap().addr(), 510);
+    // Refused, it stays as it is.
+    let got = t.bind_window(PD, second.stag, (a, 0, 101), 0, Access::REMOTE_READ);
+    assert_eq!(got, Err(BindError::Memory(MrFault::Bounds)));
+    assert!(check(second.stag).is_ok());
+    assert_eq!(t.bind_window(PD, first, (a, 0, 1), 0, Access::NONE), Err(BindError::Stag));
+    assert_eq!(t.invalidate(PD, QP, second.stag), Err(MrFault::Access), "the peer's, of type 1");
+}
+
+#[test]
+fn test_fast_registration_has_a_length() {
+    let t = table(4);
+    assert_eq!(t.allocate(PD, None, 0), Err(MrError::FastLen));
+    assert_eq!(t.allocate(PD, None, MAX_FAST_LEN + 1), Err(MrError::FastLen));
+    t.allocate(PD, None, MAX_FAST_LEN).unwrap();
+}
+
+/// Binds race deregistrations: a region that goes only if nothing is bound never takes anything with
+/// it, and in the end the counts are right.
+#[test]
+fn test_concurrent_binds_and_deregistrations_agree() {
+    let t = table(4);
+    let mr = std::sync::Mutex::new(t.register(PD, 0, 0, 100, all()).unwrap().stag);
+    let f = t.allocate(PD, None, 100).unwrap();
+    let read = bind(f, 0, Access::REMOTE_READ);
+    std::thread::scope(|scope| {
+        let binder = scope.spawn(|| {
+            let mut bound = 0;
+            for _ in 0..20_000 {
+                let now = *mr.lock().unwrap();
+                if t.bind(US, Kind::Fast, &read, [(now, 0, 100)]).is_ok() {
+                    let good = t.check(PD, QP, f, 0, 1, Access::REMOTE_READ);
+                    assert!(good.is_ok(), "its region went although it was bound");
+                    t.invalidate_local(US, f).unwrap();
+                    bound += 1;
+                }
+            }
+            bound
+        });
+        let mut gone = 0;
+        while !binder.is_finished() {
+            let now = *mr.lock().unwrap();
+            if t.retire_unbound(now).is_ok() {
+                t.release(now).unwrap();
+                *mr.lock().unwrap() = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+                gone += 1;
+            }
+        }
+        assert!(binder.join().unwrap() > 0 && gone > 0);
+    });
+    assert_eq!(t.bound(*mr.lock().unwrap()), 0);
+}
+
+/// One STag of the model: plain data, looked through from the beginning.
+#[derive(Clone, Debug)]
+struct Entry {
+    stag: Stag,
+    kind: Kind,
+    pd: Pd,
+    qpn: Option<Qpn>,
+    valid: bool,
+    addr: u64,
+    to: u64,
+    len: u64,
+    access: Access,
+    /// Index of the entry whose memory it is.
+    parent: usize,
+    gone: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Register { pd: u32, qpn: Option<u32>, access: u8 },
+    Allocate { pd: u32, qpn: Option<u32>, window: bool },
+    Bind { who: usize, of: usize, pd: u32, qpn: u32, access: u8, key: u8, off: u64, len: u32 },
+    BindWindow { who: usize, of: usize, pd: u32, access: u8, len: u32 },
+    Local { who: usize, pd: u32, qpn: u32 },
+    Remote { who: usize, pd: u32, qpn: u32 },
+    Revoke { who: usize },
+    Deregister { who: usize, forced: bool },
+    Check { who: usize, pd: u32, qpn: u32, key: Option<u8>, to: u64, len: u32, access: u8 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (pd, qpn, who) = (1u32..3, 1u32..3, 0usize..12);
+    let maybe = proptest::option::of(1u32..3);
+    prop_oneof![
+        2 => (pd.clone(), maybe.clone(), any::<u8>())
+            .prop_map(|(pd, qpn, access)| Step::Register { pd, qpn, access: access | 32 }),
+        2 => (pd.clone(), maybe, any::<bool>())
+            .prop_map(|(pd, qpn, window)| Step::Allocate { pd, qpn, window }),
+        6 => (who.clone(), who.clone(), pd.clone(), qpn.clone(), 0u8..32, 0u8..3, 0u64..80, 0u32..60)
+            .prop_map(|(who, of, pd, qpn, access, key, off, len)| Step::Bind {
+                who, of, pd, qpn, access, key, off, len
+            }),
+        3 => (who.clone(), who.clone(), pd.clone(), 0u8..32, 0u32..120)
+            .prop_map(|(who, of, pd, access, len)| Step::BindWindow { who, of, pd, access, len }),
+        2 => (who.clone(), pd.clone(), qpn.clone()).prop_map(|(who, pd, qpn)| Step::Local { who, pd, qpn }),
+        2 => (who.clone(), pd.clone(), qpn.clone()).prop_map(|(who, pd, qpn)| Step::Remote { who, pd, qpn }),
+        1 => who.clone().prop_map(|who| Step::Revoke { who }),
+        2 => (who.clone(), any::<bool>()).prop_map(|(who, forced)| Step::Deregister { who, forced }),
+        9 => (who, pd, qpn, proptest::option::weighted(0.2, any::<u8>()), 0u64..160, 0u32..60,
+              prop_oneof![Just(0u8), Just(1), Just(2), Just(4), Just(16), Just(6)])
+            .prop_map(|(who, pd, qpn, key, to, len, access)| Step::Check {
+                who, pd, qpn, key, to, len, access
+            }),
+    ]
+}
+
+#[derive(Default)]
+struct Model(Vec<Entry>);
+
+impl Model {
+    fn good(&self, e: &Entry) -> bool {
+        !e.gone
+            && e.valid
+            && (e.kind == Kind::Region || self.0[e.parent].valid && !self.0[e.parent].gone)
+    }
+
+    fn bound(&self, i: usize) -> usize {
+        self.0.iter().filter(|e| e.kind != Kind::Region && e.parent == i && self.good(e)).count()
+    }
+
+    /// Whether `who` may be bound to `len` octets at `off` of `of`.
+    fn may_bind(
+        &self,
+        who: &Entry,
+        of: &Entry,
+        off: u64,
+        len: u64,
+        access: Access,
+        qpn: Option<Qpn>,
+    ) -> bool {
+        let changes = access.bits() & (1 | 2 | 16) != 0;
+        let rights = [
+            !changes || of.access.has(Access::LOCAL_WRITE),
+            !who.kind.is_window() || !access.has(Access::LOCAL_WRITE),
+            !access.has(Access::REMOTE_INVALIDATE) || who.qpn.is_some(),
+        ];
+        let memory = of.kind == Kind::Region
+            && self.good(of)
+            && of.pd == who.pd
+            && of.access.has(Access::BIND)
+            && (of.qpn.is_none() || (of.qpn == qpn && of.qpn == who.qpn));
+        !rights.contains(&false) && memory && len > 0 && off + len <= of.len
+    }
+}
+
+proptest! {
+    #[test]
+    fn test_table_is_what_the_model_is(steps in proptest::collection::vec(step(), 1..120), seed in any::<u64>()) {
+        let t = MrTable::new(&Seed::from_u64(seed), 8);
+        let mut m = Model::default();
+        let mut regions = 0u64;
+        for step in steps {
+            let pick = |m: &Model, who: usize| (!m.0.is_empty()).then(|| who % m.0.len());
+            let live = m.0.iter().filter(|e| !e.gone).count();
+            match step {
+                Step::Register { pd, qpn, access } => {
+                    let mut access = Access::from_bits(access);
+                    if qpn.is_none() {
+                        access = Access::from_bits(access.bits() & !8);
+                    }
+                    let (pd, qpn, addr) = (Pd(pd), qpn.map(Qpn), regions * 1000);
+                    let got = match qpn {
+                        None => t.register(pd, addr, 30, 100, access),
+                        Some(q) => t.register_for_qp(pd, q, addr, 30, 100, access),
+                    };
+                    prop_assert_eq!(got.is_ok(), live < 8);
+                    if let Ok(mr) = got {
+                        regions += 1;
+                        m.0.push(Entry { stag: mr.stag, kind: Kind::Region, pd, qpn, valid: true, addr,
+                            to: 30, len: 100, access, parent: 0, gone: false });
+                    }
+                }
+                Step::Allocate { pd, qpn, window } => {
+                    let (pd, qpn) = (Pd(pd), qpn.map(Qpn));
+                    let got = if window { t.allocate_window(pd, qpn) } else { t.allocate(pd, qpn, 4096) };
+                    prop_assert_eq!(got.is_ok(), live < 8);
+                    let kind = match (window, qpn) {
+                        (false, _) => Kind::Fast,
+                        (true, None) => Kind::Window,
+                        (true, Some(_)) => Kind::QpWindow,
+                    };
+                    if let Ok(stag) = got {
+                        m.0.push(Entry { stag, kind, pd, qpn, valid: false, addr: 0, to: 0, len: 0,
+                            access: Access::NONE, parent: 0, gone: false });
+                    }
+                }
+                Step::Bind { who, of, pd, qpn, access, key, off, len } => {
+                    let (Some(w), Some(o)) = (pick(&m, who), pick(&m, of)) else { continue };
+                    let (pd, qpn, access) = (Pd(pd), Qpn(qpn), Access::from_bits(access));
+                    let (e, from) = (m.0[w].clone(), m.0[o].clone());
+                    let kind = if e.kind == Kind::QpWindow { Kind::QpWindow } else { Kind::Fast };
+                    let stag = e.stag.with_key(key);
+                    let got = t.bind((pd, qpn), kind, &bind(stag, 7, access), [(from.stag, from.to + off, len)]);
+                    let want = !e.gone && e.kind == kind && e.pd == pd && e.qpn.is_none_or(|q| q == qpn)
+                        && !m.good(&e)
+                        && m.may_bind(&e, &from, off, len.into(), access, Some(qpn));
+                    prop_assert_eq!(got.is_ok(), want, "{:?}: {:?} to {:?}", got, e, from);
+                    if want {
+                        let (addr, len) = (from.addr + off, len.into());
+                        m.0[w] = Entry { stag, valid: true, addr, to: 7, len, access, parent: o, ..e };
+                    }
+                }
+                Step::BindWindow { who, of, pd, access, len } => {
+                    let (Some(w), Some(o)) = (pick(&m, who), pick(&m, of)) else { continue };
+                    let (pd, access) = (Pd(pd), Access::from_bits(access));
+                    let (e, from) = (m.0[w].clone(), m.0[o].clone());
+                    let got = t.bind_window(pd, e.stag, (from.stag, from.to, len), 9, access);
+                    let want = !e.gone && e.kind == Kind::Window && e.pd == pd
+                        && m.may_bind(&e, &from, 0, len.into(), access, None);
+                    prop_assert_eq!(got.is_ok(), want, "{:?}: {:?} to {:?}", got, e, from);
+                    if let Ok(mr) = got {
+                        let (addr, len) = (from.addr, len.into());
+                        m.0[w] = Entry { stag: mr.stag, valid: true, addr, to: 9, len, access, parent: o, ..e };
+                    }
+                }
+                Step::Local { who, pd, qpn } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let (e, us) = (m.0[w].clone(), (Pd(pd), Qpn(qpn)));
+                    let want = !e.gone && matches!(e.kind, Kind::Fast | Kind::QpWindow)
+                        && e.pd == us.0 && e.qpn.is_none_or(|q| q == us.1);
+                    prop_assert_eq!(t.invalidate_local(us, e.stag).is_ok(), want);
+                    m.0[w].valid &= !want;
+                }
+                Step::Remote { who, pd, qpn } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let (e, us) = (m.0[w].clone(), (Pd(pd), Qpn(qpn)));
+                    let want = m.good(&e) && e.pd == us.0 && e.qpn == Some(us.1)
+                        && e.access.has(Access::REMOTE_INVALIDATE);
+                    prop_assert_eq!(t.check_invalidate(us.0, us.1, e.stag).is_ok(), want);
+                    prop_assert_eq!(t.invalidate(us.0, us.1, e.stag).is_ok(), want);
+                    m.0[w].valid &= !want;
+                }
+                Step::Revoke { who } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let e = m.0[w].clone();
+                    let want = !e.gone && e.kind != Kind::Region;
+                    prop_assert_eq!(t.revoke(e.stag).is_ok(), want);
+                    m.0[w].valid &= !want;
+                }
+                Step::Deregister { who, forced } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let e = m.0[w].clone();
+                    let bound = if e.kind == Kind::Region && e.valid { m.bound(w) } else { 0 };
+                    let got = if forced { t.retire(e.stag) } else { t.retire_unbound(e.stag) };
+                    let want = !e.gone && (forced || bound == 0);
+                    prop_assert_eq!(got.is_ok(), want, "{:?} with {} bound", got, bound);
+                    if want {
+                        t.release(e.stag).unwrap();
+                        m.0[w].gone = true;
+                    }
+                }
+                Step::Check { who, pd, qpn, key, to, len, access } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let (e, need) = (&m.0[w], Access::from_bits(access));
+                    let stag = key.map_or(e.stag, |k| e.stag.with_key(k));
+                    let end = to + u64::from(len);
+                    let want = if !m.good(e) || stag != e.stag {
+                        Err(MrFault::InvalidStag)
+                    } else if e.pd != Pd(pd) || e.qpn.is_some_and(|q| q != Qpn(qpn)) {
+                        Err(MrFault::NotAssociated)
+                    } else if !e.access.has(need) || (e.kind.is_window() && access & 22 == 0) {
+                        Err(MrFault::Access)
+                    } else if to < e.to || end > e.to + e.len {
+                        Err(MrFault::Bounds)
+                    } else {
+                        let of = if e.kind == Kind::Region { e } else { &m.0[e.parent] };
+                        Ok((e.addr + to - e.to, len, t.index(of.stag)))
+                    };
+                    let got = t.check(Pd(pd), Qpn(qpn), stag, to, len, need);
+                    prop_assert_eq!(got.map(|r| (r.addr(), r.len(), r.mr())), want, "{:?}", e);
+                }
+            }
+            prop_assert_eq!(t.len(), m.0.iter().filter(|e| !e.gone).count());
+        }
+        let mut seen = Vec::new();
+        t.for_each(|mr| seen.push(mr.stag));
+        seen.sort_unstable();
+        let mut want: Vec<_> = m.0.iter().filter(|e| m.good(e)).map(|e| e.stag).collect();
+        want.sort_unstable();
+        prop_assert_eq!(seen, want);
+    }
+}

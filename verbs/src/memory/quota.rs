@@ -1,0 +1,118 @@
+//! How many STags an application, and each of its protection domains, may have.
+//!
+//! The table of STags is one for all applications; without limits one could leave the others none
+//! (RFC 5042 section 6.4.1). Whoever opens a device sets them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::registry::RegisterError;
+
+/// Most STags there may be of each sort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrLimits {
+    /// Regions and fast registrations; those that are deregistered count until their memory is back.
+    pub regions: u32,
+    /// Windows of both types.
+    pub windows: u32,
+}
+
+impl Default for MrLimits {
+    /// None but those of the RNIC.
+    fn default() -> MrLimits {
+        MrLimits { regions: u32::MAX, windows: u32::MAX }
+    }
+}
+
+/// What is in use of [`MrLimits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrUsage {
+    /// Regions and fast registrations.
+    pub regions: u32,
+    /// Windows.
+    pub windows: u32,
+    /// Requests that were refused for these limits.
+    pub refused: u64,
+    /// The limits.
+    pub limits: MrLimits,
+}
+
+/// What a ticket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Region,
+    Window,
+}
+
+/// One account.
+#[derive(Debug, Default)]
+pub(crate) struct Quota {
+    limits: MrLimits,
+    regions: AtomicU32,
+    windows: AtomicU32,
+    refused: AtomicU64,
+}
+
+impl Quota {
+    pub(crate) fn new(limits: MrLimits) -> Arc<Quota> {
+        Arc::new(Quota { limits, ..Quota::default() })
+    }
+
+    pub(crate) fn usage(&self) -> MrUsage {
+        MrUsage {
+            regions: self.regions.load(Ordering::Relaxed),
+            windows: self.windows.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            limits: self.limits,
+        }
+    }
+
+    fn of(&self, sort: Sort) -> (&AtomicU32, u32) {
+        match sort {
+            Sort::Region => (&self.regions, self.limits.regions),
+            Sort::Window => (&self.windows, self.limits.windows),
+        }
+    }
+
+    /// One more, if there may be.
+    pub(crate) fn take(self: &Arc<Quota>, sort: Sort) -> Result<Ticket, RegisterError> {
+        let (count, most) = self.of(sort);
+        let one_more = |n| (n < most).then(|| n + 1);
+        match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
+            Ok(_) => Ok(Ticket(self.clone(), sort)),
+            Err(_) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                Err(RegisterError::Quota { most })
+            }
+        }
+    }
+}
+
+/// One STag in an account, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket(Arc<Quota>, Sort);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.of(self.1).0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_quota_refuses_at_its_limit_and_counts() {
+        let quota = Quota::new(MrLimits { regions: 2, windows: 0 });
+        let first = quota.take(Sort::Region).unwrap();
+        let _second = quota.take(Sort::Region).unwrap();
+        assert_eq!(quota.take(Sort::Region).err(), Some(RegisterError::Quota { most: 2 }));
+        assert_eq!(quota.take(Sort::Window).err(), Some(RegisterError::Quota { most: 0 }));
+        let limits = MrLimits { regions: 2, windows: 0 };
+        assert_eq!(quota.usage(), MrUsage { regions: 2, windows: 0, refused: 2, limits });
+        drop(first);
+        let _third = quota.take(Sort::Region).unwrap();
+        assert_eq!(quota.usage().regions, 2);
+    }
+}
