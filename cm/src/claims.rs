@@ -10,10 +10,10 @@ use crate::request::RequestError;
 /// A queue pair is in one connection at a time, and in FPDU mode once until it is reset or destroyed.
 /// An entry lasts until then, so there are as many as queue pairs.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(BTreeMap<Qpn, Claim>);
+pub(crate) struct Claims(BTreeMap<Qpn, QpClaim>);
 
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct QpClaim {
     app: AppId,
     /// The connection; [`NOBODY`] when the queue pair is spent.
     holder: CmId,
@@ -24,7 +24,7 @@ const NOBODY: CmId = CmId(u64::MAX);
 
 impl Claims {
     /// Octets of an entry.
-    pub(crate) const ENTRY: usize = size_of::<Qpn>() + size_of::<Claim>();
+    pub(crate) const ENTRY: usize = size_of::<Qpn>() + size_of::<QpClaim>();
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
@@ -34,13 +34,13 @@ impl Claims {
     pub(crate) fn check(&self, qpn: Qpn) -> Result<(), RequestError> {
         match self.0.get(&qpn) {
             None => Ok(()),
-            Some(Claim { holder: NOBODY, .. }) => Err(RequestError::QpSpent(qpn)),
+            Some(QpClaim { holder: NOBODY, .. }) => Err(RequestError::QpSpent(qpn)),
             Some(_) => Err(RequestError::QpBusy(qpn)),
         }
     }
 
     pub(crate) fn claim(&mut self, qpn: Qpn, app: AppId, id: CmId) {
-        self.0.insert(qpn, Claim { app, holder: id });
+        self.0.insert(qpn, QpClaim { app, holder: id });
     }
 
     pub(crate) fn free(&mut self, qpn: Qpn) {

@@ -35,7 +35,7 @@ use crate::small::{Millis, SmallAddr};
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) link: Link,
+    pub(crate) link: ConnInfo,
     pub(crate) state: State,
     /// The time in the manager's list of timers; [`NO_DEADLINE`] when it is not there.
     pub(crate) deadline: Instant,
@@ -46,7 +46,7 @@ pub(crate) const NO_DEADLINE: Instant = Instant::from_nanos(u64::MAX);
 
 /// What stays the same through the states, and what several of them add to.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ConnInfo {
     pub(crate) id: CmId,
     pub(crate) app: AppId,
     pub(crate) worker: WorkerId,
@@ -61,7 +61,7 @@ pub(crate) struct Link {
     pub(crate) close_timeout: Millis,
 }
 
-impl Link {
+impl ConnInfo {
     /// Our end; the peer's until TCP has told ours, which is before anyone is told of it.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local.as_ref().unwrap_or(&self.remote).get()
@@ -200,7 +200,7 @@ pub(crate) enum Effect {
         old: ConnId,
         closed: bool,
     },
-    /// The peer has been turned away, and no application is told.
+    /// The peer has been refused, and no application is told.
     Refused(Refusal),
 }
 

@@ -238,7 +238,7 @@ impl Event {
     }
 }
 
-/// Why a peer was turned away that no application has heard of, or is to hear of.
+/// Why a peer was refused that no application has heard of, or is to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Nobody listens (any more) where it came in.

@@ -19,7 +19,7 @@ use heddle_cm::{
 };
 use heddle_dataplane::{Clock, Command, CommandSender};
 use heddle_rnic::{Order, Report, RnicError};
-use heddle_verbs::device::{ControlPlane, Request};
+use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Taken};
@@ -35,10 +35,10 @@ pub(crate) const REQUESTS: usize = 4096;
 
 /// Applications' way to the control plane.
 #[derive(Debug)]
-pub(crate) struct Requests(pub(crate) Sender<Request>);
+pub(crate) struct Requests(pub(crate) Sender<ControlRequest>);
 
 impl ControlPlane for Requests {
-    fn request(&self, request: Request) -> Result<(), DeviceError> {
+    fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
         self.0.try_send(request).map_err(|e| match e {
             TrySendError::Full(_) => DeviceError::Overloaded,
             TrySendError::Disconnected(_) => DeviceError::Gone,
@@ -50,7 +50,7 @@ impl ControlPlane for Requests {
 #[derive(Debug)]
 pub(crate) struct Control {
     cm: ConnectionManager,
-    requests: Receiver<Request>,
+    requests: Receiver<ControlRequest>,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
     /// Where each application counts the events it has taken.
@@ -90,7 +90,7 @@ impl WorkerLink {
 
 impl Control {
     pub(crate) fn new(
-        requests: Receiver<Request>,
+        requests: Receiver<ControlRequest>,
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         max_conns: usize,
@@ -162,20 +162,20 @@ impl Control {
         CtlCounters { cm: *self.cm.counters(), control: self.counters }
     }
 
-    fn handle_request(&mut self, now: Instant, request: Request) {
+    fn handle_request(&mut self, now: Instant, request: ControlRequest) {
         match request {
-            Request::Open { app, bells, taken } => {
+            ControlRequest::Open { app, bells, taken } => {
                 self.apps.insert(app, taken);
                 for link in &mut self.links {
                     link.backlog.push_back(Command::OpenApp { app, bells: bells.clone() });
                 }
             }
-            Request::ResizeCq { app, link } => {
+            ControlRequest::ResizeCq { app, link } => {
                 for w in &mut self.links {
                     w.backlog.push_back(Command::ResizeCq { app, link: link.clone() });
                 }
             }
-            Request::Cm { app, request, qp, events } => {
+            ControlRequest::Cm { app, request, qp, events } => {
                 self.handle_cm(now, app, request, qp, events);
             }
         }

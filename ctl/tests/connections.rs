@@ -226,7 +226,7 @@ fn test_backlog_bounds_connections_in_their_start_up() {
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |p| p.backlog = 2);
     let mut honest = Honest::new(&mut net, PORT, &events);
-    // Two requests wait for the application; a third peer is turned away.
+    // Two requests wait for the application; a third peer is refused.
     let ask = |net: &mut Net| {
         let conn = net.tcp(PORT);
         net.peer.send(conn, &request(b""));

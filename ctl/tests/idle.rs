@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_iwarp::{Access, Data, Mr, MrTable, QpConfig, RecvWr, Role, SendOp, SendWr, Sge};
+use heddle_iwarp::{Access, Data, MrAttr, MrTable, QpConfig, RecvWr, Role, SendOp, SendWr, Sge};
 use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, StackConfig};
 use sim::{Frame, LinkConfig, PORT, Pair, TO_BASE};
@@ -35,7 +35,7 @@ const REQUEST: usize = 64;
 /// share of all tables and of pools, and what was counted in losses included.
 const LIMIT: usize = 2048;
 
-fn sge(mr: &Mr, at: usize, len: usize) -> Sge {
+fn sge(mr: &MrAttr, at: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: at as u64 + TO_BASE, len: len as u32 }
 }
 
@@ -83,7 +83,7 @@ fn post(p: &mut Pair, conn: ConnId, op: SendOp, sges: &[Sge]) {
 }
 
 /// Work of every kind on all connections at once; returns when all is done.
-fn work(p: &mut Pair, conns: &[[ConnId; 2]], mrs: &[Mr; 2]) {
+fn work(p: &mut Pair, conns: &[[ConnId; 2]], mrs: &[MrAttr; 2]) {
     const SENDS: usize = 20;
     let before = [0, 1].map(|i| p.hosts[i].completions.len());
     for &[a, b] in conns {

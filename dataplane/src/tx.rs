@@ -27,11 +27,11 @@ const AHEAD: usize = 8;
 
 /// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
 /// refers to the memory, one for the CRC behind it).
-const COPY_BELOW: u32 = 256;
+const TX_COPY_BELOW: u32 = 256;
 
 heddle_base::counters! {
     /// What became of frames to send.
-    pub struct SinkCounters {
+    pub struct TxBuildCounters {
         /// Frames dropped because no mbuf was free.
         tx_no_mbuf,
         /// Payload octets copied into the frame: short ones, and all where the port cannot gather.
@@ -56,7 +56,7 @@ pub(crate) struct Tx {
     external: ExternalMemory,
     /// Octets of a frame in one mbuf.
     data_room: usize,
-    pub(crate) counters: SinkCounters,
+    pub(crate) counters: TxBuildCounters,
 }
 
 impl Tx {
@@ -75,7 +75,7 @@ impl Tx {
             spare: ArrayVec::new(),
             external,
             data_room: usize::from(pool.data_room().saturating_sub(HEADROOM)),
-            counters: SinkCounters::default(),
+            counters: TxBuildCounters::default(),
         }
     }
 
@@ -187,7 +187,7 @@ impl MbufSink<'_> {
     #[inline]
     fn reference(&mut self, range: MemRange) -> Option<()> {
         let len = range.len();
-        if len < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
+        if len < TX_COPY_BELOW || !self.tx.queue.supports_multi_segs() {
             return self.gather(range);
         }
         let Some(payload) = self.external(range) else { return self.gather(range) };
@@ -313,7 +313,7 @@ impl TxSink for MbufSink<'_> {
 
     #[inline]
     fn fpdu(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
-        if payload.len() < COPY_BELOW || !self.tx.queue.supports_multi_segs() {
+        if payload.len() < TX_COPY_BELOW || !self.tx.queue.supports_multi_segs() {
             self.bytes(header);
             self.bytes(head);
             self.memory(payload);

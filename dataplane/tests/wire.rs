@@ -21,7 +21,7 @@ use heddle_dataplane::*;
 use heddle_iwarp::{MrTable, QpConfig, Role};
 use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, StackConfig};
-use heddle_verbs::device::{ControlPlane, Request};
+use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{Regions, Registry};
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{
@@ -67,8 +67,8 @@ struct Seen {
 struct NoControl(CommandSender);
 
 impl ControlPlane for NoControl {
-    fn request(&self, request: Request) -> Result<(), DeviceError> {
-        if let Request::Open { app, bells, .. } = request {
+    fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
+        if let ControlRequest::Open { app, bells, .. } = request {
             self.0.send(Command::OpenApp { app, bells }).map_err(|_| DeviceError::Overloaded)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use heddle_iwarp::ddp::DdpHeader;
 use heddle_iwarp::mpa::{fpdu, markers};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{
-    Access, MrTable, Pd, Qp, QpConfig, QpEnv, RecvWr, SendWr, Sge, Stag,
+    Access, MrTable, Pd, QpContext, QpConfig, QpEnv, RecvWr, SendWr, Sge, Stag,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
     let recv_markers = control & 8 != 0;
     let config = QpConfig { pd, crc, ird: 2, ord: 2, recv_markers, ..QpConfig::default() };
-    let mut qp = Qp::new(&config);
+    let mut qp = QpContext::new(&config);
     let sge = |at: u64, len| Sge { stag: mr.stag, to: BASE + at, len };
     let mut posted = 0;
     for n in 0..BUFFERS {
@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         posted += 1;
     }
     let mut completed = 0;
-    let mut turn = |qp: &mut Qp| {
+    let mut turn = |qp: &mut QpContext| {
         for mulpdu in [64, 1442, 300, 1442] {
             qp.poll_transmit(&env, mulpdu);
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use heddle_base::Seed;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{Access, Data, MrTable, PostError, Qp as ProtocolQp, QpConfig, QpEnv};
+use heddle_iwarp::{Access, Data, MrTable, PostError, QpContext, QpConfig, QpEnv};
 use heddle_verbs::device::{ControlPlane, Request};
 use heddle_verbs::memory::{Regions, Registry};
 use heddle_verbs::ring::Entry;
@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
     mem.write(GUARD + SIZE, &[SECRET; GUARD]);
     let mr = mrs.register(pd, GUARD as u64, BASE, SIZE as u64, Access::LOCAL_WRITE).expect("room");
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
-    let mut protocol = ProtocolQp::new(&QpConfig {
+    let mut protocol = QpContext::new(&QpConfig {
         pd,
         qpn: qp.qpn(),
         sq_depth: DEPTH,

@@ -19,10 +19,10 @@ pub mod testing;
 mod types;
 
 pub use memory::{MemRange, Memory};
-pub use mr::{Bind, BindError, Mr, MrError, MrFault, MrTable, Pins};
+pub use mr::{Bind, BindError, MrAttr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
-    Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, Qp, QpConfig,
-    QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge,
+    Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, QpConfig,
+    QpContext, QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge,
     SharedBroken, SharedReceives, Side, check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

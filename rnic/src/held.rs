@@ -30,7 +30,7 @@ pub(crate) use pool::HoldPool;
 
 /// Frames shorter than this are copied when they have to be kept: a buffer of 2 KiB for a few
 /// bytes would let a peer that sends tiny segments take all buffers.
-const COPY_BELOW: usize = 512;
+const HOLD_COPY_BELOW: usize = 512;
 
 /// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
@@ -43,7 +43,7 @@ const READY_FRAMES: usize = 64;
 
 /// What was kept of a segment ahead of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct HeldPart {
     /// So many of its octets are held now, from its first on. The rest lies beyond others that
     /// were there before, and comes again.
     pub(crate) len: usize,
@@ -166,7 +166,7 @@ impl<F: Chunks> HeldBytes<F> {
         frame: F,
         off: usize,
         len: usize,
-    ) -> Result<Kept, F> {
+    ) -> Result<HeldPart, F> {
         self.0.get_or_insert_default().push_ahead(pool, pos, frame, off, len)
     }
 
@@ -178,7 +178,7 @@ impl<F: Chunks> HeldBytes<F> {
         frame: &F,
         off: usize,
         len: usize,
-    ) -> Option<Kept> {
+    ) -> Option<HeldPart> {
         self.0.get_or_insert_default().copy_ahead(pool, pos, frame, off, len)
     }
 
@@ -262,7 +262,7 @@ impl<F: Chunks> Lists<F> {
         len: usize,
     ) -> usize {
         self.ready_len += len;
-        if len >= COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
+        if len >= HOLD_COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
             self.charge(pool, 1);
             self.ready.push_back(Held { pos, len, body: Body::Frame { frame, off } });
             return 0;
@@ -333,10 +333,10 @@ impl<F: Chunks> Lists<F> {
         frame: F,
         off: usize,
         len: usize,
-    ) -> Result<Kept, F> {
+    ) -> Result<HeldPart, F> {
         let slot = self.slot(pos, len);
         let new = slot.len();
-        if new < COPY_BELOW {
+        if new < HOLD_COPY_BELOW {
             return self.copy_ahead(pool, pos, &frame, off, len).ok_or(frame);
         }
         if !self.has_run(&slot) || !pool.allows(self.charged, 1) {
@@ -346,7 +346,7 @@ impl<F: Chunks> Lists<F> {
         self.charge(pool, 1);
         let run = pool.run(Held { pos: slot.start, len: new, body: Body::Frame { frame, off } });
         self.insert(pool, slot, run);
-        Ok(Kept { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: 0 })
+        Ok(HeldPart { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: 0 })
     }
 
     /// See [`HeldBytes::copy_ahead`].
@@ -357,11 +357,11 @@ impl<F: Chunks> Lists<F> {
         frame: &F,
         off: usize,
         len: usize,
-    ) -> Option<Kept> {
+    ) -> Option<HeldPart> {
         let slot = self.slot(pos, len);
         let new = slot.len();
         if new == 0 {
-            return Some(Kept { len, copied: 0 });
+            return Some(HeldPart { len, copied: 0 });
         }
         let more = new_copies(pool, &slot);
         if !self.has_run(&slot) || more > 0 && !pool.allows(self.charged, more) {
@@ -370,7 +370,7 @@ impl<F: Chunks> Lists<F> {
         let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
         let run = self.copy_run(pool, slot.start, frame, off, new);
         self.insert(pool, slot, run);
-        Some(Kept { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: new })
+        Some(HeldPart { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: new })
     }
 
     /// See [`HeldBytes::push_placed`].

@@ -7,7 +7,7 @@ use heddle_iwarp::{Buffers, Fpdu, Pins};
 /// Accounts of all send queues of one RNIC. Every FPDU is entered when it is queued and struck out
 /// when it leaves, whichever way that is.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Snapshots {
     pub(crate) pins: Arc<Pins>,
     /// Octets of snapshots in all queues, and how many there may be.
     snapshots: usize,
@@ -16,9 +16,9 @@ pub(crate) struct Kept {
     pub(crate) buffers: Buffers,
 }
 
-impl Kept {
-    pub(crate) fn new(pins: Arc<Pins>, limit: usize) -> Kept {
-        Kept { pins, snapshots: 0, limit, buffers: Buffers::default() }
+impl Snapshots {
+    pub(crate) fn new(pins: Arc<Pins>, limit: usize) -> Snapshots {
+        Snapshots { pins, snapshots: 0, limit, buffers: Buffers::default() }
     }
 
     /// Whether a queue that keeps `own` octets of snapshots must wait for acknowledgments before it
@@ -67,7 +67,7 @@ mod tests {
     /// nothing.
     #[test]
     fn test_shares_leave_room_and_nobody_without() {
-        let mut kept = Kept::new(Arc::new(Pins::new(0)), 100_000);
+        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
         let mut own = vec![0; 20];
         for round in 0..200 {
             let i = round % own.len();
@@ -79,7 +79,7 @@ mod tests {
         assert!(own.iter().all(|n| *n >= 1500), "{own:?}");
         assert!(kept.snapshots <= 100_000 + 20 * 1500, "{own:?}");
         // The first on its own takes half.
-        let mut kept = Kept::new(Arc::new(Pins::new(0)), 100_000);
+        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
         let mut own = 0;
         while !kept.is_full(own) {
             own += 1000;

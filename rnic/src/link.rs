@@ -1,7 +1,7 @@
 //! What the RNIC keeps for each connection, beside the TCP connection itself.
 
 use heddle_base::StreamPos;
-use heddle_iwarp::Qp;
+use heddle_iwarp::QpContext;
 use heddle_tcp::{Connection, RxFrame, SendQueue};
 
 use crate::held::HeldBytes;
@@ -9,7 +9,7 @@ use crate::queue::FpduQueue;
 
 /// The owner's side of one TCP connection.
 #[derive(Debug)]
-pub(crate) struct Link<F> {
+pub(crate) struct ConnState<F> {
     pub(crate) queue: FpduQueue,
     pub(crate) held: HeldBytes<F>,
     pub(crate) mode: Mode,
@@ -36,14 +36,14 @@ pub(crate) enum Mode {
     #[default]
     Startup,
     /// FPDUs: bytes go to the queue pair.
-    Fpdu(Box<Qp>),
+    Fpdu(Box<QpContext>),
     /// The connection is over.
     Dead,
 }
 
-impl<F> Default for Link<F> {
+impl<F> Default for ConnState<F> {
     fn default() -> Self {
-        Link {
+        ConnState {
             queue: FpduQueue::default(),
             held: HeldBytes::default(),
             mode: Mode::Startup,
@@ -58,8 +58,8 @@ impl<F> Default for Link<F> {
     }
 }
 
-impl<F> Link<F> {
-    pub(crate) fn qp(&mut self) -> Option<&mut Qp> {
+impl<F> ConnState<F> {
+    pub(crate) fn qp(&mut self) -> Option<&mut QpContext> {
         match &mut self.mode {
             Mode::Fpdu(qp) => Some(qp),
             _ => None,
@@ -67,7 +67,7 @@ impl<F> Link<F> {
     }
 }
 
-impl<F: RxFrame> Link<F> {
+impl<F: RxFrame> ConnState<F> {
     /// Whether its streams have moved since this was last asked. If they have not, what its queues
     /// have in memory and do not need is given back.
     pub(crate) fn rest(&mut self, tcp: &mut Connection) -> bool {
@@ -85,7 +85,7 @@ impl<F: RxFrame> Link<F> {
     }
 }
 
-impl<F> SendQueue for Link<F> {
+impl<F> SendQueue for ConnState<F> {
     fn end(&self) -> StreamPos {
         self.queue.end()
     }
@@ -103,7 +103,7 @@ mod tests {
     /// this and a fresh queue pair, neither of which points to more.
     #[test]
     fn test_idle_connection_is_small() {
-        let octets = size_of::<Link<Vec<u8>>>() + size_of::<Qp>();
+        let octets = size_of::<ConnState<Vec<u8>>>() + size_of::<QpContext>();
         assert!(octets <= 640, "{octets} octets");
         assert_eq!(FpduQueue::default().room(), 0);
     }

@@ -11,7 +11,7 @@ use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Buffers, Fpdu, Memory};
 use heddle_tcp::{ByteQueue, SendQueue};
 
-use crate::kept::Kept;
+use crate::kept::Snapshots;
 use ring::Ring;
 
 /// Bytes of a connection from its oldest unacknowledged one on.
@@ -64,7 +64,7 @@ impl FpduQueue {
     #[inline]
     pub(crate) fn push_fpdu(
         &mut self,
-        kept: &mut Kept,
+        kept: &mut Snapshots,
         make: impl FnOnce(&mut Buffers, &mut Fpdu) -> bool,
     ) -> u32 {
         let start = self.end();
@@ -96,7 +96,7 @@ impl FpduQueue {
     }
 
     /// Drops what the peer has acknowledged.
-    pub(crate) fn release(&mut self, kept: &mut Kept, upto: StreamPos) {
+    pub(crate) fn release(&mut self, kept: &mut Snapshots, upto: StreamPos) {
         if let Some(startup) = &mut self.startup {
             startup.release(upto);
         }
@@ -134,7 +134,7 @@ impl FpduQueue {
 
     /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
     /// queue ends now.
-    pub(crate) fn withdraw(&mut self, kept: &mut Kept, from: StreamPos) -> StreamPos {
+    pub(crate) fn withdraw(&mut self, kept: &mut Snapshots, from: StreamPos) -> StreamPos {
         while self.fpdus.back().is_some_and(|q| q.start >= from) {
             if let Some(q) = self.fpdus.pop_back() {
                 self.fpdu_end = q.start;
@@ -147,7 +147,7 @@ impl FpduQueue {
     }
 
     /// Drops everything: the connection is gone.
-    pub(crate) fn clear(&mut self, kept: &mut Kept) {
+    pub(crate) fn clear(&mut self, kept: &mut Snapshots) {
         while let Some(q) = self.fpdus.pop_front() {
             kept.leave(&mut q.fpdu);
         }

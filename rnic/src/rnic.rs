@@ -6,7 +6,7 @@ use std::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_iwarp::{
-    Cqe, Memory, MrTable, Pins, PostError, Qp, QpCounters, QpEvent, RecvWr, SendWr, Side,
+    Cqe, Memory, MrTable, Pins, PostError, QpContext, QpCounters, QpEvent, RecvWr, SendWr, Side,
 };
 use heddle_tcp::{
     ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
@@ -16,8 +16,8 @@ use heddle_tcp::{
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
 use crate::held::HoldPool;
-use crate::kept::Kept;
-use crate::link::{Link, Mode};
+use crate::kept::Snapshots;
+use crate::link::{ConnState, Mode};
 use crate::rounds::Rounds;
 
 /// What an RNIC is made with.
@@ -55,14 +55,14 @@ pub enum RnicError {
 ///
 /// One thread owns it. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
 pub struct Rnic<F> {
-    pub(crate) stack: Stack<Link<F>>,
+    pub(crate) stack: Stack<ConnState<F>>,
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) counters: RnicCounters,
     pub(crate) events: VecDeque<Event>,
     pub(crate) completions: VecDeque<(ConnId, Cqe)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: Snapshots,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     /// Connections with a running queue pair: a list, so that reports find them, in which each
@@ -91,12 +91,12 @@ impl<F: RxFrame> Rnic<F> {
     /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
     /// way, its places in all tables included.
     pub const CONN_OCTETS: usize =
-        Stack::<Link<F>>::CONN_OCTETS + size_of::<Qp>() + 2 * size_of::<ConnId>();
+        Stack::<ConnState<F>>::CONN_OCTETS + size_of::<QpContext>() + 2 * size_of::<ConnId>();
 
     /// An RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
-        let kept = Kept::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
+        let kept = Snapshots::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
         Rnic {
             stack: Stack::new(config.stack),
             pool: HoldPool::new(config.max_held_frames),
@@ -157,7 +157,7 @@ impl<F: RxFrame> Rnic<F> {
         config.rx_start = link.rx_next;
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
-        link.mode = Mode::Fpdu(Box::new(Qp::new(&config)));
+        link.mode = Mode::Fpdu(Box::new(QpContext::new(&config)));
         link.running_at = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         self.running.push(conn);
         self.rounds.wake();
@@ -198,7 +198,7 @@ impl<F: RxFrame> Rnic<F> {
     pub fn post_with<R>(
         &mut self,
         conn: ConnId,
-        f: impl FnOnce(&mut Qp) -> R,
+        f: impl FnOnce(&mut QpContext) -> R,
     ) -> Result<R, RnicError> {
         let result = f(self.qp_mut(conn)?);
         self.drain_qp(conn);
@@ -206,13 +206,13 @@ impl<F: RxFrame> Rnic<F> {
     }
 
     #[inline]
-    fn qp_mut(&mut self, conn: ConnId) -> Result<&mut Qp, RnicError> {
+    fn qp_mut(&mut self, conn: ConnId) -> Result<&mut QpContext, RnicError> {
         let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         link.qp().ok_or(RnicError::NoQueuePair)
     }
 
     /// The queue pair of a connection, for its counters, its state and the peer's Terminate.
-    pub fn qp(&self, conn: ConnId) -> Option<&Qp> {
+    pub fn qp(&self, conn: ConnId) -> Option<&QpContext> {
         match &self.stack.user(conn)?.mode {
             Mode::Fpdu(qp) => Some(qp),
             _ => None,
@@ -470,7 +470,7 @@ impl<F: RxFrame> Rnic<F> {
         }
         // A sum under way has to get those it would miss now.
         let left = self.running.len();
-        let moved = moved.and_then(|conn| self.qp(conn)).map(Qp::counters);
+        let moved = moved.and_then(|conn| self.qp(conn)).map(QpContext::counters);
         if let Some((sum, done)) = &mut self.tally {
             if at >= *done {
                 sum.add(counters);

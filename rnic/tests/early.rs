@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use heddle_base::{Random, Seed};
 use heddle_iwarp::{
-    Access, Cqe, CqeStatus, Data, Mr, QpConfig, Queue, RecvWr, SendOp, SendWr, Sge,
+    Access, Cqe, CqeStatus, Data, MrAttr, QpConfig, Queue, RecvWr, SendOp, SendWr, Sge,
 };
 use heddle_tcp::ConnId;
 use sim::{LinkConfig, PD, Pair, TO_BASE, pattern};
@@ -32,7 +32,7 @@ fn bad_link(loss: f64) -> LinkConfig {
 }
 
 /// Two hosts with all of their memory registered.
-fn open(seed: u64, link: LinkConfig, qp: &QpConfig) -> (Pair, [ConnId; 2], [Mr; 2]) {
+fn open(seed: u64, link: LinkConfig, qp: &QpConfig) -> (Pair, [ConnId; 2], [MrAttr; 2]) {
     let mut p = Pair::new(seed, link, MEMORY);
     let conns = p.connect(qp);
     let all = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
@@ -40,7 +40,7 @@ fn open(seed: u64, link: LinkConfig, qp: &QpConfig) -> (Pair, [ConnId; 2], [Mr; 
     (p, conns, mrs)
 }
 
-fn sge(mr: &Mr, at: usize, len: usize) -> Sge {
+fn sge(mr: &MrAttr, at: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: at as u64 + TO_BASE, len: len as u32 }
 }
 

@@ -32,11 +32,11 @@ fn connected() -> (Pair, ConnId, ConnId) {
 /// FPDUs of a Send or Write of three segments, and the length of the first.
 fn stream(write: Option<Stag>) -> (Vec<u8>, usize) {
     use heddle_iwarp::testing::TestMemory;
-    use heddle_iwarp::{MrTable, Qp, QpEnv};
+    use heddle_iwarp::{MrTable, QpContext, QpEnv};
     let mem = TestMemory::new(4096, 7);
     let mrs = MrTable::new(&heddle_base::Seed::from_u64(1), 4);
     let mr = mrs.register(PD, 0, TO_BASE, 4096, Access::LOCAL_WRITE).unwrap();
-    let mut qp = Qp::new(&QpConfig { pd: PD, ..QpConfig::default() });
+    let mut qp = QpContext::new(&QpConfig { pd: PD, ..QpConfig::default() });
     let sges = [Sge { stag: mr.stag, to: TO_BASE, len: 3000 }];
     let wr = match write {
         Some(stag) => SendWr::write(1, &sges, stag, TO_BASE),

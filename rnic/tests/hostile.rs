@@ -7,7 +7,7 @@ mod sim;
 use std::time::Duration;
 
 use heddle_base::{StreamPos, Sum};
-use heddle_iwarp::{Access, Mr, QpConfig, RecvWr, SendWr, Sge};
+use heddle_iwarp::{Access, MrAttr, QpConfig, RecvWr, SendWr, Sge};
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 use sim::{Frame, Host, LinkConfig, PORT, Pair, VecSink};
@@ -104,7 +104,7 @@ fn test_octets_ahead_of_a_gap_cost_what_they_need_and_leave_others_alone() {
 
     let src = p.register(0, 0, 1000, Access::LOCAL_WRITE);
     let dst = p.register(1, 0, 1000, Access::LOCAL_WRITE);
-    let one = |mr: &Mr| [Sge { stag: mr.stag, to: sim::TO_BASE, len: 1000 }];
+    let one = |mr: &MrAttr| [Sge { stag: mr.stag, to: sim::TO_BASE, len: 1000 }];
     p.hosts[1].rnic.post_recv(good_b, &RecvWr { wr_id: 1, sges: &one(&dst) }).unwrap();
     let sges = one(&src);
     let wr = SendWr::send(2, &sges);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use heddle_base::{Random, Seed};
 use heddle_iwarp::{
-    Access, CqeOp, CqeStatus, Mr, QpConfig, Queue, RecvWr, SendOp, SendWr, Sge, mpa,
+    Access, CqeOp, CqeStatus, MrAttr, QpConfig, Queue, RecvWr, SendOp, SendWr, Sge, mpa,
 };
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
@@ -45,9 +45,9 @@ struct Side {
     me: usize,
     conn: ConnId,
     random: Random,
-    local: Mr,
-    target: Mr,
-    recv: Mr,
+    local: MrAttr,
+    target: MrAttr,
+    recv: MrAttr,
     free: Vec<usize>,
     outstanding: VecDeque<Op>,
     /// Sends of the peer that have not arrived.
@@ -58,7 +58,7 @@ struct Side {
     received: u64,
 }
 
-fn sge(mr: &Mr, addr: usize, len: usize) -> Sge {
+fn sge(mr: &MrAttr, addr: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: addr as u64 + TO_BASE, len: len as u32 }
 }
 
@@ -103,7 +103,7 @@ impl Side {
         pair.hosts[self.me].rnic.post_recv(self.conn, &RecvWr::new(i as u64, &sges)).unwrap();
     }
 
-    fn start(&mut self, pair: &mut Pair, target: &Mr, mulpdu: usize) -> Op {
+    fn start(&mut self, pair: &mut Pair, target: &MrAttr, mulpdu: usize) -> Op {
         let slot = self.free.pop().unwrap();
         let len = size(&mut self.random, mulpdu);
         let kind = [CqeOp::Send, CqeOp::Write, CqeOp::Read][self.random.below(3) as usize];

@@ -39,7 +39,7 @@ const RECLAIM_WAIT: Duration = Duration::from_millis(100);
 
 /// What a device asks of the control plane.
 #[derive(Debug)]
-pub enum Request {
+pub enum ControlRequest {
     /// There is a new application: its doorbells are to be heard.
     Open {
         /// Its number.
@@ -75,7 +75,7 @@ pub trait ControlPlane: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
-    fn request(&self, request: Request) -> Result<(), DeviceError>;
+    fn request(&self, request: ControlRequest) -> Result<(), DeviceError>;
 }
 
 /// One RNIC, for all applications.
@@ -186,7 +186,7 @@ impl Hub {
         };
         let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
-        self.control.request(Request::Open { app, bells: bells.clone(), taken })?;
+        self.control.request(ControlRequest::Open { app, bells: bells.clone(), taken })?;
         let stags = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
         let most = DeviceLimits {
             max_mrs: stags,
@@ -265,8 +265,12 @@ impl Drop for App {
     fn drop(&mut self) {
         let request = heddle_cm::Request::AppGone;
         // Without a control plane there is nothing left to end.
-        let _ =
-            self.hub.control.request(Request::Cm { app: self.id, request, qp: None, events: None });
+        let _ = self.hub.control.request(ControlRequest::Cm {
+            app: self.id,
+            request,
+            qp: None,
+            events: None,
+        });
     }
 }
 
@@ -330,7 +334,7 @@ impl Device {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
         self.check_cq(cq)?;
-        cq.resize(depth, |link| a.hub.control.request(Request::ResizeCq { app: a.id, link }))
+        cq.resize(depth, |link| a.hub.control.request(ControlRequest::ResizeCq { app: a.id, link }))
     }
 
     /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs of
@@ -715,7 +719,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn reject(&self, id: CmId, private_data: Vec<u8>) -> Result<(), DeviceError> {
-        self.turn_down(id, private_data, None)
+        self.reject_with(id, private_data, None)
     }
 
     /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding: the
@@ -729,10 +733,10 @@ impl Device {
         private_data: Vec<u8>,
         ord: u16,
     ) -> Result<(), DeviceError> {
-        self.turn_down(id, private_data, Some(ord))
+        self.reject_with(id, private_data, Some(ord))
     }
 
-    fn turn_down(
+    fn reject_with(
         &self,
         id: CmId,
         private_data: Vec<u8>,
@@ -830,7 +834,7 @@ impl Device {
         qp: Option<Qp>,
         events: Option<EventQueue>,
     ) -> Result<(), DeviceError> {
-        self.0.hub.control.request(Request::Cm { app: self.0.id, request, qp, events })
+        self.0.hub.control.request(ControlRequest::Cm { app: self.0.id, request, qp, events })
     }
 }
 
@@ -838,8 +842,12 @@ impl App {
     /// The last handle of a queue pair is gone.
     fn forget(&self, qpn: Qpn, bell: u32, place: Place) {
         let request = heddle_cm::Request::ForgetQp { qpn };
-        let _ =
-            self.hub.control.request(Request::Cm { app: self.id, request, qp: None, events: None });
+        let _ = self.hub.control.request(ControlRequest::Cm {
+            app: self.id,
+            request,
+            qp: None,
+            events: None,
+        });
         if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
             *word &= !(1 << (bell % 64));
         }

@@ -22,8 +22,8 @@ pub struct WorkerQp {
     block: Arc<Block>,
     rings: Rings,
     bell: u32,
-    sq: Taken,
-    rq: Taken,
+    sq: QueueCursor,
+    rq: QueueCursor,
     /// STags that end with it.
     tied: Arc<Tied>,
     /// Until the worker has asked for them.
@@ -43,7 +43,7 @@ pub struct Links {
 
 /// What was taken of one queue.
 #[derive(Debug)]
-struct Taken {
+struct QueueCursor {
     reader: EntryReader,
     /// Requests retired since the beginning.
     retired: u64,
@@ -52,9 +52,9 @@ struct Taken {
     depth: u32,
 }
 
-impl Taken {
-    fn new(blocks: u64, depth: u32) -> Taken {
-        Taken { reader: EntryReader::new(blocks), retired: 0, outstanding: 0, depth }
+impl QueueCursor {
+    fn new(blocks: u64, depth: u32) -> QueueCursor {
+        QueueCursor { reader: EntryReader::new(blocks), retired: 0, outstanding: 0, depth }
     }
 
     /// Requests taken since the beginning.
@@ -95,9 +95,9 @@ impl WorkerQp {
             block,
             rings,
             bell,
-            sq: Taken::new(rings.sq, init.sq_depth),
+            sq: QueueCursor::new(rings.sq, init.sq_depth),
             // Of no blocks when it is shared: whatever is published there makes no sense.
-            rq: Taken::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
+            rq: QueueCursor::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
             tied: qp.tied().clone(),
             links: Some(Box::new(Links {
                 send_cq: init.send_cq.link(),

@@ -3,7 +3,7 @@
 use heddle_iwarp::{QpConfig, Qpn, RtrConfig};
 use heddle_rnic::{CloseReason, FpduMode, Order};
 
-use super::{Effect, Effects, Link, State};
+use super::{ConnInfo, Effect, Effects, State};
 use crate::dialogue::{Agreement, Ask};
 use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
 use crate::params::QpSpec;
@@ -18,7 +18,7 @@ pub(super) enum End {
     InOrder,
 }
 
-impl Link {
+impl ConnInfo {
     pub(super) fn send(&self, bytes: Vec<u8>, fx: &mut Effects) {
         if let Some(conn) = self.conn {
             fx.order(Order::SendStartup { conn, bytes });

@@ -188,7 +188,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
     let unnamed = matches!(state, State::Opening { .. } | State::Unopened);
     let remote: SocketAddr = "10.0.0.2:1".parse().unwrap();
     let seconds = Duration::from_secs;
-    let mut link = Link {
+    let mut link = ConnInfo {
         id: CmId(1),
         app: AppId(1),
         worker: WorkerId(0),

@@ -4,7 +4,7 @@ use heddle_iwarp::{QpEvent, Qpn, Role, Side};
 use heddle_rnic::CloseReason;
 
 use super::enter::End;
-use super::{Effects, Input, Link, State};
+use super::{ConnInfo, Effects, Input, State};
 use crate::dialogue::{Answer, AnswerStep, Ask, AskStep};
 use crate::event::{Awaited, ConnectFailure, DisconnectReason, Event, QpFate, Refusal};
 use crate::params::QpSpec;
@@ -13,7 +13,7 @@ use crate::request::RequestError;
 impl State {
     /// What `input` makes of the connection. What a state has no arm for changes nothing there:
     /// `conn/tests/matrix.txt` shows every state with every input.
-    pub(crate) fn step(self, link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
+    pub(crate) fn step(self, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
         if let Input::Bytes(bytes) = &input {
             link.received = link.received.saturating_add(bytes.len());
         }
@@ -51,7 +51,7 @@ fn unknown(input: &Input<'_>, fx: &mut Effects) {
 fn opening(
     ask: Box<dyn Ask>,
     qp: QpSpec,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -87,7 +87,7 @@ fn opening(
 fn startup_ends(
     awaited: Awaited,
     qp: QpFate,
-    link: &Link,
+    link: &ConnInfo,
     input: &Input<'_>,
     fx: &mut Effects,
 ) -> Option<State> {
@@ -114,7 +114,7 @@ fn startup_ends(
 fn connecting(
     ask: Box<dyn Ask>,
     qp: QpSpec,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -134,7 +134,7 @@ fn connecting(
 fn await_reply(
     mut ask: Box<dyn Ask>,
     qp: QpSpec,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -190,7 +190,7 @@ fn await_reply(
 /// The application has not heard of it and will not.
 fn await_request(
     mut answer: Box<dyn Answer>,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -244,7 +244,7 @@ fn await_request(
 
 fn await_answer(
     mut answer: Box<dyn Answer>,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -283,7 +283,7 @@ fn await_answer(
 
 /// There is no deadline here and none in `Undoing`: the worker owes an answer, as it does to every
 /// order to connect, and until it comes nobody can say whether the queue pair has been touched.
-fn entering(state: State, link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
+fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     let State::Entering { qpn, agreement, peer_closed } = state else { return state };
     match input {
         Input::Entered(Ok(())) => link.established(qpn, *agreement, peer_closed, fx),
@@ -325,7 +325,7 @@ fn undoing(
     qpn: Qpn,
     error: ConnectFailure,
     closed: bool,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -344,7 +344,7 @@ fn undoing(
     }
 }
 
-fn running(state: State, link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
+fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     let (State::AwaitFpdu { qpn } | State::Running { qpn }) = state else { return state };
     let waits = matches!(state, State::AwaitFpdu { .. });
     match input {
@@ -404,7 +404,7 @@ fn terminated(by: Side, code: heddle_iwarp::rdmap::TermCode, fx: &mut Effects) -
 fn ending(
     qpn: Qpn,
     why: Option<DisconnectReason>,
-    link: &mut Link,
+    link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
@@ -437,7 +437,7 @@ fn ending(
     State::Ending { qpn, why }
 }
 
-fn closing(in_order: bool, link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
+fn closing(in_order: bool, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     match input {
         Input::Closed(_) => return link.release(fx),
         Input::Timeout if in_order => {
@@ -450,7 +450,7 @@ fn closing(in_order: bool, link: &mut Link, input: Input<'_>, fx: &mut Effects) 
     State::Closing { in_order }
 }
 
-fn unopened(link: &mut Link, input: Input<'_>, fx: &mut Effects) -> State {
+fn unopened(link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     match input {
         Input::Opened(Ok(conn)) => {
             link.conn = Some(conn);

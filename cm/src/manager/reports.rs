@@ -7,7 +7,7 @@ use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{ConnId, ConnectError, ListenError};
 
 use super::ConnectionManager;
-use crate::conn::{Conn, Input, Link, NO_DEADLINE, Passive, State};
+use crate::conn::{Conn, ConnInfo, Input, NO_DEADLINE, Passive, State};
 use crate::dialogue::Answer;
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
@@ -125,7 +125,7 @@ impl ConnectionManager {
         };
         let id = CmId(self.next_passive);
         self.next_passive += 1;
-        let link = Link {
+        let link = ConnInfo {
             id,
             app,
             worker,

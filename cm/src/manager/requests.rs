@@ -6,7 +6,7 @@ use heddle_base::Instant;
 use heddle_rnic::Order;
 
 use super::ConnectionManager;
-use crate::conn::{Conn, Input, Link, NO_DEADLINE, State};
+use crate::conn::{Conn, ConnInfo, Input, NO_DEADLINE, State};
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
@@ -137,7 +137,7 @@ impl ConnectionManager {
         self.claims.check(qp.qpn)?;
         let ask = params.protocol.ask(&params)?;
         self.claims.claim(qp.qpn, app, id);
-        let link = Link {
+        let link = ConnInfo {
             id,
             app,
             worker,

@@ -9,7 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
 use heddle_cm::AppId;
 use heddle_iwarp::mr::Pins;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, Qp, QpCounters, Qpn, Queue};
+use heddle_iwarp::{Cqe, CqeOp, CqeStatus, MrTable, QpContext, QpCounters, Qpn, Queue};
 use heddle_rnic::{Event, FpduMode, Report, Rnic, RnicConfig, RnicCounters};
 use heddle_tcp::{ConnCounters, ConnId, StackCounters};
 use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions};
@@ -20,7 +20,7 @@ use crate::extmem::ExternalMemory;
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
 use crate::rx::RxMbuf;
-use crate::tx::{SinkCounters, Tx};
+use crate::tx::{Tx, TxBuildCounters};
 use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
 
 mod control;
@@ -112,7 +112,7 @@ pub struct WorkerSnapshot {
     /// Queue pairs, all together.
     pub qps: QpCounters,
     /// Building frames.
-    pub sink: SinkCounters,
+    pub sink: TxBuildCounters,
     /// Copies into and out of registered memory.
     pub memory: MemoryCounters,
     /// The receive queue.
@@ -569,7 +569,7 @@ impl Worker {
 /// Takes work requests from the rings of a queue pair, at most a turn of each; whether there may be
 /// more.
 #[inline]
-fn take_wrs(qp: &mut Qp, ends: &mut WorkerQp, entry: &mut Entry) -> Result<bool, Broken> {
+fn take_wrs(qp: &mut QpContext, ends: &mut WorkerQp, entry: &mut Entry) -> Result<bool, Broken> {
     let (mut recvs, mut sends) = (0, 0);
     while recvs < WR_TURN
         && let Some(wr) = ends.take_recv(entry)?

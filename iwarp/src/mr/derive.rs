@@ -21,7 +21,7 @@
 mod tests;
 
 use super::slot::{MAX_PAGES, Parent, Region};
-use super::{Kind, Mr, MrError, MrFault, MrTable};
+use super::{Kind, MrAttr, MrError, MrFault, MrTable};
 use crate::{Access, Pd, Qpn, Stag};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
@@ -134,7 +134,7 @@ impl MrTable {
         (stag, at, len): (Stag, u64, u32),
         to: u64,
         access: Access,
-    ) -> Result<Mr, BindError> {
+    ) -> Result<MrAttr, BindError> {
         let mut owner = self.owner();
         let index = self.index(window);
         if owner.kind(index, window) != Some(Kind::Window) {

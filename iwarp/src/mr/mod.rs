@@ -89,7 +89,7 @@ impl Kind {
 
 /// A registered memory region, or what derives from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mr {
+pub struct MrAttr {
     /// Its name, for local SGEs and for the peer.
     pub stag: Stag,
     /// Its protection domain.
@@ -210,7 +210,7 @@ impl MrTable {
         to: u64,
         len: u64,
         access: Access,
-    ) -> Result<Mr, MrError> {
+    ) -> Result<MrAttr, MrError> {
         self.insert(Region::plain(pd, None, [addr, to, len], access))
     }
 
@@ -224,11 +224,11 @@ impl MrTable {
         to: u64,
         len: u64,
         access: Access,
-    ) -> Result<Mr, MrError> {
+    ) -> Result<MrAttr, MrError> {
         self.insert(Region::plain(pd, Some(qpn), [addr, to, len], access))
     }
 
-    fn insert(&self, mut region: Region) -> Result<Mr, MrError> {
+    fn insert(&self, mut region: Region) -> Result<MrAttr, MrError> {
         region.addr.checked_add(region.len).ok_or(MrError::Wrap)?;
         region.to.checked_add(region.len).ok_or(MrError::Wrap)?;
         if region.qpn.is_none() && region.access.has(Access::REMOTE_INVALIDATE) {
@@ -398,7 +398,7 @@ impl MrTable {
     }
 
     /// Calls `f` with every region, window and fast registration whose STag is valid.
-    pub fn for_each(&self, mut f: impl FnMut(Mr)) {
+    pub fn for_each(&self, mut f: impl FnMut(MrAttr)) {
         for r in self.slots.iter().filter_map(Slot::valid).filter(|r| self.is_good(r)) {
             f(r.mr());
         }

@@ -1,6 +1,6 @@
 //! One slot of the STag table: a sequence lock made of atomics, on one cache line.
 
-use super::{Kind, Mr};
+use super::{Kind, MrAttr};
 use crate::{Access, Pd, Qpn, Stag};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -40,9 +40,9 @@ impl Region {
         Region { stag, pd, qpn, addr, to, len, access, kind, valid: true, pages: 0, parent }
     }
 
-    pub(super) fn mr(&self) -> Mr {
+    pub(super) fn mr(&self) -> MrAttr {
         let Region { stag, pd, qpn, to, len, access, .. } = *self;
-        Mr { stag, pd, qpn, to, len, access }
+        MrAttr { stag, pd, qpn, to, len, access }
     }
 }
 

@@ -8,7 +8,7 @@ fn test_retired_region_is_useless_but_keeps_its_slot() {
     let access = Access::REMOTE_READ;
     let register = || table.register(Pd(1), 0, 0, 100, access);
     let (a, b) = (register().unwrap(), register().unwrap());
-    let check = |mr: Mr| table.check(Pd(1), Qpn(1), mr.stag, 0, 1, access);
+    let check = |mr: MrAttr| table.check(Pd(1), Qpn(1), mr.stag, 0, 1, access);
     let slot = check(a).unwrap().mr();
     assert_ne!(slot, check(b).unwrap().mr());
     assert_eq!(table.retire(a.stag), Ok(slot));
@@ -65,7 +65,7 @@ fn test_registered_check_maps_offsets_to_addresses() {
     let mr = t.register(PD, 1000, 50, 100, all()).unwrap();
     let r = t.check(PD, QP, mr.stag, 60, 20, Access::REMOTE_READ).unwrap();
     assert_eq!((r.addr(), r.len()), (1010, 20));
-    assert_eq!(mr, Mr { stag: mr.stag, pd: PD, qpn: None, to: 50, len: 100, access: all() });
+    assert_eq!(mr, MrAttr { stag: mr.stag, pd: PD, qpn: None, to: 50, len: 100, access: all() });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Completions: in queue order, each once, and all of them when the QP fails.
 
-use super::Qp;
+use super::QpContext;
 use super::cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue};
 use super::queues::{Progress, Wqe, WqeOp};
 use super::state::QpState;
@@ -16,7 +16,7 @@ pub(super) struct Received {
     pub(super) immediate: Option<u64>,
 }
 
-impl Qp {
+impl QpContext {
     /// Tells that the peer's TCP has everything before `upto`: Sends and Writes that end there
     /// complete.
     pub fn handle_acked(&mut self, upto: StreamPos) {
@@ -31,7 +31,7 @@ impl Qp {
     }
 
     /// The next completion, oldest first. Its request's place, and those of the silent successes
-    /// around it, are free then: see [`sq_retired`](Qp::sq_retired).
+    /// around it, are free then: see [`sq_retired`](QpContext::sq_retired).
     pub fn poll_completion(&mut self) -> Option<Cqe> {
         let (cqe, index) = self.cq.pop_front()?;
         match cqe.queue {
@@ -53,7 +53,7 @@ impl Qp {
         self.sq.retired
     }
 
-    /// As [`sq_retired`](Qp::sq_retired), of the receive queue.
+    /// As [`sq_retired`](QpContext::sq_retired), of the receive queue.
     #[inline]
     pub const fn rq_retired(&self) -> u32 {
         self.rq.retired

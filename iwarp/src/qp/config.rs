@@ -70,7 +70,7 @@ pub struct QpEnv<'a, M> {
     /// The STag table of that memory.
     pub mrs: &'a MrTable,
     /// No room to keep the payload of a Read Response: those that would need it wait, and whoever
-    /// finds room [polls](super::Qp::poll_transmit) again. Set only where acknowledgments of what
+    /// finds room [polls](super::QpContext::poll_transmit) again. Set only where acknowledgments of what
     /// this QP has under way are still to come, or nothing would ever make room.
     pub snapshots_full: bool,
 }

@@ -141,12 +141,12 @@ pub enum QpEvent {
     /// The peer's first FPDU was good (RFC 5044: now a responder may send).
     FirstFpdu,
     /// A Terminate ends the stream. Local: send what
-    /// [`poll_transmit`](super::Qp::poll_transmit) still gives, then close TCP.
+    /// [`poll_transmit`](super::QpContext::poll_transmit) still gives, then close TCP.
     /// Remote: close TCP.
     Terminated {
         /// Who detected the error and sent the Terminate.
         by: Side,
-        /// What it says; [`received_terminate`](super::Qp::received_terminate) has the headers
+        /// What it says; [`received_terminate`](super::QpContext::received_terminate) has the headers
         /// that a Terminate of the peer repeats.
         code: TermCode,
     },
@@ -157,7 +157,7 @@ pub enum QpEvent {
         /// What a Terminate would have said.
         code: TermCode,
     },
-    /// After [`close`](super::Qp::close): all sends are done, TCP may be closed.
+    /// After [`close`](super::QpContext::close): all sends are done, TCP may be closed.
     Drained,
     /// The peer closed its stream before its time. All is flushed; close TCP.
     Truncated(Cut),

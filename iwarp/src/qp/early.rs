@@ -1,15 +1,15 @@
 //! FPDUs that are placed before their turn: those of a TCP segment ahead of a gap, found by a marker.
 //!
-//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`Qp::place_early`] does what may
+//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`QpContext::place_early`] does what may
 //! be done out of order: with the CRC and the markers right and every check of the buffer passed, the
 //! payload goes to its place, and nothing else of the queue pair changes.
-//! [`Qp::deliver`] comes when all before it is there, and makes every check again as of an FPDU in
+//! [`QpContext::deliver`] comes when all before it is there, and makes every check again as of an FPDU in
 //! order, with all that follows from the message. So faults are found, and told, in order only.
 
 use super::rx::Tagged;
 use super::stream::{OnePiece, Placed, Stream};
 use super::wr::MAX_SGES;
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, crc_from_wire, fpdu_len};
@@ -48,7 +48,7 @@ impl PlacedFpdu {
 
 type Ranges = ArrayVec<MemRange, MAX_SGES>;
 
-impl Qp {
+impl QpContext {
     /// Whether FPDUs ahead of gaps can be placed at all. Only a marker says where one begins, and
     /// only its CRC says that it is one.
     #[inline]
@@ -163,7 +163,7 @@ impl Qp {
         self.receive_ranges(env, rqe, mo, len).ok()
     }
 
-    /// Delivers an FPDU that was [placed early](Qp::place_early) at `pos`: all before it has come. What
+    /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`: all before it has come. What
     /// came before must end just there.
     pub fn deliver<M: Memory>(&mut self, env: &QpEnv<'_, M>, pos: StreamPos, fpdu: &PlacedFpdu) {
         if !self.state.is_live() {

@@ -12,7 +12,7 @@
 use super::cqe::CqeStatus;
 use super::queues::{Progress, WqeOp};
 use super::tx::Sending;
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use crate::mr::Kind;
 use crate::{Bind, BindError};
@@ -20,7 +20,7 @@ use crate::{Bind, BindError};
 /// Requests that are carried out before others have their turn.
 const TURN: u32 = 64;
 
-impl Qp {
+impl QpContext {
     /// Carries out the next request, for which nothing is sent, and those behind it of the same
     /// sort; what is to be sent then.
     #[cold]

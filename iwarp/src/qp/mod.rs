@@ -19,7 +19,7 @@
 //! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
 //! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
 //! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
-//! Read). With markers and CRC on, that includes messages behind a gap ([`Qp::place_early`]). With CRC
+//! Read). With markers and CRC on, that includes messages behind a gap ([`QpContext::place_early`]). With CRC
 //! off, damage that TCP's checksum misses is placed as if it were data, inside the
 //! same limits.
 //!
@@ -74,7 +74,7 @@ use crate::mpa::markers::INTERVAL;
 use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
-use queues::{RecvQueue, SendQueue};
+use queues::{Rq, Sq};
 use reads::Reads;
 use state::Transition;
 use std::collections::VecDeque;
@@ -83,7 +83,7 @@ use tx::Sending;
 
 /// A queue pair in FPDU mode. See the [module](self) for the calling order.
 #[derive(Debug)]
-pub struct Qp {
+pub struct QpContext {
     // What every FPDU touches comes first.
     state: QpState,
     crc: bool,
@@ -116,8 +116,8 @@ pub struct Qp {
     /// The next byte of the peer's stream.
     rx_pos: StreamPos,
     counters: Tally,
-    sq: SendQueue,
-    rq: RecvQueue,
+    sq: Sq,
+    rq: Rq,
     reads: Reads,
     /// With the index of the request each is about.
     cq: VecDeque<(Cqe, u32)>,
@@ -126,12 +126,12 @@ pub struct Qp {
     end: Option<Box<End>>,
 }
 
-impl Qp {
+impl QpContext {
     /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
-    /// up to their depths, and keep it until they are [trimmed](Qp::trim).
+    /// up to their depths, and keep it until they are [trimmed](QpContext::trim).
     #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
-    pub fn new(config: &QpConfig) -> Qp {
-        Qp {
+    pub fn new(config: &QpConfig) -> QpContext {
+        QpContext {
             state: QpState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
@@ -154,8 +154,8 @@ impl Qp {
             acked: StreamPos::START,
             rx_pos: config.rx_start,
             counters: Tally::default(),
-            sq: SendQueue::new(config.sq_depth),
-            rq: RecvQueue::new(config.rq_depth),
+            sq: Sq::new(config.sq_depth),
+            rq: Rq::new(config.rq_depth),
             reads: Reads::new(config.ird, config.ord),
             cq: VecDeque::new(),
             events: ArrayVec::new(),
@@ -168,7 +168,7 @@ impl Qp {
     ///
     /// A request that breaks the rules of [`check_send`] completes in its turn as
     /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
-    /// when the data is sent. One that is posted after [`close`](Qp::close) completes so too, with
+    /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so too, with
     /// [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -213,8 +213,8 @@ impl Qp {
 
     /// The application is done: what was posted to the send queue is still sent and completed,
     /// then [`QpEvent::Drained`] is raised and the owner closes TCP. The receive queue stays open
-    /// until the owner calls [`handle_peer_closed`](Qp::handle_peer_closed) or
-    /// [`abort`](Qp::abort).
+    /// until the owner calls [`handle_peer_closed`](QpContext::handle_peer_closed) or
+    /// [`abort`](QpContext::abort).
     pub fn close(&mut self) {
         if let Some(state) = self.state.next(Transition::Close) {
             self.state = state;

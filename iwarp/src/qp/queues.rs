@@ -120,7 +120,7 @@ pub(super) struct Wqe {
 
 /// The send queue.
 #[derive(Debug)]
-pub(super) struct SendQueue {
+pub(super) struct Sq {
     pub(super) wqes: Fifo<Wqe>,
     sges: Fifo<Sge>,
     inline: Fifo<u8>,
@@ -131,9 +131,9 @@ pub(super) struct SendQueue {
     pub(super) unpolled: u32,
 }
 
-impl SendQueue {
-    pub(super) fn new(depth: u32) -> SendQueue {
-        SendQueue {
+impl Sq {
+    pub(super) fn new(depth: u32) -> Sq {
+        Sq {
             wqes: Fifo::new(),
             sges: Fifo::new(),
             inline: Fifo::new(),
@@ -398,7 +398,7 @@ pub(super) struct Rqe {
 
 /// The receive queue.
 #[derive(Debug)]
-pub(super) struct RecvQueue {
+pub(super) struct Rq {
     pub(super) rqes: Fifo<Rqe>,
     sges: Fifo<Sge>,
     depth: u32,
@@ -412,9 +412,9 @@ pub(super) struct RecvQueue {
     pub(super) shared: Option<Box<Box<dyn SharedReceives>>>,
 }
 
-impl RecvQueue {
-    pub(super) fn new(depth: u32) -> RecvQueue {
-        RecvQueue {
+impl Rq {
+    pub(super) fn new(depth: u32) -> Rq {
+        Rq {
             rqes: Fifo::new(),
             sges: Fifo::new(),
             depth: depth.min(MAX_DEPTH),

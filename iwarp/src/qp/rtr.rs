@@ -7,9 +7,9 @@
 
 use super::fpdu::Fpdu;
 use super::reads::{Inbound, Outbound};
-use super::rx::{Segment, Untagged};
+use super::rx::{DdpSegment, Untagged};
 use super::tx::{READ_REQUEST_BYTES, put_tagged, qn_msn, untagged_start};
-use super::{Qp, QpEnv, QpEvent};
+use super::{QpContext, QpEnv, QpEvent};
 use crate::ddp::Qn;
 use crate::mpa::frame::{Rtr, RtrSet};
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
@@ -32,7 +32,7 @@ pub enum RtrConfig {
 /// some peers take for none.
 const NO_MEMORY: Stag = Stag(1);
 
-impl Qp {
+impl QpContext {
     /// Whether a message of ours has to go before all others.
     #[cold]
     pub(super) fn has_rtr(&self) -> bool {
@@ -79,7 +79,7 @@ impl Qp {
 
     /// Takes a Send that says "ready" and nothing else. Only before the first good FPDU.
     #[cold]
-    pub(super) fn take_rtr_send(&mut self, seg: &Segment, h: Untagged) -> bool {
+    pub(super) fn take_rtr_send(&mut self, seg: &DdpSegment, h: Untagged) -> bool {
         let bare = h.opcode == Opcode::SEND && h.last && seg.len == 0 && h.mo == 0;
         let taken = bare && h.msn == self.rq.msn && self.expects(Rtr::Send);
         if taken {

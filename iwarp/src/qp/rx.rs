@@ -2,7 +2,7 @@
 
 use super::stream::{OnePiece, Stream};
 use super::terminate::Culprit;
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
@@ -13,7 +13,7 @@ use heddle_base::{Chunks, StreamPos};
 
 /// Where one FPDU lies in the stream that was shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct FpduAt {
     /// Of its length field.
     pub(super) at: usize,
     /// ULPDU bytes: DDP header and payload.
@@ -22,7 +22,7 @@ pub(super) struct Frame {
 
 /// A DDP segment in its frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment<'a> {
+pub(super) struct DdpSegment<'a> {
     /// The first bytes, as many as it has of the longest header: the Terminate may have to repeat
     /// them.
     raw: &'a [u8],
@@ -53,11 +53,11 @@ pub(super) struct Untagged {
     pub(super) mo: u32,
 }
 
-impl Qp {
+impl QpContext {
     /// Takes the whole FPDUs at the front of `stream` and returns how many bytes they were; the
     /// rest must be shown again when more has come behind it.
     ///
-    /// `stream` is the peer's stream from [`rx_next`](Qp::rx_next) on, in order and without gaps,
+    /// `stream` is the peer's stream from [`rx_next`](QpContext::rx_next) on, in order and without gaps,
     /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes and their markers.
     /// After the end of the RDMAP stream everything is taken and dropped.
     pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
@@ -105,7 +105,7 @@ impl Qp {
         let mut at = 0;
         while self.state.is_live() {
             let Some(length) = stream.read_at(at) else { break };
-            let frame = Frame { at, ulpdu: u16::from_be_bytes(length) };
+            let frame = FpduAt { at, ulpdu: u16::from_be_bytes(length) };
             let len = fpdu_len(frame.ulpdu);
             debug_assert!(len <= MAX_FPDU_LEN);
             if total - at < len {
@@ -129,7 +129,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &S,
-        frame: Frame,
+        frame: FpduAt,
     ) -> Result<(), Culprit> {
         if self.crc && !crc_is_right(env.mem, stream, frame) {
             return Err(Fault::Crc.into());
@@ -161,7 +161,7 @@ impl Qp {
         ulpdu: u16,
         at: usize,
     ) -> Result<(), Culprit> {
-        let mut seg = Segment { raw, ulpdu, at: 0, len: 0 };
+        let mut seg = DdpSegment { raw, ulpdu, at: 0, len: 0 };
         let (header, header_len) = match DdpHeader::parse(raw) {
             Ok(h) => h,
             Err(e) => return Err(seg.blame(e.into())),
@@ -200,7 +200,7 @@ fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] 
     raw
 }
 
-impl Segment<'_> {
+impl DdpSegment<'_> {
     /// A fault of this segment.
     #[cold]
     pub(super) fn blame(&self, fault: Fault) -> Culprit {
@@ -210,7 +210,7 @@ impl Segment<'_> {
 }
 
 #[inline]
-fn crc_is_right<M: Memory, S: Stream>(mem: &M, stream: &S, frame: Frame) -> bool {
+fn crc_is_right<M: Memory, S: Stream>(mem: &M, stream: &S, frame: FpduAt) -> bool {
     let body = fpdu_len(frame.ulpdu) - CRC_LEN;
     let crc = stream.crc(mem, frame.at, body);
     stream.read_at(frame.at + body).is_some_and(|field| crc_from_wire(field) == crc)

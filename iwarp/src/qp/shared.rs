@@ -1,7 +1,7 @@
 //! Receive buffers that several queue pairs take from.
 
-use super::Qp;
-use super::rx::{Segment, Untagged};
+use super::QpContext;
+use super::rx::{DdpSegment, Untagged};
 use super::terminate::Culprit;
 use super::wr::{Limits, MAX_SGES, RecvWr, Sge, recv_len};
 use crate::fault::Fault;
@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 /// A queue of receive buffers that is not this queue pair's alone.
 ///
-/// A queue pair that has one ([`Qp::share_receives`]) takes a buffer when the first segment of a
+/// A queue pair that has one ([`QpContext::share_receives`]) takes a buffer when the first segment of a
 /// message is there, and the next when that message is complete: it holds one at most.
 pub trait SharedReceives: core::fmt::Debug + Send {
     /// Takes the oldest buffer: its mark, and its pieces into `sges`. `None` when there is none.
@@ -24,7 +24,7 @@ pub trait SharedReceives: core::fmt::Debug + Send {
 #[error("the shared receive queue makes no sense")]
 pub struct SharedBroken;
 
-impl Qp {
+impl QpContext {
     /// Takes its receive buffers from `shared` from here on. Before the first message; a queue pair
     /// that has receives of its own uses them up first.
     pub fn share_receives(&mut self, shared: Box<dyn SharedReceives>) {
@@ -34,7 +34,7 @@ impl Qp {
     /// Takes a buffer for the message that `seg` begins, if there is one. A segment that begins none
     /// takes none, so what is wrong with it costs the others nothing.
     #[inline(never)]
-    pub(super) fn take_shared(&mut self, seg: &Segment<'_>, h: Untagged) -> Result<(), Culprit> {
+    pub(super) fn take_shared(&mut self, seg: &DdpSegment<'_>, h: Untagged) -> Result<(), Culprit> {
         if h.msn != self.rq.msn || h.mo != 0 {
             return Ok(());
         }

@@ -1,21 +1,21 @@
 //! Tagged segments: RDMA Write and RDMA Read Response.
 
 use super::queues::Progress;
-use super::rx::{Segment, Tagged};
+use super::rx::{DdpSegment, Tagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
-use super::{CqeStatus, Qp, QpEnv, Queue};
+use super::{CqeStatus, QpContext, QpEnv, Queue};
 use crate::fault::Fault;
 use crate::rdmap::Opcode;
 use crate::{Access, Memory};
 
-impl Qp {
+impl QpContext {
     #[inline]
     pub(super) fn handle_tagged<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -30,7 +30,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
@@ -50,7 +50,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         let Some(read) = self.reads.outbound.front().copied().filter(|r| !r.atomic) else {

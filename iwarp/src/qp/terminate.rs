@@ -5,7 +5,7 @@ use super::fpdu::Fpdu;
 use super::queues::WqeOp;
 use super::state::Transition;
 use super::tx::Sending;
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::ddp::{DdpHeader, Qn};
 use crate::fault::{Answer, Fault};
 use crate::mpa::fpdu;
@@ -54,7 +54,7 @@ pub(super) const fn untagged(opcode: Opcode, qn: Qn, msn: Msn) -> DdpHeader {
     DdpHeader::Untagged { last: true, rsvd_ulp, rsvd_ulp32: 0, qn, msn, mo: 0 }
 }
 
-impl Qp {
+impl QpContext {
     /// Ends the stream for an error found here: everything is flushed, and a Terminate waits to be
     /// sent if the peer may be told. Of several errors the first counts (RFC 5040 section 7.1).
     ///

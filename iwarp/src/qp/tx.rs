@@ -20,7 +20,7 @@ use super::terminate::{Culprit, untagged};
 #[cfg(doc)]
 use super::wr::SendOp;
 use super::wr::{PostError, Sge};
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
@@ -39,7 +39,7 @@ pub(super) enum Sending {
     Response,
 }
 
-impl Qp {
+impl QpContext {
     /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken into
     /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the
     /// previous one in the stream without a gap.
@@ -50,7 +50,7 @@ impl Qp {
         made.then_some(fpdu)
     }
 
-    /// As [`poll_transmit`](Qp::poll_transmit), in the place where the FPDU is kept; false, and
+    /// As [`poll_transmit`](QpContext::poll_transmit), in the place where the FPDU is kept; false, and
     /// `out` is of no meaning, when there is none. One that has to own its bytes takes memory of
     /// `buffers`. The FPDU may be [open](Fpdu::is_open): whoever sends it seals it.
     #[inline]
@@ -102,7 +102,7 @@ impl Qp {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether [`poll_transmit`](Qp::poll_transmit) would give an FPDU, if snapshots have room, or
+    /// Whether [`poll_transmit`](QpContext::poll_transmit) would give an FPDU, if snapshots have room, or
     /// carry out a request for which [nothing is sent](SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {

@@ -5,11 +5,11 @@ use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
 use super::queues::{Progress, Rqe};
 use super::reads::{Inbound, InboundRead, Outbound};
-use super::rx::{Segment, Untagged};
+use super::rx::{DdpSegment, Untagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
 use super::wr::MAX_SGES;
-use super::{Qp, QpEnv};
+use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
@@ -18,13 +18,13 @@ use crate::rdmap::{
 use crate::{Access, MemRange, Memory, Msn};
 use arrayvec::ArrayVec;
 
-impl Qp {
+impl QpContext {
     #[inline]
     pub(super) fn handle_untagged<M: Memory, C: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -45,7 +45,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.hold && self.take_rtr_send(seg, h) {
@@ -98,7 +98,7 @@ impl Qp {
 
     /// The buffer for a segment of the queue of Sends.
     #[inline]
-    fn receive_buffer(&self, seg: &Segment, h: Untagged) -> Result<&Rqe, Culprit> {
+    fn receive_buffer(&self, seg: &DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
         if h.msn != self.rq.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -122,7 +122,7 @@ impl Qp {
     fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &Segment,
+        seg: &DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.rq.rqes.is_empty() {
@@ -164,7 +164,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment<'_>,
+        seg: &DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, READ_REQUEST_LEN)?;
@@ -198,7 +198,7 @@ impl Qp {
 
     /// What Read Requests and Atomic Requests have in common: their place in queue 1, and that they
     /// are one segment with a header of `len` octets.
-    fn check_request(&self, seg: &Segment, h: Untagged, len: usize) -> Result<(), Culprit> {
+    fn check_request(&self, seg: &DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
         if h.msn != self.reads.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -215,7 +215,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, ATOMIC_REQUEST_LEN)?;
@@ -248,7 +248,7 @@ impl Qp {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &Segment,
+        seg: &DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if h.msn != self.reads.rx_atomic_msn {
@@ -292,7 +292,7 @@ impl Qp {
     fn handle_terminate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &Segment,
+        seg: &DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.counters.rare().rx_terminates += 1;
@@ -315,7 +315,7 @@ impl Qp {
 
 /// The payload of a message that is one segment of just so many octets.
 #[inline]
-fn whole<const N: usize, C: Stream>(stream: &C, seg: &Segment, h: Untagged) -> Option<[u8; N]> {
+fn whole<const N: usize, C: Stream>(stream: &C, seg: &DdpSegment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }

@@ -64,7 +64,7 @@ fn test_ready_joins_frames_and_copies_small_ones() {
 #[test]
 fn test_bytes_of_overlapping_segments_are_kept_once() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
-    let kept = |len, copied| Ok(Kept { len, copied });
+    let kept = |len, copied| Ok(HeldPart { len, copied });
     let push = |h: &mut HeldBytes<Frame>, p: &mut HoldPool<Frame>, pos, first, len| {
         h.push_ahead(p, StreamPos(pos), frame(first, len), 0, len).map_err(|_| ())
     };
@@ -278,9 +278,9 @@ fn test_copied_octets_are_counted_and_buffers_come_back() {
     assert_eq!(h.push_ready(&mut p, StreamPos(0), frame(0, 511), 0, 511), 511);
     assert_eq!(h.push_ready(&mut p, StreamPos(511), frame(0, 512), 0, 512), 0);
     let kept = h.push_ahead(&mut p, StreamPos(9000), frame(0, 511), 0, 511);
-    assert!(matches!(kept, Ok(Kept { len: 511, copied: 511 })));
+    assert!(matches!(kept, Ok(HeldPart { len: 511, copied: 511 })));
     let kept = h.push_ahead(&mut p, StreamPos(9511), frame(0, 512), 0, 512);
-    assert!(matches!(kept, Ok(Kept { len: 512, copied: 0 })));
+    assert!(matches!(kept, Ok(HeldPart { len: 512, copied: 0 })));
     assert_eq!((h.charged(), p.spare()), (3, SPARE_BUFS - 2));
     h.clear(&mut p);
     assert_eq!((p.used(), p.spare()), (0, SPARE_BUFS));
@@ -343,7 +343,7 @@ impl<F: Chunks + 'static> HeldBytes<F> {
 
 /// An FPDU of a Write without payload, placed at `pos` of a stream that begins at 0.
 fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
-    use heddle_iwarp::{MrTable, Qp, QpConfig, QpEnv, mpa, testing::TestMemory};
+    use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv, mpa, testing::TestMemory};
     let config = QpConfig { recv_markers: true, ..QpConfig::default() };
     let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&heddle_base::Seed::from_u64(1), 1));
     let (mut plain, mut bytes) = (Vec::new(), Vec::new());
@@ -351,7 +351,7 @@ fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
     mpa::fpdu::append(&header, true, &mut plain).unwrap();
     mpa::markers::insert(&plain, pos, true, &mut bytes);
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
-    Qp::new(&config).place_early(&env, StreamPos(pos), &&bytes[..]).unwrap()
+    QpContext::new(&config).place_early(&env, StreamPos(pos), &&bytes[..]).unwrap()
 }
 
 /// They are bounded as buffers are, for one connection and for all, and count for no buffer.

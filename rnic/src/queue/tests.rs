@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use heddle_base::Seed;
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MrTable, Pins, Qp, QpConfig, QpEnv, SendWr, Stag};
+use heddle_iwarp::{MrTable, Pins, QpConfig, QpContext, QpEnv, SendWr, Stag};
 
 use super::*;
 
 /// Queues `n` FPDUs and has them acknowledged.
-fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
+fn burst(q: &mut FpduQueue, kept: &mut Snapshots, n: usize) {
     for _ in 0..n {
         // Nothing is in them; how many there are is what matters.
         q.push_fpdu(kept, |_, _| true);
@@ -18,7 +18,7 @@ fn burst(q: &mut FpduQueue, kept: &mut Kept, n: usize) {
 
 #[test]
 fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
-    let mut kept = Kept::new(Arc::new(Pins::new(0)), 0);
+    let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 0);
     let mut q = FpduQueue::default();
     // A burst now and then keeps it.
     for _ in 0..3 {
@@ -33,7 +33,7 @@ fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
 }
 
 /// Queues an FPDU for each Write of so many octets of inline data.
-fn cut(q: &mut FpduQueue, kept: &mut Kept, qp: &mut Qp, lens: &[usize]) {
+fn cut(q: &mut FpduQueue, kept: &mut Snapshots, qp: &mut QpContext, lens: &[usize]) {
     let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&Seed::from_u64(1), 1));
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
     for len in lens {
@@ -43,9 +43,9 @@ fn cut(q: &mut FpduQueue, kept: &mut Kept, qp: &mut Qp, lens: &[usize]) {
     }
 }
 
-fn queue() -> (FpduQueue, Kept, Qp) {
-    let kept = Kept::new(Arc::new(Pins::new(0)), 0);
-    (FpduQueue::default(), kept, Qp::new(&QpConfig::default()))
+fn queue() -> (FpduQueue, Snapshots, QpContext) {
+    let kept = Snapshots::new(Arc::new(Pins::new(0)), 0);
+    (FpduQueue::default(), kept, QpContext::new(&QpConfig::default()))
 }
 
 /// Short ones are summed together, those that own their bytes too; each with those before it in

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{Access, CqeOp, Mr, QpConfig, Qpn, SendWr};
+use heddle_iwarp::{Access, CqeOp, MrAttr, QpConfig, Qpn, SendWr};
 
 use crate::memory::History;
 use crate::outcome::Outcome;
@@ -26,12 +26,12 @@ pub const GUARD: u8 = 0xee;
 /// Regions of a host.
 #[derive(Debug)]
 pub struct Regions {
-    pub shared: Mr,
-    pub read_only: Mr,
-    pub write_only: Mr,
-    pub atomics: Mr,
+    pub shared: MrAttr,
+    pub read_only: MrAttr,
+    pub write_only: MrAttr,
+    pub atomics: MrAttr,
     /// For the requests of each stream.
-    pub local: Vec<Mr>,
+    pub local: Vec<MrAttr>,
 }
 
 pub struct World {

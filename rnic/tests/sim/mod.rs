@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{Access, Cqe, MemRange, Memory, Mr, MrTable, Pd, QpConfig, Role};
+use heddle_iwarp::{Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, Role};
 use heddle_rnic::{Event, FpduMode, Offload, Rnic, RnicConfig, TxSink};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
 
@@ -196,7 +196,7 @@ impl Pair {
 
     /// Registers `[addr, addr + len)` of a host's memory; its tagged offsets start at `addr` plus
     /// a number that is not 0.
-    pub fn register(&self, host: usize, addr: usize, len: usize, access: Access) -> Mr {
+    pub fn register(&self, host: usize, addr: usize, len: usize, access: Access) -> MrAttr {
         let h = &self.hosts[host];
         h.mrs.register(PD, addr as u64, addr as u64 + TO_BASE, len as u64, access).unwrap()
     }

@@ -24,7 +24,7 @@ fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait
     assert_eq!(order_of(&mut b), [old]);
     assert_eq!(b.notices(), [Refusal::Evicted], "one that was rejected has had its answer");
     assert_eq!((b.cm.counters().backlog_evicted, b.cm.gauges().startups), (2, 3));
-    // All are for the application to answer: a newcomer is turned away.
+    // All are for the application to answer: a newcomer is refused.
     for conn in [new, newer] {
         b.event(RnicEvent::StartupBytes { conn, bytes: request() });
     }

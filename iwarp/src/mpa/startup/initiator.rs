@@ -12,7 +12,7 @@ pub struct InitiatorConfig<'a> {
     /// Whether to ask for markers in what the responder sends.
     pub markers: bool,
     /// Reads of the peer that can be served at a time. A responder that will have more outstanding
-    /// is turned away.
+    /// is refused.
     pub ird: u16,
     /// Reads of ours to have outstanding; lowered to what the responder serves.
     pub ord: u16,

@@ -32,7 +32,7 @@ impl Under {
         Under { p, read, segment: read + 1448, write, made: write + 1448 }
     }
 
-    fn qp(&mut self) -> &mut Qp {
+    fn qp(&mut self) -> &mut QpContext {
         &mut self.p.nodes[0].qp
     }
 

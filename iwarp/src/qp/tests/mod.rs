@@ -69,10 +69,10 @@ fn rights() -> Access {
     Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ)
 }
 
-fn completions(qp: &mut Qp) -> Vec<Cqe> {
+fn completions(qp: &mut QpContext) -> Vec<Cqe> {
     std::iter::from_fn(|| qp.poll_completion()).collect()
 }
 
-fn events(qp: &mut Qp) -> Vec<QpEvent> {
+fn events(qp: &mut QpContext) -> Vec<QpEvent> {
     std::iter::from_fn(|| qp.poll_event()).collect()
 }

@@ -42,7 +42,7 @@ impl Default for PairConfig {
 pub(super) struct Node {
     pub(super) mem: TestMemory,
     pub(super) mrs: MrTable,
-    pub(super) qp: Qp,
+    pub(super) qp: QpContext,
     /// The region that covers all memory but the guards.
     pub(super) stag: Stag,
     /// What its memory should hold.
@@ -146,7 +146,7 @@ impl Pair {
             Node {
                 mem,
                 mrs,
-                qp: Qp::new(&qp),
+                qp: QpContext::new(&qp),
                 stag: mr.stag,
                 want: vec![FILL; len],
                 inbox: Vec::new(),

@@ -11,7 +11,7 @@ fn sge(len: u32) -> Sge {
     Sge { stag: STAG, to: 0, len }
 }
 
-fn statuses(qp: &mut Qp) -> Vec<(u64, CqeStatus)> {
+fn statuses(qp: &mut QpContext) -> Vec<(u64, CqeStatus)> {
     completions(qp).iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
@@ -262,14 +262,14 @@ fn test_fresh_queue_pair_is_small_however_deep() {
         ord: 1000,
         ..QpConfig::default()
     };
-    let qp = Qp::new(&config);
+    let qp = QpContext::new(&config);
     let heap = qp.sq.heap()
         + qp.rq.heap()
         + qp.cq.capacity()
         + qp.reads.inbound.capacity()
         + qp.reads.outbound.capacity();
     assert_eq!(heap, 0);
-    assert!(size_of::<Qp>() <= 496, "{} octets", size_of::<Qp>());
+    assert!(size_of::<QpContext>() <= 496, "{} octets", size_of::<QpContext>());
 }
 
 /// After a burst a queue pair that is trimmed has memory for what is still posted, and goes on.

@@ -178,7 +178,7 @@ fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
 
 #[test]
 fn test_rtr_is_not_sent_by_a_queue_pair_that_has_ended() {
-    for end in [Qp::close as fn(&mut Qp), Qp::abort] {
+    for end in [QpContext::close as fn(&mut QpContext), QpContext::abort] {
         let mut p = pair(Rtr::Write, RtrSet::ALL);
         end(&mut p.nodes[0].qp);
         assert_eq!(p.transmit(0, 9), 0);

@@ -10,7 +10,7 @@ fn ids(done: &[Cqe]) -> Vec<u64> {
     done.iter().map(|c| c.wr_id).collect()
 }
 
-fn statuses(qp: &mut Qp) -> Vec<(u64, CqeStatus)> {
+fn statuses(qp: &mut QpContext) -> Vec<(u64, CqeStatus)> {
     completions(qp).iter().map(|c| (c.wr_id, c.status)).collect()
 }
 

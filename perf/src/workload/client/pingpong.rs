@@ -14,7 +14,7 @@ use crate::workload::{LAT_BUFFERS, Run, pattern};
 /// One connection. A round is over when the answer is there and the work request has completed:
 /// its memory must stay as it is until then.
 #[derive(Clone, Copy)]
-struct Ball {
+struct Exchange {
     /// Number of the round under way; the first is 1, so that its low octet is not what zeroed
     /// memory holds.
     round: u64,
@@ -28,7 +28,7 @@ struct Ball {
 
 pub(super) struct PingPong {
     run: Run,
-    balls: Vec<Ball>,
+    exchanges: Vec<Exchange>,
     measure: Measure,
     finished: usize,
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct PingPong {
 
 impl PingPong {
     pub(super) fn new(clock: &Clock, run: Run, conns: &[Conn]) -> PingPong {
-        let ball = Ball {
+        let exchange = Exchange {
             round: 0,
             posted_at: Instant::ZERO,
             answered: false,
@@ -47,7 +47,7 @@ impl PingPong {
         };
         PingPong {
             run,
-            balls: vec![ball; conns.len()],
+            exchanges: vec![exchange; conns.len()],
             measure: Measure::new(clock, &run),
             finished: 0,
             bytes: vec![0; run.size as usize],
@@ -56,7 +56,7 @@ impl PingPong {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.finished == self.balls.len()
+        self.finished == self.exchanges.len()
     }
 
     pub(super) fn measure(&self) -> &Measure {
@@ -72,8 +72,11 @@ impl PingPong {
         if self.run.op == Op::Write {
             let last = self.run.size as usize - 1;
             for (i, conn) in conns.iter().enumerate() {
-                let ball = &self.balls[i];
-                if !ball.answered && !ball.finished && conn.back.load(last) == low(ball.round) {
+                let exchange = &self.exchanges[i];
+                if !exchange.answered
+                    && !exchange.finished
+                    && conn.back.load(last) == low(exchange.round)
+                {
                     busy = true;
                     self.answered(conns, i)?;
                 }
@@ -84,21 +87,21 @@ impl PingPong {
             successful(&cqe)?;
             let mark = Mark::decode(cqe.wr_id);
             if self.run.op.is_immediate() {
-                let expected = self.balls[mark.conn as usize].round;
+                let expected = self.exchanges[mark.conn as usize].round;
                 if cqe.immediate != Some(expected) {
                     return Err(WorkloadError::Immediate { expected, found: cqe.immediate });
                 }
             } else if cqe.len != self.run.size {
                 return Err(WorkloadError::Stray(cqe.len));
             }
-            self.balls[mark.conn as usize].buffer = mark.slot;
+            self.exchanges[mark.conn as usize].buffer = mark.slot;
             self.answered(conns, mark.conn as usize)?;
         }
         while let Some(cqe) = cqs.send.poll() {
             busy = true;
             successful(&cqe)?;
             let i = Mark::decode(cqe.wr_id).conn as usize;
-            self.balls[i].completed = true;
+            self.exchanges[i].completed = true;
             if self.run.op.is_answered() {
                 self.answered(conns, i)?;
             } else {
@@ -126,35 +129,35 @@ impl PingPong {
     /// The answer is there.
     fn answered(&mut self, conns: &[Conn], i: usize) -> Result<(), WorkloadError> {
         let now = self.measure.clock.now();
-        let ball = &mut self.balls[i];
-        ball.answered = true;
+        let exchange = &mut self.exchanges[i];
+        exchange.answered = true;
         self.measure.tick(now);
-        self.measure.count(self.balls[i].posted_at, now);
+        self.measure.count(self.exchanges[i].posted_at, now);
         if self.run.op.is_atomic() {
             // Rounds begin with 1, the counter with 0.
-            counted(&conns[i].local, 0, self.balls[i].round - 1)?;
+            counted(&conns[i].local, 0, self.exchanges[i].round - 1)?;
         } else if self.run.verify {
             self.compare(&conns[i], i)?;
         }
         if self.run.op.takes_buffer() {
-            self.post_buffer(&conns[i], i, self.balls[i].buffer)?;
+            self.post_buffer(&conns[i], i, self.exchanges[i].buffer)?;
         }
         self.next_round(conns, i)
     }
 
     fn next_round(&mut self, conns: &[Conn], i: usize) -> Result<(), WorkloadError> {
-        let ball = &mut self.balls[i];
-        if !ball.answered || !ball.completed || ball.finished {
+        let exchange = &mut self.exchanges[i];
+        if !exchange.answered || !exchange.completed || exchange.finished {
             return Ok(());
         }
         let over = match self.run.until {
-            Until::Iters(n) => ball.round >= n,
+            Until::Iters(n) => exchange.round >= n,
             Until::Elapsed(_) => self.measure.ended.is_some(),
         };
         if !over {
             return self.post(&conns[i], i);
         }
-        ball.finished = true;
+        exchange.finished = true;
         self.finished += 1;
         if !self.run.verify && self.run.size > 0 && !self.run.op.is_atomic() {
             self.compare(&conns[i], i)?;
@@ -168,10 +171,10 @@ impl PingPong {
 
     fn post(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
         let run = self.run;
-        let ball = &mut self.balls[i];
-        ball.round += 1;
-        (ball.answered, ball.completed) = (false, false);
-        let round = ball.round;
+        let exchange = &mut self.exchanges[i];
+        exchange.round += 1;
+        (exchange.answered, exchange.completed) = (false, false);
+        let round = exchange.round;
         match (run.op, run.verify) {
             (Op::Read, false) => {}
             (Op::Read, true) => {
@@ -197,7 +200,7 @@ impl PingPong {
             signaled: true,
             fence: false,
         };
-        self.balls[i].posted_at = self.measure.clock.now();
+        self.exchanges[i].posted_at = self.measure.clock.now();
         Ok(conn.qp.post_send(&wr)?)
     }
 
@@ -215,19 +218,19 @@ impl PingPong {
     /// Compares what came back in the round under way.
     fn compare(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
         let Run { op, size, .. } = self.run;
-        let ball = self.balls[i];
+        let exchange = self.exchanges[i];
         let mut got = vec![0; size as usize];
         match op {
             // The number of the round has been compared.
             Op::SendImm | Op::FetchAdd | Op::CmpSwap => return Ok(()),
             Op::Write | Op::WriteImm => conn.back.read(0, &mut got),
-            Op::Send => conn.back.read(ball.buffer as usize * size as usize, &mut got),
+            Op::Send => conn.back.read(exchange.buffer as usize * size as usize, &mut got),
             Op::Read => conn.local.read(0, &mut got),
         }
-        self.expect(ball.round);
+        self.expect(exchange.round);
         match got.iter().zip(&self.bytes).position(|(a, b)| a != b) {
             None => Ok(()),
-            Some(at) => Err(WorkloadError::Wrong { message: ball.round, size, at }),
+            Some(at) => Err(WorkloadError::Wrong { message: exchange.round, size, at }),
         }
     }
 

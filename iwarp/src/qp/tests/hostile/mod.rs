@@ -31,7 +31,7 @@ const FILL: u8 = 0xaa;
 struct Target {
     mem: TestMemory,
     mrs: MrTable,
-    qp: Qp,
+    qp: QpContext,
     crc: bool,
     all: Stag,
 }
@@ -45,7 +45,7 @@ impl Target {
         let mem = TestMemory::new(4096, FILL);
         let mrs = MrTable::new(&Seed::from_u64(4), 16);
         let all = mrs.register(PD, ADDR, TO, LEN.into(), rights()).unwrap().stag;
-        let mut qp = Qp::new(&QpConfig { qpn: QPN, pd: PD, ..config.clone() });
+        let mut qp = QpContext::new(&QpConfig { qpn: QPN, pd: PD, ..config.clone() });
         for wr_id in [100, 101] {
             let sges = [Sge { stag: all, to: TO, len: BUFFER }];
             qp.post_recv(&RecvWr::new(wr_id, &sges)).unwrap();
