@@ -46,7 +46,10 @@ fn test_a_device_says_what_it_has() {
     let (eal, _turn) = eal();
     let net = Net::with(&eal, |c| c.max_mrs = 8);
     let device = open(&net, FEW);
-    assert_eq!(*device.limits(), DeviceLimits { max_mrs: 8, ..FEW });
+    assert_eq!(
+        *device.limits(),
+        DeviceLimits { max_mrs: 8, max_mrs_per_pd: 8, max_mws: 8, max_mws_per_pd: 8, ..FEW }
+    );
     // More than there is cannot be had by asking.
     let all = DeviceLimits { max_qps: u32::MAX, max_cqes: u32::MAX, ..FEW };
     let got = *open(&net, all).limits();
@@ -128,8 +131,11 @@ fn test_regions_are_as_many_and_as_large_as_the_limits() {
     assert!(beyond(10_001, 10_000)(&refused(result)));
     assert!(beyond(10_001, 10_000)(&refused(device.reserve(10_001))));
     let _two = [alloc(10_000).unwrap(), alloc(1).unwrap()];
+    // It has all there are; another application finds the table full.
+    assert_eq!(refused(alloc(1)), DeviceError::Register(RegisterError::Quota { most: 2 }));
+    let other = open(&net, FEW);
     let full = DeviceError::Register(RegisterError::Mr(MrError::Full));
-    assert_eq!(refused(alloc(1)), full);
+    assert_eq!(refused(other.alloc_mr(other.alloc_pd(), 1, Access::NONE)), full);
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub struct MrUsage {
     pub regions: u32,
     /// Windows.
     pub windows: u32,
-    /// Requests that were refused for these limits.
+    /// Attempts that were refused for these limits; a call that waits for a place that is on its way
+    /// back makes several.
     pub refused: u64,
     /// The limits.
     pub limits: MrLimits,

@@ -487,7 +487,7 @@ impl EntryReader {
         let block = ring.load(self.head)?;
         let [first, wr_id, stags, to, data @ ..] = block;
         let c = Counts(first);
-        if c.op() >= opcode::IMMEDIATE {
+        if (opcode::IMMEDIATE..=opcode::COMPARE_SWAP).contains(&c.op()) {
             return self.send_with_operands(ring, entry, block);
         }
         let (sges, inline, is_inline) = (c.sges(), c.inline(), c.has(flag::INLINE));
