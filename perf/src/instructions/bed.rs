@@ -34,6 +34,8 @@ pub(super) enum Wire {
 pub(super) struct Shape {
     pub(super) mtu: u16,
     pub(super) crc: bool,
+    /// Whether both ask for markers.
+    pub(super) markers: bool,
     /// Octets of a message.
     pub(super) size: usize,
     /// Messages outstanding.
@@ -47,7 +49,15 @@ impl Default for Shape {
     /// One short message at a time, MTU 1500, with CRC, on a ring.
     fn default() -> Shape {
         let ack_delay = ConnConfig::default().delayed_ack;
-        Shape { mtu: 1500, crc: true, size: 8, depth: 1, wire: Wire::Ring, ack_delay }
+        Shape {
+            mtu: 1500,
+            crc: true,
+            markers: false,
+            size: 8,
+            depth: 1,
+            wire: Wire::Ring,
+            ack_delay,
+        }
     }
 }
 
@@ -146,7 +156,8 @@ impl Bed {
             }
         };
         let mut ends = [End::new(a, &shape)?, End::new(b, &shape)?];
-        let params = ListenParams { protocol: mpa(CrcPolicy::Off), ..ListenParams::default() };
+        let mpa = mpa(&Shape { crc: false, ..shape });
+        let params = ListenParams { protocol: mpa, ..ListenParams::default() };
         let server = &mut ends[1];
         server.endpoint.device().listen(SERVER, params, &server.events)?;
         let mut bed = Bed { ends, taps, hand, shape, before: 0 };
@@ -198,9 +209,8 @@ impl Bed {
 
     /// Connects the queue pairs.
     pub(super) fn connect(&mut self) -> Result<CmId, BedError> {
-        let crc = if self.shape.crc { CrcPolicy::Required } else { CrcPolicy::Off };
         let qp = self.ends[0].qp.clone();
-        let params = ConnectParams { protocol: mpa(crc), ..ConnectParams::new(qp) };
+        let params = ConnectParams { protocol: mpa(&self.shape), ..ConnectParams::new(qp) };
         let client = &self.ends[0];
         let id = client.endpoint.device().connect(SERVER, params, &client.events)?;
         let mut up = 0;
@@ -367,6 +377,10 @@ impl Bed {
         let [first, second] = self.two_segments()?;
         self.give(1, second);
         counted(count, || self.ends[1].endpoint.poll());
+        let ahead = self.ends[1].endpoint.snapshot().worker.rnic.rx_placed_ahead;
+        if self.shape.markers != (ahead > 0) {
+            return Err(BedError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
+        }
         // The ACK that tells of the gap is lost.
         let said = self.take(1).len();
         if said != 1 {
@@ -419,8 +433,9 @@ fn init(cq: &Cq, shape: &Shape) -> QpInit {
     QpInit::new(cq.clone()).depths(depth, depth)
 }
 
-fn mpa(crc: CrcPolicy) -> Protocol {
-    Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() })
+fn mpa(shape: &Shape) -> Protocol {
+    let crc = if shape.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+    Protocol::Mpa(MpaOptions { crc, markers: shape.markers, ..MpaOptions::default() })
 }
 
 /// An RNIC and the far end of its rings.

@@ -35,6 +35,8 @@ pub enum Case {
         /// Whether FPDUs carry a CRC.
         crc: bool,
     },
+    /// Writes of 64 KiB with CRC, and markers both ways, at an MTU of 1500.
+    Markers,
     /// Messages of 8 octets, one outstanding.
     Single(Op),
     /// Messages of 8 octets, 64 outstanding.
@@ -46,6 +48,8 @@ pub enum Case {
     /// A segment ahead of a gap and the one that closes it, at the receiver, with the ACKs they
     /// ask for.
     OutOfOrder,
+    /// The same with markers: the FPDU ahead of the gap goes to its place at once.
+    PlacedAhead,
     /// A connection made and closed, MPA start-up included; its queue pairs are there already.
     Connect,
 }
@@ -66,7 +70,7 @@ impl Case {
         all.push(Case::Single(Op::FetchAdd));
         all.extend([Op::FetchAdd, Op::CmpSwap, Op::SendImm, Op::WriteImm].map(Case::Stream));
         all.extend(FRAMES.map(Case::Frame));
-        all.extend([Case::Ack, Case::OutOfOrder, Case::Connect]);
+        all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
     }
 
@@ -76,6 +80,11 @@ impl Case {
             Case::Long { op, mtu, crc } => {
                 let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..Shape::default() };
                 stream(eal, shape, op, 256, 256)
+            }
+            Case::Markers => {
+                let shape =
+                    Shape { size: LONG, depth: LONG_DEPTH, markers: true, ..Shape::default() };
+                stream(eal, shape, Op::Write, 256, 256)
             }
             Case::Single(op) => {
                 // The ACK that completes it is held back. Not for as long as usual: looking for work a
@@ -93,8 +102,9 @@ impl Case {
                 let shape = Shape { mtu, crc: true, size, depth: SHORT_DEPTH, ..Shape::default() };
                 stream(eal, shape, Op::Write, 1024, 2048)
             }
-            Case::Ack => repeat(eal, 64, 512, Bed::ack),
-            Case::OutOfOrder => repeat(eal, 64, 512, Bed::out_of_order),
+            Case::Ack => repeat(eal, false, Bed::ack),
+            Case::OutOfOrder => repeat(eal, false, Bed::out_of_order),
+            Case::PlacedAhead => repeat(eal, true, Bed::out_of_order),
             Case::Connect => {
                 let mut bed = Bed::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
                 for i in 0..8 + 64 {
@@ -115,20 +125,22 @@ fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u6
     Ok(ops as u64)
 }
 
-/// A piece of work that measures a part of itself, `ops` times after `warm` times.
+/// A piece of work that measures a part of itself, 512 times after 64 times.
 fn repeat(
     eal: &Eal,
-    warm: usize,
-    ops: usize,
+    markers: bool,
     mut piece: impl FnMut(&mut Bed, bool) -> Result<(), BedError>,
 ) -> Result<u64, BedError> {
-    let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire: Wire::Tapped, ..Shape::default() };
+    const WARM: usize = 64;
+    const OPS: usize = 512;
+    let wire = Wire::Tapped;
+    let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire, markers, ..Shape::default() };
     let mut bed = Bed::open(eal, shape)?;
     bed.connect()?;
-    for i in 0..warm + ops {
-        piece(&mut bed, i >= warm)?;
+    for i in 0..WARM + OPS {
+        piece(&mut bed, i >= WARM)?;
     }
-    Ok(ops as u64)
+    Ok(OPS as u64)
 }
 
 impl fmt::Display for Case {
@@ -140,8 +152,10 @@ impl fmt::Display for Case {
             Case::Single(op) => write!(f, "{}-single", short(op)),
             Case::Stream(op) => write!(f, "{}-stream", short(op)),
             Case::Frame(size) => write!(f, "write-{size}-frame"),
+            Case::Markers => f.write_str("write-64k-mtu1500-crc-markers"),
             Case::Ack => f.write_str("ack"),
             Case::OutOfOrder => f.write_str("out-of-order"),
+            Case::PlacedAhead => f.write_str("out-of-order-markers"),
             Case::Connect => f.write_str("connect"),
         }
     }
