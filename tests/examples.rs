@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls with a
 /// file to write.
-const EXAMPLES: [(&str, &[&str]); 6] = [
+const EXAMPLES: [(&str, &[&str]); 7] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
     ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
     (
@@ -23,6 +23,14 @@ const EXAMPLES: [(&str, &[&str]); 6] = [
             "client: the lock is held by 42",
             "server: counter 300, lock 42",
             "server: 20 octets: written, and told of",
+        ],
+    ),
+    (
+        "lend_memory",
+        &[
+            "client 1: 4 requests of 4096 octets",
+            "client 3: 4 requests of 4096 octets",
+            "server: 6 buffers are in the queue again",
         ],
     ),
     ("events_epoll", &["server: 9 messages echoed for 3 clients"]),

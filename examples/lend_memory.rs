@@ -1,0 +1,134 @@
+//! Memory lent for one request: clients ask for room, the server registers a piece of its memory for
+//! that client and that request alone, and the client gives it back with its last Send. Receive
+//! buffers are one queue for all clients.
+//!
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example lend_memory`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::thread;
+use std::time::Duration;
+
+use heddle::{
+    AcceptParams, Access, Connection, Cqe, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
+    Incoming, Node, Pd, RecvWr, SendWr, Srq, Stag,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const SERVER: &str = "10.0.0.2:7174";
+const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENTS: u8 = 3;
+const REQUESTS: u8 = 4;
+/// Octets of each request, and of a message: an STag and a tagged offset, big-endian.
+const LENT: usize = 4096;
+const MESSAGE: usize = 12;
+/// Marks of work requests that are waited for.
+const REGISTERED: u64 = 1;
+const TOLD: u64 = 2;
+const GIVEN_BACK: u64 = 3;
+
+/// Waits for the next completion, which must be a success.
+fn done(connection: &Connection, op: CqeOp) -> Result<Cqe> {
+    let c = connection.wait(PATIENCE)?;
+    if c.op == op && c.status.is_success() { Ok(c) } else { Err(format!("{c:?}").into()) }
+}
+
+/// Serves a client: it takes its receive buffers from `srq`, like all others.
+fn serve(device: &Device, pd: Pd, srq: &Srq, incoming: Incoming) -> Result<()> {
+    let ends = Ends::with(device, pd, 256, |init| init.shared(srq))?;
+    let connection = incoming.accept_with(AcceptParams::new(ends.qp.clone()), ends)?;
+    let open = Access::LOCAL_WRITE.with(Access::BIND);
+    let memory = connection.alloc_mr(LENT, open)?;
+    // An STag of this queue pair alone, of which nothing is valid yet.
+    let lent = device.alloc_fast_mr_for(connection.qp(), LENT as u64)?;
+    let rights = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
+    for key in 0..REQUESTS {
+        done(&connection, CqeOp::Recv)?;
+        // Another key each time: whoever has kept the last one is refused.
+        let stag = lent.stag(key);
+        let pieces = [memory.sge(0, LENT)];
+        let mut message = [0; MESSAGE];
+        message[..4].copy_from_slice(&stag.0.to_be_bytes());
+        // Peers count from 0, as they are told.
+        let posted = connection.qp().post_sends(&[
+            SendWr::fast_register(REGISTERED, stag, &pieces, 0, rights),
+            SendWr::send_inline(TOLD, &message),
+        ]);
+        posted.map_err(|(_, e)| e)?;
+        done(&connection, CqeOp::FastRegister)?;
+        // The Send is complete when the peer has acknowledged it, which may be after its answer.
+        let mut given_back = None;
+        for _ in 0..2 {
+            let c = connection.wait(PATIENCE)?;
+            match c.op {
+                CqeOp::Send if c.status.is_success() => {}
+                CqeOp::Recv if c.status.is_success() => given_back = c.invalidated,
+                _ => return Err(format!("{c:?}").into()),
+            }
+        }
+        // What the client wrote is in place, and it can reach it no more.
+        assert_eq!(given_back, Some(stag));
+        let mut octets = vec![0; LENT];
+        memory.read(0, &mut octets);
+        assert!(octets.iter().all(|o| *o == octets[0]));
+        // The buffers of the two messages are for others again.
+        for _ in 0..2 {
+            srq.post_recv(&RecvWr::new(0, &[]))?;
+        }
+    }
+    Ok(())
+}
+
+fn client(device: &Device, number: u8) -> Result<()> {
+    let connection = device.dial(SERVER)?.wait()?;
+    let inbox = connection.alloc_mr(MESSAGE, Access::LOCAL_WRITE)?;
+    let source = connection.alloc_mr(LENT, Access::NONE)?;
+    for request in 0..REQUESTS {
+        connection.post_recv(&RecvWr::new(0, &[inbox.sge(0, MESSAGE)]))?;
+        connection.post_send(&SendWr::send_inline(0, &[]).unsignaled())?;
+        done(&connection, CqeOp::Recv)?;
+        let (mut stag, mut to) = ([0; 4], [0; 8]);
+        inbox.read(0, &mut stag);
+        inbox.read(4, &mut to);
+        let (stag, to) = (Stag(u32::from_be_bytes(stag)), u64::from_be_bytes(to));
+        source.write(0, &[16 * number + request; LENT]);
+        let posted = connection.qp().post_sends(&[
+            SendWr::write(0, &[source.sge(0, LENT)], stag, to).unsignaled(),
+            SendWr::send_inline(GIVEN_BACK, &[]).invalidating(stag),
+        ]);
+        posted.map_err(|(_, e)| e)?;
+        done(&connection, CqeOp::Send)?;
+    }
+    println!("client {number}: {REQUESTS} requests of {LENT} octets");
+    connection.disconnect()?;
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let eal = Eal::init(&EalConfig::default())?;
+    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+    let (a, b) = Node::ring_pair(&eal, "lend", &a, &b)?;
+    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
+    let pd = device.alloc_pd();
+    // A buffer for each message that may be on its way, whoever it is from. These have no octets.
+    let srq = device.create_srq(pd, 64, 1, None)?;
+    for _ in 0..2 * CLIENTS {
+        srq.post_recv(&RecvWr::new(0, &[]))?;
+    }
+    let mut threads = Vec::new();
+    for number in 1..=CLIENTS {
+        let client_device = a.device().clone();
+        threads.push(thread::spawn(move || client(&client_device, number)));
+        let incoming = listener.request(PATIENCE)?;
+        let (device, srq) = (device.clone(), srq.clone());
+        threads.push(thread::spawn(move || serve(&device, pd, &srq, incoming)));
+    }
+    for thread in threads {
+        thread.join().unwrap_or_else(|_| Err("a thread has failed".into()))?;
+    }
+    println!("server: {} buffers are in the queue again", srq.len());
+    Ok(())
+}
