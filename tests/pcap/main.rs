@@ -1,0 +1,3 @@
+//! Captures, with Wireshark as the judge.
+
+mod recorded;
