@@ -7,7 +7,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
+use pcap_file::pcap::PcapWriter;
+
+use crate::decode::packets;
+use crate::tshark::{BAD, tshark};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pcap").join(name)
@@ -29,15 +32,6 @@ fn answer(dir: &Path, name: &str) -> Vec<u8> {
     std::fs::read(tx).expect("it was written")
 }
 
-fn packets(file: &Path) -> Vec<PcapPacket<'static>> {
-    let mut reader = PcapReader::new(File::open(file).expect("it is there")).expect("a capture");
-    let mut all = Vec::new();
-    while let Some(p) = reader.next_packet() {
-        all.push(p.expect("a whole packet").into_owned());
-    }
-    all
-}
-
 /// Both directions in one file: Wireshark knows an MPA Reply by the Request before it. What came in
 /// and what was answered have the same clock.
 fn conversation(answer: &Path, both: &Path) {
@@ -50,19 +44,6 @@ fn conversation(answer: &Path, both: &Path) {
     for p in &all {
         writer.write_packet(p).expect("room for it");
     }
-}
-
-fn tshark(file: &Path, args: &[&str]) -> String {
-    let out = Command::new("tshark")
-        .arg("-r")
-        .arg(file)
-        .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
-        .args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"])
-        .args(args)
-        .output()
-        .expect("tshark is needed (Debian: apt install tshark)");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("tshark writes UTF-8")
 }
 
 #[test]
@@ -80,9 +61,7 @@ fn test_wireshark_finds_nothing_wrong() {
     answer(dir.path(), "server.pcap");
     let file = dir.path().join("both.pcap");
     conversation(&dir.path().join("server.pcap"), &file);
-    let bad = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 \
-               || _ws.expert.severity == error || tcp.flags.reset == 1";
-    assert_eq!(tshark(&file, &["-Y", bad]), "");
+    assert_eq!(tshark(&file, &["-Y", BAD]), "");
     let checked = tshark(&file, &["-Y", "ip.checksum.status == 1 && tcp.checksum.status == 1"]);
     assert_eq!(checked.lines().count(), tshark(&file, &["-Y", "tcp"]).lines().count());
     assert_eq!(tshark(&file, &["-Y", "iwarp_mpa.rep"]).lines().count(), 1);
