@@ -9,7 +9,7 @@ use std::process::Command;
 
 use pcap_file::pcap::PcapWriter;
 
-use crate::decode::packets;
+use crate::decode::{self, packets};
 use crate::tshark::{BAD, tshark};
 
 fn data(name: &str) -> PathBuf {
@@ -17,7 +17,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 /// What the appliance answers to the recorded client.
-fn answer(dir: &Path, name: &str) -> Vec<u8> {
+fn answer(dir: &Path, name: &str, options: &[&str]) -> Vec<u8> {
     let tx = dir.join(name);
     let out = Command::new(env!("CARGO_BIN_EXE_heddle"))
         .arg("pcap")
@@ -26,6 +26,7 @@ fn answer(dir: &Path, name: &str) -> Vec<u8> {
         .arg("--tx")
         .arg(&tx)
         .args(["--ip", "10.0.0.1/24", "--listen", "10.0.0.1:7174=rping", "--seed", "1"])
+        .args(options)
         .output()
         .expect("the binary was built");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -49,7 +50,7 @@ fn conversation(answer: &Path, both: &Path) {
 #[test]
 fn test_the_same_answer_each_time() {
     let dir = tempfile::tempdir().expect("a directory for the output");
-    let (a, b) = (answer(dir.path(), "a.pcap"), answer(dir.path(), "b.pcap"));
+    let (a, b) = (answer(dir.path(), "a.pcap", &[]), answer(dir.path(), "b.pcap", &[]));
     assert!(a == b, "two runs differ");
     let want = std::fs::read(data("server.pcap")).expect("it is part of the sources");
     assert!(a == want, "not what tests/data/pcap/server.pcap has");
@@ -58,7 +59,7 @@ fn test_the_same_answer_each_time() {
 #[test]
 fn test_wireshark_finds_nothing_wrong() {
     let dir = tempfile::tempdir().expect("a directory for the output");
-    answer(dir.path(), "server.pcap");
+    answer(dir.path(), "server.pcap", &[]);
     let file = dir.path().join("both.pcap");
     conversation(&dir.path().join("server.pcap"), &file);
     assert_eq!(tshark(&file, &["-Y", BAD]), "");
@@ -69,4 +70,17 @@ fn test_wireshark_finds_nothing_wrong() {
     assert_eq!(text.matches("Bad CRC").count(), 0);
     let ours = tshark(&file, &["-V", "-O", "iwarp_mpa", "-Y", "ip.src == 10.0.0.1"]);
     assert!(ours.contains("Good CRC"), "no FPDU with a CRC");
+}
+
+#[test]
+fn test_options_of_the_start_up_are_those_of_the_reply() {
+    let dir = tempfile::tempdir().expect("a directory for the output");
+    let file = dir.path().join("both.pcap");
+    for (options, markers) in [(&[][..], false), (&["--markers"], true)] {
+        answer(dir.path(), "server.pcap", options);
+        conversation(&dir.path().join("server.pcap"), &file);
+        let [streams] = &decode::connections(&file)[..] else { panic!("one connection") };
+        let (reply, _) = decode::startup(&streams[1], b"MPA ID Rep Frame");
+        assert_eq!((reply.markers, reply.crc, reply.revision), (markers, true, 2), "{options:?}");
+    }
 }
