@@ -1,4 +1,5 @@
-//! IPv4, TCP, ARP and ICMP headers.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| heddle_tcp::fuzz::wire(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    heddle_fuzz::tcp_wire::run(data);
+});

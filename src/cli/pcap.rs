@@ -13,6 +13,7 @@ use heddle::{
 };
 
 use super::log::LogArgs;
+use super::mpa::MpaArgs;
 use super::net::{cidr, mtu, start_eal};
 use super::{Failure, capture, counters, say};
 
@@ -35,6 +36,8 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
+    #[command(flatten)]
+    mpa: MpaArgs,
     /// From which everything random follows
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -51,6 +54,7 @@ const QUIET: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check_addrs(&args.ips, None).map_err(Failure::usage)?;
+    let params = ListenParams::default().mpa(args.mpa.server()?);
     for path in [&args.rx, &args.tx] {
         // DPDK takes a comma for the start of the next argument.
         if path.as_os_str().to_str().is_none_or(|p| p.contains(',')) {
@@ -79,8 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let eal = start_eal(&config, 1, Vec::new())?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);
     let mut endpoint = Endpoint::open(&eal, &device, &config)?;
-    let mut services =
-        Services::start(endpoint.device(), &args.listen, &ListenParams::default(), None)?;
+    let mut services = Services::start(endpoint.device(), &args.listen, &params, None)?;
     let mut quiet = Duration::ZERO;
     let mut sent = Vec::new();
     while quiet < QUIET {

@@ -6,43 +6,70 @@ use core::time::Duration;
 use heddle_base::{Instant, Seed};
 
 use crate::wire::{Ipv4Header, TcpHeader, arp, icmpv4};
-use crate::{ByteQueue, Cidr, FrameOutcome, Keepalive, Stack, StackConfig, TxBody};
+use crate::{
+    ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Keepalive, Stack, StackConfig, StackEvent,
+    TxBody,
+};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Parses `data` as each of the formats.
-pub fn wire(data: &[u8]) {
-    if let Ok(h) = Ipv4Header::parse(data, data.len()) {
+/// Parses `data` as each of the formats; whether it is one of them.
+pub fn wire(data: &[u8]) -> bool {
+    let ip = Ipv4Header::parse(data, data.len());
+    if let Ok(h) = &ip {
         let _ = h.checksum_valid(data);
     }
-    let _ = TcpHeader::parse(data, data.len());
-    let _ = arp::Arp::parse(data);
-    let _ = icmpv4::Message::parse(data);
+    let tcp = TcpHeader::parse(data, data.len()).is_ok();
+    let arp = arp::Arp::parse(data).is_ok();
+    ip.is_ok() || tcp || arp || icmpv4::Message::parse(data).is_some()
 }
 
 /// Drives a stack by `data`: records of a control byte (what to do, and how much time passes), a
 /// length and a frame. Frames need no valid checksums, and the addresses a frame needs to get in
-/// are put into it, so that the fuzzer can go at what is behind.
-pub fn stack(data: &[u8]) {
-    let Some(cidr) = Cidr::new(IpAddr::V4(US), 24) else { return };
-    let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
-    cfg.max_conns = 16;
-    cfg.max_neighbors = 8;
-    cfg.conn.keepalive = Some(Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() });
-    let mut s: Stack<ByteQueue> = Stack::new(cfg);
-    let _ = s.listen(None, 80, 4);
-    let mut now = Instant::ZERO;
-    let mut conns = Vec::new();
+/// are put into it, so that the fuzzer can go at what is behind. Whether there was a connection.
+pub fn stack(data: &[u8]) -> bool {
+    let Some(mut driver) = Driver::new() else { return false };
     let mut rest = data;
     while let [control, len, tail @ ..] = rest {
         let (frame, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = tail;
-        now = now + Duration::from_millis(1 << (control >> 4));
+        driver.step(*control, *len, frame);
+    }
+    driver.connected
+}
+
+/// The stack that [`stack`] drives, step by step: for whoever makes inputs.
+pub struct Driver {
+    stack: Stack<ByteQueue>,
+    now: Instant,
+    conns: Vec<ConnId>,
+    connected: bool,
+}
+
+impl Driver {
+    /// It listens on port 80 of 10.0.0.1; its peers are at 10.0.0.2.
+    pub fn new() -> Option<Driver> {
+        let cidr = Cidr::new(IpAddr::V4(US), 24)?;
+        let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
+        cfg.max_conns = 16;
+        cfg.max_neighbors = 8;
+        let keepalive = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
+        cfg.conn.keepalive = Some(keepalive);
+        let mut stack = Stack::new(cfg);
+        let _ = stack.listen(None, 80, 4);
+        Some(Driver { stack, now: Instant::ZERO, conns: Vec::new(), connected: false })
+    }
+
+    /// One record; the frames that are sent then.
+    pub fn step(&mut self, control: u8, len: u8, frame: &[u8]) -> Vec<Vec<u8>> {
+        let (s, conns) = (&mut self.stack, &mut self.conns);
+        self.now = self.now + Duration::from_millis(1 << (control >> 4));
+        let now = self.now;
         match control & 7 {
             0 => {
-                let port = u16::from(*len);
+                let port = u16::from(len);
                 conns.extend(s.connect(now, SocketAddr::from((PEER, 80)), Some(port)).ok());
             }
             1 => conns.iter().take(1).for_each(|&c| s.close(c)),
@@ -53,17 +80,32 @@ pub fn stack(data: &[u8]) {
                 }
                 s.notify_send(c);
             }),
-            _ => take(&mut s, now, frame, control & 8 != 0),
+            _ => take(s, now, frame, control & 8 != 0),
         }
         s.handle_timeouts(now);
-        while let Some((id, _)) = s.poll_event() {
+        while let Some((id, event)) = s.poll_event() {
+            self.connected |= event == StackEvent::Conn(ConnEvent::Connected)
+                || matches!(event, StackEvent::Accepted { .. });
             if !conns.contains(&id) {
                 conns.push(id);
             }
         }
+        let mut sent = Vec::new();
         while let Some(f) = s.poll_transmit(now) {
             debug_assert!(!matches!(f.body, TxBody::Stream { len: 0, .. }));
+            let mut frame = f.header.to_vec();
+            match &f.body {
+                TxBody::None => {}
+                TxBody::Owned(b) => frame.extend(b),
+                TxBody::Stream { conn, pos, len, .. } => {
+                    if let Some(q) = s.user(*conn) {
+                        q.copy(*pos, *len, &mut frame);
+                    }
+                }
+            }
+            sent.push(frame);
         }
+        sent
     }
 }
 

@@ -7,14 +7,17 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
+use pcap_file::pcap::PcapWriter;
+
+use crate::decode::{self, packets};
+use crate::tshark::{BAD, tshark};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pcap").join(name)
 }
 
 /// What the appliance answers to the recorded client.
-fn answer(dir: &Path, name: &str) -> Vec<u8> {
+fn answer(dir: &Path, name: &str, options: &[&str]) -> Vec<u8> {
     let tx = dir.join(name);
     let out = Command::new(env!("CARGO_BIN_EXE_heddle"))
         .arg("pcap")
@@ -23,19 +26,11 @@ fn answer(dir: &Path, name: &str) -> Vec<u8> {
         .arg("--tx")
         .arg(&tx)
         .args(["--ip", "10.0.0.1/24", "--listen", "10.0.0.1:7174=rping", "--seed", "1"])
+        .args(options)
         .output()
         .expect("the binary was built");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     std::fs::read(tx).expect("it was written")
-}
-
-fn packets(file: &Path) -> Vec<PcapPacket<'static>> {
-    let mut reader = PcapReader::new(File::open(file).expect("it is there")).expect("a capture");
-    let mut all = Vec::new();
-    while let Some(p) = reader.next_packet() {
-        all.push(p.expect("a whole packet").into_owned());
-    }
-    all
 }
 
 /// Both directions in one file: Wireshark knows an MPA Reply by the Request before it. What came in
@@ -52,23 +47,10 @@ fn conversation(answer: &Path, both: &Path) {
     }
 }
 
-fn tshark(file: &Path, args: &[&str]) -> String {
-    let out = Command::new("tshark")
-        .arg("-r")
-        .arg(file)
-        .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
-        .args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"])
-        .args(args)
-        .output()
-        .expect("tshark is needed (Debian: apt install tshark)");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("tshark writes UTF-8")
-}
-
 #[test]
 fn test_the_same_answer_each_time() {
     let dir = tempfile::tempdir().expect("a directory for the output");
-    let (a, b) = (answer(dir.path(), "a.pcap"), answer(dir.path(), "b.pcap"));
+    let (a, b) = (answer(dir.path(), "a.pcap", &[]), answer(dir.path(), "b.pcap", &[]));
     assert!(a == b, "two runs differ");
     let want = std::fs::read(data("server.pcap")).expect("it is part of the sources");
     assert!(a == want, "not what tests/data/pcap/server.pcap has");
@@ -77,12 +59,10 @@ fn test_the_same_answer_each_time() {
 #[test]
 fn test_wireshark_finds_nothing_wrong() {
     let dir = tempfile::tempdir().expect("a directory for the output");
-    answer(dir.path(), "server.pcap");
+    answer(dir.path(), "server.pcap", &[]);
     let file = dir.path().join("both.pcap");
     conversation(&dir.path().join("server.pcap"), &file);
-    let bad = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 \
-               || _ws.expert.severity == error || tcp.flags.reset == 1";
-    assert_eq!(tshark(&file, &["-Y", bad]), "");
+    assert_eq!(tshark(&file, &["-Y", BAD]), "");
     let checked = tshark(&file, &["-Y", "ip.checksum.status == 1 && tcp.checksum.status == 1"]);
     assert_eq!(checked.lines().count(), tshark(&file, &["-Y", "tcp"]).lines().count());
     assert_eq!(tshark(&file, &["-Y", "iwarp_mpa.rep"]).lines().count(), 1);
@@ -90,4 +70,17 @@ fn test_wireshark_finds_nothing_wrong() {
     assert_eq!(text.matches("Bad CRC").count(), 0);
     let ours = tshark(&file, &["-V", "-O", "iwarp_mpa", "-Y", "ip.src == 10.0.0.1"]);
     assert!(ours.contains("Good CRC"), "no FPDU with a CRC");
+}
+
+#[test]
+fn test_options_of_the_start_up_are_those_of_the_reply() {
+    let dir = tempfile::tempdir().expect("a directory for the output");
+    let file = dir.path().join("both.pcap");
+    for (options, markers) in [(&[][..], false), (&["--markers"], true)] {
+        answer(dir.path(), "server.pcap", options);
+        conversation(&dir.path().join("server.pcap"), &file);
+        let [streams] = &decode::connections(&file)[..] else { panic!("one connection") };
+        let (reply, _) = decode::startup(&streams[1], b"MPA ID Rep Frame");
+        assert_eq!((reply.markers, reply.crc, reply.revision), (markers, true, 2), "{options:?}");
+    }
 }

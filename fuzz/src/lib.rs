@@ -1,0 +1,40 @@
+//! The bodies of the fuzz targets, and the seeds of their corpus.
+//!
+//! Each target is a module: `run` takes any octets, panics when a rule is broken, and says whether it
+//! has understood anything of them; `seeds` makes inputs by the crates' own encoders, of which every
+//! one is understood. They need no fuzzer: `tests/corpus.rs` runs each over its part of `corpus/`.
+
+pub mod early;
+pub mod headers;
+pub mod markers;
+pub mod mpa_fpdus;
+pub mod mpa_startup;
+pub mod qp_receive;
+pub mod rings;
+mod stream;
+pub mod tcp_stack;
+pub mod tcp_wire;
+
+/// Names and contents of inputs.
+pub type Seeds = Vec<(String, Vec<u8>)>;
+
+/// A target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Of the target, and of its folder in `corpus/`.
+    pub name: &'static str,
+    /// Tries one input; whether anything of it was understood.
+    pub run: fn(&[u8]) -> bool,
+    /// Inputs to begin with.
+    pub seeds: fn() -> Seeds,
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*]
+    };
+}
+
+/// All there are.
+pub const TARGETS: &[Target] =
+    targets![early headers markers mpa_fpdus mpa_startup qp_receive rings tcp_stack tcp_wire];

@@ -1,0 +1,224 @@
+//! An application that writes anything into its rings, at any time: the worker takes what can be
+//! understood and stops at what cannot; requests stay within the limits, the protocol's queue pair
+//! takes or refuses each, and nothing outside of the granted region is read into a frame.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use heddle_base::Seed;
+use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
+use heddle_iwarp::testing::TestMemory;
+use heddle_iwarp::{Access, Data, MrTable, PostError, QpConfig, QpContext, QpEnv};
+use heddle_verbs::device::{ControlPlane, ControlRequest};
+use heddle_verbs::memory::{Regions, Registry};
+use heddle_verbs::ring::layout::qp as layout;
+use heddle_verbs::ring::{Entry, cqe};
+use heddle_verbs::worker::WorkerQp;
+use heddle_verbs::{
+    Cq, Cqe, Device, DeviceConfig, DeviceError, Hub, Pd, Qp, QpInit, RecvWr, SendWr, Sge, Stag,
+};
+
+use crate::Seeds;
+
+const SIZE: usize = 4096;
+const GUARD: usize = 64;
+const SECRET: u8 = 0xaa;
+const BASE: u64 = 0x7000_0000_1000;
+const DEPTH: u32 = 8;
+
+#[derive(Debug)]
+struct Nobody;
+
+impl ControlPlane for Nobody {
+    fn request(&self, _: ControlRequest) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// An application with a queue pair, and its worker's memory.
+struct Bed {
+    mem: TestMemory,
+    mrs: Arc<MrTable>,
+    stag: Stag,
+    device: Device,
+    qp: Qp,
+    pd: Pd,
+    _cq: Cq,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let seed = Seed::from_u64(1);
+        let mrs = Arc::new(MrTable::new(&seed, 8));
+        let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(Regions::new(4, None))));
+        let hub = Hub::new(registry, Box::new(Nobody), 1, &seed);
+        let config =
+            DeviceConfig { memory: 0, queues: 64 << 10, shared: true, ..DeviceConfig::default() };
+        let device = hub.open(&config).expect("a small device");
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(64, None).expect("a queue");
+        let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
+        let qp = device.create_qp(pd, init).expect("a pair");
+        let mem = TestMemory::new(SIZE + 2 * GUARD, 0);
+        mem.write(0, &[SECRET; GUARD]);
+        mem.write(GUARD + SIZE, &[SECRET; GUARD]);
+        let all = (GUARD as u64, BASE, SIZE as u64);
+        let mr = mrs.register(pd, all.0, all.1, all.2, Access::LOCAL_WRITE).expect("room");
+        Bed { mem, mrs, stag: mr.stag, device, qp, pd, _cq: cq }
+    }
+}
+
+/// Words in a completion queue: what can be read is written as it was, as far as it has a meaning.
+fn completion(data: &[u8]) {
+    let mut words = [0; 4];
+    for (word, octets) in words.iter_mut().zip(data.chunks_exact(8)) {
+        *word = u64::from_le_bytes(octets.try_into().expect("8 octets"));
+    }
+    if let Some(c) = cqe::decode(words) {
+        let again = cqe::decode(cqe::encode(&c)).expect("ours can be read");
+        // An STag and the code of a Terminate share a word, and a failure has no STag.
+        let stag = if c.status.is_success() { c.invalidated } else { again.invalidated };
+        let status = if c.invalidated.is_some() { again.status } else { c.status };
+        let immediate = c.immediate;
+        let want = Cqe { invalidated: stag, status, immediate, ..c };
+        assert_eq!(again, want);
+    }
+}
+
+pub fn run(data: &[u8]) -> bool {
+    completion(data);
+    let Bed { mem, mrs, stag, device, qp, pd, .. } = Bed::new();
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    let mut protocol = QpContext::new(&QpConfig {
+        pd,
+        qpn: qp.qpn(),
+        sq_depth: DEPTH,
+        rq_depth: DEPTH,
+        ..QpConfig::default()
+    });
+    let mut worker = WorkerQp::new(&qp);
+    worker.attach(0);
+    let (off, len) = qp.share();
+    let block = device.area().at(off, len).expect("its own block");
+    let mut entry = Entry::default();
+    let mut taken = 0;
+    for command in data.chunks(11) {
+        let Some((&[kind, at0, at1], value)) = command.split_first_chunk::<3>() else { break };
+        let mut word = [0; 8];
+        word[..value.len()].copy_from_slice(value);
+        let mut value = u64::from_le_bytes(word);
+        if kind & 0x40 != 0 {
+            // The one STag there is, so that requests get further.
+            value = value & !0xffff_ffff | u64::from(stag.0);
+        }
+        let at = usize::from(u16::from_le_bytes([at0, at1])) % len;
+        block.words()[at].store(value, Ordering::Relaxed);
+        if kind & 1 == 0 {
+            continue;
+        }
+        loop {
+            match worker.take_send(&mut entry) {
+                Ok(Some(wr)) => {
+                    taken += 1;
+                    match wr.data {
+                        Data::Sges(s) => assert!(s.len() <= MAX_SGES),
+                        Data::Inline(b) => assert!(b.len() <= MAX_INLINE),
+                    }
+                    assert!(matches!(protocol.post_send(&wr), Ok(()) | Err(PostError::Full)));
+                }
+                Ok(None) => break,
+                Err(_) => return taken > 0,
+            }
+        }
+        loop {
+            match worker.take_recv(&mut entry) {
+                Ok(Some(wr)) => {
+                    taken += 1;
+                    assert!(wr.sges.len() <= MAX_SGES);
+                    assert!(matches!(protocol.post_recv(&wr), Ok(()) | Err(PostError::Full)));
+                }
+                Ok(None) => break,
+                Err(_) => return taken > 0,
+            }
+        }
+        worker.give_blocks();
+        while let Some(fpdu) = protocol.poll_transmit(&env, 1400) {
+            let mut bytes = vec![0; fpdu.len() as usize];
+            fpdu.copy_to(&mem, 0, &mut bytes);
+            if let Some(range) = fpdu.payload() {
+                let end = range.addr() + u64::from(range.len());
+                assert!(range.addr() >= GUARD as u64 && end <= (GUARD + SIZE) as u64);
+            }
+        }
+        while protocol.poll_completion().is_some() {}
+        worker.retire(protocol.sq_retired(), protocol.rq_retired());
+    }
+    taken > 0
+}
+
+pub fn seeds() -> Seeds {
+    let seed = |post: fn(&Qp, Sge)| {
+        let Bed { stag, device, qp, .. } = Bed::new();
+        let (off, len) = qp.share();
+        let block = device.area().at(off, len).expect("its own block");
+        let before: Vec<u64> = block.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
+        post(&qp, Sge { stag, len: 100, to: BASE + 8 });
+        // Entries first, then the words that publish them.
+        let words = block.words().iter().map(|w| w.load(Ordering::Relaxed)).zip(before).enumerate();
+        let mut changed: Vec<_> = words.filter(|(_, (now, was))| now != was).collect();
+        changed.sort_by_key(|(at, _)| (*at < layout::ENTRIES, *at));
+        let last = changed.len() - 1;
+        let mut all = Vec::new();
+        for (i, (at, (now, _))) in changed.into_iter().enumerate() {
+            all.push(u8::from(i == last));
+            all.extend(u16::try_from(at).expect("a small block").to_le_bytes());
+            all.extend(now.to_le_bytes());
+        }
+        all
+    };
+    vec![
+        (
+            "sends".into(),
+            seed(|qp, sge| {
+                post(qp, &SendWr::send(1, &[sge, sge]).solicited());
+                post(qp, &SendWr::send_inline(2, b"inline").invalidating(Stag(5)));
+            }),
+        ),
+        (
+            "writes".into(),
+            seed(|qp, sge| {
+                post(qp, &SendWr::write(1, &[sge; 4], Stag(5), 6));
+                post(qp, &SendWr::write_inline(2, &[7; 60], Stag(5), 6).unsignaled());
+            }),
+        ),
+        (
+            "reads".into(),
+            seed(|qp, sge| {
+                post(qp, &SendWr::read(1, &[sge], Stag(5), 6).fenced());
+            }),
+        ),
+        (
+            "operands".into(),
+            seed(|qp, sge| {
+                let word = [Sge { len: 8, ..sge }];
+                post(qp, &SendWr::immediate(1, 2).solicited());
+                post(qp, &SendWr::write_immediate(3, &[sge, sge], Stag(5), 6, 4));
+                post(qp, &SendWr::fetch_add(5, &word, Stag(5), 8, 6));
+                post(qp, &SendWr::compare_swap(7, &word, Stag(5), 8, 9, 10));
+            }),
+        ),
+        (
+            "recvs".into(),
+            seed(|qp, sge| {
+                for n in 0..3 {
+                    let sges = vec![sge; n];
+                    qp.post_recv(&RecvWr::new(n as u64, &sges)).expect("room for it");
+                }
+            }),
+        ),
+    ]
+}
+
+fn post(qp: &Qp, wr: &SendWr<'_>) {
+    qp.post_send(wr).expect("room for it");
+}

@@ -1,0 +1,138 @@
+//! A TCP stack: frames from anybody, and what its user and the clock do in between.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use heddle_base::{Instant, Seed, Sum};
+use heddle_tcp::fuzz::Driver;
+use heddle_tcp::{ByteQueue, Cidr, ConnId, FrameOutcome, Stack, StackConfig, TxBody};
+
+use crate::Seeds;
+use crate::stream::record;
+
+pub fn run(data: &[u8]) -> bool {
+    heddle_tcp::fuzz::stack(data)
+}
+
+/// A record's first octet: a frame, and a millisecond passes.
+const FRAME: u8 = 4;
+/// The user sends, and ends.
+const SEND: u8 = 3;
+const CLOSE: u8 = 1;
+
+/// A client that keeps to the rules, whose frames are records for the stack under test.
+struct Client {
+    stack: Stack<ByteQueue>,
+    conn: ConnId,
+    now: Instant,
+    target: Driver,
+    /// What the stack under test has sent, and what the client is to send yet.
+    frames: Vec<Vec<u8>>,
+    input: Vec<u8>,
+}
+
+impl Client {
+    fn new() -> Client {
+        let addr = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+        let cidr = Cidr::new(addr(2), 24).expect("a prefix");
+        let mut stack = Stack::new(StackConfig::new([2, 0, 0, 0, 0, 2], cidr, Seed::from_u64(2)));
+        let now = Instant::ZERO;
+        let to = SocketAddr::from((addr(1), 80));
+        let conn = stack.connect(now, to, Some(4000)).expect("room for it");
+        let target = Driver::new().expect("a prefix");
+        let (frames, input) = (Vec::new(), Vec::new());
+        let mut client = Client { stack, conn, now, target, frames, input };
+        client.settle();
+        client
+    }
+
+    /// A step of the stack under test; the client takes what it sends.
+    fn step(&mut self, control: u8, octets: &[u8]) {
+        self.input.extend(record(control, octets));
+        self.now = self.now + Duration::from_millis(1);
+        let len = u8::try_from(octets.len()).expect("a short one");
+        for frame in self.target.step(control, len, octets) {
+            let outcome = self.stack.handle_frame(self.now, &frame[..]);
+            if let FrameOutcome::Conn { conn, acked, payload } = outcome {
+                if let (Some(upto), Some(q)) = (acked, self.stack.user_mut(conn)) {
+                    q.release(upto);
+                }
+                if let Some(p) = payload {
+                    self.stack.accept_payload(self.now, conn, p.pos, p.len);
+                }
+            }
+            self.frames.push(frame);
+        }
+    }
+
+    /// Until the client has nothing more to say.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.stack.handle_timeouts(self.now);
+            let mut said = Vec::new();
+            while let Some(mut f) = self.stack.poll_transmit(self.now) {
+                let mut body = Vec::new();
+                match &f.body {
+                    TxBody::None => {}
+                    TxBody::Owned(b) => body.extend(b),
+                    TxBody::Stream { conn, pos, len, .. } => {
+                        let q = self.stack.user(*conn).expect("it is there");
+                        q.copy(*pos, *len, &mut body);
+                    }
+                }
+                f.finish_tcp_checksum(Sum::of(&body));
+                said.push([&f.header[..], &body].concat());
+            }
+            for frame in &said {
+                self.step(FRAME, frame);
+                self.frames.push(frame.clone());
+            }
+            if said.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn send(&mut self, octets: &[u8]) {
+        self.stack.user_mut(self.conn).expect("it is there").push(octets);
+        self.stack.notify_send(self.conn);
+        self.settle();
+    }
+}
+
+/// What goes over the wire when a client connects, both send, and both close.
+fn whole() -> Client {
+    let mut c = Client::new();
+    c.send(&[0x5a; 100]);
+    c.step(SEND, &[0xa5; 50]);
+    c.settle();
+    c.stack.close(c.conn);
+    c.settle();
+    c.step(CLOSE, &[]);
+    c.settle();
+    c
+}
+
+/// The frames of that.
+pub(crate) fn conversation() -> Vec<Vec<u8>> {
+    whole().frames
+}
+
+pub fn seeds() -> Seeds {
+    let mut lost = Client::new();
+    // What the stack sends is not acknowledged for a while: seconds pass, eight at a time.
+    lost.step(SEND, &[0xa5; 50]);
+    for _ in 0..3 {
+        lost.input.extend(record(13 << 4 | FRAME, &[]));
+    }
+    // It connects itself, and nobody answers but by ARP.
+    let active = [record(0, &[]), record(SEND, &[1; 20]), record(12 << 4 | FRAME, &[])].concat();
+    let mut both = whole().input;
+    both.extend(active);
+    vec![
+        ("connect".into(), Client::new().input),
+        ("whole".into(), whole().input),
+        ("unanswered".into(), lost.input),
+        ("both-roles".into(), both),
+    ]
+}
