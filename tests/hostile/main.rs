@@ -14,12 +14,17 @@ mod frames;
 mod linux;
 mod mpa;
 mod net;
+mod segments;
 mod server;
+mod target;
 mod tcp;
+mod traffic;
 
+mod errors;
 mod floods;
 mod honest;
 mod idle;
 mod memory;
+mod mutations;
 mod services;
 mod windows;
