@@ -61,6 +61,8 @@ pub struct Stream {
     pub markers: bool,
     /// Where each marker stands.
     pub marked: Vec<usize>,
+    /// Where each FPDU begins, with the marker before it, if one is due there.
+    begun: Vec<usize>,
 }
 
 impl Stream {
@@ -73,6 +75,7 @@ impl Stream {
     /// rest: markers before and inside of it are covered (RFC 5044 section 4.4).
     pub fn push_saying(&mut self, ulpdu: &[u8], len: u16) {
         let begin = self.bytes.len();
+        self.begun.push(begin);
         let mut body = len.to_be_bytes().to_vec();
         body.extend(ulpdu);
         body.resize(body.len().next_multiple_of(4), 0);
@@ -103,10 +106,12 @@ impl Stream {
         }
     }
 
-    /// Computes the last CRC anew, of an FPDU that began at `begin`.
-    pub fn seal(&mut self, begin: usize) {
-        let field = self.bytes.len() - 4;
+    /// Computes the CRC anew of the FPDU that covers the octet `at`.
+    pub fn seal_around(&mut self, at: usize) {
+        let Some(&begin) = self.begun.iter().rev().find(|b| **b <= at) else { return };
+        let next = self.begun.iter().copied().find(|b| *b > at);
+        let field = next.unwrap_or(self.bytes.len()) - 4;
         let crc = crc32c::crc32c(&self.bytes[begin..field]);
-        self.bytes[field..].copy_from_slice(&crc.to_le_bytes());
+        self.bytes[field..field + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }

@@ -79,6 +79,8 @@ const OPEN: [(usize, usize); 5] = [
     (SINK_AT + ATOMIC_SINK, 8),
 ];
 const FILL: u8 = 0xee;
+/// Frames a worker keeps at hand when it has sent anything.
+const SPARE_FRAMES: u32 = 32;
 
 /// The STags a peer is told of.
 #[derive(Clone, Copy, Debug)]
@@ -246,7 +248,8 @@ impl Target {
         loop {
             let (conns, draining) = (*lock(&self.shared.live), registry.draining());
             let left = (registry.mrs().len(), self.pool.in_use());
-            if (conns, draining) == (0, 0) && left == self.idle {
+            let frames = self.idle.1..=self.idle.1 + SPARE_FRAMES;
+            if (conns, draining) == (0, 0) && left.0 == self.idle.0 && frames.contains(&left.1) {
                 return;
             }
             self.assert_running();
