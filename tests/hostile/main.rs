@@ -24,6 +24,7 @@ mod errors;
 mod floods;
 mod honest;
 mod idle;
+mod immediates;
 mod memory;
 mod mutations;
 mod services;
