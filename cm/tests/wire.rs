@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use heddle_base::Random;
 use heddle_cm::*;
-use heddle_iwarp::mpa::frame::Kind;
-use heddle_iwarp::{Qpn, RecvWr, SendWr};
+use heddle_iwarp::mpa::frame::{Kind, Rtr};
+use heddle_iwarp::{Qpn, RecvWr, SendWr, Stag};
 use heddle_rnic::CloseReason;
 use support::net::{Net, PORT, US};
-use support::{below, frame, qp, spoil};
+use support::{below, frame, qp, rtr_fpdu, spoil};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
@@ -232,5 +232,51 @@ fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
         assert_eq!(net.hosts[1].events.first().map(told), reason);
         let reset = DisconnectReason::Tcp(CloseReason::Reset);
         assert_eq!(net.hosts[0].events.get(1).map(told), reason.map(|_| reset));
+    }
+}
+
+/// The peer is cut off without a word while we wait for what it owes, whatever that is: our
+/// `Disconnect` ends the connection within the time for a close, without keepalive.
+#[test]
+fn test_disconnect_ends_within_its_time_when_the_peer_is_cut_off() {
+    const READ: SendWr<'_> = SendWr::read(1, &[], Stag(0), 0);
+    const SEND: SendWr<'_> = SendWr::send(1, &[]);
+    // What is posted, and whether the peer has acknowledged it before it is cut off.
+    for (case, wr, acknowledged) in [
+        ("the answer of a Read", Some(READ), true),
+        ("the acknowledgment of a Read", Some(READ), false),
+        ("the acknowledgment of a Send", Some(SEND), false),
+        ("a FIN", Some(SEND), true),
+        ("the acknowledgment of our FIN", None, true),
+    ] {
+        let mut net = Net::new(3, false, 0.0);
+        net.listen(1, ListenParams::default());
+        let peer = net.tcp();
+        net.send(peer, &frame(Kind::Request, false, b""));
+        let Event::ConnectRequest { id, .. } = net.event() else { panic!("a request") };
+        net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(2)) });
+        assert!(matches!(net.event(), Event::Established { .. }));
+        // The peer's TCP acknowledges; nobody is above it that answers.
+        net.send(peer, &rtr_fpdu(Rtr::Write));
+        let conn = *net.hosts[1].open.first().unwrap();
+        let now = net.now;
+        net.loss = if acknowledged { 0.0 } else { 1.0 };
+        if let Some(wr) = &wr {
+            net.hosts[1].rnic.post_send(conn, wr).unwrap();
+        }
+        net.pass(Duration::from_millis(500));
+        let sent = net.hosts[1].rnic.qp(conn).unwrap().counters().tx_fpdus;
+        assert_eq!(sent, wr.iter().count() as u64, "{case}");
+        net.loss = 1.0;
+        net.ask(1, Request::Disconnect { id });
+        net.pass(Duration::from_secs(19));
+        assert_eq!(net.hosts[1].events, [], "{case}");
+        net.pass(Duration::from_secs(2));
+        let told = &net.hosts[1].events[..];
+        let reason = DisconnectReason::Tcp(CloseReason::Aborted);
+        assert_eq!(told, [Event::Disconnected { id, qpn: Qpn(2), reason }], "{case}");
+        assert!(net.hosts[1].open.is_empty(), "{case}: released");
+        assert_eq!(net.hosts[1].cm().counters().close_timeouts, 1, "{case}");
+        assert!(net.now.since(now) < Duration::from_secs(23));
     }
 }

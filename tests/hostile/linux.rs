@@ -48,6 +48,14 @@ impl Client {
         Ok(Client { stream, local, received: Vec::new() })
     }
 
+    /// One that the server has made, to a listening socket of the peers' kernel.
+    pub fn accepted(stream: TcpStream) -> io::Result<Client> {
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let local = stream.local_addr()?;
+        Ok(Client { stream, local, received: Vec::new() })
+    }
+
     /// Sends.
     pub fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
@@ -80,12 +88,38 @@ impl Client {
     /// The MPA start-up.
     pub fn start(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.say(request)?;
-        self.wait(PATIENCE, mpa::take_reply)
+        self.reply(PATIENCE)
+    }
+
+    /// The answer to a Request that was sent already.
+    pub fn reply(&mut self, within: Duration) -> io::Result<Reply> {
+        self.wait(within, mpa::take_reply)
     }
 
     /// The next FPDU.
     pub fn recv(&mut self, within: Duration) -> io::Result<Message> {
         self.wait(within, mpa::take_fpdu)
+    }
+
+    /// The next `n` octets.
+    pub fn take(&mut self, n: usize) -> io::Result<Vec<u8>> {
+        self.wait(PATIENCE, |bytes| (bytes.len() >= n).then(|| bytes.drain(..n).collect()))
+    }
+
+    /// All that comes until the server ends the connection, and how it does: `None` for a FIN.
+    pub fn rest(&mut self) -> (Vec<u8>, Option<ErrorKind>) {
+        let mut all = Vec::new();
+        let ended = self.wait(PATIENCE, |bytes| {
+            all.append(bytes);
+            None::<()>
+        });
+        let kind = ended.err().map(|e| e.kind()).filter(|k| *k != ErrorKind::UnexpectedEof);
+        (all, kind)
+    }
+
+    /// Ends the connection with a RST.
+    pub fn reset(self) -> io::Result<()> {
+        Socket::from(self.stream).set_linger(Some(Duration::ZERO))
     }
 
     /// Whether the server ends the connection, in whatever way, within this time. What it says before

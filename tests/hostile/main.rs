@@ -2,7 +2,8 @@
 //! of the wire peers that do what they should not, or what few do.
 //!
 //! Some sit on TCP sockets of the kernel and speak MPA by hand ([`linux`]); others make every frame
-//! themselves ([`tcp`]). Each test has a wire, two network namespaces and a server of its own
+//! themselves ([`tcp`]). Where a test has to look at memory and counters, an RNIC of this process is in
+//! the place of the program ([`target`]). Each test has a wire, two network namespaces and a server of its own
 //! ([`net`], [`server`]). That needs root; without it the tests fail and say so.
 //!
 //! Times are those of a busy machine: what is asked for is that somebody is served at all, or served
@@ -14,12 +15,18 @@ mod frames;
 mod linux;
 mod mpa;
 mod net;
+mod segments;
 mod server;
+mod target;
 mod tcp;
+mod traffic;
 
+mod errors;
 mod floods;
 mod honest;
 mod idle;
+mod immediates;
 mod memory;
+mod mutations;
 mod services;
 mod windows;

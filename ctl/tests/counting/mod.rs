@@ -45,6 +45,8 @@ fn server_addr() -> SocketAddr {
 pub struct Setup {
     pub conns: usize,
     pub crc: bool,
+    /// Markers, both ways.
+    pub markers: bool,
     pub fault: FaultConfig,
     pub seed: u64,
     /// Time that the test moves, so that a run is the same each time.
@@ -53,7 +55,8 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { conns: 1, crc: true, fault: FaultConfig::default(), seed: 1, clock: None }
+        let fault = FaultConfig::default();
+        Setup { conns: 1, crc: true, markers: false, fault, seed: 1, clock: None }
     }
 }
 
@@ -62,6 +65,12 @@ impl Setup {
     /// off its processor for longer.
     fn rto_min(&self) -> Duration {
         Duration::from_millis(if self.clock.is_some() { 20 } else { 200 })
+    }
+
+    /// What both ends ask for in the start-up.
+    fn options(&self) -> MpaOptions {
+        let crc = if self.crc { CrcPolicy::Required } else { CrcPolicy::Off };
+        MpaOptions::new().crc(crc).markers(self.markers)
     }
 
     /// Opens client and server.
@@ -107,6 +116,7 @@ impl End {
         let depth = DEPTH as u32;
         let init = QpInit::new(cq.clone()).depths(depth, depth);
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
+        let all = all.with(Access::REMOTE_ATOMIC);
         End {
             qp: device.create_qp(pd, init).unwrap(),
             cq,
@@ -127,12 +137,12 @@ pub fn connect(
     client: &Device,
     server: &Device,
     n: usize,
-    crc: bool,
+    options: MpaOptions,
     mut poll: impl FnMut(),
 ) -> Vec<Conn> {
     let events = [EventQueue::new(None), EventQueue::new(None)];
-    let crc = if crc { CrcPolicy::Required } else { CrcPolicy::Off };
-    let protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
+    let protocol = Protocol::Mpa(options);
+    let markers = (options.markers, options.markers);
     let listener = server
         .listen(server_addr(), ListenParams { protocol, ..ListenParams::default() }, &events[1])
         .unwrap();
@@ -156,7 +166,10 @@ pub fn connect(
                     CmEvent::ConnectRequest { id, .. } => {
                         server.accept(id, AcceptParams::new(far.qp.clone())).unwrap();
                     }
-                    CmEvent::Established { .. } => up += 1,
+                    CmEvent::Established { agreed, .. } => {
+                        assert_eq!((agreed.send_markers, agreed.recv_markers), markers);
+                        up += 1;
+                    }
                     other => panic!("{other:?}"),
                 }
             }
@@ -196,8 +209,8 @@ impl Net {
     /// Does something with connections made for it.
     pub fn connected<R>(&mut self, f: impl FnOnce(&mut Net, &[Conn]) -> R) -> R {
         let (client, server) = (self.a.device().clone(), self.b.device().clone());
-        let (n, crc) = (self.setup.conns, self.setup.crc);
-        let conns = connect(&client, &server, n, crc, || self.poll());
+        let (n, options) = (self.setup.conns, self.setup.options());
+        let conns = connect(&client, &server, n, options, || self.poll());
         let result = f(self, &conns);
         for conn in &conns {
             client.disconnect(conn.id).unwrap();

@@ -214,10 +214,17 @@ impl PerfServer {
     fn handle_recv(&mut self, cqe: &Cqe) {
         let Some((place, conn)) = self.conns.of(cqe) else { return };
         match &mut conn.state.stage {
+            // An answer to it would be one to a message that did not come.
+            Stage::Serving(s) if s.hello.mode == Mode::Lat && s.is_of_another_kind(cqe) => {
+                self.conns.fail(place, &"a message of another operation than announced");
+            }
             Stage::Serving(s) => {
                 if let Err(e) = s.handle_recv(cqe) {
                     self.conns.fail(place, &e);
                 }
+            }
+            Stage::Greeted if cqe.immediate.is_some() => {
+                self.conns.fail(place, &"Immediate Data where a Send was to ask for memory");
             }
             Stage::Greeted => self.start_preparing(place),
             // There was a buffer for one message.
@@ -495,6 +502,11 @@ impl Serving {
         // Immediate Data needs a receive, but nothing to put anything into.
         let sges = if self.hello.op.is_immediate() { &[] } else { &sge[..] };
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
+    }
+
+    /// Whether a message is Immediate Data and the operation has none, or the other way round.
+    fn is_of_another_kind(&self, cqe: &Cqe) -> bool {
+        self.hello.op.is_immediate() != cqe.immediate.is_some()
     }
 
     /// A message has arrived.

@@ -1,0 +1,142 @@
+//! An honest peer beside hostile ones: what it writes it reads back and compares, and how much it got
+//! done is compared with what it gets done beside peers that are honest as well.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::linux::{Client, PATIENCE};
+use crate::mpa;
+use crate::net::{LINUX, Lab};
+use crate::target::{PLAIN, Stags, TO, WINDOW, plan};
+
+/// Octets of each Write and of each Read.
+const BLOCK: usize = 8 << 10;
+/// Octets of a segment.
+const SEGMENT: usize = 1400;
+
+/// A stream that goes on until it is dropped.
+pub struct Traffic {
+    octets: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    failed: Arc<Mutex<Option<String>>>,
+    thread: Option<JoinHandle<()>>,
+    /// For each kind of company: octets that were written and read back, and the time that took.
+    beside: [(u64, Duration); 2],
+}
+
+/// Who else is there.
+#[derive(Clone, Copy, Debug)]
+pub enum Company {
+    /// Peers that do nothing wrong, as many and as fast.
+    Honest = 0,
+    /// Those whose effect is measured.
+    Hostile = 1,
+}
+
+impl Traffic {
+    /// From another address than the hostile ones.
+    pub fn start(lab: &Lab) -> Traffic {
+        let mut client = Client::connect(lab, LINUX[1], PLAIN).expect("a connection");
+        let reply = client.start(&mpa::request(&[plan::NOTHING])).expect("a Reply");
+        let stag = Stags::parse(&reply.private_data).all;
+        let (octets, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let failed = Arc::new(Mutex::new(None));
+        let (done, stopped, said) = (octets.clone(), stop.clone(), failed.clone());
+        let thread = thread::spawn(move || {
+            let mut round = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                round += 1;
+                if let Err(e) = exchange(&mut client, stag, round) {
+                    *said.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+                    return;
+                }
+                done.fetch_add(2 * BLOCK as u64, Ordering::Relaxed);
+            }
+        });
+        let t = Traffic { octets, stop, failed, thread: Some(thread), beside: Default::default() };
+        t.go_on();
+        t
+    }
+
+    fn assert_well(&self) {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(failed.is_none(), "the honest stream: {failed:?}");
+    }
+
+    /// Waits for some more of it.
+    pub fn go_on(&self) {
+        let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
+        while self.octets.load(Ordering::Relaxed) < before + 4 * BLOCK as u64 {
+            self.assert_well();
+            assert!(start.elapsed() < PATIENCE, "the honest stream stands still");
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Counts what it gets done while `f` runs.
+    pub fn beside<T>(&mut self, company: Company, f: impl FnOnce() -> T) -> T {
+        let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
+        let result = f();
+        let (octets, time) = &mut self.beside[company as usize];
+        *octets += self.octets.load(Ordering::Relaxed) - before;
+        *time += start.elapsed();
+        self.assert_well();
+        result
+    }
+
+    /// Ends it. Beside hostile peers it got at least half as much done in a second as beside honest
+    /// ones: both took turns, on the same machine with the same neighbours.
+    pub fn finish(mut self) {
+        self.go_on();
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(()))), "the honest stream has panicked");
+        self.assert_well();
+        let rate = |(octets, time): (u64, Duration)| {
+            f64::from(u32::try_from(octets >> 10).unwrap_or(u32::MAX)) / 1024.0 / time.as_secs_f64()
+        };
+        let [honest, hostile] = self.beside.map(rate);
+        let times = self.beside.map(|b| b.1);
+        eprintln!(
+            "honest stream: {honest:.1} MiB/s beside honest peers, {hostile:.1} beside hostile ones \
+             ({:?})",
+            times
+        );
+        assert!(hostile > honest / 2.0, "{hostile:.1} MiB/s, {honest:.1} beside honest peers");
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One Write and one Read of what was written, which must be the same.
+fn exchange(client: &mut Client, stag: u32, round: u32) -> Result<(), String> {
+    let at = TO + u64::from(round % 2) * (WINDOW - BLOCK) as u64;
+    let data: Vec<u8> =
+        (0..).map(|i: u32| (i.wrapping_mul(31) ^ round).to_le_bytes()[0]).take(BLOCK).collect();
+    let mut out = Vec::new();
+    for (n, piece) in data.chunks(SEGMENT).enumerate() {
+        let to = at + (n * SEGMENT) as u64;
+        out.extend(mpa::write((n + 1) * SEGMENT >= BLOCK, stag, to, piece));
+    }
+    let len = u32::try_from(BLOCK).unwrap_or(0);
+    out.extend(mpa::read_request(round, (1, 0), len, (stag, at)));
+    client.say(&out).map_err(|e| format!("round {round}: {e}"))?;
+    let mut back = Vec::new();
+    while back.len() < BLOCK {
+        let m = client.recv(PATIENCE).map_err(|e| format!("round {round}: {e}"))?;
+        if (m.opcode, m.tagged) != (mpa::READ_RESPONSE, Some((1, back.len() as u64))) {
+            return Err(format!("round {round}: {m:?}"));
+        }
+        back.extend(m.payload);
+    }
+    if back == data { Ok(()) } else { Err(format!("round {round}: other octets came back")) }
+}
