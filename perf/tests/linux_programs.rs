@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Net, Raw, eal, server};
-use heddle_iwarp::mpa::startup::{Rtr, RtrSet};
+use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
 use heddle_perf::service::{Limits, ServiceSpec, Services};
 use heddle_verbs::{
     CmEvent, CmId, ConnectParams, CqeOp, Data, DisconnectReason, ListenParams, MpaOptions, RecvWr,
@@ -198,6 +198,7 @@ fn test_cmtime_takes_many_connections_and_their_ends() {
 
 /// A test of perftest as its client makes it, up to where the data begins.
 struct Client {
+    id: CmId,
     parameters: Raw,
     data: Vec<Raw>,
     /// Of each of `data`: the server's memory.
@@ -223,7 +224,7 @@ impl Client {
     }
 
     fn with(bed: &mut Bed, qps: u32, receives: u32, len: usize, mpa: MpaOptions) -> Client {
-        let (parameters, _) = bed.connect(64, 2, MpaOptions::new());
+        let (parameters, id) = bed.connect(64, 2, MpaOptions::new());
         greet(bed, &parameters);
         let data: Vec<_> = (0..qps).map(|_| bed.connect(len, receives, mpa).0).collect();
         assert_eq!(bed.exchange(&parameters, &[0; 56]), [0; 56]);
@@ -237,7 +238,7 @@ impl Client {
                 regions.push((stag, number(&answer[24..32])));
             }
         }
-        Client { parameters, data, regions }
+        Client { id, parameters, data, regions }
     }
 
     /// The numbers that came out, and the end.
@@ -247,6 +248,8 @@ impl Client {
         }
         let last = dest(2, &self.data[0]);
         assert_eq!(bed.exchange(&self.parameters, &last).len(), 56);
+        bed.net.client.device().disconnect(self.id).unwrap();
+        bed.ended(&self.parameters);
     }
 }
 
@@ -284,7 +287,11 @@ fn test_perftest_of_writes_and_reads_reaches_memory_of_its_own() {
         }
         // One octet too far ends the connection that asks for it, and no other.
         let (stag, to) = client.regions[0];
-        let op = if op == 0 { SendOp::Write { stag, to: to + 1 } } else { SendOp::Read { stag, to: to + 1 } };
+        let op = if op == 0 {
+            SendOp::Write { stag, to: to + 1 }
+        } else {
+            SendOp::Read { stag, to: to + 1 }
+        };
         post(&client.data[0], op, 65_536);
         let reason = bed.ended(&client.data[0]);
         assert!(matches!(reason, DisconnectReason::RemoteTerminate(_)), "{reason}");
@@ -310,7 +317,8 @@ fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
             for _ in 0..12 {
                 let sges = &[raw.mr.sge(4096, len)];
                 let op = SendOp::Send { solicited: false, invalidate: None };
-                let wr = SendWr { wr_id: 9, op, data: Data::Sges(sges), signaled: true, fence: false };
+                let wr =
+                    SendWr { wr_id: 9, op, data: Data::Sges(sges), signaled: true, fence: false };
                 raw.qp.post_send(&wr).unwrap();
             }
             bed.until("the credits", || {
@@ -330,7 +338,7 @@ fn test_perftest_send_bw_is_in_step_only_when_the_data_is_quiet() {
     let (eal, _turn) = eal();
     let mut bed = Bed::new(&eal, "ib_send_bw,size=64");
     let client = Client::new(&mut bed, 1, 0, 64);
-    send(&client.data[0], &[1; 64]);
+    send(&client.data[0], &[0; 64]);
     bed.until("the credit", || client.data[0].mr.load(0) == 1);
     let asked = std::time::Instant::now();
     bed.exchange(&client.parameters, &dest(2, &client.data[0]));
@@ -340,7 +348,7 @@ fn test_perftest_send_bw_is_in_step_only_when_the_data_is_quiet() {
 #[test]
 fn test_perftest_send_lat_sends_each_message_back() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_send_lat");
+    let mut bed = Bed::new(&eal, "ib_send_lat,size=8192");
     let client = Client::new(&mut bed, 1, 2, 8192);
     for (n, len) in [(1u8, 1), (2, 64), (3, 1460), (4, 8192), (5, 0)] {
         for _ in 0..20 {
@@ -420,6 +428,19 @@ fn test_perftest_memory_of_an_address_is_limited_and_comes_back() {
         send(&second, &[0; 56]);
         bed.ended(&second);
         client.finish(&mut bed);
+    }
+}
+
+/// More than there is: the client is not left waiting, and gets no answer as if there were.
+#[test]
+fn test_perftest_ends_a_test_for_which_there_is_no_memory() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_read_bw,size=8388608");
+    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    send(&raw, &[0; 56]);
+    bed.ended(&raw);
+    while let Some(cqe) = raw.cq.poll() {
+        assert!(cqe.op != CqeOp::Recv || !cqe.status.is_success(), "{cqe:?}");
     }
 }
 

@@ -127,6 +127,14 @@ impl Perftest {
         Ok(())
     }
 
+    /// The answer to the question in buffer `n` has to wait.
+    fn hold(&mut self, id: u64, n: u32, held: Held) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.held = Some((n, held));
+            self.waiting.push(id);
+        }
+    }
+
     /// A data connection of the session `id`.
     fn accept_data(&mut self, id: u64, request: &Request<'_>) -> Result<Answer<Conn>, Fault> {
         let Test { program, size } = self.test;
@@ -212,11 +220,10 @@ impl Perftest {
             Question::Dest(dest) => match session.dest(dest)? {
                 Ok(answer) => conn.answer(place, n, &answer.encode())?,
                 Err(held) => {
-                    session.held = Some((n, held));
-                    self.waiting.push(conn.session);
                     if held == Held::Memory {
                         self.reserve(conn.session)?;
                     }
+                    self.hold(conn.session, n, held);
                 }
             },
         }

@@ -15,9 +15,7 @@ fn test_names_are_those_of_the_programs() {
 #[test]
 fn test_dest_golden_octets() {
     let mut b = [0; Dest::LEN];
-    b[4..24].copy_from_slice(
-        b"\0\0\0\x01\0\0\0\x02\0\x01\xb5\x2c\xcc\xfc\xbb\x00\x3d\x7f\0\0",
-    );
+    b[4..24].copy_from_slice(b"\0\0\0\x01\0\0\0\x02\0\x01\xb5\x2c\xcc\xfc\xbb\x00\x3d\x7f\0\0");
     b[24..38].copy_from_slice(b"\0\0\x56\x18\x41\x90\xe0\0\x52\x54\0\xc4\x3d\x35");
     let dest = Dest { reads: 1, qpn: 2, stag: 0xccfc_bb00, to: 0x5618_4190_e000 };
     assert_eq!(Question::decode(&b), Ok(Question::Dest(dest)));
