@@ -300,4 +300,38 @@ mod tests {
         assert!(matches!(e("[fd00::1]:1=sink"), ServiceError::Ipv6(_)));
         assert!(e("x=y").to_string().lines().count() == 1);
     }
+
+    #[test]
+    fn test_service_names_are_listed_and_go_round() {
+        for name in SERVICES.split(", ") {
+            assert_eq!(name.parse::<ServiceKind>().unwrap().to_string(), name);
+        }
+        assert_eq!(SERVICES.split(", ").count(), 12);
+    }
+
+    #[test]
+    fn test_service_options_are_taken_within_their_ranges_and_by_those_that_have_them() {
+        let kind = |s: &str| s.parse::<ServiceKind>();
+        let messages = Messages { count: 3, size: 3000 };
+        assert_eq!(kind("ucmatose,count=3,size=3000").unwrap(), ServiceKind::Ucmatose(messages));
+        let test = Test { program: Program::WriteLat, size: 8 << 20 };
+        assert_eq!(kind("ib_write_lat,size=8388608").unwrap(), ServiceKind::Perftest(test));
+        for bad in [
+            "ib_write_lat,size=0",
+            "ib_write_lat,size=8388609",
+            "ib_write_lat,count=1",
+            "ib_write_lat,size",
+            "ib_write_lat,size=-1",
+            "ib_write_lat,",
+            "ucmatose,count=129",
+            "ucmatose,count=0",
+            "ucmatose,size=1048577",
+            "rping,size=64",
+        ] {
+            let e = kind(bad).unwrap_err();
+            assert!(matches!(e, ServiceError::Option { .. }), "{bad}: {e}");
+            assert!(e.to_string().contains(bad.split(',').next().unwrap()), "{e}");
+        }
+        assert!(matches!(kind("rpin,size=64"), Err(ServiceError::Unknown(_))));
+    }
 }

@@ -27,9 +27,10 @@ impl Bed {
 
     fn with_limits(eal: &heddle_dataplane::Eal, service: &str, limits: &Limits) -> Bed {
         let net = Net::new(eal);
-        let spec: ServiceSpec = format!("10.0.0.2:{PORT}={service}").parse().unwrap();
+        let spec: ServiceSpec = format!("10.0.0.2:{PORT}={service}").parse().expect("a service");
         let (device, params) = (net.server.device(), ListenParams::default());
-        let services = Services::start_with(device, &[spec], &params, limits, None).unwrap();
+        let services =
+            Services::start_with(device, &[spec], &params, limits, None).expect("it starts");
         Bed { net, services }
     }
 
@@ -46,11 +47,13 @@ impl Bed {
     fn ask(&mut self, len: usize, receives: u32, mpa: MpaOptions) -> (Raw, CmId, CmEvent) {
         let raw = Raw::new(&self.net.client, 2 * len);
         for wr_id in 0..u64::from(receives) {
-            raw.qp.post_recv(&RecvWr { wr_id, sges: &[raw.mr.sge(len, len)] }).unwrap();
+            raw.qp
+                .post_recv(&RecvWr { wr_id, sges: &[raw.mr.sge(len, len)] })
+                .expect("there is room");
         }
         let params = ConnectParams::new(raw.qp.clone()).mpa(mpa);
         let device = self.net.client.device();
-        let id = device.connect(server(PORT), params, &raw.events).unwrap();
+        let id = device.connect(server(PORT), params, &raw.events).expect("a request");
         let event = self.event(&raw);
         (raw, id, event)
     }
@@ -65,7 +68,7 @@ impl Bed {
     fn rejection(&mut self, mpa: MpaOptions) -> String {
         let (_, _, event) = self.ask(64, 0, mpa);
         let CmEvent::Rejected { private_data, .. } = event else { panic!("{event:?}") };
-        String::from_utf8(private_data).unwrap()
+        String::from_utf8(private_data).expect("text")
     }
 
     fn event(&mut self, raw: &Raw) -> CmEvent {
@@ -96,10 +99,12 @@ impl Bed {
             }
             false
         });
-        let cqe = got.unwrap();
+        let cqe = got.expect("it was waited for");
         let mut message = vec![0; cqe.len as usize];
         raw.mr.read(len, &mut message);
-        raw.qp.post_recv(&RecvWr { wr_id: cqe.wr_id, sges: &[raw.mr.sge(len, len)] }).unwrap();
+        raw.qp
+            .post_recv(&RecvWr { wr_id: cqe.wr_id, sges: &[raw.mr.sge(len, len)] })
+            .expect("there is room");
         message
     }
 
@@ -118,7 +123,7 @@ fn send(raw: &Raw, message: &[u8]) {
 fn post(raw: &Raw, op: SendOp, len: usize) {
     let sges = &[raw.mr.sge(0, len)];
     let wr = SendWr { wr_id: 99, op, data: Data::Sges(sges), signaled: true, fence: false };
-    raw.qp.post_send(&wr).unwrap();
+    raw.qp.post_send(&wr).expect("there is room");
 }
 
 fn peer_to_peer() -> MpaOptions {
@@ -231,10 +236,10 @@ impl Client {
         let mut regions = Vec::new();
         for _ in 0..2 {
             regions.clear();
-            for (n, raw) in data.iter().enumerate() {
-                let answer = bed.exchange(&parameters, &dest(n as u32 + 2, raw));
+            for (n, raw) in (0..).zip(&data) {
+                let answer = bed.exchange(&parameters, &dest(n + 2, raw));
                 assert!(answer.len() == 56 && number(&answer[8..12]) != 0, "{answer:?}");
-                let stag = Stag(u32::try_from(number(&answer[16..20])).unwrap());
+                let stag = Stag(u32::try_from(number(&answer[16..20])).expect("4 octets"));
                 regions.push((stag, number(&answer[24..32])));
             }
         }
@@ -248,7 +253,7 @@ impl Client {
         }
         let last = dest(2, &self.data[0]);
         assert_eq!(bed.exchange(&self.parameters, &last).len(), 56);
-        bed.net.client.device().disconnect(self.id).unwrap();
+        bed.net.client.device().disconnect(self.id).expect("it is there");
         bed.ended(&self.parameters);
     }
 }
