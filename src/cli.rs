@@ -37,7 +37,7 @@ const VERSION: &str =
 enum Command {
     /// Measure throughput, latency or rate
     Bench(bench::Args),
-    /// Serve the programs of a host: rping, perf, sink
+    /// Serve the RDMA programs of other hosts: rping, perftest and more
     Serve(serve::Args),
     /// Send messages to and fro, wire-compatible with the rping of rdma-core
     #[command(disable_version_flag = true)]

@@ -231,13 +231,26 @@ impl<T> Connections<T> {
         let _ = self.device.disconnect(conn.id);
     }
 
+    /// Ends the connection at `place`: all that was to be said has been.
+    pub(crate) fn close(&mut self, place: usize) {
+        if let Some(conn) = self.get_mut(place) {
+            let id = conn.id;
+            // It may be gone already.
+            let _ = self.device.disconnect(id);
+        }
+    }
+
     /// The connection `id` was accepted and did not come about, or was never asked about.
-    pub(crate) fn not_established(&mut self, id: CmId, error: &ConnectFailure) -> Option<usize> {
+    pub(crate) fn not_established(
+        &mut self,
+        id: CmId,
+        error: &ConnectFailure,
+    ) -> Option<(usize, Connection<T>)> {
         let (place, conn) = self.take(id)?;
         if let Some(more) = self.throttle.pass() {
             warn!(peer = %conn.remote, %error, more, "no connection");
         }
-        Some(place)
+        Some((place, conn))
     }
 
     /// The connection `id` has ended; what it was, and at what place. Says so once, and how loud
@@ -256,7 +269,8 @@ impl<T> Connections<T> {
         Some((place, conn))
     }
 
-    fn take(&mut self, id: CmId) -> Option<(usize, Connection<T>)> {
+    /// The connection `id`, no longer one of these.
+    pub(crate) fn take(&mut self, id: CmId) -> Option<(usize, Connection<T>)> {
         let (place, _) = self.find(id)?;
         let conn = self.places[place].take()?;
         let peer = conn.remote.ip();

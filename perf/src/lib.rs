@@ -3,7 +3,8 @@
 //! * [`spec`]: what is to be measured; [`report`]: what came out, as JSON and as a table.
 //! * [`workload`]: the traffic of a benchmark, client and server. [`embedded`]: both of them in one
 //!   process, or the client alone.
-//! * [`rping`]: the client and server of that name. [`service`]: what an appliance can serve.
+//! * [`rping`]: the client and server of that name. [`rdmacm`] and [`perftest`]: the servers of
+//!   librdmacm's other examples and of perftest. [`service`]: what an appliance can serve.
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
 //! * [`control`]: what Heddle is compared with: another user-space TCP, and the kernel's.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
@@ -15,11 +16,15 @@ pub mod embedded;
 mod inbox;
 pub mod instructions;
 pub mod latency;
+pub mod perftest;
 pub mod pin;
 pub mod progress;
+pub mod rdmacm;
 pub mod report;
 pub mod rping;
+mod server;
 pub mod service;
+mod shares;
 pub mod spec;
 pub mod stats;
 mod throttle;

@@ -6,10 +6,13 @@ use core::str::FromStr;
 use core::time::Duration;
 use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 
+use crate::perftest::{Perftest, Program, Test};
+use crate::rdmacm::{Cmtime, Messages, RdmaServer, Ucmatose};
 use crate::rping::RpingServer;
+use crate::server::{Protocol, Serve, Server};
 use crate::workload::{PerfServer, Sink};
 
-/// Name of a service.
+/// What a service answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
     /// The server of `rping`.
@@ -18,9 +21,18 @@ pub enum ServiceKind {
     Perf,
     /// Takes everything and counts it.
     Sink,
+    /// The server of `rdma_client`.
+    RdmaServer,
+    /// The server of `ucmatose`.
+    Ucmatose(Messages),
+    /// The server of `cmtime`.
+    Cmtime,
+    /// The server of a program of perftest.
+    Perftest(Test),
 }
 
-/// A service and where it listens: `ADDR:PORT=SERVICE`.
+/// A service and where it listens: `ADDR:PORT=SERVICE`, with `,count=N` and `,size=N` behind those that
+/// have to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
     /// Where.
@@ -28,6 +40,10 @@ pub struct ServiceSpec {
     /// What.
     pub kind: ServiceKind,
 }
+
+/// What services are called, for messages and help.
+pub const SERVICES: &str = "rping, perf, sink, rdma_server, ucmatose, cmtime, ib_write_bw, \
+                            ib_read_bw, ib_send_bw, ib_write_lat, ib_read_lat, ib_send_lat";
 
 /// Not a [`ServiceSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,8 +55,18 @@ pub enum ServiceError {
     #[error("'{0}' is not an address and port (as 10.0.0.1:7174)")]
     Address(String),
     /// Not a service.
-    #[error("unknown service '{0}' (known: rping, perf, sink)")]
+    #[error("unknown service '{0}' (known: {SERVICES})")]
     Unknown(String),
+    /// Something behind the name that is not for this service, or out of range.
+    #[error("'{given}': {name} takes {takes}")]
+    Option {
+        /// What was given.
+        given: String,
+        /// The service.
+        name: String,
+        /// What may be given.
+        takes: String,
+    },
     /// An address of a family that is not served.
     #[error("'{0}': IPv6 is not served yet")]
     Ipv6(SocketAddr),
@@ -58,13 +84,66 @@ impl FromStr for ServiceSpec {
         if addr.port() == 0 {
             return Err(ServiceError::Address(addr.to_string()));
         }
-        let kind = match kind {
+        Ok(ServiceSpec { addr, kind: kind.parse()? })
+    }
+}
+
+impl FromStr for ServiceKind {
+    type Err = ServiceError;
+
+    fn from_str(s: &str) -> Result<ServiceKind, ServiceError> {
+        let mut words = s.split(',');
+        let name = words.next().unwrap_or_default();
+        let program = Program::ALL.into_iter().find(|p| p.name() == name);
+        let mut kind = match name {
             "rping" => ServiceKind::Rping,
             "perf" => ServiceKind::Perf,
             "sink" => ServiceKind::Sink,
-            _ => return Err(ServiceError::Unknown(kind.into())),
+            "rdma_server" => ServiceKind::RdmaServer,
+            "ucmatose" => ServiceKind::Ucmatose(Messages::default()),
+            "cmtime" => ServiceKind::Cmtime,
+            _ => match program {
+                Some(p) => ServiceKind::Perftest(Test::new(p)),
+                None => return Err(ServiceError::Unknown(name.into())),
+            },
         };
-        Ok(ServiceSpec { addr, kind })
+        for word in words {
+            let value = word.split_once('=').and_then(|(key, n)| Some((key, n.parse().ok()?)));
+            if !value.is_some_and(|(key, n)| kind.set(key, n)) {
+                let (given, name, takes) = (word.into(), name.into(), kind.takes());
+                return Err(ServiceError::Option { given, name, takes });
+            }
+        }
+        Ok(kind)
+    }
+}
+
+impl ServiceKind {
+    /// Sets an option; false when it has none of this name, or not with this value.
+    fn set(&mut self, key: &str, n: u32) -> bool {
+        let (value, most) = match (self, key) {
+            (ServiceKind::Ucmatose(m), "count") => (&mut m.count, Messages::MAX_COUNT),
+            (ServiceKind::Ucmatose(m), "size") => (&mut m.size, Messages::MAX_SIZE),
+            (ServiceKind::Perftest(t), "size") => (&mut t.size, Test::MAX_SIZE),
+            _ => return false,
+        };
+        let fits = (1..=most).contains(&n);
+        if fits {
+            *value = n;
+        }
+        fits
+    }
+
+    /// What [`set`](Self::set) takes, for messages.
+    fn takes(self) -> String {
+        match self {
+            ServiceKind::Ucmatose(_) => {
+                let (count, size) = (Messages::MAX_COUNT, Messages::MAX_SIZE);
+                format!("count=1..{count} and size=1..{size}")
+            }
+            ServiceKind::Perftest(_) => format!("size=1..{}", Test::MAX_SIZE),
+            _ => "no options".into(),
+        }
     }
 }
 
@@ -74,6 +153,10 @@ impl fmt::Display for ServiceKind {
             ServiceKind::Rping => "rping",
             ServiceKind::Perf => "perf",
             ServiceKind::Sink => "sink",
+            ServiceKind::RdmaServer => "rdma_server",
+            ServiceKind::Ucmatose(_) => "ucmatose",
+            ServiceKind::Cmtime => "cmtime",
+            ServiceKind::Perftest(t) => t.program.name(),
         })
     }
 }
@@ -106,13 +189,7 @@ impl Limits {
 
 /// Services of one RNIC, stepped together.
 #[derive(Default)]
-pub struct Services(Vec<Service>);
-
-enum Service {
-    Rping(RpingServer),
-    Perf(PerfServer),
-    Sink(Sink),
-}
+pub struct Services(Vec<Box<dyn Serve>>);
 
 impl Services {
     /// Starts all of `specs`. `waker` is woken when one of them has something to do.
@@ -133,47 +210,20 @@ impl Services {
         limits: &Limits,
         waker: Option<&Waker>,
     ) -> Result<Services, DeviceError> {
-        let start = |s: &ServiceSpec| {
-            let (params, limits) = (params.clone(), *limits);
-            Ok(match s.kind {
-                ServiceKind::Rping => {
-                    let s = RpingServer::with_limits(device, s.addr, params, limits, waker, false)?;
-                    Service::Rping(s)
-                }
-                ServiceKind::Perf => {
-                    Service::Perf(PerfServer::with_limits(device, s.addr, params, limits, waker)?)
-                }
-                ServiceKind::Sink => {
-                    Service::Sink(Sink::with_limits(device, s.addr, params, limits, waker)?)
-                }
-            })
-        };
+        let start = |s: &ServiceSpec| start(device, *s, params.clone(), *limits, waker);
         specs.iter().map(start).collect::<Result<_, _>>().map(Services)
     }
 
     /// Takes no more connections; those there are go on.
     pub fn stop_listening(&mut self) {
-        for s in &mut self.0 {
-            match s {
-                Service::Rping(s) => s.stop_listening(),
-                Service::Perf(s) => s.stop_listening(),
-                Service::Sink(s) => s.stop_listening(),
-            }
-        }
+        self.0.iter_mut().for_each(|s| s.stop_listening());
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
     #[inline]
     pub fn step(&mut self) -> bool {
-        let mut busy = false;
-        for s in &mut self.0 {
-            busy |= match s {
-                Service::Rping(s) => s.step(),
-                Service::Perf(s) => s.step(),
-                Service::Sink(s) => s.step(),
-            };
-        }
-        busy
+        // Each has its turn.
+        self.0.iter_mut().fold(false, |busy, s| busy | s.step())
     }
 
     /// Whether all of them listen: false until the RNIC does.
@@ -181,29 +231,49 @@ impl Services {
     /// # Errors
     /// [`ListenFailure`]: one of them never will.
     pub fn is_listening(&self) -> Result<bool, ListenFailure> {
-        let mut all = true;
-        for s in &self.0 {
-            all &= match s {
-                Service::Rping(s) => s.is_listening(),
-                Service::Perf(s) => s.is_listening(),
-                Service::Sink(s) => s.is_listening(),
-            }?;
-        }
-        Ok(all)
+        self.0.iter().try_fold(true, |all, s| Ok(all & s.is_listening()?))
     }
 
     /// Whether a step would find something, or has to be made all the time. Arms the completion
     /// queues of all: to be asked before sleeping.
     pub fn has_work(&self) -> bool {
         // Each is asked, so that each is armed.
-        self.0.iter().fold(false, |work, s| {
-            work | match s {
-                Service::Rping(s) => s.has_work(),
-                Service::Perf(s) => s.has_work(),
-                Service::Sink(s) => s.has_work(),
-            }
-        })
+        self.0.iter().fold(false, |work, s| work | s.has_work())
     }
+}
+
+fn start(
+    device: &Device,
+    ServiceSpec { addr, kind }: ServiceSpec,
+    params: ListenParams,
+    limits: Limits,
+    waker: Option<&Waker>,
+) -> Result<Box<dyn Serve>, DeviceError> {
+    Ok(match kind {
+        ServiceKind::Rping => {
+            RpingServer::with_limits(device, addr, params, limits, waker, false)?.into_service()
+        }
+        ServiceKind::Perf => {
+            Box::new(PerfServer::with_limits(device, addr, params, limits, waker)?)
+        }
+        ServiceKind::Sink => Sink::with_limits(device, addr, params, limits, waker)?.into_service(),
+        ServiceKind::RdmaServer => {
+            Box::new(Server::new(device, addr, params, limits, waker, RdmaServer)?)
+        }
+        ServiceKind::Ucmatose(messages) => {
+            Box::new(Server::new(device, addr, params, limits, waker, Ucmatose(messages))?)
+        }
+        ServiceKind::Cmtime => {
+            // It makes all its connections at once.
+            let (backlog, max_startups_per_peer) = (Cmtime::MAX_CONNS, Some(Cmtime::PER_PEER));
+            let params = ListenParams { backlog, max_startups_per_peer, ..params };
+            Box::new(Server::new(device, addr, params, limits, waker, Cmtime)?)
+        }
+        ServiceKind::Perftest(test) => {
+            let perftest = Perftest::new(device, test, &limits);
+            Box::new(Server::new(device, addr, params, limits, waker, perftest)?)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -229,5 +299,39 @@ mod tests {
         assert!(matches!(e("[::]:1=sink"), ServiceError::Ipv6(_)));
         assert!(matches!(e("[fd00::1]:1=sink"), ServiceError::Ipv6(_)));
         assert!(e("x=y").to_string().lines().count() == 1);
+    }
+
+    #[test]
+    fn test_service_names_are_listed_and_go_round() {
+        for name in SERVICES.split(", ") {
+            assert_eq!(name.parse::<ServiceKind>().unwrap().to_string(), name);
+        }
+        assert_eq!(SERVICES.split(", ").count(), 12);
+    }
+
+    #[test]
+    fn test_service_options_are_taken_within_their_ranges_and_by_those_that_have_them() {
+        let kind = |s: &str| s.parse::<ServiceKind>();
+        let messages = Messages { count: 3, size: 3000 };
+        assert_eq!(kind("ucmatose,count=3,size=3000").unwrap(), ServiceKind::Ucmatose(messages));
+        let test = Test { program: Program::WriteLat, size: 8 << 20 };
+        assert_eq!(kind("ib_write_lat,size=8388608").unwrap(), ServiceKind::Perftest(test));
+        for bad in [
+            "ib_write_lat,size=0",
+            "ib_write_lat,size=8388609",
+            "ib_write_lat,count=1",
+            "ib_write_lat,size",
+            "ib_write_lat,size=-1",
+            "ib_write_lat,",
+            "ucmatose,count=129",
+            "ucmatose,count=0",
+            "ucmatose,size=1048577",
+            "rping,size=64",
+        ] {
+            let e = kind(bad).unwrap_err();
+            assert!(matches!(e, ServiceError::Option { .. }), "{bad}: {e}");
+            assert!(e.to_string().contains(bad.split(',').next().unwrap()), "{e}");
+        }
+        assert!(matches!(kind("rpin,size=64"), Err(ServiceError::Unknown(_))));
     }
 }

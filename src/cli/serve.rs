@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle::perf::service::{Limits, ServiceSpec, Services};
+use heddle::perf::service::{Limits, SERVICES, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
 use heddle::{
     ConnConfig, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams, Node, Sleeper,
@@ -21,8 +21,8 @@ use super::{Failure, counters, say};
 pub(crate) struct Args {
     #[command(flatten)]
     net: NetArgs,
-    /// A service and where it listens: rping, perf, sink (10.0.0.1:7174=rping); may be given several times
-    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required = true)]
+    /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
+    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required = true, long_help = listen_help())]
     listen: Vec<ServiceSpec>,
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
@@ -44,6 +44,13 @@ pub(crate) struct Args {
     inline: bool,
     #[command(flatten)]
     log: LogArgs,
+}
+
+fn listen_help() -> String {
+    format!(
+        "A service and where it listens (10.0.0.1:7174=rping); may be given several times. One of: \
+         {SERVICES}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N"
+    )
 }
 
 /// MiB of registered memory one may ask for.

@@ -3,29 +3,24 @@
 use core::net::SocketAddr;
 
 use heddle_verbs::{
-    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, DisconnectReason,
-    EventQueue, ListenFailure, ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr,
-    Waker,
+    AcceptParams, Access, Agreed, Cqe, Data, Device, DeviceError, DisconnectReason, ListenFailure,
+    ListenParams, Mr, PostError, Qp, QpInit, RecvWr, SendOp, SendWr, Waker,
 };
-use tracing::{debug, info};
+use tracing::debug;
 
-use crate::connections::{Connections, Full, place_and_low, wr_id};
-use crate::inbox::{EVENTS, Inbox};
+use crate::connections::{Connection, Full, place_and_low, wr_id};
+use crate::server::{Answer, Next, Protocol, Request, Serve, Server};
 use crate::service::Limits;
 
 use super::{Info, MAX_SIZE, printable};
 
-const MAX_CONNS: usize = 256;
-const CQ_DEPTH: u32 = 1 << 12;
-const TURN: usize = 64;
 const BUFFERS: u32 = 4;
 
 /// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
-pub struct RpingServer {
-    device: Device,
-    inbox: Inbox,
-    cq: Cq,
-    conns: Connections<Serving>,
+pub struct RpingServer(Server<Rping>);
+
+/// What the service counts and keeps.
+struct Rping {
     /// Connections accepted and closed so far.
     closed: u64,
     /// The text of each message, for those who want to see it.
@@ -104,17 +99,8 @@ impl RpingServer {
         waker: Option<&Waker>,
         show: bool,
     ) -> Result<RpingServer, DeviceError> {
-        let events = EventQueue::new(waker.cloned());
-        let listener = device.listen(addr, params, &events)?;
-        Ok(RpingServer {
-            device: device.clone(),
-            inbox: Inbox::new(events),
-            cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            conns: Connections::new(device, listener, MAX_CONNS, limits),
-            closed: 0,
-            lines: show.then(Vec::new),
-            failure: None,
-        })
+        let rping = Rping { closed: 0, lines: show.then(Vec::new), failure: None };
+        Server::new(device, addr, params, limits, waker, rping).map(RpingServer)
     }
 
     /// Whether the service listens: false until the RNIC does.
@@ -122,109 +108,51 @@ impl RpingServer {
     /// # Errors
     /// [`ListenFailure`]: it never will.
     pub fn is_listening(&self) -> Result<bool, ListenFailure> {
-        self.conns.is_listening()
-    }
-
-    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
-    pub fn has_work(&self) -> bool {
-        self.cq.arm(Arm::Next);
-        !self.inbox.is_empty() || !self.cq.is_empty()
+        self.0.is_listening()
     }
 
     /// Connections that have come and gone.
     pub fn closed(&self) -> u64 {
-        self.closed
+        self.0.protocol.closed
     }
 
     /// Why the latest connection that did not end in order ended.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.0.protocol.failure.as_deref()
     }
 
     /// The messages read since the last call.
     pub fn take_lines(&mut self) -> Vec<String> {
-        self.lines.as_mut().map(core::mem::take).unwrap_or_default()
-    }
-
-    /// Takes no more connections; those there are go on.
-    pub fn stop_listening(&mut self) {
-        self.conns.stop_listening();
+        self.0.protocol.lines.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
-        let mut busy = self.poll_cq();
-        self.conns.end_silent();
-        for _ in 0..EVENTS {
-            let Some(event) = self.inbox.poll() else { break };
-            busy = true;
-            self.handle_event(event);
-        }
-        busy
+        self.0.step()
     }
 
-    fn poll_cq(&mut self) -> bool {
-        let mut busy = false;
-        for _ in 0..TURN {
-            let Some(cqe) = self.cq.poll() else { break };
-            busy = true;
-            let Some((place, conn)) = self.conns.of(&cqe) else { continue };
-            if let Err(e) = conn.state.handle(place, &cqe, &mut self.lines) {
-                self.failure = Some(format!("{}: {e}", conn.remote));
-                self.conns.fail(place, &e);
-            }
-        }
-        busy
+    pub(crate) fn into_service(self) -> Box<dyn Serve> {
+        Box::new(self.0)
+    }
+}
+
+impl Protocol for Rping {
+    type Conn = Serving;
+    type Fault = Fault;
+
+    const MAX_CONNS: usize = 256;
+
+    fn cq_depth(&self) -> u32 {
+        1 << 12
     }
 
-    fn handle_event(&mut self, event: CmEvent) {
-        match event {
-            CmEvent::ConnectRequest { id, remote, peer, .. } => {
-                let accepted = if peer.is_some_and(|p| p.ird.get() == Some(0)) {
-                    Err(Fault::NoReads)
-                } else {
-                    Ok(())
-                };
-                if let Err(e) = accepted.and_then(|()| self.accept(id, remote)) {
-                    self.conns.rejected(remote, &e);
-                    self.failure = Some(format!("{remote}: {e}"));
-                    let _ = self.device.reject(id, e.to_string().into_bytes());
-                }
-            }
-            CmEvent::Established { id, remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected");
-                if agreed.ord == 0
-                    && let Some((place, _)) = self.conns.find(id)
-                {
-                    self.conns.fail(place, &Fault::NoReads);
-                }
-                self.conns.expect_word(id);
-            }
-            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
-            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
-            CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error, .. } => {
-                while self.poll_cq() {}
-                let _ = self.conns.not_established(id, &error);
-            }
-            CmEvent::Disconnected { id, reason, .. } => {
-                while self.poll_cq() {}
-                if let Some((_, c)) = self.conns.ended(id, reason) {
-                    self.closed += 1;
-                    debug!(peer = %c.remote, messages = c.state.messages, "served");
-                    if reason != DisconnectReason::Orderly {
-                        self.failure = Some(format!("{}: {reason}", c.remote));
-                    }
-                }
-            }
+    fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Serving>, Fault> {
+        if request.peer.is_some_and(|p| p.ird.get() == Some(0)) {
+            return Err(Fault::NoReads);
         }
-    }
-
-    fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), Fault> {
-        let place = self.conns.free_place(remote.ip())?;
-        let d = &self.device;
+        let d = request.device;
         let pd = d.alloc_pd();
-        let init = QpInit::new(self.cq.clone()).depths(8, BUFFERS);
+        let init = QpInit::new(request.cq.clone()).depths(8, BUFFERS);
         let conn = Serving {
             qp: d.create_qp(pd, QpInit { max_send_sge: 1, max_recv_sge: 1, ..init })?,
             data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
@@ -234,10 +162,30 @@ impl RpingServer {
             len: 0,
             messages: 0,
         };
-        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b))?;
-        d.accept(id, AcceptParams::new(conn.qp.clone()))?;
-        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
-        Ok(())
+        (0..BUFFERS).try_for_each(|b| conn.post_buffer(request.place, b))?;
+        let params = AcceptParams::new(conn.qp.clone());
+        Ok(Answer { conn, params })
+    }
+
+    fn established(&mut self, _: usize, _: &mut Serving, agreed: &Agreed) -> Result<bool, Fault> {
+        if agreed.ord == 0 { Err(Fault::NoReads) } else { Ok(true) }
+    }
+
+    fn completed(&mut self, place: usize, conn: &mut Serving, cqe: &Cqe) -> Result<Next, Fault> {
+        conn.handle(place, cqe, &mut self.lines).map(|()| Next::Go)
+    }
+
+    fn faulted(&mut self, remote: SocketAddr, fault: &Fault) {
+        self.failure = Some(format!("{remote}: {fault}"));
+    }
+
+    fn ended(&mut self, _: usize, c: Connection<Serving>, reason: Option<DisconnectReason>) {
+        let Some(reason) = reason else { return };
+        self.closed += 1;
+        debug!(peer = %c.remote, messages = c.state.messages, "served");
+        if reason != DisconnectReason::Orderly {
+            self.failure = Some(format!("{}: {reason}", c.remote));
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //! ask for much make others wait.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use heddle_verbs::{
     AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
@@ -24,7 +24,9 @@ use super::hello::{Hello, Reason, Refusal, Region, Welcome};
 use super::{CREDIT_LEN, pattern, send_window};
 use crate::connections::{Connection, Connections, place_and_low, wr_id};
 use crate::inbox::{EVENTS, Inbox};
+use crate::server::Serve;
 use crate::service::Limits;
+use crate::shares::MemoryShares;
 use crate::spec::{Mode, Op};
 
 /// Connections one service takes.
@@ -54,8 +56,7 @@ pub struct PerfServer {
     /// Connections whose memory is watched for Writes.
     watched: Vec<usize>,
     /// Octets of memory that each address has.
-    granted: HashMap<IpAddr, u64>,
-    limits: Limits,
+    memory: MemoryShares,
 }
 
 /// A connection, with what it has from the start.
@@ -136,37 +137,13 @@ impl PerfServer {
             conns: Connections::new(device, listener, MAX_CONNS, limits),
             preparing: VecDeque::new(),
             watched: Vec::new(),
-            granted: HashMap::new(),
-            limits,
+            memory: MemoryShares::new(&limits),
         })
-    }
-
-    /// Takes no more connections; those there are go on.
-    pub fn stop_listening(&mut self) {
-        self.conns.stop_listening();
     }
 
     /// Whether memory has to be watched or made ready: nobody wakes this service for it.
     pub fn must_poll(&self) -> bool {
         !self.watched.is_empty() || !self.preparing.is_empty()
-    }
-
-    /// Whether the service listens: false until the RNIC does.
-    ///
-    /// # Errors
-    /// [`ListenFailure`]: it never will.
-    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
-        self.conns.is_listening()
-    }
-
-    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
-    pub fn has_work(&self) -> bool {
-        self.send_cq.arm(Arm::Next);
-        self.recv_cq.arm(Arm::Next);
-        self.must_poll()
-            || !self.inbox.is_empty()
-            || !self.send_cq.is_empty()
-            || !self.recv_cq.is_empty()
     }
 
     /// Connections.
@@ -266,7 +243,7 @@ impl PerfServer {
             }
             CmEvent::ConnectError { id, error, .. } => {
                 while self.poll_cqs(TURN) {}
-                if let Some(place) = self.conns.not_established(id, &error) {
+                if let Some((place, _)) = self.conns.not_established(id, &error) {
                     self.preparing.retain(|&p| p != place);
                 }
             }
@@ -276,7 +253,7 @@ impl PerfServer {
                     self.preparing.retain(|&p| p != place);
                     self.watched.retain(|&p| p != place);
                     if !matches!(c.state.stage, Stage::Greeted) {
-                        self.take_back(c.remote.ip(), &c.state.hello);
+                        self.memory.give_back(c.remote.ip(), memory_of(&c.state.hello));
                     }
                 }
             }
@@ -312,23 +289,12 @@ impl PerfServer {
     /// Sets aside what a connection asks for.
     fn room(&self, peer: IpAddr, hello: &Hello) -> Result<Reservation, Reason> {
         let len = memory_of(hello);
-        let has = self.granted.get(&peer).copied().unwrap_or(0);
-        let len = usize::try_from(len).ok().filter(|_| {
-            len <= MAX_CONN_MEMORY && has.saturating_add(len) <= self.limits.peer_memory
-        });
+        let fits = len <= MAX_CONN_MEMORY && self.memory.has_room(peer, len);
+        let len = usize::try_from(len).ok().filter(|_| fits);
         self.device.reserve(len.ok_or(Reason::NO_MEMORY)?).map_err(|e| {
             debug!(error = %e, "cannot serve");
             Reason::NO_MEMORY
         })
-    }
-
-    fn take_back(&mut self, peer: IpAddr, hello: &Hello) {
-        if let Some(has) = self.granted.get_mut(&peer) {
-            *has = has.saturating_sub(memory_of(hello));
-            if *has == 0 {
-                self.granted.remove(&peer);
-            }
-        }
     }
 
     /// A queue pair, and room for the grant and for credits.
@@ -359,7 +325,7 @@ impl PerfServer {
         match room {
             Ok(memory) => {
                 state.stage = Stage::Clearing(memory);
-                *self.granted.entry(peer).or_default() += memory_of(&hello);
+                self.memory.take(peer, memory_of(&hello));
                 self.preparing.push_back(place);
             }
             Err(reason) => {
@@ -384,6 +350,29 @@ impl PerfServer {
             Err(e) => self.conns.fail(place, &e),
         }
         true
+    }
+}
+
+impl Serve for PerfServer {
+    fn step(&mut self) -> bool {
+        PerfServer::step(self)
+    }
+
+    fn stop_listening(&mut self) {
+        self.conns.stop_listening();
+    }
+
+    fn is_listening(&self) -> Result<bool, ListenFailure> {
+        self.conns.is_listening()
+    }
+
+    fn has_work(&self) -> bool {
+        self.send_cq.arm(Arm::Next);
+        self.recv_cq.arm(Arm::Next);
+        self.must_poll()
+            || !self.inbox.is_empty()
+            || !self.send_cq.is_empty()
+            || !self.recv_cq.is_empty()
     }
 }
 

@@ -10,13 +10,13 @@
 use core::net::SocketAddr;
 
 use heddle_verbs::{
-    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Device, DeviceError, EventQueue, ListenFailure,
-    ListenParams, Mr, PostError, Qp, QpInit, RecvWr, Waker,
+    AcceptParams, Access, Agreed, Cqe, Device, DeviceError, DisconnectReason, ListenParams, Mr,
+    PostError, Qp, QpInit, RecvWr, Waker,
 };
-use tracing::{debug, info};
+use tracing::debug;
 
-use crate::connections::{Connections, Full, place_and_low, wr_id};
-use crate::inbox::{EVENTS, Inbox};
+use crate::connections::{Connection, Full, place_and_low, wr_id};
+use crate::server::{Answer, Next, Protocol, Request, Serve, Server};
 use crate::service::Limits;
 
 /// Longest Send.
@@ -25,10 +25,6 @@ pub const MAX_SEND: usize = 64 << 10;
 pub const BUFFERS: u32 = 64;
 /// Octets of the region a peer may write.
 pub const REGION: usize = 256 << 10;
-
-const MAX_CONNS: usize = 256;
-const CQ_DEPTH: u32 = 1 << 14;
-const TURN: usize = 256;
 
 heddle_base::counters! {
     /// What a sink has taken.
@@ -45,11 +41,11 @@ heddle_base::counters! {
 }
 
 /// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
-pub struct Sink {
-    device: Device,
-    inbox: Inbox,
-    cq: Cq,
-    conns: Connections<Drain>,
+pub struct Sink(Server<Taker>);
+
+/// What all connections have brought.
+#[derive(Default)]
+struct Taker {
     counters: SinkCounters,
 }
 
@@ -81,109 +77,46 @@ impl Sink {
         limits: Limits,
         waker: Option<&Waker>,
     ) -> Result<Sink, DeviceError> {
-        let events = EventQueue::new(waker.cloned());
-        let listener = device.listen(addr, params, &events)?;
-        let cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
-        let counters = SinkCounters::default();
-        let conns = Connections::new(device, listener, MAX_CONNS, limits);
-        Ok(Sink { device: device.clone(), inbox: Inbox::new(events), cq, conns, counters })
-    }
-
-    /// Whether the service listens: false until the RNIC does.
-    ///
-    /// # Errors
-    /// [`ListenFailure`]: it never will.
-    pub fn is_listening(&self) -> Result<bool, ListenFailure> {
-        self.conns.is_listening()
-    }
-
-    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
-    pub fn has_work(&self) -> bool {
-        self.cq.arm(Arm::Next);
-        !self.inbox.is_empty() || !self.cq.is_empty()
-    }
-
-    /// Takes no more connections; those there are go on.
-    pub fn stop_listening(&mut self) {
-        self.conns.stop_listening();
+        Server::new(device, addr, params, limits, waker, Taker::default()).map(Sink)
     }
 
     /// What all connections have brought.
     pub fn counters(&self) -> &SinkCounters {
-        &self.counters
+        &self.0.protocol.counters
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
     pub fn step(&mut self) -> bool {
-        let mut busy = self.poll_cq();
-        for _ in 0..EVENTS {
-            let Some(event) = self.inbox.poll() else { break };
-            busy = true;
-            self.handle_event(event);
-        }
-        busy
+        self.0.step()
     }
 
-    fn poll_cq(&mut self) -> bool {
-        let mut busy = false;
-        for _ in 0..TURN {
-            let Some(cqe) = self.cq.poll() else { break };
-            busy = true;
-            let Some((place, conn)) = self.conns.of(&cqe) else { continue };
-            for c in [&mut self.counters, &mut conn.state.counters] {
-                c.messages += 1;
-                c.bytes += u64::from(cqe.len);
-            }
-            let (_, buffer) = place_and_low(cqe.wr_id);
-            if let Err(e) = conn.state.post_buffer(place, buffer) {
-                self.conns.fail(place, &e);
-            }
-        }
-        busy
+    pub(crate) fn into_service(self) -> Box<dyn Serve> {
+        Box::new(self.0)
+    }
+}
+
+impl Protocol for Taker {
+    type Conn = Drain;
+    type Fault = SinkError;
+
+    const MAX_CONNS: usize = 256;
+    const TURN: usize = 256;
+
+    fn cq_depth(&self) -> u32 {
+        1 << 14
     }
 
-    fn handle_event(&mut self, event: CmEvent) {
-        match event {
-            CmEvent::ConnectRequest { id, remote, .. } => match self.accept(id, remote) {
-                Ok(()) => self.counters.connections += 1,
-                Err(e) => {
-                    self.counters.refused += 1;
-                    self.conns.rejected(remote, &e);
-                    let _ = self.device.reject(id, e.to_string().into_bytes());
-                }
-            },
-            CmEvent::Established { remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected");
-            }
-            CmEvent::Listening { .. } => self.conns.listens(Ok(())),
-            CmEvent::ListenFailed { error, .. } => self.conns.listens(Err(error)),
-            CmEvent::Rejected { .. } => {}
-            CmEvent::ConnectError { id, error, .. } => {
-                while self.poll_cq() {}
-                let _ = self.conns.not_established(id, &error);
-            }
-            CmEvent::Disconnected { id, reason, .. } => {
-                while self.poll_cq() {}
-                if let Some((_, c)) = self.conns.ended(id, reason) {
-                    let SinkCounters { messages, bytes, .. } = c.state.counters;
-                    debug!(peer = %c.remote, messages, bytes, "served");
-                }
-            }
-        }
-    }
-
-    fn accept(&mut self, id: CmId, remote: SocketAddr) -> Result<(), SinkError> {
-        let place = self.conns.free_place(remote.ip())?;
-        let d = &self.device;
+    fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Drain>, SinkError> {
+        let d = request.device;
         let pd = d.alloc_pd();
-        let init = QpInit { max_recv_sge: 1, ..QpInit::new(self.cq.clone()).depths(1, BUFFERS) };
+        let init = QpInit { max_recv_sge: 1, ..QpInit::new(request.cq.clone()).depths(1, BUFFERS) };
         let conn = Drain {
             qp: d.create_qp(pd, init)?,
             inbox: d.alloc_mr(pd, MAX_SEND, Access::LOCAL_WRITE)?,
             region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
             counters: SinkCounters::default(),
         };
-        (0..BUFFERS).try_for_each(|b| conn.post_buffer(place, b))?;
+        (0..BUFFERS).try_for_each(|b| conn.post_buffer(request.place, b))?;
         let mut params = AcceptParams::new(conn.qp.clone());
         params.private_data = [
             &b"HSNK"[..],
@@ -192,9 +125,33 @@ impl Sink {
             &(conn.region.len() as u64).to_be_bytes(),
         ]
         .concat();
-        d.accept(id, params)?;
-        self.conns.insert(place, id, remote, conn.qp.clone(), conn);
-        Ok(())
+        Ok(Answer { conn, params })
+    }
+
+    fn established(&mut self, _: usize, _: &mut Drain, _: &Agreed) -> Result<bool, SinkError> {
+        self.counters.connections += 1;
+        Ok(false)
+    }
+
+    fn completed(&mut self, place: usize, conn: &mut Drain, cqe: &Cqe) -> Result<Next, SinkError> {
+        for c in [&mut self.counters, &mut conn.counters] {
+            c.messages += 1;
+            c.bytes += u64::from(cqe.len);
+        }
+        let (_, buffer) = place_and_low(cqe.wr_id);
+        conn.post_buffer(place, buffer)?;
+        Ok(Next::Go)
+    }
+
+    fn faulted(&mut self, _: SocketAddr, fault: &SinkError) {
+        if !matches!(fault, SinkError::Post(_)) {
+            self.counters.refused += 1;
+        }
+    }
+
+    fn ended(&mut self, _: usize, c: Connection<Drain>, _: Option<DisconnectReason>) {
+        let SinkCounters { messages, bytes, .. } = c.state.counters;
+        debug!(peer = %c.remote, messages, bytes, "served");
     }
 }
 

@@ -1,0 +1,120 @@
+//! `ucmatose`: so many messages to the client, as many back, and the server closes.
+//!
+//! Its server begins. A responder of MPA may not, before the initiator's first FPDU has come (RFC 5044
+//! section 7.1.2); in the peer-to-peer model the initiator sends one by itself (RFC 6581 section 9).
+//! So a client that does not ask for that model is rejected.
+
+use heddle_verbs::{
+    AcceptParams, Access, Agreed, Cqe, CqeOp, Data, DisconnectReason, Mr, Qp, QpInit, RecvWr,
+    SendOp, SendWr,
+};
+
+use super::Fault;
+use crate::connections::{Connection, wr_id};
+use crate::server::{Answer, Next, Protocol, Request};
+
+/// What passes each way. Both sides have to be told the same, as `ucmatose -C COUNT -S SIZE` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Messages {
+    /// Messages, 1 to [`MAX_COUNT`](Self::MAX_COUNT).
+    pub count: u32,
+    /// Octets of each, 1 to [`MAX_SIZE`](Self::MAX_SIZE).
+    pub size: u32,
+}
+
+impl Messages {
+    /// Most messages: all are posted at once, as by `ucmatose`.
+    pub const MAX_COUNT: u32 = 128;
+    /// Most octets.
+    pub const MAX_SIZE: u32 = 1 << 20;
+}
+
+impl Default for Messages {
+    /// Those of `ucmatose`: 10 of 100 octets.
+    fn default() -> Messages {
+        Messages { count: 10, size: 100 }
+    }
+}
+
+/// Plays the server with these messages.
+pub(crate) struct Ucmatose(pub(crate) Messages);
+
+pub(crate) struct Exchange {
+    qp: Qp,
+    /// Zeros, which are sent.
+    outbox: Mr,
+    /// What comes ends here, one message over the other: nobody reads it.
+    inbox: Mr,
+    sent: u32,
+    received: u32,
+}
+
+impl Protocol for Ucmatose {
+    type Conn = Exchange;
+    type Fault = Fault;
+
+    const MAX_CONNS: usize = 128;
+
+    fn cq_depth(&self) -> u32 {
+        // 128 connections of 128 messages each way.
+        1 << 15
+    }
+
+    fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Exchange>, Fault> {
+        let Messages { count, size } = self.0;
+        if !request.peer_to_peer {
+            return Err(Fault::MayNotBegin);
+        }
+        let d = request.device;
+        let pd = d.alloc_pd();
+        let init = QpInit::new(request.cq.clone()).depths(count, count);
+        let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
+        let conn = Exchange {
+            qp: d.create_qp(pd, init)?,
+            outbox: d.alloc_mr(pd, size as usize, Access::NONE)?,
+            inbox: d.alloc_mr(pd, size as usize, Access::LOCAL_WRITE)?,
+            sent: 0,
+            received: 0,
+        };
+        let sges = &[conn.inbox.sge(0, size as usize)];
+        for n in 0..count {
+            conn.qp.post_recv(&RecvWr { wr_id: wr_id(request.place, n), sges })?;
+        }
+        let params = AcceptParams::new(conn.qp.clone());
+        Ok(Answer { conn, params })
+    }
+
+    fn established(
+        &mut self,
+        place: usize,
+        conn: &mut Exchange,
+        _: &Agreed,
+    ) -> Result<bool, Fault> {
+        for n in 0..self.0.count {
+            conn.qp.post_send(&SendWr {
+                wr_id: wr_id(place, n),
+                op: SendOp::Send { solicited: false, invalidate: None },
+                data: Data::Sges(&[conn.outbox.sge(0, self.0.size as usize)]),
+                signaled: true,
+                fence: false,
+            })?;
+        }
+        Ok(true)
+    }
+
+    fn completed(&mut self, _: usize, conn: &mut Exchange, cqe: &Cqe) -> Result<Next, Fault> {
+        let Messages { count, size } = self.0;
+        if cqe.op == CqeOp::Recv {
+            if cqe.len != size {
+                return Err(Fault::Size(cqe.len, size));
+            }
+            conn.received += 1;
+        } else {
+            conn.sent += 1;
+        }
+        let done = conn.sent == count && conn.received == count;
+        Ok(if done { Next::Close } else { Next::Go })
+    }
+
+    fn ended(&mut self, _: usize, _: Connection<Exchange>, _: Option<DisconnectReason>) {}
+}
