@@ -67,7 +67,7 @@ fn client(device: &Device) -> Result<()> {
     // before it is done as well, which needs no completion of its own.
     let write = SendWr::write(1, &sges, stag, to).unsignaled();
     let send = SendWr::send_inline(2, &[]);
-    connection.qp().post_sends(&[write, send]).map_err(|(_, e)| e)?;
+    connection.qp().post_sends(&[write, send])?;
     let done = connection.wait(PATIENCE)?;
     assert!(done.wr_id == 2 && done.status.is_success(), "{done:?}");
     println!("client: acknowledged");

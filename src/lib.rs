@@ -79,14 +79,14 @@ pub use heddle_verbs::device::MAX_DEPTH;
 pub use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions, Registry};
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
-    AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, Bind, BindError, Bound, CmEvent,
-    CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow,
-    Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device, DeviceConfig, DeviceError,
-    DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub, Incoming, ListenFailure,
-    ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit, MrLimits, MrUsage, Pd,
-    PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn, Queue, RecvWr,
-    Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper, Srq, Stag,
-    Taken, WaitError, Waker, Window,
+    AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
+    Bound, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError,
+    Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device, DeviceConfig,
+    DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub, Incoming,
+    ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit, MrLimits,
+    MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn,
+    Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper,
+    Srq, Stag, Taken, WaitError, Waker, Window,
 };
 
 pub use heddle_perf as perf;

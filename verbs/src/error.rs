@@ -1,10 +1,27 @@
 //! What can go wrong between an application and its device.
 
-use heddle_iwarp::{Pd, Qpn};
+use heddle_iwarp::{Pd, PostError, Qpn};
 
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
 use crate::state::QpState;
+
+/// A batch of work requests of which only the first few could be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {posted} of a batch: {error}")]
+pub struct BatchError {
+    /// How many are posted: the index of the one that is not.
+    pub posted: usize,
+    /// Why it is not.
+    pub error: PostError,
+}
+
+impl BatchError {
+    /// What is wrong with the request at index `posted`.
+    pub(crate) fn at(posted: usize) -> impl FnOnce(PostError) -> BatchError {
+        move |error| BatchError { posted, error }
+    }
+}
 
 /// A request of an application that its device did not carry out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -37,7 +37,7 @@ pub mod worker;
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
 pub use device::{Device, DeviceConfig, Hub, MrInit, Reservation};
-pub use error::DeviceError;
+pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
     Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,

@@ -22,7 +22,7 @@ use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
 use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 
 use crate::cq::Cq;
-use crate::error::DeviceError;
+use crate::error::{BatchError, DeviceError};
 use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
     Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
@@ -442,19 +442,19 @@ impl Qp {
         let mut sq = lock(&q.sq);
         let before = sq.posted;
         let result = q.put_send(&mut sq, wr);
-        self.tell(&sq, SQ, before, result.map_err(|e| (0, e))).map_err(|(_, e)| e)
+        self.tell(&sq, SQ, before, result.map_err(BatchError::at(0))).map_err(|e| e.error)
     }
 
     /// Posts several with one doorbell.
     ///
     /// # Errors
-    /// The index of the first that was not posted, and why. Those before it are posted.
-    pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+    /// [`BatchError`]: those before the one that could not be posted are posted.
+    pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), BatchError> {
         let q = &*self.0;
         let mut sq = lock(&q.sq);
         let before = sq.posted;
         let mut wrs = wrs.iter().enumerate();
-        let result = wrs.try_for_each(|(i, wr)| q.put_send(&mut sq, wr).map_err(|e| (i, e)));
+        let result = wrs.try_for_each(|(i, wr)| q.put_send(&mut sq, wr).map_err(BatchError::at(i)));
         self.tell(&sq, SQ, before, result)
     }
 
@@ -467,19 +467,19 @@ impl Qp {
         let mut rq = lock(&q.rq);
         let before = rq.posted;
         let result = q.put_recv(&mut rq, wr);
-        self.tell(&rq, RQ, before, result.map_err(|e| (0, e))).map_err(|(_, e)| e)
+        self.tell(&rq, RQ, before, result.map_err(BatchError::at(0))).map_err(|e| e.error)
     }
 
     /// Posts several with one doorbell.
     ///
     /// # Errors
-    /// The index of the first that was not posted, and why. Those before it are posted.
-    pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+    /// [`BatchError`]: those before the one that could not be posted are posted.
+    pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
         let q = &*self.0;
         let mut rq = lock(&q.rq);
         let before = rq.posted;
         let mut wrs = wrs.iter().enumerate();
-        let result = wrs.try_for_each(|(i, wr)| q.put_recv(&mut rq, wr).map_err(|e| (i, e)));
+        let result = wrs.try_for_each(|(i, wr)| q.put_recv(&mut rq, wr).map_err(BatchError::at(i)));
         self.tell(&rq, RQ, before, result)
     }
 
@@ -492,9 +492,11 @@ impl Qp {
         queue: &Producer,
         at: QueueWords,
         before: u64,
-        result: Result<(), (usize, PostError)>,
-    ) -> Result<(), (usize, PostError)> {
-        if queue.posted != before || matches!(result, Err((_, PostError::Full))) {
+        result: Result<(), BatchError>,
+    ) -> Result<(), BatchError> {
+        if queue.posted != before
+            || matches!(result, Err(BatchError { error: PostError::Full, .. }))
+        {
             self.ring_or_end(queue, at, before)?;
         }
         result
@@ -503,12 +505,7 @@ impl Qp {
     /// Tells the worker, or finds out that there is none any more; `before` requests were posted
     /// earlier.
     #[inline]
-    fn ring_or_end(
-        &self,
-        queue: &Producer,
-        at: QueueWords,
-        before: u64,
-    ) -> Result<(), (usize, PostError)> {
+    fn ring_or_end(&self, queue: &Producer, at: QueueWords, before: u64) -> Result<(), BatchError> {
         let q = &*self.0;
         // Pairs with the fences in `WorkerQp`: either the worker sees the tail, or we see its mark.
         fence(Ordering::SeqCst);
@@ -530,7 +527,7 @@ impl Qp {
         queue: &Producer,
         at: QueueWords,
         before: u64,
-    ) -> Result<(), (usize, PostError)> {
+    ) -> Result<(), BatchError> {
         // The worker goes from here to the next state without waiting for anybody.
         while self.state() & 0xff == state::ENDING {
             std::thread::yield_now();
@@ -542,11 +539,12 @@ impl Qp {
             return if lost == 0 && queue.posted != before {
                 Ok(())
             } else {
-                Err((0, PostError::Ended))
+                Err(BatchError { posted: 0, error: PostError::Ended })
             };
         }
         let posted = queue.posted.wrapping_sub(before) - lost;
-        Err((usize::try_from(posted).unwrap_or(0), PostError::Ended))
+        let posted = usize::try_from(posted).unwrap_or(0);
+        Err(BatchError { posted, error: PostError::Ended })
     }
 
     #[inline]

@@ -29,7 +29,7 @@ use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{Limits, MAX_SGES, check_recv};
 use heddle_iwarp::{Data, Pd, PostError, RecvWr, Sge, SharedBroken, SharedReceives};
 
-use crate::error::DeviceError;
+use crate::error::{BatchError, DeviceError};
 use crate::limits::count::{Count, Place};
 use crate::ring::layout::{self, LINE, opcode, srq as at};
 use crate::ring::{Area, AreaError, Block, BlockRing, Broken, encode_recv, read_recv, store};
@@ -191,11 +191,11 @@ impl Srq {
     /// Posts several.
     ///
     /// # Errors
-    /// The index of the first that was not posted, and why. Those before it are posted.
-    pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+    /// [`BatchError`]: those before the one that could not be posted are posted.
+    pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
         let mut tail = self.tail();
         let mut wrs = wrs.iter().enumerate();
-        wrs.try_for_each(|(i, wr)| self.put(&mut tail, wr).map_err(|e| (i, e)))
+        wrs.try_for_each(|(i, wr)| self.put(&mut tail, wr).map_err(BatchError::at(i)))
     }
 
     fn put(&self, tail: &mut u64, wr: &RecvWr<'_>) -> Result<(), PostError> {

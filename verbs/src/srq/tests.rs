@@ -48,7 +48,7 @@ fn test_more_pieces_than_it_was_made_for_are_refused() {
     let q = srq(&area(), 4, 3);
     assert!(q.post_recv(&RecvWr { wr_id: 1, sges: &pieces(3, 1) }).is_ok());
     let two = [RecvWr { wr_id: 2, sges: &pieces(3, 1) }, RecvWr { wr_id: 3, sges: &pieces(4, 1) }];
-    assert_eq!(q.post_recvs(&two), Err((1, PostError::TooManySges)));
+    assert_eq!(q.post_recvs(&two), Err(BatchError { posted: 1, error: PostError::TooManySges }));
     assert_eq!(q.len(), 2);
 }
 
