@@ -11,6 +11,7 @@ mod order;
 mod pair;
 mod posting;
 mod rtr;
+mod rules;
 mod transfer;
 mod truncated;
 mod verbs;
