@@ -5,6 +5,7 @@
 mod early;
 mod ends;
 mod framing;
+mod limits;
 mod markers;
 mod numbers;
 mod reads;
