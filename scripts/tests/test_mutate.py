@@ -3,6 +3,7 @@ small package: each answer is seen to be given.
 
   python3 scripts/tests/test_mutate.py
 """
+import fcntl
 import pathlib
 import subprocess
 import sys
@@ -204,6 +205,15 @@ class Mutate(unittest.TestCase):
         two = mutation(), mutation("RFC9999-1-2", "    10", "    11")
         said, status, _ = self.answers(*two, flags=("--rule", "RFC9999-1-2", "--jobs", "2"))
         self.assertEqual((said, status), (["caught    RFC9999-1-2"], 0))
+
+    def test_two_runs_at_once_do_not_share_a_tree(self):
+        lock = self.repo.root / "target/mutate/0/lock"
+        lock.parent.mkdir(parents=True)
+        with open(lock, "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            done = self.repo.mutate(mutation())
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("0/tree is in use by another run\n", done.stderr)
 
     def test_test_that_is_not_there_or_fails_by_itself_says_nothing_of_a_mutation(self):
         self.repo.put("docs/conformance/rfc9999.toml", LEDGER.replace("test_next", "test_nest"))
