@@ -76,3 +76,109 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
         }
     }
 }
+
+/// Whoever asks only when there is news misses none of it.
+#[test]
+fn test_news_are_told_until_the_last_is_polled() {
+    let mut p = Pair::new(PairConfig::default());
+    assert!(!p.nodes[0].qp.has_news() && !p.nodes[1].qp.has_news());
+    p.send(0, 1, SendOp::Write { stag: Stag(1), to: 0 }, []);
+    assert!(!p.nodes[0].qp.has_news());
+    p.run();
+    // A completion at one end, an event at the other.
+    for i in 0..2 {
+        let qp = &mut p.nodes[i].qp;
+        assert!(qp.has_news(), "{i}");
+        let polled = (completions(qp).len(), events(qp).len());
+        assert_eq!(polled, [(1, 0), (0, 1)][i]);
+        assert!(!qp.has_news(), "{i}");
+    }
+}
+
+/// Each operation counts once, at the end that it is counted at.
+#[test]
+fn test_operations_are_counted_once() {
+    let mut p = Pair::open(PairConfig::default());
+    let (b, word) = (&p.nodes[1], BASE + 4096);
+    let rights = rights().with(Access::REMOTE_ATOMIC);
+    let len = p.config.size as u64;
+    let stag = b.mrs.register(b.qp.pd(), pair::GUARD as u64, BASE, len, rights).unwrap().stag;
+    let (src, sink) = (|n| [p.nodes[0].sge(0, n)], |n| [p.nodes[0].sge(512, n)]);
+    let (few, most, more) = (src(31), src(32), src(33));
+    let (short, long, eight) = (sink(32), sink(33), sink(8));
+    let posts = [
+        // Up to 32 octets are copied into the FPDU.
+        SendWr::send(1, &few),
+        SendWr::write(2, &most, stag, BASE),
+        SendWr::write(3, &more, stag, BASE),
+        SendWr::write_immediate(4, &more, stag, BASE, 1),
+        SendWr::immediate(5, 2),
+        SendWr::read(6, &short, stag, BASE),
+        SendWr::read(7, &long, stag, BASE),
+        SendWr::fetch_add(8, &eight, stag, word, 1),
+    ];
+    let before = [p.nodes[0].qp.counters(), p.nodes[1].qp.counters()];
+    for wr_id in 0..3 {
+        let buffer = [p.nodes[1].sge(1000, 64)];
+        p.recv(1, wr_id, buffer);
+    }
+    for wr in &posts {
+        p.nodes[0].qp.post_send(wr).unwrap();
+    }
+    p.run();
+    let counted = |i: usize| {
+        let mut out = Vec::new();
+        let mut old = Vec::new();
+        before[i].for_each(|_, _, n| old.push(n));
+        let mut old = old.into_iter();
+        p.nodes[i].qp.counters().for_each(|name, _, n| {
+            let n = n - old.next().unwrap();
+            if n > 0 {
+                out.push((name, n));
+            }
+        });
+        out
+    };
+    // Of payload one end sends 31, 32, 33 and 33 octets, and gets 32 and 33 for its Reads.
+    let requester = [
+        ("rx_fpdus", 3),
+        ("rx_bytes", 65),
+        ("rx_read_responses", 2),
+        ("rx_atomic_responses", 1),
+        ("tx_fpdus", 9),
+        ("tx_bytes", 31 + 32 + 33 + 33),
+        ("tx_inlined", 2),
+        ("tx_inlined_bytes", 63),
+    ];
+    let responder = [
+        ("rx_fpdus", 9),
+        ("rx_bytes", 31 + 32 + 33 + 33),
+        ("rx_sends", 1),
+        ("rx_read_requests", 2),
+        ("rx_immediates", 2),
+        ("rx_atomic_requests", 1),
+        ("tx_atomic_responses", 1),
+        ("tx_fpdus", 3),
+        ("tx_bytes", 65),
+        ("tx_inlined", 1),
+        ("tx_inlined_bytes", 32),
+        ("tx_snapshot_bytes", 33),
+    ];
+    assert_eq!(counted(0), requester);
+    assert_eq!(counted(1), responder);
+}
+
+/// Memory of FPDUs goes round: what has some keeps it, what has none gets what another gave back.
+#[test]
+fn test_buffers_are_used_again() {
+    let mut buffers = Buffers::default();
+    let (mut first, mut other, mut next) = (Vec::new(), vec![7; 10], Vec::new());
+    buffers.take(&mut first, 100);
+    assert_eq!(first.len(), 100);
+    let (given, own) = (first.as_ptr(), other.as_ptr());
+    buffers.give(first);
+    buffers.take(&mut other, 8);
+    assert_eq!((other.as_ptr(), other.len()), (own, 10), "not shortened");
+    buffers.take(&mut next, 100);
+    assert_eq!((next.as_ptr(), next.len()), (given, 100));
+}
