@@ -11,6 +11,7 @@ mod numbers;
 mod reads;
 mod rfc7306;
 mod sends;
+mod single;
 mod sinks;
 mod terminates;
 mod writes;
