@@ -333,3 +333,6 @@ pub struct PrivateDataError {
     /// Bytes that fit.
     pub max: usize,
 }
+
+#[cfg(test)]
+mod tests;

@@ -248,7 +248,7 @@ impl QpContext {
     /// Ends the QP at once: TCP is gone and sends nothing any more, not even once more. All that is
     /// posted is flushed, whatever became of it; a pending Terminate is not sent.
     pub fn abort(&mut self) {
-        self.end_stream(Transition::Abort, End { gone: true, ..End::default() });
+        self.end_stream(Transition::Abort, End::default());
         if let Some(end) = &mut self.end {
             end.terminate = None;
             end.gone = true;

@@ -2,6 +2,7 @@
 
 mod atomics;
 mod ending;
+mod fpdus;
 mod golden;
 mod hostile;
 mod immediate;
@@ -12,6 +13,7 @@ mod order;
 mod pair;
 mod posting;
 mod rtr;
+mod rules;
 mod transfer;
 mod truncated;
 mod verbs;

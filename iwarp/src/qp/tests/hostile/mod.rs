@@ -5,11 +5,14 @@
 mod early;
 mod ends;
 mod framing;
+mod limits;
 mod markers;
 mod numbers;
 mod reads;
 mod rfc7306;
 mod sends;
+mod single;
+mod sinks;
 mod terminates;
 mod writes;
 

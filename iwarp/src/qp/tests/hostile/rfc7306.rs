@@ -181,7 +181,8 @@ fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
 
 #[test]
 fn test_rts_atomic_request_with_an_unknown_operation() {
-    for op in [1, 3, 15] {
+    // Of four bits, two codes are assigned: 0 and 2.
+    for op in [1].into_iter().chain(3..16) {
         let (mut t, stag) = target();
         let mut s = request(1, stag, ALIGNED);
         s[18 + 3] = op;

@@ -1,0 +1,22 @@
+//! What a peer may have waiting here, however small each of it is.
+
+use super::*;
+
+/// A Read of no octets refers to no memory, and takes a place all the same.
+#[test]
+fn test_rts_reads_of_no_octets_beyond_the_ird() {
+    for sizes in [[0, 0, 0], [8, 0, 0], [0, 8, 0], [0, 0, 8]] {
+        let mut t = Target::new();
+        let source = t.all;
+        let mut asked = (1..).zip(sizes).map(|(msn, size)| read_request(msn, source, TO, size));
+        t.accepts(&asked.next().unwrap());
+        t.accepts(&asked.next().unwrap());
+        t.refuses(&asked.next().unwrap(), 0x1202, 18, "err_no_buffer");
+    }
+    // Once one is answered there is room for the next.
+    let mut t = Target::new();
+    for msn in 1..=20 {
+        t.accepts(&read_request(msn, Stag(1), 0, 0));
+        assert_eq!(t.transmit().len(), 1);
+    }
+}

@@ -1,0 +1,184 @@
+//! Rules that other tests pass by: what stands here fails when a single line is broken
+//! (`scripts/mutate`).
+
+use super::pair::{BASE, Node};
+use super::*;
+use crate::rdmap::AtomicOp;
+
+/// That a request has arrived is not yet its answer.
+#[test]
+fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged() {
+    for kind in 0..3 {
+        let mut p = Pair::open(PairConfig::default());
+        let stag = p.nodes[1].stag;
+        let (to, len) = (BASE, if kind == 0 { 100 } else { 8 });
+        let op = match kind {
+            0 => SendOp::Read { stag, to },
+            1 => SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add: 1, mask: 0 } },
+            _ => SendOp::Atomic { stag, to, op: AtomicOp::swap(1) },
+        };
+        let sink = [p.nodes[0].sge(512, len)];
+        p.send(0, 1, op, sink);
+        // What is posted behind it waits for it, although it was acknowledged too.
+        p.send(0, 2, SendOp::Write { stag, to: BASE + 64 }, []);
+        p.transmit(0, 9);
+        let end = p.nodes[0].qp.tx_end();
+        p.a().qp.handle_acked(end);
+        assert!(completions(&mut p.a().qp).is_empty(), "{kind}");
+        assert_eq!(p.nodes[0].qp.sq_retired(), 1, "{kind}: the Write that opened the stream");
+    }
+}
+
+/// The length in the completion of a receive is that of the message, not of what came last.
+#[test]
+fn test_length_of_a_send_of_several_segments_is_that_of_the_whole() {
+    let mut p = Pair::open(PairConfig { mulpdu: 200, ..PairConfig::default() });
+    // 182 octets fit a segment: five of them and 90, then one less than fits, and one more.
+    for len in [1000, 181, 183] {
+        p.recv(1, 7, [p.nodes[1].sge(5000, 2000)]);
+        let src = [p.nodes[0].sge(0, len)];
+        p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, src);
+        p.run();
+        let got = completions(&mut p.b().qp);
+        assert_eq!(got.iter().map(|c| (c.wr_id, c.len)).collect::<Vec<_>>(), [(7, len32(len))]);
+    }
+}
+
+/// FPDUs are made over what was there before, in their places in a queue and in buffers that are used
+/// again. What is left of a longer one is no pad.
+#[test]
+fn test_pad_is_zero_where_longer_messages_lay_before() {
+    for (crc, markers) in [(false, false), (true, false), (true, true)] {
+        let mut c = PairConfig::default();
+        (c.qp.crc, c.qp.send_markers) = (crc, markers);
+        let mut p = Pair::open(c);
+        let Node { qp, mem, mrs, .. } = p.a();
+        let env = QpEnv { mem: &*mem, mrs, snapshots_full: false };
+        let (mut buffers, mut out) = (Buffers::default(), Fpdu::default());
+        // Up to 32 octets lie in the head, more in a buffer.
+        for (before, len) in (1..=32).map(|n| (32, n)).chain((33..=63).map(|n| (64, n))) {
+            for (fill, len) in [(0xff, before), (0x11, len)] {
+                qp.post_send(&SendWr::send_inline(1, &vec![fill; len])).unwrap();
+                out.clear(&mut buffers);
+                assert!(qp.poll_transmit_into(&env, 1442, &mut buffers, &mut out));
+                qp.handle_acked(qp.tx_end());
+                assert_eq!(completions(qp).len(), 1);
+            }
+            let mut bytes = vec![0; out.len() as usize];
+            out.copy_to(env.mem, 0, &mut bytes);
+            if markers {
+                let offset = (qp.tx_end() - qp.tx_start) - u64::from(out.len());
+                bytes = crate::mpa::markers::remove(&bytes, offset).unwrap().fpdu;
+            }
+            // Length (2), header (18), payload; then up to three octets before the CRC (4).
+            let pad = &bytes[20 + len..bytes.len() - 4];
+            assert_eq!((pad, pad.len()), (&[0; 3][..pad.len()], (4 - len % 4) % 4), "{crc} {len}");
+        }
+    }
+}
+
+/// Whoever asks only when there is news misses none of it.
+#[test]
+fn test_news_are_told_until_the_last_is_polled() {
+    let mut p = Pair::new(PairConfig::default());
+    assert!(!p.nodes[0].qp.has_news() && !p.nodes[1].qp.has_news());
+    p.send(0, 1, SendOp::Write { stag: Stag(1), to: 0 }, []);
+    assert!(!p.nodes[0].qp.has_news());
+    p.run();
+    // A completion at one end, an event at the other.
+    for i in 0..2 {
+        let qp = &mut p.nodes[i].qp;
+        assert!(qp.has_news(), "{i}");
+        let polled = (completions(qp).len(), events(qp).len());
+        assert_eq!(polled, [(1, 0), (0, 1)][i]);
+        assert!(!qp.has_news(), "{i}");
+    }
+}
+
+/// Each operation counts once, at the end that it is counted at.
+#[test]
+fn test_operations_are_counted_once() {
+    let mut p = Pair::open(PairConfig::default());
+    let (b, word) = (&p.nodes[1], BASE + 4096);
+    let rights = rights().with(Access::REMOTE_ATOMIC);
+    let len = p.config.size as u64;
+    let stag = b.mrs.register(b.qp.pd(), pair::GUARD as u64, BASE, len, rights).unwrap().stag;
+    let (src, sink) = (|n| [p.nodes[0].sge(0, n)], |n| [p.nodes[0].sge(512, n)]);
+    let (few, most, more) = (src(31), src(32), src(33));
+    let (short, long, eight) = (sink(32), sink(33), sink(8));
+    let posts = [
+        // Up to 32 octets are copied into the FPDU.
+        SendWr::send(1, &few),
+        SendWr::write(2, &most, stag, BASE),
+        SendWr::write(3, &more, stag, BASE),
+        SendWr::write_immediate(4, &more, stag, BASE, 1),
+        SendWr::immediate(5, 2),
+        SendWr::read(6, &short, stag, BASE),
+        SendWr::read(7, &long, stag, BASE),
+        SendWr::fetch_add(8, &eight, stag, word, 1),
+    ];
+    let before = [p.nodes[0].qp.counters(), p.nodes[1].qp.counters()];
+    for wr_id in 0..3 {
+        let buffer = [p.nodes[1].sge(1000, 64)];
+        p.recv(1, wr_id, buffer);
+    }
+    for wr in &posts {
+        p.nodes[0].qp.post_send(wr).unwrap();
+    }
+    p.run();
+    let counted = |i: usize| {
+        let mut out = Vec::new();
+        let mut old = Vec::new();
+        before[i].for_each(|_, _, n| old.push(n));
+        let mut old = old.into_iter();
+        p.nodes[i].qp.counters().for_each(|name, _, n| {
+            let n = n - old.next().unwrap();
+            if n > 0 {
+                out.push((name, n));
+            }
+        });
+        out
+    };
+    // Of payload one end sends 31, 32, 33 and 33 octets, and gets 32 and 33 for its Reads.
+    let requester = [
+        ("rx_fpdus", 3),
+        ("rx_bytes", 65),
+        ("rx_read_responses", 2),
+        ("rx_atomic_responses", 1),
+        ("tx_fpdus", 9),
+        ("tx_bytes", 31 + 32 + 33 + 33),
+        ("tx_inlined", 2),
+        ("tx_inlined_bytes", 63),
+    ];
+    let responder = [
+        ("rx_fpdus", 9),
+        ("rx_bytes", 31 + 32 + 33 + 33),
+        ("rx_sends", 1),
+        ("rx_read_requests", 2),
+        ("rx_immediates", 2),
+        ("rx_atomic_requests", 1),
+        ("tx_atomic_responses", 1),
+        ("tx_fpdus", 3),
+        ("tx_bytes", 65),
+        ("tx_inlined", 1),
+        ("tx_inlined_bytes", 32),
+        ("tx_snapshot_bytes", 33),
+    ];
+    assert_eq!(counted(0), requester);
+    assert_eq!(counted(1), responder);
+}
+
+/// Memory of FPDUs goes round: what has some keeps it, what has none gets what another gave back.
+#[test]
+fn test_buffers_are_used_again() {
+    let mut buffers = Buffers::default();
+    let (mut first, mut other, mut next) = (Vec::new(), vec![7; 10], Vec::new());
+    buffers.take(&mut first, 100);
+    assert_eq!(first.len(), 100);
+    let (given, own) = (first.as_ptr(), other.as_ptr());
+    buffers.give(first);
+    buffers.take(&mut other, 8);
+    assert_eq!((other.as_ptr(), other.len()), (own, 10), "not shortened");
+    buffers.take(&mut next, 100);
+    assert_eq!((next.as_ptr(), next.len()), (given, 100));
+}
