@@ -410,7 +410,9 @@ mod tests {
 
     #[test]
     fn test_atomics_of_workers_and_of_local_processors_lose_no_update() {
-        const EACH: u64 = 20_000;
+        // Far longer than a thread takes to start, or has the processor at a time.
+        const EACH: u64 = 500_000;
+        let start = std::sync::Barrier::new(4);
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 4);
         let at = range(&table, addr, 64, 8);
@@ -418,18 +420,21 @@ mod tests {
         let word = region.base().as_ptr().wrapping_add(64) as usize;
         std::thread::scope(|s| {
             for mask in [0, 1 << 63] {
-                let other = RegionMemory::new(regions.clone());
+                let (other, start) = (RegionMemory::new(regions.clone()), &start);
                 s.spawn(move || {
+                    start.wait();
                     for _ in 0..EACH {
                         other.atomic(at, AtomicOp::FetchAdd { add: 1, mask });
                     }
                 });
             }
+            let start = &start;
             s.spawn(move || {
                 // A compare-and-swap that counts only where it hit.
                 let mut hits = 0;
                 let mut seen = 0;
                 let other = RegionMemory::new(regions);
+                start.wait();
                 while hits < EACH {
                     let op = AtomicOp::CmpSwap {
                         compare: seen,
@@ -442,6 +447,7 @@ mod tests {
                     seen = was + u64::from(was == seen);
                 }
             });
+            start.wait();
             for _ in 0..EACH {
                 // SAFETY: aligned, inside the region, which outlives the scope.
                 unsafe { AtomicU64::from_ptr(word as *mut u64) }.fetch_add(1, Ordering::SeqCst);
