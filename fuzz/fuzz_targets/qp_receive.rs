@@ -77,7 +77,7 @@ fuzz_target!(|data: &[u8]| {
                 // comes in order all the same.
                 let pos = heddle_base::StreamPos(offset);
                 if what & 8 != 0 && qp.find_fpdu(pos, &&stream[before..]).is_some() {
-                    qp.place_early(&env, pos, &&stream[before..]);
+                    qp.place_early(&env, pos, &&stream[before..], None);
                 }
             } else {
                 fpdu::append(&segment, crc, &mut stream).expect("it is short");

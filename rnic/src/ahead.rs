@@ -2,12 +2,13 @@
 
 use heddle_base::{Instant, Skip, StreamPos};
 use heddle_iwarp::{Memory, QpEnv};
-use heddle_tcp::{ConnId, FramePayload, RxFrame};
+use heddle_tcp::{ConnId, FramePayload};
 
+use crate::frame::RnicFrame;
 use crate::link::Mode;
 use crate::rnic::Rnic;
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Keeps the payload of a segment ahead of a gap. With markers and CRC the FPDUs that are whole in
     /// it go to their places, and a few octets of each are kept for its delivery; without, and of
     /// anything else, the bytes are.
@@ -110,8 +111,9 @@ impl<F: RxFrame> Rnic<F> {
         let mut upto = from;
         while upto < end && link.held.has_room_for_placed(&self.pool) {
             let at = clamp(upto.since(start));
-            let rest = Skip::new(&bytes, at, clamp(end.since(upto)));
-            let Some(fpdu) = qp.place_early(&env, upto, &rest) else { break };
+            let len = clamp(end.since(upto));
+            let (rest, crc) = (Skip::new(&bytes, at, len), frame.payload_crc(off + at, len));
+            let Some(fpdu) = qp.place_early(&env, upto, &rest, crc) else { break };
             link.held.push_placed(&mut self.pool, upto, fpdu);
             self.counters.rx_placed_ahead += 1;
             self.counters.rx_placed_ahead_bytes += u64::from(fpdu.len());

@@ -31,6 +31,7 @@
 mod ahead;
 mod counters;
 mod event;
+mod frame;
 mod held;
 mod kept;
 mod link;
@@ -44,6 +45,7 @@ mod transmit;
 
 pub use counters::RnicCounters;
 pub use event::{CloseReason, Event, FpduMode};
+pub use frame::RnicFrame;
 pub use order::{Order, Report};
 pub use rnic::{Rnic, RnicConfig, RnicError};
 pub use sink::{Offload, TxSink};

@@ -2,8 +2,9 @@
 
 use heddle_base::StreamPos;
 use heddle_iwarp::QpContext;
-use heddle_tcp::{Connection, RxFrame, SendQueue};
+use heddle_tcp::{Connection, SendQueue};
 
+use crate::frame::RnicFrame;
 use crate::held::HeldBytes;
 use crate::queue::FpduQueue;
 
@@ -67,7 +68,7 @@ impl<F> ConnState<F> {
     }
 }
 
-impl<F: RxFrame> ConnState<F> {
+impl<F: RnicFrame> ConnState<F> {
     /// Whether its streams have moved since this was last asked. If they have not, what its queues
     /// have in memory and do not need is given back.
     pub(crate) fn rest(&mut self, tcp: &mut Connection) -> bool {

@@ -2,9 +2,10 @@
 
 use heddle_base::{Instant, Skip, StreamPos};
 use heddle_iwarp::{Memory, QpEnv};
-use heddle_tcp::{ConnId, FrameOutcome, FramePayload, RxFrame};
+use heddle_tcp::{ConnId, FrameOutcome, FramePayload};
 
 use crate::event::Event;
+use crate::frame::RnicFrame;
 use crate::link::Mode;
 use crate::rnic::Rnic;
 
@@ -16,13 +17,13 @@ const STARTUP_HOLD: usize = 16 * 1024;
 /// its few in order.
 const STARTUP_AHEAD: usize = 4;
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Takes a frame from the port. Payload it carries is placed before this returns, unless it
     /// has to wait; then the frame is kept. Otherwise it is given back, so that the caller can
     /// free many at once.
     #[inline]
-    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) -> Option<F> {
-        let left = match self.stack.handle_frame(now, &frame) {
+    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, mut frame: F) -> Option<F> {
+        let left = match self.stack.handle_frame(now, &mut frame) {
             FrameOutcome::Done => Some(frame),
             FrameOutcome::Conn { conn, acked, payload } => {
                 self.handle_segment(now, mem, (conn, acked, payload), frame)
@@ -65,7 +66,9 @@ impl<F: RxFrame> Rnic<F> {
             self.counters.rx_payload_bytes += u64::from(p.len);
             link.rx_next = p.pos + u64::from(p.len);
             let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
-            let used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
+            let crc = frame.payload_crc(p.frame_off, len);
+            let used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
+            self.wants_crc = qp.wants_crc();
             tcp.accept_payload(now, p.pos, p.len);
             if used < len {
                 self.stack.notify_send(conn);
@@ -144,7 +147,8 @@ impl<F: RxFrame> Rnic<F> {
         {
             // It closes a gap, and what lies behind that can wait.
             let env = QpEnv { mem, mrs: &self.mrs, snapshots_full: false };
-            used = qp.handle_stream(&env, &Skip::new(&frame, p.frame_off, len));
+            let crc = frame.payload_crc(p.frame_off, len);
+            used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
         }
         let left = if used < len {
             self.hold_rest(conn, p, used, frame);

@@ -9,12 +9,13 @@ use heddle_iwarp::{
     Cqe, Memory, MrTable, Pins, PostError, QpContext, QpCounters, QpEvent, RecvWr, SendWr, Side,
 };
 use heddle_tcp::{
-    ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
-    StackConfig, StackCounters, StackEvent, TxFrame,
+    ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, SendQueue, Stack, StackConfig,
+    StackCounters, StackEvent, TxFrame,
 };
 
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
+use crate::frame::RnicFrame;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
 use crate::link::{ConnState, Mode};
@@ -73,6 +74,8 @@ pub struct Rnic<F> {
     retired_qps: QpCounters,
     /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
     tally: Option<(QpCounters, usize)>,
+    /// See [`Rnic::wants_crc`].
+    pub(crate) wants_crc: bool,
     /// The frame that is being sent, kept so that it is filled in place.
     pub(crate) frame: TxFrame,
 }
@@ -87,7 +90,7 @@ impl<F> core::fmt::Debug for Rnic<F> {
     }
 }
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
     /// way, its places in all tables included.
     pub const CONN_OCTETS: usize =
@@ -110,6 +113,7 @@ impl<F: RxFrame> Rnic<F> {
             rounds: Rounds::default(),
             retired_qps: QpCounters::default(),
             tally: None,
+            wants_crc: false,
             frame: TxFrame::default(),
         }
     }
@@ -276,6 +280,13 @@ impl<F: RxFrame> Rnic<F> {
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Whether the [`payload_crc`](RnicFrame::payload_crc) of the next frame may be of use, as far as
+    /// the last one tells.
+    #[inline]
+    pub fn wants_crc(&self) -> bool {
+        self.wants_crc
     }
 
     /// The next event for the control plane. However long they are left to wait, their number is

@@ -11,8 +11,8 @@
 use core::time::Duration;
 
 use heddle_base::Instant;
-use heddle_tcp::RxFrame;
 
+use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 
 /// From one round to the next.
@@ -63,7 +63,7 @@ impl Rounds {
     }
 }
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Goes on with the round, if it is time.
     #[inline]
     pub(crate) fn go_round(&mut self, now: Instant) {

@@ -3,8 +3,9 @@
 use heddle_base::{Instant, StreamPos};
 use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Memory, QpEnv, mpa};
-use heddle_tcp::{ConnId, RxFrame, SendQueue, TcpChecksum, TxBody};
+use heddle_tcp::{ConnId, SendQueue, TcpChecksum, TxBody};
 
+use crate::frame::RnicFrame;
 use crate::link::Mode;
 use crate::rnic::Rnic;
 use crate::sink::{Offload, TxSink};
@@ -12,7 +13,7 @@ use crate::sink::{Offload, TxSink};
 /// FPDUs a connection makes before the next connection has its turn.
 const TURN: u64 = 32;
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Builds the next frame in `sink`; false when there is none, or no room for it.
     pub fn poll_transmit<M: Memory, S: TxSink>(
         &mut self,

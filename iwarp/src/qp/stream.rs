@@ -12,6 +12,12 @@ pub(super) trait Stream: Chunks {
     /// among them.
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32;
 
+    /// Whether all there is to see is the FPDU at the start, of `len` bytes.
+    #[inline]
+    fn is_filled_by(&self, len: usize) -> bool {
+        self.upto(len) == self.end()
+    }
+
     /// Whether the markers of the FPDU at `at`, of `len` bytes, point to it.
     #[inline]
     fn markers_agree(&self, _at: usize, _len: usize) -> bool {
@@ -55,61 +61,49 @@ pub(super) trait Stream: Chunks {
 /// CRC-32C of bytes `[at, at + len)`.
 #[inline]
 fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u32 {
-    bytes.known_crc32c(at, len).unwrap_or_else(|| {
-        if let Some(bytes) = bytes.piece_at(at, len) {
-            return mem.crc(0, bytes);
-        }
-        let mut crc = 0;
-        bytes.for_each_chunk(at, len, |piece| crc = mem.crc(crc, piece));
-        crc
-    })
+    if let Some(bytes) = bytes.piece_at(at, len) {
+        return mem.crc(0, bytes);
+    }
+    let mut crc = 0;
+    bytes.for_each_chunk(at, len, |piece| crc = mem.crc(crc, piece));
+    crc
 }
 
 /// A stream all of which lies in one piece.
 #[derive(Clone, Copy)]
-pub(super) struct OnePiece<'a, C: ?Sized> {
-    bytes: &'a [u8],
-    /// For what else is known of it.
-    stream: &'a C,
-}
+pub(super) struct OnePiece<'a>(&'a [u8]);
 
-impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
+impl<'a> OnePiece<'a> {
     /// `stream`, if it is in one piece.
     #[inline]
-    pub(super) fn of(stream: &'a C) -> Option<OnePiece<'a, C>> {
-        let bytes = stream.chunk_at(0).get(..stream.len())?;
-        Some(OnePiece { bytes, stream })
+    pub(super) fn of<C: Chunks + ?Sized>(stream: &'a C) -> Option<OnePiece<'a>> {
+        stream.chunk_at(0).get(..stream.len()).map(OnePiece)
     }
 }
 
-impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
+impl Chunks for OnePiece<'_> {
     #[inline]
     fn len(&self) -> usize {
-        self.bytes.len()
+        self.0.len()
     }
 
     #[inline]
     fn chunk_at(&self, off: usize) -> &[u8] {
-        self.bytes.get(off..).unwrap_or_default()
+        self.0.get(off..).unwrap_or_default()
     }
 
     #[inline]
     fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
-        self.bytes.get(off..off.checked_add(len)?)
+        self.0.get(off..off.checked_add(len)?)
     }
 
     #[inline]
     fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
         self.piece_at(off, N)?.first_chunk().copied()
     }
-
-    #[inline]
-    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
-        self.stream.known_crc32c(off, len)
-    }
 }
 
-impl<C: Chunks + ?Sized> Stream for OnePiece<'_, C> {
+impl Stream for OnePiece<'_> {
     #[inline]
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
         crc_of(mem, self, at, body)
