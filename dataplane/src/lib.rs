@@ -36,6 +36,7 @@ pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
+pub use tx::TxBuildCounters;
 pub use worker::{Command, CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
