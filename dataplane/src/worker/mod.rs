@@ -26,7 +26,7 @@ use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
 mod control;
 mod queues;
 
-pub use control::{Command, WorkerReport};
+pub use control::Command;
 
 use queues::Queues;
 
