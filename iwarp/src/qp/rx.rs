@@ -121,7 +121,7 @@ impl QpContext {
 
     /// Made for each kind of stream: nearly all segments of TCP are in one piece and without markers,
     /// and then each look at them is one at a slice.
-    #[inline(always)]
+    #[inline]
     fn handle_fpdus<M: Memory, S: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
@@ -153,7 +153,7 @@ impl QpContext {
         taken
     }
 
-    #[inline(always)]
+    #[inline]
     fn handle_fpdu<M: Memory, S: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,

@@ -4,6 +4,7 @@
 
 use crate::mpa::markers::Marked;
 use crate::{MemRange, Memory};
+use core::marker::PhantomData;
 use heddle_base::Chunks;
 
 /// Bytes of the peer's stream from an FPDU's beginning on. Places count what is not of markers.
@@ -69,32 +70,37 @@ fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u3
     crc
 }
 
-/// A stream all of which lies in one piece.
+/// A stream all of which lies in one piece. It is another type for each `C`, so that what is compiled
+/// for the frames of a port has one caller and goes into it whole.
 #[derive(Clone, Copy)]
-pub(super) struct OnePiece<'a>(&'a [u8]);
+pub(super) struct OnePiece<'a, C: ?Sized> {
+    bytes: &'a [u8],
+    of: PhantomData<&'a C>,
+}
 
-impl<'a> OnePiece<'a> {
+impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
     /// `stream`, if it is in one piece.
     #[inline]
-    pub(super) fn of<C: Chunks + ?Sized>(stream: &'a C) -> Option<OnePiece<'a>> {
-        stream.chunk_at(0).get(..stream.len()).map(OnePiece)
+    pub(super) fn of(stream: &'a C) -> Option<OnePiece<'a, C>> {
+        let bytes = stream.chunk_at(0).get(..stream.len())?;
+        Some(OnePiece { bytes, of: PhantomData })
     }
 }
 
-impl Chunks for OnePiece<'_> {
+impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
     #[inline]
     fn len(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
     #[inline]
     fn chunk_at(&self, off: usize) -> &[u8] {
-        self.0.get(off..).unwrap_or_default()
+        self.bytes.get(off..).unwrap_or_default()
     }
 
     #[inline]
     fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
-        self.0.get(off..off.checked_add(len)?)
+        self.bytes.get(off..off.checked_add(len)?)
     }
 
     #[inline]
@@ -103,7 +109,7 @@ impl Chunks for OnePiece<'_> {
     }
 }
 
-impl Stream for OnePiece<'_> {
+impl<C: Chunks + ?Sized> Stream for OnePiece<'_, C> {
     #[inline]
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
         crc_of(mem, self, at, body)
