@@ -31,10 +31,8 @@ fn groups(s: WorkerSnapshot) -> Groups {
 }
 
 fn frame_error(e: DialogueError) -> Option<FrameError> {
-    let DialogueError::Mpa(e) = e else { return None };
-    let e: StartupError = e;
-    let StartupError::Frame(e) = e else { return None };
-    Some(e)
+    let DialogueError::Mpa(e): DialogueError = e;
+    if let StartupError::Frame(e) = e { Some(e) } else { None }
 }
 
 fn table_error(e: RegisterError) -> Option<MrError> {
