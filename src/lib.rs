@@ -62,21 +62,24 @@ pub use heddle_cm::{
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Endpoint, EndpointConfig, Node, OpenError, Snapshot, random_seed,
 };
+pub use heddle_dataplane::fault::FaultCounters;
+pub use heddle_dataplane::queue::{RxCounters, TxCounters};
 pub use heddle_dataplane::{
     BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
-    PortError, PortSource, PortStats, VdevArg, WorkerCounters, WorkerSnapshot,
+    PortError, PortSource, PortStats, TxBuildCounters, VdevArg, WorkerCounters, WorkerSnapshot,
 };
-pub use heddle_iwarp::mpa::frame::{Depth, Revision, Rtr, RtrSet};
-pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths};
+pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};
+pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths, StartupError};
 pub use heddle_iwarp::rdmap::TermCode;
-pub use heddle_iwarp::{Cut, RtrConfig};
+pub use heddle_iwarp::{Cut, MrError, MrTable, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
-    AddrError, Cidr, CidrError, ConnConfig, ConnectError, Keepalive, ListenError, check_addrs,
+    AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
+    StackCounters, check_addrs,
 };
-pub use heddle_verbs::device::MAX_DEPTH;
-pub use heddle_verbs::memory::{MemoryCounters, RegionMemory, Regions, Registry};
+pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
+pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, Regions, Registry};
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,

@@ -52,12 +52,6 @@ pub trait Chunks {
         }
     }
 
-    /// The CRC-32C of bytes `[off, off + len)`, if it has been computed in passing.
-    #[inline]
-    fn known_crc32c(&self, _off: usize, _len: usize) -> Option<u32> {
-        None
-    }
-
     /// Calls `f` with each contiguous piece of `[off, off + len)` in order; stops early at the end.
     fn for_each_chunk(&self, off: usize, len: usize, mut f: impl FnMut(&[u8])) {
         let mut done = 0;
@@ -98,10 +92,22 @@ impl<C: Chunks + ?Sized> Chunks for &C {
     fn for_each_chunk(&self, off: usize, len: usize, f: impl FnMut(&[u8])) {
         (**self).for_each_chunk(off, len, f);
     }
+}
+
+impl<C: Chunks + ?Sized> Chunks for &mut C {
+    #[inline]
+    fn len(&self) -> usize {
+        (**self).len()
+    }
 
     #[inline]
-    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
-        (**self).known_crc32c(off, len)
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        (**self).chunk_at(off)
+    }
+
+    #[inline]
+    fn for_each_chunk(&self, off: usize, len: usize, f: impl FnMut(&[u8])) {
+        (**self).for_each_chunk(off, len, f);
     }
 }
 
@@ -139,12 +145,6 @@ impl<C: Chunks> Chunks for Skip<C> {
     fn for_each_chunk(&self, off: usize, len: usize, f: impl FnMut(&[u8])) {
         let len = len.min(self.len.saturating_sub(off));
         self.inner.for_each_chunk(self.skip.saturating_add(off), len, f);
-    }
-
-    #[inline]
-    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
-        let all_there = off.checked_add(len).is_some_and(|end| end <= self.len);
-        if all_there { self.inner.known_crc32c(self.skip + off, len) } else { None }
     }
 }
 

@@ -193,19 +193,12 @@ impl Listeners {
         self.by_id.get_mut(&id)
     }
 
-    /// Whether a listener may be added, as far as the manager can say. Which addresses are ours is
-    /// the workers' knowledge.
+    /// Whether a listener may be added, as far as the manager can say: by the rules of the workers'
+    /// stacks, which hold for all of them alike. Asked here, the answer comes at once, and not from N
+    /// workers some of which have begun to listen by then. Which addresses are ours they alone know.
     pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
-        if addr.port() == 0 {
-            return Err(ListenError::PortZero);
-        }
-        if self.by_id.len() >= heddle_tcp::MAX_LISTENERS {
-            return Err(ListenError::Full);
-        }
-        if self.by_addr.contains_key(&(addr.port(), bind(addr))) {
-            return Err(ListenError::InUse);
-        }
-        Ok(())
+        let taken = self.by_addr.contains_key(&(addr.port(), bind(addr)));
+        ListenError::check(addr.port(), self.by_id.len(), taken)
     }
 
     pub(crate) fn insert(&mut self, id: ListenerId, listener: Listener) {
@@ -220,7 +213,8 @@ impl Listeners {
     }
 
     /// The listener for a connection that came to `local`: one at that very address comes before one
-    /// at all of ours.
+    /// at all of ours. Each worker has matched the SYN so already, but among names of its own, and it
+    /// may have accepted before all of them listen: who is told is decided here.
     pub(crate) fn at(&self, local: SocketAddr) -> Option<ListenerId> {
         let listening = |addr| {
             let id = *self.by_addr.get(&(local.port(), addr))?;

@@ -65,8 +65,9 @@ fn counters(net: &Net, f: fn(&RnicCounters) -> u64) -> u64 {
     f(&net.a.snapshot().worker.rnic) + f(&net.b.snapshot().worker.rnic)
 }
 
-/// Stretches of traffic after the warm-up until there are some in a row without calls. Buffers of Read Responses
-/// are taken when more of them are under way at a time than ever before, which may be late.
+/// Stretches of traffic after the warm-up until there are some in a row without calls. Buffers of
+/// Read Responses are taken when more of them are under way at a time than ever before, which may
+/// be late.
 const PATIENCE: usize = 40;
 const IN_A_ROW: usize = 4;
 

@@ -5,9 +5,10 @@
 //! torn down. [`Eal`] is therefore a plain token that it runs.
 //!
 //! It is started so that several processes run side by side and leave nothing behind: memory is
-//! anonymous (`--in-memory`, or `--no-shconf` without hugepages), there is no telemetry socket and no PCI scan unless asked. Devices
-//! are plugged in afterwards ([`crate::Port::open`]), where a bad argument is an error that names
-//! the device; given to the EAL at start it would end in a half-started EAL.
+//! anonymous (`--in-memory`, or `--no-shconf` without hugepages), there is no telemetry socket and
+//! no PCI scan unless asked. Devices are plugged in afterwards ([`crate::Port::open`]), where a bad
+//! argument is an error that names the device; given to the EAL at start it would end in a
+//! half-started EAL.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;

@@ -32,10 +32,11 @@ pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
 pub use extmem::{DpdkRegions, ExternalMemory};
 pub use fault::{FaultConfig, FaultInjector};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
-pub use mbuf::{ExternalError, Mbuf, RxChecksum, TxOffload};
+pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
+pub use tx::TxBuildCounters;
 pub use worker::{Command, CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -140,7 +140,8 @@ pub(crate) struct MbufSink<'a> {
     slot: u32,
 }
 
-/// References counted at a time: as many as frames of a turn.
+/// References counted at a time: one addition to a counter that others use, for half a turn's frames
+/// ([`BURST`](crate::BURST)). Those that are over at its end are given back.
 const REFERENCES: u16 = 32;
 
 impl Drop for MbufSink<'_> {

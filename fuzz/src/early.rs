@@ -63,13 +63,13 @@ pub fn run(data: &[u8]) -> bool {
         let pos = first + range.start as u64;
         if *early {
             let before = place.mem.snapshot();
-            placed[i] = qp.place_early(&place.env(), pos, &stream);
+            placed[i] = qp.place_early(&place.env(), pos, &stream, None);
             match &placed[i] {
                 Some(p) => assert!(p.len() as usize <= stream.len()),
                 None => assert!(before == place.mem.snapshot(), "placed, and not said"),
             }
             // Half of one is none.
-            assert_eq!(qp.place_early(&place.env(), pos, &&stream[..stream.len() / 2]), None);
+            assert_eq!(qp.place_early(&place.env(), pos, &&stream[..stream.len() / 2], None), None);
         }
     }
     assert_eq!(seen(&mut qp), Default::default(), "nothing happens before its turn");

@@ -125,7 +125,7 @@ fn drive(data: &[u8]) -> QpCounters {
         // Ahead of a gap, as far as the queue pair can tell: it may place it, and then it comes in order
         // all the same. `early` is about what becomes of it.
         if what & what::EARLY != 0 && end.qp.find_fpdu(pos, &&wire[..]).is_some() {
-            end.qp.place_early(&place.env(), pos, &&wire[..]);
+            end.qp.place_early(&place.env(), pos, &&wire[..], None);
         }
         stream.extend(wire);
         let taken = end.qp.handle_stream(&place.env(), &stream[..]);

@@ -15,8 +15,8 @@ heddle_base::counters! {
         rx_placed_ahead,
         /// Octets of these in TCP's stream, headers and markers included.
         rx_placed_ahead_bytes,
-        /// Segments ahead of a gap, or ends of them, refused: the connection's share of the buffers for such bytes was
-        /// used up, or it had too many gaps. The peer sends them again.
+        /// Segments ahead of a gap, or ends of them, refused: the connection's share of the buffers
+        /// for such bytes was used up, or it had too many gaps. The peer sends them again.
         rx_refused,
         /// Octets copied because keeping their frame would have wasted buffers: a second copy.
         held_copied_bytes,

@@ -17,14 +17,17 @@
 //! An FPDU ahead of a gap that could be placed at once leaves no bytes here: its piece says what is
 //! needed to deliver it in its turn.
 
+mod ahead;
 mod pool;
+mod ready;
 
 use std::collections::VecDeque;
 
 use heddle_base::{Chunks, StreamPos};
 use heddle_iwarp::PlacedFpdu;
 
-use pool::{Body, Held, Run, page};
+use pool::{Body, Held, Run};
+use ready::Ready;
 
 pub(crate) use pool::HoldPool;
 
@@ -34,12 +37,6 @@ const HOLD_COPY_BELOW: usize = 512;
 
 /// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
-
-/// Runs there is room for from the first gap on.
-const FIRST_RUNS: usize = 32;
-
-/// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
-const READY_FRAMES: usize = 64;
 
 /// What was kept of a segment ahead of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,195 +249,6 @@ impl<F: Chunks> Lists<F> {
         self.ready.is_empty() && self.ahead.is_empty()
     }
 
-    /// See [`HeldBytes::push_ready`].
-    fn push_ready(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        pos: StreamPos,
-        frame: F,
-        off: usize,
-        len: usize,
-    ) -> usize {
-        self.ready_len += len;
-        if len >= HOLD_COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
-            self.charge(pool, 1);
-            self.ready.push_back(Held { pos, len, body: Body::Frame { frame, off } });
-            return 0;
-        }
-        let mut done = 0;
-        while done < len {
-            match self.ready.back_mut() {
-                Some(last) if last.room() > 0 => {
-                    let n = last.room().min(len - done);
-                    last.append(&frame, off + done, n);
-                    done += n;
-                }
-                _ => self.ready.push_back(pool.empty_copy(pos + done as u64)),
-            }
-        }
-        len
-    }
-
-    /// Where bytes `[pos, pos + len)` go among the runs.
-    fn slot(&self, pos: StreamPos, len: usize) -> Slot {
-        let at = self.ahead.partition_point(|r| r.start <= pos);
-        let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();
-        let next = self.ahead.get(at).copied();
-        // TCP tells of bytes it has not got. The runs stay apart even if it does not.
-        let start = prev.map_or(pos, |r| r.end.max(pos));
-        let end = next.map_or(pos + len as u64, |r| r.start.min(pos + len as u64)).max(start);
-        let prev = prev.filter(|r| r.end == start);
-        let next = next.filter(|r| r.start == end);
-        Slot { at, start, end, prev, next }
-    }
-
-    /// Whether one more run may be made, or none is needed.
-    fn has_run(&self, slot: &Slot) -> bool {
-        slot.prev.is_some() || slot.next.is_some() || self.ahead.len() < MAX_RUNS
-    }
-
-    /// Puts a run in its place, joined to those it touches.
-    fn insert(&mut self, pool: &mut HoldPool<F>, slot: Slot, mut run: Run) {
-        let Slot { at, prev, next, .. } = slot;
-        if let Some(next) = next {
-            self.concat(pool, &mut run, next);
-            self.ahead.remove(at);
-        }
-        match prev {
-            Some(mut joined) => {
-                self.concat(pool, &mut joined, run);
-                self.ahead[at - 1] = joined;
-            }
-            None => {
-                if self.ahead.capacity() == 0 {
-                    // Once, and not again and again up to what an ordinary loss takes.
-                    self.ahead.reserve(FIRST_RUNS);
-                }
-                self.ahead.insert(at, run);
-            }
-        }
-        #[cfg(test)]
-        {
-            pool.work += (1 + at.min(self.ahead.len() - at)) as u64;
-        }
-    }
-
-    /// See [`HeldBytes::push_ahead`].
-    fn push_ahead(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        pos: StreamPos,
-        frame: F,
-        off: usize,
-        len: usize,
-    ) -> Result<HeldPart, F> {
-        let slot = self.slot(pos, len);
-        let new = slot.len();
-        if new < HOLD_COPY_BELOW {
-            return self.copy_ahead(pool, pos, &frame, off, len).ok_or(frame);
-        }
-        if !self.has_run(&slot) || !pool.allows(self.charged, 1) {
-            return Err(frame);
-        }
-        let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
-        self.charge(pool, 1);
-        let run = pool.run(Held { pos: slot.start, len: new, body: Body::Frame { frame, off } });
-        self.insert(pool, slot, run);
-        Ok(HeldPart { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: 0 })
-    }
-
-    /// See [`HeldBytes::copy_ahead`].
-    fn copy_ahead(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        pos: StreamPos,
-        frame: &F,
-        off: usize,
-        len: usize,
-    ) -> Option<HeldPart> {
-        let slot = self.slot(pos, len);
-        let new = slot.len();
-        if new == 0 {
-            return Some(HeldPart { len, copied: 0 });
-        }
-        let more = new_copies(pool, &slot);
-        if !self.has_run(&slot) || more > 0 && !pool.allows(self.charged, more) {
-            return None;
-        }
-        let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
-        let run = self.copy_run(pool, slot.start, frame, off, new);
-        self.insert(pool, slot, run);
-        Some(HeldPart { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: new })
-    }
-
-    /// See [`HeldBytes::push_placed`].
-    fn push_placed(&mut self, pool: &mut HoldPool<F>, pos: StreamPos, fpdu: PlacedFpdu) {
-        let slot = self.slot(pos, fpdu.len() as usize);
-        debug_assert_eq!((slot.start, slot.len()), (pos, fpdu.len() as usize));
-        self.placed += 1;
-        pool.charge_placed();
-        let run = pool.run(Held { pos, len: fpdu.len() as usize, body: Body::Placed(fpdu) });
-        self.insert(pool, slot, run);
-    }
-
-    /// See [`HeldBytes::pop_placed`].
-    fn pop_placed(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        next: StreamPos,
-    ) -> Option<(StreamPos, PlacedFpdu)> {
-        let run = self.ahead.front_mut().filter(|r| r.start <= next)?;
-        if !pool.first(run).is_some_and(Held::is_placed) {
-            return None;
-        }
-        let held = pool.pop(run)?;
-        if run.is_empty() {
-            self.ahead.pop_front();
-        }
-        self.refund_placed(pool);
-        match held.body {
-            Body::Placed(fpdu) => Some((held.pos, fpdu)),
-            Body::Frame { .. } | Body::Copied(_) => None,
-        }
-    }
-
-    fn refund_placed(&mut self, pool: &mut HoldPool<F>) {
-        self.placed = self.placed.saturating_sub(1);
-        pool.refund_placed();
-    }
-
-    /// A run of copies of the `len` octets `off` octets into `frame`.
-    fn copy_run(
-        &mut self,
-        pool: &mut HoldPool<F>,
-        start: StreamPos,
-        frame: &F,
-        off: usize,
-        len: usize,
-    ) -> Run {
-        let piece = |pool: &mut HoldPool<F>, done: usize| {
-            let mut piece = pool.empty_copy(start + done as u64);
-            let n = piece.room().min(len - done);
-            piece.append(frame, off + done, n);
-            (pool.run(piece), done + n)
-        };
-        self.charge(pool, 1);
-        let (mut run, mut done) = piece(pool, 0);
-        while done < len {
-            self.charge(pool, 1);
-            let (next, upto) = piece(pool, done);
-            done = upto;
-            self.concat(pool, &mut run, next);
-        }
-        run
-    }
-
-    fn concat(&mut self, pool: &mut HoldPool<F>, a: &mut Run, b: Run) {
-        if pool.concat(a, b) {
-            self.refund(pool);
-        }
-    }
-
     fn charge(&mut self, pool: &mut HoldPool<F>, buffers: usize) {
         self.charged += buffers;
         pool.charge(buffers);
@@ -451,61 +259,17 @@ impl<F: Chunks> Lists<F> {
         pool.refund(1);
     }
 
+    fn refund_placed(&mut self, pool: &mut HoldPool<F>) {
+        self.placed = self.placed.saturating_sub(1);
+        pool.refund_placed();
+    }
+
     /// Lets go of a piece that was in order.
     fn drop_ready(&mut self, pool: &mut HoldPool<F>, held: Held<F>) {
         match held.body {
             Body::Frame { .. } => self.refund(pool),
             Body::Copied(buf) => pool.give_buf(buf),
             Body::Placed(_) => self.refund_placed(pool),
-        }
-    }
-
-    /// See [`HeldBytes::close_gap`].
-    fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
-        let mut moved = 0;
-        while let Some(mut run) = self.ahead.pop_front_if(|r| r.start <= next) {
-            loop {
-                if pool.first(&run).is_some_and(Held::is_placed) {
-                    self.ahead.push_front(run);
-                    return moved;
-                }
-                let Some(mut h) = pool.pop(&mut run) else { break };
-                if h.is_copy() {
-                    self.refund(pool);
-                }
-                h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
-                if h.len == 0 {
-                    self.drop_ready(pool, h);
-                    continue;
-                }
-                moved += h.len;
-                next = h.end();
-                self.ready_len += h.len;
-                let h = match self.ready.back_mut() {
-                    Some(last) => last.absorb(h),
-                    None => Err(h),
-                };
-                match h {
-                    Ok(buf) => pool.give_buf(buf),
-                    Err(h) => self.ready.push_back(h),
-                }
-            }
-        }
-        moved
-    }
-
-    /// Drops the first `n` ready bytes.
-    fn consume(&mut self, pool: &mut HoldPool<F>, mut n: usize) {
-        self.ready_len = self.ready_len.saturating_sub(n);
-        while let Some(first) = self.ready.front_mut() {
-            if n < first.len {
-                first.skip(n);
-                break;
-            }
-            n -= first.len;
-            if let Some(first) = self.ready.pop_front() {
-                self.drop_ready(pool, first);
-            }
         }
     }
 
@@ -523,59 +287,6 @@ impl<F: Chunks> Lists<F> {
             }
         }
         debug_assert_eq!((self.charged, self.placed), (0, 0));
-    }
-}
-
-/// A place among the runs.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// Index of the first run behind it.
-    at: usize,
-    /// What is not held yet.
-    start: StreamPos,
-    end: StreamPos,
-    /// The runs it touches.
-    prev: Option<Run>,
-    next: Option<Run>,
-}
-
-impl Slot {
-    fn len(&self) -> usize {
-        usize::try_from(self.end.since(self.start)).unwrap_or(usize::MAX)
-    }
-}
-
-/// Buffers that copies of a slot take beyond those of the runs they join.
-fn new_copies<F: Chunks>(pool: &HoldPool<F>, slot: &Slot) -> usize {
-    let (start, last) = (slot.start, StreamPos(slot.end.0 - 1));
-    let before = slot.prev.is_some_and(|r| {
-        page(StreamPos(r.end.0 - 1)) == page(start) && pool.ends_in_copy(&r, true)
-    });
-    let behind =
-        slot.next.is_some_and(|r| page(r.start) == page(last) && pool.ends_in_copy(&r, false));
-    let pages = usize::try_from(page(last) - page(start) + 1).unwrap_or(usize::MAX);
-    pages.saturating_sub(usize::from(before) + usize::from(behind))
-}
-
-/// The in-order bytes of a [`HeldBytes`].
-pub(crate) struct Ready<'a, F>(Option<&'a Lists<F>>);
-
-impl<F: Chunks> Chunks for Ready<'_, F> {
-    fn len(&self) -> usize {
-        self.0.map_or(0, |l| l.ready_len)
-    }
-
-    fn chunk_at(&self, off: usize) -> &[u8] {
-        // When a gap closes, a whole window of frames becomes ready at once, and each FPDU in it is
-        // asked for several times.
-        let Some(Lists { ready, .. }) = self.0 else { return &[] };
-        let Some(first) = ready.front() else { return &[] };
-        if off < first.len {
-            return first.chunk_at(off);
-        }
-        let pos = first.pos + off as u64;
-        let Some(h) = ready.get(ready.partition_point(|h| h.end() <= pos)) else { return &[] };
-        h.chunk_at(usize::try_from(pos - h.pos).unwrap_or(usize::MAX))
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! `tcp` knows positions in streams, `iwarp` knows FPDUs and registered memory, and neither knows
 //! the other. This crate holds, for each connection, what lies between the two: the FPDUs that are
-//! not acknowledged yet, the received frames that cannot be placed yet, and the queue pair. It is as pure as the two it joins: frames, memory and
-//! time come in as values and as type parameters, so the same code runs on DPDK mbufs in a worker
-//! and on byte vectors in a simulation.
+//! not acknowledged yet, the received frames that cannot be placed yet, and the queue pair. It is as
+//! pure as the two it joins: frames, memory and time come in as values and as type parameters, so the
+//! same code runs on DPDK mbufs in a worker and on byte vectors in a simulation.
 //!
 //! # Life of a connection
 //!
@@ -23,27 +23,32 @@
 //!
 //! # Copies
 //!
-//! A payload byte is copied once on receive, from the frame into registered memory, and not at all
-//! on send. The exceptions are counted: small or hoarded segments that must wait
-//! (`held_copied_bytes`), and what a [`TxSink`] copies by its own choice.
+//! A payload byte is copied once on receive, from the frame into registered memory. On send it is
+//! copied once with a CRC, in the pass that computes it (`tx_digested_bytes`), and otherwise not at
+//! all: the frame refers to it (`tx_referenced_bytes`). The exceptions are counted: small or hoarded
+//! segments that must wait (`held_copied_bytes`), and what a [`TxSink`] copies by its own choice.
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod conn;
 mod counters;
 mod event;
+mod frame;
 mod held;
 mod kept;
-mod link;
 mod order;
 mod queue;
 mod receive;
 mod rnic;
 mod rounds;
+mod running;
+mod shared;
 mod sink;
 mod transmit;
 
 pub use counters::RnicCounters;
 pub use event::{CloseReason, Event, FpduMode};
+pub use frame::RnicFrame;
 pub use order::{Order, Report};
 pub use rnic::{Rnic, RnicConfig, RnicError};
 pub use sink::{Offload, TxSink};

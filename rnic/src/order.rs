@@ -3,9 +3,10 @@
 use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
-use heddle_tcp::{ConnId, ConnectError, ListenError, RxFrame};
+use heddle_tcp::{ConnId, ConnectError, ListenError};
 
 use crate::event::{Event, FpduMode};
+use crate::frame::RnicFrame;
 use crate::rnic::{Rnic, RnicError};
 
 /// An order to an RNIC. Orders are carried out in the order in which they are given.
@@ -103,7 +104,7 @@ pub enum Report {
     },
 }
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Carries out an order, and answers where an answer is due at once.
     ///
     /// [`Order::EnterFpduMode`] is the one with a second half: when it succeeds there is no answer

@@ -5,20 +5,21 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
-use heddle_iwarp::{
-    Cqe, Memory, MrTable, Pins, PostError, QpContext, QpCounters, QpEvent, RecvWr, SendWr, Side,
-};
+use heddle_iwarp::{Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
 use heddle_tcp::{
-    ConnCounters, ConnEvent, ConnId, ConnectError, ListenError, RxFrame, SendQueue, Stack,
-    StackConfig, StackCounters, StackEvent, TxFrame,
+    ConnEvent, ConnId, ConnectError, ListenError, Stack, StackConfig, StackCounters, StackEvent,
+    TxFrame,
 };
 
+use crate::conn::{ConnState, Mode};
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
+use crate::frame::RnicFrame;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
-use crate::link::{ConnState, Mode};
 use crate::rounds::Rounds;
+use crate::running::Running;
+use crate::shared::Shared;
 
 /// What an RNIC is made with.
 #[derive(Clone, Debug)]
@@ -56,23 +57,10 @@ pub enum RnicError {
 /// One thread owns it. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
 pub struct Rnic<F> {
     pub(crate) stack: Stack<ConnState<F>>,
-    pub(crate) mrs: Arc<MrTable>,
-    pub(crate) counters: RnicCounters,
-    pub(crate) events: VecDeque<Event>,
-    pub(crate) completions: VecDeque<(ConnId, Cqe)>,
-    /// Connections whose queue pair may have FPDUs to make.
-    pub(crate) ready: VecDeque<ConnId>,
-    pub(crate) kept: Snapshots,
-    /// Buffers for bytes that wait.
-    pub(crate) pool: HoldPool<F>,
-    /// Connections with a running queue pair: a list, so that reports find them, in which each
-    /// connection knows its place.
-    pub(crate) running: Vec<ConnId>,
-    pub(crate) rounds: Rounds,
-    /// Counters of queue pairs that are gone.
-    retired_qps: QpCounters,
-    /// The sum [`Rnic::poll_qp_counters`] is at, and how many of `running` are in it.
-    tally: Option<(QpCounters, usize)>,
+    pub(crate) shared: Shared<F>,
+    pub(crate) running: Running,
+    /// See [`Rnic::wants_crc`].
+    pub(crate) wants_crc: bool,
     /// The frame that is being sent, kept so that it is filled in place.
     pub(crate) frame: TxFrame,
 }
@@ -80,14 +68,14 @@ pub struct Rnic<F> {
 impl<F> core::fmt::Debug for Rnic<F> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Rnic")
-            .field("queue_pairs", &self.running.len())
-            .field("held_buffers", &self.pool.used())
-            .field("counters", &self.counters)
+            .field("queue_pairs", &self.running.list.len())
+            .field("held_buffers", &self.shared.pool.used())
+            .field("counters", &self.shared.counters)
             .finish_non_exhaustive()
     }
 }
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
     /// way, its places in all tables included.
     pub const CONN_OCTETS: usize =
@@ -99,17 +87,18 @@ impl<F: RxFrame> Rnic<F> {
         let kept = Snapshots::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
         Rnic {
             stack: Stack::new(config.stack),
-            pool: HoldPool::new(config.max_held_frames),
-            mrs,
-            counters: RnicCounters::default(),
-            events: VecDeque::with_capacity(64),
-            completions: VecDeque::with_capacity(1024),
-            ready: VecDeque::with_capacity(conns),
-            kept,
-            running: Vec::with_capacity(conns),
-            rounds: Rounds::default(),
-            retired_qps: QpCounters::default(),
-            tally: None,
+            shared: Shared {
+                mrs,
+                counters: RnicCounters::default(),
+                events: VecDeque::with_capacity(64),
+                completions: VecDeque::with_capacity(1024),
+                ready: VecDeque::with_capacity(conns),
+                kept,
+                pool: HoldPool::new(config.max_held_frames),
+                rounds: Rounds::default(),
+            },
+            running: Running::with_capacity(conns),
+            wants_crc: false,
             frame: TxFrame::default(),
         }
     }
@@ -136,11 +125,11 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Queues bytes of the MPA start-up.
     pub fn send_startup(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), RnicError> {
-        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        if !matches!(link.mode, Mode::Startup) {
+        let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        if !matches!(state.mode, Mode::Startup) {
             return Err(RnicError::NotStartup);
         }
-        link.queue.push_startup(bytes);
+        state.queue.push_startup(bytes);
         self.stack.notify_send(conn);
         Ok(())
     }
@@ -149,18 +138,10 @@ impl<F: RxFrame> Rnic<F> {
     /// [`start`](Self::start) when its first receives are posted.
     pub fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
         self.send_startup(conn, &mode.reply)?;
-        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        let held = link.held.ready_len();
-        link.held.consume(&mut self.pool, mode.startup_len);
-        let mut config = mode.qp;
-        config.tx_start = link.queue.end();
-        config.rx_start = link.rx_next;
-        config.rx_start.0 =
-            config.rx_start.0.saturating_sub(held.saturating_sub(mode.startup_len) as u64);
-        link.mode = Mode::Fpdu(Box::new(QpContext::new(&config)));
-        link.running_at = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
-        self.running.push(conn);
-        self.rounds.wake();
+        let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        state.enter_fpdu(mode.startup_len, mode.qp, &mut self.shared.pool);
+        state.running_at = self.running.add(conn);
+        self.shared.rounds.wake();
         Ok(())
     }
 
@@ -172,24 +153,22 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Posts to a queue pair's send queue.
     pub fn post_send(&mut self, conn: ConnId, wr: &SendWr<'_>) -> Result<(), RnicError> {
-        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        let qp = link.qp().ok_or(RnicError::NoQueuePair)?;
+        let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        let qp = state.qp().ok_or(RnicError::NoQueuePair)?;
         let result = qp.post_send(wr);
         let news = qp.has_news();
         // Whether it can be sent now is found out when its turn comes.
-        if !link.on_ready_list {
-            link.on_ready_list = true;
-            self.ready.push_back(conn);
-        }
-        if news {
-            self.collect_qp(conn);
+        state.make_ready(conn, &mut self.shared);
+        if news && state.collect(conn, tcp, &mut self.shared) {
+            self.stack.close(conn);
         }
         Ok(result?)
     }
 
     /// Posts to a queue pair's receive queue.
     pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr<'_>) -> Result<(), RnicError> {
-        Ok(self.qp_mut(conn)?.post_recv(wr)?)
+        let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        Ok(state.qp().ok_or(RnicError::NoQueuePair)?.post_recv(wr)?)
     }
 
     /// Calls `f` with the queue pair of a connection, to post as much as there is to post: it is found,
@@ -200,15 +179,12 @@ impl<F: RxFrame> Rnic<F> {
         conn: ConnId,
         f: impl FnOnce(&mut QpContext) -> R,
     ) -> Result<R, RnicError> {
-        let result = f(self.qp_mut(conn)?);
-        self.drain_qp(conn);
+        let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
+        let result = f(state.qp().ok_or(RnicError::NoQueuePair)?);
+        if state.drain(conn, tcp, &mut self.shared) {
+            self.stack.close(conn);
+        }
         Ok(result)
-    }
-
-    #[inline]
-    fn qp_mut(&mut self, conn: ConnId) -> Result<&mut QpContext, RnicError> {
-        let (_, link) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        link.qp().ok_or(RnicError::NoQueuePair)
     }
 
     /// The queue pair of a connection, for its counters, its state and the peer's Terminate.
@@ -221,14 +197,18 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Ends a connection in order: what is posted is sent and acknowledged, then FIN.
     pub fn disconnect(&mut self, conn: ConnId) {
-        if let Some((_, link)) = self.stack.get_mut(conn)
-            && let Some(qp) = link.qp()
-        {
-            // TCP follows when the send queue has drained.
-            qp.close();
-            return self.drain_qp(conn);
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        let over = match state.qp() {
+            Some(qp) => {
+                // TCP follows when the send queue has drained.
+                qp.close();
+                state.drain(conn, tcp, &mut self.shared)
+            }
+            None => true,
+        };
+        if over {
+            self.stack.close(conn);
         }
-        self.stack.close(conn);
     }
 
     /// Ends a connection with a reset.
@@ -253,7 +233,7 @@ impl<F: RxFrame> Rnic<F> {
 
     /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.rounds.poll_timeout(self.stack.poll_timeout())
+        self.shared.rounds.poll_timeout(self.stack.poll_timeout())
     }
 
     /// Whether [`handle_timeouts`](Self::handle_timeouts) has something to do.
@@ -267,30 +247,32 @@ impl<F: RxFrame> Rnic<F> {
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
         self.stack.is_idle(now)
-            && self.ready.is_empty()
-            && self.completions.is_empty()
-            && self.events.is_empty()
+            && self.shared.ready.is_empty()
+            && self.shared.completions.is_empty()
+            && self.shared.events.is_empty()
     }
 
     /// Whether [`poll_event`](Self::poll_event) may have something to give.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.shared.events.is_empty()
+    }
+
+    /// Whether the [`payload_crc`](RnicFrame::payload_crc) of the next frame may be of use, as far as
+    /// the last one tells.
+    #[inline]
+    pub fn wants_crc(&self) -> bool {
+        self.wants_crc
     }
 
     /// The next event for the control plane. However long they are left to wait, their number is
     /// bounded: a connection has a few, each at most once, and stays until it is released.
     pub fn poll_event(&mut self) -> Option<Event> {
-        while let Some(event) = self.events.pop_front() {
+        while let Some(event) = self.shared.events.pop_front() {
             let Event::StartupBytes { conn, .. } = event else { return Some(event) };
-            let Some((_, link)) = self.stack.get_mut(conn) else { continue };
-            link.startup_event = false;
-            // The start-up may be over by now, one way or the other.
-            let new = link.held.ready_len().saturating_sub(link.startup_told as usize);
-            if matches!(link.mode, Mode::Startup) && new > 0 {
-                // It is a few KiB at most.
-                link.startup_told += u32::try_from(new).unwrap_or(u32::MAX);
-                return Some(Event::StartupBytes { conn, bytes: link.held.last_ready(new) });
+            let Some((_, state)) = self.stack.get_mut(conn) else { continue };
+            if let Some(bytes) = state.take_startup() {
+                return Some(Event::StartupBytes { conn, bytes });
             }
         }
         None
@@ -300,18 +282,18 @@ impl<F: RxFrame> Rnic<F> {
     /// [`poll_completion`](Self::poll_completion) will give them.
     #[inline]
     pub fn peek_completion(&self) -> Option<&(ConnId, Cqe)> {
-        self.completions.front()
+        self.shared.completions.front()
     }
 
     /// The next completion, and the connection of its queue pair.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<(ConnId, Cqe)> {
-        self.completions.pop_front()
+        self.shared.completions.pop_front()
     }
 
     /// Counters of the joint.
     pub fn counters(&self) -> &RnicCounters {
-        &self.counters
+        &self.shared.counters
     }
 
     /// Counters of the TCP/IP stack.
@@ -319,169 +301,54 @@ impl<F: RxFrame> Rnic<F> {
         self.stack.counters()
     }
 
-    /// Counters of all TCP connections there are and were, added up.
-    pub fn conn_counters(&self) -> ConnCounters {
-        self.stack.conn_counters()
-    }
-
-    /// The TCP/IP stack, to look at.
+    /// A TCP connection, to look at.
     pub fn connection(&self, conn: ConnId) -> Option<&heddle_tcp::Connection> {
         self.stack.conn(conn)
     }
 
-    /// As [`conn_counters`](Self::conn_counters), looking at `most` connections at a time: `None`
-    /// until all were looked at.
-    pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
-        self.stack.poll_conn_counters(most)
-    }
-
-    /// As [`qp_counters`](Self::qp_counters), looking at `most` queue pairs at a time: `None` until
-    /// all were looked at.
-    pub fn poll_qp_counters(&mut self, most: usize) -> Option<QpCounters> {
-        let (mut sum, from) = self.tally.take().unwrap_or((self.retired_qps, 0));
-        let upto = from.saturating_add(most.max(1)).min(self.running.len());
-        for conn in self.running.get(from..upto).unwrap_or_default() {
-            if let Some(qp) = self.qp(*conn) {
-                sum.add(&qp.counters());
-            }
-        }
-        if upto >= self.running.len() {
-            return Some(sum);
-        }
-        self.tally = Some((sum, upto));
-        None
-    }
-
-    /// Counters of all queue pairs there are and were, added up.
-    pub fn qp_counters(&self) -> QpCounters {
-        let mut sum = self.retired_qps;
-        for conn in &self.running {
-            if let Some(qp) = self.qp(*conn) {
-                sum.add(&qp.counters());
-            }
-        }
-        sum
-    }
-
     /// Counts, for each region, of the FPDUs in send queues that refer to it.
     pub fn pins(&self) -> Arc<Pins> {
-        self.kept.pins.clone()
+        self.shared.kept.pins.clone()
     }
 
     /// FPDUs that refer to the region in slot `mr`, counted anew by a walk through all send queues:
     /// what [`pins`](Self::pins) should say. For tests.
     pub fn count_references(&self, mr: u32) -> u32 {
         self.running
+            .list
             .iter()
             .filter_map(|conn| self.stack.user(*conn))
-            .map(|link| link.queue.references(mr))
+            .map(|state| state.queue.references(mr))
             .sum()
     }
 
     /// Octets of Read Responses kept at this moment.
     pub fn snapshot_bytes(&self) -> usize {
-        self.kept.snapshots()
+        self.shared.kept.snapshots()
     }
 
     /// Buffers that bytes which wait take at this moment; see [`RnicConfig::max_held_frames`].
     pub fn held_frames(&self) -> usize {
-        self.pool.used()
+        self.shared.pool.used()
     }
 
     /// Takes completions and events out of a queue pair, and puts the connection on the ready list
     /// when there may be FPDUs to make.
     #[inline]
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        let Mode::Fpdu(qp) = &mut link.mode else { return };
-        if qp.has_news() || link.closing {
-            self.collect_qp(conn);
-        }
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        let Mode::Fpdu(qp) = &mut link.mode else { return };
-        if qp.has_transmit() && !link.on_ready_list {
-            link.on_ready_list = true;
-            self.ready.push_back(conn);
-        }
-    }
-
-    /// Takes completions and events out of a queue pair.
-    pub(crate) fn collect_qp(&mut self, conn: ConnId) {
-        let Some((tcp, link)) = self.stack.get_mut(conn) else { return };
-        let Mode::Fpdu(qp) = &mut link.mode else { return };
-        while let Some(event) = qp.poll_event() {
-            // By an error; and nobody needs what TCP has not begun to send.
-            let (ended, withdraw) = match event {
-                QpEvent::Terminated { by, .. } => (true, by == Side::Remote || qp.has_transmit()),
-                QpEvent::Failed { .. } | QpEvent::Truncated(_) => (true, true),
-                QpEvent::FirstFpdu | QpEvent::Drained => (false, false),
-            };
-            self.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
-            link.closing |= ended || event == QpEvent::Drained;
-            if withdraw {
-                // A Terminate of ours goes in its place. If that is queued already, it is about a
-                // local request, and those before it are still carried out.
-                let end = link.queue.withdraw(&mut self.kept, tcp.snd_max());
-                qp.handle_withdrawn(end);
-            }
-            if !matches!(event, QpEvent::Drained) {
-                self.events.push_back(Event::Qp { conn, event });
-            }
-        }
-        while let Some(cqe) = qp.poll_completion() {
-            self.completions.push_back((conn, cqe));
-        }
-        self.rounds.wake();
-        if link.closing && !qp.has_transmit() {
-            link.closing = false;
+        if let Some((tcp, state)) = self.stack.get_mut(conn)
+            && state.drain(conn, tcp, &mut self.shared)
+        {
             self.stack.close(conn);
         }
     }
 
     /// Flushes a connection's queue pair and drops what waits.
     fn end(&mut self, conn: ConnId) {
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        if let Mode::Fpdu(qp) = &mut link.mode {
-            qp.abort();
-            let (at, counters) = (link.running_at as usize, qp.counters());
-            self.retired_qps.add(&counters);
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        let at = state.running_at;
+        if let Some(counters) = state.finish(conn, tcp, &mut self.shared) {
             self.stop_running(at, &counters);
-        }
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
-        link.held.clear(&mut self.pool);
-        self.drain_qp(conn);
-        if let Some((_, link)) = self.stack.get_mut(conn) {
-            link.mode = Mode::Dead;
-            link.queue.clear(&mut self.kept);
-        }
-    }
-
-    /// Takes place `at` off the list of connections with a running queue pair, whose counters were
-    /// `counters`; the last takes the place.
-    fn stop_running(&mut self, at: usize, counters: &QpCounters) {
-        if at >= self.running.len() {
-            return;
-        }
-        self.running.swap_remove(at);
-        self.rounds.moved();
-        let moved = self.running.get(at).copied();
-        if let Some((_, link)) = moved.and_then(|conn| self.stack.get_mut(conn)) {
-            link.running_at = u32::try_from(at).unwrap_or(u32::MAX);
-        }
-        // A sum under way has to get those it would miss now.
-        let left = self.running.len();
-        let moved = moved.and_then(|conn| self.qp(conn)).map(QpContext::counters);
-        if let Some((sum, done)) = &mut self.tally {
-            if at >= *done {
-                sum.add(counters);
-            } else if left >= *done {
-                if let Some(moved) = moved {
-                    sum.add(&moved);
-                }
-            } else {
-                // The last was in the sum already.
-                *done = left;
-            }
         }
     }
 
@@ -489,25 +356,25 @@ impl<F: RxFrame> Rnic<F> {
         while let Some((conn, event)) = self.stack.poll_event() {
             let reason = match event {
                 StackEvent::Accepted { local, remote } => {
-                    self.events.push_back(Event::Accepted { conn, local, remote });
+                    self.shared.events.push_back(Event::Accepted { conn, local, remote });
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::Connected) => {
                     if let Some(local) = self.stack.local_addr(conn) {
-                        self.events.push_back(Event::Connected { conn, local });
+                        self.shared.events.push_back(Event::Connected { conn, local });
                     }
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::PeerClosed) => {
-                    if let Some((_, link)) = self.stack.get_mut(conn)
-                        && let in_fpdu = link.held.has_ready()
-                        && let Some(qp) = link.qp()
+                    if let Some((_, state)) = self.stack.get_mut(conn)
+                        && let in_fpdu = state.held.has_ready()
+                        && let Some(qp) = state.qp()
                     {
                         // What has not made a whole FPDU never will.
                         qp.handle_peer_closed(in_fpdu);
                         self.drain_qp(conn);
                     }
-                    self.events.push_back(Event::PeerClosed { conn });
+                    self.shared.events.push_back(Event::PeerClosed { conn });
                     continue;
                 }
                 StackEvent::Conn(ConnEvent::Closed) => CloseReason::Orderly,
@@ -520,7 +387,7 @@ impl<F: RxFrame> Rnic<F> {
                 _ => continue,
             };
             self.end(conn);
-            self.events.push_back(Event::Closed { conn, reason });
+            self.shared.events.push_back(Event::Closed { conn, reason });
         }
     }
 }

@@ -11,8 +11,8 @@
 use core::time::Duration;
 
 use heddle_base::Instant;
-use heddle_tcp::RxFrame;
 
+use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 
 /// From one round to the next.
@@ -63,32 +63,32 @@ impl Rounds {
     }
 }
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Goes on with the round, if it is time.
     #[inline]
     pub(crate) fn go_round(&mut self, now: Instant) {
-        if self.rounds.at <= now {
+        if self.shared.rounds.at <= now {
             self.look_at_some(now);
         }
     }
 
     #[cold]
     fn look_at_some(&mut self, now: Instant) {
-        if self.rounds.at == Instant::ZERO {
-            self.rounds = Rounds { at: now + REST, next: 0, work: false };
+        if self.shared.rounds.at == Instant::ZERO {
+            self.shared.rounds = Rounds { at: now + REST, next: 0, work: false };
             return;
         }
-        let from = self.rounds.next;
-        let upto = (from + LOOKS).min(self.running.len());
+        let from = self.shared.rounds.next;
+        let upto = (from + LOOKS).min(self.running.list.len());
         for at in from..upto {
-            let Some(&conn) = self.running.get(at) else { break };
-            if let Some((tcp, link)) = self.stack.get_mut(conn) {
-                self.rounds.work |= link.rest(tcp);
+            let Some(&conn) = self.running.list.get(at) else { break };
+            if let Some((tcp, state)) = self.stack.get_mut(conn) {
+                self.shared.rounds.work |= state.rest(tcp);
             }
         }
-        self.rounds = if upto < self.running.len() {
-            Rounds { at: now + PAUSE, next: upto, work: self.rounds.work }
-        } else if self.rounds.work {
+        self.shared.rounds = if upto < self.running.list.len() {
+            Rounds { at: now + PAUSE, next: upto, work: self.shared.rounds.work }
+        } else if self.shared.rounds.work {
             Rounds { at: now + REST, next: 0, work: false }
         } else {
             Rounds::default()

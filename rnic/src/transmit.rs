@@ -3,16 +3,17 @@
 use heddle_base::{Instant, StreamPos};
 use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Memory, QpEnv, mpa};
-use heddle_tcp::{ConnId, RxFrame, SendQueue, TcpChecksum, TxBody};
+use heddle_tcp::{ConnId, SendQueue, TcpChecksum, TxBody};
 
-use crate::link::Mode;
+use crate::conn::Mode;
+use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 use crate::sink::{Offload, TxSink};
 
 /// FPDUs a connection makes before the next connection has its turn.
 const TURN: u64 = 32;
 
-impl<F: RxFrame> Rnic<F> {
+impl<F: RnicFrame> Rnic<F> {
     /// Builds the next frame in `sink`; false when there is none, or no room for it.
     pub fn poll_transmit<M: Memory, S: TxSink>(
         &mut self,
@@ -36,21 +37,21 @@ impl<F: RxFrame> Rnic<F> {
 
     /// Lets the next ready queue pair cut FPDUs; false when none had any to cut.
     fn make_fpdus<M: Memory>(&mut self, mem: &M) -> bool {
-        while let Some(conn) = self.ready.pop_front() {
-            let Some((tcp, link)) = self.stack.get_mut(conn) else { continue };
-            link.on_ready_list = false;
-            let Mode::Fpdu(qp) = &mut link.mode else { continue };
+        while let Some(conn) = self.shared.ready.pop_front() {
+            let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
+            state.on_ready_list = false;
+            let Mode::Fpdu(qp) = &mut state.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
             let (mut made, mut octets, mut locals) = (0, 0, false);
             // FPDUs are cut when TCP can send them, not before: the size of a segment may still
             // change, and a queue that is short stays in the cache. One may always wait, so that
             // TCP knows there is something to probe a closed window for.
-            let (mut end, sent) = (link.queue.end(), tcp.snd_max());
+            let (mut end, sent) = (state.queue.end(), tcp.snd_max());
             let mut room = tcp.send_room(end);
             while made < TURN && (room > 0 || end <= sent) {
-                let snapshots_full = self.kept.is_full(link.queue.snapshots());
-                let env = QpEnv { mem, mrs: &self.mrs, snapshots_full };
-                let len = link.queue.push_fpdu(&mut self.kept, |buffers, fpdu| {
+                let snapshots_full = self.shared.kept.is_full(state.queue.snapshots());
+                let env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full };
+                let len = state.queue.push_fpdu(&mut self.shared.kept, |buffers, fpdu| {
                     qp.poll_transmit_into(&env, mulpdu, buffers, fpdu)
                 });
                 if len == 0 {
@@ -62,21 +63,25 @@ impl<F: RxFrame> Rnic<F> {
                 octets += u64::from(len);
                 made += 1;
             }
-            self.counters.tx_fpdus += made;
-            self.counters.tx_fpdu_bytes += octets;
+            self.shared.counters.tx_fpdus += made;
+            self.shared.counters.tx_fpdu_bytes += octets;
             if made == TURN || locals {
-                link.on_ready_list = true;
-                self.ready.push_back(conn);
+                state.make_ready(conn, &mut self.shared);
             }
             if made > 0 {
-                self.rounds.wake();
+                self.shared.rounds.wake();
+                let close = state.drain(conn, tcp, &mut self.shared);
                 self.stack.notify_send(conn);
-                self.drain_qp(conn);
+                if close {
+                    self.stack.close(conn);
+                }
                 return true;
             }
             // It could not: it goes on when an acknowledgment makes room or a message comes, and
             // each of those puts it on the list again.
-            self.collect_qp(conn);
+            if state.collect(conn, tcp, &mut self.shared) {
+                self.stack.close(conn);
+            }
             if locals {
                 // More requests that send nothing than it may carry out at a time: the rest in the
                 // worker's next turn.
@@ -107,8 +112,8 @@ impl<F: RxFrame> Rnic<F> {
             }
             TxBody::Stream { conn, pos, len, retransmit } => {
                 let (conn, pos, len, again) = (*conn, *pos, *len, *retransmit);
-                self.counters.tx_segments += 1;
-                self.counters.tx_retransmits += u64::from(again);
+                self.shared.counters.tx_segments += 1;
+                self.shared.counters.tx_retransmits += u64::from(again);
                 self.emit_stream(mem, (conn, pos, len), again, sink);
             }
         }
@@ -123,34 +128,34 @@ impl<F: RxFrame> Rnic<F> {
         sink: &mut S,
     ) {
         let frame = &mut self.frame;
-        let Some((_, link)) = self.stack.get_mut(conn) else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
         let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
         let header = frame.header.len();
         sink.begin(header + len as usize);
         if !retransmit
-            && let Some(found) = link.queue.whole(pos, len)
-            && link.queue.is_fillable(found)
+            && let Some(found) = state.queue.whole(pos, len)
+            && state.queue.is_fillable(found)
             && let Some((head, body)) =
                 sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
         {
-            let (sum, digested) = link.queue.fill(mem, found, body, needs_sum);
-            self.counters.tx_digested_bytes += digested;
+            let (sum, digested) = state.queue.fill(mem, found, body, needs_sum);
+            self.shared.counters.tx_digested_bytes += digested;
             if needs_sum {
                 frame.finish_tcp_checksum(sum);
             }
             head.copy_from_slice(&frame.header);
             return;
         }
-        self.counters.tx_digested_apart += u64::from(link.queue.seal(mem, pos, len));
+        self.shared.counters.tx_digested_apart += u64::from(state.queue.seal(mem, pos, len));
         if !retransmit
-            && let Some(fpdu) = link.queue.whole(pos, len).and_then(|f| link.queue.single(f))
+            && let Some(fpdu) = state.queue.whole(pos, len).and_then(|f| state.queue.single(f))
         {
             if needs_sum {
                 frame.finish_tcp_checksum(fpdu.sum(mem));
             }
             match fpdu.payload() {
                 Some(payload) => {
-                    self.counters.tx_referenced_bytes += u64::from(payload.len());
+                    self.shared.counters.tx_referenced_bytes += u64::from(payload.len());
                     sink.fpdu(&frame.header, fpdu.head(), payload, fpdu.tail());
                 }
                 None => {
@@ -161,17 +166,17 @@ impl<F: RxFrame> Rnic<F> {
             return;
         }
         if needs_sum {
-            frame.finish_tcp_checksum(link.queue.sum(mem, pos, len, retransmit));
+            frame.finish_tcp_checksum(state.queue.sum(mem, pos, len, retransmit));
         }
         sink.bytes(&frame.header);
         let mut referenced = 0;
-        link.queue.pieces(pos, len, |p| match p {
+        state.queue.pieces(pos, len, |p| match p {
             Piece::Bytes(b) => sink.bytes(b),
             Piece::Memory(r) => {
                 referenced += u64::from(r.len());
                 sink.memory(r);
             }
         });
-        self.counters.tx_referenced_bytes += referenced;
+        self.shared.counters.tx_referenced_bytes += referenced;
     }
 }

@@ -174,7 +174,8 @@ pub struct Payload {
 pub struct SegmentOutcome {
     /// Our stream is acknowledged up to here, further than before.
     pub acked: Option<StreamPos>,
-    /// New payload for the owner to take; see [`Connection::accept_payload`](crate::Connection::accept_payload).
+    /// New payload for the owner to take; see
+    /// [`Connection::accept_payload`](crate::Connection::accept_payload).
     pub payload: Option<Payload>,
 }
 

@@ -7,8 +7,8 @@ use core::time::Duration;
 use heddle_base::{Instant, Seed, Sum};
 use heddle_tcp::wire::TcpHeader;
 use heddle_tcp::{
-    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, FrameOutcome, Keepalive, Segment, Stack,
-    StackConfig, StackEvent, TcpChecksum, TxBody,
+    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, Flags, FrameOutcome, Keepalive, Segment, Stack,
+    StackConfig, StackEvent, State, TcpChecksum, TxBody,
 };
 
 const PORT: u16 = 4420;
@@ -212,4 +212,80 @@ fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
     let start = n.now;
     while n.now - start < seconds(600) && n.step() {}
     assert!(!n.says(0, a, ConnEvent::TimedOut));
+}
+
+/// Both sides have closed, and the last ACK has come: what is there then of a connection, on the side
+/// that closed second, is nothing. A segment that comes once more, by a network or a peer that
+/// repeats it, is one of no connection and is answered with RST (RFC 9293 section 3.10.7.1), whether
+/// the owner has let go of the connection or not. Neither owner hears of it; a RST by the number of
+/// the last ACK cuts the peer's TIME-WAIT short, one by an older number does not.
+#[test]
+fn test_what_comes_again_after_both_have_closed_is_answered_with_rst_and_ends_nothing() {
+    for (again, released) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut n = Two::new([1500; 2], ConnConfig::default());
+        let (a, b) = n.connect();
+        n.send(0, a, 100);
+        n.send(1, b, 100);
+        n.run();
+        n.stacks[0].close(a);
+        let fin = n.frame(0).unwrap();
+        n.take(1, &fin);
+        n.stacks[1].close(b);
+        while let Some(f) = n.frame(1) {
+            n.take(0, &f);
+        }
+        let last_ack = n.frame(0).unwrap();
+        n.take(1, &last_ack);
+        assert!(n.says(0, a, ConnEvent::Closed) && n.says(1, b, ConnEvent::Closed));
+        n.run();
+        let resets = |n: &Two| n.sent[1].iter().filter(|s| s.flags.has(Flags::RST)).count();
+        assert_eq!(resets(&n), 0, "an orderly end needs none");
+        if released {
+            n.stacks[1].release(b);
+        }
+        let (events, sent) = (n.events.clone(), n.sent[1].len());
+        let (segment, frame) = match again {
+            0 => (n.sent[0][n.sent[0].len() - 1], last_ack),
+            _ => (n.sent[0][n.sent[0].len() - 2], fin),
+        };
+        assert_eq!(segment.flags.has(Flags::FIN), again == 1);
+        n.take(1, &frame);
+        n.run();
+        let [rst] = n.sent[1][sent..] else { panic!("{:?}", &n.sent[1][sent..]) };
+        assert!(rst.flags.has(Flags::RST) && !rst.flags.has(Flags::ACK));
+        assert_eq!(rst.seq, segment.ack);
+        assert_eq!(n.events, events, "nobody is told");
+        let state = n.stacks[0].conn(a).map(|c| c.state());
+        assert_eq!(state == Some(State::TimeWait), again == 1, "{state:?}");
+    }
+}
+
+/// An end in any order of the last segments takes no RST, and no more ACKs than FINs.
+#[test]
+fn test_an_orderly_end_has_one_ack_for_each_fin_and_no_rst() {
+    for first in 0..2 {
+        for together in [false, true] {
+            let mut n = Two::new([1500; 2], ConnConfig::default());
+            let (a, b) = n.connect();
+            let ids = [a, b];
+            n.send(0, a, 5000);
+            n.send(1, b, 5000);
+            n.run();
+            let before = n.sent.each_ref().map(Vec::len);
+            n.stacks[first].close(ids[first]);
+            if !together {
+                n.run();
+            }
+            n.stacks[1 - first].close(ids[1 - first]);
+            n.run();
+            while n.now < Instant::from_millis(500) && n.step() {}
+            assert!(n.says(0, a, ConnEvent::Closed) && n.says(1, b, ConnEvent::Closed));
+            let ends = [&n.sent[0][before[0]..], &n.sent[1][before[1]..]];
+            for end in ends {
+                assert!(end.iter().all(|s| !s.flags.has(Flags::RST)), "{ends:?}");
+                assert_eq!(end.iter().filter(|s| s.flags.has(Flags::FIN)).count(), 1, "{ends:?}");
+                assert!(end.len() <= 2, "{ends:?}");
+            }
+        }
+    }
 }

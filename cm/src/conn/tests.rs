@@ -32,6 +32,8 @@ impl Chunks for NoFrame {
 
 impl RxFrame for NoFrame {}
 
+impl heddle_rnic::RnicFrame for NoFrame {}
+
 /// Names of connections, each another one.
 pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
     let seed = heddle_base::Seed::from_u64(1);

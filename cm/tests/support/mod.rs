@@ -9,7 +9,7 @@ use std::sync::Arc;
 use heddle_base::{Chunks, Instant, Random, Seed};
 use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame as MpaFrame, Kind, Revision, Rtr, RtrSet};
 use heddle_iwarp::{MrTable, Pd, Qpn};
-use heddle_rnic::{Rnic, RnicConfig};
+use heddle_rnic::{Rnic, RnicConfig, RnicFrame};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
 
 use heddle_cm::QpSpec;
@@ -29,6 +29,8 @@ impl Chunks for Frame {
 }
 
 impl RxFrame for Frame {}
+
+impl RnicFrame for Frame {}
 
 /// An RNIC at 10.0.0.`n`.
 pub fn rnic(n: u8, seed: u64) -> (Rnic<Frame>, Arc<MrTable>) {

@@ -34,7 +34,7 @@ mod offload;
 mod received;
 
 pub(crate) use build::{FrameBuilder, RawMbuf};
-pub use offload::{RxChecksum, TxOffload};
+pub use offload::TxOffload;
 
 use fields::Segment;
 

@@ -1,21 +1,9 @@
 //! What ports compute for us: checksums they have checked and checksums they shall fill in.
 
 use heddle_dpdk_sys as sys;
+use heddle_tcp::RxChecksum;
 
 use super::Mbuf;
-
-/// What the port found when it checked a checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RxChecksum {
-    /// The port did not check.
-    Unknown,
-    /// It is right.
-    Good,
-    /// It is wrong.
-    Bad,
-    /// The field is not right but the data is known to be whole.
-    NotNeeded,
-}
 
 /// What the port shall fill in when it sends a frame.
 ///
@@ -38,34 +26,10 @@ pub struct TxOffload {
 }
 
 impl Mbuf {
-    /// Whether the port says anything of a checksum.
+    /// What the port says of the IPv4 header's checksum and of TCP's.
     #[inline]
-    pub(super) fn rx_checksums_known(&self) -> bool {
-        // No bit of either: the port has not looked (`RTE_MBUF_F_RX_*_CKSUM_UNKNOWN` is 0).
-        let both = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
-        self.head().ol_flags() & both != 0
-    }
-
-    /// What the port says of the IPv4 header checksum.
-    #[inline]
-    pub fn rx_ip_checksum(&self) -> RxChecksum {
-        match self.head().ol_flags() & sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK {
-            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD => RxChecksum::Good,
-            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD => RxChecksum::Bad,
-            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE => RxChecksum::NotNeeded,
-            _ => RxChecksum::Unknown,
-        }
-    }
-
-    /// What the port says of the TCP (or UDP) checksum.
-    #[inline]
-    pub fn rx_l4_checksum(&self) -> RxChecksum {
-        match self.head().ol_flags() & sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK {
-            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD => RxChecksum::Good,
-            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD => RxChecksum::Bad,
-            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE => RxChecksum::NotNeeded,
-            _ => RxChecksum::Unknown,
-        }
+    pub(super) fn rx_checksum(&self) -> RxChecksum {
+        rx_checksum(self.head().ol_flags())
     }
 
     /// The port's RSS hash, when it gave one.
@@ -104,5 +68,55 @@ impl Mbuf {
                 | u64::from(o.l3_len & 0x1ff) << 7
                 | u64::from(o.l4_len) << 16,
         );
+    }
+}
+
+/// What `ol_flags` say of both checksums. Each has two bits: not looked at, right, wrong, and "none":
+/// not filled in though the bytes are whole. The stack verifies whatever is not known to be right.
+#[inline]
+fn rx_checksum(flags: u64) -> RxChecksum {
+    const IP: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK;
+    const L4: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
+    const GOOD: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD;
+    match flags & (IP | L4) {
+        0 => RxChecksum::Unknown,
+        GOOD => RxChecksum::Good,
+        told if told & IP == sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD => RxChecksum::Bad,
+        told if told & L4 == sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD => RxChecksum::Bad,
+        _ => RxChecksum::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each state of each checksum, beside flags of other things.
+    #[test]
+    fn test_both_checksums_are_right_or_one_is_wrong_or_the_stack_looks() {
+        let ip = [
+            0,
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD,
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD,
+            sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE,
+        ];
+        let l4 = [
+            0,
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD,
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD,
+            sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE,
+        ];
+        use RxChecksum::{Bad, Good, Unknown};
+        let want = [
+            [Unknown, Unknown, Bad, Unknown],
+            [Unknown, Good, Bad, Unknown],
+            [Bad, Bad, Bad, Bad],
+            [Unknown, Unknown, Bad, Unknown],
+        ];
+        for (ip, want) in ip.into_iter().zip(want) {
+            for (l4, want) in l4.into_iter().zip(want) {
+                assert_eq!(rx_checksum(ip | l4 | sys::HEDDLE_MBUF_F_RX_RSS_HASH), want);
+            }
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! A frame as its receiver reads it.
 
 use super::fields::Segment;
-use super::{Mbuf, RxChecksum, segment_bytes};
+use super::{Mbuf, segment_bytes};
 use heddle_base::{Chunks, Sum};
+use heddle_tcp::{RxChecksum, RxFrame};
 
 use crate::mempool::HEADROOM;
 
@@ -108,18 +109,10 @@ unsafe fn later_chunk<'a>(mut m: Segment, mut off: usize) -> &'a [u8] {
     }
 }
 
-impl heddle_tcp::RxFrame for Mbuf {
+impl RxFrame for Mbuf {
     #[inline]
-    fn checksum(&self) -> heddle_tcp::RxChecksum {
-        use heddle_tcp::RxChecksum as Told;
-        if !self.rx_checksums_known() {
-            return Told::Unknown;
-        }
-        match (self.rx_ip_checksum(), self.rx_l4_checksum()) {
-            (RxChecksum::Bad, _) | (_, RxChecksum::Bad) => Told::Bad,
-            (RxChecksum::Good, RxChecksum::Good) => Told::Good,
-            _ => Told::Unknown,
-        }
+    fn checksum(&self) -> RxChecksum {
+        self.rx_checksum()
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! What the control plane and a worker say to each other, through bounded rings.
 
 use heddle_cm::AppId;
-use heddle_rnic::{FpduMode, Order, Report};
+use heddle_rnic::{FpduMode, Order};
 use heddle_tcp::ConnId;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::ring::Bells;
@@ -12,7 +12,8 @@ use heddle_verbs::worker::WorkerQp;
 pub enum Command {
     /// One for its RNIC; not [`Order::EnterFpduMode`].
     Order(Order),
-    /// End the start-up and run a queue pair; [`Report::Entered`] answers.
+    /// End the start-up and run a queue pair; [`Report::Entered`](heddle_rnic::Report::Entered)
+    /// answers.
     EnterFpduMode {
         /// The connection.
         conn: ConnId,
@@ -48,6 +49,3 @@ pub enum Command {
         reply: crossbeam_channel::Sender<Box<crate::WorkerSnapshot>>,
     },
 }
-
-/// What a worker tells the control plane: reports of its RNIC.
-pub type WorkerReport = Report;

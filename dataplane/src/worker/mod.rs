@@ -26,7 +26,7 @@ use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
 mod control;
 mod queues;
 
-pub use control::{Command, WorkerReport};
+pub use control::Command;
 
 use queues::Queues;
 
@@ -149,8 +149,6 @@ pub struct Worker {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
-    /// Whether received segments are likely to be whole FPDUs with a CRC.
-    guess_crc: bool,
     /// Frames that can be freed.
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Arc<ArrayQueue<Command>>,
@@ -184,7 +182,6 @@ impl Worker {
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
-            guess_crc: false,
             done: ArrayVec::new(),
             commands: commands.clone(),
             reports,
@@ -262,9 +259,8 @@ impl Worker {
     fn handle_frames(&mut self, now: Instant) {
         // A frame that must wait is kept by the RNIC; the others are freed together.
         for frame in self.frames.drain(..) {
-            let frame = RxMbuf::new(frame, self.guess_crc);
+            let frame = RxMbuf::new(frame, self.rnic.wants_crc());
             if let Some(done) = self.rnic.handle_frame(now, &self.mem, frame) {
-                self.guess_crc = done.next_guess();
                 // As large as `frames`.
                 self.done.push(done.into_mbuf());
             }

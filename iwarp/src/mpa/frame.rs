@@ -8,7 +8,6 @@
 //! S and the words behind it exist from revision 2 on; in revision 1 the S bit is one of the
 //! reserved bits, which are zero when sent and not looked at when received.
 
-use super::startup::StartupError;
 use core::fmt;
 
 /// Bytes before the private data.
@@ -232,6 +231,40 @@ pub struct Frame<'a> {
     pub private_data: &'a [u8],
 }
 
+/// Why bytes are not the frame that was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The peer does not speak MPA.
+    #[error("not an MPA frame: key differs at byte {at}")]
+    Key {
+        /// First byte that differs.
+        at: usize,
+    },
+    /// Both sides started as initiator, or both as responder.
+    #[error("the peer plays the same MPA role as we do")]
+    SameRole,
+    /// A revision we do not speak, or did not offer.
+    #[error("MPA revision {got}, not 1..={max}")]
+    Revision {
+        /// What the frame said.
+        got: Revision,
+        /// The highest that would have done.
+        max: Revision,
+    },
+    /// More private data than MPA allows.
+    #[error("{len} bytes of MPA private data, more than 512")]
+    PrivateDataTooLong {
+        /// What the frame announced.
+        len: usize,
+    },
+    /// The S bit is set but the words it announces are not all there.
+    #[error("enhanced MPA frame with {len} bytes of private data, less than 4")]
+    EnhancedTooShort {
+        /// What the frame announced.
+        len: usize,
+    },
+}
+
 impl<'a> Frame<'a> {
     /// Reads a frame of the kind expected, of revision 1..=`max`, from the start of `bytes`, and
     /// says how long it is; `None` if more bytes are needed.
@@ -243,13 +276,13 @@ impl<'a> Frame<'a> {
         kind: Kind,
         max: Revision,
         bytes: &'a [u8],
-    ) -> Result<Option<(Frame<'a>, usize)>, StartupError> {
+    ) -> Result<Option<(Frame<'a>, usize)>, FrameError> {
         if let Some(at) = bytes.iter().zip(kind.key()).position(|(a, b)| a != b) {
             // The keys differ in one byte; up to it, this is the other kind of frame.
             return Err(if bytes[at] == kind.other().key()[at] {
-                StartupError::SameRole
+                FrameError::SameRole
             } else {
-                StartupError::Key { at }
+                FrameError::Key { at }
             });
         }
         let Some((&flags, rest)) = bytes.get(KEY_LEN..).and_then(<[u8]>::split_first) else {
@@ -260,18 +293,18 @@ impl<'a> Frame<'a> {
         };
         let revision = Revision(revision);
         if revision < Revision::V1 || revision > max {
-            return Err(StartupError::Revision { got: revision, max });
+            return Err(FrameError::Revision { got: revision, max });
         }
         let Some((len, rest)) = rest.split_first_chunk::<2>() else {
             return Ok(None);
         };
         let len = usize::from(u16::from_be_bytes(*len));
         if len > MAX_PRIVATE_DATA {
-            return Err(StartupError::PrivateDataTooLong { len });
+            return Err(FrameError::PrivateDataTooLong { len });
         }
         let has_enhanced = revision >= Revision::V2 && flags & flag::ENHANCED != 0;
         if has_enhanced && len < ENHANCED_LEN {
-            return Err(StartupError::EnhancedTooShort { len });
+            return Err(FrameError::EnhancedTooShort { len });
         }
         let Some(mut private_data) = rest.get(..len) else {
             return Ok(None);

@@ -70,8 +70,8 @@ pub struct QpEnv<'a, M> {
     /// The STag table of that memory.
     pub mrs: &'a MrTable,
     /// No room to keep the payload of a Read Response: those that would need it wait, and whoever
-    /// finds room [polls](super::QpContext::poll_transmit) again. Set only where acknowledgments of what
-    /// this QP has under way are still to come, or nothing would ever make room.
+    /// finds room [polls](super::QpContext::poll_transmit) again. Set only where acknowledgments of
+    /// what this QP has under way are still to come, or nothing would ever make room.
     pub snapshots_full: bool,
 }
 

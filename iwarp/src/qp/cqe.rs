@@ -146,8 +146,8 @@ pub enum QpEvent {
     Terminated {
         /// Who detected the error and sent the Terminate.
         by: Side,
-        /// What it says; [`received_terminate`](super::QpContext::received_terminate) has the headers
-        /// that a Terminate of the peer repeats.
+        /// What it says; [`received_terminate`](super::QpContext::received_terminate) has the
+        /// headers that a Terminate of the peer repeats.
         code: TermCode,
     },
     /// An error was found here of which the peer may not be told: MPA's in the first FPDU that a

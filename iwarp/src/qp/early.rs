@@ -1,18 +1,19 @@
 //! FPDUs that are placed before their turn: those of a TCP segment ahead of a gap, found by a marker.
 //!
-//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`QpContext::place_early`] does what may
-//! be done out of order: with the CRC and the markers right and every check of the buffer passed, the
-//! payload goes to its place, and nothing else of the queue pair changes.
-//! [`QpContext::deliver`] comes when all before it is there, and makes every check again as of an FPDU in
-//! order, with all that follows from the message. So faults are found, and told, in order only.
+//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`QpContext::place_early`]
+//! does what may be done out of order: with the CRC and the markers right and every check of the
+//! buffer passed, the payload goes to its place, and nothing else of the queue pair changes.
+//! [`QpContext::deliver`] comes when all before it is there, and makes every check again as of an
+//! FPDU in order, with all that follows from the message. So faults are found, and told, in order
+//! only.
 
-use super::rx::Tagged;
+use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::{OnePiece, Placed, Stream};
 use super::wr::MAX_SGES;
 use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
-use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, crc_from_wire, fpdu_len};
+use crate::mpa::fpdu::{HEADER_LEN, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, Opcode};
 use crate::{Access, MemRange, Memory, Msn};
@@ -65,6 +66,8 @@ impl QpContext {
     /// Places the FPDU at the start of `stream`, which is the peer's from `pos` on and ahead of a
     /// gap; `pos` is known to be the beginning of an FPDU.
     ///
+    /// `crc` is as of [`handle_digested`](QpContext::handle_digested).
+    ///
     /// `None`, and nothing has happened, unless it is all there, its CRC and its markers are right, it
     /// is a segment of a Write, a Send or a Read Response, and its buffer is there and takes it.
     pub fn place_early<M: Memory, C: Chunks>(
@@ -72,14 +75,15 @@ impl QpContext {
         env: &QpEnv<'_, M>,
         pos: StreamPos,
         stream: &C,
+        crc: Option<u32>,
     ) -> Option<PlacedFpdu> {
         if !self.places_early() {
             return None;
         }
         let offset = self.marker_offset(pos);
         match OnePiece::of(stream) {
-            Some(stream) => self.place_first(env, &Marked::new(stream, offset)),
-            None => self.place_first(env, &Marked::new(stream, offset)),
+            Some(stream) => self.place_first(env, &Marked::new(stream, offset), crc),
+            None => self.place_first(env, &Marked::new(stream, offset), crc),
         }
     }
 
@@ -87,11 +91,13 @@ impl QpContext {
         &self,
         env: &QpEnv<'_, M>,
         stream: &S,
+        crc: Option<u32>,
     ) -> Option<PlacedFpdu> {
         let ulpdu = u16::from_be_bytes(stream.read_at(0)?);
-        let (len, body) = (fpdu_len(ulpdu), fpdu_len(ulpdu) - CRC_LEN);
+        let len = fpdu_len(ulpdu);
+        let known = crc.filter(|_| stream.is_filled_by(len));
         if stream.len() < len
-            || crc_from_wire(stream.read_at(body)?) != stream.crc(env.mem, 0, body)
+            || !crc_is_right(env.mem, stream, FpduAt { at: 0, ulpdu }, known)
             || !stream.markers_agree(0, len)
         {
             return None;
@@ -163,8 +169,8 @@ impl QpContext {
         self.receive_ranges(env, rqe, mo, len).ok()
     }
 
-    /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`: all before it has come. What
-    /// came before must end just there.
+    /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`: all before it has
+    /// come. What came before must end just there.
     pub fn deliver<M: Memory>(&mut self, env: &QpEnv<'_, M>, pos: StreamPos, fpdu: &PlacedFpdu) {
         if !self.state.is_live() {
             self.counters.rare().rx_dropped_bytes += u64::from(fpdu.len);

@@ -84,7 +84,8 @@ pub struct Fpdu {
 }
 
 impl Default for Fpdu {
-    /// An empty one, for [`QpContext::poll_transmit_into`](super::QpContext::poll_transmit_into) to fill in.
+    /// An empty one, for [`QpContext::poll_transmit_into`](super::QpContext::poll_transmit_into) to
+    /// fill in.
     #[inline]
     fn default() -> Fpdu {
         Fpdu {

@@ -5,7 +5,7 @@
 //! post_send, post_recv                         at any time
 //! find_fpdu, place_early                       when it has bytes ahead of a gap, with markers
 //! deliver                                      when the gap before such an FPDU is closed
-//! handle_stream(env, bytes)                    when the peer's stream has new bytes in order
+//! handle_stream(env, bytes), handle_digested   when the peer's stream has new bytes in order
 //! handle_acked(upto)                           when TCP has an acknowledgment
 //! poll_transmit(env, mulpdu) until None        while TCP has room
 //! poll_completion, poll_event until None       after any of these
@@ -19,9 +19,9 @@
 //! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
 //! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
 //! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
-//! Read). With markers and CRC on, that includes messages behind a gap ([`QpContext::place_early`]). With CRC
-//! off, damage that TCP's checksum misses is placed as if it were data, inside the
-//! same limits.
+//! Read). With markers and CRC on, that includes messages behind a gap
+//! ([`QpContext::place_early`]). With CRC off, damage that TCP's checksum misses is placed as if it
+//! were data, inside the same limits.
 //!
 //! # Strict and liberal
 //! Untagged messages must come in order and without gaps (MSN and MO): TCP keeps the sender's
@@ -97,6 +97,8 @@ pub struct QpContext {
     /// Whose turn it is when both could start a message.
     responses_next: bool,
     seen_fpdu: bool,
+    /// One FPDU was all that was shown last.
+    rx_one_fpdu: bool,
     peer_closed: bool,
     drained: bool,
     /// A Write of the peer's has begun and not ended.
@@ -140,6 +142,7 @@ impl QpContext {
             hold: config.role == Role::Responder || matches!(config.rtr, RtrConfig::Send(_)),
             responses_next: false,
             seen_fpdu: false,
+            rx_one_fpdu: false,
             peer_closed: false,
             drained: false,
             in_write: false,
@@ -168,8 +171,8 @@ impl QpContext {
     ///
     /// A request that breaks the rules of [`check_send`] completes in its turn as
     /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
-    /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so too, with
-    /// [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
+    /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so
+    /// too, with [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
     #[inline]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq.is_full() {

@@ -11,7 +11,8 @@
 //! bounds the completions that wait.
 //!
 //! A request is kept in parts: an entry of fixed size, its SGEs, and its inline octets, behind the
-//! operands of the few that have some (Immediate Data, atomic operations), each in a ring of its own, so that a request takes what it needs and an idle queue takes nothing.
+//! operands of the few that have some (Immediate Data, atomic operations), each in a ring of its
+//! own, so that a request takes what it needs and an idle queue takes nothing.
 
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
@@ -206,7 +207,7 @@ impl Sq {
     }
 
     /// Puts the operands of a request where they are kept.
-    #[inline]
+    #[inline(always)]
     fn take_operands(&mut self, op: &SendOp) -> WqeOp {
         match *op {
             SendOp::Send { solicited, invalidate } => WqeOp::Send { solicited, invalidate },

@@ -57,24 +57,45 @@ impl QpContext {
     /// Takes the whole FPDUs at the front of `stream` and returns how many bytes they were; the
     /// rest must be shown again when more has come behind it.
     ///
-    /// `stream` is the peer's stream from [`rx_next`](QpContext::rx_next) on, in order and without gaps,
-    /// in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes and their markers.
-    /// After the end of the RDMAP stream everything is taken and dropped.
+    /// `stream` is the peer's stream from [`rx_next`](QpContext::rx_next) on, in order and without
+    /// gaps, in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes and their
+    /// markers. After the end of the RDMAP stream everything is taken and dropped.
+    #[inline]
     pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
     ) -> usize {
+        self.handle_digested(env, stream, None)
+    }
+
+    /// As [`handle_stream`](QpContext::handle_stream), of bytes that somebody has read before and may
+    /// have computed `crc` of: the CRC-32C of all of `stream`, markers included, but its last
+    /// [`CRC_LEN`] octets. When one FPDU fills `stream`, it is not read for its CRC again.
+    pub fn handle_digested<M: Memory, C: Chunks + ?Sized>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        crc: Option<u32>,
+    ) -> usize {
         let used = if self.recv_markers {
-            self.handle_marked(env, stream)
+            self.handle_marked(env, stream, crc)
         } else {
             match OnePiece::of(stream) {
-                Some(stream) => self.handle_fpdus(env, &stream),
-                None => self.handle_fpdus(env, &stream),
+                Some(stream) => self.handle_fpdus(env, &stream, crc),
+                None => self.handle_fpdus(env, &stream, crc),
             }
         };
         self.rx_pos += used as u64;
         used
+    }
+
+    /// Whether a `crc` was of use to the last [`handle_digested`](QpContext::handle_digested), or
+    /// would have been: CRCs are checked, and one FPDU filled the stream, as RFC 5044 (section
+    /// 5.1) wants it of senders.
+    #[inline]
+    pub const fn wants_crc(&self) -> bool {
+        self.crc && self.rx_one_fpdu
     }
 
     /// FPDUs with markers among them.
@@ -83,11 +104,12 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
+        crc: Option<u32>,
     ) -> usize {
         let offset = self.marker_offset(self.rx_pos);
         match OnePiece::of(stream) {
-            Some(stream) => self.handle_fpdus(env, &Marked::new(stream, offset)),
-            None => self.handle_fpdus(env, &Marked::new(stream, offset)),
+            Some(stream) => self.handle_fpdus(env, &Marked::new(stream, offset), crc),
+            None => self.handle_fpdus(env, &Marked::new(stream, offset), crc),
         }
     }
 
@@ -100,9 +122,14 @@ impl QpContext {
     /// Made for each kind of stream: nearly all segments of TCP are in one piece and without markers,
     /// and then each look at them is one at a slice.
     #[inline]
-    fn handle_fpdus<M: Memory, S: Stream>(&mut self, env: &QpEnv<'_, M>, stream: &S) -> usize {
+    fn handle_fpdus<M: Memory, S: Stream>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &S,
+        crc: Option<u32>,
+    ) -> usize {
         let total = stream.len();
-        let mut at = 0;
+        let (mut at, mut alone) = (0, false);
         while self.state.is_live() {
             let Some(length) = stream.read_at(at) else { break };
             let frame = FpduAt { at, ulpdu: u16::from_be_bytes(length) };
@@ -111,11 +138,13 @@ impl QpContext {
             if total - at < len {
                 break;
             }
-            if let Err(fault) = self.handle_fpdu(env, stream, frame) {
+            alone = at == 0 && stream.is_filled_by(len);
+            if let Err(fault) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone)) {
                 self.fail(fault);
             }
             at += len;
         }
+        self.rx_one_fpdu = alone;
         let taken = stream.upto(at);
         if !self.state.is_live() {
             self.counters.rare().rx_dropped_bytes += (stream.end() - taken) as u64;
@@ -130,8 +159,9 @@ impl QpContext {
         env: &QpEnv<'_, M>,
         stream: &S,
         frame: FpduAt,
+        crc: Option<u32>,
     ) -> Result<(), Culprit> {
-        if self.crc && !crc_is_right(env.mem, stream, frame) {
+        if self.crc && !crc_is_right(env.mem, stream, frame, crc) {
             return Err(Fault::Crc.into());
         }
         if !stream.markers_agree(frame.at, fpdu_len(frame.ulpdu)) {
@@ -209,9 +239,15 @@ impl DdpSegment<'_> {
     }
 }
 
+/// Whether an FPDU holds the CRC of what is before it, which may be `known`.
 #[inline]
-fn crc_is_right<M: Memory, S: Stream>(mem: &M, stream: &S, frame: FpduAt) -> bool {
+pub(super) fn crc_is_right<M: Memory, S: Stream>(
+    mem: &M,
+    stream: &S,
+    frame: FpduAt,
+    known: Option<u32>,
+) -> bool {
     let body = fpdu_len(frame.ulpdu) - CRC_LEN;
-    let crc = stream.crc(mem, frame.at, body);
+    let crc = known.unwrap_or_else(|| stream.crc(mem, frame.at, body));
     stream.read_at(frame.at + body).is_some_and(|field| crc_from_wire(field) == crc)
 }

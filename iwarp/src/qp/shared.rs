@@ -9,8 +9,8 @@ use arrayvec::ArrayVec;
 
 /// A queue of receive buffers that is not this queue pair's alone.
 ///
-/// A queue pair that has one ([`QpContext::share_receives`]) takes a buffer when the first segment of a
-/// message is there, and the next when that message is complete: it holds one at most.
+/// A queue pair that has one ([`QpContext::share_receives`]) takes a buffer when the first segment
+/// of a message is there, and the next when that message is complete: it holds one at most.
 pub trait SharedReceives: core::fmt::Debug + Send {
     /// Takes the oldest buffer: its mark, and its pieces into `sges`. `None` when there is none.
     ///

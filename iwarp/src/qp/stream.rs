@@ -4,6 +4,7 @@
 
 use crate::mpa::markers::Marked;
 use crate::{MemRange, Memory};
+use core::marker::PhantomData;
 use heddle_base::Chunks;
 
 /// Bytes of the peer's stream from an FPDU's beginning on. Places count what is not of markers.
@@ -11,6 +12,12 @@ pub(super) trait Stream: Chunks {
     /// CRC-32C of what the CRC field covers of the FPDU at `at`, `body` bytes of it and the markers
     /// among them.
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32;
+
+    /// Whether all there is to see is the FPDU at the start, of `len` bytes.
+    #[inline]
+    fn is_filled_by(&self, len: usize) -> bool {
+        self.upto(len) == self.end()
+    }
 
     /// Whether the markers of the FPDU at `at`, of `len` bytes, point to it.
     #[inline]
@@ -55,22 +62,20 @@ pub(super) trait Stream: Chunks {
 /// CRC-32C of bytes `[at, at + len)`.
 #[inline]
 fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u32 {
-    bytes.known_crc32c(at, len).unwrap_or_else(|| {
-        if let Some(bytes) = bytes.piece_at(at, len) {
-            return mem.crc(0, bytes);
-        }
-        let mut crc = 0;
-        bytes.for_each_chunk(at, len, |piece| crc = mem.crc(crc, piece));
-        crc
-    })
+    if let Some(bytes) = bytes.piece_at(at, len) {
+        return mem.crc(0, bytes);
+    }
+    let mut crc = 0;
+    bytes.for_each_chunk(at, len, |piece| crc = mem.crc(crc, piece));
+    crc
 }
 
-/// A stream all of which lies in one piece.
+/// A stream all of which lies in one piece. It is another type for each `C`, so that what is compiled
+/// for the frames of a port has one caller and goes into it whole.
 #[derive(Clone, Copy)]
 pub(super) struct OnePiece<'a, C: ?Sized> {
     bytes: &'a [u8],
-    /// For what else is known of it.
-    stream: &'a C,
+    of: PhantomData<&'a C>,
 }
 
 impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
@@ -78,7 +83,7 @@ impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
     #[inline]
     pub(super) fn of(stream: &'a C) -> Option<OnePiece<'a, C>> {
         let bytes = stream.chunk_at(0).get(..stream.len())?;
-        Some(OnePiece { bytes, stream })
+        Some(OnePiece { bytes, of: PhantomData })
     }
 }
 
@@ -101,11 +106,6 @@ impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
     #[inline]
     fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
         self.piece_at(off, N)?.first_chunk().copied()
-    }
-
-    #[inline]
-    fn known_crc32c(&self, off: usize, len: usize) -> Option<u32> {
-        self.stream.known_crc32c(off, len)
     }
 }
 

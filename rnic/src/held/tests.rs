@@ -351,7 +351,7 @@ fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
     mpa::fpdu::append(&header, true, &mut plain).unwrap();
     mpa::markers::insert(&plain, pos, true, &mut bytes);
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
-    QpContext::new(&config).place_early(&env, StreamPos(pos), &&bytes[..]).unwrap()
+    QpContext::new(&config).place_early(&env, StreamPos(pos), &&bytes[..], None).unwrap()
 }
 
 /// They are bounded as buffers are, for one connection and for all, and count for no buffer.

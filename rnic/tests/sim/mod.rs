@@ -9,7 +9,7 @@ use std::time::Duration;
 use heddle_base::{Chunks, Instant, Random, Seed};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, Role};
-use heddle_rnic::{Event, FpduMode, Offload, Rnic, RnicConfig, TxSink};
+use heddle_rnic::{Event, FpduMode, Offload, Rnic, RnicConfig, RnicFrame, TxSink};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
 
 /// A received frame.
@@ -29,6 +29,8 @@ impl Chunks for Frame {
 }
 
 impl RxFrame for Frame {}
+
+impl RnicFrame for Frame {}
 
 /// Collects frames as bytes.
 pub struct VecSink<'a> {

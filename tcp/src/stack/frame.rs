@@ -36,11 +36,22 @@ pub trait RxFrame: Chunks {
         });
         (done == len).then_some(sum)
     }
+
+    /// As [`sum`](RxFrame::sum), of the TCP segment of `len` octets at `off`, `header` of which are
+    /// its header. The stack asks once, and only when the port has verified nothing, so a frame whose
+    /// owner wants to know more of the payload finds it out in the same pass and keeps it.
+    #[inline]
+    fn sum_segment(&mut self, off: usize, header: usize, len: usize) -> Option<Sum> {
+        let _ = header;
+        self.sum(off, len)
+    }
 }
 
 impl RxFrame for [u8] {}
 
+/// A frame that is only looked at: it keeps nothing.
 impl<F: RxFrame + ?Sized> RxFrame for &F {
+    #[inline]
     fn checksum(&self) -> RxChecksum {
         (**self).checksum()
     }
@@ -48,6 +59,23 @@ impl<F: RxFrame + ?Sized> RxFrame for &F {
     #[inline]
     fn sum(&self, off: usize, len: usize) -> Option<Sum> {
         (**self).sum(off, len)
+    }
+}
+
+impl<F: RxFrame + ?Sized> RxFrame for &mut F {
+    #[inline]
+    fn checksum(&self) -> RxChecksum {
+        (**self).checksum()
+    }
+
+    #[inline]
+    fn sum(&self, off: usize, len: usize) -> Option<Sum> {
+        (**self).sum(off, len)
+    }
+
+    #[inline]
+    fn sum_segment(&mut self, off: usize, header: usize, len: usize) -> Option<Sum> {
+        (**self).sum_segment(off, header, len)
     }
 }
 

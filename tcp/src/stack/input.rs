@@ -16,7 +16,7 @@ use super::plain::{self, Plain};
 use super::slab::{ConnId, Owner};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
 use crate::wire::{ethernet, ipv4, tcp};
-use crate::{Flags, SackBlocks, SegmentOutcome, SendQueue};
+use crate::{Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
@@ -33,34 +33,31 @@ impl Arrival {
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes a received frame. Called by the worker that owns the stack, for every frame.
+    /// Takes a received frame. Called by the worker that owns the stack, for every frame. It may be
+    /// a reference to one: `&mut` when the frame keeps what it finds out about its payload
+    /// ([`RxFrame::sum_segment`]).
     ///
     /// Bytes the answer tells of are as if they had not arrived until
     /// [`Stack::accept_payload`].
     #[inline]
-    pub fn handle_frame<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
+    pub fn handle_frame<F: RxFrame>(&mut self, now: Instant, mut frame: F) -> FrameOutcome {
         self.counters.rx_frames += 1;
-        if let Some(plain) = Plain::of(frame.chunk_at(0), frame.len(), self.station)
-            && let Some(outcome) = self.take_plain(now, frame, plain)
-        {
-            return outcome;
+        match self.take_plain(now, &mut frame) {
+            Some(outcome) => outcome,
+            None => self.take_other(now, &mut frame),
         }
-        self.take_other(now, frame)
     }
 
-    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is for no connection,
-    /// or a checksum is wrong.
+    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is of another, for no
+    /// connection, or a checksum is wrong.
     #[inline(always)]
-    fn take_plain<F: RxFrame + ?Sized>(
-        &mut self,
-        now: Instant,
-        frame: &F,
-        plain: Plain<'_>,
-    ) -> Option<FrameOutcome> {
+    fn take_plain<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> Option<FrameOutcome> {
+        let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
         let index = self.find(&plain.flow())?;
+        let segment = plain.segment();
         let right = match frame.checksum() {
             RxChecksum::Good => true,
-            RxChecksum::Unknown => plain.checksums_valid(frame),
+            RxChecksum::Unknown => plain.checksums().are_right(frame),
             RxChecksum::Bad => false,
         };
         if !right {
@@ -71,21 +68,21 @@ impl<S: SendQueue + Default> Stack<S> {
             return None;
         }
         self.counters.rx_segments += 1;
-        match e.conn.handle_expected(now, &plain.segment()) {
+        match e.conn.handle_expected(now, &segment) {
             Some(outcome) => {
                 self.defer_update(index);
                 Some(outcome.of(conn, plain::LEN))
             }
-            None => Some(self.take_unexpected(now, index, plain)),
+            None => Some(self.take_unexpected(now, index, &segment)),
         }
     }
 
     /// Goes on where the frame was of the usual shape and its segment is not what was expected.
     #[inline(never)]
-    fn take_unexpected(&mut self, now: Instant, index: u32, plain: Plain<'_>) -> FrameOutcome {
+    fn take_unexpected(&mut self, now: Instant, index: u32, segment: &Segment) -> FrameOutcome {
         let mut out = FrameOutcome::Done;
         if let Some(e) = self.conns.get_mut(index) {
-            let outcome = e.conn.handle_segment(now, &plain.segment());
+            let outcome = e.conn.handle_segment(now, segment);
             self.after_segment(now, index, outcome, plain::LEN, &mut out);
         }
         out
@@ -93,7 +90,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// A frame of any shape.
     #[inline(never)]
-    fn take_other<F: RxFrame + ?Sized>(&mut self, now: Instant, frame: &F) -> FrameOutcome {
+    fn take_other<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> FrameOutcome {
         let mut outcome = FrameOutcome::Done;
         if let Err(counter) = self.take(now, frame, &mut outcome) {
             *counter(&mut self.counters) += 1;
@@ -102,10 +99,10 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     #[inline(always)]
-    fn take<F: RxFrame + ?Sized>(
+    fn take<F: RxFrame>(
         &mut self,
         now: Instant,
-        frame: &F,
+        frame: &mut F,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0);
@@ -120,7 +117,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_other_station);
         }
         match ethernet.ethertype {
-            EtherType::IPV4 => self.take_ipv4(now, frame, head, ethernet, out),
+            EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, out),
             EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
             _ => Err(|c| &mut c.rx_unknown_ethertype),
         }
@@ -150,15 +147,15 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     #[inline(always)]
-    fn take_ipv4<F: RxFrame + ?Sized>(
+    fn take_ipv4<F: RxFrame>(
         &mut self,
         now: Instant,
-        frame: &F,
-        head: &[u8],
+        frame: &mut F,
         ethernet: EthernetHeader,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
-        let head = &head[ethernet::HEADER_LEN..];
+        // Headers in another piece than the first count as split.
+        let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
         let ip = Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(
             |e| -> DropReason {
                 match e {
@@ -190,7 +187,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Ok(tcp) => tcp,
             Err(e) => return Err(tcp_fault(e)),
         };
-        if checksum == RxChecksum::Unknown && !tcp_checksum_valid(frame, &ip, tcp_len) {
+        if checksum == RxChecksum::Unknown && !tcp_checksum_valid(frame, &ip, tcp.header_len) {
             return Err(|c| &mut c.rx_bad_tcp_checksum);
         }
         if ethernet.dst.is_group() {
@@ -209,7 +206,8 @@ impl<S: SendQueue + Default> Stack<S> {
             return Ok(());
         }
         let outcome = if tcp.has_sack {
-            e.conn.handle_selective(now, seg, &read_sack(&head[ip.header_len..]))
+            let head = frame.chunk_at(0).get(ethernet::HEADER_LEN + ip.header_len..);
+            e.conn.handle_selective(now, seg, &read_sack(head.unwrap_or_default()))
         } else {
             e.conn.handle_segment(now, seg)
         };
@@ -273,9 +271,9 @@ fn read_sack(head: &[u8]) -> SackBlocks {
 }
 
 #[inline]
-fn tcp_checksum_valid<F: RxFrame + ?Sized>(frame: &F, ip: &Ipv4Header, tcp_len: usize) -> bool {
-    let start = ethernet::HEADER_LEN + ip.header_len;
+fn tcp_checksum_valid<F: RxFrame>(frame: &mut F, ip: &Ipv4Header, header: usize) -> bool {
+    let (start, tcp_len) = (ethernet::HEADER_LEN + ip.header_len, ip.total_len - ip.header_len);
     let Ok(len) = u16::try_from(tcp_len) else { return false };
-    let Some(sum) = frame.sum(start, tcp_len) else { return false };
+    let Some(sum) = frame.sum_segment(start, header, tcp_len) else { return false };
     ipv4::pseudo_header(ip.src, ip.dst, len).plus(sum).is_valid()
 }

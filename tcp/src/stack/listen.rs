@@ -26,6 +26,23 @@ pub enum ListenError {
     Full,
 }
 
+impl ListenError {
+    /// Whether to listen on `port` where there are `listeners`, and `taken` says whether one of them
+    /// has the same address and port. Who keeps listeners of his own asks the same.
+    ///
+    /// # Errors
+    /// Why not, but for [`NotOurs`](ListenError::NotOurs).
+    pub const fn check(port: u16, listeners: usize, taken: bool) -> Result<(), ListenError> {
+        if port == 0 {
+            return Err(ListenError::PortZero);
+        }
+        if listeners >= MAX_LISTENERS {
+            return Err(ListenError::Full);
+        }
+        if taken { Err(ListenError::InUse) } else { Ok(()) }
+    }
+}
+
 /// One port.
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -52,15 +69,8 @@ impl Listeners {
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
-        if port == 0 {
-            return Err(ListenError::PortZero);
-        }
-        if self.list.len() >= MAX_LISTENERS {
-            return Err(ListenError::Full);
-        }
-        if self.list.iter().any(|l| l.port == port && l.addr == addr) {
-            return Err(ListenError::InUse);
-        }
+        let taken = self.list.iter().any(|l| l.port == port && l.addr == addr);
+        ListenError::check(port, self.list.len(), taken)?;
         let at = self.list.partition_point(|l| l.port < port);
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);

@@ -131,6 +131,13 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
+    ///
+    /// To these belongs what comes once more after both sides have closed: whoever closed second keeps
+    /// nothing of the connection when its FIN is acknowledged, so a repeated ACK or FIN is answered
+    /// with RST, as the RFC wants it. To keep quiet we would have to remember connections that are
+    /// over, which is TIME-WAIT for the side that needs none, and a peer that believes itself connected
+    /// would have to find out by a timeout. The RST ends nothing: both owners have had their end, and
+    /// all it can do is to cut the peer's TIME-WAIT short.
     #[inline(never)]
     pub(super) fn take_stranger(
         &mut self,

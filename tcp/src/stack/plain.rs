@@ -80,22 +80,20 @@ impl<'a> Plain<'a> {
         FlowKey::of_received(be64(self.h, IP + 12), be32(self.h, TCP))
     }
 
-    /// Whether both checksums are right.
+    /// What its headers say of both checksums.
     #[inline(always)]
-    pub(super) fn checksums_valid<F: RxFrame + ?Sized>(&self, frame: &F) -> bool {
+    pub(super) fn checksums(&self) -> Checksums {
         let h = self.h;
         // As numbers, whose words add up to the same: an IPv4 header is five, two of them addresses.
         let addrs = u64::from(be32(h, IP + 12)) + u64::from(be32(h, IP + 16));
         let rest = u64::from(be32(h, IP)) + u64::from(be32(h, IP + 4)) + u64::from(be32(h, IP + 8));
-        let text = if usize::from(self.tcp_len) == TCP_LEN {
-            // No payload: all of it is here.
-            h[TCP..].first_chunk::<TCP_LEN>().map(Sum::of_words)
-        } else {
-            frame.sum(TCP, usize::from(self.tcp_len))
-        };
-        let pseudo = addrs + u64::from(ipv4::PROTO_TCP) + u64::from(self.tcp_len);
-        Sum::of_numbers(addrs + rest).is_valid()
-            && text.is_some_and(|t| Sum::of_numbers(pseudo).plus(t).is_valid())
+        let bare = usize::from(self.tcp_len) == TCP_LEN;
+        Checksums {
+            ip: Sum::of_numbers(addrs + rest),
+            pseudo: addrs + u64::from(ipv4::PROTO_TCP) + u64::from(self.tcp_len),
+            tcp_len: self.tcp_len,
+            bare: if bare { h[TCP..].first_chunk::<TCP_LEN>().map(Sum::of_words) } else { None },
+        }
     }
 
     /// What TCP has to know of it.
@@ -111,6 +109,30 @@ impl<'a> Plain<'a> {
             timestamps: Some(Timestamps { val: be32(h, TCP + 24), ecr: be32(h, TCP + 28) }),
             ..Segment::default()
         }
+    }
+}
+
+/// The sums of a frame as far as its headers go.
+pub(super) struct Checksums {
+    ip: Sum,
+    pseudo: u64,
+    tcp_len: u16,
+    /// The sum of a segment without payload, all of which is in the headers.
+    bare: Option<Sum>,
+}
+
+impl Checksums {
+    /// Whether both come out right, of the frame they are of.
+    #[inline(always)]
+    pub(super) fn are_right<F: RxFrame>(self, frame: &mut F) -> bool {
+        if !self.ip.is_valid() {
+            return false;
+        }
+        let text = match self.bare {
+            None => frame.sum_segment(TCP, TCP_LEN, usize::from(self.tcp_len)),
+            all => all,
+        };
+        text.is_some_and(|t| Sum::of_numbers(self.pseudo).plus(t).is_valid())
     }
 }
 
@@ -190,14 +212,14 @@ mod tests {
             };
             let mut f = frame(&seg, &payload);
             f.extend(vec![0; padding]);
-            let as_sent = Plain::of(&f, f.len(), station(MAC)).map(|p| p.checksums_valid(&f[..]));
+            let as_sent = Plain::of(&f, f.len(), station(MAC)).map(|p| p.checksums().are_right(&mut &f[..]));
             prop_assert_eq!(as_sent, Some(true));
             for (at, by) in changes {
                 f[at] ^= by;
             }
             f.truncate(f.len().saturating_sub(cut.saturating_sub(60)));
             if let Some(p) = Plain::of(&f, f.len(), station(MAC)) {
-                let told = (p.flow(), p.segment(), p.checksums_valid(&f[..]));
+                let told = (p.flow(), p.segment(), p.checksums().are_right(&mut &f[..]));
                 prop_assert_eq!(field_by_field(&f), Some(told));
             }
         }

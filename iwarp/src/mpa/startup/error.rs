@@ -1,40 +1,14 @@
 use crate::fault::{Answer, Fault};
-use crate::mpa::frame::{Depth, PrivateDataError, Revision, RtrSet};
+use crate::mpa::frame::{Depth, FrameError, PrivateDataError, Revision, RtrSet};
 use crate::rdmap::TermCode;
 
 /// Why the start-up failed. Every variant but [`Finished`](Self::Finished) is the peer's doing, or
 /// something the two sides cannot agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
-    /// The peer does not speak MPA.
-    #[error("not an MPA frame: key differs at byte {at}")]
-    Key {
-        /// First byte that differs.
-        at: usize,
-    },
-    /// Both sides started as initiator, or both as responder.
-    #[error("the peer plays the same MPA role as we do")]
-    SameRole,
-    /// A revision we do not speak, or did not offer.
-    #[error("MPA revision {got}, not 1..={max}")]
-    Revision {
-        /// What the frame said.
-        got: Revision,
-        /// The highest that would have done.
-        max: Revision,
-    },
-    /// More private data than MPA allows.
-    #[error("{len} bytes of MPA private data, more than 512")]
-    PrivateDataTooLong {
-        /// What the frame announced.
-        len: usize,
-    },
-    /// The S bit is set but the words it announces are not all there.
-    #[error("enhanced MPA frame with {len} bytes of private data, less than 4")]
-    EnhancedTooShort {
-        /// What the frame announced.
-        len: usize,
-    },
+    /// What came is no frame of the kind that is due.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     /// Bytes behind a frame, which cannot be FPDUs yet: the private data length is wrong.
     #[error("bytes behind the MPA frame before its answer")]
     TrailingBytes,

@@ -136,7 +136,7 @@ impl Responder {
             }
             Err(e) => {
                 self.state = State::Finished;
-                Err(e)
+                Err(e.into())
             }
         }
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::Msn;
 use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::decode::{self, decode};
-use crate::mpa::frame::{Frame, Kind, MAX_PRIVATE_DATA, PrivateDataError};
+use crate::mpa::frame::{Frame, FrameError, Kind, MAX_PRIVATE_DATA, PrivateDataError};
 use crate::rdmap::Opcode;
 use proptest::prelude::*;
 
@@ -185,12 +185,15 @@ fn test_wrong_key_is_refused_at_its_first_wrong_byte() {
     for at in 0..16 {
         let mut bad = good[..=at].to_vec();
         bad[at] ^= 0x80;
-        let e = StartupError::Key { at };
+        let e = StartupError::from(FrameError::Key { at });
         assert_eq!(responder().handle_bytes(&bad), Err(e));
         assert_eq!(e.action(), StartupAction::Close);
         assert_eq!(responder().handle_bytes(&bad[..at]), Ok(ResponderStep::NeedMore));
     }
-    assert_eq!(initiator(&v2()).handle_bytes(b"HTTP/1.1 200 OK"), Err(StartupError::Key { at: 0 }));
+    assert_eq!(
+        initiator(&v2()).handle_bytes(b"HTTP/1.1 200 OK"),
+        Err(StartupError::from(FrameError::Key { at: 0 }))
+    );
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn test_two_initiators_and_two_responders_are_told_apart_from_garbage() {
         (initiator(&v2()).handle_bytes(&request).unwrap_err(), &request),
         (responder().handle_bytes(&reply).unwrap_err(), &reply),
     ] {
-        assert_eq!(got, StartupError::SameRole, "{bytes:02x?}");
+        assert_eq!(got, FrameError::SameRole.into(), "{bytes:02x?}");
         assert_eq!(got.action(), StartupAction::Close);
         assert_eq!(got.code(), TermCode::MPA_INVALID_FRAME);
     }
@@ -217,14 +220,17 @@ fn test_revisions_beyond_what_we_speak_are_refused_as_soon_as_seen() {
         for got in bad {
             let mut request = initiator(&v1()).request()[..18].to_vec();
             request[17] = got;
-            let e = StartupError::Revision { got: Revision(got), max };
+            let e = StartupError::from(FrameError::Revision { got: Revision(got), max });
             let mut r = Responder::new(&config).unwrap();
             assert_eq!(r.handle_bytes(&request), Err(e));
             assert_eq!(e.action(), StartupAction::Close);
         }
     }
     let e = answer(&v1(), &reply(Some(enhanced(1, 1, RtrSet::NONE)))).unwrap_err();
-    assert_eq!(e, StartupError::Revision { got: Revision::V2, max: Revision::V1 });
+    assert_eq!(
+        e,
+        StartupError::from(FrameError::Revision { got: Revision::V2, max: Revision::V1 })
+    );
 }
 
 #[test]
@@ -246,7 +252,7 @@ fn test_private_data_of_512_bytes_is_taken_and_of_513_refused() {
 
     let mut request = initiator(&v1()).request().to_vec();
     request[18..20].copy_from_slice(&513u16.to_be_bytes());
-    let e = StartupError::PrivateDataTooLong { len: 513 };
+    let e = StartupError::from(FrameError::PrivateDataTooLong { len: 513 });
     assert_eq!(responder().handle_bytes(&request), Err(e));
     assert_eq!(e.action(), StartupAction::Close);
 }
@@ -256,7 +262,7 @@ fn test_enhanced_frame_without_its_words_is_refused() {
     for len in 0..4u8 {
         let mut request = initiator(&v2()).request()[..20].to_vec();
         request[19] = len;
-        let e = StartupError::EnhancedTooShort { len: usize::from(len) };
+        let e = StartupError::from(FrameError::EnhancedTooShort { len: usize::from(len) });
         assert_eq!(responder().handle_bytes(&request), Err(e));
         assert_eq!(e.action(), StartupAction::Close);
     }
@@ -638,7 +644,7 @@ fn test_state_and_event_matrix() {
     let want = "\
 Waiting + no bytes: NeedMore
 Waiting + request: Request
-Waiting + garbage: Key { at: 0 }
+Waiting + garbage: Frame(Key { at: 0 })
 Waiting + accept: NoRequest
 Waiting + reject: NoRequest
 Asked + no bytes: Finished

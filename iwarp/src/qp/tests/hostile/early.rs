@@ -25,7 +25,7 @@ impl Target {
 
     fn place(&self, bytes: &[u8], at: usize) -> Option<PlacedFpdu> {
         let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
-        self.qp.place_early(&env, StreamPos(at as u64), &bytes)
+        self.qp.place_early(&env, StreamPos(at as u64), &bytes, None)
     }
 
     fn deliver(&mut self, at: usize, fpdu: &PlacedFpdu) {

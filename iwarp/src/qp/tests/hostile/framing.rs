@@ -186,3 +186,58 @@ fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
     }
     assert!(faults.iter().chain(&[Fault::Queue, Fault::Opcode]).all(|f| seen.contains(f)));
 }
+
+impl Target {
+    fn feed_digested(&mut self, bytes: &[u8], crc: Option<u32>) -> usize {
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        self.qp.handle_digested(&env, bytes, crc)
+    }
+}
+
+/// All but the last four octets, as whoever computes it beforehand takes them.
+fn digest(bytes: &[u8]) -> u32 {
+    fpdu::crc(0, &bytes[..bytes.len() - 4])
+}
+
+/// A CRC that was computed beforehand is what the FPDU's field is compared with, and the bytes are
+/// not read for it: so a wrong one refuses an FPDU that is right.
+#[test]
+fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
+    let mut t = Target::new();
+    let bytes = framed(&send(1, 0, true, 40), true);
+    assert!(!t.qp.wants_crc(), "nothing has come");
+    assert_eq!(t.feed_digested(&bytes, Some(digest(&bytes))), bytes.len());
+    assert_eq!((t.qp.counters().rx_fpdus, t.qp.state()), (1, QpState::Rts));
+    assert!(t.qp.wants_crc());
+    let bytes = framed(&send(2, 0, true, 40), true);
+    t.feed_digested(&bytes, Some(!digest(&bytes)));
+    assert_eq!((t.qp.counters().err_crc, t.qp.counters().rx_fpdus), (1, 1));
+    // And of one that is damaged it is as wrong as the one that would be computed here.
+    let mut t = Target::new();
+    let mut bytes = framed(&send(1, 0, true, 40), true);
+    bytes[30] ^= 1;
+    t.feed_digested(&bytes, Some(digest(&bytes)));
+    assert_eq!(t.qp.counters().err_crc, 1);
+}
+
+/// Of two FPDUs, part of one, or one with more behind it, it is the CRC of something else: none is
+/// held against it, and none is asked for.
+#[test]
+fn test_rts_known_crc_of_anything_but_one_fpdu_is_not_looked_at() {
+    let two = [framed(&send(1, 0, true, 40), true), framed(&send(2, 0, true, 40), true)];
+    for end in [two[0].len() + 1, two[0].len() + two[1].len()] {
+        let mut t = Target::new();
+        let stream = &two.concat()[..end];
+        assert_eq!(t.feed_digested(&two[0][..30], Some(0)), 0);
+        assert!(!t.qp.wants_crc());
+        let whole = if end > two[0].len() + 1 { 2 } else { 1 };
+        assert_eq!(t.feed_digested(stream, Some(0)), if whole == 2 { end } else { two[0].len() });
+        let c = t.qp.counters();
+        assert_eq!((c.rx_fpdus, c.err_crc, t.qp.wants_crc()), (whole, 0, false));
+    }
+    // Without CRCs one that fills the stream asks for none either.
+    let mut t = Target::with(QpConfig { crc: false, ..QpConfig::default() });
+    let bytes = framed(&send(1, 0, true, 40), false);
+    assert_eq!(t.feed_digested(&bytes, Some(0)), bytes.len());
+    assert_eq!((t.qp.counters().rx_fpdus, t.qp.wants_crc()), (1, false));
+}

@@ -125,6 +125,41 @@ fn test_rts_marker_that_points_elsewhere_than_its_fpdu_begins() {
     }
 }
 
+/// The CRC covers the markers among the octets, so with an FPDU of any length, and a marker at any
+/// place in it or right before its CRC, that of all octets but the last four is the one in it. A marker
+/// behind it is the next one's: then it is not.
+#[test]
+fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
+    for len in (0..900).step_by(4) {
+        let mut t = target(true);
+        let (segments, want) = writes(t.all, &[len, 8]);
+        let (bytes, starts) = marked(&segments, true);
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let first = &bytes[..starts[1]];
+        let known = fpdu::crc(0, &first[..first.len() - 4]);
+        assert_eq!(t.qp.handle_digested(&env, first, Some(known)), first.len());
+        assert!(t.qp.wants_crc());
+        let rest = &bytes[starts[1]..];
+        let known = fpdu::crc(0, &rest[..rest.len() - 4]);
+        assert_eq!(t.qp.handle_digested(&env, rest, Some(known)), rest.len());
+        assert_eq!(t.mem.read(1000, want.len()), want);
+        let c = t.qp.counters();
+        assert_eq!((c.rx_fpdus, c.err_crc, t.qp.wants_crc()), (2, 0, true));
+    }
+    // With 488 octets of payload it ends where the next marker stands: of that none, a part, all.
+    for more in [0, 2, 4] {
+        let mut t = target(true);
+        let (segments, _) = writes(t.all, &[488, 8]);
+        let (bytes, starts) = marked(&segments, true);
+        assert_eq!(starts[1], 512);
+        let known = fpdu::crc(0, &bytes[..508]);
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let crc = if more == 0 { known } else { !known };
+        assert_eq!(t.qp.handle_digested(&env, &bytes[..512 + more], Some(crc)), 512);
+        assert_eq!((t.qp.counters().err_crc, t.qp.wants_crc()), (0, more == 0));
+    }
+}
+
 #[test]
 fn test_rts_wrong_crc_is_told_before_a_wrong_marker() {
     let mut t = target(true);

@@ -1,0 +1,254 @@
+//! What the RNIC keeps for each connection, beside the TCP connection itself.
+
+use heddle_base::StreamPos;
+use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEnv, QpEvent, Side};
+use heddle_tcp::{ConnId, Connection, SendQueue};
+
+use crate::event::Event;
+use crate::frame::RnicFrame;
+use crate::held::{HeldBytes, HoldPool};
+use crate::queue::FpduQueue;
+use crate::shared::Shared;
+
+/// The owner's side of one TCP connection.
+#[derive(Debug)]
+pub(crate) struct ConnState<F> {
+    pub(crate) queue: FpduQueue,
+    pub(crate) held: HeldBytes<F>,
+    pub(crate) mode: Mode,
+    /// One past the last received byte that is in order.
+    pub(crate) rx_next: StreamPos,
+    /// Start-up bytes the control plane has been given.
+    pub(crate) startup_told: u32,
+    /// An event about more of them waits.
+    pub(crate) startup_event: bool,
+    /// On the list of connections whose queue pair may have FPDUs to make.
+    pub(crate) on_ready_list: bool,
+    /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
+    /// is out.
+    pub(crate) closing: bool,
+    /// Its place among the connections with a running queue pair, while it has one.
+    pub(crate) running_at: u32,
+    /// How far its streams were when it was last looked at, modulo 2^32.
+    seen: u32,
+}
+
+/// How received bytes are understood.
+#[derive(Debug, Default)]
+pub(crate) enum Mode {
+    /// MPA start-up: bytes go to the control plane.
+    #[default]
+    Startup,
+    /// FPDUs: bytes go to the queue pair.
+    Fpdu(Box<QpContext>),
+    /// The connection is over.
+    Dead,
+}
+
+impl<F> Default for ConnState<F> {
+    fn default() -> Self {
+        ConnState {
+            queue: FpduQueue::default(),
+            held: HeldBytes::default(),
+            mode: Mode::Startup,
+            rx_next: StreamPos::START,
+            startup_told: 0,
+            startup_event: false,
+            on_ready_list: false,
+            closing: false,
+            running_at: 0,
+            seen: 0,
+        }
+    }
+}
+
+impl<F> ConnState<F> {
+    pub(crate) fn qp(&mut self) -> Option<&mut QpContext> {
+        match &mut self.mode {
+            Mode::Fpdu(qp) => Some(qp),
+            _ => None,
+        }
+    }
+}
+
+impl<F: RnicFrame> ConnState<F> {
+    /// Makes the queue pair. The start-up has used `startup_len` octets of what is held; both streams
+    /// of FPDUs begin behind theirs.
+    pub(crate) fn enter_fpdu(
+        &mut self,
+        startup_len: usize,
+        mut config: QpConfig,
+        pool: &mut HoldPool<F>,
+    ) {
+        let held = self.held.ready_len();
+        self.held.consume(pool, startup_len);
+        config.tx_start = self.queue.end();
+        config.rx_start = self.rx_next;
+        config.rx_start.0 =
+            config.rx_start.0.saturating_sub(held.saturating_sub(startup_len) as u64);
+        self.mode = Mode::Fpdu(Box::new(QpContext::new(&config)));
+    }
+
+    /// The start-up bytes the control plane has not been given, when it asks for them.
+    pub(crate) fn take_startup(&mut self) -> Option<Vec<u8>> {
+        self.startup_event = false;
+        // The start-up may be over by now, one way or the other.
+        let new = self.held.ready_len().saturating_sub(self.startup_told as usize);
+        if !matches!(self.mode, Mode::Startup) || new == 0 {
+            return None;
+        }
+        // It is a few KiB at most.
+        self.startup_told += u32::try_from(new).unwrap_or(u32::MAX);
+        Some(self.held.last_ready(new))
+    }
+
+    /// Puts the connection on the list of those that may have FPDUs to make.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, conn: ConnId, shared: &mut Shared<F>) {
+        if !self.on_ready_list {
+            self.on_ready_list = true;
+            shared.ready.push_back(conn);
+        }
+    }
+
+    /// Takes completions and events out of the queue pair, and puts the connection on the ready list
+    /// when there may be FPDUs to make. True when the TCP connection is to be closed.
+    #[inline(never)]
+    #[must_use]
+    pub(crate) fn drain(&mut self, conn: ConnId, tcp: &Connection, shared: &mut Shared<F>) -> bool {
+        let Mode::Fpdu(qp) = &mut self.mode else { return false };
+        let close = (qp.has_news() || self.closing) && self.collect(conn, tcp, shared);
+        let Mode::Fpdu(qp) = &mut self.mode else { return close };
+        if qp.has_transmit() {
+            self.make_ready(conn, shared);
+        }
+        close
+    }
+
+    /// Takes completions and events out of the queue pair. True when the TCP connection is to be
+    /// closed: the stream is over and nothing is left to be made of it.
+    #[must_use]
+    pub(crate) fn collect(
+        &mut self,
+        conn: ConnId,
+        tcp: &Connection,
+        shared: &mut Shared<F>,
+    ) -> bool {
+        let Mode::Fpdu(qp) = &mut self.mode else { return false };
+        while let Some(event) = qp.poll_event() {
+            // By an error; and nobody needs what TCP has not begun to send.
+            let (ended, withdraw) = match event {
+                QpEvent::Terminated { by, .. } => (true, by == Side::Remote || qp.has_transmit()),
+                QpEvent::Failed { .. } | QpEvent::Truncated(_) => (true, true),
+                QpEvent::FirstFpdu | QpEvent::Drained => (false, false),
+            };
+            shared.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
+            self.closing |= ended || event == QpEvent::Drained;
+            if withdraw {
+                // A Terminate of ours goes in its place. If that is queued already, it is about a
+                // local request, and those before it are still carried out.
+                let end = self.queue.withdraw(&mut shared.kept, tcp.snd_max());
+                qp.handle_withdrawn(end);
+            }
+            if !matches!(event, QpEvent::Drained) {
+                shared.events.push_back(Event::Qp { conn, event });
+            }
+        }
+        while let Some(cqe) = qp.poll_completion() {
+            shared.completions.push_back((conn, cqe));
+        }
+        shared.rounds.wake();
+        let close = self.closing && !qp.has_transmit();
+        self.closing &= !close;
+        close
+    }
+
+    /// Flushes the queue pair and drops what waits: TCP is over, or about to be. What the queue pair
+    /// has counted, if it ran until now.
+    pub(crate) fn finish(
+        &mut self,
+        conn: ConnId,
+        tcp: &Connection,
+        shared: &mut Shared<F>,
+    ) -> Option<QpCounters> {
+        let counters = self.qp().map(|qp| {
+            qp.abort();
+            qp.counters()
+        });
+        self.held.clear(&mut shared.pool);
+        let _over = self.drain(conn, tcp, shared);
+        self.mode = Mode::Dead;
+        self.queue.clear(&mut shared.kept);
+        counters
+    }
+
+    /// Feeds the queue pair what has become ready among the held bytes. True when there are start-up
+    /// bytes to tell of.
+    #[must_use]
+    pub(crate) fn advance<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) -> bool {
+        while !self.held.is_empty() {
+            if self.held.has_ahead() {
+                let moved = self.held.close_gap(&mut shared.pool, self.rx_next);
+                self.rx_next += moved as u64;
+                shared.counters.rx_payload_bytes += moved as u64;
+                if moved > 0 && matches!(self.mode, Mode::Startup) {
+                    return true;
+                }
+            }
+            let Mode::Fpdu(qp) = &mut self.mode else { return false };
+            let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false };
+            if self.held.has_ready() {
+                let used = qp.handle_stream(&env, &self.held.ready());
+                self.held.consume(&mut shared.pool, used);
+            }
+            // What stopped the bytes may be an FPDU whose payload is in its place.
+            let Some((pos, fpdu)) = self.held.pop_placed(&mut shared.pool, self.rx_next) else {
+                return false;
+            };
+            self.rx_next += u64::from(fpdu.len());
+            shared.counters.rx_payload_bytes += u64::from(fpdu.len());
+            qp.deliver(&env, pos, &fpdu);
+        }
+        false
+    }
+
+    /// Whether its streams have moved since this was last asked. If they have not, what its queues
+    /// have in memory and do not need is given back.
+    pub(crate) fn rest(&mut self, tcp: &mut Connection) -> bool {
+        let Mode::Fpdu(qp) = &mut self.mode else { return false };
+        let far = qp.tx_end().0.wrapping_add(qp.rx_next().0);
+        let far = u32::try_from(far & 0xffff_ffff).unwrap_or(0);
+        if core::mem::replace(&mut self.seen, far) != far {
+            return true;
+        }
+        qp.trim();
+        self.queue.trim();
+        self.held.trim();
+        tcp.trim();
+        false
+    }
+}
+
+impl<F> SendQueue for ConnState<F> {
+    fn end(&self) -> StreamPos {
+        self.queue.end()
+    }
+
+    fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
+        self.queue.segment_len(from, max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a connection without posted requests or bytes under way costs here, beside TCP's share:
+    /// this and a fresh queue pair, neither of which points to more.
+    #[test]
+    fn test_idle_connection_is_small() {
+        let octets = size_of::<ConnState<Vec<u8>>>() + size_of::<QpContext>();
+        assert!(octets <= 640, "{octets} octets");
+        assert_eq!(FpduQueue::default().room(), 0);
+    }
+}

@@ -1,0 +1,29 @@
+//! What the connections of an RNIC share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use heddle_iwarp::{Cqe, MrTable};
+use heddle_tcp::ConnId;
+
+use crate::counters::RnicCounters;
+use crate::event::Event;
+use crate::held::HoldPool;
+use crate::kept::Snapshots;
+use crate::rounds::Rounds;
+
+/// Tables, buffers and accounts of all connections together, and where a connection leaves what the
+/// RNIC's owner is to take. It lies beside the stack that holds the connections, so that a connection
+/// that was looked up can work with it.
+pub(crate) struct Shared<F> {
+    pub(crate) mrs: Arc<MrTable>,
+    pub(crate) counters: RnicCounters,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) completions: VecDeque<(ConnId, Cqe)>,
+    /// Connections whose queue pair may have FPDUs to make.
+    pub(crate) ready: VecDeque<ConnId>,
+    pub(crate) kept: Snapshots,
+    /// Buffers for bytes that wait.
+    pub(crate) pool: HoldPool<F>,
+    pub(crate) rounds: Rounds,
+}

@@ -1,0 +1,72 @@
+//! What an application can reach through the library it can also name, to keep it in a structure or
+//! pass it on: each type that a public field, variant or signature of the front leads to.
+
+use std::sync::Arc;
+
+use heddle::{
+    ConnCounters, ControlPlane, DialogueError, FaultCounters, FrameError, Hub, MemoryCounters,
+    MrError, MrTable, QpCounters, References, Regions, RegisterError, Registry, RnicCounters,
+    RxCounters, Seed, StackCounters, StartupError, TxBuildCounters, TxCounters, WorkerCounters,
+    WorkerSnapshot,
+};
+
+/// Each group of a worker's counters.
+struct Groups {
+    worker: WorkerCounters,
+    rnic: RnicCounters,
+    stack: StackCounters,
+    tcp: ConnCounters,
+    qps: QpCounters,
+    sink: TxBuildCounters,
+    memory: MemoryCounters,
+    rx: RxCounters,
+    tx: TxCounters,
+    fault: FaultCounters,
+}
+
+/// No `..`: a group that is added has to get a name here.
+fn groups(s: WorkerSnapshot) -> Groups {
+    let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, fault } = s;
+    Groups { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, fault }
+}
+
+fn frame_error(e: DialogueError) -> Option<FrameError> {
+    let DialogueError::Mpa(e): DialogueError = e;
+    if let StartupError::Frame(e) = e { Some(e) } else { None }
+}
+
+fn table_error(e: RegisterError) -> Option<MrError> {
+    if let RegisterError::Mr(e) = e { Some(e) } else { None }
+}
+
+fn hub(
+    mrs: Arc<MrTable>,
+    regions: Arc<Regions>,
+    references: Arc<dyn References>,
+    control: Box<dyn ControlPlane>,
+    seed: &Seed,
+) -> Arc<Hub> {
+    let registry = Registry::new(mrs, regions);
+    registry.add_references(references);
+    Hub::new(Arc::new(registry), control, 1, seed)
+}
+
+const _: HubMaker = hub;
+type HubMaker =
+    fn(Arc<MrTable>, Arc<Regions>, Arc<dyn References>, Box<dyn ControlPlane>, &Seed) -> Arc<Hub>;
+
+#[test]
+fn test_what_the_counters_of_a_worker_are_can_be_named() {
+    let g = groups(WorkerSnapshot::default());
+    let polls = g.worker.polls + g.rnic.rx_direct + g.stack.rx_frames;
+    let _kept = (g.tcp, g.qps, g.sink, g.memory, g.rx, g.tx, g.fault);
+    assert_eq!(polls, 0);
+}
+
+#[test]
+fn test_why_a_peer_was_refused_can_be_named_down_to_the_frame() {
+    let e = FrameError::Key { at: 3 };
+    assert_eq!(frame_error(DialogueError::Mpa(e.into())), Some(e));
+    assert_eq!(frame_error(DialogueError::Mpa(StartupError::TrailingBytes)), None);
+    assert_eq!(table_error(MrError::Wrap.into()), Some(MrError::Wrap));
+}
