@@ -428,9 +428,7 @@ impl<F: RxFrame> Rnic<F> {
                 self.events.push_back(Event::Qp { conn, event });
             }
         }
-        while let Some(cqe) = qp.poll_completion() {
-            self.completions.push_back((conn, cqe));
-        }
+        qp.take_completions(|cqe| self.completions.push_back((conn, *cqe)));
         self.rounds.wake();
         if link.closing && !qp.has_transmit() {
             link.closing = false;
