@@ -129,7 +129,7 @@ impl<F: RxFrame> Rnic<F> {
         sink.begin(header + len as usize);
         if !retransmit
             && let Some(found) = link.queue.whole(pos, len)
-            && link.queue.is_fillable(found)
+            && found.fillable
             && let Some((head, body)) =
                 sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
         {
