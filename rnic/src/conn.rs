@@ -154,9 +154,7 @@ impl<F: RnicFrame> ConnState<F> {
                 shared.events.push_back(Event::Qp { conn, event });
             }
         }
-        while let Some(cqe) = qp.poll_completion() {
-            shared.completions.push_back((conn, cqe));
-        }
+        qp.take_completions(|cqe| shared.completions.push_back((conn, *cqe)));
         shared.rounds.wake();
         let close = self.closing && !qp.has_transmit();
         self.closing &= !close;

@@ -48,6 +48,8 @@ pub(crate) struct Whole {
     /// Where the first begins, and how long they are in all.
     pos: StreamPos,
     len: u32,
+    /// Whether each can be [filled in](FpduQueue::fill), if nothing of them was sent before.
+    pub(crate) fillable: bool,
 }
 
 impl FpduQueue {
@@ -190,19 +192,20 @@ impl FpduQueue {
         } else {
             let first = self.find(from);
             if !begins(first) {
-                return Whole { first, end: first, pos: from, len: 0 };
+                return Whole { first, end: first, pos: from, ..Whole::default() };
             }
             first
         };
-        let (mut end, mut left) = (first, max);
+        let (mut end, mut left, mut fillable) = (first, max, true);
         while left >= MIN_FPDU
             && let Some(q) = self.fpdus.get(end)
             && q.fpdu.len() <= left
         {
             left -= q.fpdu.len();
+            fillable &= q.fpdu.is_fillable();
             end = end.wrapping_add(1);
         }
-        let found = Whole { first, end, pos: from, len: max - left };
+        let found = Whole { first, end, pos: from, len: max - left, fillable };
         self.last.set(found);
         found
     }
@@ -212,19 +215,6 @@ impl FpduQueue {
     pub(crate) fn single(&self, found: Whole) -> Option<&Fpdu> {
         let q = self.fpdus.get(found.first)?;
         (q.fpdu.len() == found.len && !q.fpdu.has_markers()).then_some(&q.fpdu)
-    }
-
-    /// Whether each of those found can be [filled in](Self::fill).
-    #[inline]
-    pub(crate) fn is_fillable(&self, found: Whole) -> bool {
-        let mut at = found.first;
-        while at != found.end {
-            if !self.fpdus.get(at).is_some_and(|q| q.fpdu.is_fillable()) {
-                return false;
-            }
-            at = at.wrapping_add(1);
-        }
-        true
     }
 
     /// Writes FPDUs to `dst`, which has just their length, and seals those that are open. The

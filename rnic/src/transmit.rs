@@ -134,7 +134,7 @@ impl<F: RnicFrame> Rnic<F> {
         sink.begin(header + len as usize);
         if !retransmit
             && let Some(found) = state.queue.whole(pos, len)
-            && state.queue.is_fillable(found)
+            && found.fillable
             && let Some((head, body)) =
                 sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
         {

@@ -45,6 +45,21 @@ impl QpContext {
         Some(cqe)
     }
 
+    /// Calls `f` with every completion there is, oldest first; then none is left. What
+    /// [`poll_completion`](QpContext::poll_completion) does one by one, with one look at the places that
+    /// are free.
+    #[inline]
+    pub fn take_completions(&mut self, mut f: impl FnMut(&Cqe)) {
+        for (cqe, _) in &self.cq {
+            f(cqe);
+        }
+        self.cq.clear();
+        self.sq.unpolled = 0;
+        self.retire_silent();
+        // Each receive buffer has a completion.
+        self.rq.retired = self.rq.rqes.head();
+    }
+
     /// Send requests whose places are free again, counted from the first one ever posted, modulo
     /// 2^32: those that are complete, with all before them, and whose completions have been polled.
     /// Silent successes count at once while no completion waits, else with the next that is polled.
@@ -94,38 +109,37 @@ impl QpContext {
     }
 
     /// Completes the oldest send request, silently if it asked for that and succeeded.
-    #[inline]
+    #[inline(always)]
     fn report_send(&mut self, status: CqeStatus) {
-        let index = self.sq.wqes.head();
-        let wqe = self.sq.wqes.at(index);
-        if wqe.signaled || status != CqeStatus::Success {
-            let cqe = Cqe {
-                wr_id: wqe.wr_id,
-                qpn: self.qpn,
-                queue: Queue::Sq,
-                op: match wqe.op {
-                    WqeOp::Send { .. } => CqeOp::Send,
-                    WqeOp::Write { .. } | WqeOp::WriteImmediate { .. } => CqeOp::Write,
-                    WqeOp::Read { .. } => CqeOp::Read,
-                    WqeOp::Immediate { .. } => CqeOp::Immediate,
-                    WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. } => CqeOp::Atomic,
-                    WqeOp::FastRegister { .. } => CqeOp::FastRegister,
-                    WqeOp::BindWindow { .. } => CqeOp::BindWindow,
-                    WqeOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
-                },
-                status,
-                solicited: false,
-                len: if status.is_success() { wqe.len } else { 0 },
-                invalidated: None,
-                immediate: None,
-            };
-            if self.sq.unpolled == 0 {
-                self.sq.retired = index;
-            }
-            self.cq.push_back((cqe, index));
-            self.sq.unpolled += 1;
+        let (index, wqe) = self.sq.pop();
+        if !wqe.signaled && status.is_success() {
+            return;
         }
-        self.sq.pop();
+        let cqe = Cqe {
+            wr_id: wqe.wr_id,
+            qpn: self.qpn,
+            queue: Queue::Sq,
+            op: match wqe.op {
+                WqeOp::Send { .. } => CqeOp::Send,
+                WqeOp::Write { .. } | WqeOp::WriteImmediate { .. } => CqeOp::Write,
+                WqeOp::Read { .. } => CqeOp::Read,
+                WqeOp::Immediate { .. } => CqeOp::Immediate,
+                WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. } => CqeOp::Atomic,
+                WqeOp::FastRegister { .. } => CqeOp::FastRegister,
+                WqeOp::BindWindow { .. } => CqeOp::BindWindow,
+                WqeOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
+            },
+            status,
+            solicited: false,
+            len: if status.is_success() { wqe.len } else { 0 },
+            invalidated: None,
+            immediate: None,
+        };
+        if self.sq.unpolled == 0 {
+            self.sq.retired = index;
+        }
+        self.cq.push_back((cqe, index));
+        self.sq.unpolled += 1;
     }
 
     /// Completes the oldest receive buffer.

@@ -16,7 +16,7 @@ pub(super) struct Fifo<T> {
 /// Entries of the first memory.
 const FIRST: usize = 4;
 
-impl<T: Copy> Fifo<T> {
+impl<T: Copy + Default> Fifo<T> {
     pub(super) fn new() -> Fifo<T> {
         Fifo { slots: Box::default(), head: 0, tail: 0 }
     }
@@ -72,20 +72,33 @@ impl<T: Copy> Fifo<T> {
         &mut self.slots[slot]
     }
 
+    /// The place of the next entry, which is there from now on: to be written over, so that the entry
+    /// is made where it stays.
     #[inline]
-    pub(super) fn push(&mut self, value: T) {
+    pub(super) fn push(&mut self) -> &mut T {
         if self.len() == self.slots.len() {
-            self.grow(1, value);
+            self.grow(1);
         }
-        *self.at_mut(self.tail) = value;
-        self.tail = self.tail.wrapping_add(1);
+        let index = self.tail;
+        self.tail = index.wrapping_add(1);
+        self.at_mut(index)
+    }
+
+    /// Drops the oldest entry, which stays where it is until its place is needed.
+    #[inline]
+    pub(super) fn pop(&mut self) -> &T {
+        let index = self.head;
+        self.head = index.wrapping_add(1);
+        self.at(index)
     }
 
     #[inline]
     pub(super) fn extend(&mut self, values: &[T]) {
-        let Some(first) = values.first() else { return };
+        if values.is_empty() {
+            return;
+        }
         if self.slots.len() - self.len() < values.len() {
-            self.grow(values.len(), *first);
+            self.grow(values.len());
         }
         let at = self.slot(self.tail);
         let (front, rest) = values.split_at((self.slots.len() - at).min(values.len()));
@@ -112,8 +125,8 @@ impl<T: Copy> Fifo<T> {
     }
 
     #[cold]
-    fn grow(&mut self, more: usize, fill: T) {
-        self.move_to((self.len() + more).next_power_of_two().max(FIRST), fill);
+    fn grow(&mut self, more: usize) {
+        self.move_to((self.len() + more).next_power_of_two().max(FIRST));
     }
 
     /// Gives back memory beyond what is in use; a later entry may ask for it again.
@@ -125,13 +138,13 @@ impl<T: Copy> Fifo<T> {
         }
         let room = self.len().next_power_of_two().max(FIRST);
         if room < self.slots.len() {
-            self.move_to(room, *self.at(self.head));
+            self.move_to(room);
         }
     }
 
     /// New memory for `room` entries, a power of two and enough for all there are.
-    fn move_to(&mut self, room: usize, fill: T) {
-        let mut slots = vec![fill; room].into_boxed_slice();
+    fn move_to(&mut self, room: usize) {
+        let mut slots = vec![T::default(); room].into_boxed_slice();
         let mut index = self.head;
         while index != self.tail {
             slots[index as usize & (room - 1)] = *self.at(index);
@@ -158,10 +171,14 @@ mod tests {
             next += n;
             while next - oldest > round % 13 {
                 assert_eq!(*f.at(f.head()), oldest);
-                f.free(f.head().wrapping_add(1));
+                if oldest.is_multiple_of(2) {
+                    assert_eq!(*f.pop(), oldest);
+                } else {
+                    f.free(f.head().wrapping_add(1));
+                }
                 oldest += 1;
             }
-            f.push(next);
+            *f.push() = next;
             next += 1;
         }
         assert_eq!(f.len() as u64, next - oldest);
@@ -181,7 +198,7 @@ mod tests {
             assert_eq!((f.head(), f.tail()), (head, tail));
             let rest: Vec<u64> = (100 - left..100).collect();
             assert_eq!(f.run(head, rest.len()).concat(), rest);
-            f.push(7);
+            *f.push() = 7;
             assert_eq!(*f.at(tail), 7);
         }
     }

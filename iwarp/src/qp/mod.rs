@@ -179,20 +179,21 @@ impl QpContext {
             return Err(PostError::Full);
         }
         if self.state != QpState::Rts {
-            return self.post_late(wr);
+            return self.post_late(*wr);
         }
         self.sq.push(wr, wr::send_len(wr, &self.limits()));
         Ok(())
     }
 
+    // By value: what is handed on by its address has to be in memory, also where this is not called.
     #[cold]
-    fn post_late(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn post_late(&mut self, wr: SendWr<'_>) -> Result<(), PostError> {
         if self.state == QpState::Closing {
-            self.sq.push(wr, Err(PostError::Closing));
+            self.sq.push(&wr, Err(PostError::Closing));
             self.pass_refused();
             self.complete_sends();
         } else {
-            self.sq.push(wr, wr::send_len(wr, &self.limits()));
+            self.sq.push(&wr, wr::send_len(&wr, &self.limits()));
             self.flush_sends();
         }
         Ok(())
@@ -203,6 +204,7 @@ impl QpContext {
     ///
     /// On a QP that has failed, or whose peer has closed, it completes at once as
     /// [`CqeStatus::Flushed`].
+    #[inline]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
             return Err(PostError::Full);

@@ -119,6 +119,45 @@ pub(super) struct Wqe {
     pub(super) refused: Option<PostError>,
 }
 
+impl Default for Wqe {
+    /// Of a place that no request has had.
+    fn default() -> Wqe {
+        Wqe {
+            wr_id: 0,
+            op: WqeOp::Immediate { solicited: false },
+            end: StreamPos::START,
+            len: 0,
+            msn: Msn(0),
+            first: 0,
+            operands: 0,
+            sges: 0,
+            inline: false,
+            signaled: false,
+            fence: false,
+            progress: Progress::Queued,
+            refused: None,
+        }
+    }
+}
+
+/// Puts the pieces of a request where they are kept; the index of the first.
+#[inline]
+fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
+    let first = sges.tail();
+    match list {
+        // As most have.
+        [sge] => *sges.push() = *sge,
+        list => sges.extend(list),
+    }
+    first
+}
+
+/// How many they are: the rules keep it at [`MAX_SGES`].
+#[inline]
+fn count(list: &[Sge]) -> u8 {
+    u8::try_from(list.len()).unwrap_or(0)
+}
+
 /// The send queue.
 #[derive(Debug)]
 pub(super) struct Sq {
@@ -153,42 +192,33 @@ impl Sq {
     /// Takes a request that keeps the rules, or one that was `refused` by them.
     #[inline]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
-        let mut wqe = Wqe {
+        let operands = self.inline.tail();
+        let op = self.take_operands(&wr.op);
+        let (len, data) = checked.map_or((0, Data::Sges(&[])), |len| (len, wr.data));
+        let (first, sges, inline) = match data {
+            Data::Sges(list) => (put_sges(&mut self.sges, list), count(list), false),
+            Data::Inline(bytes) => {
+                let first = self.inline.tail();
+                self.inline.extend(bytes);
+                (first, 0, true)
+            }
+        };
+        *self.wqes.push() = Wqe {
             wr_id: wr.wr_id,
-            op: WqeOp::Immediate { solicited: false },
+            op,
             end: StreamPos::START,
-            len: 0,
+            len,
             msn: Msn(0),
-            first: self.sges.tail(),
-            operands: self.inline.tail(),
-            sges: 0,
-            inline: false,
+            first,
+            operands,
+            sges,
+            inline,
             signaled: wr.signaled,
             // What is about to end may be the sink of a Read.
             fence: wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. }),
             progress: Progress::Queued,
             refused: checked.err(),
         };
-        wqe.op = self.take_operands(&wr.op);
-        if let Ok(len) = checked {
-            wqe.len = len;
-            match wr.data {
-                Data::Sges(list) => {
-                    // The rules keep it at `MAX_SGES`.
-                    wqe.sges = u8::try_from(list.len()).unwrap_or(0);
-                    match list {
-                        [sge] => self.sges.push(*sge),
-                        list => self.sges.extend(list),
-                    }
-                }
-                Data::Inline(bytes) => {
-                    wqe.inline = true;
-                    wqe.first = self.inline.tail();
-                    self.inline.extend(bytes);
-                }
-            }
-        }
-        self.wqes.push(wqe);
     }
 
     #[inline]
@@ -266,11 +296,11 @@ impl Sq {
         }
     }
 
-    /// Forgets the oldest request, which is complete.
+    /// Forgets the oldest request, which is complete; its index, and what it was.
     #[inline]
-    pub(super) fn pop(&mut self) {
+    pub(super) fn pop(&mut self) -> (u32, &Wqe) {
         let index = self.wqes.head();
-        let wqe = self.wqes.at(index);
+        let wqe = self.wqes.pop();
         if wqe.op.operands() > 0 {
             self.inline.free(wqe.operands.wrapping_add(wqe.op.operands()));
         }
@@ -283,7 +313,7 @@ impl Sq {
             // Flushed before its turn.
             self.next = index.wrapping_add(1);
         }
-        self.wqes.free(index.wrapping_add(1));
+        (index, wqe)
     }
 
     /// The request under way has octets in FPDUs up to `end`, and will have no more.
@@ -386,7 +416,7 @@ impl Sq {
 }
 
 /// A receive buffer in its place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rqe {
     pub(super) wr_id: u64,
     /// Octets it holds.
@@ -435,23 +465,21 @@ impl Rq {
     #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>, checked: Result<u32, PostError>) {
         let list = if checked.is_ok() { wr.sges } else { &[] };
-        self.rqes.push(Rqe {
+        let first = put_sges(&mut self.sges, list);
+        *self.rqes.push() = Rqe {
             wr_id: wr.wr_id,
             len: checked.unwrap_or(0),
-            first: self.sges.tail(),
-            sges: u8::try_from(list.len()).unwrap_or(0),
+            first,
+            sges: count(list),
             refused: checked.err(),
-        });
-        self.sges.extend(list);
+        };
     }
 
     /// Forgets the oldest buffer, which is complete.
     #[inline]
     pub(super) fn pop(&mut self) {
-        let index = self.rqes.head();
-        let rqe = self.rqes.at(index);
+        let rqe = self.rqes.pop();
         self.sges.free(rqe.first.wrapping_add(rqe.sges.into()));
-        self.rqes.free(index.wrapping_add(1));
     }
 
     #[inline]

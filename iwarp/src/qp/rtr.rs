@@ -68,7 +68,7 @@ impl QpContext {
             }
         }
         self.counters.rare().rtr += 1;
-        self.finish(env, true, out);
+        self.finish_bare(env, out);
         true
     }
 

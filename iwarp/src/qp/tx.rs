@@ -322,7 +322,7 @@ impl QpContext {
             to: sink.to,
             left: size,
         });
-        self.finish(env, true, out);
+        self.finish_bare(env, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -335,7 +335,7 @@ impl QpContext {
         let start = untagged_start(true, opcode, Stag::default());
         out.put_untagged(IMMEDIATE_BYTES, start, qn_msn(Qn::SEND, wqe.msn), 0);
         out.room(8).copy_from_slice(&self.sq.immediate(wqe).to_be_bytes());
-        self.finish(env, true, out);
+        self.finish_bare(env, out);
         self.request_sent();
         self.pass_refused();
     }
@@ -367,7 +367,7 @@ impl QpContext {
             to: sink.to,
             left: sink.len,
         });
-        self.finish(env, true, out);
+        self.finish_bare(env, out);
         self.request_sent();
         self.pass_refused();
         Ok(())
@@ -451,7 +451,7 @@ impl QpContext {
         out.put_untagged(ATOMIC_RESPONSE_BYTES, start, qn_msn(Qn::ATOMIC_RESPONSE, msn), 0);
         let response = AtomicResponse { id: request.id, original };
         out.room(ATOMIC_RESPONSE_LEN).copy_from_slice(&response.emit());
-        self.finish(env, true, out);
+        self.finish_bare(env, out);
         self.reads.inbound.pop_front();
         self.sending = None;
         self.counters.rare().tx_atomic_responses += 1;
@@ -459,12 +459,18 @@ impl QpContext {
     }
 
     /// Completes an FPDU whose headers and payload are there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, last: bool, out: &mut Fpdu) {
         // With markers the CRC is of them too.
         out.complete(env.mem, self.crc && !self.send_markers);
         out.set_last(last);
         self.queue(env, out);
+    }
+
+    /// The same, of a message that is one FPDU of headers, as there are several kinds of.
+    #[inline(never)]
+    pub(super) fn finish_bare<M: Memory>(&mut self, env: &QpEnv<'_, M>, out: &mut Fpdu) {
+        self.finish(env, true, out);
     }
 
     /// Gives an FPDU its place in the stream.

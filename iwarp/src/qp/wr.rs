@@ -386,11 +386,13 @@ impl Default for Limits {
 /// An application's library calls it at posting. The QP relies on the same rules and nothing else:
 /// what breaks them all the same completes as
 /// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation).
+#[inline]
 pub fn check_send(wr: &SendWr<'_>, limits: &Limits) -> Result<(), PostError> {
     send_len(wr, limits).map(|_| ())
 }
 
 /// As [`check_send`], for a receive request.
+#[inline]
 pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
     recv_len(wr, limits).map(|_| ())
 }

@@ -58,7 +58,7 @@ fn test_fill_sums_what_it_writes() {
     let len = q.segment_len(StreamPos::START, 1460);
     assert_eq!(q.end(), StreamPos(len.into()), "all of them in one segment");
     let found = q.whole(StreamPos::START, len).unwrap();
-    assert!(q.is_fillable(found));
+    assert!(found.fillable);
     let mut frame = vec![0xee; len as usize];
     let (sum, digested) = q.fill(&mem, found, &mut frame, true);
     assert_eq!(sum.folded() % 0xffff, Sum::of(&frame).folded() % 0xffff);

@@ -202,6 +202,34 @@ fn test_rts_retired_stops_at_a_completion_that_was_not_polled() {
 }
 
 #[test]
+fn test_rts_taking_all_completions_is_polling_each() {
+    // The last may be silent or not, and receive buffers complete among the requests.
+    for last in [true, false] {
+        let run = |take: fn(&mut QpContext) -> Vec<Cqe>| {
+            let mut p = Pair::open(PairConfig::default());
+            for (i, signaled) in [false, true, false, true, last].into_iter().enumerate() {
+                let wr = SendWr { signaled, ..SendWr::write(i as u64, &[], STAG, 0) };
+                p.nodes[0].qp.post_send(&wr).unwrap();
+                p.recv(0, i as u64, []);
+            }
+            p.run();
+            p.nodes[0].qp.handle_peer_closed(false);
+            let qp = &mut p.nodes[0].qp;
+            let all = take(qp);
+            assert!(qp.poll_completion().is_none());
+            (all, qp.sq_retired(), qp.rq_retired())
+        };
+        let taken = run(|qp| {
+            let mut all = Vec::new();
+            qp.take_completions(|c| all.push(*c));
+            all
+        });
+        assert_eq!(taken, run(completions));
+        assert_eq!((taken.0.len(), taken.2), (7 + usize::from(last), 5));
+    }
+}
+
+#[test]
 fn test_rts_inline_data_is_taken_at_posting() {
     for (mulpdu, crc, markers) in
         [(1442, true, false), (128, true, false), (1442, false, false), (128, true, true)]
