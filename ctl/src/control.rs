@@ -1,5 +1,4 @@
-//! The control plane: the connection manager between applications and workers, and the thread it may
-//! have.
+//! The control plane: the connection manager between applications and workers.
 //!
 //! [`heddle_cm`] decides; this shell carries: requests of applications in, orders to the workers'
 //! rings, reports back, events to the queues of applications. It holds the handles that belong to the
@@ -7,8 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Select, Sender, TrySendError};
@@ -17,7 +14,7 @@ use heddle_cm::{
     AppId, CmConfig, CmId, ConnectFailure, ConnectionManager, Event, ListenFailure, ListenerId,
     Notice, QpFate, RequestError, WorkerId,
 };
-use heddle_dataplane::{Clock, Command, CommandSender};
+use heddle_dataplane::{Command, CommandSender};
 use heddle_rnic::{Order, Report, RnicError};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::Registry;
@@ -29,6 +26,9 @@ use crate::counters::{ControlCounters, CtlCounters};
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 mod tests;
+mod thread;
+
+pub(crate) use thread::ControlThread;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
@@ -437,51 +437,5 @@ fn log(n: &Notice) {
     match suppressed {
         0 => tracing::warn!(%peer, %local, "connection refused: {reason}"),
         n => tracing::warn!(%peer, %local, "connection refused: {reason} (and {n} others)"),
-    }
-}
-
-/// The thread of a control plane; stops and ends when dropped.
-#[derive(Debug)]
-pub(crate) struct ControlThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<CtlCounters>>,
-}
-
-/// Longest sleep of the control thread: how late it may be to end.
-const NAP: Duration = Duration::from_millis(100);
-
-impl ControlThread {
-    pub(crate) fn spawn(mut control: Control, clock: Clock) -> std::io::Result<ControlThread> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let theirs = stop.clone();
-        let thread = std::thread::Builder::new().name("heddle-ctl".into()).spawn(move || {
-            while !theirs.load(Ordering::Relaxed) {
-                if !control.poll(clock.now()) {
-                    control.wait(clock.now(), NAP);
-                }
-            }
-            control.counters()
-        })?;
-        Ok(ControlThread { stop, thread: Some(thread) })
-    }
-
-    /// Ends the thread; what it has counted.
-    pub(crate) fn stop(mut self) -> CtlCounters {
-        self.end().unwrap_or_default()
-    }
-
-    fn end(&mut self) -> Option<CtlCounters> {
-        self.stop.store(true, Ordering::Relaxed);
-        let counters = self.thread.take()?.join();
-        if counters.is_err() {
-            tracing::error!("the control thread panicked");
-        }
-        counters.ok()
-    }
-}
-
-impl Drop for ControlThread {
-    fn drop(&mut self) {
-        self.end();
     }
 }

@@ -4,8 +4,8 @@ use core::net::SocketAddr;
 
 use heddle_base::Seed;
 use heddle_dataplane::{
-    Eal, EalConfig, ExternalMemory, Hugepages, Mempool, MempoolConfig, Port, PortConfig, Worker,
-    WorkerConfig,
+    Clock, Eal, EalConfig, ExternalMemory, Hugepages, Mempool, MempoolConfig, Port, PortConfig,
+    Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
