@@ -1,10 +1,8 @@
 //! Orders of the control plane.
 
 use heddle_base::Instant;
-use heddle_cm::AppId;
 use heddle_rnic::{FpduMode, Report};
 use heddle_tcp::ConnId;
-use heddle_verbs::worker::WorkerQp;
 
 use super::{Command, Worker};
 
@@ -44,26 +42,28 @@ impl Worker {
                 }
             }
             Command::EnterFpduMode { conn, mode, app, qp } => {
-                self.enter_fpdu_mode(conn, *mode, app, *qp);
+                self.entering = Some((conn, app, qp));
+                self.enter_fpdu_mode(conn, *mode);
             }
             Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
             Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
             Command::CloseApp { app } => self.queues.close_app(app),
-            Command::Snapshot { reply } => {
-                // Whoever asked may have stopped waiting.
-                let _ = reply.try_send(Box::new(self.snapshot()));
-            }
+            Command::Snapshot => self.snapshots.ask(),
         }
     }
 
-    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode, app: AppId, qp: WorkerQp) {
+    /// Runs the queue pair that is in `entering`. It stays there until it is in the table, so that
+    /// it is found should anything panic.
+    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) {
         let result = if self.queues.is_free(conn) {
             self.rnic.enter_fpdu_mode(conn, mode)
         } else {
             Err(heddle_rnic::RnicError::NotStartup)
         };
-        if result.is_ok() {
-            if let Some(srq) = self.queues.insert(conn, app, qp) {
+        // One that was refused has not been touched.
+        let qp = self.entering.take().filter(|_| result.is_ok());
+        if let Some((_, app, qp)) = qp {
+            if let Some(srq) = self.queues.insert(conn, app, *qp) {
                 let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
                 debug_assert!(shared.is_ok(), "it was made above");
             }

@@ -63,8 +63,21 @@ impl Worker {
     /// taken completes as flushed.
     pub(super) fn end_qp(&mut self, conn: ConnId) {
         self.collect_completions();
+        self.flush_qp(conn, false);
+    }
+
+    /// The same without the RNIC. `bereft`: it cannot say any more what became of the requests it had
+    /// taken.
+    pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
         let Some(mut slot) = self.queues.remove(conn) else { return };
         let (qpn, send_cq, recv_cq) = (slot.qp.qpn(), slot.send_cq, slot.recv_cq);
+        let taken = slot.qp.outstanding();
+        for (cq, taken) in [(send_cq, taken.0), (recv_cq, taken.1)] {
+            if bereft && taken > 0 {
+                self.queues.lose(cq);
+                self.counters.cq_overflows += u64::from(taken);
+            }
+        }
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         slot.qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
         let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));

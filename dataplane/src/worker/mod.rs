@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use crossbeam_channel::{Receiver, Sender, TrySendError};
-use crossbeam_queue::ArrayQueue;
 use heddle_base::Instant;
+use heddle_cm::AppId;
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::{Event, Report, Rnic, RnicConfig};
 use heddle_tcp::ConnId;
+use heddle_verbs::Waker;
 use heddle_verbs::memory::{RegionMemory, Regions};
 use heddle_verbs::ring::Entry;
+use heddle_verbs::worker::WorkerQp;
 
 use crate::extmem::ExternalMemory;
 use crate::rx::RxMbuf;
@@ -22,14 +23,21 @@ use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
 mod commands;
 mod completions;
 mod control;
+mod ending;
 mod queues;
 mod requests;
+mod ring;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
-pub use control::{Command, WorkerReport};
+pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
 pub use snapshot::WorkerSnapshot;
 
+use control::ReportSender;
 use queues::Queues;
+use ring::{Consumer, ring};
+use snapshot::Snapshots;
 
 /// Frames taken from the port at a time.
 const RX_BURST: usize = crate::BURST;
@@ -83,21 +91,13 @@ pub struct WorkerConfig {
     pub fault: Option<FaultInjector>,
     /// Frames taken from the port at a time, 1..=[`BURST`](crate::BURST).
     pub rx_burst: usize,
-}
-
-/// The control plane's end of the ring of orders.
-#[derive(Clone, Debug)]
-pub struct CommandSender(Arc<ArrayQueue<Command>>);
-
-impl CommandSender {
-    /// Queues an order; hands it back when the ring is full.
-    pub fn send(&self, command: Command) -> Result<(), Box<Command>> {
-        self.0.push(command).map_err(Box::new)
-    }
+    /// Wakes the control plane's thread when there is a report.
+    pub waker: Option<Waker>,
 }
 
 /// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. One
-/// thread calls [`poll`](Worker::poll), over and over.
+/// thread calls [`poll`](Worker::poll), over and over. When it is dropped, also by a panic, all its
+/// queue pairs end, and the control plane hears of it.
 pub struct Worker {
     rnic: Rnic<RxMbuf>,
     rx: RxQueue,
@@ -110,15 +110,18 @@ pub struct Worker {
     guess_crc: bool,
     /// Frames that can be freed.
     done: ArrayVec<Mbuf, RX_BURST>,
-    commands: Arc<ArrayQueue<Command>>,
-    reports: Sender<Report>,
+    commands: Consumer<Command>,
+    reports: ReportSender,
     queues: Queues,
+    /// What is about to be a connection's queue pair.
+    entering: Option<(ConnId, AppId, Box<WorkerQp>)>,
     /// Slots of queue pairs to be looked at: those that rang, and those that had more than one turn
     /// takes.
     ready: VecDeque<usize>,
     /// The work request that is being taken.
     entry: Box<Entry>,
     counters: WorkerCounters,
+    snapshots: Snapshots,
 }
 
 impl std::fmt::Debug for Worker {
@@ -129,10 +132,10 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// A worker, and the control plane's ends of its rings.
-    pub fn new(config: WorkerConfig) -> (Worker, CommandSender, Receiver<Report>) {
+    pub fn new(config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
         let conns = config.rnic.stack.max_conns;
-        let commands = Arc::new(ArrayQueue::new(RING));
-        let (reports, reports_out) = crossbeam_channel::bounded(RING);
+        let (commands_in, commands) = ring(RING);
+        let (reports, reports_out) = ring(RING);
         let worker = Worker {
             rnic: Rnic::new(config.rnic, config.mrs),
             rx: config.rx,
@@ -143,14 +146,16 @@ impl Worker {
             frames: ArrayVec::new(),
             guess_crc: false,
             done: ArrayVec::new(),
-            commands: commands.clone(),
-            reports,
+            commands,
+            reports: ReportSender::new(reports, config.waker),
             queues: Queues::new(config.index, conns),
+            entering: None,
             ready: VecDeque::with_capacity(conns),
             entry: Box::default(),
             counters: WorkerCounters::default(),
+            snapshots: Snapshots::default(),
         };
-        (worker, CommandSender(commands), reports_out)
+        (worker, CommandSender(commands_in), ReportReceiver(reports_out))
     }
 
     /// Counts of the FPDUs that refer to registered memory, for whoever hands memory back.
@@ -170,6 +175,7 @@ impl Worker {
         let received = self.receive();
         let mut busy = received > 0;
         busy |= self.take_commands(now);
+        busy |= self.count_on();
         // After the frames were taken from the port and before they are looked at: what is in a
         // frame may answer to a receive buffer that was posted before the frame was sent.
         busy |= self.take_work_requests();
@@ -280,9 +286,7 @@ impl Worker {
 
     /// There is room: nobody else sends, and the caller has looked.
     fn report(&mut self, report: Report) {
-        // When nobody receives any more, the control plane has ended.
-        let sent = self.reports.try_send(report);
-        debug_assert!(!matches!(sent, Err(TrySendError::Full(_))));
+        self.reports.send(WorkerReport::Rnic(report));
     }
 
     #[inline]

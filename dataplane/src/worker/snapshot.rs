@@ -5,7 +5,7 @@ use heddle_rnic::RnicCounters;
 use heddle_tcp::{ConnCounters, StackCounters};
 use heddle_verbs::memory::MemoryCounters;
 
-use super::{Worker, WorkerCounters};
+use super::{Worker, WorkerCounters, WorkerReport};
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
 use crate::tx::TxBuildCounters;
@@ -51,15 +51,65 @@ impl WorkerSnapshot {
     }
 }
 
+/// Connections, and then queue pairs, that are looked at in one turn for a snapshot.
+const SNAPSHOT_TURN: usize = 64;
+
+/// Snapshots the control plane has asked for, and what the next consists of so far.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    asked: usize,
+    tcp: Option<ConnCounters>,
+    qps: Option<QpCounters>,
+}
+
+impl Snapshots {
+    /// One more. Each begins after those before it are answered, so that everything counted before
+    /// it was asked for is in it.
+    pub(super) fn ask(&mut self) {
+        self.asked += 1;
+    }
+}
+
 impl Worker {
-    /// Everything counted so far.
+    /// Adds up some more of what a snapshot that was asked for consists of; whether there is one.
+    #[inline]
+    pub(super) fn count_on(&mut self) -> bool {
+        if self.snapshots.asked == 0 {
+            return false;
+        }
+        self.count_some();
+        true
+    }
+
+    #[cold]
+    fn count_some(&mut self) {
+        let Worker { snapshots: s, rnic, .. } = self;
+        s.tcp = s.tcp.or_else(|| rnic.poll_conn_counters(SNAPSHOT_TURN));
+        if s.tcp.is_some() {
+            s.qps = s.qps.or_else(|| rnic.poll_qp_counters(SNAPSHOT_TURN));
+        }
+        let (Some(tcp), Some(qps)) = (s.tcp, s.qps) else { return };
+        if self.reports_are_full() {
+            return;
+        }
+        self.snapshots = Snapshots { asked: self.snapshots.asked - 1, ..Snapshots::default() };
+        let snapshot = Box::new(self.snapshot_with(tcp, qps));
+        self.reports.send(WorkerReport::Snapshot(snapshot));
+    }
+
+    /// Everything counted so far. It looks at every connection: for whoever runs the worker and has
+    /// the time.
     pub fn snapshot(&self) -> WorkerSnapshot {
+        self.snapshot_with(self.rnic.conn_counters(), self.rnic.qp_counters())
+    }
+
+    fn snapshot_with(&self, tcp: ConnCounters, qps: QpCounters) -> WorkerSnapshot {
         WorkerSnapshot {
             worker: self.counters,
             rnic: *self.rnic.counters(),
             stack: *self.rnic.stack_counters(),
-            tcp: self.rnic.conn_counters(),
-            qps: self.rnic.qp_counters(),
+            tcp,
+            qps,
             sink: self.tx.counters,
             memory: self.mem.counters(),
             rx: *self.rx.counters(),
