@@ -461,6 +461,8 @@ impl Drop for Control {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.poll(self.now);
+            // Requests that waited behind a worker, which is known to be gone now.
+            self.poll(self.now);
         }
     }
 }

@@ -275,3 +275,24 @@ fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
     drop(b.worker);
     assert_eq!((flushed(&cq), qp.is_dead()), (vec![1], true));
 }
+
+/// A post that finds the queue pair ending waits until it has ended.
+#[test]
+fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
+    let b = bench("cut");
+    let (qp, ..) = b.queue_pair();
+    post_recv(&qp, 1).unwrap();
+    let mut end = WorkerQp::new(&qp);
+    let worker = std::thread::spawn(move || {
+        end.attach(0);
+        end.end(|_, _| {}, |_| panic!("on purpose"));
+    });
+    assert!(worker.join().is_err());
+    let post = std::thread::spawn(move || post_recv(&qp, 2));
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !post.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "it waits for ever");
+        std::thread::yield_now();
+    }
+    assert_eq!(post.join().unwrap(), Err(PostError::Ended));
+}
