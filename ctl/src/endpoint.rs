@@ -319,3 +319,26 @@ impl References for WorkerReferences {
         self.pins.upgrade().is_some_and(|pins| pins.count(mr) > 0) || self.external.is_referred(mr)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use heddle_iwarp::{Access, Pd, Qpn};
+
+    use super::*;
+
+    /// A worker that has panicked in the middle of something never counts its FPDUs down.
+    #[test]
+    fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
+        let mrs = MrTable::new(&Seed::from_u64(1), 4);
+        let mr = mrs.register(Pd(1), 0, 0, 64, Access::NONE).unwrap();
+        let range = mrs.check(Pd(1), Qpn(1), mr.stag, 0, 64, Access::NONE).unwrap();
+        let pins = Arc::new(Pins::new(mrs.capacity()));
+        let external = ExternalMemory::new(mrs.capacity());
+        let references = WorkerReferences { pins: Arc::downgrade(&pins), external };
+        pins.pin(range);
+        assert!(references.is_referred(mrs.index(mr.stag)));
+        drop(pins);
+        assert!(!references.is_referred(mrs.index(mr.stag)));
+    }
+}

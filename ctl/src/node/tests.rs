@@ -55,7 +55,8 @@ struct Pair {
 fn pair(name: &str) -> Pair {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
-    let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));
+    let config = |n| EndpointConfig { memory: 1 << 20, ..EndpointConfig::new(addr(n)) };
+    let (a, b) = (config(1), config(2));
     let (a, b) = Endpoint::ring_pair(&eal, name, &a, &b).unwrap();
     let cpus = allowed_cpus();
     let orders = [Orders::default(), Orders::default()];
