@@ -9,9 +9,11 @@
 //!   both      Entering ─ the worker runs the queue pair ─▶ (AwaitFpdu ─▶) Running ─▶ Ending ─▶ gone
 //!                └ ended before the worker has answered ─▶ Undoing
 //!             any state before Running ─ failure, cancel, time-out ─▶ Closing ─▶ gone
+//!             any state ─ the worker has ended ─▶ gone
 //! ```
 
 mod enter;
+mod lost;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transition;
@@ -181,6 +183,8 @@ pub(crate) enum Input<'a> {
     Evict(Refusal),
     /// The application is no more.
     AppGone,
+    /// The worker is no more. `touched`: it may have had the queue pair.
+    WorkerLost { touched: bool },
 }
 
 /// What follows from an input, for the manager to carry out in this order.

@@ -39,6 +39,8 @@ heddle_base::counters! {
         not_listening,
         /// Connections given up by the application before they were established.
         cancelled,
+        /// Connections that ended because their worker did.
+        worker_lost,
         /// Established connections whose peer closed its stream in the middle of something.
         truncated,
         /// Terminates sent: peers that broke a rule.

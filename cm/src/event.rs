@@ -80,6 +80,10 @@ pub enum ConnectFailure {
     /// The worker could not carry out an order.
     #[error("the worker refused: {0}")]
     Worker(RnicError),
+    /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
+    /// RNIC was stopped.
+    #[error("the worker has ended")]
+    WorkerLost,
     /// The manager refused the request at once. The shell tells of it where the application cannot be
     /// told in the call.
     #[error("{0}")]
@@ -112,6 +116,9 @@ pub enum DisconnectReason {
     RemoteTerminate(TermCode),
     /// We reset it: the peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
+    /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
+    /// RNIC was stopped. The peer is told nothing.
+    WorkerLost,
 }
 
 impl fmt::Display for DisconnectReason {
@@ -123,6 +130,7 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::LocalTerminate(c) => write!(f, "terminated by us: {c}"),
             DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
+            DisconnectReason::WorkerLost => f.write_str("the worker has ended"),
         }
     }
 }
@@ -136,6 +144,9 @@ pub enum ListenFailure {
     /// The application took the request back before all workers had answered.
     #[error("taken back")]
     Withdrawn,
+    /// No worker is left to listen.
+    #[error("the worker has ended")]
+    WorkerLost,
 }
 
 /// Something an application has to know of.
@@ -146,7 +157,7 @@ pub enum Event {
         /// The listener.
         id: ListenerId,
     },
-    /// Nobody listens.
+    /// Nobody listens, or nobody does any more.
     ListenFailed {
         /// The listener that is not.
         id: ListenerId,

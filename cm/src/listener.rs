@@ -94,9 +94,9 @@ impl Listener {
         app: AppId,
         addr: SocketAddr,
         params: ListenParams,
-        workers: usize,
+        workers: &[WorkerId],
     ) -> Listener {
-        let waiting = (0..workers).map(WorkerId).collect();
+        let waiting = workers.iter().copied().collect();
         let pending = Some(Pending { waiting, listening: BTreeSet::new(), refused: None });
         let (places, peers) = (Places::default(), BTreeMap::new());
         Listener { app, addr, params, places, peers, pending }
@@ -125,11 +125,22 @@ impl Listener {
         if p.refused.is_some() {
             out.withdraw.extend(core::mem::take(&mut p.listening));
         }
-        if p.waiting.is_empty() {
-            out.outcome = Some(p.refused.map_or(Ok(()), Err));
-            self.pending = None;
-        }
+        out.outcome = self.outcome();
         out
+    }
+
+    /// A worker that is not the last has ended: it is not waited for any more.
+    pub(crate) fn worker_lost(&mut self, worker: WorkerId) -> Option<Result<(), ListenError>> {
+        let p = self.pending.as_mut()?;
+        p.listening.remove(&worker);
+        p.waiting.remove(&worker);
+        self.outcome()
+    }
+
+    /// The outcome, when all have answered.
+    fn outcome(&mut self) -> Option<Result<(), ListenError>> {
+        let p = self.pending.take_if(|p| p.waiting.is_empty())?;
+        Some(p.refused.map_or(Ok(()), Err))
     }
 
     /// The workers to tell when the application takes the listener back: those that listen, and those
@@ -181,6 +192,10 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
+    pub(crate) fn ids(&self) -> Vec<ListenerId> {
+        self.by_id.keys().copied().collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -235,7 +250,8 @@ mod tests {
 
     fn listener(workers: usize) -> Listener {
         let addr = "10.0.0.1:7174".parse().unwrap();
-        Listener::new(AppId(1), addr, ListenParams::default(), workers)
+        let workers: Vec<_> = (0..workers).map(WorkerId).collect();
+        Listener::new(AppId(1), addr, ListenParams::default(), &workers)
     }
 
     #[test]

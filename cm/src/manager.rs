@@ -1,5 +1,6 @@
 //! The manager: what is known by which name, and what comes out of it.
 
+mod lost;
 mod reports;
 mod requests;
 #[cfg(test)]
@@ -28,9 +29,10 @@ use crate::request::RequestError;
 ///
 /// # Calling order
 ///
-/// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report) and, when
-/// [`poll_timeout`](Self::poll_timeout) has passed, [`handle_timeout`](Self::handle_timeout), in any
-/// order, with times that do not decrease. After each, or after several:
+/// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
+/// [`handle_worker_lost`](Self::handle_worker_lost) and, when [`poll_timeout`](Self::poll_timeout) has
+/// passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not decrease.
+/// After each, or after several:
 /// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
 /// [`poll_notice`](Self::poll_notice) until they are empty; then `poll_timeout` is new.
 ///
@@ -44,7 +46,8 @@ use crate::request::RequestError;
 /// - `Established` is told after the worker has said that the queue pair runs.
 /// - A queue pair is in one connection at a time. Before FPDU mode it becomes free again with the
 ///   failure; after, it is spent until it is forgotten.
-/// - Every connection of a worker is released once, after the worker has said that it is closed.
+/// - Every connection of a worker is released once, after the worker has said that it is closed. When
+///   the worker has ended itself each has its end at once, and no order is for that worker any more.
 /// - Every state that waits for a peer or an application has a deadline, except that of an
 ///   established connection.
 /// - What it holds is bounded: by the connections workers have, by the queue pairs there are, and by
@@ -65,6 +68,8 @@ pub struct ConnectionManager {
     timers: BTreeSet<(Instant, CmId)>,
     /// Start-ups of each worker.
     workers: Vec<Places>,
+    /// Workers that have ended.
+    lost: BTreeSet<WorkerId>,
     orders: VecDeque<(WorkerId, Order)>,
     events: VecDeque<(AppId, Event)>,
     notices: Notices,
@@ -122,6 +127,7 @@ impl ConnectionManager {
             claims: Claims::default(),
             timers: BTreeSet::new(),
             workers: (0..config.workers).map(|_| Places::default()).collect(),
+            lost: BTreeSet::new(),
             orders: VecDeque::new(),
             events: VecDeque::new(),
             notices: Notices::new(config.notice_burst),

@@ -93,7 +93,7 @@ pub enum RequestError {
     /// The connection is not one that waits to be accepted or rejected.
     #[error("the connection does not wait for an answer")]
     NotAsked,
-    /// There is no such worker.
+    /// There is no such worker, or it has ended.
     #[error("no such worker")]
     NoWorker,
     /// The queue pair is in another connection.

@@ -1,48 +1,82 @@
-//! The control plane: the connection manager between applications and workers, and the thread it may
-//! have.
+//! The control plane: the connection manager between applications and workers.
 //!
 //! [`heddle_cm`] decides; this shell carries: requests of applications in, orders to the workers'
 //! rings, reports back, events to the queues of applications. It holds the handles that belong to the
 //! manager's numbers, and logs what no application hears of.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Select, Sender, TrySendError};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use heddle_base::Instant;
 use heddle_cm::{
     AppId, CmConfig, CmId, ConnectFailure, ConnectionManager, Event, ListenFailure, ListenerId,
     Notice, QpFate, RequestError, WorkerId,
 };
-use heddle_dataplane::{Clock, Command, CommandSender};
+use heddle_dataplane::{Command, NoReport, WorkerReport, WorkerSnapshot};
 use heddle_rnic::{Order, Report, RnicError};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
-use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Taken};
+use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+mod link;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 mod tests;
+mod thread;
+
+pub(crate) use link::WorkerLink;
+pub(crate) use thread::ControlThread;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
 
-/// Applications' way to the control plane.
+/// What a control plane is asked for.
 #[derive(Debug)]
-pub(crate) struct Requests(pub(crate) Sender<ControlRequest>);
+pub(crate) enum ThreadRequest {
+    /// By an application.
+    Device(ControlRequest),
+    /// Everything a worker has counted. Without an answer there is none to come.
+    Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+}
+
+/// The way to a control plane, of applications and of whoever has the RNIC.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    queue: Sender<ThreadRequest>,
+    waker: Waker,
+}
+
+impl Requests {
+    /// The two ends of a queue of [`REQUESTS`], and what the control plane sleeps on meanwhile.
+    pub(crate) fn new() -> (Requests, Receiver<ThreadRequest>, Sleeper) {
+        let (queue, requests) = crossbeam_channel::bounded(REQUESTS);
+        let sleeper = Sleeper::new();
+        (Requests { queue, waker: sleeper.waker() }, requests, sleeper)
+    }
+
+    /// Wakes the control plane.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    pub(crate) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
+        self.queue.try_send(request).map_err(|e| match e {
+            TrySendError::Full(_) => DeviceError::Overloaded,
+            TrySendError::Disconnected(_) => DeviceError::Gone,
+        })?;
+        self.waker.wake();
+        Ok(())
+    }
+}
 
 impl ControlPlane for Requests {
     fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
-        self.0.try_send(request).map_err(|e| match e {
-            TrySendError::Full(_) => DeviceError::Overloaded,
-            TrySendError::Disconnected(_) => DeviceError::Gone,
-        })
+        self.send(ThreadRequest::Device(request))
     }
 }
 
@@ -50,7 +84,8 @@ impl ControlPlane for Requests {
 #[derive(Debug)]
 pub(crate) struct Control {
     cm: ConnectionManager,
-    requests: Receiver<ControlRequest>,
+    requests: Receiver<ThreadRequest>,
+    sleeper: Sleeper,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
     /// Where each application counts the events it has taken.
@@ -72,25 +107,9 @@ struct Conn {
     qp: Option<Qpn>,
 }
 
-/// The control plane's ends of the rings to one worker.
-#[derive(Debug)]
-pub(crate) struct WorkerLink {
-    pub(crate) commands: CommandSender,
-    pub(crate) reports: Receiver<Report>,
-    /// Orders the worker's ring had no room for: a few for each connection, see
-    /// [`Control::poll`].
-    pub(crate) backlog: VecDeque<Command>,
-}
-
-impl WorkerLink {
-    pub(crate) fn new(commands: CommandSender, reports: Receiver<Report>) -> WorkerLink {
-        WorkerLink { commands, reports, backlog: VecDeque::new() }
-    }
-}
-
 impl Control {
     pub(crate) fn new(
-        requests: Receiver<ControlRequest>,
+        (requests, sleeper): (Receiver<ThreadRequest>, Sleeper),
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         max_conns: usize,
@@ -101,6 +120,7 @@ impl Control {
         Control {
             cm: ConnectionManager::new(CmConfig { max_startups, ..config }),
             requests,
+            sleeper,
             links,
             registry,
             apps: HashMap::new(),
@@ -117,8 +137,7 @@ impl Control {
     /// do not show here; none of them is in a hurry.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
-        !self.requests.is_empty()
-            || self.links.iter().any(|l| !l.reports.is_empty() || !l.backlog.is_empty())
+        !self.requests.is_empty() || self.links.iter().any(|l| l.has_news() || l.is_behind())
     }
 
     /// Does what there is to do; true when there was something. Never blocks.
@@ -142,11 +161,7 @@ impl Control {
             self.settle();
         }
         for w in 0..self.links.len() {
-            while let Ok(report) = self.links[w].reports.try_recv() {
-                busy = true;
-                self.cm.handle_report(now, WorkerId(w), report);
-                self.settle();
-            }
+            busy |= self.take_reports(now, w);
         }
         if self.cm.poll_timeout().is_some_and(|t| t <= now) {
             self.cm.handle_timeout(now);
@@ -162,21 +177,50 @@ impl Control {
         CtlCounters { cm: *self.cm.counters(), control: self.counters }
     }
 
-    fn handle_request(&mut self, now: Instant, request: ControlRequest) {
+    fn take_reports(&mut self, now: Instant, w: usize) -> bool {
+        let mut busy = false;
+        loop {
+            match self.links[w].recv() {
+                Ok(WorkerReport::Rnic(report)) => self.cm.handle_report(now, WorkerId(w), report),
+                Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
+                Err(NoReport::Yet) => return busy,
+                Err(NoReport::Ended { panicked }) => self.worker_lost(now, w, panicked),
+            }
+            busy = true;
+            self.settle();
+        }
+    }
+
+    /// A worker has ended, and has ended all its queue pairs before. Heard once.
+    fn worker_lost(&mut self, now: Instant, w: usize, panicked: bool) {
+        if panicked {
+            self.counters.worker_panics += 1;
+            tracing::error!(worker = w, "the worker panicked: its connections are lost");
+        }
+        let untouched = self.links[w].lose();
+        self.cm.handle_worker_lost(now, WorkerId(w), &untouched);
+    }
+
+    fn handle_request(&mut self, now: Instant, request: ThreadRequest) {
         match request {
-            ControlRequest::Open { app, bells, taken } => {
+            ThreadRequest::Device(ControlRequest::Open { app, bells, taken }) => {
                 self.apps.insert(app, taken);
                 for link in &mut self.links {
-                    link.backlog.push_back(Command::OpenApp { app, bells: bells.clone() });
+                    link.order(Command::OpenApp { app, bells: bells.clone() });
                 }
             }
-            ControlRequest::ResizeCq { app, link } => {
+            ThreadRequest::Device(ControlRequest::ResizeCq { app, link }) => {
                 for w in &mut self.links {
-                    w.backlog.push_back(Command::ResizeCq { app, link: link.clone() });
+                    w.order(Command::ResizeCq { app, link: link.clone() });
                 }
             }
-            ControlRequest::Cm { app, request, qp, events } => {
+            ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
                 self.handle_cm(now, app, request, qp, events);
+            }
+            ThreadRequest::Snapshot { worker, reply } => {
+                if let Some(link) = self.links.get_mut(worker.0) {
+                    link.ask_snapshot(reply);
+                }
             }
         }
     }
@@ -230,7 +274,7 @@ impl Control {
                     !gone
                 });
                 for link in &mut self.links {
-                    link.backlog.push_back(Command::CloseApp { app });
+                    link.order(Command::CloseApp { app });
                 }
                 Subject::None
             }
@@ -278,6 +322,7 @@ impl Control {
                 let Some((_, events)) = self.listeners.remove(&id) else { return };
                 let error = match error {
                     RequestError::Listen(e) => ListenFailure::Worker(e),
+                    RequestError::NoWorker => ListenFailure::WorkerLost,
                     _ => ListenFailure::Withdrawn,
                 };
                 return events.push(Event::ListenFailed { id, error }, &Taken::default());
@@ -328,13 +373,7 @@ impl Control {
             log(&notice);
         }
         for link in &mut self.links {
-            while let Some(command) = link.backlog.pop_front() {
-                if let Err(command) = link.commands.send(command) {
-                    self.counters.command_backlog += 1;
-                    link.backlog.push_front(*command);
-                    break;
-                }
-            }
+            self.counters.command_backlog += u64::from(!link.send());
         }
     }
 
@@ -354,7 +393,7 @@ impl Control {
             order => Command::Order(order),
         };
         if let Some(link) = self.links.get_mut(worker) {
-            link.backlog.push_back(command);
+            link.order(command);
         }
     }
 
@@ -400,24 +439,31 @@ impl Control {
 
     /// Whether a worker has orders to take that do not fit into its ring.
     fn is_behind(&self) -> bool {
-        self.links.iter().any(|l| !l.backlog.is_empty())
+        self.links.iter().any(WorkerLink::is_behind)
     }
 
     /// Sleeps until something arrives, `limit` has passed or a deadline has.
     fn wait(&self, now: Instant, limit: Duration) {
-        let mut select = Select::new();
         let behind = self.is_behind();
-        if !behind {
-            select.recv(&self.requests);
-        }
-        for link in &self.links {
-            select.recv(&link.reports);
-        }
-        let soon = behind || self.registry.draining() > 0;
-        let limit = if soon { Duration::from_millis(1) } else { limit };
+        // Memory comes back as workers go on, and they tell nobody.
+        let drains = self.registry.draining() > 0 && self.links.iter().any(WorkerLink::is_up);
+        let limit = if behind || drains { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
-        // Ready or timed out: either way the caller looks at everything.
-        let _ = select.ready_timeout(until);
+        // Woken or timed out: either way the caller looks at everything.
+        self.sleeper.sleep(until, || {
+            !behind && !self.requests.is_empty() || self.links.iter().any(WorkerLink::has_news)
+        });
+    }
+}
+
+impl Drop for Control {
+    /// Tells applications of the workers that have ended: an RNIC that is stopped ends them first.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.poll(self.now);
+            // Requests that waited behind a worker, which is known to be gone now.
+            self.poll(self.now);
+        }
     }
 }
 
@@ -437,51 +483,5 @@ fn log(n: &Notice) {
     match suppressed {
         0 => tracing::warn!(%peer, %local, "connection refused: {reason}"),
         n => tracing::warn!(%peer, %local, "connection refused: {reason} (and {n} others)"),
-    }
-}
-
-/// The thread of a control plane; stops and ends when dropped.
-#[derive(Debug)]
-pub(crate) struct ControlThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<CtlCounters>>,
-}
-
-/// Longest sleep of the control thread: how late it may be to end.
-const NAP: Duration = Duration::from_millis(100);
-
-impl ControlThread {
-    pub(crate) fn spawn(mut control: Control, clock: Clock) -> std::io::Result<ControlThread> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let theirs = stop.clone();
-        let thread = std::thread::Builder::new().name("heddle-ctl".into()).spawn(move || {
-            while !theirs.load(Ordering::Relaxed) {
-                if !control.poll(clock.now()) {
-                    control.wait(clock.now(), NAP);
-                }
-            }
-            control.counters()
-        })?;
-        Ok(ControlThread { stop, thread: Some(thread) })
-    }
-
-    /// Ends the thread; what it has counted.
-    pub(crate) fn stop(mut self) -> CtlCounters {
-        self.end().unwrap_or_default()
-    }
-
-    fn end(&mut self) -> Option<CtlCounters> {
-        self.stop.store(true, Ordering::Relaxed);
-        let counters = self.thread.take()?.join();
-        if counters.is_err() {
-            tracing::error!("the control thread panicked");
-        }
-        counters.ok()
-    }
-}
-
-impl Drop for ControlThread {
-    fn drop(&mut self) {
-        self.end();
     }
 }

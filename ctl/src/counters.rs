@@ -7,6 +7,8 @@ heddle_base::counters! {
     pub struct ControlCounters {
         /// Orders that had to wait because a worker was behind.
         command_backlog,
+        /// Workers that ended by a panic.
+        worker_panics,
         /// Events and reports about things that were gone already.
         stale,
     }

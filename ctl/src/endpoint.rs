@@ -1,13 +1,13 @@
 //! A worker and its control plane in one, driven by one thread.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use core::net::IpAddr;
 use heddle_base::{Instant, Seed};
 use heddle_dataplane::{
-    Clock, CommandSender, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool,
-    MempoolConfig, MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker,
-    WorkerConfig, WorkerSnapshot,
+    Clock, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool, MempoolConfig,
+    MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker, WorkerConfig,
+    WorkerSnapshot,
 };
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
@@ -17,7 +17,7 @@ use heddle_verbs::memory::{References, Regions, Registry};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
 use crate::CtlCounters;
-use crate::control::{Control, REQUESTS, Requests, WorkerLink};
+use crate::control::{Control, Requests, WorkerLink};
 
 /// How an RNIC is set up.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ pub struct Snapshot {
 pub struct Endpoint {
     pub(crate) worker: Worker,
     pub(crate) control: Control,
-    pub(crate) commands: CommandSender,
+    pub(crate) requests: Requests,
     pub(crate) port: Port,
     pub(crate) clock: Clock,
     polls: u32,
@@ -213,6 +213,7 @@ impl Endpoint {
             .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));
         let held = usize::try_from(config.frames / 4).unwrap_or(usize::MAX);
         let external = ExternalMemory::new(mrs.capacity());
+        let (requests, requests_out, sleeper) = Requests::new();
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
             rnic: RnicConfig {
@@ -229,20 +230,21 @@ impl Endpoint {
             clock: clock.clone(),
             fault,
             rx_burst: config.rx_burst,
+            waker: Some(requests.waker().clone()),
         });
-        let pins = worker.pins();
+        let pins = Arc::downgrade(&worker.pins());
         registry.add_references(Arc::new(WorkerReferences { pins, external }));
-        let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
         let seed = config.seed.derive(LABEL_TO);
-        let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
+        let hub = Hub::new(registry.clone(), Box::new(requests.clone()), 1, &seed);
         let device = hub.open(&DeviceConfig {
             memory: config.memory,
             queues: config.queues,
             ..DeviceConfig::default()
         })?;
-        let link = WorkerLink::new(commands.clone(), reports);
-        let control = Control::new(requests_out, vec![link], registry, config.max_conns);
-        Ok(Endpoint { worker, control, commands, port, clock, polls: 0, device })
+        let link = WorkerLink::new(commands, reports);
+        let asked = (requests_out, sleeper);
+        let control = Control::new(asked, vec![link], registry, config.max_conns);
+        Ok(Endpoint { worker, control, requests, port, clock, polls: 0, device })
     }
 
     /// What applications of their own are opened with.
@@ -306,13 +308,37 @@ fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
 /// that point into it.
 #[derive(Debug)]
 struct WorkerReferences {
-    pins: Arc<Pins>,
+    /// Gone with the worker, whose FPDUs they count.
+    pins: Weak<Pins>,
     external: ExternalMemory,
 }
 
 impl References for WorkerReferences {
     fn is_referred(&self, mr: u32) -> bool {
         // FPDUs first: while there is one, frames may yet be made of it.
-        self.pins.count(mr) > 0 || self.external.is_referred(mr)
+        self.pins.upgrade().is_some_and(|pins| pins.count(mr) > 0) || self.external.is_referred(mr)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use heddle_iwarp::{Access, Pd, Qpn};
+
+    use super::*;
+
+    /// A worker that has panicked in the middle of something never counts its FPDUs down.
+    #[test]
+    fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
+        let mrs = MrTable::new(&Seed::from_u64(1), 4);
+        let mr = mrs.register(Pd(1), 0, 0, 64, Access::NONE).unwrap();
+        let range = mrs.check(Pd(1), Qpn(1), mr.stag, 0, 64, Access::NONE).unwrap();
+        let pins = Arc::new(Pins::new(mrs.capacity()));
+        let external = ExternalMemory::new(mrs.capacity());
+        let references = WorkerReferences { pins: Arc::downgrade(&pins), external };
+        pins.pin(range);
+        assert!(references.is_referred(mrs.index(mr.stag)));
+        drop(pins);
+        assert!(!references.is_referred(mrs.index(mr.stag)));
     }
 }

@@ -22,6 +22,8 @@ mod counters;
 mod endpoint;
 mod node;
 mod seed;
+#[cfg(test)]
+mod testing;
 
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};

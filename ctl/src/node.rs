@@ -5,21 +5,37 @@ use std::time::Duration;
 
 use heddle_verbs::{Device, Hub};
 
+use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
-use heddle_dataplane::{Command, CommandSender, Eal, LcoreWorker, Port, WorkerSnapshot};
+use heddle_dataplane::{Eal, LcoreWorker, Port, Worker, WorkerSnapshot};
 
-use crate::control::ControlThread;
+use crate::control::{ControlThread, Requests, ThreadRequest};
 use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;
+
 /// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
-/// when there is nothing to do. Dropping it stops both.
+/// when there is nothing to do. Dropping it stops both; applications are told that their connections
+/// and listeners have ended.
+///
+/// Should the worker panic, they are told the same at once, and nothing on this RNIC works any more:
+/// [`is_running`](Node::is_running) says so.
 #[derive(Debug)]
 pub struct Node {
+    // In this order: the control plane tells of a worker that has ended.
     worker: LcoreWorker<()>,
     control: ControlThread,
-    commands: CommandSender,
+    requests: Requests,
     device: Device,
     port: Port,
+}
+
+fn ask(requests: &Requests) -> Option<WorkerSnapshot> {
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    requests.send(ThreadRequest::Snapshot { worker: WorkerId(0), reply }).ok()?;
+    answer.recv_timeout(ANSWER).ok().map(|s| *s)
 }
 
 /// How long a worker may take to answer a question.
@@ -31,18 +47,28 @@ impl Node {
     /// # Errors
     /// [`OpenError::Lcore`] when this process may not use the processor, [`OpenError::Thread`].
     pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
-        let Endpoint { mut worker, control, commands, device, port, clock, .. } = endpoint;
+        Node::run(eal, endpoint, core, Worker::poll)
+    }
+
+    /// The same with `turn` for what the worker does over and over.
+    fn run(
+        eal: &Eal,
+        endpoint: Endpoint,
+        core: usize,
+        mut turn: impl FnMut(&mut Worker) -> bool + Send + 'static,
+    ) -> Result<Node, OpenError> {
+        let Endpoint { mut worker, control, requests, device, port, clock, .. } = endpoint;
         device.hub().set_threaded();
         let control = ControlThread::spawn(control, clock).map_err(OpenError::Thread)?;
         let name = format!("heddle-w{core}");
         let worker = LcoreWorker::spawn(eal, core, &name, move |stop| {
             while !stop.is_set() {
-                if !worker.poll() {
+                if !turn(&mut worker) {
                     std::hint::spin_loop();
                 }
             }
         })?;
-        Ok(Node { worker, control, commands, device, port })
+        Ok(Node { worker, control, requests, device, port })
     }
 
     /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on one
@@ -79,17 +105,18 @@ impl Node {
         &self.port
     }
 
-    /// Everything the worker has counted; `None` when it does not answer.
+    /// Everything the worker has counted; `None` when it has ended, or does not answer within a
+    /// second.
     pub fn snapshot(&self) -> Option<WorkerSnapshot> {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        self.commands.send(Command::Snapshot { reply }).ok()?;
-        answer.recv_timeout(ANSWER).ok().map(|s| *s)
+        ask(&self.requests)
     }
 
     /// Ends both threads; everything they have counted, zeros for a worker that does not answer.
     pub fn stop(self) -> Snapshot {
-        let worker = self.snapshot().unwrap_or_default();
-        Snapshot { worker, port: self.port.stats(), ctl: self.control.stop() }
+        let snapshot = self.snapshot().unwrap_or_default();
+        let Node { worker, control, port, .. } = self;
+        drop(worker);
+        Snapshot { worker: snapshot, port: port.stats(), ctl: control.stop() }
     }
 
     /// Whether the worker still runs; it ends early only by a defect.

@@ -37,7 +37,11 @@ pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
 pub use tx::TxBuildCounters;
-pub use worker::{Command, CommandSender, Worker, WorkerConfig, WorkerCounters, WorkerSnapshot};
+
+pub use worker::{
+    Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
+    WorkerReport, WorkerSnapshot,
+};
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
 pub const BURST: usize = 64;

@@ -11,11 +11,10 @@
 mod alloc;
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
-use crossbeam_channel::Receiver;
 use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_iwarp::{MrTable, QpConfig, Role};
@@ -64,12 +63,13 @@ struct Seen {
 
 /// There is no control plane: the worker is told of the application and of nothing else.
 #[derive(Debug)]
-struct NoControl(CommandSender);
+struct NoControl(Arc<Mutex<CommandSender>>);
 
 impl ControlPlane for NoControl {
     fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
         if let ControlRequest::Open { app, bells, .. } = request {
-            self.0.send(Command::OpenApp { app, bells }).map_err(|_| DeviceError::Overloaded)?;
+            let mut commands = self.0.lock().unwrap();
+            commands.send(Command::OpenApp { app, bells }).map_err(|_| DeviceError::Overloaded)?;
         }
         Ok(())
     }
@@ -77,8 +77,8 @@ impl ControlPlane for NoControl {
 
 struct Side {
     worker: Worker,
-    commands: CommandSender,
-    reports: Receiver<Report>,
+    commands: Arc<Mutex<CommandSender>>,
+    reports: ReportReceiver,
     registry: Arc<Registry>,
     external: ExternalMemory,
     device: Device,
@@ -111,7 +111,9 @@ impl Side {
             clock: clock.clone(),
             fault: None,
             rx_burst: 32,
+            waker: None,
         });
+        let commands = Arc::new(Mutex::new(commands));
         let control = Box::new(NoControl(commands.clone()));
         let hub = Hub::new(registry.clone(), control, 1, &seed);
         let memory = DeviceConfig { memory: MEMORY, ..DeviceConfig::default() };
@@ -125,7 +127,7 @@ impl Side {
     }
 
     fn order(&self, command: Command) {
-        self.commands.send(command).unwrap();
+        self.commands.lock().unwrap().send(command).unwrap();
     }
 
     fn sge(&self, at: usize, len: usize) -> Sge {
@@ -194,11 +196,11 @@ impl Net {
         self.sides[0].order(Command::Order(Order::Connect { token: 2, remote }));
         let mut conns: [Option<ConnId>; 2] = [None; 2];
         self.until("a connection", |net| {
-            for (side, conn) in net.sides.iter().zip(&mut conns) {
-                while let Ok(report) = side.reports.try_recv() {
-                    if let Report::Event(
+            for (side, conn) in net.sides.iter_mut().zip(&mut conns) {
+                while let Ok(report) = side.reports.recv() {
+                    if let WorkerReport::Rnic(Report::Event(
                         Event::Connected { conn: c, .. } | Event::Accepted { conn: c, .. },
-                    ) = report
+                    )) = report
                     {
                         *conn = Some(c);
                     }

@@ -24,7 +24,7 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     let (rx, tx) = port.take_queues().pop().unwrap();
     let seed = Seed::from_u64(1);
     let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed.clone());
-    let (mut worker, commands, reports) = Worker::new(WorkerConfig {
+    let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 22 },
         rx,
@@ -36,6 +36,7 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
         clock: Clock::manual().0,
         fault: None,
         rx_burst: 32,
+        waker: None,
     });
     // Both rings fill up, and then the sender keeps the order. There is no route, so that each is
     // answered at once.
@@ -51,12 +52,15 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     // As the answers are taken the orders are carried out, each once and in turn.
     let mut seen = 0;
     while seen < sent {
-        while let Ok(report) = reports.try_recv() {
-            let Report::Connecting { token, result: Err(_) } = report else { panic!("{report:?}") };
+        while let Ok(report) = reports.recv() {
+            let WorkerReport::Rnic(Report::Connecting { token, result: Err(_) }) = report else {
+                panic!("{report:?}")
+            };
             assert_eq!(token, seen);
             seen += 1;
         }
         worker.poll();
     }
-    assert!(reports.try_recv().is_err() && !worker.poll());
+    assert_eq!(reports.recv().err(), Some(NoReport::Yet));
+    assert!(!worker.poll());
 }

@@ -19,7 +19,7 @@ use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
 use crate::cq::{Cq, WaitError};
 use crate::device::Device;
 use crate::error::DeviceError;
-use crate::event::EventQueue;
+use crate::event::{EventQueue, Taken};
 use crate::mr::Mr;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Qp, QpInit};
@@ -31,7 +31,7 @@ pub enum ConnectionError {
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Nobody can listen there.
+    /// Nobody can listen there, or nobody does any more.
     #[error("cannot listen: {0}")]
     Listen(ListenFailure),
     /// The connection did not come about.
@@ -217,7 +217,8 @@ impl Listener {
     /// Waits for a peer that wants to connect.
     ///
     /// # Errors
-    /// [`ConnectionError::TimedOut`].
+    /// [`ConnectionError::TimedOut`]; [`ConnectionError::Listen`], from then on, when nobody listens any
+    /// more because the worker has ended.
     pub fn request(&self, timeout: Duration) -> Result<Incoming, ConnectionError> {
         // Far enough away to be for ever, and an instant all the same.
         let timeout = timeout.min(Duration::from_secs(86_400 * 365));
@@ -233,6 +234,11 @@ impl Listener {
                     peer_to_peer,
                     answered: false,
                 }))
+            }
+            Event::ListenFailed { error, .. } => {
+                // It stays: for later calls, and for other threads that wait here.
+                self.events.push(event, &Taken::default());
+                Some(Err(ConnectionError::Listen(error)))
             }
             _ => None,
         })

@@ -26,6 +26,8 @@ pub struct WorkerQp {
     rq: QueueCursor,
     /// STags that end with it.
     tied: Arc<Tied>,
+    /// Its application believes that a worker looks after it.
+    running: bool,
     /// Until the worker has asked for them.
     links: Option<Box<Links>>,
 }
@@ -99,6 +101,7 @@ impl WorkerQp {
             // Of no blocks when it is shared: whatever is published there makes no sense.
             rq: QueueCursor::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
             tied: qp.tied().clone(),
+            running: false,
             links: Some(Box::new(Links {
                 send_cq: init.send_cq.link(),
                 recv_cq: init.recv_cq.link(),
@@ -122,13 +125,19 @@ impl WorkerQp {
         self.bell
     }
 
+    /// Requests of the send and of the receive queue that were taken and are not retired.
+    pub fn outstanding(&self) -> (u32, u32) {
+        (self.sq.outstanding, self.rq.outstanding)
+    }
+
     /// What it is joined to; once.
     pub fn take_links(&mut self) -> Option<Box<Links>> {
         self.links.take()
     }
 
     /// From here on posts ring at `worker`. What was posted before has not rung: take it.
-    pub fn attach(&self, worker: usize) {
+    pub fn attach(&mut self, worker: usize) {
+        self.running = true;
         self.mark(state::RUNNING | (worker as u64) << 8);
     }
 
@@ -196,6 +205,8 @@ impl WorkerQp {
     /// was not taken, in order: they complete as flushed. Nothing is taken after this. Windows and
     /// fast registrations that are for this queue pair alone end here.
     pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
+        // Whatever happens from here on, nobody is left to wait for the last mark: see `drop`.
+        self.running = true;
         self.mark(state::ENDING);
         self.tied.end();
         let mut entry = Entry::default();
@@ -216,12 +227,18 @@ impl WorkerQp {
         while let Ok(Some(wr)) = self.take_recv(&mut entry) {
             recv(wr.wr_id);
         }
+        self.close();
+    }
+
+    /// Writes down what was taken and takes no more.
+    fn close(&mut self) {
         self.give_blocks();
         self.set(at::SQ_FINAL, self.sq.requests());
         self.set(at::RQ_FINAL, self.rq.requests());
         self.set(at::SQ_RETIRED, self.sq.requests());
         self.set(at::RQ_RETIRED, self.rq.requests());
         self.mark(state::DEAD);
+        self.running = false;
     }
 
     fn mark(&self, state: u64) {
@@ -233,5 +250,16 @@ impl WorkerQp {
     #[inline]
     fn set(&self, word: usize, value: u64) {
         header(&self.block)[word].store(value, Ordering::Release);
+    }
+}
+
+impl Drop for WorkerQp {
+    /// A worker that is unwound in the middle of something leaves a queue pair that has ended all the
+    /// same: a post that finds it ending would wait for ever.
+    fn drop(&mut self) {
+        if self.running {
+            self.tied.end();
+            self.close();
+        }
     }
 }

@@ -287,6 +287,8 @@ fn test_matrix_of_every_state_with_every_input() {
             ("time-out", Input::Timeout),
             ("evict", Input::Evict(Refusal::Evicted)),
             ("app gone", Input::AppGone),
+            ("worker lost", Input::WorkerLost { touched: true }),
+            ("lost, untouched", Input::WorkerLost { touched: false }),
         ]
     };
     let mut table = String::new();

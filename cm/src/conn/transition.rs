@@ -17,6 +17,9 @@ impl State {
         if let Input::Bytes(bytes) = &input {
             link.received = link.received.saturating_add(bytes.len());
         }
+        if let Input::WorkerLost { touched } = input {
+            return self.worker_lost(touched, link, fx);
+        }
         match self {
             State::Opening { ask, qp } => opening(ask, qp, link, input, fx),
             State::Connecting { ask, qp } => connecting(ask, qp, link, input, fx),
@@ -282,7 +285,8 @@ fn await_answer(
 }
 
 /// There is no deadline here and none in `Undoing`: the worker owes an answer, as it does to every
-/// order to connect, and until it comes nobody can say whether the queue pair has been touched.
+/// order to connect, and until it comes, or the worker is known to have ended, nobody can say whether
+/// the queue pair has been touched.
 fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     let State::Entering { qpn, agreement, peer_closed } = state else { return state };
     match input {

@@ -25,7 +25,7 @@ impl ConnectionManager {
     /// nothing.
     pub fn handle_report(&mut self, now: Instant, worker: WorkerId, report: Report) {
         self.now = now;
-        if worker.0 >= self.config.workers {
+        if !self.is_running(worker) {
             return;
         }
         match report {

@@ -63,7 +63,7 @@ impl ConnectionManager {
         if self.listeners.get(id).is_some() || self.is_gone(app) {
             return Err(RequestError::Id);
         }
-        if self.config.workers == 0 {
+        if self.running_workers().next().is_none() {
             return Err(RequestError::NoWorker);
         }
         if self.is_overfull(app) {
@@ -72,12 +72,13 @@ impl ConnectionManager {
         self.listeners.check(addr)?;
         // Made for each connection anew; here to see whether it can be.
         params.protocol.answer()?;
-        for worker in (0..self.config.workers).map(WorkerId) {
+        let workers: Vec<_> = self.running_workers().collect();
+        for &worker in &workers {
             let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
             let order = Order::Listen { token: id.0, addr: bind, port, backlog };
             self.orders.push_back((worker, order));
         }
-        self.listeners.insert(id, Listener::new(app, addr, params, self.config.workers));
+        self.listeners.insert(id, Listener::new(app, addr, params, &workers));
         self.apps.entry(app).or_default().listeners.insert(id);
         Ok(())
     }
@@ -97,9 +98,11 @@ impl ConnectionManager {
 
     /// Tells workers to stop listening.
     pub(super) fn withdraw(&mut self, workers: &[WorkerId], at: SocketAddr) {
-        for worker in workers {
-            let order = Order::Unlisten { addr: bind(at), port: at.port() };
-            self.orders.push_back((*worker, order));
+        for &worker in workers {
+            if self.is_running(worker) {
+                let order = Order::Unlisten { addr: bind(at), port: at.port() };
+                self.orders.push_back((worker, order));
+            }
         }
     }
 
@@ -127,7 +130,7 @@ impl ConnectionManager {
         if id.is_passive() || self.conns.contains_key(&id) || self.is_gone(app) {
             return Err(RequestError::Id);
         }
-        if worker.0 >= self.config.workers {
+        if !self.is_running(worker) {
             return Err(RequestError::NoWorker);
         }
         if self.is_overfull(app) {

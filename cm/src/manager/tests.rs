@@ -4,6 +4,7 @@
 mod claims;
 mod limits;
 mod listeners;
+mod lost;
 
 use std::collections::BTreeMap;
 

@@ -4,8 +4,7 @@ use core::net::SocketAddr;
 
 use heddle_base::Seed;
 use heddle_dataplane::{
-    Eal, EalConfig, ExternalMemory, Hugepages, Mempool, MempoolConfig, Port, PortConfig, Worker,
-    WorkerConfig,
+    Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
@@ -17,8 +16,7 @@ use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 /// the two.
 #[test]
 fn test_requests_wait_while_the_worker_is_behind() {
-    let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-    let eal = Eal::init(&config).unwrap();
+    let (eal, _turn) = crate::testing::eal();
     let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(255, 1500)).unwrap();
     let ports = PortConfig::new(pool);
     let (mut port, _far) = Port::ring_pair(&eal, "control", 64, &ports, &ports).unwrap();
@@ -29,6 +27,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let addr = "10.0.0.1/24".parse().unwrap();
     let stack = StackConfig::new(port.mac(), addr, seed.clone());
     let (clock, hand) = Clock::manual();
+    let (requests, requests_out, sleeper) = Requests::new();
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
@@ -41,15 +40,15 @@ fn test_requests_wait_while_the_worker_is_behind() {
         clock,
         fault: None,
         rx_burst: 32,
+        waker: None,
     });
     let registry = Arc::new(Registry::new(mrs, regions));
-    let (requests, requests_out) = crossbeam_channel::bounded(REQUESTS);
-    let hub = Hub::new(registry.clone(), Box::new(Requests(requests)), 1, &seed);
+    let hub = Hub::new(registry.clone(), Box::new(requests), 1, &seed);
     let memory =
         DeviceConfig { memory: 0, queues: 1 << 16, shared: false, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
-    let mut control = Control::new(requests_out, vec![link], registry, 16);
+    let mut control = Control::new((requests_out, sleeper), vec![link], registry, 16);
     // The worker is told of the application.
     control.poll(hand.now());
 
@@ -66,7 +65,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
             asked.push(id);
         }
         control.poll(hand.now());
-        assert!(control.links[0].backlog.len() <= 1);
+        assert!(control.links[0].backlog_len() <= 1);
     }
     // What the worker's ring holds beside the first, one that did not fit, and the ring of requests.
     assert_eq!(2 * asked.len(), 4095 + 1 + REQUESTS);

@@ -1,11 +1,16 @@
-//! What the control plane and a worker say to each other, through bounded rings.
+//! What the control plane and a worker say to each other, through bounded rings that never make either
+//! wait.
 
 use heddle_cm::AppId;
-use heddle_rnic::{FpduMode, Order};
+use heddle_rnic::{FpduMode, Order, Report};
 use heddle_tcp::ConnId;
+use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::ring::Bells;
 use heddle_verbs::worker::WorkerQp;
+
+use super::WorkerSnapshot;
+use super::ring::{Consumer, End, Producer};
 
 /// An order to a worker, carried out in turn with the others.
 #[derive(Debug)]
@@ -43,9 +48,109 @@ pub enum Command {
         /// Which.
         app: AppId,
     },
-    /// Answer with everything counted.
-    Snapshot {
-        /// Where to.
-        reply: crossbeam_channel::Sender<Box<crate::WorkerSnapshot>>,
+    /// Answer with everything counted: one [`WorkerReport::Snapshot`] for each, after some turns.
+    Snapshot,
+}
+
+/// What a worker tells the control plane.
+#[derive(Debug)]
+pub enum WorkerReport {
+    /// A report of its RNIC.
+    Rnic(Report),
+    /// Everything it has counted, as it was asked.
+    Snapshot(Box<WorkerSnapshot>),
+}
+
+/// Why there is no report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoReport {
+    /// There is none at this moment.
+    Yet,
+    /// The worker has ended: there will be none. All its queue pairs have ended before.
+    Ended {
+        /// By a defect.
+        panicked: bool,
     },
+}
+
+/// The control plane's end of the ring of orders; it has the only one.
+#[derive(Debug)]
+pub struct CommandSender(pub(super) Producer<Command>);
+
+impl CommandSender {
+    /// Queues an order; hands it back when the ring is full.
+    pub fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
+        self.0.push(command).map_err(Box::new)
+    }
+
+    /// The oldest order that was not carried out and never will be: the worker has ended.
+    pub fn reclaim(&mut self) -> Option<Command> {
+        self.0.reclaim()
+    }
+}
+
+/// The control plane's end of the ring of reports.
+#[derive(Debug)]
+pub struct ReportReceiver(pub(super) Consumer<WorkerReport>);
+
+impl ReportReceiver {
+    /// The oldest report.
+    ///
+    /// # Errors
+    /// [`NoReport`].
+    pub fn recv(&mut self) -> Result<WorkerReport, NoReport> {
+        if let Some(report) = self.0.pop() {
+            return Ok(report);
+        }
+        // One may have come between the two looks: then there is no end yet.
+        Err(match self.0.end() {
+            None => NoReport::Yet,
+            Some(how) => NoReport::Ended { panicked: how == End::Panicked },
+        })
+    }
+
+    /// Whether [`recv`](ReportReceiver::recv) has something to say: a report, or that there will be
+    /// none.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.0.is_empty() || self.0.end().is_some()
+    }
+}
+
+/// The worker's end of the ring of reports.
+#[derive(Debug)]
+pub(super) struct ReportSender {
+    ring: Producer<WorkerReport>,
+    /// Of the control plane's thread, if it has one.
+    waker: Option<Waker>,
+}
+
+impl ReportSender {
+    pub(super) fn new(ring: Producer<WorkerReport>, waker: Option<Waker>) -> ReportSender {
+        ReportSender { ring, waker }
+    }
+
+    /// Whether a report would have to wait. With nobody there to hear it it need not.
+    pub(super) fn is_full(&self) -> bool {
+        self.ring.is_full() && !self.ring.is_deserted()
+    }
+
+    /// Sends a report. The caller has seen that there is room.
+    pub(super) fn send(&mut self, report: WorkerReport) {
+        let sent = self.ring.push(report);
+        debug_assert!(sent.is_ok() || self.ring.is_deserted());
+        self.wake();
+    }
+
+    /// Says that there will be no more.
+    pub(super) fn end(&mut self) {
+        self.ring.end();
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(w) = &self.waker {
+            w.wake();
+        }
+    }
 }

@@ -189,6 +189,18 @@ impl Queues {
         }
     }
 
+    /// The connections that have a queue pair.
+    pub(super) fn conns(&self) -> Vec<ConnId> {
+        self.slots.iter().flatten().map(|s| s.conn).collect()
+    }
+
+    /// Completions that were to be written to this queue never will be.
+    pub(super) fn lose(&mut self, cq: u32) {
+        if let Some(end) = self.producer(cq) {
+            end.lose();
+        }
+    }
+
     /// Writes a completion.
     pub(super) fn complete(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
         let Some(end) = self.producer(cq) else { return Ok(()) };

@@ -146,6 +146,14 @@ impl CqProducer {
         Err(CqOverflow)
     }
 
+    /// Completions that are due here will not come, for want of a worker that knows them: the queue
+    /// says so for good.
+    #[cold]
+    pub fn lose(&mut self) {
+        self.link.block.words()[at::OVERFLOWED].store(1, Ordering::Release);
+        (self.solicited, self.news) = (true, true);
+    }
+
     /// Wakes the application if the queue is armed for what was written.
     #[inline]
     pub fn notify(&mut self) {

@@ -1,0 +1,109 @@
+//! A worker, as the control plane has it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crossbeam_channel::Sender;
+use heddle_dataplane::{
+    Command, CommandSender, NoReport, ReportReceiver, WorkerReport, WorkerSnapshot,
+};
+use heddle_tcp::ConnId;
+
+/// The control plane's ends of the rings to one worker, and what is under way to it.
+#[derive(Debug)]
+pub(crate) struct WorkerLink {
+    /// Absent once the worker is known to have ended.
+    rings: Option<(CommandSender, ReportReceiver)>,
+    /// Orders the worker's ring had no room for: a few for each connection, see
+    /// [`Control::poll`](super::Control::poll).
+    backlog: VecDeque<Command>,
+    /// Who waits for a snapshot, in the order in which they were asked for.
+    snapshots: VecDeque<Sender<Box<WorkerSnapshot>>>,
+}
+
+impl WorkerLink {
+    pub(crate) fn new(commands: CommandSender, reports: ReportReceiver) -> WorkerLink {
+        let rings = Some((commands, reports));
+        WorkerLink { rings, backlog: VecDeque::new(), snapshots: VecDeque::new() }
+    }
+
+    /// Whether the worker has not ended, as far as is known.
+    pub(super) fn is_up(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Whether there is a report, or the worker's end to be heard of.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.rings.as_ref().is_some_and(|(_, reports)| reports.has_news())
+    }
+
+    /// Whether there are orders that do not fit into its ring.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// How many.
+    #[cfg(test)]
+    pub(super) fn backlog_len(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// An order, to be sent by [`send`](WorkerLink::send); dropped when there is nobody to carry it
+    /// out.
+    pub(super) fn order(&mut self, command: Command) {
+        if self.is_up() {
+            self.backlog.push_back(command);
+        }
+    }
+
+    /// Sends what has room; false when there is more.
+    pub(super) fn send(&mut self) -> bool {
+        let Some((commands, _)) = &mut self.rings else { return true };
+        while let Some(command) = self.backlog.pop_front() {
+            if let Err(command) = commands.send(command) {
+                self.backlog.push_front(*command);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The next report.
+    pub(super) fn recv(&mut self) -> Result<WorkerReport, NoReport> {
+        self.rings.as_mut().map_or(Err(NoReport::Yet), |(_, reports)| reports.recv())
+    }
+
+    /// Orders a snapshot; without a worker `reply` is dropped, which ends the wait for it.
+    pub(super) fn ask_snapshot(&mut self, reply: Sender<Box<WorkerSnapshot>>) {
+        if self.is_up() {
+            self.snapshots.push_back(reply);
+            self.order(Command::Snapshot);
+        }
+    }
+
+    /// Answers the one that has waited for longest.
+    pub(super) fn answer(&mut self, snapshot: Box<WorkerSnapshot>) {
+        if let Some(reply) = self.snapshots.pop_front() {
+            // It may have stopped waiting.
+            let _ = reply.try_send(snapshot);
+        }
+    }
+
+    /// The worker has ended: nothing goes there any more, and nobody waits. The connections whose
+    /// queue pairs it has never had, although it was ordered to run them.
+    pub(super) fn lose(&mut self) -> BTreeSet<ConnId> {
+        let reclaimed = self
+            .rings
+            .take()
+            .into_iter()
+            .flat_map(|(mut commands, _)| std::iter::from_fn(move || commands.reclaim()));
+        let conn = |command| match command {
+            Command::EnterFpduMode { conn, .. } => Some(conn),
+            _ => None,
+        };
+        let conns = reclaimed.chain(self.backlog.drain(..)).filter_map(conn).collect();
+        self.snapshots.clear();
+        conns
+    }
+}

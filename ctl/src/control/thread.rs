@@ -1,0 +1,57 @@
+//! The thread a control plane may have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use heddle_dataplane::Clock;
+
+use super::Control;
+use crate::counters::CtlCounters;
+
+/// The thread of a control plane; stops and ends when dropped.
+#[derive(Debug)]
+pub(crate) struct ControlThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<CtlCounters>>,
+}
+
+/// Longest sleep of the control thread: how late it may be to end.
+const NAP: Duration = Duration::from_millis(100);
+
+impl ControlThread {
+    pub(crate) fn spawn(mut control: Control, clock: Clock) -> std::io::Result<ControlThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let theirs = stop.clone();
+        let thread = std::thread::Builder::new().name("heddle-ctl".into()).spawn(move || {
+            while !theirs.load(Ordering::Relaxed) {
+                if !control.poll(clock.now()) {
+                    control.wait(clock.now(), NAP);
+                }
+            }
+            control.counters()
+        })?;
+        Ok(ControlThread { stop, thread: Some(thread) })
+    }
+
+    /// Ends the thread; what it has counted.
+    pub(crate) fn stop(mut self) -> CtlCounters {
+        self.end().unwrap_or_default()
+    }
+
+    fn end(&mut self) -> Option<CtlCounters> {
+        self.stop.store(true, Ordering::Relaxed);
+        let counters = self.thread.take()?.join();
+        if counters.is_err() {
+            tracing::error!("the control thread panicked");
+        }
+        counters.ok()
+    }
+}
+
+impl Drop for ControlThread {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

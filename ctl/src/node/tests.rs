@@ -1,0 +1,205 @@
+//! What applications hear when a worker panics, or its RNIC is stopped, while they wait.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use heddle_verbs::{
+    Access, Connection, ConnectionError, CqeStatus, DisconnectReason, ListenFailure, Listener,
+    PostError, RecvWr, SendWr,
+};
+
+use super::*;
+
+/// Far longer than anything takes here, far shorter than what is waited for would.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// What a worker is to do instead of its work.
+#[derive(Clone, Default)]
+struct Orders {
+    /// To panic.
+    panic: Arc<AtomicBool>,
+    /// To do nothing.
+    pause: Arc<AtomicBool>,
+}
+
+impl Orders {
+    fn turn(&self, worker: &mut Worker) -> bool {
+        assert!(!self.panic.load(Ordering::Relaxed), "on purpose");
+        if self.pause.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+            return false;
+        }
+        let busy = worker.poll();
+        if !busy {
+            // On a machine with few processors others are to get on as well.
+            thread::yield_now();
+        }
+        busy
+    }
+}
+
+/// Two RNICs, each with a thread that spins: one test at a time.
+struct Pair {
+    orders: [Orders; 2],
+    node: Node,
+    peer: Node,
+    _turn: MutexGuard<'static, ()>,
+}
+
+fn pair(name: &str) -> Pair {
+    let (eal, turn) = crate::testing::eal();
+    let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
+    let config = |n| EndpointConfig { memory: 1 << 20, ..EndpointConfig::new(addr(n)) };
+    let (a, b) = (config(1), config(2));
+    let (a, b) = Endpoint::ring_pair(&eal, name, &a, &b).unwrap();
+    let cpus = allowed_cpus();
+    let orders = [Orders::default(), Orders::default()];
+    let [ours, theirs] = orders.clone();
+    let node = Node::run(&eal, a, cpus[0], move |w| ours.turn(w)).unwrap();
+    let peer = Node::run(&eal, b, *cpus.last().unwrap(), move |w| theirs.turn(w)).unwrap();
+    Pair { orders, node, peer, _turn: turn }
+}
+
+impl Pair {
+    /// A listener of the node's, and a connection of the peer to it, as the node has it.
+    fn connect(&self) -> (Listener, Connection, Connection) {
+        let listener = self.node.device().bind("10.0.0.1:7174").unwrap();
+        let connecting = self.peer.device().dial("10.0.0.1:7174").unwrap();
+        let here = listener.accept().unwrap();
+        (listener, here, connecting.wait().unwrap())
+    }
+}
+
+/// Nanoseconds that control threads of this process have run.
+fn control_time() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let time = |task: &Path| {
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let stat = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        (name.trim() == "heddle-ctl").then(|| stat.split(' ').next()?.parse::<u64>().ok())?
+    };
+    tasks.filter_map(|t| time(&t.unwrap().path())).sum()
+}
+
+/// Whether a descriptor has been woken, or is before long.
+fn is_woken(fd: BorrowedFd<'_>) -> bool {
+    let mut file = File::from(fd.try_clone_to_owned().unwrap());
+    let end = Instant::now() + PROMPT;
+    // It does not block.
+    while file.read(&mut [0; 8]).is_err() {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+#[test]
+fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
+    let p = pair("lost0");
+    let (listener, mut here, there) = p.connect();
+    let memory = here.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    let sges = [memory.sge(0, 64)];
+    here.post_recv(&RecvWr { wr_id: 1, sges: &sges }).unwrap();
+    // Sent, as a rule, and not acknowledged: TCP refers to the memory when the worker goes.
+    p.orders[1].pause.store(true, Ordering::Relaxed);
+    let write = |wr_id| SendWr::write(wr_id, &sges, memory.stag(), memory.to());
+    here.post_send(&write(2)).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    // Not taken.
+    p.orders[0].pause.store(true, Ordering::Relaxed);
+    here.post_send(&write(3)).unwrap();
+
+    thread::scope(|s| {
+        let accepts = s.spawn(|| {
+            let error = listener.accept().err();
+            (error, Instant::now())
+        });
+        let waits = s.spawn(|| {
+            let seen = [(); 3].map(|()| here.wait(3 * PROMPT).unwrap());
+            (seen.map(|c| (c.wr_id, c.status)), Instant::now())
+        });
+        let requests = p.node.requests.clone();
+        let asks = s.spawn(move || (ask(&requests).is_none(), Instant::now()));
+        // All three sleep by now, as a rule.
+        thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        p.orders[0].panic.store(true, Ordering::Relaxed);
+        let (accepted, at) = accepts.join().unwrap();
+        let error = accepted.unwrap();
+        assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
+        assert!(at - start < PROMPT);
+        let (mut seen, at) = waits.join().unwrap();
+        seen.sort_unstable_by_key(|c| c.0);
+        assert_eq!(seen, [1, 2, 3].map(|wr_id| (wr_id, CqeStatus::Flushed)));
+        assert!(at - start < PROMPT);
+        let (nothing, at) = asks.join().unwrap();
+        assert!(nothing && at.saturating_duration_since(start) < ANSWER / 2, "it fails at once");
+    });
+
+    assert!(is_woken(here.event_fd().unwrap()) && is_woken(listener.fd().unwrap()));
+    assert_eq!(here.end(), Some(DisconnectReason::WorkerLost));
+    let post = here.post_recv(&RecvWr { wr_id: 4, sges: &sges });
+    assert_eq!(post, Err(PostError::Ended));
+    // It stays so, for those who ask again and those who ask anew.
+    for _ in 0..2 {
+        let error = listener.request(Duration::ZERO).unwrap_err();
+        assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
+    }
+    let error = p.node.device().bind("10.0.0.1:7175").unwrap_err();
+    assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
+    let error = p.node.device().dial("10.0.0.2:7174").unwrap().wait().unwrap_err();
+    assert!(matches!(error, ConnectionError::Connect(_)), "{error}");
+    assert!(!p.node.is_running() && p.node.snapshot().is_none());
+    // Memory comes back when the frames that are still on the wire are gone.
+    p.orders[1].pause.store(false, Ordering::Relaxed);
+    drop(memory);
+    let end = Instant::now() + PROMPT;
+    let registry = p.node.device().hub().registry();
+    while registry.reclaim() > 0 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(registry.draining(), 0);
+
+    // The control thread sleeps. Ten naps of a second take it far less than a hundredth of that.
+    let before = control_time();
+    thread::sleep(Duration::from_secs(1));
+    let busy = control_time() - before;
+    assert!(busy < 100_000_000, "control threads ran for {busy} ns of a second");
+    drop(there);
+}
+
+#[test]
+fn test_threads_that_wait_hear_that_the_rnic_is_stopped() {
+    let Pair { node, peer, _turn, .. } = pair("lost1");
+    let device = node.device().clone();
+    let listener = device.bind("10.0.0.1:7174").unwrap();
+    let connecting = peer.device().dial("10.0.0.1:7174").unwrap();
+    let mut here = listener.accept().unwrap();
+    let _there = connecting.wait().unwrap();
+    let counted = node.stop();
+    assert_eq!((counted.ctl.control.worker_panics, counted.ctl.cm.established), (0, 1));
+    assert_eq!(here.end(), Some(DisconnectReason::WorkerLost));
+    let error = listener.accept().unwrap_err();
+    assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
+}
+
+/// What a pool has lent comes back at once, all of it, over and over.
+#[test]
+fn test_all_of_a_pool_can_be_taken_again_as_soon_as_it_is_dropped() {
+    let p = pair("lost2");
+    let device = p.node.device();
+    let (pd, len) = (device.alloc_pd(), device.memory().unwrap().len());
+    for round in 0..100 {
+        let mr = device.alloc_mr(pd, len, Access::NONE).unwrap_or_else(|e| panic!("{round}: {e}"));
+        assert!(device.alloc_mr(pd, 64, Access::NONE).is_err(), "it is all taken");
+        drop(mr);
+    }
+}

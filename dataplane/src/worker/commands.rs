@@ -1,0 +1,77 @@
+//! Orders of the control plane.
+
+use heddle_base::Instant;
+use heddle_rnic::{FpduMode, Report};
+use heddle_tcp::ConnId;
+
+use super::{Command, Worker};
+
+impl Worker {
+    pub(super) fn take_commands(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        // Each is answered by one report at most; where there is no room for it, it waits in its
+        // ring, and when that is full too, with the control plane.
+        while !self.commands.is_empty() {
+            // Also when they have to wait, so that an inline control plane is given its turn.
+            busy = true;
+            if self.reports_are_full() {
+                break;
+            }
+            if let Some(command) = self.commands.pop() {
+                self.carry_out(now, command);
+            }
+        }
+        busy
+    }
+
+    fn carry_out(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Order(order) => {
+                if let heddle_rnic::Order::Release { conn } = order {
+                    self.end_qp(conn);
+                }
+                let conn = match order {
+                    heddle_rnic::Order::Disconnect { conn } => Some(conn),
+                    _ => None,
+                };
+                if let Some(report) = self.rnic.handle_order(now, order) {
+                    self.report(report);
+                }
+                if let Some(conn) = conn {
+                    self.tell_state(conn);
+                }
+            }
+            Command::EnterFpduMode { conn, mode, app, qp } => {
+                self.entering = Some((conn, app, qp));
+                self.enter_fpdu_mode(conn, *mode);
+            }
+            Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
+            Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
+            Command::CloseApp { app } => self.queues.close_app(app),
+            Command::Snapshot => self.snapshots.ask(),
+        }
+    }
+
+    /// Runs the queue pair that is in `entering`. It stays there until it is in the table, so that
+    /// it is found should anything panic.
+    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) {
+        let result = if self.queues.is_free(conn) {
+            self.rnic.enter_fpdu_mode(conn, mode)
+        } else {
+            Err(heddle_rnic::RnicError::NotStartup)
+        };
+        // One that was refused has not been touched.
+        let qp = self.entering.take().filter(|_| result.is_ok());
+        if let Some((_, app, qp)) = qp {
+            if let Some(srq) = self.queues.insert(conn, app, *qp) {
+                let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
+                debug_assert!(shared.is_ok(), "it was made above");
+            }
+            // Receives first: the first message may lie behind the start-up already. They are posted
+            // by the queue pair's own depth, so all of them are taken.
+            while self.take_from(conn.index()) {}
+            self.rnic.start(&self.mem, conn);
+        }
+        self.report(Report::Entered { conn, result });
+    }
+}

@@ -1,0 +1,108 @@
+//! Completions, from the queue pairs to the rings of applications, and how a queue pair ends.
+
+use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
+use heddle_tcp::ConnId;
+
+use super::Worker;
+
+impl Worker {
+    /// Writes what has completed to the completion queues.
+    #[inline]
+    pub(super) fn collect_completions(&mut self) -> bool {
+        let mut any = false;
+        while let Some(&(conn, cqe)) = self.rnic.peek_completion() {
+            any = true;
+            self.complete_run(conn, cqe.queue);
+        }
+        any
+    }
+
+    /// Writes the next completion and those after it that are of the same queue.
+    #[inline(never)]
+    fn complete_run(&mut self, conn: ConnId, queue: Queue) {
+        let Worker { rnic, queues, .. } = self;
+        let cq = queues.of(conn).map(|slot| match queue {
+            Queue::Sq => slot.send_cq,
+            Queue::Rq => slot.recv_cq,
+        });
+        let mut end = cq.and_then(|cq| queues.producer(cq));
+        let mut lost = 0;
+        while let Some((of, cqe)) = rnic.peek_completion()
+            && (*of, cqe.queue) == (conn, queue)
+        {
+            lost += u64::from(end.as_mut().is_some_and(|end| end.push(cqe).is_err()));
+            let _ = rnic.poll_completion();
+        }
+        if lost > 0 {
+            self.overflowed(conn, lost);
+        }
+        self.retire_of(conn);
+    }
+
+    #[cold]
+    fn overflowed(&mut self, conn: ConnId, lost: u64) {
+        self.counters.cq_overflows += lost;
+        if let Some(slot) = self.queues.of(conn)
+            && !std::mem::replace(&mut slot.broken, true)
+        {
+            self.rnic.abort(conn);
+        }
+    }
+
+    /// Tells an application how many of its requests are retired.
+    #[inline]
+    pub(super) fn retire_of(&mut self, conn: ConnId) {
+        if let Some(slot) = self.queues.of(conn)
+            && let Some(qp) = self.rnic.qp(conn)
+        {
+            slot.qp.retire(qp.sq_retired(), qp.rq_retired());
+        }
+    }
+
+    /// Ends the queue pair of a connection that is over: what its application has posted and nobody has
+    /// taken completes as flushed.
+    pub(super) fn end_qp(&mut self, conn: ConnId) {
+        self.collect_completions();
+        self.flush_qp(conn, false);
+    }
+
+    /// The same without the RNIC. `bereft`: it cannot say any more what became of the requests it had
+    /// taken.
+    pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
+        let Some(mut slot) = self.queues.remove(conn) else { return };
+        let (qpn, send_cq, recv_cq) = (slot.qp.qpn(), slot.send_cq, slot.recv_cq);
+        let taken = slot.qp.outstanding();
+        for (cq, taken) in [(send_cq, taken.0), (recv_cq, taken.1)] {
+            if bereft && taken > 0 {
+                self.queues.lose(cq);
+                self.counters.cq_overflows += u64::from(taken);
+            }
+        }
+        let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+        slot.qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
+        let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));
+        let recvs = recvs.into_iter().map(|id| (recv_cq, flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
+        for (cq, cqe) in sends.chain(recvs) {
+            if self.queues.complete(cq, &cqe).is_err() {
+                self.counters.cq_overflows += 1;
+            }
+        }
+        self.queues.notify();
+        self.queues.leave(&slot);
+    }
+}
+
+/// The completion of a work request that was never begun.
+fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
+    Cqe {
+        wr_id,
+        qpn,
+        queue,
+        op,
+        status: CqeStatus::Flushed,
+        solicited: false,
+        len: 0,
+        invalidated: None,
+        immediate: None,
+    }
+}

@@ -1,0 +1,120 @@
+//! What a worker has counted.
+
+use heddle_iwarp::QpCounters;
+use heddle_rnic::RnicCounters;
+use heddle_tcp::{ConnCounters, StackCounters};
+use heddle_verbs::memory::MemoryCounters;
+
+use super::{Worker, WorkerCounters, WorkerReport};
+use crate::fault::FaultCounters;
+use crate::queue::{RxCounters, TxCounters};
+use crate::tx::TxBuildCounters;
+
+/// Everything a worker counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerSnapshot {
+    /// The worker's own.
+    pub worker: WorkerCounters,
+    /// The joint of TCP and iWARP.
+    pub rnic: RnicCounters,
+    /// The TCP/IP stack.
+    pub stack: StackCounters,
+    /// TCP connections, all together.
+    pub tcp: ConnCounters,
+    /// Queue pairs, all together.
+    pub qps: QpCounters,
+    /// Building frames.
+    pub sink: TxBuildCounters,
+    /// Copies into and out of registered memory.
+    pub memory: MemoryCounters,
+    /// The receive queue.
+    pub rx: RxCounters,
+    /// The transmit queue.
+    pub tx: TxCounters,
+    /// Faults made on purpose.
+    pub fault: FaultCounters,
+}
+
+impl WorkerSnapshot {
+    /// Calls `f` with group, name, help text and value of every counter.
+    pub fn for_each(&self, mut f: impl FnMut(&'static str, &'static str, &'static str, u64)) {
+        self.worker.for_each(|n, h, v| f("worker", n, h, v));
+        self.rnic.for_each(|n, h, v| f("rnic", n, h, v));
+        self.stack.for_each(|n, h, v| f("stack", n, h, v));
+        self.tcp.for_each(|n, h, v| f("tcp", n, h, v));
+        self.qps.for_each(|n, h, v| f("qp", n, h, v));
+        self.sink.for_each(|n, h, v| f("sink", n, h, v));
+        self.memory.for_each(|n, h, v| f("memory", n, h, v));
+        self.rx.for_each(|n, h, v| f("rx", n, h, v));
+        self.tx.for_each(|n, h, v| f("tx", n, h, v));
+        self.fault.for_each(|n, h, v| f("fault", n, h, v));
+    }
+}
+
+/// Connections, and then queue pairs, that are looked at in one turn for a snapshot.
+const SNAPSHOT_TURN: usize = 64;
+
+/// Snapshots the control plane has asked for, and what the next consists of so far.
+#[derive(Debug, Default)]
+pub(super) struct Snapshots {
+    asked: usize,
+    tcp: Option<ConnCounters>,
+    qps: Option<QpCounters>,
+}
+
+impl Snapshots {
+    /// One more. Each begins after those before it are answered, so that everything counted before
+    /// it was asked for is in it.
+    pub(super) fn ask(&mut self) {
+        self.asked += 1;
+    }
+}
+
+impl Worker {
+    /// Adds up some more of what a snapshot that was asked for consists of; whether there is one.
+    #[inline]
+    pub(super) fn count_on(&mut self) -> bool {
+        if self.snapshots.asked == 0 {
+            return false;
+        }
+        self.count_some();
+        true
+    }
+
+    #[cold]
+    fn count_some(&mut self) {
+        let Worker { snapshots: s, rnic, .. } = self;
+        s.tcp = s.tcp.or_else(|| rnic.poll_conn_counters(SNAPSHOT_TURN));
+        if s.tcp.is_some() {
+            s.qps = s.qps.or_else(|| rnic.poll_qp_counters(SNAPSHOT_TURN));
+        }
+        let (Some(tcp), Some(qps)) = (s.tcp, s.qps) else { return };
+        if self.reports_are_full() {
+            return;
+        }
+        self.snapshots = Snapshots { asked: self.snapshots.asked - 1, ..Snapshots::default() };
+        let snapshot = Box::new(self.snapshot_with(tcp, qps));
+        self.reports.send(WorkerReport::Snapshot(snapshot));
+    }
+
+    /// Everything counted so far. It looks at every connection: for whoever runs the worker and has
+    /// the time.
+    pub fn snapshot(&self) -> WorkerSnapshot {
+        self.snapshot_with(self.rnic.conn_counters(), self.rnic.qp_counters())
+    }
+
+    fn snapshot_with(&self, tcp: ConnCounters, qps: QpCounters) -> WorkerSnapshot {
+        WorkerSnapshot {
+            worker: self.counters,
+            rnic: *self.rnic.counters(),
+            stack: *self.rnic.stack_counters(),
+            tcp,
+            qps,
+            sink: self.tx.counters,
+            memory: self.mem.counters(),
+            rx: *self.rx.counters(),
+            tx: *self.tx.queue().counters(),
+            fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What a worker does about those around it that stop, and what those hear of when it stops itself.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use heddle_base::Seed;
+use heddle_iwarp::QpConfig;
+use heddle_rnic::{FpduMode, Order};
+use heddle_tcp::StackConfig;
+use heddle_verbs::device::{ControlPlane, ControlRequest};
+use heddle_verbs::memory::Registry;
+use heddle_verbs::{
+    Cq, CqOverflow, CqeStatus, Device, DeviceConfig, DeviceError, Hub, PostError, Qp, QpInit,
+    RecvWr, SendWr, Sleeper, Stag,
+};
+
+use super::*;
+use crate::{Eal, EalConfig, Hugepages, MempoolConfig, Port, PortConfig};
+
+/// Nobody: the test gives the orders.
+#[derive(Debug)]
+struct NoControl;
+
+impl ControlPlane for NoControl {
+    fn request(&self, _: ControlRequest) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+struct Bench {
+    worker: Worker,
+    commands: CommandSender,
+    reports: ReportReceiver,
+    device: Device,
+    _ports: [Port; 2],
+}
+
+const CONNS: usize = 256;
+
+fn bench(name: &str) -> Bench {
+    static EAL: Mutex<Option<Eal>> = Mutex::new(None);
+    let mut eal = EAL.lock().unwrap();
+    let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+    let eal = *eal.get_or_insert_with(|| Eal::init(&config).unwrap());
+    let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500)).unwrap();
+    let ports = PortConfig::new(pool);
+    let (mut port, far) = Port::ring_pair(&eal, name, 1024, &ports, &ports).unwrap();
+    let (rx, tx) = port.take_queues().pop().unwrap();
+    let seed = Seed::from_u64(1);
+    let mrs = Arc::new(MrTable::new(&seed, 16));
+    let regions = Arc::new(Regions::new(4, None));
+    let addr = "10.0.0.1/16".parse().unwrap();
+    let stack =
+        StackConfig { max_conns: CONNS, ..StackConfig::new(port.mac(), addr, seed.clone()) };
+    let (worker, commands, reports) = Worker::new(WorkerConfig {
+        index: 0,
+        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
+        rx,
+        tx,
+        pool,
+        regions: regions.clone(),
+        external: ExternalMemory::new(mrs.capacity()),
+        mrs: mrs.clone(),
+        clock: Clock::manual().0,
+        fault: None,
+        rx_burst: RX_BURST,
+        waker: None,
+    });
+    let hub = Hub::new(Arc::new(Registry::new(mrs, regions)), Box::new(NoControl), 1, &seed);
+    let memory = DeviceConfig { memory: 0, queues: 1 << 18, ..DeviceConfig::default() };
+    let device = hub.open(&memory).unwrap();
+    Bench { worker, commands, reports, device, _ports: [port, far] }
+}
+
+impl Bench {
+    fn order(&mut self, command: Command) {
+        self.commands.send(command).unwrap();
+    }
+
+    /// A connection that its peer has not answered.
+    fn connect(&mut self, token: u64) -> ConnId {
+        let host = u8::try_from(token % 200).unwrap() + 2;
+        let remote = ([10, 0, 1, host], 1).into();
+        self.order(Command::Order(Order::Connect { token, remote }));
+        self.worker.poll();
+        match self.reports.recv() {
+            Ok(WorkerReport::Rnic(Report::Connecting { token: t, result: Ok(conn) })) => {
+                assert_eq!(t, token);
+                conn
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn queue_pair(&self) -> (Qp, Cq, Sleeper) {
+        let sleeper = Sleeper::with_fd().unwrap();
+        let cq = self.device.create_cq(64, Some(sleeper.waker())).unwrap();
+        let init = QpInit::new(cq.clone()).depths(8, 8);
+        (self.device.create_qp(self.device.alloc_pd(), init).unwrap(), cq, sleeper)
+    }
+
+    fn enter(&self, conn: ConnId, qp: &Qp) -> Command {
+        let config = QpConfig {
+            qpn: qp.qpn(),
+            pd: qp.pd(),
+            sq_depth: 8,
+            rq_depth: 8,
+            ..QpConfig::default()
+        };
+        let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp: config });
+        let qp = Box::new(WorkerQp::new(qp));
+        Command::EnterFpduMode { conn, mode, app: self.device.app(), qp }
+    }
+
+    /// A connection with a queue pair whose doorbell the worker hears.
+    fn run(&mut self) -> (ConnId, Qp, Cq, Sleeper) {
+        let (qp, cq, sleeper) = self.queue_pair();
+        let conn = self.connect(1);
+        let bells = self.device.bells().clone();
+        self.order(Command::OpenApp { app: self.device.app(), bells });
+        self.order(self.enter(conn, &qp));
+        self.worker.poll();
+        let entered = self.reports.recv();
+        let ok = Ok(());
+        assert!(
+            matches!(&entered, Ok(WorkerReport::Rnic(Report::Entered { result, .. })) if *result == ok),
+            "{entered:?}"
+        );
+        (conn, qp, cq, sleeper)
+    }
+}
+
+fn post_recv(qp: &Qp, wr_id: u64) -> Result<(), PostError> {
+    qp.post_recv(&RecvWr { wr_id, sges: &[] })
+}
+
+fn post_write(qp: &Qp, wr_id: u64) -> Result<(), PostError> {
+    qp.post_send(&SendWr::write(wr_id, &[], Stag(1), 0))
+}
+
+/// Marks of the completions that wait, all of which are flushed.
+fn flushed(cq: &Cq) -> Vec<u64> {
+    let one = || {
+        let cqe = cq.poll()?;
+        assert_eq!(cqe.status, CqeStatus::Flushed);
+        Some(cqe.wr_id)
+    };
+    let mut all: Vec<_> = std::iter::from_fn(one).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn test_an_order_that_is_half_written_holds_nothing_up() {
+    let mut b = bench("half");
+    b.order(Command::Snapshot);
+    let Bench { worker, commands, reports, .. } = &mut b;
+    commands.0.half_push(Command::Snapshot, || {
+        // All that was published is carried out, and the worker has time for everything else.
+        assert!(worker.poll());
+        assert!(matches!(reports.recv(), Ok(WorkerReport::Snapshot(_))));
+        assert!(!worker.poll());
+    });
+    b.order(Command::Snapshot);
+    assert!(b.worker.poll());
+    assert!(matches!(b.reports.recv(), Ok(WorkerReport::Snapshot(_))));
+}
+
+#[test]
+fn test_a_snapshot_of_many_connections_takes_many_turns() {
+    let mut b = bench("turns");
+    for token in 0..200 {
+        b.connect(token);
+    }
+    while b.worker.poll() {}
+    b.order(Command::Snapshot);
+    b.order(Command::Snapshot);
+    // 200 connections, 64 in a turn, each time anew.
+    for _ in 0..2 {
+        for turn in 1..=3 {
+            assert!(b.worker.poll());
+            assert_eq!(b.reports.recv().err(), Some(NoReport::Yet), "turn {turn}");
+        }
+        assert!(b.worker.poll());
+        let Ok(WorkerReport::Snapshot(s)) = b.reports.recv() else { panic!("no answer") };
+        let all = b.worker.snapshot();
+        assert_eq!((s.tcp, s.qps, s.stack), (all.tcp, all.qps, all.stack));
+        assert_eq!(all.worker.polls, s.worker.polls + 1);
+    }
+    assert!(!b.worker.poll());
+}
+
+/// Taken by the worker or not, signaled or not: each request has one completion, and its application
+/// is woken.
+fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
+    let mut b = b;
+    let (_, qp, cq, sleeper) = b.run();
+    for wr_id in [1, 2] {
+        post_recv(&qp, wr_id).unwrap();
+    }
+    post_write(&qp, 3).unwrap();
+    post_write(&qp, 4).unwrap();
+    b.worker.poll();
+    for wr_id in [5, 6] {
+        post_recv(&qp, wr_id).unwrap();
+    }
+    post_write(&qp, 7).unwrap();
+    // Its order has not been taken: the queue pair has not been touched.
+    let (untouched, _, _) = b.queue_pair();
+    let conn = b.connect(2);
+    b.order(b.enter(conn, &untouched));
+    b.order(Command::Snapshot);
+    cq.arm(heddle_verbs::Arm::Next);
+    let Bench { worker, mut commands, mut reports, .. } = b;
+    end(worker);
+    // It returns at once: the descriptor is readable.
+    let start = std::time::Instant::now();
+    sleeper.sleep(Duration::from_secs(60), || false);
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert_eq!((flushed(&cq), cq.check()), (vec![1, 2, 3, 4, 5, 6, 7], Ok(())));
+    assert!(qp.is_dead() && !untouched.is_dead());
+    assert_eq!(
+        (post_write(&qp, 8), post_recv(&qp, 8)),
+        (Err(PostError::Ended), Err(PostError::Ended))
+    );
+    assert!(
+        matches!(commands.reclaim(), Some(Command::EnterFpduMode { conn: c, .. }) if c == conn)
+    );
+    assert!(matches!(commands.reclaim(), Some(Command::Snapshot)));
+    assert!(commands.reclaim().is_none());
+    while let Ok(report) = reports.recv() {
+        assert!(matches!(report, WorkerReport::Rnic(_)));
+    }
+    reports.recv().unwrap_err()
+}
+
+#[test]
+fn test_all_is_flushed_when_a_worker_is_dropped() {
+    assert_eq!(check_end(bench("dropped"), drop), NoReport::Ended { panicked: false });
+}
+
+#[test]
+fn test_all_is_flushed_when_a_worker_panics() {
+    let ended = check_end(bench("panics"), |worker| {
+        let thread = std::thread::spawn(move || {
+            let _worker = worker;
+            panic!("on purpose");
+        });
+        assert!(thread.join().is_err());
+    });
+    assert_eq!(ended, NoReport::Ended { panicked: true });
+}
+
+/// The RNIC cannot be asked any more what it had taken.
+#[test]
+fn test_what_a_worker_cannot_complete_is_told_as_lost() {
+    let mut b = bench("bereft");
+    let (conn, qp, cq, _) = b.run();
+    post_write(&qp, 1).unwrap();
+    b.worker.poll();
+    post_recv(&qp, 2).unwrap();
+    b.worker.flush_qp(conn, true);
+    assert_eq!((flushed(&cq), cq.check()), (vec![2], Err(CqOverflow)));
+    assert_eq!(post_recv(&qp, 3), Err(PostError::Ended));
+}
+
+/// The panic comes between taking the order and carrying it out.
+#[test]
+fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
+    let mut b = bench("entering");
+    let conn = b.connect(1);
+    let (qp, cq, _) = b.queue_pair();
+    post_recv(&qp, 1).unwrap();
+    b.worker.entering = Some((conn, b.device.app(), Box::new(WorkerQp::new(&qp))));
+    drop(b.worker);
+    assert_eq!((flushed(&cq), qp.is_dead()), (vec![1], true));
+}
+
+/// A post that finds the queue pair ending waits until it has ended.
+#[test]
+fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
+    let b = bench("cut");
+    let (qp, ..) = b.queue_pair();
+    post_recv(&qp, 1).unwrap();
+    let mut end = WorkerQp::new(&qp);
+    let worker = std::thread::spawn(move || {
+        end.attach(0);
+        end.end(|_, _| {}, |_| panic!("on purpose"));
+    });
+    assert!(worker.join().is_err());
+    let post = std::thread::spawn(move || post_recv(&qp, 2));
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !post.is_finished() {
+        assert!(std::time::Instant::now() < deadline, "it waits for ever");
+        std::thread::yield_now();
+    }
+    assert_eq!(post.join().unwrap(), Err(PostError::Ended));
+}
