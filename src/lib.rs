@@ -52,6 +52,15 @@
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
+//! # What can be posted
+//!
+//! [`SendWr`] has a constructor for each operation. RFC 5040: Send, also with a solicited event or
+//! with an STag of the peer's to invalidate; RDMA Write; RDMA Read. RFC 7306: FetchAdd, CmpSwap and
+//! Swap, with masks, on 64 bits of the peer's memory; 8 octets of Immediate Data, alone or behind a
+//! Write. On this side alone: a fast registration, the bind of a window, the invalidation of either
+//! ([`FastMr`], [`QpWindow`]). Receive buffers are a queue pair's own, or of an [`Srq`] that several
+//! share.
+//!
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
 

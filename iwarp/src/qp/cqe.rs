@@ -37,8 +37,9 @@ pub enum CqeOp {
     LocalInvalidate,
 }
 
-/// How it ended. After the first that is not a success the stream is over, and whatever else is
-/// posted completes as [`Flushed`](CqeStatus::Flushed); only
+/// How it ended. After the first that is not a success the stream is over, and whatever else is not
+/// complete by then completes as [`Flushed`](CqeStatus::Flushed). What was complete keeps its success,
+/// also where its completion has to come behind that of an earlier request that was not. Only
 /// [`PostError::Closing`] leaves the stream as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeStatus {
