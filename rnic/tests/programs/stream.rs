@@ -33,6 +33,9 @@ pub struct Stream {
     pub poisoned: bool,
     /// Nothing of it gets through.
     pub cut: bool,
+    /// An end was reset over a link that loses frames. TCP sends a reset once; who misses it, and
+    /// has nothing in flight, does not hear of the end.
+    pub reset_unheard: bool,
 }
 
 impl Stream {
@@ -43,7 +46,7 @@ impl Stream {
 
     /// Whether an end may wait for ever.
     pub fn hangs(&self) -> bool {
-        self.cut || self.poisoned
+        self.cut || self.poisoned || self.reset_unheard
     }
 
     pub fn check_code(&self, code: TermCode) {

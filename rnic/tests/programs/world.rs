@@ -356,5 +356,15 @@ fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream {
         };
         End { windows: (0..3).map(window).collect(), ..End::default() }
     });
-    Stream { plan: of, ids, port, ends, codes: vec![], excused: false, poisoned: false, cut: false }
+    Stream {
+        plan: of,
+        ids,
+        port,
+        ends,
+        codes: vec![],
+        excused: false,
+        poisoned: false,
+        cut: false,
+        reset_unheard: false,
+    }
 }

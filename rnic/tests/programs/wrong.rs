@@ -144,6 +144,9 @@ impl World {
             }
             Wrong::Abort => {
                 self.abort(s, me);
+                let link = &self.pair.link;
+                let loses = [link.loss, link.corrupt, self.pair.no_buffer];
+                self.streams[s].reset_unheard = loses.into_iter().any(|chance| chance > 0.0);
                 None
             }
             Wrong::Cut => {
