@@ -12,7 +12,7 @@
 //! on the send queue) and a *window* of type 1 (bound by its owner, for all QPs of a PD) or type 2
 //! (bound by a request, for one QP). They keep the slot of their region and its sequence number, and
 //! are good while it has that number: with a region end all that derive from it, at once and without
-//! a search. What they grant counts as a reference to the region. See [`derive`](self::derive).
+//! a search. What they grant counts as a reference to the region. `mr::derive` has the rules.
 //!
 //! # What deregistration guarantees
 //! After [`MrTable::deregister`] or [`MrTable::invalidate`] has returned, no check that starts
