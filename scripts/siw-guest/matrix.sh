@@ -37,7 +37,7 @@ set_mtu() { for dev in hd0 hd1 tap0 tap1 br0; do inside ip link set "$dev" mtu "
 # ---- clients in the guest --------------------------------------------------------------------------------
 # The guest's clock may run several times too fast: what `timeout` is told there is a last resort.
 LIST=() LISTEN=()
-declare -A COMMAND=() RPING=()
+declare -A COMMAND=() RPING_RUNS=()
 add() { # NAME SERVICE COMMAND - `@` in the command is the port
     local port=$((7200 + ${#LIST[@]}))
     LIST+=("$1")
@@ -47,7 +47,7 @@ add() { # NAME SERVICE COMMAND - `@` in the command is the port
 add_rping() { # SIZE...
     local size
     for size in "$@"; do
-        RPING[rping-$size]="$((7200 + ${#LIST[@]})) 20 $size"
+        RPING_RUNS[rping-$size]="$((7200 + ${#LIST[@]})) 20 $size"
         add "rping-$size" rping "timeout 9000 rping -c -V -C 20 -S $size -a $HEDDLE_IP -p @"
     done
 }
@@ -68,7 +68,7 @@ add_p2p_programs() { # those that begin at the server
     add ucmatose ucmatose,count=5,size=3000 "timeout 9000 ucmatose -s $HEDDLE_IP -c 4 -C 5 -S 3000 -p @"
     add_perftest ib_write_lat,size=64 -s 64 -n 200
 }
-begin() { LIST=() LISTEN=() COMMAND=() RPING=(); }
+begin() { LIST=() LISTEN=() COMMAND=() RPING_RUNS=(); }
 
 # clients RUN VARIANT MTU CRC [HEDDLE-OPTION...] - what was added, in one guest, against one Heddle. CRC as
 # check-iwarp-pcap takes it.
@@ -99,9 +99,9 @@ clients() {
         s=$(marked "$OUT/$run.console.log" "$name")
         if [[ $s != 0 ]]; then
             result "$run-$name" WRONG "status ${s:-unknown}"
-        elif [[ ${RPING[$name]:-} ]]; then
+        elif [[ ${RPING_RUNS[$name]:-} ]]; then
             # shellcheck disable=SC2086
-            check_rping "$run-$name" "$OUT/$run.pcap" "$crc" ${RPING[$name]}
+            check_rping "$run-$name" "$OUT/$run.pcap" "$crc" ${RPING_RUNS[$name]}
         else
             result "$run-$name" ok
         fi
