@@ -103,8 +103,11 @@ pub fn queues_for(spec: &BenchSpec) -> usize {
     2 * spec.qps as usize * qp + (16 << 20)
 }
 
-/// Segments of a frame: headers, payload, trailer.
-const SEGMENTS: u64 = 3;
+/// Mbufs of a frame: headers, payload, trailer; with a CRC everything is copied into one, whose
+/// room a frame never leaves.
+fn mbufs_per_frame(spec: &BenchSpec) -> u64 {
+    if spec.mpa.crc == CrcPolicy::Required { 1 } else { 3 }
+}
 
 /// Octets of a frame that are not payload, at most.
 const HEADERS: u64 = 90;
@@ -124,7 +127,7 @@ pub fn frames_for(spec: &BenchSpec) -> u32 {
     let payload = u64::from(spec.mtu).saturating_sub(HEADERS).max(1);
     let most = spec.sizes.iter().map(|s| {
         let frames = u64::from(s.0).div_ceil(payload).max(1);
-        u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * SEGMENTS + APART
+        u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * mbufs_per_frame(spec) + APART
     });
     let most = most.max().unwrap_or(0).saturating_add(1).next_power_of_two() - 1;
     u32::try_from(most).unwrap_or(MOST).clamp(2047, MOST)
@@ -426,7 +429,9 @@ mod tests {
         // 512 messages of 64 KiB are 24,064 frames: more than the rings take.
         assert_eq!(frames_for(&BenchSpec { qps: 128, ..spec.clone() }), 16_383);
         let rate = BenchSpec { mode: Mode::Rate, sizes: Sizes::one(Size(8)), ..spec.clone() };
-        assert_eq!(frames_for(&BenchSpec { qps: 16, ..rate }), 8191);
+        assert_eq!(frames_for(&BenchSpec { qps: 16, ..rate.clone() }), 4095);
+        let off = MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::new() };
+        assert_eq!(frames_for(&BenchSpec { qps: 16, mpa: off, ..rate }), 8191, "three a frame");
         let faults = Faults { loss: "1%".parse().expect("a share"), ..Faults::NONE };
         assert_eq!(frames_for(&BenchSpec { faults, ..spec }), 16_383);
     }

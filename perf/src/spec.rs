@@ -185,6 +185,9 @@ pub struct BenchSpec {
     pub qps: u32,
     /// Operations outstanding per connection; [`BenchSpec::depth_for`] says what `None` is.
     pub depth: Option<u32>,
+    /// Octets outstanding over all connections where `depth` is `None`: [`OUTSTANDING`], or
+    /// [`OUTSTANDING_INLINE`] where one thread does everything.
+    pub outstanding: u32,
     /// When each size is over.
     pub until: Until,
     /// How the client asks for its connections.
@@ -206,6 +209,7 @@ impl Default for BenchSpec {
             sizes: Sizes::one(Size(64 << 10)),
             qps: 1,
             depth: None,
+            outstanding: OUTSTANDING,
             until: Until::Elapsed(Duration::from_secs(2)),
             mpa: MpaOptions::new(),
             mtu: 1500,
@@ -215,6 +219,12 @@ impl Default for BenchSpec {
     }
 }
 
+/// Octets outstanding between two processors: each end works in bursts, and what is on the way from
+/// one to the other has to outlast the other's burst, or one of them waits.
+pub const OUTSTANDING: u32 = 1 << 20;
+/// Octets outstanding where one thread does everything: nothing is ever on the way while it works, and
+/// less of it stays in nearer caches.
+pub const OUTSTANDING_INLINE: u32 = 256 << 10;
 /// Largest message.
 pub const MAX_SIZE: u32 = 64 << 20;
 /// Most connections.
@@ -271,13 +281,13 @@ pub enum SpecError {
 
 impl BenchSpec {
     /// Operations outstanding per connection, as given or by default: one for latency, otherwise as
-    /// many as make 256 KiB over all connections, which fits into caches, but 4 to 128.
+    /// many as make [`BenchSpec::outstanding`] over all connections, but 4 to 128.
     pub fn depth_for(&self, size: Size) -> u32 {
         match (self.depth, self.mode) {
             (Some(d), _) => d,
             (None, Mode::Lat) => 1,
             (None, Mode::Bw | Mode::Rate) => {
-                ((256 << 10) / size.0.max(1) / self.qps.max(1)).clamp(4, 128)
+                (self.outstanding / size.0.max(1) / self.qps.max(1)).clamp(4, 128)
             }
         }
     }

@@ -8,7 +8,10 @@ use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
-use heddle::perf::spec::{BenchSpec, Faults, Mode, Op, Probability, Size, Sizes, Span, Until};
+use heddle::perf::spec::{
+    BenchSpec, Faults, Mode, OUTSTANDING, OUTSTANDING_INLINE, Op, Probability, Size, Sizes, Span,
+    Until,
+};
 use heddle::perf::workload::Run;
 use heddle::{CoreList, EndpointConfig, Seed};
 
@@ -36,7 +39,7 @@ pub(crate) struct Args {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 1)]
     qps: u32,
-    /// Operations outstanding per connection [default: as many as make 256K, 4 to 128; 1 in mode lat]
+    /// Operations outstanding per connection [default: as many as make 1M, or 256K with --inline, 4 to 128; 1 in mode lat]
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     /// Operations per connection
@@ -103,6 +106,10 @@ impl Args {
             sizes: self.sizes.unwrap_or(Sizes::one(size)),
             qps: self.qps,
             depth: self.depth,
+            outstanding: match self.connect {
+                None if self.placement()? == Placement::Inline => OUTSTANDING_INLINE,
+                _ => OUTSTANDING,
+            },
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
             mpa: self.mpa.client()?,
             mtu: self.mtu,

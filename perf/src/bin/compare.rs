@@ -32,7 +32,7 @@ use heddle_perf::control::kernel::{PingPong, Wait};
 use heddle_perf::control::smoltcp::{Bulk, Receive};
 use heddle_perf::embedded::{Pair, Placement};
 use heddle_perf::pin;
-use heddle_perf::spec::{BenchSpec, Mode, Op, Size, Sizes, Until};
+use heddle_perf::spec::{BenchSpec, Mode, OUTSTANDING_INLINE, Op, Size, Sizes, Until};
 use heddle_perf::stats::Rounds;
 use heddle_perf::workload::Run;
 
@@ -118,7 +118,7 @@ fn bandwidth(
     seconds: Duration,
 ) -> Result<bool, Box<dyn Error>> {
     let control = fastest_smoltcp(args.mtu, seconds)?;
-    let run = Run::new(spec, Size(64 << 10));
+    let run = Run::new(&inline(spec), Size(64 << 10));
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
         // Each goes first in every other round.
@@ -161,16 +161,22 @@ fn fastest_smoltcp(mtu: u16, seconds: Duration) -> Result<Bulk, Box<dyn Error>> 
     Ok(Bulk { duration: seconds, ..best })
 }
 
+/// With as much outstanding as suits one thread.
+fn inline(spec: &BenchSpec) -> BenchSpec {
+    BenchSpec { outstanding: OUTSTANDING_INLINE, ..spec.clone() }
+}
+
 fn lcores(args: &Args, spec: &BenchSpec, pair: &mut Pair) -> Result<bool, Box<dyn Error>> {
     let cores = pin::first::<2>()?;
-    let run = Run::new(spec, Size(64 << 10));
+    let (on_two, on_one) =
+        (Run::new(spec, Size(64 << 10)), Run::new(&inline(spec), Size(64 << 10)));
     let (mut two, mut one) = (Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
         for first in [true, false] {
             if first == (round % 2 == 0) {
-                two.push(pair.run(spec, run, Placement::Lcores(cores))?.gbit_per_s);
+                two.push(pair.run(spec, on_two, Placement::Lcores(cores))?.gbit_per_s);
             } else {
-                one.push(pair.run(spec, run, Placement::Inline)?.gbit_per_s);
+                one.push(pair.run(spec, on_one, Placement::Inline)?.gbit_per_s);
             }
         }
     }

@@ -92,6 +92,21 @@ fn test_check_at_and_beyond_the_limits() {
 }
 
 #[test]
+fn test_default_depth_is_what_makes_the_octets_outstanding() {
+    let depth = |outstanding, qps, size| {
+        BenchSpec { outstanding, qps, ..BenchSpec::default() }.depth_for(Size(size))
+    };
+    assert_eq!(depth(1 << 20, 1, 64 << 10), 16);
+    assert_eq!(depth(256 << 10, 1, 64 << 10), 4);
+    assert_eq!(depth(1 << 20, 2, 64 << 10), 8, "over all connections");
+    assert_eq!([depth(1 << 20, 1, 0), depth(1 << 20, 64, 1 << 20)], [128, 4], "limits");
+    let given = BenchSpec { depth: Some(7), ..BenchSpec::default() };
+    assert_eq!(given.depth_for(Size(64 << 10)), 7);
+    let lat = BenchSpec { mode: Mode::Lat, ..BenchSpec::default() };
+    assert_eq!(lat.depth_for(Size(8)), 1);
+}
+
+#[test]
 fn test_check_refuses_what_does_not_go_together() {
     let mut s = BenchSpec { mode: Mode::Lat, sizes: Sizes::one(Size(0)), ..Default::default() };
     assert!(matches!(s.check(), Err(SpecError::Conflict(_))), "write lat of nothing");
