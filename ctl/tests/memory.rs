@@ -23,7 +23,9 @@ fn nodes(name: &str) -> (Node, Node, MutexGuard<'static, ()>) {
         Eal::init(&EalConfig { hugepages, memory_mb: 512, ..EalConfig::default() }).unwrap()
     });
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
-    let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));
+    // Pools are never freed, and each test has two.
+    let config = |n| EndpointConfig { frames: 4095, ..EndpointConfig::new(addr(n)) };
+    let (a, b) = (config(1), config(2));
     let (a, b) = Node::ring_pair(eal, name, &a, &b).unwrap();
     (a, b, turn)
 }
@@ -109,6 +111,71 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
     server.post_send(&SendWr::fast_register(9, fast.stag(1), &gone, 0, rights)).unwrap();
     let failed = done(&server);
     assert!(matches!(failed.status, CqeStatus::LocalBind(BindError::Memory(_))), "{failed:?}");
+}
+
+/// A page list as the one target and source of a peer, and as a local buffer: in memory of a device,
+/// through frames of a device.
+#[test]
+fn test_page_list_is_one_stag_for_pages_in_any_order() {
+    const PAGE: usize = 4096;
+    const LEN: usize = 4 * PAGE - 300;
+    // Where each stretch begins, and how long it is.
+    const LIST: [(usize, usize); 4] =
+        [(9 * PAGE + 100, PAGE - 100), (2 * PAGE, PAGE), (3 * PAGE, PAGE), (0, PAGE - 200)];
+    let (a, b, _turn) = nodes("pages");
+    let (client, server) = connect(&a, &b);
+    let memory = server.alloc_mr(16 * PAGE, open()).unwrap();
+    let fast = b.device().alloc_fast_mr_for(server.qp(), 4 * PAGE as u64).unwrap();
+    let stag = fast.stag(1);
+    let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+    let pieces = LIST.map(|(at, len)| memory.sge(at, len));
+    server.post_send(&SendWr::fast_register(1, stag, &pieces, 0, rights)).unwrap();
+    ok(&server, 1, CqeOp::FastRegister);
+    let data: Vec<u8> = (0..LEN).map(|i| (i / 16 % 251).to_le_bytes()[0]).collect();
+    let own = client.alloc_mr(2 * LEN, Access::LOCAL_WRITE).unwrap();
+    own.write(0, &data);
+    client.post_send(&SendWr::write(2, &[own.sge(0, LEN)], stag, 0)).unwrap();
+    ok(&client, 2, CqeOp::Write);
+    client.post_send(&SendWr::read(3, &[own.sge(LEN, LEN)], stag, 0)).unwrap();
+    ok(&client, 3, CqeOp::Read);
+    let mut back = vec![0; LEN];
+    own.read(LEN, &mut back);
+    assert!(back == data, "what was read is not what was written");
+    let mut all = vec![0; 16 * PAGE];
+    memory.read(0, &mut all);
+    let mut done = 0;
+    for (at, len) in LIST {
+        assert!(all[at..at + len] == data[done..done + len], "the stretch at {at}");
+        all[at..at + len].fill(0);
+        done += len;
+    }
+    assert!(all.iter().all(|o| *o == 0), "written beside its pages");
+    // As the source of a Send, and as the buffer of a receive.
+    client.post_recv(&RecvWr::new(4, &[own.sge(LEN, LEN)])).unwrap();
+    let local = Sge { stag, to: 50, len: u32::try_from(LEN - 50).unwrap() };
+    server.post_send(&SendWr::send(5, &[local])).unwrap();
+    assert_eq!(ok(&client, 4, CqeOp::Recv).len, local.len);
+    own.read(LEN, &mut back);
+    assert!(back[..LEN - 50] == data[50..]);
+    ok(&server, 5, CqeOp::Send);
+    server.post_recv(&RecvWr::new(6, &[local])).unwrap();
+    let reversed: Vec<u8> = data[50..].iter().rev().copied().collect();
+    own.write(0, &reversed);
+    client.post_send(&SendWr::send(7, &[own.sge(0, LEN - 50)])).unwrap();
+    ok(&server, 6, CqeOp::Recv);
+    let mut seen = vec![0; LIST[1].1];
+    memory.read(LIST[1].0, &mut seen);
+    let first = LIST[0].1 - 50;
+    assert!(seen == reversed[first..first + LIST[1].1]);
+    // Pages that do not follow one another are no window.
+    let window = b.device().alloc_window_for(server.qp()).unwrap();
+    let bind = SendWr::bind_window(8, window.stag(1), &pieces, 0, Access::REMOTE_READ);
+    server.post_send(&bind).unwrap();
+    assert_eq!(done_status(&server), CqeStatus::LocalBind(BindError::Scattered));
+}
+
+fn done_status(c: &Connection) -> CqeStatus {
+    done(c).status
 }
 
 #[test]

@@ -14,18 +14,22 @@
 //!
 //! # Who may
 //! The memory must lie in one region of the same PD (and the same QP, if the region has one), whose owner
-//! has allowed it ([`Access::BIND`]). The pieces have to follow one another: one STag is one
-//! contiguous range, so that a check gives one [`MemRange`](crate::MemRange).
+//! has allowed it ([`Access::BIND`]). The memory of a window is one range. That of a fast registration
+//! may be a page list: where its pieces do not follow one another in memory, one ends and the next
+//! begins at the border of a page.
 
 #[cfg(test)]
 mod tests;
 
+use super::pages::{MAX_RUNS, Run};
 use super::slot::{MAX_PAGES, Parent, Region};
 use super::{Kind, MrAttr, MrError, MrFault, MrTable};
 use crate::{Access, Pd, Qpn, Stag};
+use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Octets of a page, by which the size of a fast registration is counted.
+/// Octets of a page, by which the size of a fast registration is counted, and of which a page list is
+/// made.
 pub const PAGE: u64 = 4096;
 
 /// Longest fast registration, in octets.
@@ -54,8 +58,10 @@ pub enum BindError {
     /// The memory is not such as the caller may use: the STag that names it is bad.
     #[error("the memory: {0}")]
     Memory(MrFault),
-    /// The pieces of memory are not one range of one region.
-    #[error("the memory is not one contiguous range of one region")]
+    /// The pieces of memory are not of one region; or, of a window, not one range; or, of a fast
+    /// registration, they neither follow one another nor are whole pages, or lie in more than
+    /// [`MAX_RUNS`] places.
+    #[error("the memory is not one range, or list of whole pages, of one region")]
     Scattered,
     /// No octets, or more than the STag was allocated for, or a tagged offset that wraps.
     #[error("the length is not what the STag was allocated for")]
@@ -70,10 +76,15 @@ pub enum BindError {
 struct Source {
     addr: u64,
     len: u64,
+    /// Where its last piece ends, which need not be `len` behind `addr`.
+    end: u64,
     access: Access,
     qpn: Option<Qpn>,
     parent: Parent,
 }
+
+/// Where the pieces of one [`Source`] lie.
+type Runs = ArrayVec<Run, MAX_RUNS>;
 
 impl MrTable {
     /// An STag for fast registrations of up to `len` octets (in whole [pages](PAGE)), for the QPs of
@@ -81,7 +92,9 @@ impl MrTable {
     pub fn allocate(&self, pd: Pd, qpn: Option<Qpn>, len: u64) -> Result<Stag, MrError> {
         let pages = u32::try_from(len.div_ceil(PAGE)).ok().filter(|n| (1..=MAX_PAGES).contains(n));
         let pages = pages.ok_or(MrError::FastLen)?;
-        self.reserve(pd, qpn, Kind::Fast, pages)
+        let stag = self.reserve(pd, qpn, Kind::Fast, pages)?;
+        self.pages[self.index(stag) as usize].reserve();
+        Ok(stag)
     }
 
     /// A window without memory: of type 2 for the QP `qpn`, or of type 1 for all of `pd`.
@@ -107,7 +120,11 @@ impl MrTable {
         bind: &Bind,
         pieces: impl IntoIterator<Item = (Stag, u64, u32)>,
     ) -> Result<(), BindError> {
-        let source = self.source((pd, Some(qpn)), pieces)?;
+        let mut runs = Runs::new();
+        let source = self.source((pd, Some(qpn)), pieces, &mut runs)?;
+        if kind.is_window() && runs.len() > 1 {
+            return Err(BindError::Scattered);
+        }
         let slot = self.slot(bind.stag);
         let (seq, r) = slot.read().ok_or(BindError::Stag)?;
         let ours = r.pd == pd && r.qpn.is_none_or(|q| q == qpn);
@@ -118,8 +135,17 @@ impl MrTable {
         if self.is_good(&r) {
             return Err(BindError::Valid);
         }
-        let bound = derived(&r, bind, &source)?;
-        slot.replace(seq, &bound, BindError::Valid, || self.count(source.parent))
+        let mut bound = derived(&r, bind, &source)?;
+        if runs.len() > 1 {
+            bound.runs = u8::try_from(runs.len()).map_err(|_| BindError::Scattered)?;
+        }
+        slot.replace(seq, &bound, BindError::Valid, || {
+            self.count(source.parent)?;
+            if bound.runs > 0 {
+                self.pages[self.index(bind.stag) as usize].store(&runs);
+            }
+            Ok(())
+        })
     }
 
     /// Binds a window of type 1 to the memory a piece (STag, tagged offset, octets) names; what it was
@@ -140,7 +166,7 @@ impl MrTable {
         if owner.kind(index, window) != Some(Kind::Window) {
             return Err(BindError::Stag);
         }
-        let source = self.source((pd, None), [(stag, at, len)])?;
+        let source = self.source((pd, None), [(stag, at, len)], &mut Runs::new())?;
         let slot = &self.slots[index as usize];
         let (seq, r) = slot.read().filter(|(_, r)| r.pd == pd).ok_or(BindError::Stag)?;
         let stag = window.with_key(window.key().wrapping_add(1));
@@ -213,22 +239,32 @@ impl MrTable {
         r.valid && (r.kind == Kind::Region || parent() == Some(r.parent.seq))
     }
 
-    /// The one range that pieces of memory make up.
+    /// The memory that pieces make up, and the runs in which it lies.
     fn source(
         &self,
         (pd, qpn): (Pd, Option<Qpn>),
         pieces: impl IntoIterator<Item = (Stag, u64, u32)>,
+        runs: &mut Runs,
     ) -> Result<Source, BindError> {
         let mut all: Option<Source> = None;
         for (stag, to, len) in pieces {
-            let next = self.piece((pd, qpn), stag, to, len)?;
-            all = Some(match all {
-                None => next,
-                Some(s) if s.parent == next.parent && s.addr + s.len == next.addr => {
-                    Source { len: s.len + next.len, ..s }
-                }
-                Some(_) => return Err(BindError::Scattered),
-            });
+            let piece = self.piece((pd, qpn), stag, to, len)?;
+            let Some(s) = &mut all else {
+                runs.push(Run { end: piece.len, addr: piece.addr });
+                all = Some(piece);
+                continue;
+            };
+            if piece.parent != s.parent {
+                return Err(BindError::Scattered);
+            }
+            s.len += piece.len;
+            let pages = s.end % PAGE == 0 && piece.addr % PAGE == 0 && !runs.is_full();
+            match runs.last_mut() {
+                Some(run) if s.end == piece.addr => run.end = s.len,
+                _ if pages => runs.push(Run { end: s.len, addr: piece.addr }),
+                _ => return Err(BindError::Scattered),
+            }
+            s.end = piece.end;
         }
         all.ok_or(BindError::Length)
     }
@@ -256,7 +292,7 @@ impl MrTable {
         }
         let parent = Parent { slot: self.index(stag), seq };
         let (addr, len) = (r.addr + (to - r.to), u64::from(len));
-        Ok(Source { addr, len, access: r.access, qpn: r.qpn, parent })
+        Ok(Source { addr, len, end: addr + len, access: r.access, qpn: r.qpn, parent })
     }
 
     /// One more derives from a region, if it is still there.
@@ -330,7 +366,7 @@ fn derived(r: &Region, bind: &Bind, source: &Source) -> Result<Region, BindError
         return Err(BindError::Memory(MrFault::NotAssociated));
     }
     let &Source { addr, len, parent, .. } = source;
-    Ok(Region { stag, addr, to, len, access, valid: true, parent, ..*r })
+    Ok(Region { stag, addr, to, len, access, valid: true, runs: 0, parent, ..*r })
 }
 
 /// The part of a sequence number that stands with a count. It is even while nobody writes.

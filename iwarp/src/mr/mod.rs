@@ -12,7 +12,8 @@
 //! on the send queue) and a *window* of type 1 (bound by its owner, for all QPs of a PD) or type 2
 //! (bound by a request, for one QP). They keep the slot of their region and its sequence number, and
 //! are good while it has that number: with a region end all that derive from it, at once and without
-//! a search. What they grant counts as a reference to the region. `mr::derive` has the rules.
+//! a search. What they grant counts as a reference to the region. `mr::derive` has the rules. A fast
+//! registration may name pages that do not lie together; a check gives one stretch of them at a time.
 //!
 //! # What deregistration guarantees
 //! After [`MrTable::deregister`] or [`MrTable::invalidate`] has returned, no check that starts
@@ -32,17 +33,20 @@
 //! window the consumer's.
 
 mod derive;
+mod pages;
 mod pins;
 mod slot;
 #[cfg(test)]
 mod tests;
 
 pub use derive::{Bind, BindError, MAX_FAST_LEN, PAGE};
+pub use pages::MAX_RUNS;
 pub use pins::Pins;
 
 use crate::{Access, MemRange, Pd, Qpn, Stag};
 use core::sync::atomic::AtomicU64;
 use heddle_base::{Random, Seed};
+use pages::PageList;
 use slot::{Region, Slot};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -153,6 +157,8 @@ pub struct MrTable {
     slots: Box<[Slot]>,
     /// Per slot of a region: what derives from it, in the lower half; see [`derive`](self::derive).
     bound: Box<[AtomicU64]>,
+    /// Per slot: the memory of a fast registration that does not lie together.
+    pages: Box<[PageList]>,
     /// `slots.len() - 1`; the length is a power of two.
     mask: u32,
     secret: u32,
@@ -191,6 +197,7 @@ impl MrTable {
         MrTable {
             slots: (0..n).map(|_| Slot::default()).collect(),
             bound: (0..n).map(|_| AtomicU64::new(0)).collect(),
+            pages: (0..n).map(|_| PageList::default()).collect(),
             mask: n32 - 1,
             secret,
             owner: Mutex::new(Owner {
@@ -320,8 +327,9 @@ impl MrTable {
     }
 
     /// Checks a use of `len` bytes at tagged offset `to` by the QP `qpn` of `pd`, and gives the
-    /// memory. Takes no lock. Where several things are wrong the first in the order of
-    /// [`MrFault`] is told.
+    /// memory: all of it, or of a fast registration whose pages do not lie together as much as does from
+    /// `to` on, though all is checked. Takes no lock. Where several things are wrong the first in the
+    /// order of [`MrFault`] is told.
     ///
     /// RFC 5040 and RFC 5041 forbid checking the STag of an access of no bytes: do not call it.
     #[inline]
@@ -351,7 +359,8 @@ impl MrTable {
         len: u32,
         need: Access,
     ) -> Result<MemRange, MrFault> {
-        let (_, r) = self.slot(stag).read().ok_or(MrFault::InvalidStag)?;
+        let slot = self.slot(stag);
+        let (seq, r) = slot.read().ok_or(MrFault::InvalidStag)?;
         self.associated(&r, pd, qpn, stag)?;
         // A window is for peers: no local operation may use it, not even as a source.
         if !r.access.has(need) || (r.kind.is_window() && !need.is_remote()) {
@@ -362,8 +371,15 @@ impl MrTable {
         if to < r.to || end > r.to + r.len {
             return Err(MrFault::Bounds);
         }
+        let off = to - r.to;
+        if r.runs > 0 {
+            let found = self.pages[self.index(stag) as usize].find(r.runs, off);
+            let (addr, room) = found.filter(|_| slot.is_still(seq)).ok_or(MrFault::InvalidStag)?;
+            let len = u32::try_from(room).map_or(len, |room| room.min(len));
+            return Ok(MemRange::new(addr, len, r.parent.slot));
+        }
         let mr = if r.kind == Kind::Region { self.index(stag) } else { r.parent.slot };
-        Ok(MemRange::new(r.addr + (to - r.to), len, mr))
+        Ok(MemRange::new(r.addr + off, len, mr))
     }
 
     /// Whether an STag is good, and for this stream.

@@ -20,6 +20,8 @@ pub(super) struct Region {
     pub(super) valid: bool,
     /// Pages that a fast registration may have.
     pub(super) pages: u32,
+    /// Runs of a [page list](super::pages); 0 where the memory is one range, which begins at `addr`.
+    pub(super) runs: u8,
     /// Whose memory it is, of a window or a fast registration that is valid.
     pub(super) parent: Parent,
 }
@@ -37,7 +39,20 @@ impl Region {
     pub(super) fn plain(pd: Pd, qpn: Option<Qpn>, range: [u64; 3], access: Access) -> Region {
         let ([addr, to, len], parent) = (range, Parent::default());
         let (stag, kind) = (Stag(0), Kind::Region);
-        Region { stag, pd, qpn, addr, to, len, access, kind, valid: true, pages: 0, parent }
+        Region {
+            stag,
+            pd,
+            qpn,
+            addr,
+            to,
+            len,
+            access,
+            kind,
+            valid: true,
+            pages: 0,
+            runs: 0,
+            parent,
+        }
     }
 
     pub(super) fn mr(&self) -> MrAttr {
@@ -53,6 +68,11 @@ const INVALID: u32 = 1 << 10;
 /// Whether the STag may be used does not stand here alone.
 const DERIVED: u32 = 1 << 11;
 const PAGES_SHIFT: u32 = 12;
+
+/// In the word of the parent: its slot, of [`MAX_SLOTS`](super::MAX_SLOTS), and above it the runs.
+const RUNS_SHIFT: u32 = 24;
+const PARENT_SLOT: u32 = (1 << RUNS_SHIFT) - 1;
+const _: () = assert!(super::MAX_SLOTS < PARENT_SLOT as usize);
 
 /// Most pages a fast registration can have.
 pub(super) const MAX_PAGES: u32 = (1 << (32 - PAGES_SHIFT)) - 1;
@@ -123,13 +143,20 @@ impl Slot {
             return None;
         }
         let region = self.load();
-        fence(Acquire);
-        (self.seq.load(Relaxed) == seq && region.stag.0 != 0).then_some((seq, region))
+        (self.is_still(seq) && region.stag.0 != 0).then_some((seq, region))
     }
 
     /// What it holds, if its STag may be used.
     pub(super) fn valid(&self) -> Option<Region> {
         self.read().map(|(_, r)| r).filter(|r| r.valid)
+    }
+
+    /// Whether nobody has changed it since [`read`](Slot::read) gave `seq`, nor what stands beside it
+    /// and was read in between.
+    #[inline]
+    pub(super) fn is_still(&self, seq: u64) -> bool {
+        fence(Acquire);
+        self.seq.load(Relaxed) == seq
     }
 
     /// Its sequence number now.
@@ -181,6 +208,7 @@ impl Slot {
     #[inline]
     fn load(&self) -> Region {
         let (qpn, terms) = (self.qpn.load(Relaxed), self.terms.load(Relaxed));
+        let parent = self.parent.load(Relaxed);
         Region {
             stag: Stag(self.stag.load(Relaxed)),
             pd: Pd(self.pd.load(Relaxed)),
@@ -192,7 +220,8 @@ impl Slot {
             kind: Kind::from_bits(terms >> KIND_SHIFT),
             valid: terms & INVALID == 0,
             pages: terms >> PAGES_SHIFT,
-            parent: Parent { slot: self.parent.load(Relaxed), seq: self.parent_seq.load(Relaxed) },
+            runs: low8(parent >> RUNS_SHIFT),
+            parent: Parent { slot: parent & PARENT_SLOT, seq: self.parent_seq.load(Relaxed) },
         }
     }
 
@@ -206,7 +235,7 @@ impl Slot {
         let marks = marks | if r.kind == Kind::Region { 0 } else { DERIVED };
         let terms = u32::from(r.access.bits()) | r.kind.bits() << KIND_SHIFT | marks;
         self.terms.store(terms | r.pages << PAGES_SHIFT, Relaxed);
-        self.parent.store(r.parent.slot, Relaxed);
+        self.parent.store(r.parent.slot | u32::from(r.runs) << RUNS_SHIFT, Relaxed);
         self.parent_seq.store(r.parent.seq, Relaxed);
         self.stag.store(r.stag.0, Relaxed);
     }
@@ -243,7 +272,7 @@ const fn low32(v: u64) -> u32 {
     v as u32
 }
 
-/// The rights, in the lowest bits.
+/// What stands in the lowest bits.
 #[expect(clippy::cast_possible_truncation)]
 const fn low8(v: u32) -> u8 {
     v as u8

@@ -7,17 +7,17 @@
 //! FPDU in order, with all that follows from the message. So faults are found, and told, in order
 //! only.
 
+use super::ranges::Ranges;
 use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::{OnePiece, Placed, Stream};
-use super::wr::MAX_SGES;
+use super::wr::Sge;
 use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{HEADER_LEN, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, Opcode};
-use crate::{Access, MemRange, Memory, Msn};
-use arrayvec::ArrayVec;
+use crate::{Access, Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
 
 /// Outstanding Reads that early responses are looked for among.
@@ -46,8 +46,6 @@ impl PlacedFpdu {
         self.raw.get(..usize::from(self.ulpdu)).unwrap_or(&self.raw)
     }
 }
-
-type Ranges = ArrayVec<MemRange, MAX_SGES>;
 
 impl QpContext {
     /// Whether FPDUs ahead of gaps can be placed at all. Only a marker says where one begins, and
@@ -112,29 +110,37 @@ impl QpContext {
         let (header, header_len) = DdpHeader::parse(fpdu.raw()).ok()?;
         let control = Control::check(&header).ok()?;
         let payload = u32::from(ulpdu).checked_sub(u32::try_from(header_len).ok()?)?;
-        let ranges = match header {
+        let mut ranges = Ranges::new();
+        match header {
             DdpHeader::Tagged { last, stag, to, .. } => {
-                self.early_tagged(env, Tagged { opcode: control.opcode, last, stag, to }, payload)?
+                let h = Tagged { opcode: control.opcode, last, stag, to };
+                self.early_tagged(env, h, payload, &mut ranges)?;
             }
             DdpHeader::Untagged { msn, mo, .. } => match control.opcode {
                 Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV => {
-                    self.early_send(env, msn, mo, payload)?
+                    self.early_send(env, msn, (mo, payload), &mut ranges)?;
                 }
                 // The payload of these is for the queue pair itself, in its turn.
                 _ => return None,
             },
-        };
+        }
         stream.place(env.mem, HEADER_LEN + header_len, &ranges);
         Some(fpdu)
     }
 
     /// Memory for a Write, or for a Read Response: within what is still to come of an outstanding
     /// Read of that sink.
-    fn early_tagged<M>(&self, env: &QpEnv<'_, M>, h: Tagged, len: u32) -> Option<Ranges> {
+    fn early_tagged<M>(
+        &self,
+        env: &QpEnv<'_, M>,
+        h: Tagged,
+        len: u32,
+        out: &mut Ranges,
+    ) -> Option<()> {
         if len == 0 {
             // STag and offset of a segment without bytes must not be checked.
             let known = h.opcode == Opcode::WRITE || h.opcode == Opcode::READ_RESPONSE;
-            return known.then(Ranges::new);
+            return known.then_some(());
         }
         let right = match h.opcode {
             Opcode::WRITE => Access::REMOTE_WRITE,
@@ -148,13 +154,18 @@ impl QpContext {
             }
             _ => return None,
         };
-        let range = env.mrs.check(self.pd, self.qpn, h.stag, h.to, len, right).ok()?;
-        Some(core::iter::once(range).collect())
+        self.push_ranges(env, Sge { stag: h.stag, to: h.to, len }, right, out).ok()
     }
 
     /// Memory for a segment of a Send: in the buffer that its message will get, found by how far the
     /// message is behind the next that is due.
-    fn early_send<M>(&self, env: &QpEnv<'_, M>, msn: Msn, mo: u32, len: u32) -> Option<Ranges> {
+    fn early_send<M>(
+        &self,
+        env: &QpEnv<'_, M>,
+        msn: Msn,
+        (mo, len): (u32, u32),
+        out: &mut Ranges,
+    ) -> Option<()> {
         let behind = msn.0.wrapping_sub(self.rq.msn.0);
         if behind as usize >= self.rq.rqes.len() || behind == 0 && mo < self.rq.received {
             return None;
@@ -164,9 +175,9 @@ impl QpContext {
             return None;
         }
         if len == 0 {
-            return Some(Ranges::new());
+            return Some(());
         }
-        self.receive_ranges(env, rqe, mo, len).ok()
+        self.receive_ranges(env, rqe, (mo, len), out).ok()
     }
 
     /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`: all before it has

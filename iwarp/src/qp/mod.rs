@@ -41,6 +41,7 @@ mod fifo;
 mod fpdu;
 mod local;
 mod queues;
+mod ranges;
 mod reads;
 mod rtr;
 mod rx;

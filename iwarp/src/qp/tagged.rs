@@ -4,6 +4,7 @@ use super::queues::Progress;
 use super::rx::{DdpSegment, Tagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
+use super::wr::Sge;
 use super::{CqeStatus, QpContext, QpEnv, Queue};
 use crate::fault::Fault;
 use crate::rdmap::Opcode;
@@ -35,11 +36,9 @@ impl QpContext {
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
         if seg.len > 0 {
-            let range = env
-                .mrs
-                .check(self.pd, self.qpn, h.stag, h.to, seg.len, Access::REMOTE_WRITE)
+            let sink = Sge { stag: h.stag, to: h.to, len: seg.len };
+            self.place_at(env, (stream, seg.at), sink, Access::REMOTE_WRITE)
                 .map_err(|f| seg.blame(Fault::tagged(f)))?;
-            stream.place(env.mem, seg.at, &[range]);
             self.counters.rx_bytes += u64::from(seg.len);
         }
         self.in_write = !h.last;
@@ -69,14 +68,13 @@ impl QpContext {
             if h.to != read.to {
                 return Err(seg.blame(Fault::ResponseRange));
             }
-            let range = env
-                .mrs
-                .check(self.pd, self.qpn, read.stag, read.to, seg.len, Access::LOCAL_WRITE)
-                .map_err(|f| Culprit {
+            let sink = Sge { stag: read.stag, to: read.to, len: seg.len };
+            self.place_at(env, (stream, seg.at), sink, Access::LOCAL_WRITE).map_err(|f| {
+                Culprit {
                     request: read.index.map(|i| (Queue::Sq, i, CqeStatus::LocalProtection)),
                     ..seg.blame(Fault::tagged(f))
-                })?;
-            stream.place(env.mem, seg.at, &[range]);
+                }
+            })?;
             self.counters.rx_bytes += u64::from(seg.len);
         }
         if h.last {

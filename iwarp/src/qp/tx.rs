@@ -6,14 +6,14 @@
 //! messages whose segments interleave.
 //!
 //! A segment never spans two SGEs unless its payload is small enough to be copied
-//! ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place segments of any
-//! length, so this costs only headers where SGEs are short.
+//! ([`INLINE_PAYLOAD`]), nor two runs of a page list: each FPDU refers to one piece of memory.
+//! Receivers place segments of any length, so this costs only headers where SGEs are short.
 
 use super::buffers::Buffers;
 use super::config::INLINE_PAYLOAD;
 use super::cqe::{CqeStatus, Queue};
 use super::fpdu::Fpdu;
-use super::queues::{Progress, SgList, WqeOp};
+use super::queues::{Progress, SgList, Wqe, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::state::QpState;
 use super::terminate::{Culprit, untagged};
@@ -180,7 +180,7 @@ impl QpContext {
         if let Some(why) = wqe.refused {
             return Err(self.local_culprit(CqeStatus::LocalQpOperation(why)));
         }
-        let (len, piece);
+        let (mut len, piece);
         match wqe.op {
             WqeOp::Read { stag, to } => return self.read_request(env, stag, to, out),
             WqeOp::FetchAdd { stag, to } | WqeOp::CmpSwap { stag, to } => {
@@ -208,31 +208,26 @@ impl QpContext {
             }
             WqeOp::Send { solicited, invalidate } => {
                 (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
-                let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => Opcode::SEND,
-                    (false, true) => Opcode::SEND_INV,
-                    (true, false) => Opcode::SEND_SE,
-                    (true, true) => Opcode::SEND_SE_INV,
-                };
                 let last = off + len == wqe.len;
-                let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
-                out.put_untagged(len, start, qn_msn(Qn::SEND, wqe.msn), off);
+                put_send(out, wqe.msn, (solicited, invalidate), (off, len, last));
             }
+        }
+        match piece {
+            Some(sge) if sge.len > INLINE_PAYLOAD => {
+                let range = self.local(env, sge, Access::NONE)?;
+                if range.len() < sge.len {
+                    len = range.len();
+                    shorten(wqe, off, len, out);
+                }
+                out.put_reference(range);
+            }
+            Some(sge) if sge.len == len => self.gather(env, sge, out)?,
+            _ if wqe.inline => out.put_inline(self.sq.inline(wqe, off, len), buffers),
+            _ => self.gather_pieces(env, self.sq.sges(wqe), (off, len), out)?,
         }
         let end = off + len;
         let more = matches!(wqe.op, WqeOp::WriteImmediate { .. });
         let last = end == wqe.len;
-        match piece {
-            Some(sge) if sge.len > INLINE_PAYLOAD => {
-                out.put_reference(self.local(env, sge, Access::NONE)?);
-            }
-            Some(sge) if sge.len == len => {
-                let range = self.local(env, sge, Access::NONE)?;
-                env.mem.gather(range, out.room(len as usize));
-            }
-            _ if wqe.inline => out.put_inline(self.sq.inline(wqe, off, len), buffers),
-            _ => self.gather_pieces(env, self.sq.sges(wqe), (off, len), out)?,
-        }
         self.counters.tx_bytes += u64::from(len);
         if out.payload().is_none() && len > 0 {
             self.counters.tx_inlined += 1;
@@ -257,11 +252,26 @@ impl QpContext {
         (off, len): (u32, u32),
         out: &mut Fpdu,
     ) -> Result<(), Culprit> {
-        sges.try_for_each(off, len, |s| {
-            let r = self.local(env, s, Access::NONE)?;
-            env.mem.gather(r, out.room(r.len() as usize));
-            Ok::<(), Culprit>(())
-        })
+        sges.try_for_each(off, len, |s| self.gather(env, s, out))
+    }
+
+    /// Copies the octets of one piece, of which each run of a page list is one.
+    #[inline(always)]
+    fn gather<M: Memory>(
+        &self,
+        env: &QpEnv<'_, M>,
+        mut s: Sge,
+        out: &mut Fpdu,
+    ) -> Result<(), Culprit> {
+        loop {
+            let range = self.local(env, s, Access::NONE)?;
+            env.mem.gather(range, out.room(range.len() as usize));
+            if range.len() == s.len {
+                return Ok(());
+            }
+            // All of it has been checked, so the sum does not wrap.
+            s = Sge { to: s.to.wrapping_add(range.len().into()), len: s.len - range.len(), ..s };
+        }
     }
 
     /// Checks local memory of the request that is being sent.
@@ -397,18 +407,22 @@ impl QpContext {
             }
             None => return Err(Fault::Malformed.into()),
         };
-        let len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
+        let mut len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
+        let mut found = MemRange::EMPTY;
+        if len > 0 {
+            // The region may have gone since the request was accepted.
+            let from = r.src_to.saturating_add(u64::from(r.sent));
+            found = env
+                .mrs
+                .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
+                .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
+            len = found.len();
+        }
         let last = r.sent + len == r.size;
         // A sink offset that wraps is the reader's own doing; its checks are not ours.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
         put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to, len);
         if len > 0 {
-            // The region may have gone since the request was accepted.
-            let from = r.src_to.saturating_add(u64::from(r.sent));
-            let found = env
-                .mrs
-                .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
-                .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
             self.counters.tx_bytes += u64::from(len);
             if len <= INLINE_PAYLOAD {
                 env.mem.gather(found, out.room(len as usize));
@@ -525,6 +539,39 @@ pub(super) fn put_tagged(
 ) {
     let rsvd_ulp = Control::new(opcode).to_byte();
     head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
+}
+
+/// Makes the segment of `wqe` whose headers are there, which begins with octet `off`, one of `len`
+/// octets that is not the last.
+#[cold]
+fn shorten(wqe: &Wqe, off: u32, len: u32, out: &mut Fpdu) {
+    match wqe.op {
+        WqeOp::Write { stag, to } | WqeOp::WriteImmediate { stag, to, .. } => {
+            put_tagged(out, false, Opcode::WRITE, stag, to.saturating_add(u64::from(off)), len);
+        }
+        WqeOp::Send { solicited, invalidate } => {
+            put_send(out, wqe.msn, (solicited, invalidate), (off, len, false));
+        }
+        _ => debug_assert!(false, "only these have a payload"),
+    }
+}
+
+/// Writes the untagged header of a segment of a Send: `len` octets, `off` into the message.
+#[inline]
+fn put_send(
+    out: &mut Fpdu,
+    msn: Msn,
+    (solicited, invalidate): (bool, Option<Stag>),
+    (off, len, last): (u32, u32, bool),
+) {
+    let opcode = match (solicited, invalidate.is_some()) {
+        (false, false) => Opcode::SEND,
+        (false, true) => Opcode::SEND_INV,
+        (true, false) => Opcode::SEND_SE,
+        (true, true) => Opcode::SEND_SE_INV,
+    };
+    let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
+    out.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
 }
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header

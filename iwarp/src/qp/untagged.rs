@@ -4,19 +4,20 @@
 use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
 use super::queues::{Progress, Rqe};
+use super::ranges::Ranges;
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::rx::{DdpSegment, Untagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
-use super::wr::MAX_SGES;
+use super::wr::Sge;
 use super::{QpContext, QpEnv};
 use crate::fault::Fault;
+use crate::mr::MrFault;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
     Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
 };
-use crate::{Access, MemRange, Memory, Msn};
-use arrayvec::ArrayVec;
+use crate::{Access, Memory, Msn};
 
 impl QpContext {
     #[inline]
@@ -68,13 +69,13 @@ impl QpContext {
                 .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
-            let ranges =
-                self.receive_ranges(env, rqe, self.rq.received, seg.len).map_err(|fault| {
-                    Culprit {
-                        request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
-                        ..seg.blame(fault)
-                    }
-                })?;
+            let mut ranges = Ranges::new();
+            self.receive_ranges(env, rqe, (self.rq.received, seg.len), &mut ranges).map_err(
+                |_| Culprit {
+                    request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
+                    ..seg.blame(Fault::Local)
+                },
+            )?;
             stream.place(env.mem, seg.at, &ranges);
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
@@ -142,22 +143,17 @@ impl QpContext {
     }
 
     /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    #[inline]
     pub(super) fn receive_ranges<M>(
         &self,
         env: &QpEnv<'_, M>,
         rqe: &Rqe,
-        off: u32,
-        len: u32,
-    ) -> Result<ArrayVec<MemRange, MAX_SGES>, Fault> {
-        let mut ranges = ArrayVec::new();
-        self.rq.sges(rqe).try_for_each(off, len, |s| {
-            let range = env
-                .mrs
-                .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)
-                .map_err(|_| Fault::Local)?;
-            ranges.try_push(range).map_err(|_| Fault::Local)
-        })?;
-        Ok(ranges)
+        (off, len): (u32, u32),
+        out: &mut Ranges,
+    ) -> Result<(), MrFault> {
+        self.rq
+            .sges(rqe)
+            .try_for_each(off, len, |s| self.push_ranges(env, s, Access::LOCAL_WRITE, out))
     }
 
     fn handle_read_request<M: Memory, C: Stream>(
@@ -271,13 +267,14 @@ impl QpContext {
             .ok()
             .filter(|r| r.id == self.sq.wqes.at(index).msn.0)
             .ok_or_else(|| seg.blame(Fault::AtomicResponse))?;
-        let range = env.mrs.check(self.pd, self.qpn, stag, to, left, Access::LOCAL_WRITE).map_err(
-            |_| Culprit {
+        let original = response.original.to_ne_bytes();
+        let sink = Sge { stag, to, len: left };
+        self.place_at(env, (&&original[..], 0), sink, Access::LOCAL_WRITE).map_err(|_| {
+            Culprit {
                 request: Some((Queue::Sq, index, CqeStatus::LocalProtection)),
                 ..seg.blame(Fault::Local)
-            },
-        )?;
-        env.mem.place(range, &response.original.to_ne_bytes());
+            }
+        })?;
         self.reads.outbound.pop_front();
         self.reads.rx_atomic_msn = self.reads.rx_atomic_msn.next();
         self.sq.wqes.at_mut(index).progress = Progress::Done;

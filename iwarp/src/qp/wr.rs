@@ -78,10 +78,12 @@ pub enum SendOp {
         op: AtomicOp,
     },
     /// Make an STag that was [allocated](crate::MrTable::allocate) valid for the memory of the SGEs:
-    /// one contiguous range of a region with [`Access::BIND`], in up to [`MAX_SGES`] pieces. Nothing is
-    /// sent. Done in its turn, before any later request of this queue is begun.
+    /// of one region with [`Access::BIND`], one range or a list of [pages](crate::mr::PAGE) in up to
+    /// [`MAX_SGES`] pieces: where they do not follow one another, one ends and the next begins at the
+    /// border of a page. Nothing is sent. Done in its turn, before any later request of this queue
+    /// is begun.
     FastRegister(Bind),
-    /// As a fast registration, of a window of type 2.
+    /// As a fast registration, of a window of type 2; the memory is one range.
     BindWindow(Bind),
     /// Make a fast registration or window of type 2 invalid. Nothing is sent. Done in its turn, and not
     /// before all earlier Reads and atomic operations are done; it completes after all earlier

@@ -47,6 +47,151 @@ fn test_fast_registration_is_valid_with_its_last_key_alone() {
     assert!(check(second, 1 << 40, 1).is_ok());
 }
 
+/// Where each octet of `[to, to + len)` lies, as checks give it.
+fn octets(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFault> {
+    let mut all = Vec::new();
+    while all.len() < len as usize {
+        let done = u32::try_from(all.len()).unwrap();
+        let at = to + u64::from(done);
+        let range = t.check(PD, QP, stag, at, len - done, Access::REMOTE_READ)?;
+        assert!(!range.is_empty());
+        all.extend(range.addr()..range.addr() + u64::from(range.len()));
+    }
+    Ok(all)
+}
+
+#[test]
+fn test_page_list_maps_each_octet_to_its_page() {
+    let t = table(4);
+    let mr = t.register(PD, 5 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
+    let s = t.allocate(PD, None, 6 * PAGE).unwrap();
+    let page = 4096;
+    // A part of a page, a page, two that follow each other, one of them again, a part of one.
+    let pieces = [
+        (mr, 10 * PAGE + 4000, 96),
+        (mr, 3 * PAGE, page),
+        (mr, 20 * PAGE, page),
+        (mr, 21 * PAGE, page),
+        (mr, 20 * PAGE, page),
+        (mr, 7 * PAGE, 10),
+    ];
+    let want: Vec<u64> =
+        pieces.iter().flat_map(|p| 5 * PAGE + p.1..5 * PAGE + p.1 + u64::from(p.2)).collect();
+    let stag = s.with_key(1);
+    t.bind(US, Kind::Fast, &bind(stag, 77, Access::REMOTE_READ), pieces).unwrap();
+    let len = u32::try_from(want.len()).unwrap();
+    assert_eq!(octets(&t, stag, 77, len).unwrap(), want);
+    // From anywhere in it, to anywhere.
+    for (off, n) in [(95, 2), (96, page), (90, 5000), (len - 1, 1), (4000, 10_000), (len - 11, 11)]
+    {
+        let (from, to) = (off as usize, (off + n) as usize);
+        assert_eq!(octets(&t, stag, 77 + u64::from(off), n).unwrap(), want[from..to]);
+    }
+    // Pages that follow each other are one range.
+    let both = t.check(PD, QP, stag, 77 + 96 + PAGE, 3 * page, Access::REMOTE_READ).unwrap();
+    assert_eq!((both.addr(), both.len()), (25 * PAGE, 2 * page));
+    assert_eq!(both.mr(), t.index(mr), "counted as the region");
+    // The whole is checked, not the part that is given.
+    let check = |to, n, need| t.check(PD, QP, stag, to, n, need);
+    assert_eq!(check(77, len + 1, Access::REMOTE_READ), Err(MrFault::Bounds));
+    assert_eq!(check(76, 1, Access::REMOTE_READ), Err(MrFault::Bounds));
+    assert_eq!(check(77, 1, Access::REMOTE_WRITE), Err(MrFault::Access));
+    assert_eq!(t.bound(mr), 1);
+    // And as one range with another key: nothing of the list is left.
+    t.invalidate_local(US, stag).unwrap();
+    assert_eq!(check(77, 1, Access::REMOTE_READ), Err(MrFault::InvalidStag));
+    let next = s.with_key(2);
+    t.bind(US, Kind::Fast, &bind(next, 0, Access::REMOTE_READ), [(mr, 1, 3 * page)]).unwrap();
+    let range = t.check(PD, QP, next, 0, 3 * page, Access::REMOTE_READ).unwrap();
+    assert_eq!((range.addr(), range.len()), (5 * PAGE + 1, 3 * page));
+    // With the region gone, so is the list.
+    t.invalidate_local(US, next).unwrap();
+    let last = s.with_key(3);
+    t.bind(US, Kind::Fast, &bind(last, 0, Access::REMOTE_READ), pieces).unwrap();
+    t.deregister(mr).unwrap();
+    assert_eq!(t.check(PD, QP, last, 0, 1, Access::REMOTE_READ), Err(MrFault::InvalidStag));
+}
+
+#[test]
+fn test_page_list_is_of_whole_pages_of_one_region_and_not_too_long() {
+    let t = table(8);
+    let mr = t.register(PD, PAGE, 0, 64 * PAGE, all()).unwrap().stag;
+    let other = t.register(PD, 65 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
+    let s = t.allocate(PD, None, 64 * PAGE).unwrap();
+    let w = t.allocate_window(PD, Some(QP)).unwrap();
+    let page = 4096;
+    let try_list = |kind, stag: Stag, pieces: &[(Stag, u64, u32)]| {
+        let bind = bind(stag.with_key(3), 0, Access::REMOTE_READ);
+        let got = t.bind(US, kind, &bind, pieces.to_vec());
+        if got.is_ok() {
+            t.invalidate_local(US, bind.stag).unwrap();
+        }
+        got
+    };
+    let scattered = Err(BindError::Scattered);
+    let fast = |pieces: &[_]| try_list(Kind::Fast, s, pieces);
+    assert_eq!(fast(&[(mr, 3 * PAGE, page), (mr, PAGE, page)]), Ok(()));
+    assert_eq!(fast(&[(mr, 3 * PAGE, page - 8), (mr, PAGE, page)]), scattered, "ends in a page");
+    assert_eq!(fast(&[(mr, 3 * PAGE, page), (mr, PAGE + 8, page)]), scattered, "begins in a page");
+    assert_eq!(fast(&[(mr, 3 * PAGE, page), (other, PAGE, page)]), scattered, "another region");
+    // The pages of two regions that follow each other are of two regions too.
+    assert_eq!(fast(&[(mr, 63 * PAGE, page), (other, 0, page)]), scattered);
+    let every_other = |n: u64| (0..n).map(|i| (mr, 2 * i * PAGE, page)).collect::<Vec<_>>();
+    assert_eq!(fast(&every_other(16)), Ok(()));
+    assert_eq!(fast(&every_other(17)), scattered);
+    assert_eq!(try_list(Kind::QpWindow, w, &every_other(2)), scattered, "a window is one range");
+    assert_eq!(try_list(Kind::QpWindow, w, &every_other(1)), Ok(()));
+    assert_eq!(t.bound(mr), 0, "what was refused is not counted");
+}
+
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Whoever checks while another list takes the place of one sees the one or the other.
+#[test]
+fn test_page_lists_are_not_mixed_by_who_looks_while_they_change() {
+    const ENOUGH: u32 = 200_000;
+    let t = table(4);
+    let mr = t.register(PD, 0, 0, 64 * PAGE, all()).unwrap().stag;
+    let s = t.allocate(PD, None, 4 * PAGE).unwrap();
+    // Key 1 is always of even pages, key 2 of odd ones.
+    let list = |odd: u64, first: u64| [0, 2, 4].map(|i| (mr, (first + i * 2 + odd) * PAGE, 4096));
+    let stop = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0u64;
+            while stop.load(Ordering::Acquire) == 0 {
+                let odd = round % 2;
+                let stag = s.with_key(if odd == 0 { 1 } else { 2 });
+                let bind = bind(stag, 0, Access::REMOTE_READ);
+                t.bind(US, Kind::Fast, &bind, list(odd, round / 2 % 8 * 2)).unwrap();
+                t.invalidate_local(US, stag).unwrap();
+                round += 1;
+            }
+        });
+        // A check that fails ends the other thread too.
+        let _stop = OnDrop(|| stop.store(1, Ordering::Release));
+        let mut seen = [0; 2];
+        while seen.iter().any(|n| *n < ENOUGH) {
+            for (key, odd) in [(1, 0), (2, 1)] {
+                let stag = s.with_key(key);
+                for at in [100, PAGE + 5, 2 * PAGE] {
+                    if let Ok(range) = t.check(PD, QP, stag, at, 50, Access::REMOTE_READ) {
+                        assert_eq!(range.addr() / PAGE % 2, odd);
+                        assert_eq!(range.addr() % PAGE, at % PAGE);
+                        seen[usize::try_from(odd).unwrap()] += 1;
+                    }
+                }
+            }
+        }
+    });
+}
+
 fn all_but_bind() -> Access {
     Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ)
 }

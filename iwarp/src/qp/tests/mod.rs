@@ -10,6 +10,7 @@ mod memory;
 mod model;
 mod mutate;
 mod order;
+mod pages;
 mod pair;
 mod posting;
 mod rtr;
