@@ -17,7 +17,7 @@ use heddle_verbs::memory::{References, Regions, Registry};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
 use crate::CtlCounters;
-use crate::control::{Control, Requests, WorkerLink};
+use crate::control_plane::{Control, Requests, WorkerLink};
 
 /// How an RNIC is set up.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@
 //! Work requests and completions do not pass through here: they go through the rings of the device
 //! straight to and from the worker.
 
-mod control;
+mod control_plane;
 mod counters;
 mod endpoint;
 mod node;

@@ -9,7 +9,7 @@ use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, LcoreWorker, Port, Worker, WorkerSnapshot};
 
-use crate::control::{ControlThread, Requests, ThreadRequest};
+use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 
 #[cfg(test)]
