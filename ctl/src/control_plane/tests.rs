@@ -1,8 +1,10 @@
+use super::requests::REQUESTS;
 use super::*;
 
 use core::net::SocketAddr;
 
 use heddle_base::Seed;
+use heddle_cm::ListenFailure;
 use heddle_dataplane::{
     Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
