@@ -32,6 +32,7 @@
 //! How long messages are is not told. The memory of a test has [`Test::size`] octets, and a longer
 //! Write, Read or Send ends its connection as any access out of bounds does.
 
+mod conn;
 mod server;
 mod session;
 #[cfg(test)]
