@@ -13,7 +13,7 @@ use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
-use heddle_verbs::memory::{References, Regions, Registry};
+use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
 use crate::CtlCounters;
@@ -192,7 +192,7 @@ impl Endpoint {
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
         let mrs = Arc::new(MrTable::new(&config.seed.derive(LABEL_STAGS), config.max_mrs));
         let dpdk = Box::new(DpdkRegions::new(port.dma()));
-        let regions = Arc::new(Regions::new(config.max_regions, Some(dpdk)));
+        let regions = Arc::new(RegionTable::new(config.max_regions, Some(dpdk)));
         let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
         let caps = port.caps();

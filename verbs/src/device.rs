@@ -24,10 +24,10 @@ use crate::waker::Waker;
 
 mod connections;
 mod hub;
-mod regions;
+mod registration;
 
 pub use hub::Hub;
-pub use regions::{MrInit, Reservation};
+pub use registration::{MrInit, Reservation};
 
 /// Largest depth of a send, receive or completion queue.
 pub const MAX_DEPTH: u32 = 1 << 16;

@@ -11,7 +11,7 @@ use heddle_dataplane::{
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::StackConfig;
-use heddle_verbs::memory::Regions;
+use heddle_verbs::memory::RegionTable;
 use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 
 /// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows behind
@@ -25,7 +25,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let (rx, tx) = port.take_queues().pop().unwrap();
     let seed = Seed::from_u64(1);
     let mrs = Arc::new(MrTable::new(&seed, 16));
-    let regions = Arc::new(Regions::new(1, None));
+    let regions = Arc::new(RegionTable::new(1, None));
     let addr = "10.0.0.1/24".parse().unwrap();
     let stack = StackConfig::new(port.mac(), addr, seed.clone());
     let (clock, hand) = Clock::manual();
