@@ -1,8 +1,8 @@
 //! The control plane: the connection manager between applications and workers.
 //!
 //! [`heddle_cm`] decides; this shell carries: requests of applications in, orders to the workers'
-//! rings, reports back, events to the queues of applications. It holds the handles that belong to the
-//! manager's numbers, and logs what no application hears of.
+//! rings, reports back, events to the queues of applications. It holds the handles that belong to
+//! the manager's numbers, and logs what no application hears of.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ impl Control {
     }
 
     /// Whether something has come for [`poll`](Control::poll) to do: cheap enough to be asked after
-    /// every turn of a worker. Deadlines, events that applications have taken and memory to hand back
-    /// do not show here; none of them is in a hurry.
+    /// every turn of a worker. Deadlines, events that applications have taken and memory to hand
+    /// back do not show here; none of them is in a hurry.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
         !self.requests.is_empty() || self.links.iter().any(|l| l.has_news() || l.is_behind())

@@ -14,8 +14,8 @@ use heddle_tcp::StackConfig;
 use heddle_verbs::memory::RegionTable;
 use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 
-/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows behind
-/// the two.
+/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows
+/// behind the two.
 #[test]
 fn test_requests_wait_while_the_worker_is_behind() {
     let (eal, _turn) = crate::testing::eal();
@@ -69,7 +69,8 @@ fn test_requests_wait_while_the_worker_is_behind() {
         control.poll(hand.now());
         assert!(control.links[0].backlog_len() <= 1);
     }
-    // What the worker's ring holds beside the first, one that did not fit, and the ring of requests.
+    // What the worker's ring holds beside the first, one that did not fit, and the ring of
+    // requests.
     assert_eq!(2 * asked.len(), 4095 + 1 + REQUESTS);
     assert!(control.counters().control.command_backlog > 0);
     // As the worker carries them out the others follow; each is answered in turn, none lost.

@@ -6,9 +6,9 @@
 //!      message      filled, a piece a step
 //! ```
 //!
-//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is there
-//! and asks for it, and made ready in pieces, so that neither those who only greet nor those who
-//! ask for much make others wait.
+//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is
+//! there and asks for it, and made ready in pieces, so that neither those who only greet nor those
+//! who ask for much make others wait.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
