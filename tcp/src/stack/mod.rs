@@ -15,8 +15,8 @@
 //! So is the work: a frame costs a few steps however many connections, neighbors and listeners
 //! there are (timers and listeners: the logarithm). Connections are found by hash; what is to be
 //! found by age, or by the neighbor it waits for, is threaded into lists; tables are made with room
-//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's answer
-//! or a listener's end concerns is looked at once for each connection that it concerns.
+//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's
+//! answer or a listener's end concerns is looked at once for each connection that it concerns.
 //! [`Stack::conn_counters`] alone looks at all connections, for reports;
 //! [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!

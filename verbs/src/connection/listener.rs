@@ -33,8 +33,8 @@ impl Listener {
     /// Waits for a peer that wants to connect.
     ///
     /// # Errors
-    /// [`ConnectionError::TimedOut`]; [`ConnectionError::Listen`], from then on, when nobody listens any
-    /// more because the worker has ended.
+    /// [`ConnectionError::TimedOut`]; [`ConnectionError::Listen`], from then on, when nobody
+    /// listens any more because the worker has ended.
     pub fn request(&self, timeout: Duration) -> Result<Incoming, ConnectionError> {
         // Far enough away to be for ever, and an instant all the same.
         let timeout = timeout.min(Duration::from_secs(86_400 * 365));
@@ -60,8 +60,8 @@ impl Listener {
         })
     }
 
-    /// Readable when a peer may want to connect: then [`request`](Listener::request) with no time to
-    /// wait, until it times out.
+    /// Readable when a peer may want to connect: then [`request`](Listener::request) with no time
+    /// to wait, until it times out.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.sleeper.fd()
     }

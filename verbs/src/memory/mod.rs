@@ -23,8 +23,9 @@
 //!
 //! **When memory is handed back.** A stretch of a region that was registered is given out again
 //! when, in this order, its STag is gone from the table; every worker has passed a point at which
-//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU in
-//! a send queue, no frame in a ring or a driver. It does not matter which of the three comes last.
+//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU
+//! in a send queue, no frame in a ring or a driver. It does not matter which of the three comes
+//! last.
 
 mod crc;
 mod pool;

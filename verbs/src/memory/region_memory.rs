@@ -55,8 +55,8 @@ impl RegionMemory {
         &self.regions
     }
 
-    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long as
-    /// somebody keeps the region; `None` when it does not lie in a region.
+    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long
+    /// as somebody keeps the region; `None` when it does not lie in a region.
     #[inline]
     pub fn ptr(&self, range: MemRange) -> Option<*mut u8> {
         let (id, off) = RegionId::split(range.addr());
@@ -69,8 +69,8 @@ impl RegionMemory {
         Some(slot.base.load(Ordering::Relaxed).wrapping_add(off))
     }
 
-    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also where
-    /// devices cannot.
+    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also
+    /// where devices cannot.
     #[inline]
     pub fn dma_ptr(&self, range: MemRange) -> Option<*mut u8> {
         let p = self.ptr(range)?;
@@ -102,9 +102,10 @@ impl RegionMemory {
     }
 }
 
-// In each of these, `known` gives null or an address that is valid for the range: the slot held base
-// and length of a region when it was read, and regions that are taken out stay mapped until this
-// reader has passed its next quiescent point, which it does not pass in here (`&self` of one thread).
+// In each of these, `known` gives null or an address that is valid for the range: the slot held
+// base and length of a region when it was read, and regions that are taken out stay mapped until
+// this reader has passed its next quiescent point, which it does not pass in here (`&self` of one
+// thread).
 impl Memory for RegionMemory {
     #[inline]
     fn place(&self, dst: MemRange, src: &[u8]) {
@@ -176,7 +177,8 @@ impl Memory for RegionMemory {
         if !self.takes_atomics(at) {
             return None;
         }
-        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just seen.
+        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just
+        // seen.
         Some(unsafe { raw::atomic(self.known(at), op) })
     }
 

@@ -1,4 +1,5 @@
-//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to it.
+//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to
+//! it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -130,8 +131,8 @@ impl Registry {
         lock(&self.references).push(references);
     }
 
-    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions is
-    /// full.
+    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions
+    /// is full.
     pub(crate) fn pool(self: &Arc<Registry>, region: Arc<Region>, to: u64) -> Option<Arc<Pool>> {
         let id = self.regions.insert(&region)?;
         let stretches = Mutex::new(Stretches::new(region.len()));
