@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::readers::{Grace, Readers};
 use super::region::Region;
 
-/// Names a region within its RNIC. An address of the protocol's [`MemRange`] has it in its upper 16
-/// bits, and the offset in the region in the lower 48.
+/// Names a region within its RNIC. An address of the protocol's [`MemRange`](heddle_iwarp::MemRange)
+/// has it in its upper 16 bits, and the offset in the region in the lower 48.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(u16);
 
