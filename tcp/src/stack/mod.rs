@@ -96,7 +96,7 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// The order of calls is told in the [crate documentation](crate). A connection's life: it begins
 /// with [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
 /// [`FrameOutcome::Conn`] may name it before the event is taken); it ends with one last event
-/// ([`ConnEvent::Closed`], `Reset`, `TimedOut`, `Refused`, `Aborted`, or
+/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `Refused`, `Aborted`, or
 /// [`StackEvent::Unreachable`]), after which it can still be looked at until
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
