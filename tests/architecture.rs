@@ -1,4 +1,5 @@
-//! What the documents say of the crates is what the crates are: who uses whom, and where `unsafe` is.
+//! What the documents say of the crates is what the crates are: who uses whom, and where `unsafe`
+//! is.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +105,8 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line of code (not of comment) makes or needs a promise that the compiler does not check.
+/// Whether a line of code (not of comment) makes or needs a promise that the compiler does not
+/// check.
 fn is_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
     ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|u| code.contains(u))

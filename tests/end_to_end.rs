@@ -122,8 +122,9 @@ fn test_bench_on_a_processor_that_is_not_there() {
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
-/// The file's SHA-256 in the first line, and then for each way in which it went: passes, operations,
-/// octets, throughput, five quantiles in order, and that it arrived as it was, or the count is exact.
+/// The file's SHA-256 in the first line, and then for each way in which it went: passes,
+/// operations, octets, throughput, five quantiles in order, and that it arrived as it was, or the
+/// count is exact.
 fn assert_moved(out: &str, len: u64, sha256: &str) {
     let lines: Vec<_> = out.lines().collect();
     assert!(lines[0].ends_with(&format!(": {len} bytes, SHA-256 {sha256}")), "{out}");

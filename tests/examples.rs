@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls with a
-/// file to write.
+/// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
+/// with a file to write.
 const EXAMPLES: [(&str, &[&str]); 7] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
     ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),

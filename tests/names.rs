@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heddle::{
     ConnCounters, ControlPlane, DialogueError, FaultCounters, FrameError, Hub, MemoryCounters,
-    MrError, MrTable, QpCounters, References, Regions, RegisterError, Registry, RnicCounters,
+    MrError, MrTable, QpCounters, References, RegionTable, RegisterError, Registry, RnicCounters,
     RxCounters, Seed, StackCounters, StartupError, TxBuildCounters, TxCounters, WorkerCounters,
     WorkerSnapshot,
 };
@@ -41,7 +41,7 @@ fn table_error(e: RegisterError) -> Option<MrError> {
 
 fn hub(
     mrs: Arc<MrTable>,
-    regions: Arc<Regions>,
+    regions: Arc<RegionTable>,
     references: Arc<dyn References>,
     control: Box<dyn ControlPlane>,
     seed: &Seed,
@@ -52,8 +52,13 @@ fn hub(
 }
 
 const _: HubMaker = hub;
-type HubMaker =
-    fn(Arc<MrTable>, Arc<Regions>, Arc<dyn References>, Box<dyn ControlPlane>, &Seed) -> Arc<Hub>;
+type HubMaker = fn(
+    Arc<MrTable>,
+    Arc<RegionTable>,
+    Arc<dyn References>,
+    Box<dyn ControlPlane>,
+    &Seed,
+) -> Arc<Hub>;
 
 #[test]
 fn test_what_the_counters_of_a_worker_are_can_be_named() {

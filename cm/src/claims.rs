@@ -7,8 +7,8 @@ use heddle_iwarp::Qpn;
 use crate::id::{AppId, CmId};
 use crate::request::RequestError;
 
-/// A queue pair is in one connection at a time, and in FPDU mode once until it is reset or destroyed.
-/// An entry lasts until then, so there are as many as queue pairs.
+/// A queue pair is in one connection at a time, and in FPDU mode once until it is reset or
+/// destroyed. An entry lasts until then, so there are as many as queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeMap<Qpn, QpClaim>);
 

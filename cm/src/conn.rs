@@ -14,6 +14,7 @@
 
 mod enter;
 mod lost;
+mod startup;
 #[cfg(test)]
 pub(crate) mod tests;
 mod transition;

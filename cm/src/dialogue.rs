@@ -67,8 +67,8 @@ pub(crate) struct Agreement {
     pub(crate) role: Role,
     /// The peer's, for our application.
     pub(crate) private_data: Vec<u8>,
-    /// To be sent if we fail before FPDU mode: a Terminate to a responder, and to an initiator, which
-    /// has no accepting answer yet, one that rejects.
+    /// To be sent if we fail before FPDU mode: a Terminate to a responder, and to an initiator,
+    /// which has no accepting answer yet, one that rejects.
     pub(crate) last_word: Option<Vec<u8>>,
 }
 

@@ -1,13 +1,14 @@
 //! The connection manager as a pure state machine: start-up and life of every connection.
 //!
-//! Requests of applications and reports of workers go in with the time; orders to workers and events
-//! to applications come out. It works on ids alone: it holds no handle of a queue or a thread, calls
-//! nobody back, and ends queue pairs by saying so. What differs between a control plane with threads
-//! and a test in virtual time is the shell around it.
+//! Requests of applications and reports of workers go in with the time; orders to workers and
+//! events to applications come out. It works on ids alone: it holds no handle of a queue or a
+//! thread, calls nobody back, and ends queue pairs by saying so. What differs between a control
+//! plane with threads and a test in virtual time is the shell around it.
 //!
 //! * [`ConnectionManager`]: the calling order, and what it promises;
 //! * [`Request`], [`Event`]: what applications and the manager say to each other;
-//! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): what workers and the manager do;
+//! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): what workers and the manager
+//!   do;
 //! * [`Protocol`]: the start-up dialogue, of which MPA is one.
 #![forbid(unsafe_code)]
 

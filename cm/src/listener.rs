@@ -143,8 +143,8 @@ impl Listener {
         Some(p.refused.map_or(Ok(()), Err))
     }
 
-    /// The workers to tell when the application takes the listener back: those that listen, and those
-    /// that may when they come to it.
+    /// The workers to tell when the application takes the listener back: those that listen, and
+    /// those that may when they come to it.
     pub(crate) fn workers(&self, all: usize) -> Vec<WorkerId> {
         match &self.pending {
             None => (0..all).map(WorkerId).collect(),
@@ -209,8 +209,9 @@ impl Listeners {
     }
 
     /// Whether a listener may be added, as far as the manager can say: by the rules of the workers'
-    /// stacks, which hold for all of them alike. Asked here, the answer comes at once, and not from N
-    /// workers some of which have begun to listen by then. Which addresses are ours they alone know.
+    /// stacks, which hold for all of them alike. Asked here, the answer comes at once, and not from
+    /// N workers some of which have begun to listen by then. Which addresses are ours they alone
+    /// know.
     pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
         let taken = self.by_addr.contains_key(&(addr.port(), bind(addr)));
         ListenError::check(addr.port(), self.by_id.len(), taken)
@@ -227,9 +228,9 @@ impl Listeners {
         Some(listener)
     }
 
-    /// The listener for a connection that came to `local`: one at that very address comes before one
-    /// at all of ours. Each worker has matched the SYN so already, but among names of its own, and it
-    /// may have accepted before all of them listen: who is told is decided here.
+    /// The listener for a connection that came to `local`: one at that very address comes before
+    /// one at all of ours. Each worker has matched the SYN so already, but among names of its own,
+    /// and it may have accepted before all of them listen: who is told is decided here.
     pub(crate) fn at(&self, local: SocketAddr) -> Option<ListenerId> {
         let listening = |addr| {
             let id = *self.by_addr.get(&(local.port(), addr))?;

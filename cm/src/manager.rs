@@ -30,9 +30,9 @@ use crate::request::RequestError;
 /// # Calling order
 ///
 /// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
-/// [`handle_worker_lost`](Self::handle_worker_lost) and, when [`poll_timeout`](Self::poll_timeout) has
-/// passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not decrease.
-/// After each, or after several:
+/// [`handle_worker_lost`](Self::handle_worker_lost) and, when [`poll_timeout`](Self::poll_timeout)
+/// has passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not
+/// decrease. After each, or after several:
 /// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
 /// [`poll_notice`](Self::poll_notice) until they are empty; then `poll_timeout` is new.
 ///
@@ -41,17 +41,18 @@ use crate::request::RequestError;
 ///
 /// # What it promises
 ///
-/// - A request that is refused has changed nothing. Every other `Listen`, `Connect` and `Accept` has
-///   one outcome, and every `Established` one `Disconnected`.
+/// - A request that is refused has changed nothing. Every other `Listen`, `Connect` and `Accept`
+///   has one outcome, and every `Established` one `Disconnected`.
 /// - `Established` is told after the worker has said that the queue pair runs.
 /// - A queue pair is in one connection at a time. Before FPDU mode it becomes free again with the
 ///   failure; after, it is spent until it is forgotten.
-/// - Every connection of a worker is released once, after the worker has said that it is closed. When
-///   the worker has ended itself each has its end at once, and no order is for that worker any more.
+/// - Every connection of a worker is released once, after the worker has said that it is closed.
+///   When the worker has ended itself each has its end at once, and no order is for that worker any
+///   more.
 /// - Every state that waits for a peer or an application has a deadline, except that of an
 ///   established connection.
-/// - What it holds is bounded: by the connections workers have, by the queue pairs there are, and by
-///   [`CmConfig::max_events`] and a few more for each connection and each application.
+/// - What it holds is bounded: by the connections workers have, by the queue pairs there are, and
+///   by [`CmConfig::max_events`] and a few more for each connection and each application.
 ///
 /// An order or a report takes time that grows with the logarithm of the number of connections, and
 /// so does the choice of a start-up that makes room. `AppGone` walks over what the application has.

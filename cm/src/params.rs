@@ -68,8 +68,8 @@ pub struct ListenParams {
     /// The same in the peer-to-peer model, where the initiator sends its first FPDU without being
     /// told (RFC 6581 section 9.2).
     pub rtr_timeout: Duration,
-    /// Connections of one peer address that may be in their start-up at a time; as many as there are
-    /// places when absent.
+    /// Connections of one peer address that may be in their start-up at a time; as many as there
+    /// are places when absent.
     pub max_startups_per_peer: Option<usize>,
     /// Connections of one peer address there may be at a time, established or not; any number when
     /// absent.
@@ -138,8 +138,8 @@ impl ConnectTerms {
 pub struct AcceptTerms {
     /// The queue pair that is to run on it.
     pub qp: QpSpec,
-    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the peer
-    /// can begin with, in the peer-to-peer model.
+    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the
+    /// peer can begin with, in the peer-to-peer model.
     pub ird: u16,
     /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
     pub ord: u16,

@@ -73,8 +73,8 @@ pub enum Request {
         /// The queue pair.
         qpn: Qpn,
     },
-    /// The application is no more: its listeners end, its connections are reset, it is told nothing.
-    /// This is its last request.
+    /// The application is no more: its listeners end, its connections are reset, it is told
+    /// nothing. This is its last request.
     AppGone,
 }
 

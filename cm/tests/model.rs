@@ -1,6 +1,7 @@
-//! Random requests and reports over several workers that keep their side of the contract and nothing
-//! else: whatever the order, each request has one outcome, each queue pair is free or spent, each
-//! connection is released once, and nothing is left. A failure repeats from the seed it prints.
+//! Random requests and reports over several workers that keep their side of the contract and
+//! nothing else: whatever the order, each request has one outcome, each queue pair is free or
+//! spent, each connection is released once, and nothing is left. A failure repeats from the seed it
+//! prints.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod support;

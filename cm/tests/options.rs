@@ -215,7 +215,8 @@ fn test_listener_of_revision_1_turns_revision_2_away_and_answers_1() {
     assert_eq!(net.got(conn), plain(Kind::Reply, false));
 }
 
-/// The application's IRD is what is said and what is served; the peer's numbers reach it as they are.
+/// The application's IRD is what is said and what is served; the peer's numbers reach it as they
+/// are.
 #[test]
 fn test_depths_of_the_application_are_those_of_the_reply_and_of_the_queue_pair() {
     let unsaid = 0x3fff;

@@ -13,11 +13,11 @@ use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
-use heddle_verbs::memory::{References, Regions, Registry};
+use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
 use crate::CtlCounters;
-use crate::control::{Control, Requests, WorkerLink};
+use crate::control_plane::{Control, Requests, WorkerLink};
 
 /// How an RNIC is set up.
 #[derive(Clone, Debug)]
@@ -53,8 +53,8 @@ pub struct EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed that nobody can
-    /// guess.
+    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed that nobody
+    /// can guess.
     pub fn new(addrs: Vec<Cidr>) -> EndpointConfig {
         EndpointConfig::with_seed(addrs, crate::random_seed())
     }
@@ -180,8 +180,8 @@ impl Endpoint {
         Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
     }
 
-    /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody has
-    /// taken; `pool` is where the frames it sends come from.
+    /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody
+    /// has taken; `pool` is where the frames it sends come from.
     pub fn on_port(
         eal: &Eal,
         mut port: Port,
@@ -192,7 +192,7 @@ impl Endpoint {
         let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
         let mrs = Arc::new(MrTable::new(&config.seed.derive(LABEL_STAGS), config.max_mrs));
         let dpdk = Box::new(DpdkRegions::new(port.dma()));
-        let regions = Arc::new(Regions::new(config.max_regions, Some(dpdk)));
+        let regions = Arc::new(RegionTable::new(config.max_regions, Some(dpdk)));
         let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
         let caps = port.caps();
@@ -304,8 +304,8 @@ fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
     PortConfig { mtu: config.mtu, ..PortConfig::new(pool) }
 }
 
-/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and frames
-/// that point into it.
+/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and
+/// frames that point into it.
 #[derive(Debug)]
 struct WorkerReferences {
     /// Gone with the worker, whose FPDUs they count.

@@ -11,13 +11,13 @@
 //! There are two ways to run:
 //!
 //! - an [`Endpoint`] is all of it on one thread, driven by whoever calls [`Endpoint::poll`];
-//! - a [`Node`] has its worker on a pinned lcore and the control plane on a thread of its own, which
-//!   sleeps when there is nothing to do.
+//! - a [`Node`] has its worker on a pinned lcore and the control plane on a thread of its own,
+//!   which sleeps when there is nothing to do.
 //!
 //! Work requests and completions do not pass through here: they go through the rings of the device
 //! straight to and from the worker.
 
-mod control;
+mod control_plane;
 mod counters;
 mod endpoint;
 mod node;

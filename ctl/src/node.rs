@@ -9,7 +9,7 @@ use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, LcoreWorker, Port, Worker, WorkerSnapshot};
 
-use crate::control::{ControlThread, Requests, ThreadRequest};
+use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 
 #[cfg(test)]
@@ -17,11 +17,11 @@ use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 mod tests;
 
 /// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
-/// when there is nothing to do. Dropping it stops both; applications are told that their connections
-/// and listeners have ended.
+/// when there is nothing to do. Dropping it stops both; applications are told that their
+/// connections and listeners have ended.
 ///
-/// Should the worker panic, they are told the same at once, and nothing on this RNIC works any more:
-/// [`is_running`](Node::is_running) says so.
+/// Should the worker panic, they are told the same at once, and nothing on this RNIC works any
+/// more: [`is_running`](Node::is_running) says so.
 #[derive(Debug)]
 pub struct Node {
     // In this order: the control plane tells of a worker that has ended.
@@ -71,8 +71,8 @@ impl Node {
         Ok(Node { worker, control, requests, device, port })
     }
 
-    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on one
-    /// of the first two processors this process may use. With one alone both share it, and take
+    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on
+    /// one of the first two processors this process may use. With one alone both share it, and take
     /// turns as the scheduler has it.
     ///
     /// # Errors

@@ -5,11 +5,11 @@
 //! - the frame builder's: octets copied into frames, octets referred to;
 //! - the registered memory's: octets copied in and out, by whomever.
 //!
-//! With CRC on, all payload that is sent for the first time is copied, once, in the pass that computes
-//! its CRC. Without it, short payloads are copied by design, because a reference costs more than the
-//! copy: it would take two more buffers; and so is what answers a Read, because others may write it
-//! before it has arrived. They are told apart here by their length and kind, not by what the code says
-//! of them.
+//! With CRC on, all payload that is sent for the first time is copied, once, in the pass that
+//! computes its CRC. Without it, short payloads are copied by design, because a reference costs
+//! more than the copy: it would take two more buffers; and so is what answers a Read, because
+//! others may write it before it has arrived. They are told apart here by their length and kind,
+//! not by what the code says of them.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod counting;
@@ -32,8 +32,8 @@ fn largest(kind: Kind) -> usize {
 }
 
 /// Octets that are copied, and that are referred to, of a message of `size` octets: those of short
-/// segments, and of the others. With CRC on all are copied, and so is all that answers a Read, which
-/// is kept as it was when it was cut.
+/// segments, and of the others. With CRC on all are copied, and so is all that answers a Read,
+/// which is kept as it was when it was cut.
 fn segments(kind: Kind, size: u64, crc: bool) -> (u64, u64) {
     if crc || kind == Kind::Read {
         return (size, 0);
@@ -148,9 +148,9 @@ fn test_payload_is_not_copied_on_send_and_copied_once_on_receive_without_crc() {
     assert_copies(false);
 }
 
-/// Loss costs retransmissions, which refer to the memory, and a second copy of segments too short to
-/// keep their buffers for; but what is copied out is copied once, with its CRC or for a Read Response,
-/// and what is placed is placed once.
+/// Loss costs retransmissions, which refer to the memory, and a second copy of segments too short
+/// to keep their buffers for; but what is copied out is copied once, with its CRC or for a Read
+/// Response, and what is placed is placed once.
 #[test]
 fn test_loss_and_reordering_add_no_copy_of_full_segments() {
     let fault = FaultConfig {

@@ -1,5 +1,5 @@
-//! What an application may do wrong, or too early: memory given back while the peer can still ask for
-//! it, queue pairs used twice, queues that are full, things of somebody else's.
+//! What an application may do wrong, or too early: memory given back while the peer can still ask
+//! for it, queue pairs used twice, queues that are full, things of somebody else's.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;
@@ -47,8 +47,8 @@ fn overlaps(all: &[Mr], off: usize, len: usize) -> bool {
     all.iter().any(|m| m.info().off < off + len && off < m.info().off + m.len())
 }
 
-/// The peer acknowledges nothing while the application gives the memory back, and somebody else takes
-/// it. What is sent again is what was there when it was sent first.
+/// The peer acknowledges nothing while the application gives the memory back, and somebody else
+/// takes it. What is sent again is what was there when it was sent first.
 #[test]
 fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
     const LEN: usize = 1000;

@@ -1,5 +1,5 @@
-//! What an idle connection takes of the heap, counted: opened by the thousand, put to work, and left
-//! alone for a while.
+//! What an idle connection takes of the heap, counted: opened by the thousand, put to work, and
+//! left alone for a while.
 //!
 //! Two RNICs in virtual time, TCP and queue pairs included. What the layers above them add has a
 //! size that is known when they are compiled, and is added up in `dataplane`.

@@ -1,4 +1,5 @@
-//! What `Device::limits` says an application can have, it can have, and one more is refused by name.
+//! What `Device::limits` says an application can have, it can have, and one more is refused by
+//! name.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;

@@ -148,8 +148,8 @@ fn with_markers(octets: u64) -> u64 {
     octets + 4 * octets.div_ceil(508)
 }
 
-/// Messages of one FPDU each are the same with and without markers, so that the octets of the markers
-/// can be counted; of long ones, what lies ahead of a gap is placed by them.
+/// Messages of one FPDU each are the same with and without markers, so that the octets of the
+/// markers can be counted; of long ones, what lies ahead of a gap is placed by them.
 #[test]
 fn test_markers_both_ways_over_a_bad_wire() {
     let single = [4, 1300, 64, 1001, 512, 0, 733, 1300];

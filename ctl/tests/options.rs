@@ -1,6 +1,6 @@
 //! Options of the start-up with everything around the connection manager, over `net_ring`: the
-//! peer-to-peer model of RFC 6581 in both roles, read depths, and a peer that knows only revision 1.
-//! Which combination leads to what is the connection manager's own tests' business.
+//! peer-to-peer model of RFC 6581 in both roles, read depths, and a peer that knows only
+//! revision 1. Which combination leads to what is the connection manager's own tests' business.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! What an application can take of an RNIC: what its device was opened with, and no more; others have
-//! theirs all the same.
+//! What an application can take of an RNIC: what its device was opened with, and no more; others
+//! have theirs all the same.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;

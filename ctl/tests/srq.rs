@@ -1,5 +1,5 @@
-//! Queue pairs that share a receive queue: who gets a buffer, who is told, and who ends when there is
-//! none.
+//! Queue pairs that share a receive queue: who gets a buffer, who is told, and who ends when there
+//! is none.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;
@@ -105,8 +105,8 @@ fn test_buffers_go_to_messages_in_the_order_of_arrival() {
     }
 }
 
-/// RFC 5041 section 8.3.2, RFC 5042 section 6.4.3: one that stops in the middle of messages holds one
-/// buffer, however it goes on, and gives it up with its end.
+/// RFC 5041 section 8.3.2, RFC 5042 section 6.4.3: one that stops in the middle of messages holds
+/// one buffer, however it goes on, and gives it up with its end.
 #[test]
 fn test_peer_that_completes_no_message_holds_one_buffer() {
     let (eal, _turn) = eal();

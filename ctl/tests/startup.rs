@@ -1,7 +1,7 @@
-//! MPA start-ups that fail (RFC 5044 section 7.1.2, RFC 6581), with everything around the connection
-//! manager: the queue pair is free again and has kept its receives, memory is not touched, and a
-//! connection that keeps to the rules goes on beside each. What is wrong with which byte is the
-//! connection manager's own tests' business.
+//! MPA start-ups that fail (RFC 5044 section 7.1.2, RFC 6581), with everything around the
+//! connection manager: the queue pair is free again and has kept its receives, memory is not
+//! touched, and a connection that keeps to the rules goes on beside each. What is wrong with which
+//! byte is the connection manager's own tests' business.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;

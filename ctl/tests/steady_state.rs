@@ -15,8 +15,8 @@ use counting::{DEPTH, Net, Setup};
 use heddle_dataplane::FaultConfig;
 use heddle_rnic::RnicCounters;
 
-/// Operations of each connection before the count begins, and while it goes on. How much is under way
-/// at most shows late: Read Responses keep a buffer for each segment that is not acknowledged.
+/// Operations of each connection before the count begins, and while it goes on. How much is under
+/// way at most shows late: Read Responses keep a buffer for each segment that is not acknowledged.
 const WARM_UP: u64 = 16_000;
 const COUNTED: u64 = 4000;
 
@@ -119,10 +119,10 @@ fn test_no_operation_allocates() {
     assert_none(&Setup::default(), WARM_UP, &rows());
 }
 
-/// Queues grow with what is posted, by doubling; buffers of Read Responses one by one, as many as are
-/// under way. So the first operations allocate, a number of times that the depth of the queues bounds
-/// and not the number of operations, and the next ones do not. (The first of all is not counted: with
-/// it the RNICs learn each other's hardware addresses.)
+/// Queues grow with what is posted, by doubling; buffers of Read Responses one by one, as many as
+/// are under way. So the first operations allocate, a number of times that the depth of the queues
+/// bounds and not the number of operations, and the next ones do not. (The first of all is not
+/// counted: with it the RNICs learn each other's hardware addresses.)
 #[test]
 fn test_first_operations_of_one_segment_allocate_only_until_the_queues_have_grown() {
     let mut net = Net::new(Setup::default());

@@ -2,10 +2,10 @@
 //! nor on the application's thread that posts and polls.
 //!
 //! When threads run is the scheduler's to say, and how much is under way at a time follows from it:
-//! while one worker is off its processor the other's queues fill, and a segment may be sent twice that
-//! was not lost. So nobody can say after how many operations each queue has held the most it will hold
-//! and every rare counter has its place. What can be said is that it comes to that: after some
-//! stretches of operations there are [`STRETCHES`] in a row in which nobody made a call.
+//! while one worker is off its processor the other's queues fill, and a segment may be sent twice
+//! that was not lost. So nobody can say after how many operations each queue has held the most it
+//! will hold and every rare counter has its place. What can be said is that it comes to that: after
+//! some stretches of operations there are [`STRETCHES`] in a row in which nobody made a call.
 //!
 //! One test only, so that no other test's threads run meanwhile.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]

@@ -11,7 +11,7 @@ use common::*;
 use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
 use heddle_iwarp::{Access, Memory as _, MrTable, Pd, Qpn};
-use heddle_verbs::memory::{Region, RegionError, RegionMemory, Regions};
+use heddle_verbs::memory::{Region, RegionError, RegionMemory, RegionTable};
 
 #[test]
 fn test_exhausted_pool_is_none_and_counted() {
@@ -112,7 +112,7 @@ fn test_region_is_zeroed_aligned_and_bounded() {
         assert_eq!(region.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
         // Copied and digested at once by a worker, the digest continued from what came before.
         let region = Arc::new(region);
-        let regions = Arc::new(Regions::new(1, None));
+        let regions = Arc::new(RegionTable::new(1, None));
         let (id, mrs) = (regions.insert(&region).unwrap(), MrTable::new(&Seed::from_u64(1), 1));
         let mr = mrs.register(Pd(1), id.addr(0), 0, len as u64, Access::REMOTE_READ).unwrap();
         let check = |to, n| mrs.check(Pd(1), Qpn(1), mr.stag, to, n, Access::REMOTE_READ);

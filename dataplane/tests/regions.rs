@@ -11,7 +11,7 @@ use common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_iwarp::{Access, MrTable, Pd, Qpn};
-use heddle_verbs::memory::{Region, RegionMemory, Regions};
+use heddle_verbs::memory::{Region, RegionMemory, RegionTable};
 
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -95,7 +95,7 @@ fn test_regions_beyond_what_dpdk_holds_are_known_and_not_for_devices() {
     let config = PortConfig::new(pool(255));
     let (port, _far) = Port::ring_pair(&eal(), "many", 64, &config, &config).unwrap();
     let dpdk = Box::new(DpdkRegions::new(port.dma()));
-    let regions = Arc::new(Regions::new(MANY + 1, Some(dpdk)));
+    let regions = Arc::new(RegionTable::new(MANY + 1, Some(dpdk)));
     let worker = RegionMemory::new(regions.clone());
     let mrs = MrTable::new(&Seed::from_u64(1), 1024);
     let mut ids = Vec::new();

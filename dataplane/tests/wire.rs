@@ -21,7 +21,7 @@ use heddle_iwarp::{MrTable, QpConfig, Role};
 use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, StackConfig};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{Regions, Registry};
+use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{
     Access, Cq, Cqe, Data, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit, RecvWr, SendOp,
@@ -93,7 +93,7 @@ impl Side {
         let seed = Seed::from_u64(n.into());
         let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
         let mrs = Arc::new(MrTable::new(&seed, 4096));
-        let regions = Arc::new(Regions::new(4, Some(Box::new(DpdkRegions::new(port.dma())))));
+        let regions = Arc::new(RegionTable::new(4, Some(Box::new(DpdkRegions::new(port.dma())))));
         let external = ExternalMemory::new(mrs.capacity());
         let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let (rx, tx) = port.take_queues().pop().unwrap();

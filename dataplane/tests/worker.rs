@@ -13,7 +13,7 @@ use heddle_dataplane::*;
 use heddle_iwarp::MrTable;
 use heddle_rnic::{Order, Report, RnicConfig};
 use heddle_tcp::StackConfig;
-use heddle_verbs::memory::Regions;
+use heddle_verbs::memory::RegionTable;
 
 #[test]
 fn test_orders_wait_while_nobody_takes_the_answers() {
@@ -30,7 +30,7 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
         rx,
         tx,
         pool,
-        regions: Arc::new(Regions::new(1, None)),
+        regions: Arc::new(RegionTable::new(1, None)),
         external: ExternalMemory::new(16),
         mrs: Arc::new(MrTable::new(&seed, 16)),
         clock: Clock::manual().0,

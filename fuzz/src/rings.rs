@@ -10,7 +10,7 @@ use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{Access, Data, MrTable, PostError, QpConfig, QpContext, QpEnv};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{Regions, Registry};
+use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::ring::layout::qp as layout;
 use heddle_verbs::ring::{Entry, cqe};
 use heddle_verbs::worker::WorkerQp;
@@ -50,7 +50,7 @@ impl Bed {
     fn new() -> Bed {
         let seed = Seed::from_u64(1);
         let mrs = Arc::new(MrTable::new(&seed, 8));
-        let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(Regions::new(4, None))));
+        let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(RegionTable::new(4, None))));
         let hub = Hub::new(registry, Box::new(Nobody), 1, &seed);
         let config =
             DeviceConfig { memory: 0, queues: 64 << 10, shared: true, ..DeviceConfig::default() };

@@ -6,12 +6,12 @@
 //! * [`rping`]: the client and server of that name. [`rdmacm`] and [`perftest`]: the servers of
 //!   librdmacm's other examples and of perftest. [`service`]: what an appliance can serve.
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
-//! * [`control`]: what Heddle is compared with: another user-space TCP, and the kernel's.
+//! * [`baseline`]: what Heddle is compared with: another user-space TCP, and the kernel's.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
 //!   [`pin`]: threads bound to processors. [`progress`]: how far a run is.
 
+pub mod baseline;
 mod connections;
-pub mod control;
 pub mod embedded;
 mod inbox;
 pub mod instructions;

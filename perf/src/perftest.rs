@@ -1,5 +1,5 @@
-//! The servers of perftest: `ib_write_bw`, `ib_read_bw`, `ib_send_bw` and their `_lat` forms, started
-//! with `-R`, so that all goes over RDMA connections.
+//! The servers of perftest: `ib_write_bw`, `ib_read_bw`, `ib_send_bw` and their `_lat` forms,
+//! started with `-R`, so that all goes over RDMA connections.
 //!
 //! ```text
 //!   client                          parameters                          server
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! The client always speaks first and waits for the answer, so that an answer of the length of the
-//! question is all a server has to know of most of them. The version (16 octets) is given back as it
-//! comes: the server takes itself for as old as its client.
+//! question is all a server has to know of most of them. The version (16 octets) is given back as
+//! it comes: the server takes itself for as old as its client.
 //!
 //! | Test | What the server does meanwhile |
 //! |---|---|
@@ -32,6 +32,7 @@
 //! How long messages are is not told. The memory of a test has [`Test::size`] octets, and a longer
 //! Write, Read or Send ends its connection as any access out of bounds does.
 
+mod conn;
 mod server;
 mod session;
 #[cfg(test)]
@@ -95,8 +96,8 @@ impl Program {
 pub struct Test {
     /// The program.
     pub program: Program,
-    /// Octets of a message, 1 to [`MAX_SIZE`](Self::MAX_SIZE): of `ib_write_lat` exactly (its `-s`), of
-    /// the others at most.
+    /// Octets of a message, 1 to [`MAX_SIZE`](Self::MAX_SIZE): of `ib_write_lat` exactly (its
+    /// `-s`), of the others at most.
     pub size: u32,
 }
 

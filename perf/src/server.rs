@@ -25,7 +25,8 @@ pub(crate) trait Serve {
     fn stop_listening(&mut self);
     /// Whether it listens: false until the RNIC does.
     fn is_listening(&self) -> Result<bool, ListenFailure>;
-    /// Whether a step would find something. Arms the completion queues: to be asked before sleeping.
+    /// Whether a step would find something. Arms the completion queues: to be asked before
+    /// sleeping.
     fn has_work(&self) -> bool;
 }
 

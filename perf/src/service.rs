@@ -31,8 +31,8 @@ pub enum ServiceKind {
     Perftest(Test),
 }
 
-/// A service and where it listens: `ADDR:PORT=SERVICE`, with `,count=N` and `,size=N` behind those that
-/// have to be told.
+/// A service and where it listens: `ADDR:PORT=SERVICE`, with `,count=N` and `,size=N` behind those
+/// that have to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
     /// Where.

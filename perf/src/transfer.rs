@@ -7,8 +7,8 @@
 //! distribution of their times, so passes are repeated for as long as the caller says; each is
 //! checked, and the time that zeroing and hashing take is not counted.
 //!
-//! Atomic Operations move 64 bits, so a pass of theirs moves no file: as many as the others need for
-//! it count from 0 in the server's memory, and each must find what those before it left.
+//! Atomic Operations move 64 bits, so a pass of theirs moves no file: as many as the others need
+//! for it count from 0 in the server's memory, and each must find what those before it left.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -150,8 +150,8 @@ impl Mover {
         self.hash
     }
 
-    /// Moves the file, from client to server by Send and Write, from server to client by Read: once,
-    /// and again until that has taken `time`. Immediate Data alone is refused.
+    /// Moves the file, from client to server by Send and Write, from server to client by Read:
+    /// once, and again until that has taken `time`. Immediate Data alone is refused.
     pub fn run(&mut self, op: Op, time: Duration) -> Result<Moved, TransferError> {
         if op == Op::SendImm {
             return Err(TransferError::Nothing);

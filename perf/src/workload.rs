@@ -6,10 +6,10 @@
 //! # Set-up
 //!
 //! The client sends a [`Hello`](hello::Hello) as private data of its connection request: operation,
-//! mode, size, depth, seed, and the region the server may write. The server checks it and accepts, or
-//! rejects with a [`Refusal`](hello::Refusal). Once connected, the client asks for its memory with a
-//! Send without content; the server makes it ready, piece by piece, and answers with a Send, a
-//! [`Welcome`](hello::Welcome) that names its own region, or a Refusal. So a greeting alone costs
+//! mode, size, depth, seed, and the region the server may write. The server checks it and accepts,
+//! or rejects with a [`Refusal`](hello::Refusal). Once connected, the client asks for its memory
+//! with a Send without content; the server makes it ready, piece by piece, and answers with a Send,
+//! a [`Welcome`](hello::Welcome) that names its own region, or a Refusal. So a greeting alone costs
 //! nothing.
 //!
 //! # Traffic
@@ -32,8 +32,8 @@
 //!   `verify` would show it if it were not. The figure is the full round trip. An RDMA Read is
 //!   timed from posting to completion, and so are Atomic Operations.
 //! * Immediate Data, alone or behind a Write, takes receives as Sends do, and so has the same
-//!   credits; what it hands over is the number of the operation. The Writes go into as many slots as
-//!   the server has receives, so that none is overwritten before the server has looked at it.
+//!   credits; what it hands over is the number of the operation. The Writes go into as many slots
+//!   as the server has receives, so that none is overwritten before the server has looked at it.
 //! * Atomic Operations all change the first 64 bits of the connection's region, which begin with 0
 //!   and count them. CmpSwap expects the number of those before it and stores the next.
 //!

@@ -1,4 +1,5 @@
-//! The servers of librdmacm's examples and of perftest, by clients that say what those programs say.
+//! The servers of librdmacm's examples and of perftest, by clients that say what those programs
+//! say.
 
 mod common;
 

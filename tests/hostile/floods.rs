@@ -10,8 +10,8 @@ use crate::net::{Lab, Packets, SERVER};
 use crate::server::{RPING, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// SYNs of hosts that are not there, each with another address of the link, must not keep hosts that
-/// are there from being resolved.
+/// SYNs of hosts that are not there, each with another address of the link, must not keep hosts
+/// that are there from being resolved.
 #[test]
 fn test_forged_syns_of_one_link_do_not_shut_out_new_hosts() {
     const RATE: u32 = 5000;

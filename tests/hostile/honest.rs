@@ -1,5 +1,5 @@
-//! Peers that do nothing wrong: that they are served shows that the others are refused for what they
-//! do, and not because a tool of ours is broken.
+//! Peers that do nothing wrong: that they are served shows that the others are refused for what
+//! they do, and not because a tool of ours is broken.
 
 use std::time::Duration;
 

@@ -119,7 +119,8 @@ fn test_single_octets_of_a_request_do_not_keep_places() {
     server.assert_alive();
 }
 
-/// A peer that goes without a word after it has been served is found out, and its place is free again.
+/// A peer that goes without a word after it has been served is found out, and its place is free
+/// again.
 #[test]
 fn test_vanished_peer_is_probed_and_dropped() {
     let lab = Lab::new(1500);

@@ -1,5 +1,5 @@
-//! Immediate Data (RFC 7306) for the perf service that is not what the benchmark has announced: it is
-//! counted, or ends that connection, and nobody else hears of it.
+//! Immediate Data (RFC 7306) for the perf service that is not what the benchmark has announced: it
+//! is counted, or ends that connection, and nobody else hears of it.
 
 use crate::linux::{Client, PATIENCE, Rping};
 use crate::mpa;

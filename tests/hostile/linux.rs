@@ -122,8 +122,8 @@ impl Client {
         Socket::from(self.stream).set_linger(Some(Duration::ZERO))
     }
 
-    /// Whether the server ends the connection, in whatever way, within this time. What it says before
-    /// does not matter.
+    /// Whether the server ends the connection, in whatever way, within this time. What it says
+    /// before does not matter.
     pub fn is_ended(&mut self, within: Duration) -> bool {
         match self.wait(within, |bytes| {
             bytes.clear();

@@ -36,7 +36,8 @@ fn connection(host: &mut Host, port: u16, established: bool) -> Conn {
     c
 }
 
-/// Sends one octet at a time, each just ahead of the one before it, down to `low` ahead of the stream.
+/// Sends one octet at a time, each just ahead of the one before it, down to `low` ahead of the
+/// stream.
 fn descend(host: &mut Host, c: &Conn, low: u32, count: u32) {
     for n in (low..low + count).rev() {
         c.send_ahead(host, n, &[0]);
@@ -131,8 +132,8 @@ pub const TURN: Duration = Duration::from_millis(400);
 /// Pings one after the other, as long as each took: not many less in a second, and none very long.
 ///
 /// On a processor that others use too, a ping takes as long as the server has to wait for its turn
-/// there, tens of milliseconds, which has nothing to do with what it is sent. So how many there are in
-/// a second, and the longest, is compared with those without.
+/// there, tens of milliseconds, which has nothing to do with what it is sent. So how many there are
+/// in a second, and the longest, is compared with those without.
 pub fn assert_not_slower(mut without: Vec<Duration>, mut with: Vec<Duration>) {
     for pings in [&mut without, &mut with] {
         pings.sort();
@@ -154,8 +155,8 @@ pub fn assert_not_slower(mut without: Vec<Duration>, mut with: Vec<Duration>) {
     assert!(longest(&with) < long, "{what}");
 }
 
-/// The frames that may be held are shared fairly: peers that leave gaps do not take them from one that
-/// has lost a segment.
+/// The frames that may be held are shared fairly: peers that leave gaps do not take them from one
+/// that has lost a segment.
 #[test]
 fn test_peers_with_gaps_leave_room_for_another_ones() {
     let lab = Lab::new(1500);

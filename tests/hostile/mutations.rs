@@ -1,13 +1,13 @@
-//! Sessions that were valid until something in them was changed, each on a TCP connection of its own,
-//! and beside them one that is left as it is.
+//! Sessions that were valid until something in them was changed, each on a TCP connection of its
+//! own, and beside them one that is left as it is.
 //!
-//! A session is made of a seed: start-up, FPDUs of every opcode (RFC 5040, RFC 7306), with markers or
-//! without. Changed are ULPDUs, mostly, under a CRC that is right again; or the octets of the stream;
-//! and how TCP cuts it. Whether what is changed is still valid nobody knows: what counts is that
-//! nobody else's memory, stream or place is touched.
+//! A session is made of a seed: start-up, FPDUs of every opcode (RFC 5040, RFC 7306), with markers
+//! or without. Changed are ULPDUs, mostly, under a CRC that is right again; or the octets of the
+//! stream; and how TCP cuts it. Whether what is changed is still valid nobody knows: what counts is
+//! that nobody else's memory, stream or place is touched.
 //!
-//! The sessions as they were before the change take turns with them: they must end in order, and the
-//! stream beside is measured against them.
+//! The sessions as they were before the change take turns with them: they must end in order, and
+//! the stream beside is measured against them.
 
 use std::net::Shutdown;
 use std::ops::Range;

@@ -7,8 +7,8 @@
 //!   10.77.0.1/16                                       +-- AF_PACKET: any other 10.77.x.y
 //! ```
 //!
-//! The namespaces have no names. They live as long as this process holds their files, so that nothing
-//! is left behind however a test ends.
+//! The namespaces have no names. They live as long as this process holds their files, so that
+//! nothing is left behind however a test ends.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +46,8 @@ impl Namespace {
         thread::spawn(make).join().expect("it does not panic")
     }
 
-    /// Runs `f` in the namespace, on a thread of its own. Sockets and processes made there stay there.
+    /// Runs `f` in the namespace, on a thread of its own. Sockets and processes made there stay
+    /// there.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         let inside = || {
             // SAFETY: the file is open, and is a network namespace by how it was made.
@@ -145,7 +146,8 @@ impl Packets {
             let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
             let fill = |addr: *mut SockAddrStorage, len: *mut libc::socklen_t| {
                 let ll = addr.cast::<libc::sockaddr_ll>();
-                // SAFETY: the storage is zeroed, larger than a sockaddr_ll, and aligned for any address.
+                // SAFETY: the storage is zeroed, larger than a sockaddr_ll, and aligned for any
+                // address.
                 unsafe {
                     (*ll).sll_family = u16::try_from(libc::AF_PACKET).expect("a family");
                     (*ll).sll_protocol = all;

@@ -1,5 +1,5 @@
-//! An RNIC of this process at the server's end of the wire, so that a test can look at its memory and
-//! its counters, with an application that gives each connection the same few regions.
+//! An RNIC of this process at the server's end of the wire, so that a test can look at its memory
+//! and its counters, with an application that gives each connection the same few regions.
 //!
 //! ```text
 //!   slot of a connection, 64 KiB of one arena; everything between is guard
@@ -8,8 +8,8 @@
 //!         └ write, read, atomics         └ write      └ 2 of 64  └ 200 and 8
 //! ```
 //!
-//! The STags go to the peer as private data ([`Stags`]), together with those of regions that it has no
-//! business with. What the application posts is asked for in the peer's private data ([`plan`]).
+//! The STags go to the peer as private data ([`Stags`]), together with those of regions that it has
+//! no business with. What the application posts is asked for in the peer's private data ([`plan`]).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! An honest peer beside hostile ones: what it writes it reads back and compares, and how much it got
-//! done is compared with what it gets done beside peers that are honest as well.
+//! An honest peer beside hostile ones: what it writes it reads back and compares, and how much it
+//! got done is compared with what it gets done beside peers that are honest as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

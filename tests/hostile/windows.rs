@@ -9,8 +9,8 @@ use crate::net::{LINUX, Lab, unacknowledged};
 use crate::server::{RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// RFC 9293 3.10.7.4: with a window of zero nothing but a segment at RCV.NXT is acceptable, and with
-/// one that has shrunk nothing beyond its edge.
+/// RFC 9293 3.10.7.4: with a window of zero nothing but a segment at RCV.NXT is acceptable, and
+/// with one that has shrunk nothing beyond its edge.
 #[test]
 fn test_acks_stay_inside_a_window_that_has_shrunk() {
     let lab = Lab::new(1500);
@@ -28,7 +28,8 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
         // Nothing of it has arrived, says the peer, and it has less room than it said.
         (c.rcv_nxt, c.window) = (una, window);
         c.seen.clear();
-        // Half an FPDU is never answered: what comes is an acknowledgment. So it is when it comes again.
+        // Half an FPDU is never answered: what comes is an acknowledgment. So it is when it comes
+        // again.
         let half = c.segment(PSH | ACK, c.snd_nxt, &mpa::send(3, &[0; 16])[..20]);
         c.snd_nxt = c.snd_nxt.wrapping_add(20);
         for _ in 0..10 {
@@ -118,8 +119,8 @@ fn test_zero_window_probes_back_off() {
     server.assert_alive();
 }
 
-/// RFC 2018 8: a receiver may take back what it has SACKed, so that the left edge is sent again when
-/// everything has been SACKed and nothing is acknowledged.
+/// RFC 2018 8: a receiver may take back what it has SACKed, so that the left edge is sent again
+/// when everything has been SACKed and nothing is acknowledged.
 #[test]
 fn test_left_edge_is_sent_again_although_all_was_sacked() {
     let lab = Lab::new(1500);

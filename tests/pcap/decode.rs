@@ -1,5 +1,6 @@
 //! A reading of captures that owes nothing to the crates under test: written from RFC 5044 (MPA),
-//! 5041 (DDP), 5040 (RDMAP), 6581 and 7306. It fails at the first octet that is not as they have it.
+//! 5041 (DDP), 5040 (RDMAP), 6581 and 7306. It fails at the first octet that is not as they have
+//! it.
 //!
 //! tshark cannot say all of this: see `witness`.
 

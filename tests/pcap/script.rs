@@ -106,8 +106,8 @@ pub(crate) fn marks(messages: &[Message], opcode: u8) -> Vec<u32> {
     messages.iter().filter(|m| m.opcode == opcode).map(|m| be32(&m.payload, at)).collect()
 }
 
-/// Posts, and keeps account of what is to be seen of it. Requests go out in the order of posting, and
-/// answers in that of the requests. Between the two there is no order.
+/// Posts, and keeps account of what is to be seen of it. Requests go out in the order of posting,
+/// and answers in that of the requests. Between the two there is no order.
 pub(crate) struct Script<'a> {
     us: &'a Side,
     peer: &'a Side,

@@ -11,7 +11,8 @@ use crate::wire::IPS;
 pub(crate) const BAD: &str = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 \
                               || _ws.expert.severity == error || tcp.flags.reset == 1";
 
-/// Its guesses about what Sends carry (RPC-over-RDMA, SMB Direct) are switched off: they are neither.
+/// Its guesses about what Sends carry (RPC-over-RDMA, SMB Direct) are switched off: they are
+/// neither.
 pub(crate) fn tshark(file: &Path, args: &[&str]) -> String {
     let out = Command::new("tshark")
         .arg("-r")
@@ -160,8 +161,8 @@ const OPCODES: [(u8, &str); 12] = [
     (ATOMIC_RESPONSE, "Atomic Response"),
 ];
 
-/// A field of a message: its name, where it is in the payload, and how long; after RFC 5040 sections
-/// 4.4 and 4.8, and RFC 7306 section 5.2.
+/// A field of a message: its name, where it is in the payload, and how long; after RFC 5040
+/// sections 4.4 and 4.8, and RFC 7306 section 5.2.
 type Field = (&'static str, fn(&Message) -> bool, usize, usize);
 
 const FIELDS: [Field; 20] = [

@@ -1,5 +1,5 @@
-//! Every message of RFC 5040 and 7306 goes both ways between two RNICs, and three witnesses say what
-//! was on the wire: tshark, the decoder beside this, and the counters of the queue pairs.
+//! Every message of RFC 5040 and 7306 goes both ways between two RNICs, and three witnesses say
+//! what was on the wire: tshark, the decoder beside this, and the counters of the queue pairs.
 //!
 //! What tshark 4.0 does not know, the decoder alone vouches for:
 //!
@@ -36,7 +36,8 @@ struct Mode {
 struct Run {
     _dir: TempDir,
     file: PathBuf,
-    /// The requests and the answers each side was to send; the responder's Terminate comes after them.
+    /// The requests and the answers each side was to send; the responder's Terminate comes after
+    /// them.
     wanted: [(Vec<Message>, Vec<Message>); 2],
     counters: [QpCounters; 2],
 }
@@ -170,8 +171,8 @@ fn check_messages(run: &Run, messages: &[Vec<Message>; 2]) {
             let terminate = requests.pop().unwrap();
             let place = Place::Untagged { invalidate: 0, qn: 2, msn: 1, mo: 0 };
             assert_eq!((terminate.opcode, terminate.place), (TERMINATE, place));
-            // RFC 5040 section 4.8: DDP, tagged buffer error, invalid STag; M and D; the length of the
-            // segment, which is 14 octets of header and 9 of payload, and the header.
+            // RFC 5040 section 4.8: DDP, tagged buffer error, invalid STag; M and D; the length of
+            // the segment, which is 14 octets of header and 9 of payload, and the header.
             let mut want = vec![0x11, 0x00, 0xc0, 0x00, 0, 23, 0xc1, 0x40];
             want.extend(0xdead_be00_u32.to_be_bytes());
             want.extend(0x1234_u64.to_be_bytes());
@@ -278,7 +279,8 @@ fn test_fpdus_across_segments() {
     }
 }
 
-/// tshark 4.0 takes the marker before the first FPDU for its length field, and finds no FPDU at all.
+/// tshark 4.0 takes the marker before the first FPDU for its length field, and finds no FPDU at
+/// all.
 #[test]
 fn test_every_opcode_with_markers() {
     for (crc, cut) in [(true, None), (false, None), (true, CUT), (false, CUT)] {
@@ -316,8 +318,8 @@ fn test_a_damaged_stream_with_markers_is_found() {
     let (_, from) = decode::startup(&stream, b"MPA ID Req Frame");
     let read = |s: &Stream| catch_unwind(AssertUnwindSafe(|| decode::fpdus(s, from, true, true)));
     assert!(read(&stream).is_ok());
-    // Of the marker, the length, the headers, the payload, the padding and the CRC of the first FPDU,
-    // and of a marker inside a later one.
+    // Of the marker, the length, the headers, the payload, the padding and the CRC of the first
+    // FPDU, and of a marker inside a later one.
     for at in [0, 3, 5, 6, 20, 27, 28, 512, 515] {
         stream.octets[from + at] ^= 1;
         assert!(read(&stream).is_err(), "octet {at}");

@@ -1,8 +1,8 @@
 //! An RNIC as one application sees it.
 //!
-//! A [`Hub`] is the RNIC for all of them: STags, regions, numbers, and the way to the control plane.
-//! Each application has a [`Device`] of its own, with memory, queues and doorbells that it shares with
-//! the workers and with no other application.
+//! A [`Hub`] is the RNIC for all of them: STags, regions, numbers, and the way to the control
+//! plane. Each application has a [`Device`] of its own, with memory, queues and doorbells that it
+//! shares with the workers and with no other application.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,10 +24,10 @@ use crate::waker::Waker;
 
 mod connections;
 mod hub;
-mod regions;
+mod registration;
 
 pub use hub::Hub;
-pub use regions::{MrInit, Reservation};
+pub use registration::{MrInit, Reservation};
 
 /// Largest depth of a send, receive or completion queue.
 pub const MAX_DEPTH: u32 = 1 << 16;
@@ -100,8 +100,8 @@ impl Default for DeviceConfig {
 
 /// An RNIC as one application sees it; clones are handles of the same one. Any thread may use it.
 ///
-/// A connection goes on without handles, until either side ends it; [`close`](Device::close) ends all
-/// there is.
+/// A connection goes on without handles, until either side ends it; [`close`](Device::close) ends
+/// all there is.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<App>);
 
@@ -184,13 +184,14 @@ impl Device {
         Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker, place)?)
     }
 
-    /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more or
-    /// fewer than it has, while it is in use. No completion is lost or comes out of order. Workers go
-    /// over to the new room at their next turn; until then the old one is what they have.
+    /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more
+    /// or fewer than it has, while it is in use. No completion is lost or comes out of order.
+    /// Workers go over to the new room at their next turn; until then the old one is what they
+    /// have.
     ///
     /// # Errors
-    /// [`DeviceError::CqTooSmall`] when more are in it, [`DeviceError::CqResizing`] until workers have
-    /// gone over and what they wrote before is polled; [`DeviceError::Limit`],
+    /// [`DeviceError::CqTooSmall`] when more are in it, [`DeviceError::CqResizing`] until workers
+    /// have gone over and what they wrote before is polled; [`DeviceError::Limit`],
     /// [`DeviceError::Area`], [`DeviceError::ForeignCq`], [`DeviceError::Overloaded`],
     /// [`DeviceError::Gone`]. Nothing has changed then.
     pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
@@ -200,8 +201,8 @@ impl Device {
         cq.resize(depth, |link| a.hub.control.request(ControlRequest::ResizeCq { app: a.id, link }))
     }
 
-    /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs of
-    /// this protection domain; `waker` is woken when the limit it is armed for is reached.
+    /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs
+    /// of this protection domain; `waker` is woken when the limit it is armed for is reached.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`],
@@ -253,16 +254,17 @@ impl Device {
         Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
     }
 
-    /// Makes a queue pair whose connection is over fit for another one, with the number and all else
-    /// it has. Its queues are empty afterwards: what was posted before it was connected is forgotten
-    /// without a completion. Completions of its connection stay in their queues; poll them first, so
-    /// that they are not taken for later ones. A handle in another process is to be attached anew.
+    /// Makes a queue pair whose connection is over fit for another one, with the number and all
+    /// else it has. Its queues are empty afterwards: what was posted before it was connected is
+    /// forgotten without a completion. Completions of its connection stay in their queues; poll
+    /// them first, so that they are not taken for later ones. A handle in another process is to be
+    /// attached anew.
     ///
     /// # Errors
     /// [`DeviceError::QpState`] while it is in a connection, which it is until
-    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race with
-    /// one; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has
-    /// changed then.
+    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race
+    /// with one; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    /// Nothing has changed then.
     pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
         let request = heddle_cm::Request::ForgetQp { qpn: qp.qpn() };

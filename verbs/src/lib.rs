@@ -14,7 +14,7 @@
 //! one; what happens once per connection goes to the control plane through
 //! [`ControlPlane`](device::ControlPlane).
 //!
-//! `unsafe` is in `memory::{raw, region, regions, crc}`, `ring::area` and `waker`; each block says why
+//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area` and `waker`; each block says why
 //! it is sound.
 
 pub mod connection;

@@ -11,13 +11,13 @@ use crate::event::{Event, ListenFailure};
 use crate::id::WorkerId;
 
 impl ConnectionManager {
-    /// A worker has ended, by a defect or because it was stopped: every connection it had is over, and
-    /// so is every listener when no other worker is left. It is to be called after all reports of the
-    /// worker; those that come later count for nothing.
+    /// A worker has ended, by a defect or because it was stopped: every connection it had is over,
+    /// and so is every listener when no other worker is left. It is to be called after all reports
+    /// of the worker; those that come later count for nothing.
     ///
-    /// `untouched` are the connections of which it was ordered to enter FPDU mode and never took the
-    /// order: their queue pairs may be used again. It takes time that grows with the number of all
-    /// connections.
+    /// `untouched` are the connections of which it was ordered to enter FPDU mode and never took
+    /// the order: their queue pairs may be used again. It takes time that grows with the number of
+    /// all connections.
     pub fn handle_worker_lost(
         &mut self,
         now: Instant,

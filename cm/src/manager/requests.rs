@@ -17,8 +17,8 @@ impl ConnectionManager {
     /// Carries out a request of an application.
     ///
     /// # Errors
-    /// Everything that can be known at once. The request has changed nothing then and is answered by
-    /// no event.
+    /// Everything that can be known at once. The request has changed nothing then and is answered
+    /// by no event.
     pub fn handle_request(
         &mut self,
         now: Instant,

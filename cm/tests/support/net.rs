@@ -1,5 +1,5 @@
-//! Two hosts on a wire that may lose frames. Host 0 has a manager or is a peer driven by hand; host 1
-//! has a manager.
+//! Two hosts on a wire that may lose frames. Host 0 has a manager or is a peer driven by hand; host
+//! 1 has a manager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -303,8 +303,8 @@ impl Net {
         conn
     }
 
-    /// A connection of ours to the peer that is driven by hand and listens at port 99, as far as our
-    /// Request; that Request.
+    /// A connection of ours to the peer that is driven by hand and listens at port 99, as far as
+    /// our Request; that Request.
     pub fn asked(&mut self, id: CmId, params: ConnectTerms) -> (ConnId, Vec<u8>) {
         let remote = ([10, 0, 0, 1], 99).into();
         self.hosts[0].raw.clear();

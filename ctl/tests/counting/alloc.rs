@@ -108,8 +108,8 @@ impl Calls {
 
 /// Whether stretches of traffic, one after another, are those of a steady state that was not quite
 /// reached when they began: queues may still have grown, by doubling, to the most there has been in
-/// them, and have given back what they had before; that is a handful of times in all, and at least one
-/// stretch made no calls at all.
+/// them, and have given back what they had before; that is a handful of times in all, and at least
+/// one stretch made no calls at all.
 pub fn is_steady(stretches: &[Calls]) -> bool {
     const GROWTHS: u64 = 4;
     stretches.contains(&Calls::NONE)

@@ -61,8 +61,8 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Above the time an ACK may be held back. Short where the test moves the clock; a thread may be
-    /// off its processor for longer.
+    /// Above the time an ACK may be held back. Short where the test moves the clock; a thread may
+    /// be off its processor for longer.
     fn rto_min(&self) -> Duration {
         Duration::from_millis(if self.clock.is_some() { 20 } else { 200 })
     }

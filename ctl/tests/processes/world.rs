@@ -14,7 +14,8 @@ use heddle_verbs::{
 pub(crate) const SLOTS: usize = 64;
 pub(crate) const SLOT: usize = 4096;
 
-/// What children fill their memory with before they write anything else; the neighbor never sends it.
+/// What children fill their memory with before they write anything else; the neighbor never sends
+/// it.
 pub(crate) const MARK: u8 = 0xd5;
 
 const PEER: ([u8; 4], u16) = ([10, 0, 0, 2], 7174);

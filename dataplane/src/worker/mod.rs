@@ -11,7 +11,7 @@ use heddle_iwarp::mr::Pins;
 use heddle_rnic::{Event, Report, Rnic, RnicConfig};
 use heddle_tcp::ConnId;
 use heddle_verbs::Waker;
-use heddle_verbs::memory::{RegionMemory, Regions};
+use heddle_verbs::memory::{RegionMemory, RegionTable};
 use heddle_verbs::ring::Entry;
 use heddle_verbs::worker::WorkerQp;
 
@@ -80,7 +80,7 @@ pub struct WorkerConfig {
     /// Where headers and copies come from.
     pub pool: Mempool,
     /// Registered memory.
-    pub regions: Arc<Regions>,
+    pub regions: Arc<RegionTable>,
     /// Counters of the frames that refer to it.
     pub external: ExternalMemory,
     /// STags.

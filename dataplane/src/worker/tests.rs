@@ -48,7 +48,7 @@ fn bench(name: &str) -> Bench {
     let (rx, tx) = port.take_queues().pop().unwrap();
     let seed = Seed::from_u64(1);
     let mrs = Arc::new(MrTable::new(&seed, 16));
-    let regions = Arc::new(Regions::new(4, None));
+    let regions = Arc::new(RegionTable::new(4, None));
     let addr = "10.0.0.1/16".parse().unwrap();
     let stack =
         StackConfig { max_conns: CONNS, ..StackConfig::new(port.mac(), addr, seed.clone()) };

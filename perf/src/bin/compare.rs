@@ -1,4 +1,4 @@
-//! Heddle beside its controls, in one run.
+//! Heddle beside its baselines, in one run.
 //!
 //! ```text
 //! compare [--rounds N] [--seconds S] [--mtu N]
@@ -10,7 +10,8 @@
 //!
 //! * bandwidth: RDMA Writes of 64 KiB with CRC-32C, one thread for both ends, against the TCP of
 //!   smoltcp without a CRC, one thread for both ends; both with packets of `--mtu` octets and TCP
-//!   checksums computed and verified. The control is set to what is fastest for it, tried first.
+//!   checksums computed and verified. The baseline is set to what is fastest for it, tried
+//!   first.
 //! * lcores: RDMA Writes of 64 KiB with CRC-32C, client and server on a processor each, against one
 //!   thread for both.
 //! * latency: a ping-pong of RDMA Writes of 8 octets between two threads on two processors, against
@@ -28,15 +29,15 @@ use std::time::Duration;
 
 use clap::Parser;
 use heddle_dataplane::{Eal, EalConfig};
-use heddle_perf::control::kernel::{PingPong, Wait};
-use heddle_perf::control::smoltcp::{Bulk, Receive};
+use heddle_perf::baseline::kernel::{PingPong, Wait};
+use heddle_perf::baseline::smoltcp::{Bulk, Receive};
 use heddle_perf::embedded::{Pair, Placement};
 use heddle_perf::pin;
 use heddle_perf::spec::{BenchSpec, Mode, OUTSTANDING_INLINE, Op, Size, Sizes, Until};
 use heddle_perf::stats::Rounds;
 use heddle_perf::workload::Run;
 
-/// Heddle beside its controls, in one run
+/// Heddle beside its baselines, in one run
 #[derive(Debug, Parser)]
 struct Args {
     /// Rounds of each comparison

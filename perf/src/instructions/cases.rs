@@ -87,8 +87,8 @@ impl Case {
                 stream(eal, shape, Op::Write, 256, 256)
             }
             Case::Single(op) => {
-                // The ACK that completes it is held back. Not for as long as usual: looking for work a
-                // thousand times in vain would be all that is counted.
+                // The ACK that completes it is held back. Not for as long as usual: looking for
+                // work a thousand times in vain would be all that is counted.
                 let ack_delay = 4 * TURN;
                 let shape = Shape { size: SHORT, depth: 1, ack_delay, ..Shape::default() };
                 stream(eal, shape, op, 512, 2048)

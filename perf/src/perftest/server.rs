@@ -1,14 +1,15 @@
-//! The service: parameter connections, data connections, and what goes over each.
+//! The service: who is accepted as what, and what follows on what comes over each connection.
 
 use core::net::SocketAddr;
 use std::collections::HashMap;
 
 use heddle_verbs::{
-    AcceptParams, Access, Agreed, Cqe, Data as Gather, Device, DeviceError, DisconnectReason, Mr,
-    PostError, Qp, QpInit, RecvWr, SendOp, SendWr,
+    AcceptParams, Access, Agreed, Cqe, Device, DeviceError, DisconnectReason, PostError, QpInit,
+    SendOp,
 };
 use tracing::{debug, info};
 
+use super::conn::{CREDIT_LEN, Conn, Data, KIND, Parameters, RECV, SEND, post_recv, post_send};
 use super::session::{DataQp, Held, MAX_QPS, Session};
 use super::wire::{Dest, MAX_LEN, Outcome, Question, Unknown};
 use super::{Program, Test};
@@ -26,15 +27,6 @@ const RECEIVES: u32 = 1000;
 /// Requests of our own on a data connection: credits, echoes or Writes, of which one is under way.
 const SENDS: u32 = 8;
 
-/// Octets of a credit: messages taken, in the client's own byte order, which is taken to be
-/// little-endian.
-const CREDIT_LEN: usize = 4;
-
-/// What a work request is for; a buffer's number is added.
-const RECV: u32 = 1 << 30;
-const SEND: u32 = 2 << 30;
-const KIND: u32 = 3 << 30;
-
 /// Answers the clients of one [`Test`].
 pub(crate) struct Perftest {
     test: Test,
@@ -46,32 +38,6 @@ pub(crate) struct Perftest {
     waiting: Vec<u64>,
     /// Sessions whose memory is watched for the Writes of `ib_write_lat`.
     watched: Vec<u64>,
-}
-
-/// A connection.
-pub(crate) enum Conn {
-    Parameters(Parameters),
-    Data(Data),
-}
-
-pub(crate) struct Parameters {
-    session: u64,
-    qp: Qp,
-    inbox: Mr,
-    outbox: Mr,
-}
-
-pub(crate) struct Data {
-    session: u64,
-    /// Which of the session's.
-    index: usize,
-    qp: Qp,
-    credit: Mr,
-    /// Messages taken since their length changed last, and how many of them were told.
-    taken: u32,
-    told: u32,
-    len: u32,
-    credit_out: bool,
 }
 
 /// Why a client is refused, or its connection ended.
@@ -401,52 +367,6 @@ impl Protocol for Perftest {
     fn faulted(&mut self, remote: SocketAddr, fault: &Fault) {
         debug!(%remote, %fault, program = self.test.program.name());
     }
-}
-
-impl Parameters {
-    fn post_buffer(&self, place: usize, n: u32) -> Result<(), PostError> {
-        let sges = &[self.inbox.sge(n as usize * MAX_LEN, MAX_LEN)];
-        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, RECV | n), sges })
-    }
-
-    /// Answers the question in buffer `n`, which is free again when the answer has arrived.
-    fn answer(&self, place: usize, n: u32, answer: &[u8]) -> Result<(), PostError> {
-        let at = n as usize * MAX_LEN;
-        self.outbox.write(at, answer);
-        let op = SendOp::Send { solicited: false, invalidate: None };
-        post_send(&self.qp, op, &self.outbox, at, answer.len(), wr_id(place, SEND | n))
-    }
-}
-
-impl Data {
-    /// Tells how many messages were taken, unless that is on its way already.
-    fn give_credit(&mut self, place: usize, client: Dest) -> Result<(), PostError> {
-        if self.credit_out || self.told == self.taken {
-            return Ok(());
-        }
-        self.credit.write(0, &self.taken.to_le_bytes());
-        (self.told, self.credit_out) = (self.taken, true);
-        let op = SendOp::Write { stag: client.stag(), to: client.to };
-        post_send(&self.qp, op, &self.credit, 0, CREDIT_LEN, wr_id(place, SEND))
-    }
-}
-
-/// All messages end in the same memory, one over the other: nobody reads them.
-fn post_recv(qp: &Qp, region: &Mr, place: usize, n: u32, size: u32) -> Result<(), PostError> {
-    let sges = &[region.sge(0, size as usize)];
-    qp.post_recv(&RecvWr { wr_id: wr_id(place, RECV | n), sges })
-}
-
-fn post_send(
-    qp: &Qp,
-    op: SendOp,
-    mr: &Mr,
-    at: usize,
-    len: usize,
-    wr_id: u64,
-) -> Result<(), PostError> {
-    let sges = &[mr.sge(at, len)];
-    qp.post_send(&SendWr { wr_id, op, data: Gather::Sges(sges), signaled: true, fence: false })
 }
 
 fn low_octet(n: u64) -> u8 {

@@ -135,7 +135,8 @@ impl Session {
         Ok(if busy { Err(Held::Quiet(answer)) } else { Ok(answer) })
     }
 
-    /// The queue pair that answers the client's of this number: those that it names first come first.
+    /// The queue pair that answers the client's of this number: those that it names first come
+    /// first.
     fn ours(&mut self, dest: Dest) -> Result<Dest, Fault> {
         let known = |q: &DataQp| q.client.is_none_or(|c| c.qpn == dest.qpn);
         let at = self.qps.iter().position(known).ok_or(Fault::NoSuchQp(dest.qpn))?;

@@ -35,8 +35,9 @@ impl Question {
 
 /// A queue pair of a test, and the memory its peer may use.
 ///
-/// On the wire, big-endian: LID (4 octets, 0 on iWARP), RDMA Reads it has outstanding (4), QP number
-/// (4), PSN (4), STag (4), 4 of no meaning, tagged offset (8), GID (16), SRQ number (4), GID index (4).
+/// On the wire, big-endian: LID (4 octets, 0 on iWARP), RDMA Reads it has outstanding (4), QP
+/// number (4), PSN (4), STag (4), 4 of no meaning, tagged offset (8), GID (16), SRQ number (4), GID
+/// index (4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dest {
     /// RDMA Reads it has outstanding.
@@ -115,7 +116,8 @@ pub(super) struct Outcome {
     pub(super) size: u64,
     /// Messages.
     pub(super) iterations: u64,
-    /// Bandwidths, in the units of the client's choice: 2^20 octets per second unless told otherwise.
+    /// Bandwidths, in the units of the client's choice: 2^20 octets per second unless told
+    /// otherwise.
     pub(super) peak: f64,
     pub(super) average: f64,
     /// Millions of messages per second.

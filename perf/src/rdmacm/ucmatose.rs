@@ -1,8 +1,8 @@
 //! `ucmatose`: so many messages to the client, as many back, and the server closes.
 //!
-//! Its server begins. A responder of MPA may not, before the initiator's first FPDU has come (RFC 5044
-//! section 7.1.2); in the peer-to-peer model the initiator sends one by itself (RFC 6581 section 9).
-//! So a client that does not ask for that model is rejected.
+//! Its server begins. A responder of MPA may not, before the initiator's first FPDU has come
+//! (RFC 5044 section 7.1.2); in the peer-to-peer model the initiator sends one by itself (RFC 6581
+//! section 9). So a client that does not ask for that model is rejected.
 
 use heddle_verbs::{
     AcceptParams, Access, Agreed, Cqe, CqeOp, Data, DisconnectReason, Mr, Qp, QpInit, RecvWr,

@@ -6,28 +6,32 @@
 //!      message      filled, a piece a step
 //! ```
 //!
-//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is there
-//! and asks for it, and made ready in pieces, so that neither those who only greet nor those who
-//! ask for much make others wait.
+//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is
+//! there and asks for it, and made ready in pieces, so that neither those who only greet nor those
+//! who ask for much make others wait.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use heddle_verbs::{
-    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Data, Device, DeviceError, EventQueue,
-    ListenFailure, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr, Reservation, SendOp,
-    SendWr, Waker,
+    AcceptParams, Access, Arm, CmEvent, CmId, Cq, Cqe, Device, DeviceError, EventQueue,
+    ListenFailure, ListenParams, QpInit, RecvWr, Reservation, Waker,
 };
 use tracing::{debug, info};
 
-use super::hello::{Hello, Reason, Refusal, Region, Welcome};
-use super::{CREDIT_LEN, pattern, send_window};
-use crate::connections::{Connection, Connections, place_and_low, wr_id};
+use super::hello::{Hello, Reason, Refusal, Welcome};
+use crate::connections::{Connection, Connections, wr_id};
 use crate::inbox::{EVENTS, Inbox};
 use crate::server::Serve;
 use crate::service::Limits;
 use crate::shares::MemoryShares;
 use crate::spec::{Mode, Op};
+
+mod prepare;
+mod serving;
+
+use prepare::{Client, PrepareError, Stage, memory_of, receives};
+use serving::CREDITS;
 
 /// Connections one service takes.
 const MAX_CONNS: usize = 4096;
@@ -37,9 +41,6 @@ const MAX_CONN_MEMORY: u64 = 512 << 20;
 
 /// Completions taken in one step, so that connection events have their turn.
 const TURN: usize = 256;
-
-/// Buffers for credits under way.
-const CREDITS: u32 = 8;
 
 /// Enough for the credits of all connections.
 const CQ_DEPTH: u32 = 1 << 16;
@@ -58,55 +59,6 @@ pub struct PerfServer {
     /// Octets of memory that each address has.
     memory: MemoryShares,
 }
-
-/// A connection, with what it has from the start.
-struct Client {
-    hello: Hello,
-    pd: Pd,
-    qp: Qp,
-    /// Where its grant or refusal is sent from.
-    talk: Mr,
-    stage: Stage,
-}
-
-/// How far a connection is with its memory.
-enum Stage {
-    /// It has not asked for it, or has been refused.
-    Greeted,
-    /// Some of it is not clear yet.
-    Clearing(Reservation),
-    /// So many octets are filled with what is to be read.
-    Filling(Mr, usize),
-    /// It has it.
-    Serving(Box<Serving>),
-}
-
-/// A connection that is served.
-struct Serving {
-    hello: Hello,
-    qp: Qp,
-    /// Slots.
-    local: Mr,
-    credits: Mr,
-    /// Messages taken, and how many of them were told.
-    taken: u64,
-    told: u64,
-    wrong: u64,
-    next_credit: u32,
-    credits_out: u32,
-    /// A credit is due although the batch is not full.
-    asked: bool,
-    bytes: Vec<u8>,
-}
-
-/// What tells the work request of a credit from those of messages.
-const CREDIT: u32 = 1 << 31;
-
-/// The work request of a grant or refusal.
-const GRANT: u32 = 1 << 30;
-
-/// Octets cleared or filled in a step: some 20 microseconds.
-const PIECE: usize = 256 << 10;
 
 impl PerfServer {
     /// Listens. `waker` is woken when there is something to do.
@@ -373,241 +325,5 @@ impl Serve for PerfServer {
             || !self.inbox.is_empty()
             || !self.send_cq.is_empty()
             || !self.recv_cq.is_empty()
-    }
-}
-
-/// Receive buffers for a client: of its messages, or of the one that asks for its memory.
-fn receives(hello: &Hello) -> u32 {
-    if hello.op.takes_buffer() { send_window(hello.mode, hello.depth) } else { 1 }
-}
-
-/// Octets of memory that a client asks for.
-fn memory_of(hello: &Hello) -> u64 {
-    let window = send_window(hello.mode, hello.depth);
-    let slots = if hello.op.takes_buffer() { window } else { hello.depth };
-    (u64::from(slots) * u64::from(hello.size)).max(1)
-}
-
-/// Why a connection cannot be made ready.
-#[derive(Debug, thiserror::Error)]
-enum PrepareError {
-    #[error(transparent)]
-    Ctl(#[from] DeviceError),
-    #[error(transparent)]
-    Post(#[from] PostError),
-}
-
-impl Client {
-    /// Makes a piece of memory ready, and tells the client when all is; true then.
-    #[cold]
-    fn prepare(&mut self, device: &Device, place: usize) -> Result<bool, PrepareError> {
-        let local = match core::mem::replace(&mut self.stage, Stage::Greeted) {
-            Stage::Clearing(mut memory) => {
-                if !memory.clear(PIECE) {
-                    self.stage = Stage::Clearing(memory);
-                    return Ok(false);
-                }
-                let rights = match self.hello.op {
-                    Op::Write => Access::REMOTE_WRITE.with(Access::REMOTE_READ),
-                    Op::Read => Access::REMOTE_READ,
-                    Op::Send | Op::SendImm => Access::LOCAL_WRITE,
-                    Op::WriteImm => Access::REMOTE_WRITE,
-                    Op::FetchAdd | Op::CmpSwap => Access::REMOTE_ATOMIC.with(Access::REMOTE_READ),
-                };
-                let local = device.register_reserved(self.pd, memory, rights)?;
-                if self.hello.op == Op::Read {
-                    self.stage = Stage::Filling(local, 0);
-                    return Ok(false);
-                }
-                local
-            }
-            Stage::Filling(local, at) => {
-                let at = self.fill(&local, at);
-                if at < local.len() && self.hello.size > 0 {
-                    self.stage = Stage::Filling(local, at);
-                    return Ok(false);
-                }
-                local
-            }
-            other => {
-                self.stage = other;
-                return Ok(true);
-            }
-        };
-        let serving = Serving {
-            hello: self.hello,
-            qp: self.qp.clone(),
-            local,
-            credits: device.alloc_mr(self.pd, CREDITS as usize * CREDIT_LEN, Access::NONE)?,
-            taken: 0,
-            told: 0,
-            wrong: 0,
-            next_credit: 0,
-            credits_out: 0,
-            asked: false,
-            bytes: vec![0; self.hello.size as usize],
-        };
-        let window = send_window(self.hello.mode, self.hello.depth);
-        if self.hello.op.takes_buffer() {
-            (0..window).try_for_each(|b| serving.post_buffer(place, b))?;
-        }
-        let len = if matches!(self.hello.op, Op::Send | Op::SendImm) {
-            0
-        } else {
-            serving.local.len() as u64
-        };
-        let region = Region { stag: serving.local.stag(), to: serving.local.to(), len };
-        self.stage = Stage::Serving(Box::new(serving));
-        self.say(place, &Welcome { window, region }.encode())?;
-        Ok(true)
-    }
-
-    /// Fills a piece from `at` on with what is to be read; where the next begins.
-    fn fill(&self, local: &Mr, at: usize) -> usize {
-        let size = self.hello.size as usize;
-        let (slot, within) = (at.checked_div(size).unwrap_or(0), at.checked_rem(size).unwrap_or(0));
-        let mut piece = vec![0; PIECE.min(size - within)];
-        pattern::fill_from(&mut piece, self.hello.seed, slot as u64, within as u64 / 8);
-        local.write(at, &piece);
-        at + piece.len()
-    }
-
-    fn say(&self, place: usize, text: &[u8]) -> Result<(), PostError> {
-        self.talk.write(0, text);
-        self.qp.post_send(&SendWr {
-            wr_id: wr_id(place, GRANT),
-            op: SendOp::Send { solicited: true, invalidate: None },
-            data: Data::Sges(&[self.talk.sge(0, text.len())]),
-            signaled: true,
-            fence: false,
-        })
-    }
-}
-
-impl Serving {
-    fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
-        let size = self.hello.size as usize;
-        let sge = [self.local.sge(buffer as usize * size, size)];
-        // Immediate Data needs a receive, but nothing to put anything into.
-        let sges = if self.hello.op.is_immediate() { &[] } else { &sge[..] };
-        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
-    }
-
-    /// Whether a message is Immediate Data and the operation has none, or the other way round.
-    fn is_of_another_kind(&self, cqe: &Cqe) -> bool {
-        self.hello.op.is_immediate() != cqe.immediate.is_some()
-    }
-
-    /// A message has arrived.
-    fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
-        let (place, buffer) = place_and_low(cqe.wr_id);
-        let Hello { op, mode, verify, size, depth, .. } = self.hello;
-        let number = self.taken;
-        self.taken += 1;
-        if mode == Mode::Lat {
-            // The buffer is posted again when the answer has gone.
-            let Region { stag, to, .. } = self.hello.region;
-            let data = cqe.immediate.unwrap_or(0);
-            let (answer, sge) = match op {
-                // There is one slot: rounds do not overlap.
-                Op::WriteImm => (
-                    SendOp::WriteImmediate { stag, to, data, solicited: false },
-                    Some(self.local.sge(0, size as usize)),
-                ),
-                Op::SendImm => (SendOp::Immediate { data, solicited: false }, None),
-                _ => (
-                    SendOp::Send { solicited: false, invalidate: None },
-                    Some(self.local.sge(buffer as usize * size as usize, cqe.len as usize)),
-                ),
-            };
-            return self.qp.post_send(&SendWr {
-                wr_id: cqe.wr_id,
-                op: answer,
-                data: Data::Sges(sge.as_slice()),
-                signaled: true,
-                fence: false,
-            });
-        }
-        let as_told = if op.is_immediate() {
-            // The number of the operation.
-            cqe.immediate == Some(number)
-        } else {
-            cqe.immediate.is_none() && cqe.len == size
-        };
-        if !as_told {
-            self.wrong += 1;
-        } else if op == Op::SendImm {
-            // There is nothing else to compare.
-        } else if verify && op == Op::WriteImm {
-            let window = u64::from(send_window(mode, depth));
-            self.compare(u32::try_from(number % window).unwrap_or(0), number);
-        } else if verify {
-            self.compare(buffer, number);
-        } else if cqe.solicited {
-            // The last: a look at what the latest messages left.
-            let window = u64::from(send_window(mode, depth));
-            for n in self.taken.saturating_sub(window)..self.taken {
-                let buffer = u32::try_from(n % window).unwrap_or(0);
-                self.compare(buffer, n % u64::from(depth));
-            }
-        }
-        self.post_buffer(place, buffer)?;
-        self.asked |= cqe.solicited;
-        self.give_credit(place)
-    }
-
-    fn compare(&mut self, buffer: u32, message: u64) {
-        self.local.read(buffer as usize * self.bytes.len(), &mut self.bytes);
-        if pattern::first_difference(&self.bytes, self.hello.seed, message).is_some() {
-            self.wrong += 1;
-        }
-    }
-
-    /// Tells how many messages were taken, when it is time and there is a buffer to do it from.
-    fn give_credit(&mut self, place: usize) -> Result<(), PostError> {
-        let batch = u64::from((self.hello.depth / 2).max(1));
-        let due = self.taken - self.told >= batch || self.asked && self.taken > self.told;
-        if !due || self.credits_out == CREDITS {
-            return Ok(());
-        }
-        let at = self.next_credit as usize * CREDIT_LEN;
-        self.credits.write(at, &[self.taken.to_be_bytes(), self.wrong.to_be_bytes()].concat());
-        self.qp.post_send(&SendWr {
-            wr_id: wr_id(place, CREDIT | self.next_credit),
-            op: SendOp::Send { solicited: false, invalidate: None },
-            data: Data::Sges(&[self.credits.sge(at, CREDIT_LEN)]),
-            signaled: true,
-            fence: false,
-        })?;
-        self.next_credit = (self.next_credit + 1) % CREDITS;
-        self.credits_out += 1;
-        self.told = self.taken;
-        self.asked = false;
-        Ok(())
-    }
-
-    /// Writes a ping-pong's message back from where it arrived.
-    fn write_back(&self, place: usize) -> Result<(), PostError> {
-        let Region { stag, to, .. } = self.hello.region;
-        self.qp.post_send(&SendWr {
-            wr_id: wr_id(place, 0),
-            op: SendOp::Write { stag, to },
-            data: Data::Sges(&[self.local.sge(0, self.hello.size as usize)]),
-            signaled: true,
-            fence: false,
-        })
-    }
-
-    /// What we sent has been acknowledged.
-    fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
-        let (place, slot) = place_and_low(cqe.wr_id);
-        if slot & GRANT != 0 {
-            return Ok(());
-        }
-        if slot & CREDIT != 0 {
-            self.credits_out -= 1;
-            return self.give_credit(place);
-        }
-        if self.hello.op.takes_buffer() { self.post_buffer(place, slot) } else { Ok(()) }
     }
 }

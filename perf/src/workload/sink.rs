@@ -1,7 +1,7 @@
 //! The `sink` service: takes whatever comes, and counts it.
 //!
-//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB that the
-//! peer may write and read. The private data of its acceptance names it, big-endian:
+//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB that
+//! the peer may write and read. The private data of its acceptance names it, big-endian:
 //! `"HSNK"`, STag (4 octets), tagged offset (8), length (8).
 //!
 //! Nobody reads what is sent to it, so that all receives of a connection go to the same 64 KiB: a

@@ -160,9 +160,9 @@ pub struct StackConfig {
     pub max_conns: usize,
     /// Neighbors known at a time.
     pub max_neighbors: usize,
-    /// The backlog a listener has at least (unless it is 0). The SYNs of clients that start together
-    /// come at once, and for each half-open connection evicted an honest client waits a second; a
-    /// place costs nothing while nobody takes it.
+    /// The backlog a listener has at least (unless it is 0). The SYNs of clients that start
+    /// together come at once, and for each half-open connection evicted an honest client waits a
+    /// second; a place costs nothing while nobody takes it.
     pub min_backlog: usize,
     /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
     pub peer_half_open: PeerLimit,

@@ -38,8 +38,8 @@ pub trait RxFrame: Chunks {
     }
 
     /// As [`sum`](RxFrame::sum), of the TCP segment of `len` octets at `off`, `header` of which are
-    /// its header. The stack asks once, and only when the port has verified nothing, so a frame whose
-    /// owner wants to know more of the payload finds it out in the same pass and keeps it.
+    /// its header. The stack asks once, and only when the port has verified nothing, so a frame
+    /// whose owner wants to know more of the payload finds it out in the same pass and keeps it.
     #[inline]
     fn sum_segment(&mut self, off: usize, header: usize, len: usize) -> Option<Sum> {
         let _ = header;

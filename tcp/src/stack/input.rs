@@ -48,8 +48,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is of another, for no
-    /// connection, or a checksum is wrong.
+    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is of another, for
+    /// no connection, or a checksum is wrong.
     #[inline(always)]
     fn take_plain<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> Option<FrameOutcome> {
         let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
@@ -175,7 +175,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if ip.fragment {
             return Err(|c| &mut c.rx_fragments);
         }
-        // The TTL is not looked at: it is for those who pass datagrams on (RFC 1122 section 3.2.1.7).
+        // The TTL is not looked at: it is for those who pass datagrams on (RFC 1122
+        // section 3.2.1.7).
         match ip.protocol {
             ipv4::PROTO_TCP => {}
             ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
@@ -262,8 +263,8 @@ fn tcp_fault(e: Malformed) -> DropReason {
     }
 }
 
-/// The SACK option of a segment that has one. Few have, and the others should not have to keep their
-/// headers at hand for it.
+/// The SACK option of a segment that has one. Few have, and the others should not have to keep
+/// their headers at hand for it.
 #[cold]
 #[inline(never)]
 fn read_sack(head: &[u8]) -> SackBlocks {

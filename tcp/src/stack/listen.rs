@@ -27,8 +27,8 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// Whether to listen on `port` where there are `listeners`, and `taken` says whether one of them
-    /// has the same address and port. Who keeps listeners of his own asks the same.
+    /// Whether to listen on `port` where there are `listeners`, and `taken` says whether one of
+    /// them has the same address and port. Who keeps listeners of his own asks the same.
     ///
     /// # Errors
     /// Why not, but for [`NotOurs`](ListenError::NotOurs).

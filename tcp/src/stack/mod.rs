@@ -15,8 +15,8 @@
 //! So is the work: a frame costs a few steps however many connections, neighbors and listeners
 //! there are (timers and listeners: the logarithm). Connections are found by hash; what is to be
 //! found by age, or by the neighbor it waits for, is threaded into lists; tables are made with room
-//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's answer
-//! or a listener's end concerns is looked at once for each connection that it concerns.
+//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's
+//! answer or a listener's end concerns is looked at once for each connection that it concerns.
 //! [`Stack::conn_counters`] alone looks at all connections, for reports;
 //! [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
@@ -42,8 +42,10 @@ mod peers;
 mod plain;
 mod ready;
 mod slab;
+mod tally;
 mod template;
 mod timers;
+mod update;
 
 use core::net::SocketAddr;
 use heddle_base::{Instant, StreamPos};
@@ -57,9 +59,9 @@ pub use frame::{
 pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 
-use crate::{ConnCounters, ConnEvent, Connection, SendQueue, State};
+use crate::{ConnCounters, Connection, SendQueue, State};
 use control::ControlQueue;
-use event::{EventKind, PendingEvents};
+use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
 use limit::RateLimit;
@@ -68,7 +70,8 @@ use listen::Listeners;
 use neighbor::Neighbors;
 use peers::Peers;
 use ready::IndexQueue;
-use slab::{AGE, Entry, HALF_OPEN, NextHop, Owner, Slab};
+use slab::{AGE, HALF_OPEN, Owner, Slab};
+use tally::Tally;
 use template::Offloads;
 use timers::Timers;
 
@@ -93,7 +96,7 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// The order of calls is told in the [crate documentation](crate). A connection's life: it begins
 /// with [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
 /// [`FrameOutcome::Conn`] may name it before the event is taken); it ends with one last event
-/// ([`ConnEvent::Closed`], `Reset`, `TimedOut`, `Refused`, `Aborted`, or
+/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `Refused`, `Aborted`, or
 /// [`StackEvent::Unreachable`]), after which it can still be looked at until
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
@@ -133,14 +136,6 @@ pub struct Stack<S> {
     retired: ConnCounters,
     /// The sum [`Stack::poll_conn_counters`] is at.
     tally: Option<Tally>,
-}
-
-/// A sum over all connections that is made piece by piece.
-#[derive(Debug)]
-struct Tally {
-    sum: ConnCounters,
-    /// The first slot that is not in it.
-    next: u32,
 }
 
 impl<S> Stack<S> {
@@ -250,26 +245,6 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// What happened; call until it gives `None`.
-    #[inline]
-    pub fn poll_event(&mut self) -> Option<(ConnId, StackEvent)> {
-        self.eventful.front()?;
-        self.next_event()
-    }
-
-    fn next_event(&mut self) -> Option<(ConnId, StackEvent)> {
-        while let Some(index) = self.eventful.front() {
-            let id = self.conns.id(index);
-            match self.conns.get_mut(index).and_then(take_event) {
-                Some(event) => return Some((id, event)),
-                None => {
-                    self.eventful.pop();
-                }
-            }
-        }
-        None
-    }
-
     /// No more bytes will be queued: FIN follows those that are. What the peer still sends is
     /// received.
     pub fn close(&mut self, id: ConnId) {
@@ -374,166 +349,9 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.counters
     }
 
-    /// What all connections there are and were have counted. It looks at every one of them: for
-    /// reports, not for the data path.
-    pub fn conn_counters(&self) -> ConnCounters {
-        let mut sum = self.retired;
-        for e in self.conns.iter() {
-            sum.add(e.conn.counters());
-        }
-        sum
-    }
-
-    /// As [`Stack::conn_counters`], for a thread that has packets to look after: each call looks at
-    /// `most` connections at most and gives `None` until all were looked at; then the sum, and the
-    /// next call begins anew. Every connection is in it once, with what it had counted when it was
-    /// looked at, or at its end.
-    pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
-        let retired = self.retired;
-        let tally = self.tally.get_or_insert(Tally { sum: retired, next: 0 });
-        let from = tally.next;
-        tally.next = from.saturating_add(u32::try_from(most.max(1)).unwrap_or(u32::MAX));
-        for index in from..tally.next.min(self.conns.end()) {
-            if let Some(e) = self.conns.get(index) {
-                tally.sum.add(e.conn.counters());
-            }
-        }
-        if tally.next < self.conns.end() {
-            return None;
-        }
-        self.tally.take().map(|t| t.sum)
-    }
-
     /// What the stack was told at construction.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
-    }
-
-    /// Brings everything the stack keeps about a connection in line with it: whether it is ready to
-    /// send, its events, its timer, and whether it is over.
-    ///
-    /// The contract: whatever may have changed a connection, or what its owner has to send, is
-    /// followed by `update`; or, where it caused no event, by [`Stack::defer_update`], which does
-    /// the same later, once for all segments of a burst. Both may be called without need.
-    #[inline]
-    fn update(&mut self, index: u32) {
-        let Some(e) = self.conns.get(index) else { return };
-        if !e.is_waiting() && e.conn.wants_transmit(e.end()) {
-            self.ready.push(index);
-        }
-        self.update_idle(index);
-    }
-
-    /// As [`Stack::update`], for a connection that has just said that it has nothing to send.
-    #[inline]
-    fn update_idle(&mut self, index: u32) {
-        let Some(e) = self.conns.get(index) else { return };
-        if e.conn.has_events() || !e.events.is_empty() || e.conn.state() == State::Closed {
-            return self.update_changed(index);
-        }
-        if let Some(at) = e.conn.poll_timeout() {
-            self.timers.arm(index, at);
-        }
-    }
-
-    /// As [`Stack::update_idle`], for a connection with events, or one that is over.
-    #[cold]
-    #[inline(never)]
-    fn update_changed(&mut self, index: u32) {
-        let Some(e) = self.conns.get_mut(index) else { return };
-        let mut accepted = false;
-        while let Some(event) = e.conn.poll_event() {
-            match e.owner {
-                Owner::HalfOpen if event == ConnEvent::Connected => {
-                    e.owner = Owner::Held;
-                    e.raise(EventKind::Accepted);
-                    accepted = true;
-                }
-                _ => e.raise(event.into()),
-            }
-        }
-        if !e.events.is_empty() {
-            self.eventful.push(index);
-        }
-        if let Some(at) = e.conn.poll_timeout() {
-            self.timers.arm(index, at);
-        }
-        let closed = e.conn.state() == State::Closed;
-        if accepted {
-            self.established(index);
-        }
-        if closed {
-            self.retire(index);
-        }
-    }
-
-    /// Has a connection updated before anything else is done to another, at the end of a burst at
-    /// the latest.
-    #[inline]
-    fn defer_update(&mut self, index: u32) {
-        if self.deferred != index {
-            self.update_deferred();
-            self.deferred = index;
-        }
-    }
-
-    #[inline(always)]
-    fn update_deferred(&mut self) {
-        if self.deferred != NONE {
-            let index = core::mem::replace(&mut self.deferred, NONE);
-            self.update(index);
-        }
-    }
-
-    /// Takes a closed connection out of everything it is in; its slot is free once no one looks at
-    /// it and its RST, if there is one, is sent.
-    fn retire(&mut self, index: u32) {
-        self.detach(index);
-        let Some(e) = self.conns.get(index) else { return };
-        // One whose next hop does not answer cannot send it.
-        let silent = e.muted || e.is_waiting() || !e.conn.wants_transmit(e.end());
-        if e.owner == Owner::Held || !silent {
-            return;
-        }
-        self.counters.half_open_failed += u64::from(e.owner == Owner::HalfOpen);
-        self.remove(index);
-    }
-
-    /// Takes a connection out of everything it is in and frees its slot, without a word to its peer
-    /// or its owner. The queues of indices may still have it; whoever takes it off looks.
-    fn remove(&mut self, index: u32) {
-        self.detach(index);
-        let Some(e) = self.conns.get(index) else { return };
-        self.retired.add(e.conn.counters());
-        if let Some(tally) = self.tally.as_mut().filter(|t| t.next <= index) {
-            tally.sum.add(e.conn.counters());
-        }
-        let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow);
-        match owner {
-            Owner::HalfOpen => self.leave_half_open(index),
-            Owner::Released { .. } => self.time_wait.remove(&mut self.conns, index),
-            Owner::Held => {}
-        }
-        if let Some(listener) = listener {
-            let peer = (*flow.remote().ip()).into();
-            self.peers.gone(listener, peer, owner == Owner::HalfOpen);
-        }
-        if let NextHop::Neighbor(n) = next_hop {
-            self.neighbors.stop_waiting(n, &mut self.conns, index);
-            self.neighbors.release(n);
-        }
-        self.timers.cancel(index);
-        self.conns.remove(index);
-    }
-
-    /// Segments do not find the connection any more.
-    fn detach(&mut self, index: u32) {
-        if let Some(e) = self.conns.get_mut(index)
-            && e.attached
-        {
-            e.attached = false;
-            self.flows.remove(e.flow.hash(&self.ids.flow), index);
-        }
     }
 
     /// The connection of these addresses and ports.
@@ -553,25 +371,6 @@ impl<S: SendQueue + Default> Stack<S> {
             self.conns.get(index).is_some_and(|e| e.flow == *flow)
         })
     }
-}
-
-/// The next event of a connection.
-fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
-    Some(match e.events.pop()? {
-        EventKind::Accepted => {
-            StackEvent::Accepted { local: e.flow.local().into(), remote: e.flow.remote().into() }
-        }
-        EventKind::Connected => StackEvent::Conn(ConnEvent::Connected),
-        EventKind::Unresponsive => StackEvent::Conn(ConnEvent::Unresponsive),
-        EventKind::SoftError => StackEvent::SoftError(e.soft_error?),
-        EventKind::PeerClosed => StackEvent::Conn(ConnEvent::PeerClosed),
-        EventKind::Closed => StackEvent::Conn(ConnEvent::Closed),
-        EventKind::Reset => StackEvent::Conn(ConnEvent::Reset),
-        EventKind::TimedOut => StackEvent::Conn(ConnEvent::TimedOut),
-        EventKind::Refused => StackEvent::Conn(ConnEvent::Refused),
-        EventKind::Aborted => StackEvent::Conn(ConnEvent::Aborted),
-        EventKind::Unreachable => StackEvent::Unreachable,
-    })
 }
 
 #[cfg(test)]

@@ -100,8 +100,8 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Accepts connections to `port` at `addr`, or at any address of ours. At most `backlog` of
     /// them are half-open (SYN received, handshake not done) at a time, or
-    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more; a SYN beyond takes the place
-    /// of the oldest (RFC 4987 section 3.4). With a `backlog` of 0 all SYNs are dropped.
+    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more; a SYN beyond takes the
+    /// place of the oldest (RFC 4987 section 3.4). With a `backlog` of 0 all SYNs are dropped.
     ///
     /// # Errors
     /// When that cannot be.
@@ -132,12 +132,12 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
     ///
-    /// To these belongs what comes once more after both sides have closed: whoever closed second keeps
-    /// nothing of the connection when its FIN is acknowledged, so a repeated ACK or FIN is answered
-    /// with RST, as the RFC wants it. To keep quiet we would have to remember connections that are
-    /// over, which is TIME-WAIT for the side that needs none, and a peer that believes itself connected
-    /// would have to find out by a timeout. The RST ends nothing: both owners have had their end, and
-    /// all it can do is to cut the peer's TIME-WAIT short.
+    /// To these belongs what comes once more after both sides have closed: whoever closed second
+    /// keeps nothing of the connection when its FIN is acknowledged, so a repeated ACK or FIN is
+    /// answered with RST, as the RFC wants it. To keep quiet we would have to remember connections
+    /// that are over, which is TIME-WAIT for the side that needs none, and a peer that believes
+    /// itself connected would have to find out by a timeout. The RST ends nothing: both owners have
+    /// had their end, and all it can do is to cut the peer's TIME-WAIT short.
     #[inline(never)]
     pub(super) fn take_stranger(
         &mut self,

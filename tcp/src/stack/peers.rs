@@ -47,8 +47,8 @@ impl Peers {
         Peers { counts, max_conns, half_open, all }
     }
 
-    /// Whether `peer` may open one more connection at `listener`, which may have `backlog` half-open
-    /// ones.
+    /// Whether `peer` may open one more connection at `listener`, which may have `backlog`
+    /// half-open ones.
     pub(super) fn check(&self, listener: u32, backlog: usize, peer: IpAddr) -> Result<(), Excess> {
         let has = self.counts.get(&(listener, peer)).copied().unwrap_or_default();
         let half_open = match self.half_open {

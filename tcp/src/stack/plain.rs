@@ -10,8 +10,8 @@
 //!    dst          45 . len . . frag . 06 . . src dst      ports seq ack 8 flags window sum  0101080a . .
 //! ```
 //!
-//! A frame of any other shape is no error here: `input` looks at it field by field, and says what is
-//! wrong with it if anything is. The two agree on every frame that is taken here.
+//! A frame of any other shape is no error here: `input` looks at it field by field, and says what
+//! is wrong with it if anything is. The two agree on every frame that is taken here.
 
 use heddle_base::Sum;
 
@@ -84,7 +84,8 @@ impl<'a> Plain<'a> {
     #[inline(always)]
     pub(super) fn checksums(&self) -> Checksums {
         let h = self.h;
-        // As numbers, whose words add up to the same: an IPv4 header is five, two of them addresses.
+        // As numbers, whose words add up to the same: an IPv4 header is five, two of them
+        // addresses.
         let addrs = u64::from(be32(h, IP + 12)) + u64::from(be32(h, IP + 16));
         let rest = u64::from(be32(h, IP)) + u64::from(be32(h, IP + 4)) + u64::from(be32(h, IP + 8));
         let bare = usize::from(self.tcp_len) == TCP_LEN;
@@ -233,8 +234,8 @@ mod tests {
         let f = frame(&ack, b"text");
         let taken = |f: &[u8]| Plain::of(f, f.len(), station(MAC)).is_some();
         assert!(taken(&f));
-        // Station, EtherType, version, header length, More Fragments, fragment offset, protocol, data
-        // offset, SYN, option.
+        // Station, EtherType, version, header length, More Fragments, fragment offset, protocol,
+        // data offset, SYN, option.
         let bits = [(5, 1), (13, 1), (14, 0x10), (14, 1), (20, 0x20), (21, 1), (23, 2), (46, 0x10)];
         for (at, bit) in bits.into_iter().chain([(47, 2), (57, 1)]) {
             let mut other = f.clone();

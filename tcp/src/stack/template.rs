@@ -71,7 +71,8 @@ impl HeaderTemplate {
         self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
     }
 
-    /// The frame of `seg`, whose SACK option is of `sack`. `body` holds the payload, `seg.len` bytes.
+    /// The frame of `seg`, whose SACK option is of `sack`. `body` holds the payload, `seg.len`
+    /// bytes.
     pub(super) fn frame(
         &self,
         dst: MacAddr,

@@ -6,8 +6,8 @@ use crate::target::{Stags, TO, WINDOW};
 
 /// What the peer sends behind its first FPDU, good segments before the one at fault.
 pub type Sent = fn(&Stags) -> Vec<Vec<u8>>;
-/// A name, what the application has posted, what is sent, the control field of the Terminate, how many
-/// octets of the last segment follow its length there, and the counter.
+/// A name, what the application has posted, what is sent, the control field of the Terminate, how
+/// many octets of the last segment follow its length there, and the counter.
 pub type Case = (&'static str, u8, Sent, [u8; 4], usize, &'static str);
 
 /// A payload.

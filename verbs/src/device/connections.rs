@@ -41,8 +41,8 @@ impl Device {
     /// Connects to a peer; the outcome comes through `events`.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`], [`DeviceError::ForeignQp`], [`DeviceError::QpInUse`] and [`DeviceError::QpDead`] at once;
-    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
+    /// [`DeviceError::Limit`], [`DeviceError::ForeignQp`], [`DeviceError::QpInUse`] and
+    /// [`DeviceError::QpDead`] at once; [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn connect(
         &self,
         remote: SocketAddr,
@@ -69,8 +69,8 @@ impl Device {
         self.answer(id, params, None)
     }
 
-    /// As [`accept`](Device::accept); further events of the connection come through `events` and not
-    /// through those of the listener.
+    /// As [`accept`](Device::accept); further events of the connection come through `events` and
+    /// not through those of the listener.
     ///
     /// # Errors
     /// As [`connect`](Device::connect).
@@ -104,8 +104,8 @@ impl Device {
         self.reject_with(id, private_data, None)
     }
 
-    /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding: the
-    /// peer takes fewer (RFC 6581 section 9.1). In MPA revision 1 it is a plain rejection.
+    /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding:
+    /// the peer takes fewer (RFC 6581 section 9.1). In MPA revision 1 it is a plain rejection.
     ///
     /// # Errors
     /// As [`reject`](Device::reject).

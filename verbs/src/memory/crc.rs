@@ -1,4 +1,5 @@
-//! The loops behind [`crate::memory::raw`]: one generic body per instruction set, chosen at run time.
+//! The loops behind [`crate::memory::raw`]: one generic body per instruction set, chosen at run
+//! time.
 //!
 //! A source that others write meanwhile is read as [`crate::memory::raw`] tells.
 

@@ -1,11 +1,21 @@
 //! Registered memory: where it is mapped, how its bytes are moved, and when it may be handed back.
 //!
 //! ```text
-//!   Region ── a mapping, with an id in ──▶ Regions (read by workers without a lock)
+//!   Region ── a mapping, with an id in ──▶ RegionTable (read by workers without a lock)
 //!      ▲                                       │
 //!      │ stretches of it become MRs            ▼
 //!   Registry ── STags, References, Readers   RegionMemory: the protocol's Memory, one per worker
 //! ```
+//!
+//! | File | What is in it |
+//! |---|---|
+//! | `region` | one mapping: made, sealed, unmapped |
+//! | `region_table` | all mappings of an RNIC by id, for lookups without a lock |
+//! | `region_memory` | a worker's way through that table to the bytes |
+//! | `registry` | what is registered: an STag for a stretch of a region, and its return |
+//! | `pool`, `stretches` | a region that is handed out in stretches, and which are free |
+//! | `quota` | how many STags an application may have |
+//! | `readers` | which workers may still look at what was taken out |
 //!
 //! **Who may touch the bytes.** The application, the peer (through RDMA), the workers and the NIC,
 //! at any time. So there is never a Rust reference to them: access is by [`raw`], the one file that
@@ -13,22 +23,27 @@
 //!
 //! **When memory is handed back.** A stretch of a region that was registered is given out again
 //! when, in this order, its STag is gone from the table; every worker has passed a point at which
-//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU in
-//! a send queue, no frame in a ring or a driver. It does not matter which of the three comes last.
+//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU
+//! in a send queue, no frame in a ring or a driver. It does not matter which of the three comes
+//! last.
 
 mod crc;
+mod pool;
 mod quota;
 pub mod raw;
 mod readers;
 mod region;
-mod regions;
+mod region_memory;
+mod region_table;
 mod registry;
 pub(crate) mod stretches;
 
+pub(crate) use pool::{Pool, Stretch};
 pub use quota::{MrLimits, MrUsage};
 pub(crate) use quota::{Quota, Sort, Ticket};
 pub use readers::{Grace, Reader, Readers};
 pub use region::{Region, RegionError};
-pub use regions::{MemoryCounters, RegionHook, RegionId, RegionMemory, Regions};
-pub(crate) use registry::{Pool, Registered, Stretch, Terms};
+pub use region_memory::{MemoryCounters, RegionMemory};
+pub use region_table::{RegionHook, RegionId, RegionTable};
 pub use registry::{References, RegisterError, Registry};
+pub(crate) use registry::{Registered, Terms};

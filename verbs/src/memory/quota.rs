@@ -11,7 +11,8 @@ use super::registry::RegisterError;
 /// Most STags there may be of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrLimits {
-    /// Regions and fast registrations; those that are deregistered count until their memory is back.
+    /// Regions and fast registrations; those that are deregistered count until their memory is
+    /// back.
     pub regions: u32,
     /// Windows of both types.
     pub windows: u32,
@@ -31,8 +32,8 @@ pub struct MrUsage {
     pub regions: u32,
     /// Windows.
     pub windows: u32,
-    /// Attempts that were refused for these limits; a call that waits for a place that is on its way
-    /// back makes several.
+    /// Attempts that were refused for these limits; a call that waits for a place that is on its
+    /// way back makes several.
     pub refused: u64,
     /// The limits.
     pub limits: MrLimits,

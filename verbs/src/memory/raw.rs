@@ -15,8 +15,8 @@
 //! # Which loop, and why
 //! Own loops, because no crate computes CRC and checksum, or either and a copy, in one pass, nor
 //! reads through raw pointers. Chosen once per process: AVX-512 with VPCLMULQDQ folding, else AVX2
-//! with SSE4.2's `crc32` in three lanes, else the latter alone, else the `crc32c` crate by blocks. On
-//! a Sapphire Rapids Xeon at about 3 GHz, GB/s with buffers in the cache
+//! with SSE4.2's `crc32` in three lanes, else the latter alone, else the `crc32c` crate by blocks.
+//! On a Sapphire Rapids Xeon at about 3 GHz, GB/s with buffers in the cache
 //! (`cargo run --release -p heddle-verbs --example digest`).
 //! The example measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 are of
 //! builds in which those were the ones to choose, and not all rows are of one run. The machine was
@@ -89,8 +89,8 @@ pub unsafe fn zero(dst: *mut u8, len: usize) {
     unsafe { std::ptr::write_bytes(dst, 0, len) }
 }
 
-/// Carries out `op` on the 64 bits at `at`, in one step for all who use atomic instructions on them,
-/// in this process or another; what was there before.
+/// Carries out `op` on the 64 bits at `at`, in one step for all who use atomic instructions on
+/// them, in this process or another; what was there before.
 ///
 /// # Safety
 /// `at` is valid for reads and writes of 8 bytes, and a multiple of 8.

@@ -77,8 +77,8 @@ enum Backing {
     Borrowed { _owner: Box<dyn Any + Send + Sync> },
 }
 
-// SAFETY: a region is an address range; every access to its bytes goes through raw pointers, with no
-// reference to them and no promise about their content, from any thread.
+// SAFETY: a region is an address range; every access to its bytes goes through raw pointers, with
+// no reference to them and no promise about their content, from any thread.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -96,8 +96,8 @@ impl Region {
         Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None } })
     }
 
-    /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed: it
-    /// can neither shrink nor grow.
+    /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed:
+    /// it can neither shrink nor grow.
     ///
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
@@ -144,8 +144,9 @@ impl Region {
     /// application is gone.
     ///
     /// # Safety
-    /// `base` is valid for reads and writes of `len` bytes, from any thread, until `owner` is dropped;
-    /// and until then no Rust reference to those bytes is used, since they may change at any time.
+    /// `base` is valid for reads and writes of `len` bytes, from any thread, until `owner` is
+    /// dropped; and until then no Rust reference to those bytes is used, since they may change at
+    /// any time.
     ///
     /// # Errors
     /// [`RegionError::Size`].
@@ -207,8 +208,8 @@ impl Region {
     /// [`RegionError::OutOfRange`]; nothing is written then.
     pub fn place(&self, off: usize, src: &[u8]) -> Result<(), RegionError> {
         let dst = self.checked(off, src.len())?;
-        // SAFETY: `dst` is valid for `src.len()` bytes while self lives, and `src`, a reference, never
-        // overlaps registered memory.
+        // SAFETY: `dst` is valid for `src.len()` bytes while self lives, and `src`, a reference,
+        // never overlaps registered memory.
         unsafe { raw::place(dst, src) };
         Ok(())
     }

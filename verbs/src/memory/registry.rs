@@ -1,13 +1,15 @@
-//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to it.
+//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to
+//! it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_iwarp::{Access, MrError, MrTable, Pd, Qpn, Stag};
 
+use super::pool::{Pool, Stretch};
 use super::quota::Ticket;
 use super::readers::Grace;
 use super::region::Region;
-use super::regions::{RegionId, Regions};
+use super::region_table::{RegionId, RegionTable};
 use super::stretches::Stretches;
 
 /// Who may still refer to the memory of a region whose STag is gone.
@@ -54,66 +56,9 @@ pub enum RegisterError {
 #[derive(Debug)]
 pub struct Registry {
     mrs: Arc<MrTable>,
-    regions: Arc<Regions>,
+    regions: Arc<RegionTable>,
     references: Mutex<Vec<Arc<dyn References>>>,
     draining: Mutex<Vec<Draining>>,
-}
-
-/// Memory of which stretches are handed out: what an application may register without bringing its
-/// own.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    region: Arc<Region>,
-    id: RegionId,
-    /// Tagged offset of its first byte. Not its address: peers need not learn where a process keeps
-    /// its memory.
-    to: u64,
-    stretches: Mutex<Stretches>,
-    registry: Arc<Registry>,
-}
-
-impl Pool {
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.registry.regions.remove(self.id);
-    }
-}
-
-/// A part of a pool that is nobody's region yet; free again when dropped.
-#[derive(Debug)]
-pub(crate) struct Stretch {
-    pool: Arc<Pool>,
-    at: usize,
-    len: usize,
-    /// Octets that are zero.
-    cleared: usize,
-    registered: bool,
-}
-
-impl Stretch {
-    /// Clears up to `most` octets more; true when all are clear. What was there before is nobody's
-    /// business.
-    pub(crate) fn clear(&mut self, most: usize) -> bool {
-        let n = most.min(self.len - self.cleared);
-        // Taken from the pool's own map: it lies inside.
-        let zeroed = self.pool.region.zero(self.at + self.cleared, n);
-        debug_assert!(zeroed.is_ok());
-        self.cleared += n;
-        self.cleared == self.len
-    }
-}
-
-impl Drop for Stretch {
-    fn drop(&mut self) {
-        if !self.registered {
-            lock(&self.pool.stretches).give(self.at, self.len);
-        }
-    }
 }
 
 /// What was registered, and what has to be given back with it.
@@ -167,7 +112,7 @@ pub(crate) struct Terms {
 
 impl Registry {
     /// A registry over a table of STags and one of regions.
-    pub fn new(mrs: Arc<MrTable>, regions: Arc<Regions>) -> Registry {
+    pub fn new(mrs: Arc<MrTable>, regions: Arc<RegionTable>) -> Registry {
         Registry { mrs, regions, references: Mutex::default(), draining: Mutex::default() }
     }
 
@@ -177,7 +122,7 @@ impl Registry {
     }
 
     /// The regions.
-    pub fn regions(&self) -> &Arc<Regions> {
+    pub fn regions(&self) -> &Arc<RegionTable> {
         &self.regions
     }
 
@@ -186,8 +131,8 @@ impl Registry {
         lock(&self.references).push(references);
     }
 
-    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions is
-    /// full.
+    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions
+    /// is full.
     pub(crate) fn pool(self: &Arc<Registry>, region: Arc<Region>, to: u64) -> Option<Arc<Pool>> {
         let id = self.regions.insert(&region)?;
         let stretches = Mutex::new(Stretches::new(region.len()));
@@ -314,7 +259,7 @@ impl Registry {
     }
 }
 
-fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T: ?Sized>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -337,7 +282,7 @@ mod tests {
     }
 
     fn registry() -> (Arc<Registry>, Arc<Pool>, RegionMemory, Arc<Busy>) {
-        let regions = Arc::new(Regions::new(4, None));
+        let regions = Arc::new(RegionTable::new(4, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 2));
         let registry = Arc::new(Registry::new(mrs, regions.clone()));
         let pool = registry.pool(Arc::new(Region::anonymous(4096).unwrap()), 0).unwrap();

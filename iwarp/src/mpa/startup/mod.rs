@@ -14,11 +14,11 @@
 //! that do mean a private data length that does not fit the frame, and are refused. Behind a
 //! rejecting Reply the stream is the application's again, so there they are left to the caller.
 //!
-//! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so does
-//! ours when its `max_revision` is 1; some answer in revision 1. An exchange does not change its
-//! revision: the caller may connect again with revision 1 and do without the exchange of read depths
-//! and the first message (RFC 6581 section 10). A responder of either revision takes revision 1
-//! requests.
+//! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so
+//! does ours when its `max_revision` is 1; some answer in revision 1. An exchange does not change
+//! its revision: the caller may connect again with revision 1 and do without the exchange of read
+//! depths and the first message (RFC 6581 section 10). A responder of either revision takes
+//! revision 1 requests.
 
 mod error;
 mod initiator;

@@ -16,7 +16,7 @@ use heddle_base::{Instant, Seed, Sum};
 
 use super::*;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, TcpHeader, arp as wire_arp};
-use crate::{ByteQueue, Flags, Segment, TxSegment};
+use crate::{ByteQueue, ConnEvent, Flags, Segment, TxSegment};
 use net::{Host, Net};
 
 const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];

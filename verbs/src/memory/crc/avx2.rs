@@ -2,8 +2,9 @@
 //!
 //! `crc32` takes eight octets at a time, and a vector would have to be taken apart for it. It reads
 //! memory instead: when copying the destination, where the vector has just been stored and which is
-//! still in the store buffer or the first-level cache. The lanes are joined as in [`sse42`], and may
-//! be of any length: most packets then are one turn of the loop and less than a vector or two more.
+//! still in the store buffer or the first-level cache. The lanes are joined as in [`sse42`], and
+//! may be of any length: most packets then are one turn of the loop and less than a vector or two
+//! more.
 
 use core::arch::x86_64::{
     __m256i, _mm_add_epi64, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64, _mm256_add_epi64,
@@ -76,8 +77,8 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
 /// Continues a raw (inverted) CRC; the sum of native-endian words.
 ///
 /// # Safety
-/// The processor has AVX2, SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and `dst`,
-/// which is ours alone, for writes and reads when COPY.
+/// The processor has AVX2, SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and
+/// `dst`, which is ours alone, for writes and reads when COPY.
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
 #[inline]
 pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(

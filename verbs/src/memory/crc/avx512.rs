@@ -111,8 +111,8 @@ unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
 #[inline]
 unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len: usize) -> Sum {
     let mut sums = [Words::default(); 2];
-    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it; the
-    // mask of the last one lets through only the bytes that are left.
+    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it;
+    // the mask of the last one lets through only the bytes that are left.
     unsafe {
         while len >= 128 {
             take::<COPY, true>(src, dst, 0, &mut sums[0]);

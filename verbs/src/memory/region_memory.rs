@@ -1,177 +1,18 @@
-//! The regions of one RNIC, as workers reach them without a lock.
+//! Registered memory as a worker reaches it: addresses of the protocol looked up in the table of
+//! regions, and bytes moved there.
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use heddle_base::Sum;
 use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{MemRange, Memory};
 
 use super::raw;
-use super::readers::{Grace, Reader, Readers};
-use super::region::Region;
-
-/// Names a region within its RNIC. An address of the protocol's [`MemRange`] has it in its upper 16
-/// bits, and the offset in the region in the lower 48.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RegionId(u16);
-
-const OFFSET_BITS: u32 = 48;
-
-impl RegionId {
-    /// The address of a byte of the region.
-    pub fn addr(self, off: usize) -> u64 {
-        u64::from(self.0) << OFFSET_BITS | off as u64
-    }
-
-    /// Region and offset of an address.
-    #[inline]
-    pub fn split(addr: u64) -> (RegionId, usize) {
-        let off = usize::try_from(addr & ((1 << OFFSET_BITS) - 1)).unwrap_or(usize::MAX);
-        (RegionId(u16::try_from(addr >> OFFSET_BITS).unwrap_or(u16::MAX)), off)
-    }
-
-    /// Its index, below what the table was made for.
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-/// What a worker reads of a region: where it lies. An empty slot has length 0.
-#[derive(Debug, Default)]
-struct Slot {
-    base: AtomicPtr<u8>,
-    len: AtomicUsize,
-    /// The devices can read it where it lies.
-    dma: AtomicBool,
-}
-
-/// Who has to know of regions before workers use them: what makes them reachable for devices.
-pub trait RegionHook: Send + Sync + std::fmt::Debug {
-    /// A region is about to be known to the workers. Whether devices can read it where it lies;
-    /// otherwise its bytes are copied into frames.
-    fn added(&self, region: &Arc<Region>) -> bool;
-
-    /// No worker and no registration refers to the region any more.
-    fn removed(&self, region: &Arc<Region>);
-}
-
-/// A table of regions. Workers look addresses up in it without a lock; a region that is taken out
-/// stays mapped until every one of them has passed a quiescent point.
-#[derive(Debug)]
-pub struct Regions {
-    slots: Box<[Slot]>,
-    readers: Readers,
-    owners: Mutex<Owners>,
-    hook: Option<Box<dyn RegionHook>>,
-}
-
-#[derive(Debug, Default)]
-struct Owners {
-    regions: Vec<Option<Arc<Region>>>,
-    /// Taken out, and perhaps still being looked at. Their ids are not given again meanwhile.
-    leaving: Vec<(usize, Grace)>,
-}
-
-impl Regions {
-    /// An empty table for up to `capacity` regions (1..=65,536); `hook` is told of each.
-    pub fn new(capacity: usize, hook: Option<Box<dyn RegionHook>>) -> Regions {
-        let n = capacity.clamp(1, 1 << 16);
-        let owners = Owners { regions: vec![None; n], leaving: Vec::new() };
-        Regions {
-            slots: (0..n).map(|_| Slot::default()).collect(),
-            readers: Readers::default(),
-            owners: Mutex::new(owners),
-            hook,
-        }
-    }
-
-    /// Makes a region known to the workers; `None` when the table is full.
-    pub fn insert(&self, region: &Arc<Region>) -> Option<RegionId> {
-        let mut owners = self.owners();
-        self.reap_in(&mut owners);
-        let taken = |i: usize| owners.leaving.iter().any(|(l, _)| *l == i);
-        let at = (0..owners.regions.len())
-            .find(|&i| owners.regions[i].is_none() && !taken(i) && i <= usize::from(u16::MAX))?;
-        owners.regions[at] = Some(region.clone());
-        let slot = &self.slots[at];
-        // A reader sees the length last, and looks at it first.
-        slot.base.store(region.base().as_ptr(), Ordering::Relaxed);
-        let dma = self.hook.as_ref().is_some_and(|h| h.added(region));
-        slot.dma.store(dma, Ordering::Relaxed);
-        slot.len.store(region.len(), Ordering::Release);
-        Some(RegionId(u16::try_from(at).unwrap_or(u16::MAX)))
-    }
-
-    /// Takes a region out. It is let go when no worker looks at it any more.
-    pub fn remove(&self, id: RegionId) {
-        let mut owners = self.owners();
-        let at = id.index();
-        if owners.regions.get(at).is_none_or(Option::is_none) {
-            return;
-        }
-        self.slots[at].len.store(0, Ordering::Release);
-        let grace = self.readers.grace();
-        owners.leaving.push((at, grace));
-        self.reap_in(&mut owners);
-    }
-
-    /// Lets go of removed regions that no worker looks at any more; how many still wait.
-    pub fn reap(&self) -> usize {
-        let mut owners = self.owners();
-        self.reap_in(&mut owners);
-        owners.leaving.len()
-    }
-
-    fn reap_in(&self, owners: &mut Owners) {
-        let regions = &mut owners.regions;
-        owners.leaving.retain_mut(|(at, grace)| {
-            let over = grace.is_over();
-            if over
-                && let Some(region) = regions[*at].take()
-                && let Some(hook) = &self.hook
-            {
-                hook.removed(&region);
-            }
-            !over
-        });
-    }
-
-    /// The region with this id.
-    pub fn get(&self, id: RegionId) -> Option<Arc<Region>> {
-        let owners = self.owners();
-        if owners.leaving.iter().any(|(at, _)| *at == id.index()) {
-            return None;
-        }
-        owners.regions.get(id.index())?.clone()
-    }
-
-    /// Regions there can be.
-    pub fn capacity(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Those that look at the table without a lock.
-    pub fn readers(&self) -> &Readers {
-        &self.readers
-    }
-
-    fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Regions {
-    fn drop(&mut self) {
-        let Some(hook) = &self.hook else { return };
-        let owners = self.owners.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for region in owners.regions.drain(..).flatten() {
-            hook.removed(&region);
-        }
-    }
-}
+use super::readers::Reader;
+use super::region_table::{RegionId, RegionTable};
 
 heddle_base::counters! {
     /// Copies between frames and registered memory. Whatever the protocols count of their own, no
@@ -189,7 +30,7 @@ heddle_base::counters! {
 /// no range, however made, reaches beyond.
 #[derive(Debug)]
 pub struct RegionMemory {
-    regions: Arc<Regions>,
+    regions: Arc<RegionTable>,
     reader: Reader,
     placed: Cell<u64>,
     gathered: Cell<u64>,
@@ -197,7 +38,7 @@ pub struct RegionMemory {
 
 impl RegionMemory {
     /// The memory of `regions`, for one worker.
-    pub fn new(regions: Arc<Regions>) -> RegionMemory {
+    pub fn new(regions: Arc<RegionTable>) -> RegionMemory {
         let reader = regions.readers.reader();
         RegionMemory { regions, reader, placed: Cell::new(0), gathered: Cell::new(0) }
     }
@@ -210,12 +51,12 @@ impl RegionMemory {
     }
 
     /// The regions.
-    pub fn regions(&self) -> &Arc<Regions> {
+    pub fn regions(&self) -> &Arc<RegionTable> {
         &self.regions
     }
 
-    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long as
-    /// somebody keeps the region; `None` when it does not lie in a region.
+    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long
+    /// as somebody keeps the region; `None` when it does not lie in a region.
     #[inline]
     pub fn ptr(&self, range: MemRange) -> Option<*mut u8> {
         let (id, off) = RegionId::split(range.addr());
@@ -228,8 +69,8 @@ impl RegionMemory {
         Some(slot.base.load(Ordering::Relaxed).wrapping_add(off))
     }
 
-    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also where
-    /// devices cannot.
+    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also
+    /// where devices cannot.
     #[inline]
     pub fn dma_ptr(&self, range: MemRange) -> Option<*mut u8> {
         let p = self.ptr(range)?;
@@ -261,9 +102,10 @@ impl RegionMemory {
     }
 }
 
-// In each of these, `known` gives null or an address that is valid for the range: the slot held base
-// and length of a region when it was read, and regions that are taken out stay mapped until this
-// reader has passed its next quiescent point, which it does not pass in here (`&self` of one thread).
+// In each of these, `known` gives null or an address that is valid for the range: the slot held
+// base and length of a region when it was read, and regions that are taken out stay mapped until
+// this reader has passed its next quiescent point, which it does not pass in here (`&self` of one
+// thread).
 impl Memory for RegionMemory {
     #[inline]
     fn place(&self, dst: MemRange, src: &[u8]) {
@@ -335,7 +177,8 @@ impl Memory for RegionMemory {
         if !self.takes_atomics(at) {
             return None;
         }
-        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just seen.
+        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just
+        // seen.
         Some(unsafe { raw::atomic(self.known(at), op) })
     }
 
@@ -358,32 +201,11 @@ mod tests {
     use heddle_iwarp::{Access, MrTable, Pd, Qpn};
     use std::sync::atomic::AtomicU64;
 
-    #[test]
-    fn test_ids_and_addresses_round_trip() {
-        let (id, off) = RegionId::split(RegionId(65_535).addr((1 << 48) - 1));
-        assert_eq!((id, off), (RegionId(65_535), (1 << 48) - 1));
-    }
-
-    #[test]
-    fn test_removed_region_stays_until_the_worker_has_moved_on() {
-        let regions = Arc::new(Regions::new(1, None));
-        let worker = RegionMemory::new(regions.clone());
-        let region = Arc::new(Region::anonymous(64).unwrap());
-        let id = regions.insert(&region).unwrap();
-        assert!(regions.insert(&region).is_none(), "the table has one place");
-        regions.remove(id);
-        assert!(regions.get(id).is_none());
-        // Neither the region nor its place is free while the worker may hold an address.
-        assert_eq!((Arc::strong_count(&region), regions.reap()), (2, 1));
-        assert!(regions.insert(&region).is_none());
-        worker.quiescent();
-        assert_eq!((regions.reap(), Arc::strong_count(&region)), (0, 1));
-        assert!(regions.insert(&region).is_some());
-    }
+    use crate::memory::Region;
 
     /// A region of 4096 zeros in a table of its own, as a worker sees it, and its address.
     fn alone() -> (RegionMemory, Arc<Region>, u64) {
-        let regions = Arc::new(Regions::new(1, None));
+        let regions = Arc::new(RegionTable::new(1, None));
         let region = Arc::new(Region::anonymous(4096).unwrap());
         let id = regions.insert(&region).unwrap();
         (RegionMemory::new(regions), region, id.addr(0))

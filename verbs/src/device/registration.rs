@@ -40,8 +40,8 @@ impl Device {
         self.alloc_mr_with(pd, len, &MrInit { access, ..MrInit::default() })
     }
 
-    /// As [`alloc_mr`](Device::alloc_mr), for one queue pair alone: no other stream can use the STag,
-    /// and its peer may be given [`Access::REMOTE_INVALIDATE`].
+    /// As [`alloc_mr`](Device::alloc_mr), for one queue pair alone: no other stream can use the
+    /// STag, and its peer may be given [`Access::REMOTE_INVALIDATE`].
     ///
     /// # Errors
     /// As [`alloc_mr`](Device::alloc_mr).
@@ -52,8 +52,8 @@ impl Device {
     /// As [`alloc_mr`](Device::alloc_mr), with all that can be said of a region.
     ///
     /// # Errors
-    /// As [`alloc_mr`](Device::alloc_mr); [`DeviceError::ForeignPd`] also where the queue pair is in
-    /// another protection domain.
+    /// As [`alloc_mr`](Device::alloc_mr); [`DeviceError::ForeignPd`] also where the queue pair is
+    /// in another protection domain.
     pub fn alloc_mr_with(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError> {
         let terms = self.terms(pd, init)?;
         self.check_mr_size(len)?;
@@ -89,8 +89,8 @@ impl Device {
         Ok([self.0.quota.take(sort)?, domain.take(sort)?])
     }
 
-    /// An STag for fast registrations of up to `len` octets, for all queue pairs of `pd`. The table has
-    /// none valid until a send queue registers one.
+    /// An STag for fast registrations of up to `len` octets, for all queue pairs of `pd`. The table
+    /// has none valid until a send queue registers one.
     ///
     /// # Errors
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
@@ -98,8 +98,8 @@ impl Device {
         self.fast_mr(pd, None, len)
     }
 
-    /// As [`alloc_fast_mr`](Device::alloc_fast_mr), for one queue pair alone: registrations may have
-    /// [`Access::REMOTE_INVALIDATE`]. They end with its connection.
+    /// As [`alloc_fast_mr`](Device::alloc_fast_mr), for one queue pair alone: registrations may
+    /// have [`Access::REMOTE_INVALIDATE`]. They end with its connection.
     ///
     /// # Errors
     /// As [`alloc_fast_mr`](Device::alloc_fast_mr).
@@ -196,8 +196,8 @@ impl Device {
         Err(DeviceError::Limit { what: "a region's size", value, least: 0, most })
     }
 
-    /// Registers bytes `[off, off + len)` of memory the application brings. Peers name its first byte
-    /// by the tagged offset `to`; the usual choice is its address.
+    /// Registers bytes `[off, off + len)` of memory the application brings. Peers name its first
+    /// byte by the tagged offset `to`; the usual choice is its address.
     ///
     /// # Errors
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
@@ -216,8 +216,8 @@ impl Device {
     /// As [`register_mr`](Device::register_mr), with all that can be said of a region.
     ///
     /// # Errors
-    /// As [`register_mr`](Device::register_mr); [`DeviceError::ForeignPd`] also where the queue pair is
-    /// in another protection domain.
+    /// As [`register_mr`](Device::register_mr); [`DeviceError::ForeignPd`] also where the queue
+    /// pair is in another protection domain.
     pub fn register_mr_with(
         &self,
         pd: Pd,
@@ -230,8 +230,8 @@ impl Device {
         self.register(pd, || self.0.hub.registry.bring(region, range, terms))
     }
 
-    /// Tries again for a while when memory or a place in a table is on its way back. The thread that
-    /// runs an RNIC inline cannot wait for itself.
+    /// Tries again for a while when memory or a place in a table is on its way back. The thread
+    /// that runs an RNIC inline cannot wait for itself.
     fn patiently<T>(
         &self,
         mut take: impl FnMut() -> Result<T, RegisterError>,

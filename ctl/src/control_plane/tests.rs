@@ -1,19 +1,21 @@
+use super::requests::REQUESTS;
 use super::*;
 
 use core::net::SocketAddr;
 
 use heddle_base::Seed;
+use heddle_cm::ListenFailure;
 use heddle_dataplane::{
     Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::StackConfig;
-use heddle_verbs::memory::Regions;
+use heddle_verbs::memory::RegionTable;
 use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 
-/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows behind
-/// the two.
+/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows
+/// behind the two.
 #[test]
 fn test_requests_wait_while_the_worker_is_behind() {
     let (eal, _turn) = crate::testing::eal();
@@ -23,7 +25,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let (rx, tx) = port.take_queues().pop().unwrap();
     let seed = Seed::from_u64(1);
     let mrs = Arc::new(MrTable::new(&seed, 16));
-    let regions = Arc::new(Regions::new(1, None));
+    let regions = Arc::new(RegionTable::new(1, None));
     let addr = "10.0.0.1/24".parse().unwrap();
     let stack = StackConfig::new(port.mac(), addr, seed.clone());
     let (clock, hand) = Clock::manual();
@@ -67,7 +69,8 @@ fn test_requests_wait_while_the_worker_is_behind() {
         control.poll(hand.now());
         assert!(control.links[0].backlog_len() <= 1);
     }
-    // What the worker's ring holds beside the first, one that did not fit, and the ring of requests.
+    // What the worker's ring holds beside the first, one that did not fit, and the ring of
+    // requests.
     assert_eq!(2 * asked.len(), 4095 + 1 + REQUESTS);
     assert!(control.counters().control.command_backlog > 0);
     // As the worker carries them out the others follow; each is answered in turn, none lost.

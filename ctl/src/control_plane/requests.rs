@@ -1,0 +1,232 @@
+//! Requests of applications: the queue they come by, and what is done with each.
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use heddle_base::Instant;
+use heddle_cm::{
+    AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
+};
+use heddle_dataplane::{Command, WorkerSnapshot};
+use heddle_verbs::device::{ControlPlane, ControlRequest};
+use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
+
+use super::{Conn, Control};
+
+/// Requests of applications that may wait.
+pub(crate) const REQUESTS: usize = 4096;
+
+/// What a control plane is asked for.
+#[derive(Debug)]
+pub(crate) enum ThreadRequest {
+    /// By an application.
+    Device(ControlRequest),
+    /// Everything a worker has counted. Without an answer there is none to come.
+    Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+}
+
+/// The way to a control plane, of applications and of whoever has the RNIC.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    queue: Sender<ThreadRequest>,
+    waker: Waker,
+}
+
+impl Requests {
+    /// The two ends of a queue of [`REQUESTS`], and what the control plane sleeps on meanwhile.
+    pub(crate) fn new() -> (Requests, Receiver<ThreadRequest>, Sleeper) {
+        let (queue, requests) = crossbeam_channel::bounded(REQUESTS);
+        let sleeper = Sleeper::new();
+        (Requests { queue, waker: sleeper.waker() }, requests, sleeper)
+    }
+
+    /// Wakes the control plane.
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    pub(crate) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
+        self.queue.try_send(request).map_err(|e| match e {
+            TrySendError::Full(_) => DeviceError::Overloaded,
+            TrySendError::Disconnected(_) => DeviceError::Gone,
+        })?;
+        self.waker.wake();
+        Ok(())
+    }
+}
+
+impl ControlPlane for Requests {
+    fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
+        self.send(ThreadRequest::Device(request))
+    }
+}
+
+/// What a request was about, for the case that it is refused.
+enum Subject {
+    None,
+    Listener(ListenerId),
+    Unlisten(ListenerId),
+    Reject(CmId),
+    Connect(CmId),
+    Accept(CmId, Option<Qpn>),
+}
+
+impl Control {
+    pub(super) fn handle_request(&mut self, now: Instant, request: ThreadRequest) {
+        match request {
+            ThreadRequest::Device(ControlRequest::Open { app, bells, taken }) => {
+                self.apps.insert(app, taken);
+                for link in &mut self.links {
+                    link.order(Command::OpenApp { app, bells: bells.clone() });
+                }
+            }
+            ThreadRequest::Device(ControlRequest::ResizeCq { app, link }) => {
+                for w in &mut self.links {
+                    w.order(Command::ResizeCq { app, link: link.clone() });
+                }
+            }
+            ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
+                self.handle_cm(now, app, request, qp, events);
+            }
+            ThreadRequest::Snapshot { worker, reply } => {
+                if let Some(link) = self.links.get_mut(worker.0) {
+                    link.ask_snapshot(reply);
+                }
+            }
+        }
+    }
+
+    fn handle_cm(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        request: heddle_cm::Request,
+        qp: Option<Qp>,
+        events: Option<EventQueue>,
+    ) {
+        // The handles come first: what follows may be an event about them.
+        let subject = match &request {
+            heddle_cm::Request::Listen { id, .. } => {
+                if let Some(events) = &events {
+                    self.listeners.insert(*id, (app, events.clone()));
+                }
+                Subject::Listener(*id)
+            }
+            heddle_cm::Request::Connect { id, .. } => {
+                if let Some(events) = events {
+                    let qp = qp.map(|qp| self.hold(qp));
+                    self.conns.insert(*id, Conn { app, events, qp });
+                }
+                Subject::Connect(*id)
+            }
+            heddle_cm::Request::Accept { id, .. } => {
+                let qp = qp.map(|qp| self.hold(qp));
+                if let Some(c) = self.conns.get_mut(id)
+                    && c.app == app
+                    && c.qp.is_none()
+                {
+                    c.qp = qp;
+                    c.events = events.unwrap_or_else(|| c.events.clone());
+                }
+                Subject::Accept(*id, qp)
+            }
+            heddle_cm::Request::Unlisten { id } => Subject::Unlisten(*id),
+            heddle_cm::Request::Reject { id, .. } => Subject::Reject(*id),
+            heddle_cm::Request::AppGone => {
+                self.apps.remove(&app);
+                // It is told nothing any more.
+                self.listeners.retain(|_, (a, _)| *a != app);
+                let qps = &mut self.qps;
+                self.conns.retain(|_, c| {
+                    let gone = c.app == app;
+                    if let Some(qpn) = c.qp.filter(|_| gone) {
+                        qps.remove(&qpn);
+                    }
+                    !gone
+                });
+                for link in &mut self.links {
+                    link.order(Command::CloseApp { app });
+                }
+                Subject::None
+            }
+            _ => Subject::None,
+        };
+        match self.cm.handle_request(now, app, request) {
+            Ok(()) => self.carried_out(subject),
+            Err(error) => self.refused(now, app, subject, error),
+        }
+    }
+
+    /// The manager has carried out a request; what no event follows on is forgotten here.
+    fn carried_out(&mut self, subject: Subject) {
+        match subject {
+            Subject::Unlisten(id) => {
+                // That it was not up yet, and requests that came before, are still to be told of.
+                self.settle();
+                self.listeners.remove(&id);
+            }
+            Subject::Reject(id) => {
+                self.conns.remove(&id);
+            }
+            _ => {}
+        }
+    }
+
+    fn hold(&mut self, qp: Qp) -> Qpn {
+        let qpn = qp.qpn();
+        self.qps.insert(qpn, qp);
+        qpn
+    }
+
+    /// The manager refused a request at once, and nothing has changed.
+    fn refused(&mut self, now: Instant, app: AppId, subject: Subject, error: RequestError) {
+        tracing::debug!(app = app.0, "a request is refused: {error}");
+        let (id, events, qp) = match subject {
+            Subject::None | Subject::Unlisten(_) => return,
+            Subject::Reject(id) => {
+                if matches!(error, RequestError::Params(_)) {
+                    self.reject(now, app, id);
+                }
+                return;
+            }
+            Subject::Listener(id) => {
+                let Some((_, events)) = self.listeners.remove(&id) else { return };
+                let error = match error {
+                    RequestError::Listen(e) => ListenFailure::Worker(e),
+                    RequestError::NoWorker => ListenFailure::WorkerLost,
+                    _ => ListenFailure::Withdrawn,
+                };
+                return events.push(Event::ListenFailed { id, error }, &Taken::default());
+            }
+            Subject::Connect(id) => {
+                let Some(c) = self.conns.remove(&id) else { return };
+                (id, Some(c.events), c.qp)
+            }
+            Subject::Accept(id, qp) => {
+                // An answer to a connection that is gone, runs or is another's changes nothing.
+                let c = self.conns.get(&id);
+                let mine = c.is_some_and(|c| c.app == app && c.qp == qp);
+                let c = if mine { self.conns.remove(&id) } else { None };
+                if mine {
+                    self.reject(now, app, id);
+                }
+                (id, c.map(|c| c.events), qp)
+            }
+        };
+        if let Some(qpn) = qp {
+            self.let_go(qpn, true);
+        }
+        if let Some(events) = events {
+            let qp = qp.map_or(QpFate::NoQp, QpFate::Free);
+            let error = ConnectFailure::Request(error);
+            // Not the manager's event: it does not count it.
+            events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+        }
+    }
+
+    /// The application has answered as well as it could: the peer need not wait.
+    fn reject(&mut self, now: Instant, app: AppId, id: CmId) {
+        let reject = heddle_cm::Request::Reject { id, private_data: Vec::new(), needs_ord: None };
+        if self.cm.handle_request(now, app, reject).is_ok() {
+            self.conns.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The peer: frames in, frames out, and `heddle-tcp` between.
+
+use std::collections::HashMap;
+
+use arrayvec::ArrayVec;
+use heddle_base::{Chunks, Instant, Seed, StreamPos, Sum};
+use heddle_dataplane::{Mbuf, Mempool, Port, RxQueue, TxQueue};
+use heddle_tcp::{
+    ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
+};
+
+use super::PEER;
+
+/// A station whose frames are on a port, with a TCP of its own.
+pub struct Peer {
+    pub stack: Stack<ByteQueue>,
+    pub events: Vec<(ConnId, StackEvent)>,
+    /// Frames that come are not looked at.
+    pub deaf: bool,
+    got: HashMap<ConnId, Vec<u8>>,
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: Mempool,
+    _port: Port,
+}
+
+impl Peer {
+    pub fn new(mut port: Port, pool: Mempool) -> Peer {
+        let (rx, tx) = port.take_queues().pop().unwrap();
+        let addr = Cidr::new(PEER.into(), 24).unwrap();
+        let stack = StackConfig {
+            max_conns: 8192,
+            ..StackConfig::new(port.mac(), addr, Seed::from_u64(99))
+        };
+        Peer {
+            stack: Stack::new(stack),
+            events: Vec::new(),
+            deaf: false,
+            got: HashMap::new(),
+            rx,
+            tx,
+            pool,
+            _port: port,
+        }
+    }
+
+    pub fn poll(&mut self, now: Instant) -> bool {
+        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+        let mut busy = self.rx.burst(&mut frames) > 0;
+        for f in frames.drain(..) {
+            let mut bytes = vec![0; f.len()];
+            f.copy_at(0, &mut bytes);
+            if !self.deaf {
+                self.take(now, &bytes);
+            }
+        }
+        self.stack.handle_timeouts(now);
+        while let Some(mut frame) = self.stack.poll_transmit(now) {
+            busy = true;
+            let mut body = Vec::new();
+            match &frame.body {
+                TxBody::None => {}
+                TxBody::Owned(b) => body.extend(b),
+                TxBody::Stream { conn, pos, len, .. } => {
+                    self.stack.user(*conn).unwrap().copy(*pos, *len, &mut body);
+                }
+            }
+            frame.finish_tcp_checksum(Sum::of(&body));
+            self.put(&[&frame.header[..], &body].concat());
+        }
+        while let Some(e) = self.stack.poll_event() {
+            self.events.push(e);
+        }
+        busy
+    }
+
+    fn take(&mut self, now: Instant, frame: &[u8]) {
+        let FrameOutcome::Conn { conn, acked, payload } = self.stack.handle_frame(now, frame)
+        else {
+            return;
+        };
+        if let Some(upto) = acked {
+            self.stack.user_mut(conn).unwrap().release(upto);
+            self.stack.notify_send(conn);
+        }
+        if let Some(p) = payload {
+            assert_eq!(p.pos.since(StreamPos::START), self.got(conn).len() as u64, "in order");
+            let bytes = &frame[p.frame_off..p.frame_off + p.len as usize];
+            self.got.entry(conn).or_default().extend(bytes);
+            self.stack.accept_payload(now, conn, p.pos, p.len);
+        }
+    }
+
+    /// Puts a frame on the wire.
+    pub fn put(&mut self, frame: &[u8]) {
+        let mut m = self.pool.alloc().unwrap();
+        m.append(frame.len()).unwrap().copy_from_slice(frame);
+        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
+        one.push(m);
+        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+    }
+
+    pub fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.stack.user_mut(conn).unwrap().push(bytes);
+        self.stack.notify_send(conn);
+    }
+
+    /// Every byte that came on a connection.
+    pub fn got(&self, conn: ConnId) -> &[u8] {
+        self.got.get(&conn).map_or(&[], |v| v)
+    }
+
+    pub fn says(&self, conn: ConnId, event: ConnEvent) -> bool {
+        self.events.contains(&(conn, StackEvent::Conn(event)))
+    }
+
+    /// How a connection ended for it, when it did.
+    pub fn end_of(&self, conn: ConnId) -> Option<ConnEvent> {
+        [ConnEvent::Reset, ConnEvent::PeerClosed, ConnEvent::Refused, ConnEvent::TimedOut]
+            .into_iter()
+            .find(|e| self.says(conn, *e))
+    }
+
+    /// The connections that came to it.
+    pub fn accepted(&self) -> Vec<ConnId> {
+        let accepted = |e: &&(ConnId, StackEvent)| matches!(e.1, StackEvent::Accepted { .. });
+        self.events.iter().filter(accepted).map(|e| e.0).collect()
+    }
+}

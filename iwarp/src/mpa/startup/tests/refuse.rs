@@ -1,0 +1,68 @@
+//! Rejects, and Terminates that end a start-up.
+
+use super::*;
+
+#[test]
+fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
+    for config in [v1(), v2()] {
+        let mut bytes = asked(&config).reject(b"no", None).unwrap();
+        assert_eq!(bytes[16] & 0x20, 0x20);
+        let len = bytes.len();
+        bytes.extend_from_slice(b"stream");
+        let step = initiator(&config).handle_bytes(&bytes).unwrap();
+        let InitiatorStep::Rejected { revision, private_data, peer, consumed } = step else {
+            panic!("{step:?}")
+        };
+        assert_eq!((private_data, consumed), (b"no".to_vec(), len));
+        assert_eq!((revision, peer.is_some()), (config.revision, revision == Revision::V2));
+    }
+}
+
+#[test]
+fn test_reject_names_the_ord_needed() {
+    for (ord, want) in [(Some(9), (5, 9)), (None, (5, 3))] {
+        let bytes = asked(&v2()).reject(b"", ord).unwrap();
+        let step = initiator(&v2()).handle_bytes(&bytes).unwrap();
+        let InitiatorStep::Rejected { peer: Some(peer), .. } = step else { panic!("{step:?}") };
+        assert_eq!(peer, enhanced(want.0, want.1, RtrSet::NONE));
+    }
+    assert_eq!(
+        asked(&v2()).reject(b"", Some(0x3fff)).unwrap_err(),
+        ConfigError::Depth { depth: 0x3fff }
+    );
+    // No numbers where the initiator gave none.
+    let left = InitiatorConfig { depths: Depths::LeftToApplications, ..v2() };
+    let bytes = asked(&left).reject(b"", Some(9)).unwrap();
+    assert_eq!(bytes[20..24], [0x3f, 0xff, 0x3f, 0xff]);
+    assert_eq!(asked(&v1()).reject(b"", Some(9)).unwrap().len(), 20, "no field for it");
+}
+
+#[test]
+fn test_reject_of_another_shape_is_still_a_reject() {
+    let frame = Frame { reject: true, ..reply(None) };
+    let step = initiator(&v2()).handle_bytes(&frame.emit().unwrap()).unwrap();
+    assert!(matches!(step, InitiatorStep::Rejected { revision: Revision::V1, peer: None, .. }));
+}
+
+#[test]
+fn test_terminate_of_an_initiator_is_framed_as_the_reply_asked() {
+    for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
+        let config = InitiatorConfig { crc: CrcPolicy::Off, ..v2() };
+        let mut i = initiator(&config);
+        assert_eq!(i.terminate(TermCode::MPA_INSUFFICIENT_IRD), None, "nobody would understand");
+        let frame = Frame { crc, markers, ..reply(Some(enhanced(5, 9, RtrSet::NONE))) };
+        let e = i.handle_bytes(&frame.emit().unwrap()).unwrap_err();
+        let StartupAction::Terminate(code) = e.action() else { panic!("{e:?}") };
+        let bytes = i.terminate(code).unwrap();
+        let mut fpdus = decode(&bytes, decode::Framing { crc, markers });
+        let d = fpdus.next().unwrap();
+        let (ddp, control) = d.headers().unwrap();
+        assert_eq!(control.opcode, Opcode::TERMINATE);
+        assert!(matches!(
+            ddp,
+            DdpHeader::Untagged { last: true, qn: Qn::TERMINATE, msn: Msn(1), mo: 0, .. }
+        ));
+        assert_eq!(Terminate::parse(d.payload()).unwrap(), Terminate::new(code));
+        assert!(fpdus.next().is_none() && fpdus.rest().is_empty());
+    }
+}

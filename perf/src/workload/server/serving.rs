@@ -1,0 +1,179 @@
+//! A client that is served: its messages taken, compared and answered, and credits given.
+
+use heddle_verbs::{Cqe, Data, Mr, PostError, Qp, RecvWr, SendOp, SendWr};
+
+use super::super::hello::{Hello, Region};
+use super::super::{CREDIT_LEN, pattern, send_window};
+use crate::connections::{place_and_low, wr_id};
+use crate::spec::{Mode, Op};
+
+/// A connection that is served.
+pub(super) struct Serving {
+    pub(super) hello: Hello,
+    qp: Qp,
+    /// Slots.
+    pub(super) local: Mr,
+    credits: Mr,
+    /// Messages taken, and how many of them were told.
+    pub(super) taken: u64,
+    told: u64,
+    wrong: u64,
+    next_credit: u32,
+    credits_out: u32,
+    /// A credit is due although the batch is not full.
+    asked: bool,
+    bytes: Vec<u8>,
+}
+
+impl Serving {
+    pub(super) fn new(hello: Hello, qp: Qp, local: Mr, credits: Mr) -> Serving {
+        Serving {
+            hello,
+            qp,
+            local,
+            credits,
+            taken: 0,
+            told: 0,
+            wrong: 0,
+            next_credit: 0,
+            credits_out: 0,
+            asked: false,
+            bytes: vec![0; hello.size as usize],
+        }
+    }
+
+    pub(super) fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
+        let size = self.hello.size as usize;
+        let sge = [self.local.sge(buffer as usize * size, size)];
+        // Immediate Data needs a receive, but nothing to put anything into.
+        let sges = if self.hello.op.is_immediate() { &[] } else { &sge[..] };
+        self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
+    }
+
+    /// Whether a message is Immediate Data and the operation has none, or the other way round.
+    pub(super) fn is_of_another_kind(&self, cqe: &Cqe) -> bool {
+        self.hello.op.is_immediate() != cqe.immediate.is_some()
+    }
+
+    /// A message has arrived.
+    pub(super) fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
+        let (place, buffer) = place_and_low(cqe.wr_id);
+        let Hello { op, mode, verify, size, depth, .. } = self.hello;
+        let number = self.taken;
+        self.taken += 1;
+        if mode == Mode::Lat {
+            // The buffer is posted again when the answer has gone.
+            let Region { stag, to, .. } = self.hello.region;
+            let data = cqe.immediate.unwrap_or(0);
+            let (answer, sge) = match op {
+                // There is one slot: rounds do not overlap.
+                Op::WriteImm => (
+                    SendOp::WriteImmediate { stag, to, data, solicited: false },
+                    Some(self.local.sge(0, size as usize)),
+                ),
+                Op::SendImm => (SendOp::Immediate { data, solicited: false }, None),
+                _ => (
+                    SendOp::Send { solicited: false, invalidate: None },
+                    Some(self.local.sge(buffer as usize * size as usize, cqe.len as usize)),
+                ),
+            };
+            return self.qp.post_send(&SendWr {
+                wr_id: cqe.wr_id,
+                op: answer,
+                data: Data::Sges(sge.as_slice()),
+                signaled: true,
+                fence: false,
+            });
+        }
+        let as_told = if op.is_immediate() {
+            // The number of the operation.
+            cqe.immediate == Some(number)
+        } else {
+            cqe.immediate.is_none() && cqe.len == size
+        };
+        if !as_told {
+            self.wrong += 1;
+        } else if op == Op::SendImm {
+            // There is nothing else to compare.
+        } else if verify && op == Op::WriteImm {
+            let window = u64::from(send_window(mode, depth));
+            self.compare(u32::try_from(number % window).unwrap_or(0), number);
+        } else if verify {
+            self.compare(buffer, number);
+        } else if cqe.solicited {
+            // The last: a look at what the latest messages left.
+            let window = u64::from(send_window(mode, depth));
+            for n in self.taken.saturating_sub(window)..self.taken {
+                let buffer = u32::try_from(n % window).unwrap_or(0);
+                self.compare(buffer, n % u64::from(depth));
+            }
+        }
+        self.post_buffer(place, buffer)?;
+        self.asked |= cqe.solicited;
+        self.give_credit(place)
+    }
+
+    fn compare(&mut self, buffer: u32, message: u64) {
+        self.local.read(buffer as usize * self.bytes.len(), &mut self.bytes);
+        if pattern::first_difference(&self.bytes, self.hello.seed, message).is_some() {
+            self.wrong += 1;
+        }
+    }
+
+    /// Tells how many messages were taken, when it is time and there is a buffer to do it from.
+    fn give_credit(&mut self, place: usize) -> Result<(), PostError> {
+        let batch = u64::from((self.hello.depth / 2).max(1));
+        let due = self.taken - self.told >= batch || self.asked && self.taken > self.told;
+        if !due || self.credits_out == CREDITS {
+            return Ok(());
+        }
+        let at = self.next_credit as usize * CREDIT_LEN;
+        self.credits.write(at, &[self.taken.to_be_bytes(), self.wrong.to_be_bytes()].concat());
+        self.qp.post_send(&SendWr {
+            wr_id: wr_id(place, CREDIT | self.next_credit),
+            op: SendOp::Send { solicited: false, invalidate: None },
+            data: Data::Sges(&[self.credits.sge(at, CREDIT_LEN)]),
+            signaled: true,
+            fence: false,
+        })?;
+        self.next_credit = (self.next_credit + 1) % CREDITS;
+        self.credits_out += 1;
+        self.told = self.taken;
+        self.asked = false;
+        Ok(())
+    }
+
+    /// Writes a ping-pong's message back from where it arrived.
+    pub(super) fn write_back(&self, place: usize) -> Result<(), PostError> {
+        let Region { stag, to, .. } = self.hello.region;
+        self.qp.post_send(&SendWr {
+            wr_id: wr_id(place, 0),
+            op: SendOp::Write { stag, to },
+            data: Data::Sges(&[self.local.sge(0, self.hello.size as usize)]),
+            signaled: true,
+            fence: false,
+        })
+    }
+
+    /// What we sent has been acknowledged.
+    pub(super) fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
+        let (place, slot) = place_and_low(cqe.wr_id);
+        if slot & GRANT != 0 {
+            return Ok(());
+        }
+        if slot & CREDIT != 0 {
+            self.credits_out -= 1;
+            return self.give_credit(place);
+        }
+        if self.hello.op.takes_buffer() { self.post_buffer(place, slot) } else { Ok(()) }
+    }
+}
+
+/// Buffers for credits under way.
+pub(super) const CREDITS: u32 = 8;
+
+/// What tells the work request of a credit from those of messages.
+const CREDIT: u32 = 1 << 31;
+
+/// The work request of a grant or refusal.
+pub(super) const GRANT: u32 = 1 << 30;
