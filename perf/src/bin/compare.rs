@@ -118,7 +118,7 @@ fn bandwidth(
     pair: &mut Pair,
     seconds: Duration,
 ) -> Result<bool, Box<dyn Error>> {
-    let control = fastest_smoltcp(args.mtu, seconds)?;
+    let baseline = fastest_smoltcp(args.mtu, seconds)?;
     let run = Run::new(&inline(spec), Size(64 << 10));
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
@@ -127,17 +127,17 @@ fn bandwidth(
             if first == (round % 2 == 0) {
                 ours.push(pair.run(spec, run, Placement::Inline)?.gbit_per_s);
             } else {
-                theirs.push(control.run()?.gbit_per_s());
+                theirs.push(baseline.run()?.gbit_per_s());
             }
         }
     }
     say(&format!("bandwidth, one thread, MTU {}, Gb/s: median [smallest..largest]", args.mtu));
     say(&format!("  heddle, RDMA Write of 64 KiB, CRC-32C   {ours:.2}"));
-    let how = if control.receive == Receive::Copy { "copied out" } else { "read in place" };
+    let how = if baseline.receive == Receive::Copy { "copied out" } else { "read in place" };
     say(&format!(
         "  smoltcp TCP, no CRC                     {theirs:.2}  (buffers of {} KiB, link of {} frames, {how})",
-        control.buffer >> 10,
-        control.link,
+        baseline.buffer >> 10,
+        baseline.link,
     ));
     Ok(verdict("bandwidth", &ours.ratios_to(&theirs), args.require_bw))
 }
