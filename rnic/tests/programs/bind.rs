@@ -28,10 +28,14 @@ impl World {
             _ => false,
         };
         if bind {
-            let view = some_view(r, &d);
-            let draft = self.bind(r, (s, me), i, view);
-            self.post(r, s, me, draft);
+            self.post_bind(r, s, me, i);
         }
+    }
+
+    pub fn post_bind(&mut self, r: &mut Random, s: usize, me: usize, i: usize) -> bool {
+        let view = some_view(r, &self.derived[me][i]);
+        let draft = self.bind(r, (s, me), i, view);
+        self.post(r, s, me, draft)
     }
 
     pub fn some_derived(

@@ -17,24 +17,21 @@ impl World {
         if self.streams[s].ends[me].parent_gone {
             return None;
         }
-        let choice = r.below(10);
+        let choice = r.below(18);
         if choice < 3 {
             return self.bad_invalidation(r, s, me);
         }
+        let valid = self.some_valid(r, s, me);
         let regions = &self.regions[me];
         let parent = regions.parents[s].stag;
         let sge = |stag, at: usize, len| Sge { stag, to: at as u64 + TO_BASE, len };
         let read = Access::REMOTE_READ;
         let own = |d: &Derived| d.stream == Some(s);
         let free = |d: &Derived| own(d) && d.phase == Phase::Free;
-        // The peer cannot end it meanwhile.
-        let bound = |d: &Derived| {
-            own(d) && d.phase == Phase::Bound && !d.view.access.has(Access::REMOTE_INVALIDATE)
-        };
         let (d, sges, to, access, why) = match choice {
-            3 => {
+            3 | 10 | 11 => {
                 let sges = vec![sge(parent, 0, 9)];
-                (self.of(r, me, bound)?, sges, 0, read, BindError::Valid)
+                (valid?, sges, 0, read, BindError::Valid)
             }
             4 => {
                 let at = r.below((SHARED - 30) as u64) as usize;
@@ -47,14 +44,14 @@ impl World {
                 };
                 (self.of(r, me, free)?, sges, 0, read, BindError::Scattered)
             }
-            5 | 6 => {
+            5 | 6 | 14.. => {
                 let (sges, fault) = match r.below(6) {
                     0 => (vec![sge(parent, MEMORY - 3, 4)], MrFault::Bounds),
                     1 => (vec![sge(regions.shared.stag, 0, 4)], MrFault::Access),
                     2 => (vec![sge(regions.alien[0], 0, 4)], MrFault::NotAssociated),
                     3 => (vec![sge(NOWHERE, 0, 4)], MrFault::InvalidStag),
                     4 => {
-                        let one = self.of(r, me, bound)?;
+                        let one = valid?;
                         let sge = Sge { stag: one.stag, to: one.view.to, len: 1 };
                         (vec![sge], MrFault::Access)
                     }
@@ -77,7 +74,7 @@ impl World {
                 };
                 (d, vec![from], 0, access, BindError::Rights)
             }
-            8 => {
+            8 | 12 | 13 => {
                 let short = |d: &Derived| free(d) && d.most <= SHARED;
                 let d = self.of(r, me, short)?;
                 let sges = vec![sge(parent, 5, d.most as u32), sge(parent, 5 + d.most, 1)];
@@ -112,14 +109,23 @@ impl World {
         Some(draft.bad(bad))
     }
 
+    /// One that is valid when a request that is posted now has its turn.
+    fn some_valid(&mut self, r: &mut Random, s: usize, me: usize) -> Option<Derived> {
+        let valid = |d: &Derived| d.stream == Some(s) && stays_valid(d);
+        if let Some(d) = self.of(r, me, valid) {
+            return Some(d);
+        }
+        let free = |d: &Derived| d.stream == Some(s) && d.phase == Phase::Free;
+        let i = self.some_derived(r, me, free)?;
+        self.post_bind(r, s, me, i);
+        Some(self.derived[me][i]).filter(stays_valid)
+    }
+
     fn bad_invalidation(&mut self, r: &mut Random, s: usize, me: usize) -> Option<Draft> {
         let own = |d: &Derived| d.stream == Some(s);
-        let bound = |d: &Derived| {
-            own(d) && d.phase == Phase::Bound && !d.view.access.has(Access::REMOTE_INVALIDATE)
-        };
         let (stag, why) = match r.below(4) {
             0 => {
-                let d = self.of(r, me, bound)?;
+                let d = self.some_valid(r, s, me)?;
                 (self.other_key(r, me, d.stag), Bad::Bind(BindError::Valid))
             }
             1 => {
@@ -137,4 +143,10 @@ impl World {
         };
         Some(invalidation(stag).bad(why))
     }
+}
+
+/// Whether it is valid when a request that is posted now has its turn: the peer cannot end it meanwhile.
+fn stays_valid(d: &Derived) -> bool {
+    let may = d.view.access.has(Access::REMOTE_INVALIDATE);
+    matches!(d.phase, Phase::Bound | Phase::Posted(_)) && !may
 }
