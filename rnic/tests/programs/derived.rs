@@ -85,7 +85,7 @@ impl Derived {
 }
 
 impl World {
-    /// Whether a request of a peer that names an STag of `host` is not complete.
+    /// Whether a request of a peer that names an STag of `host` is not complete, or may still come.
     pub fn is_in_use(&self, host: usize, stag: Stag) -> bool {
         !self.users(host, stag).is_empty()
     }
@@ -93,7 +93,9 @@ impl World {
     /// The streams of those requests.
     pub fn users(&self, host: usize, stag: Stag) -> Vec<usize> {
         let names = |s: &usize| {
-            self.streams[*s].ends[1 - host].requests.iter().any(|q| q.names == Some(stag))
+            let [user, owner] = [1 - host, host].map(|side| &self.streams[*s].ends[side]);
+            user.requests.iter().any(|q| q.names == Some(stag))
+                || owner.over.is_none() && user.astray.contains(&stag)
         };
         (0..self.streams.len()).filter(names).collect()
     }

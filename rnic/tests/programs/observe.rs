@@ -145,10 +145,11 @@ impl World {
                 let qpn = qpn(s, me);
                 assert!(host.mrs.check_invalidate(PD, qpn, stag).is_err(), "still valid");
                 self.outcome.count("invalidated", 1);
-                let taken = self.derived[me].iter_mut().find(|d| d.stag == stag);
-                if let Some(d) = taken {
-                    assert_eq!(d.phase, Phase::Taken, "{d:?}");
-                    d.phase = Phase::Free;
+                if let Some(d) = self.derived[me].iter_mut().find(|d| d.stag == stag) {
+                    // All may have ended since, of which is told first.
+                    let over = self.streams[s].ends[me].closed.is_some() && d.phase == Phase::Gone;
+                    assert!(over || d.phase == Phase::Taken, "{d:?}");
+                    d.phase = if over { Phase::Gone } else { Phase::Free };
                     self.outcome.count("invalidated by the peer", 1);
                 }
             }
@@ -220,6 +221,8 @@ impl World {
             if r.names.is_some() && derived(r.names) {
                 self.outcome.count(format!("{:?} by a window", r.what), 1);
             }
+        } else {
+            self.streams[s].ends[me].astray.extend(r.names);
         }
         if let Some((at, len)) = r.held {
             self.give_back(me, at, len);

@@ -89,6 +89,8 @@ pub struct End {
     /// That which its windows and fast registrations derive from.
     pub parent_gone: bool,
     pub windows: Vec<Window>,
+    /// STags of the peer's in requests that failed: they may be on their way all the same.
+    pub astray: Vec<Stag>,
     pub closed: Option<CloseReason>,
     pub told: Told,
 }
