@@ -209,7 +209,7 @@ impl World {
     }
 
     /// All that derives from the stream's region ends with it.
-    pub fn deregister_parent(&mut self, s: usize, me: usize) {
+    pub fn deregister_parent(&mut self, r: &mut Random, s: usize, me: usize) {
         let mrs = self.pair.hosts[me].mrs.clone();
         let own = |d: &&Derived| d.stream == Some(s);
         let all: Vec<Derived> = self.derived[me].iter().filter(own).copied().collect();
@@ -220,15 +220,22 @@ impl World {
         }
         mrs.deregister(self.regions[me].parents[s].stag).unwrap();
         self.streams[s].ends[me].parent_gone = true;
-        self.streams[s].excuse(&[LOCAL, DDP_STAG]);
+        self.streams[s].excuse(&[LOCAL, DDP_STAG, RDMAP_STAG]);
         self.tick();
         for d in &mut self.derived[me].iter_mut().filter(|d| d.stream == Some(s)) {
             d.phase = Phase::Gone;
         }
-        for d in all {
+        for d in &all {
             self.cut_off_users(me, d.stag);
         }
         self.probe(me);
+        // The peer has not been told.
+        if let Some(d) = all.iter().find(|d| d.is_for(s))
+            && let Some(draft) = self.use_rightly(r, s, 1 - me, d)
+        {
+            self.outcome.count("without its region", 1);
+            self.post(r, s, 1 - me, draft.bad(Bad::Remote));
+        }
     }
 
     /// An STag that is certainly nobody's, or no window.

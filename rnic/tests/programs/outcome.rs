@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 65] = [
+const WANTED: [&str; 66] = [
     "Send",
     "Write",
     "Read",
@@ -54,6 +54,7 @@ const WANTED: [&str; 65] = [
     "not bound",
     "without the right",
     "beside it",
+    "without its region",
     "of another domain",
     "of another queue pair",
     "window as a source",

@@ -165,7 +165,7 @@ impl World {
                 None
             }
             Wrong::DeregisterParent => {
-                self.deregister_parent(s, me);
+                self.deregister_parent(r, s, me);
                 None
             }
             Wrong::Disconnect => {
