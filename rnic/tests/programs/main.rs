@@ -1,6 +1,20 @@
 //! Random programs on both ends of several streams at once, over links that do what links do, held
 //! against a model of memory and completions that knows nothing of the implementation.
 //!
+//! # What is in them
+//! Every operation that a peer is asked for: Sends, with Invalidate and solicited, Writes, Reads,
+//! atomic operations, Immediate Data. Windows of both types and fast registrations, over memory that
+//! other regions, windows and streams use too: bound, used by peers and in requests of the owner's,
+//! invalidated by either, bound again with another key, behind each other and without waiting. Receive
+//! queues of a queue pair's own, and one that queue pairs of a host share. And on some streams what ends
+//! them, or may: each of these has the Terminate, or the status of a request, that it brings about, and
+//! no other is accepted; the other streams have to go on.
+//!
+//! The application of a host is played here, and what the verbs add to it: when a queue pair has ended
+//! the windows that are its alone are revoked, and the shared queue is a list. (Its ring and its limit
+//! have a model of their own, in `heddle-verbs`.)
+//!
+//! # How they run
 //! A program is its seed: what the link does, how the queue pairs are set up, and a list of
 //! operations. `HEDDLE_PROGRAMS=FROM..TO` runs other seeds than the usual ones, and `-- --ignored`
 //! runs thousands. A program that fails is printed with its operations, less those that the failure
@@ -13,11 +27,18 @@
     reason = "small numbers of a test"
 )]
 
+mod bind;
+mod derived;
+mod draft;
 mod memory;
+mod misuse;
 mod observe;
 mod outcome;
 mod post;
 mod program;
+mod refused;
+mod regions;
+mod shared;
 #[path = "../sim/mod.rs"]
 mod sim;
 mod stream;

@@ -5,10 +5,12 @@ use heddle_iwarp::{Cqe, CqeOp, CqeStatus, QpEvent, QpState, Queue, Side};
 use heddle_rnic::{CloseReason, Event};
 use heddle_tcp::ConnId;
 
+use crate::derived::{Derived, Phase};
 use crate::memory::Look;
+use crate::regions::qpn;
 use crate::sim::PD;
-use crate::stream::{Bad, CRC, Effect, LOCAL, Request, TOO_LONG};
-use crate::world::{GUARD, SHARED, World, qpn};
+use crate::stream::{Bad, CRC, Effect, LOCAL, NO_BUFFER, Request, TOO_LONG};
+use crate::world::{GUARD, SHARED, World};
 
 /// What the application writes into its memory once it has it back.
 const FOREIGN: u8 = 0xf0;
@@ -26,6 +28,7 @@ impl World {
             }
         }
         for me in 0..2 {
+            self.hand_out(me);
             for event in std::mem::take(&mut self.pair.hosts[me].events) {
                 self.handle_event(me, event);
             }
@@ -44,6 +47,7 @@ impl World {
                 }
             }
         }
+        (0..2).for_each(|me| self.check_held(me));
         for s in 0..self.streams.len() {
             for me in 0..2 {
                 if self.streams[s].ends[me].closed.is_some() {
@@ -71,6 +75,10 @@ impl World {
             Event::Qp { event: QpEvent::Terminated { by, code }, .. } => {
                 stream.check_code(code);
                 stream.ends[me].told.ended += 1;
+                if by == Side::Local && stream.plan.shared[me] {
+                    let code = (code.layer, code.etype, code.code);
+                    self.outcome.count("no shared buffer", u64::from(code == NO_BUFFER));
+                }
                 let by = if by == Side::Local { "here" } else { "there" };
                 self.outcome.count(format!("terminated {by}"), 1);
             }
@@ -89,6 +97,7 @@ impl World {
                 assert!(stream.excused || reason == CloseReason::Orderly, "{reason:?}");
                 stream.ends[me].closed = Some(reason);
                 self.outcome.count(format!("{reason:?}"), 1);
+                self.revoke_bound(s, me);
             }
             other => panic!("{other:?}"),
         }
@@ -136,9 +145,21 @@ impl World {
                 let qpn = qpn(s, me);
                 assert!(host.mrs.check_invalidate(PD, qpn, stag).is_err(), "still valid");
                 self.outcome.count("invalidated", 1);
+                if let Some(d) = self.derived[me].iter_mut().find(|d| d.stag == stag) {
+                    // All may have ended since, of which is told first.
+                    let over = self.streams[s].ends[me].closed.is_some() && d.phase == Phase::Gone;
+                    assert!(over || d.phase == Phase::Taken, "{d:?}");
+                    d.phase = if over { Phase::Gone } else { Phase::Free };
+                    self.outcome.count("invalidated by the peer", 1);
+                }
             }
             self.outcome.count("Recv", 1);
             self.outcome.count("immediate", u64::from(m.immediate.is_some()));
+            // What was bound before it is so: that is how the peer is told.
+            let told = |d: &&mut Derived| {
+                d.stream == Some(s) && matches!(d.phase, Phase::Posted(seq) if seq < m.seq)
+            };
+            self.derived[1 - me].iter_mut().filter(told).for_each(|d| d.phase = Phase::Bound);
             // What was written before it is in place, and so is the Write it belongs to.
             self.stores[me].settle(lane, m.seq + 1, now);
             self.tick();
@@ -157,6 +178,9 @@ impl World {
                 end.over.is_some() || end.told.peer_closed > 0,
                 "{cqe:?} of a stream that goes on"
             );
+            if stream.plan.shared[me] {
+                self.outcome.count("shared and not complete", 1);
+            }
             self.count_status(cqe);
         }
         self.give_back(me, buffer.at, buffer.len);
@@ -193,6 +217,12 @@ impl World {
         assert!(stream.excused || status.is_success() || late, "{r:?}: {status:?}");
         if status.is_success() {
             self.succeeded(s, me, r);
+            let derived = |stag| self.derived[1 - me].iter().any(|d| stag == Some(d.stag));
+            if r.names.is_some() && derived(r.names) {
+                self.outcome.count(format!("{:?} by a window", r.what), 1);
+            }
+        } else {
+            self.streams[s].ends[me].astray.extend(r.names);
         }
         if let Some((at, len)) = r.held {
             self.give_back(me, at, len);
@@ -230,12 +260,16 @@ impl World {
                 let atom = &mut self.words[peer][word].lanes[lane][i];
                 atom.found = Some((now, u64::from_ne_bytes(found)));
             }
+            Effect::Bind(i, stag) => self.bound(me, i, stag),
+            Effect::Unbind(i, stag) => self.unbound(me, i, stag),
             _ => assert!(!matches!(r.what, CqeOp::Atomic), "{r:?}"),
         }
     }
 
     fn count_status(&mut self, cqe: &Cqe) {
         let what = match cqe.status {
+            CqeStatus::LocalQpOperation(PostError::BindData) => "refused: BindData".into(),
+            CqeStatus::LocalBind(why) => format!("{why:?}"),
             CqeStatus::Success => format!("{:?}", cqe.op),
             CqeStatus::Flushed => "flushed".into(),
             other => format!("{other:?}").split('(').next().unwrap_or_default().into(),
@@ -262,5 +296,6 @@ impl World {
     pub fn look(&mut self, host: usize, who: &str) {
         let found = self.pair.hosts[host].mem.read(0, SHARED);
         self.stores[host].check(0, &found, Look::at(self.now), who);
+        self.probe(host);
     }
 }

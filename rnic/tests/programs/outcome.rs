@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 30] = [
+const WANTED: [&str; 66] = [
     "Send",
     "Write",
     "Read",
@@ -38,6 +38,42 @@ const WANTED: [&str; 30] = [
     "DeregisterLocal",
     "Disconnect",
     "Cut",
+    "FastRegister",
+    "BindWindow",
+    "LocalInvalidate",
+    "type 1",
+    "type 1 refused",
+    "invalidated by the peer",
+    "invalidated in use",
+    "Write by a window",
+    "Read by a window",
+    "Atomic by a window",
+    "Send by a window",
+    "another key",
+    "a stale key",
+    "not bound",
+    "without the right",
+    "beside it",
+    "without its region",
+    "of another domain",
+    "of another queue pair",
+    "window as a source",
+    "sink without the right",
+    "DeregisterParent",
+    "Valid",
+    "Scattered",
+    "Memory(Bounds)",
+    "Memory(Access)",
+    "Memory(NotAssociated)",
+    "Memory(InvalidStag)",
+    "Length",
+    "Rights",
+    "Stag",
+    "refused: BindData",
+    "taken",
+    "left",
+    "no shared buffer",
+    "shared and not complete",
 ];
 
 impl Outcome {

@@ -39,6 +39,8 @@ pub struct StreamPlan {
     pub depth: [u32; 2],
     pub ird: [u16; 2],
     pub ord: [u16; 2],
+    /// Whether it takes its receive buffers from a queue that others of its host have too.
+    pub shared: [bool; 2],
     /// Whether anything may go wrong on it but what the link does.
     pub sick: bool,
 }
@@ -63,6 +65,12 @@ pub enum Kind {
     WriteImmediate,
     /// Of a region that others may be using.
     SendInvalidate,
+    /// Binds a window of type 2 or makes a fast registration, or ends one.
+    Bind,
+    /// Binds a window of type 1.
+    BindWindow,
+    /// Makes a fast registration for one request of its own.
+    UseOnce,
     /// A Write or Read of no octets, of memory that is none: not an error.
     EmptyNowhere,
     /// The application writes memory that peers use.
@@ -97,11 +105,21 @@ pub enum Wrong {
     DeregisterLocal,
     Disconnect,
     Abort,
+    /// A request to bind, register or invalidate what may not be.
+    Bind,
+    /// A use of a window or fast registration that it does not allow.
+    Misuse,
+    /// A window as memory of its owner's requests, or a fast registration without the right.
+    LocalMisuse,
+    /// An invalidation of what the peer is using.
+    InvalidateInUse,
+    /// The application takes back what its windows and fast registrations derive from.
+    DeregisterParent,
     /// Nothing of this stream gets through any more.
     Cut,
 }
 
-const WRONG: [Wrong; 22] = [
+const WRONG: [Wrong; 33] = [
     Wrong::WriteStag,
     Wrong::WriteBounds,
     Wrong::WriteAccess,
@@ -124,6 +142,18 @@ const WRONG: [Wrong; 22] = [
     Wrong::Disconnect,
     Wrong::Abort,
     Wrong::Cut,
+    // Each of these is many.
+    Wrong::Bind,
+    Wrong::Bind,
+    Wrong::Bind,
+    Wrong::Misuse,
+    Wrong::Misuse,
+    Wrong::Misuse,
+    Wrong::Misuse,
+    Wrong::LocalMisuse,
+    Wrong::InvalidateInUse,
+    Wrong::InvalidateInUse,
+    Wrong::DeregisterParent,
 ];
 
 pub fn pick<T: Copy>(r: &mut Random, from: &[T]) -> T {
@@ -169,7 +199,9 @@ impl StreamPlan {
     fn new(r: &mut Random) -> StreamPlan {
         let ird = [0, 1].map(|_| r.below(5) as u16);
         let ord = [0, 1].map(|me: usize| r.below(u64::from(ird[1 - me]) + 1) as u16);
-        StreamPlan { depth: [0, 1].map(|_| pick(r, &[4, 16, 64])), ird, ord, sick: r.chance(0.5) }
+        let depth = [0, 1].map(|_| pick(r, &[4, 16, 64]));
+        let shared = [0, 1].map(|_| r.chance(0.4));
+        StreamPlan { depth, ird, ord, shared, sick: r.chance(0.5) }
     }
 }
 
@@ -177,7 +209,7 @@ impl Op {
     fn new(r: &mut Random, plan: &Plan) -> Op {
         let stream = r.below(plan.streams.len() as u64) as usize;
         let wrong = plan.streams[stream].sick && r.chance(0.06);
-        let kind = match r.below(32) {
+        let kind = match r.below(40) {
             _ if wrong => Kind::Wrong(pick(r, &WRONG)),
             0..=6 => Kind::Send,
             7..=13 => Kind::Write,
@@ -187,6 +219,10 @@ impl Op {
             26..=27 => Kind::WriteImmediate,
             28 => Kind::SendInvalidate,
             29 => Kind::EmptyNowhere,
+            30..=34 => Kind::Bind,
+            35 => Kind::BindWindow,
+            36 => Kind::UseOnce,
+            37 => Kind::SendInvalidate,
             _ => Kind::Store,
         };
         let pause = match r.below(8) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use heddle_iwarp::qp::PostError;
 use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{CqeOp, CqeStatus, Stag};
+use heddle_iwarp::{BindError, CqeOp, CqeStatus, MrFault, Stag};
 use heddle_rnic::CloseReason;
 use heddle_tcp::ConnId;
 
@@ -14,6 +14,15 @@ use crate::program::StreamPlan;
 pub type Code = (u8, u8, u8);
 
 pub const LOCAL: Code = (0, 0, 0);
+pub const RDMAP_STAG: Code = (0, 1, 0);
+pub const RDMAP_BOUNDS: Code = (0, 1, 1);
+pub const RDMAP_ACCESS: Code = (0, 1, 2);
+pub const RDMAP_ASSOCIATION: Code = (0, 1, 3);
+pub const CANNOT_INVALIDATE: Code = (0, 1, 9);
+pub const STREAM_BROKEN: Code = (0, 2, 7);
+pub const DDP_STAG: Code = (1, 1, 0);
+pub const DDP_BOUNDS: Code = (1, 1, 1);
+pub const DDP_ASSOCIATION: Code = (1, 1, 2);
 pub const CRC: Code = (2, 0, 2);
 pub const NO_BUFFER: Code = (1, 2, 2);
 pub const TOO_LONG: Code = (1, 2, 5);
@@ -77,7 +86,11 @@ pub struct End {
     pub named: bool,
     /// The region of its own requests is gone.
     pub local_gone: bool,
+    /// That which its windows and fast registrations derive from.
+    pub parent_gone: bool,
     pub windows: Vec<Window>,
+    /// STags of the peer's in requests that failed: they may be on their way all the same.
+    pub astray: Vec<Stag>,
     pub closed: Option<CloseReason>,
     pub told: Told,
 }
@@ -129,6 +142,8 @@ pub enum Bad {
     Refused(PostError),
     /// Its own memory.
     Local,
+    /// It asks the STag table for what may not be.
+    Bind(BindError),
     /// The peer's memory.
     Remote,
 }
@@ -143,6 +158,10 @@ pub enum Effect {
     Read(usize),
     /// Changes a word there: which, and which of the lane's operations.
     Atomic(usize, usize),
+    /// Makes an STag of this end valid, by its place in the list.
+    Bind(usize, Stag),
+    /// Makes one invalid.
+    Unbind(usize, Stag),
 }
 
 /// A posted receive buffer.
@@ -170,7 +189,8 @@ impl End {
     pub fn check_status(&mut self, r: &Request, status: CqeStatus, codes: &[Code]) {
         let named = match status {
             CqeStatus::Success => {
-                assert!(!matches!(r.bad, Bad::Refused(_) | Bad::Local), "{r:?} succeeded");
+                let here = matches!(r.bad, Bad::Refused(_) | Bad::Local | Bad::Bind(_));
+                assert!(!here, "{r:?} succeeded");
                 return;
             }
             CqeStatus::Flushed => false,
@@ -183,14 +203,19 @@ impl End {
                 false
             }
             CqeStatus::LocalProtection => {
-                assert!(r.bad == Bad::Local || self.local_gone, "{r:?}");
+                assert!(r.bad == Bad::Local || self.local_gone || self.parent_gone, "{r:?}");
                 true
             }
             CqeStatus::RemoteAccess(c) | CqeStatus::RemoteOperation(c) => {
                 assert!(codes.contains(&(c.layer, c.etype, c.code)), "{c} where {codes:?} may be");
                 true
             }
-            CqeStatus::LocalLength | CqeStatus::LocalBind(_) => panic!("{r:?}: {status:?}"),
+            CqeStatus::LocalBind(why) => {
+                let gone = self.parent_gone && why == BindError::Memory(MrFault::InvalidStag);
+                assert!(gone || r.bad == Bad::Bind(why), "{r:?}: {status:?}");
+                true
+            }
+            CqeStatus::LocalLength => panic!("{r:?}: {status:?}"),
         };
         assert!(!(named && self.named), "two requests ended the stream");
         self.named |= named;

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{Access, CqeOp, MrAttr, QpConfig, Qpn, SendWr};
+use heddle_iwarp::{CqeOp, SendWr};
 
+use crate::derived::Derived;
 use crate::memory::History;
 use crate::outcome::Outcome;
-use crate::program::{Plan, Program, pick};
-use crate::sim::{Host, LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
-use crate::stream::{Bad, Effect, End, LOCAL, Request, Stream, Window};
+use crate::program::{Program, pick};
+use crate::regions::{Regions, connect, share};
+use crate::shared::Queue;
+use crate::sim::{Host, LinkConfig, Pair, TO_BASE, pattern};
+use crate::stream::{Bad, Effect, End, LOCAL, Request, Stream};
 use crate::words::Word;
 
 /// Memory that all streams of a host share, words for atomic operations behind it, and memory of
@@ -18,21 +21,10 @@ pub const SHARED: usize = 8192;
 pub const WORDS_AT: usize = SHARED;
 pub const WORDS: usize = 4;
 const ARENA: usize = WORDS_AT + 8 * WORDS;
-const MEMORY: usize = 1 << 18;
+pub const MEMORY: usize = 1 << 18;
 
 /// What is between two pieces of the arena.
 pub const GUARD: u8 = 0xee;
-
-/// Regions of a host.
-#[derive(Debug)]
-pub struct Regions {
-    pub shared: MrAttr,
-    pub read_only: MrAttr,
-    pub write_only: MrAttr,
-    pub atomics: MrAttr,
-    /// For the requests of each stream.
-    pub local: Vec<MrAttr>,
-}
 
 pub struct World {
     pub pair: Pair,
@@ -42,6 +34,10 @@ pub struct World {
     pub stores: [History; 2],
     pub words: [Vec<Word>; 2],
     pub regions: [Regions; 2],
+    /// Windows and fast registrations.
+    pub derived: [Vec<Derived>; 2],
+    /// Receive buffers of those that share them.
+    pub shared: [Queue; 2],
     pub free: [usize; 2],
     /// Memory the application has written to since it got it back, and with what.
     pub back: [Vec<(usize, usize, u8)>; 2],
@@ -74,6 +70,8 @@ impl World {
         let mut random = Random::new(&Seed::from_u64(program.seed ^ 0x77));
         let streams: Vec<_> =
             (0..plan.streams.len()).map(|s| connect(&mut pair, plan, s, &mut random)).collect();
+        let shared = [0, 1].map(|_| Queue::default());
+        share(&mut pair, &streams, &shared);
         pair.link = LinkConfig {
             loss: plan.loss,
             reorder: plan.reorder,
@@ -83,16 +81,8 @@ impl World {
             ..link
         };
         pair.no_buffer = plan.no_buffer;
-        let regions = [0, 1].map(|h| {
-            let region = |len, access| pair.register(h, 0, len, access);
-            Regions {
-                shared: region(SHARED, Access::REMOTE_WRITE.with(Access::REMOTE_READ)),
-                read_only: region(SHARED, Access::REMOTE_READ),
-                write_only: region(SHARED, Access::REMOTE_WRITE),
-                atomics: pair.register(h, WORDS_AT, 8 * WORDS, Access::REMOTE_ATOMIC),
-                local: (0..streams.len()).map(|_| region(MEMORY, Access::LOCAL_WRITE)).collect(),
-            }
-        });
+        let regions = [0, 1].map(|h| Regions::new(&pair, h, streams.len()));
+        let derived = [0, 1].map(|h| regions[h].derive(&pair, h, &plan.streams));
         let mut world = World {
             stores: [0, 1].map(|h: u64| {
                 let first = pattern(program.seed ^ h, SHARED);
@@ -112,6 +102,8 @@ impl World {
             now: 1,
             streams,
             regions,
+            derived,
+            shared,
             free: [ARENA; 2],
             back: [Vec::new(), Vec::new()],
             octets: 0,
@@ -291,6 +283,8 @@ impl World {
                 assert!(guard.iter().all(|b| *b == GUARD), "stores between buffers, at {at}");
                 at = from + len;
             }
+            self.check_left(host);
+            self.give_back_stags(host);
             let Counts { retransmits, snapshot, read } = self.counts(host);
             self.outcome.count("retransmits", retransmits);
             self.outcome.count("snapshot stalls", snapshot);
@@ -323,48 +317,4 @@ struct Counts {
     retransmits: u64,
     snapshot: u64,
     read: u64,
-}
-
-pub fn qpn(s: usize, me: usize) -> Qpn {
-    Qpn((10 + 2 * s + me) as u32)
-}
-
-/// Makes a stream, with regions of its own at both ends.
-fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream {
-    let of = plan.streams[s];
-    let qp = |me: usize| QpConfig {
-        qpn: qpn(s, me),
-        pd: PD,
-        sq_depth: of.depth[me],
-        rq_depth: 256,
-        ird: of.ird[me],
-        ord: of.ord[me],
-        crc: plan.crc,
-        ..QpConfig::default()
-    };
-    let port = PORT + s as u16;
-    let ids = pair.connect_to(port, [&qp(0), &qp(1)]);
-    let ends = [0, 1].map(|me| {
-        let rights = Access::REMOTE_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_INVALIDATE);
-        let window = |_| {
-            let len = 1 + r.below(3000) as usize;
-            let at = r.below((SHARED - len) as u64) as usize;
-            let mrs = &pair.hosts[me].mrs;
-            let to = at as u64 + TO_BASE;
-            let mr = mrs.register_for_qp(PD, qpn(s, me), at as u64, to, len as u64, rights);
-            Window { stag: mr.unwrap().stag, at, len, gone: false, deregistered: false }
-        };
-        End { windows: (0..3).map(window).collect(), ..End::default() }
-    });
-    Stream {
-        plan: of,
-        ids,
-        port,
-        ends,
-        codes: vec![],
-        excused: false,
-        poisoned: false,
-        cut: false,
-        reset_unheard: false,
-    }
 }

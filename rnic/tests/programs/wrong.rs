@@ -4,19 +4,15 @@ use heddle_base::Random;
 use heddle_iwarp::qp::PostError;
 use heddle_iwarp::{CqeOp, SendOp, Sge};
 
-use crate::post::{Draft, NOWHERE};
+use crate::draft::{Draft, NOWHERE};
 use crate::program::{Wrong, pick};
+use crate::shared::{MORE, SHARED_BUFFER};
 use crate::sim::{TO_BASE, pattern};
-use crate::stream::{Bad, Code, Effect, LOCAL, NO_BUFFER, TOO_LONG};
+use crate::stream::{
+    Bad, CANNOT_INVALIDATE, DDP_BOUNDS, DDP_STAG, LOCAL, NO_BUFFER, RDMAP_ACCESS, RDMAP_BOUNDS,
+    RDMAP_STAG, STREAM_BROKEN, TOO_LONG,
+};
 use crate::world::{SHARED, WORDS, World};
-
-const RDMAP_STAG: Code = (0, 1, 0);
-const RDMAP_BOUNDS: Code = (0, 1, 1);
-const RDMAP_ACCESS: Code = (0, 1, 2);
-const CANNOT_INVALIDATE: Code = (0, 1, 9);
-const STREAM_BROKEN: Code = (0, 2, 7);
-const DDP_STAG: Code = (1, 1, 0);
-const DDP_BOUNDS: Code = (1, 1, 1);
 
 impl World {
     pub fn do_wrong(&mut self, r: &mut Random, s: usize, me: usize, wrong: Wrong) {
@@ -107,10 +103,23 @@ impl World {
             }
             Wrong::TooLong | Wrong::NoReceive => {
                 codes.extend([NO_BUFFER, TOO_LONG]);
-                self.send(r, s, me, None).map(|d| {
-                    let short = d.len.checked_sub(1).filter(|_| wrong == Wrong::TooLong);
-                    Draft { buffer: short, ..d }
-                })
+                let shared = self.streams[s].plan.shared[peer];
+                match wrong {
+                    Wrong::TooLong if shared => {
+                        let len = SHARED_BUFFER + MORE + r.below(600) as usize;
+                        self.send_of(r, (s, me), None, len)
+                    }
+                    Wrong::TooLong => {
+                        let draft = self.send(r, s, me, None);
+                        draft.map(|d| Draft { buffer: d.len.checked_sub(1), ..d })
+                    }
+                    _ => {
+                        if shared {
+                            self.starve(peer);
+                        }
+                        self.send(r, s, me, None).map(|d| Draft { buffer: None, ..d })
+                    }
+                }
             }
             Wrong::Invalidate => {
                 codes.push(CANNOT_INVALIDATE);
@@ -119,9 +128,7 @@ impl World {
             }
             Wrong::InvalidateUnfenced => {
                 codes.push(RDMAP_STAG);
-                let windows = &self.streams[s].ends[peer].windows;
-                let found = windows.iter().find(|w| !w.gone).map(|w| w.stag);
-                found.and_then(|stag| self.send(r, s, me, Some(stag)))
+                self.to_invalidate(r, s, me).and_then(|stag| self.send(r, s, me, Some(stag)))
             }
             Wrong::DeregisterTarget => {
                 codes.extend([DDP_STAG, RDMAP_STAG, CANNOT_INVALIDATE]);
@@ -136,6 +143,29 @@ impl World {
                     host.mrs.deregister(self.regions[me].local[s].stag).unwrap();
                     self.streams[s].ends[me].local_gone = true;
                 }
+                None
+            }
+            // Not all can be had at any time.
+            Wrong::Misuse => {
+                let found = (0..5).find_map(|_| self.misuse(r, s, me));
+                codes.extend(found.as_ref().map(|(_, code)| *code));
+                found.map(|(draft, _)| draft)
+            }
+            Wrong::Bind => {
+                codes.push(LOCAL);
+                (0..5).find_map(|_| self.bad_bind(r, s, me))
+            }
+            Wrong::LocalMisuse => {
+                codes.push(LOCAL);
+                self.streams[s].excuse(&[LOCAL]);
+                self.misuse_here(r, s, me)
+            }
+            Wrong::InvalidateInUse => {
+                self.invalidate_in_use(r, s, me);
+                None
+            }
+            Wrong::DeregisterParent => {
+                self.deregister_parent(r, s, me);
                 None
             }
             Wrong::Disconnect => {
@@ -174,13 +204,6 @@ impl World {
         let stag = w.stag;
         self.pair.hosts[me].mrs.deregister(stag).unwrap();
         self.tick();
-        // Nothing goes through it from now on.
-        for request in &self.streams[s].ends[1 - me].requests {
-            if let (Effect::Write(i), Some(named)) = (request.effect, request.names)
-                && named == stag
-            {
-                self.stores[me].stores[i].end.get_or_insert(self.now);
-            }
-        }
+        self.cut_off_users(me, stag);
     }
 }

@@ -171,3 +171,59 @@ fn test_another_process_posts_to_it() {
     assert_eq!(take(&q.pool()), Some((7, pieces(2, 9))));
     assert!(far.is_empty() && !far.is_for(&theirs, Pd(1)), "it makes no queue pairs there");
 }
+
+/// Posts, takes and limits in any order, against a list. Many turns of the ring, which is full at times
+/// and empty at others.
+#[test]
+fn test_random_programs_match_a_list() {
+    let (mut told, mut full, mut empty) = (0, 0, 0);
+    for seed in 0..200 {
+        let mut random = heddle_base::Random::new(&heddle_base::Seed::from_u64(seed));
+        let r = &mut random;
+        let (depth, max_sge) = (1 + r.below(9), 1 + r.below(4));
+        let q = srq(&area(), u32::try_from(depth).unwrap(), u16::try_from(max_sge).unwrap());
+        let pools = [q.pool(), q.pool()];
+        let mut list = std::collections::VecDeque::new();
+        let (mut limit, mut event) = (0, false);
+        // Mostly posts for a while, then mostly takes.
+        for wr_id in 0..400 {
+            let posts = if wr_id / 40 % 2 == 0 { 6 } else { 3 };
+            match r.below(10) {
+                n if n < posts => {
+                    let some = usize::try_from(r.below(max_sge + 2)).unwrap();
+                    let sges = pieces(some, u32::try_from(wr_id).unwrap());
+                    let want = match (some as u64 > max_sge, list.len() as u64 == depth) {
+                        (true, _) => Err(PostError::TooManySges),
+                        (_, true) => Err(PostError::Full),
+                        _ => Ok(()),
+                    };
+                    if want.is_ok() {
+                        list.push_back((wr_id, sges.clone()));
+                    }
+                    full += u32::from(want == Err(PostError::Full));
+                    assert_eq!(q.post_recv(&RecvWr { wr_id, sges: &sges }), want, "seed {seed}");
+                }
+                8 => {
+                    limit = r.below(depth + 2);
+                    q.arm_limit(u32::try_from(limit).unwrap());
+                }
+                9 => {
+                    assert_eq!(q.take_limit_event(), event, "seed {seed}");
+                    told += u32::from(event);
+                    event = false;
+                }
+                n => {
+                    let found = take(&pools[usize::try_from(n % 2).unwrap()]);
+                    empty += u32::from(found.is_none());
+                    assert_eq!(found, list.pop_front(), "seed {seed}");
+                }
+            }
+            // It is asked when one is taken or the limit is set; a post never makes it so.
+            if (list.len() as u64) < limit {
+                (limit, event) = (0, true);
+            }
+            assert_eq!(q.len(), list.len() as u64, "seed {seed}");
+        }
+    }
+    assert!(told > 1000 && full > 1000 && empty > 1000, "{told} {full} {empty}");
+}
