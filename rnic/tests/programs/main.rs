@@ -6,7 +6,8 @@
 //! atomic operations, Immediate Data. Windows of both types and fast registrations, over memory that
 //! other regions, windows and streams use too: bound, used by peers and in requests of the owner's,
 //! invalidated by either, bound again with another key, behind each other and without waiting. Receive
-//! queues of a queue pair's own, and one that queue pairs of a host share. And on some streams what ends
+//! queues of a queue pair's own, and one that queue pairs of a host share. Markers in either direction,
+//! and with them FPDUs that are placed ahead of gaps. And on some streams what ends
 //! them, or may: each of these has the Terminate, or the status of a request, that it brings about, and
 //! no other is accepted; the other streams have to go on.
 //!

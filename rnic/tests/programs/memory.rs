@@ -13,6 +13,9 @@ pub struct Store {
     pub seq: u32,
     /// The last request of its lane, itself included, that waited for Reads.
     pub fence: u32,
+    /// Whether stores of its lane may come one over the other in any order: those that are placed ahead
+    /// of gaps (RFC 5040 section 5.5 promises no order of placement).
+    pub unordered: bool,
     /// It did not happen before.
     pub start: u64,
     /// Nor behind this.
@@ -56,7 +59,10 @@ impl Store {
     /// Behind everything that `other` may do.
     fn is_behind(&self, other: &Store) -> bool {
         other.end.is_some_and(|end| end < self.start)
-            || self.lane.is_some() && self.lane == other.lane && other.seq < self.seq
+            || !self.unordered
+                && self.lane.is_some()
+                && self.lane == other.lane
+                && other.seq < self.seq
     }
 
     /// Whoever looks finds it done, or what was stored over it.
@@ -81,6 +87,7 @@ impl History {
             lane: None,
             seq: 0,
             fence: 0,
+            unordered: false,
             start: 0,
             end: Some(0),
             certain: true,
@@ -96,6 +103,7 @@ impl History {
             lane: None,
             seq: 0,
             fence: 0,
+            unordered: false,
             start: now,
             end: Some(now),
             certain: true,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 66] = [
+const WANTED: [&str; 67] = [
     "Send",
     "Write",
     "Read",
@@ -34,6 +34,7 @@ const WANTED: [&str; 66] = [
     "damaged",
     "snapshot stalls",
     "read stalls",
+    "placed ahead of a gap",
     "DeregisterTarget",
     "DeregisterLocal",
     "Disconnect",

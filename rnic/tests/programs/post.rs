@@ -98,6 +98,7 @@ impl World {
                     lane: Some(lane),
                     seq,
                     fence,
+                    unordered: self.streams[s].plan.markers[1 - me],
                     start: now,
                     // Too late already, if the peer has ended.
                     end: self.streams[s].ends[1 - me].over,

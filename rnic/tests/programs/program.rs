@@ -41,6 +41,8 @@ pub struct StreamPlan {
     pub ord: [u16; 2],
     /// Whether it takes its receive buffers from a queue that others of its host have too.
     pub shared: [bool; 2],
+    /// Whether it wants markers in what it receives: with a CRC, FPDUs are placed ahead of gaps then.
+    pub markers: [bool; 2],
     /// Whether anything may go wrong on it but what the link does.
     pub sick: bool,
 }
@@ -201,7 +203,8 @@ impl StreamPlan {
         let ord = [0, 1].map(|me: usize| r.below(u64::from(ird[1 - me]) + 1) as u16);
         let depth = [0, 1].map(|_| pick(r, &[4, 16, 64]));
         let shared = [0, 1].map(|_| r.chance(0.4));
-        StreamPlan { depth, ird, ord, shared, sick: r.chance(0.5) }
+        let markers = [0, 1].map(|_| r.chance(0.3));
+        StreamPlan { depth, ird, ord, shared, markers, sick: r.chance(0.5) }
     }
 }
 

@@ -151,6 +151,8 @@ pub fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream
         ird: of.ird[me],
         ord: of.ord[me],
         crc: plan.crc,
+        send_markers: of.markers[1 - me],
+        recv_markers: of.markers[me],
         ..QpConfig::default()
     };
     let port = PORT + s as u16;

@@ -285,10 +285,11 @@ impl World {
             }
             self.check_left(host);
             self.give_back_stags(host);
-            let Counts { retransmits, snapshot, read } = self.counts(host);
+            let Counts { retransmits, snapshot, read, ahead } = self.counts(host);
             self.outcome.count("retransmits", retransmits);
             self.outcome.count("snapshot stalls", snapshot);
             self.outcome.count("read stalls", read);
+            self.outcome.count("placed ahead of a gap", ahead);
             for s in &self.streams {
                 let rnic = &mut self.pair.hosts[host].rnic;
                 rnic.release(s.ids[host]);
@@ -309,6 +310,7 @@ impl World {
             retransmits: rnic.counters().tx_retransmits,
             snapshot: qp.tx_snapshot_stalls,
             read: qp.tx_read_stalls,
+            ahead: rnic.counters().rx_placed_ahead,
         }
     }
 }
@@ -317,4 +319,5 @@ struct Counts {
     retransmits: u64,
     snapshot: u64,
     read: u64,
+    ahead: u64,
 }
