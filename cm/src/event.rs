@@ -3,7 +3,7 @@ use core::net::SocketAddr;
 
 use heddle_iwarp::mpa::frame::Depth;
 use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::rdmap::{TermCode, Terminate};
 use heddle_iwarp::{Cut, Qpn};
 use heddle_rnic::{CloseReason, RnicError};
 use heddle_tcp::{ConnectError, ListenError};
@@ -112,7 +112,7 @@ pub enum DisconnectReason {
     Truncated(Cut),
     /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that.
     LocalTerminate(TermCode),
-    /// The peer sent a Terminate.
+    /// The peer sent a Terminate; [`Event::Disconnected`] has the headers it repeats.
     RemoteTerminate(TermCode),
     /// We reset it: the peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
@@ -232,6 +232,12 @@ pub enum Event {
         qpn: Qpn,
         /// Why.
         reason: DisconnectReason,
+        /// With [`DisconnectReason::RemoteTerminate`] what else the Terminate says (RFC 5040 section
+        /// 4.8): length and DDP header of the segment that the peer refused, and the RDMAP header of
+        /// a Read Request, by which an application can tell which of its requests it was. Each is
+        /// there only if the Terminate has all of it. They are what the peer claims: they are for
+        /// reports, not to be relied on.
+        terminate: Option<Box<Terminate>>,
     },
 }
 

@@ -1,5 +1,6 @@
 //! The transition function.
 
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpEvent, Qpn, Role, Side};
 use heddle_rnic::CloseReason;
 
@@ -29,7 +30,7 @@ impl State {
             State::Entering { .. } => entering(self, link, input, fx),
             State::Undoing { qpn, error, closed } => undoing(qpn, error, closed, link, input, fx),
             State::AwaitFpdu { .. } | State::Running { .. } => running(self, link, input, fx),
-            State::Ending { qpn, why } => ending(qpn, why, link, input, fx),
+            State::Ending { qpn, why, terminate } => ending(qpn, why, terminate, link, input, fx),
             State::Closing { in_order } => closing(in_order, link, input, fx),
             State::Unopened => unopened(link, input, fx),
             State::Gone => State::Gone,
@@ -359,7 +360,7 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
         Input::Timeout if waits => {
             fx.counters.first_fpdu_timeouts += 1;
             link.abort(fx);
-            State::Ending { qpn, why: Some(DisconnectReason::NoFirstFpdu) }
+            State::Ending { qpn, why: Some(DisconnectReason::NoFirstFpdu), terminate: None }
         }
         Input::Qp(QpEvent::Terminated { by, code }) => {
             // The worker closes when a Terminate of ours is out; the peer may not care.
@@ -379,11 +380,11 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
             link.disconnect(fx);
             link.end(qpn, None, fx)
         }
-        Input::Closed(reason) => link.disconnected(qpn, None, reason, fx),
+        Input::Closed(reason) => link.disconnected(qpn, None, None, reason, fx),
         Input::AppGone => {
             fx.deadline(None);
             link.abort(fx);
-            State::Ending { qpn, why: None }
+            State::Ending { qpn, why: None, terminate: None }
         }
         other => {
             not_asked(&other, fx);
@@ -408,11 +409,12 @@ fn terminated(by: Side, code: heddle_iwarp::rdmap::TermCode, fx: &mut Effects) -
 fn ending(
     qpn: Qpn,
     why: Option<DisconnectReason>,
+    terminate: Option<Box<Terminate>>,
     link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
-    let mut why = why;
+    let (mut why, mut terminate) = (why, terminate);
     match input {
         // What came first is the reason, and the time for the close is not made longer.
         Input::Qp(QpEvent::Terminated { by, code }) => {
@@ -435,10 +437,12 @@ fn ending(
             fx.deadline(None);
             link.abort(fx);
         }
-        Input::Closed(reason) => return link.disconnected(qpn, why, reason, fx),
+        // That the stream has ended by it was said before.
+        Input::PeerTerminate(headers) => terminate = Some(headers),
+        Input::Closed(reason) => return link.disconnected(qpn, why, terminate, reason, fx),
         other => not_asked(&other, fx),
     }
-    State::Ending { qpn, why }
+    State::Ending { qpn, why, terminate }
 }
 
 fn closing(in_order: bool, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
