@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::Sender;
 use heddle_base::Instant;
 use heddle_cm::{
     AppId, CmConfig, CmId, ConnectFailure, ConnectionManager, Event, ListenFailure, ListenerId,
@@ -23,12 +23,15 @@ use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+mod end;
+mod inbox;
 mod link;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 mod tests;
 mod thread;
 
+use inbox::{Gate, Inbox};
 pub(crate) use link::WorkerLink;
 pub(crate) use thread::ControlThread;
 
@@ -42,21 +45,24 @@ pub(crate) enum ThreadRequest {
     Device(ControlRequest),
     /// Everything a worker has counted. Without an answer there is none to come.
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+    /// By a test: to panic.
+    #[cfg(test)]
+    Panic,
 }
 
 /// The way to a control plane, of applications and of whoever has the RNIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
-    queue: Sender<ThreadRequest>,
+    gate: Gate,
     waker: Waker,
 }
 
 impl Requests {
     /// The two ends of a queue of [`REQUESTS`], and what the control plane sleeps on meanwhile.
-    pub(crate) fn new() -> (Requests, Receiver<ThreadRequest>, Sleeper) {
-        let (queue, requests) = crossbeam_channel::bounded(REQUESTS);
+    pub(crate) fn new() -> (Requests, Inbox, Sleeper) {
+        let (gate, inbox) = Inbox::new(REQUESTS);
         let sleeper = Sleeper::new();
-        (Requests { queue, waker: sleeper.waker() }, requests, sleeper)
+        (Requests { gate, waker: sleeper.waker() }, inbox, sleeper)
     }
 
     /// Wakes the control plane.
@@ -65,10 +71,7 @@ impl Requests {
     }
 
     pub(crate) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
-        self.queue.try_send(request).map_err(|e| match e {
-            TrySendError::Full(_) => DeviceError::Overloaded,
-            TrySendError::Disconnected(_) => DeviceError::Gone,
-        })?;
+        self.gate.send(request)?;
         self.waker.wake();
         Ok(())
     }
@@ -84,7 +87,7 @@ impl ControlPlane for Requests {
 #[derive(Debug)]
 pub(crate) struct Control {
     cm: ConnectionManager,
-    requests: Receiver<ThreadRequest>,
+    requests: Inbox,
     sleeper: Sleeper,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
@@ -96,6 +99,8 @@ pub(crate) struct Control {
     qps: HashMap<Qpn, Qp>,
     /// When it last had its turn.
     now: Instant,
+    /// Everybody has been told of its end.
+    over: bool,
     counters: ControlCounters,
 }
 
@@ -105,11 +110,13 @@ struct Conn {
     app: AppId,
     events: EventQueue,
     qp: Option<Qpn>,
+    /// The application has been told that it is up.
+    established: bool,
 }
 
 impl Control {
     pub(crate) fn new(
-        (requests, sleeper): (Receiver<ThreadRequest>, Sleeper),
+        (requests, sleeper): (Inbox, Sleeper),
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         max_conns: usize,
@@ -128,6 +135,7 @@ impl Control {
             conns: HashMap::new(),
             qps: HashMap::new(),
             now: Instant::ZERO,
+            over: false,
             counters: ControlCounters::default(),
         }
     }
@@ -154,7 +162,7 @@ impl Control {
         // control plane would wait for each other; the orders they lead to are few for each
         // connection, and the worker has only so many connections until it takes them.
         while !self.is_behind()
-            && let Ok(request) = self.requests.try_recv()
+            && let Some(request) = self.requests.take()
         {
             busy = true;
             self.handle_request(now, request);
@@ -217,6 +225,8 @@ impl Control {
             ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
                 self.handle_cm(now, app, request, qp, events);
             }
+            #[cfg(test)]
+            ThreadRequest::Panic => panic!("on purpose"),
             ThreadRequest::Snapshot { worker, reply } => {
                 if let Some(link) = self.links.get_mut(worker.0) {
                     link.ask_snapshot(reply);
@@ -244,7 +254,7 @@ impl Control {
             heddle_cm::Request::Connect { id, .. } => {
                 if let Some(events) = events {
                     let qp = qp.map(|qp| self.hold(qp));
-                    self.conns.insert(*id, Conn { app, events, qp });
+                    self.conns.insert(*id, Conn { app, events, qp, established: false });
                 }
                 Subject::Connect(*id)
             }
@@ -405,11 +415,15 @@ impl Control {
             Event::ConnectRequest { id, listener, .. } => {
                 let events = self.listeners.get(listener).map(|l| l.1.clone());
                 if let Some(events) = &events {
-                    self.conns.insert(*id, Conn { app, events: events.clone(), qp: None });
+                    let events = events.clone();
+                    self.conns.insert(*id, Conn { app, events, qp: None, established: false });
                 }
                 events
             }
-            Event::Established { id, .. } => self.conns.get(id).map(|c| c.events.clone()),
+            Event::Established { id, .. } => self.conns.get_mut(id).map(|c| {
+                c.established = true;
+                c.events.clone()
+            }),
             Event::Rejected { id, .. } => self.gone(*id, true),
             Event::ConnectError { id, qp, .. } => self.gone(*id, !matches!(qp, QpFate::Spent(_))),
             Event::Disconnected { id, .. } => self.gone(*id, false),
@@ -453,17 +467,6 @@ impl Control {
         self.sleeper.sleep(until, || {
             !behind && !self.requests.is_empty() || self.links.iter().any(WorkerLink::has_news)
         });
-    }
-}
-
-impl Drop for Control {
-    /// Tells applications of the workers that have ended: an RNIC that is stopped ends them first.
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.poll(self.now);
-            // Requests that waited behind a worker, which is known to be gone now.
-            self.poll(self.now);
-        }
     }
 }
 
