@@ -8,9 +8,11 @@ use super::*;
 fn test_a_peer_is_reset_when_the_worker_panics() {
     let p = pair("reset0");
     let (_listener, _here, mut there) = p.connect();
+    // The last acknowledgment of the start-up has been sent: neither end has anything to say, and
+    // nobody asks whether the other is there.
+    thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     p.orders[0].panic.store(true, Ordering::Relaxed);
-    // Neither end has anything to say, and nobody asks whether the other is there.
     assert_eq!(end_of(&mut there), DisconnectReason::Tcp(CloseReason::Reset));
     assert!(start.elapsed() < PROMPT);
     // What is left of the RNIC refuses connections, as long as the node is there.
