@@ -80,7 +80,6 @@ pub use heddle_dataplane::{
 };
 pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};
 pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths, StartupError};
-pub use heddle_iwarp::rdmap::TermCode;
 pub use heddle_iwarp::{Cut, MrError, MrTable, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
@@ -93,12 +92,12 @@ pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
     Bound, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError,
-    Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device, DeviceConfig,
-    DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub, Incoming,
-    ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit, MrLimits,
-    MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn,
-    Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge, Sleeper,
-    Srq, Stag, Taken, WaitError, Waker, Window,
+    CopiedHeader, Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device,
+    DeviceConfig, DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
+    Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit,
+    MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow,
+    Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge,
+    Sleeper, Srq, Stag, Taken, TermCode, Terminate, WaitError, Waker, Window,
 };
 
 pub use heddle_perf as perf;

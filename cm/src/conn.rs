@@ -23,6 +23,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_base::Instant;
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpEvent, Qpn};
 use heddle_rnic::{CloseReason, Order, RnicError};
 use heddle_tcp::{ConnId, ConnectError};
@@ -106,8 +107,9 @@ pub(crate) enum State {
     AwaitFpdu { qpn: Qpn },
     /// Running.
     Running { qpn: Qpn },
-    /// It was established and is being closed; the worker has still to say that it is.
-    Ending { qpn: Qpn, why: Option<DisconnectReason> },
+    /// It was established and is being closed; the worker has still to say that it is. With the peer's
+    /// Terminate, if there was one.
+    Ending { qpn: Qpn, why: Option<DisconnectReason>, terminate: Option<Box<Terminate>> },
     /// Not established and not going to be; the worker has still to say that it is closed.
     /// `in_order`: with a FIN, which the peer may leave without an answer.
     Closing { in_order: bool },
@@ -174,6 +176,8 @@ pub(crate) enum Input<'a> {
     OrderRefused(RnicError),
     /// The queue pair has something to say.
     Qp(QpEvent),
+    /// The Terminate that it has said of.
+    PeerTerminate(Box<Terminate>),
     /// The peer sends no more.
     PeerClosed,
     /// TCP is over.

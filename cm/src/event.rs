@@ -3,7 +3,7 @@ use core::net::SocketAddr;
 
 use heddle_iwarp::mpa::frame::Depth;
 use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::rdmap::{TermCode, Terminate};
 use heddle_iwarp::{Cut, Qpn};
 use heddle_rnic::{CloseReason, RnicError};
 use heddle_tcp::{ConnectError, ListenError};
@@ -84,6 +84,9 @@ pub enum ConnectFailure {
     /// RNIC was stopped.
     #[error("the worker has ended")]
     WorkerLost,
+    /// The control plane has ended, by a defect or because the RNIC was stopped: nobody connects.
+    #[error("the control plane has ended")]
+    ControlLost,
     /// The manager refused the request at once. The shell tells of it where the application cannot be
     /// told in the call.
     #[error("{0}")]
@@ -112,13 +115,16 @@ pub enum DisconnectReason {
     Truncated(Cut),
     /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that.
     LocalTerminate(TermCode),
-    /// The peer sent a Terminate.
+    /// The peer sent a Terminate; [`Event::Disconnected`] has the headers it repeats.
     RemoteTerminate(TermCode),
     /// We reset it: the peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
     /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
-    /// RNIC was stopped. The peer is told nothing.
+    /// RNIC was stopped. After a defect the peer is reset, at once if the worker can still say so, at
+    /// its next segment otherwise; an RNIC that is stopped tells it nothing.
     WorkerLost,
+    /// The control plane has ended by a defect, and the workers with it. The peer is reset.
+    ControlLost,
 }
 
 impl fmt::Display for DisconnectReason {
@@ -131,6 +137,7 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
             DisconnectReason::WorkerLost => f.write_str("the worker has ended"),
+            DisconnectReason::ControlLost => f.write_str("the control plane has ended"),
         }
     }
 }
@@ -147,6 +154,9 @@ pub enum ListenFailure {
     /// No worker is left to listen.
     #[error("the worker has ended")]
     WorkerLost,
+    /// The control plane has ended.
+    #[error("the control plane has ended")]
+    ControlLost,
 }
 
 /// Something an application has to know of.
@@ -232,6 +242,12 @@ pub enum Event {
         qpn: Qpn,
         /// Why.
         reason: DisconnectReason,
+        /// With [`DisconnectReason::RemoteTerminate`] what else the Terminate says (RFC 5040 section
+        /// 4.8): length and DDP header of the segment that the peer refused, and the RDMAP header of
+        /// a Read Request, by which an application can tell which of its requests it was. Each is
+        /// there only if the Terminate has all of it. They are what the peer claims: they are for
+        /// reports, not to be relied on.
+        terminate: Option<Box<Terminate>>,
     },
 }
 

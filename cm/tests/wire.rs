@@ -274,7 +274,8 @@ fn test_disconnect_ends_within_its_time_when_the_peer_is_cut_off() {
         net.pass(Duration::from_secs(2));
         let told = &net.hosts[1].events[..];
         let reason = DisconnectReason::Tcp(CloseReason::Aborted);
-        assert_eq!(told, [Event::Disconnected { id, qpn: Qpn(2), reason }], "{case}");
+        let ended = Event::Disconnected { id, qpn: Qpn(2), reason, terminate: None };
+        assert_eq!(told, [ended], "{case}");
         assert!(net.hosts[1].open.is_empty(), "{case}: released");
         assert_eq!(net.hosts[1].cm().counters().close_timeouts, 1, "{case}");
         assert!(net.now.since(now) < Duration::from_secs(23));

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use heddle_base::Instant;
 use heddle_cm::{
     AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, QpFate, WorkerId,
@@ -21,6 +20,8 @@ use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, Taken};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+mod end;
+mod inbox;
 mod link;
 mod requests;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod requests;
 mod tests;
 mod thread;
 
+use inbox::Inbox;
 pub(crate) use link::WorkerLink;
 pub(crate) use requests::{Requests, ThreadRequest};
 pub(crate) use thread::ControlThread;
@@ -36,7 +38,7 @@ pub(crate) use thread::ControlThread;
 #[derive(Debug)]
 pub(crate) struct Control {
     cm: ConnectionManager,
-    requests: Receiver<ThreadRequest>,
+    requests: Inbox,
     sleeper: Sleeper,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
@@ -48,6 +50,8 @@ pub(crate) struct Control {
     qps: HashMap<Qpn, Qp>,
     /// When it last had its turn.
     now: Instant,
+    /// Everybody has been told of its end.
+    over: bool,
     counters: ControlCounters,
 }
 
@@ -57,11 +61,13 @@ struct Conn {
     app: AppId,
     events: EventQueue,
     qp: Option<Qpn>,
+    /// The application has been told that it is up.
+    established: bool,
 }
 
 impl Control {
     pub(crate) fn new(
-        (requests, sleeper): (Receiver<ThreadRequest>, Sleeper),
+        (requests, sleeper): (Inbox, Sleeper),
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         max_conns: usize,
@@ -80,6 +86,7 @@ impl Control {
             conns: HashMap::new(),
             qps: HashMap::new(),
             now: Instant::ZERO,
+            over: false,
             counters: ControlCounters::default(),
         }
     }
@@ -106,7 +113,7 @@ impl Control {
         // control plane would wait for each other; the orders they lead to are few for each
         // connection, and the worker has only so many connections until it takes them.
         while !self.is_behind()
-            && let Ok(request) = self.requests.try_recv()
+            && let Some(request) = self.requests.take()
         {
             busy = true;
             self.handle_request(now, request);
@@ -197,11 +204,15 @@ impl Control {
             Event::ConnectRequest { id, listener, .. } => {
                 let events = self.listeners.get(listener).map(|l| l.1.clone());
                 if let Some(events) = &events {
-                    self.conns.insert(*id, Conn { app, events: events.clone(), qp: None });
+                    let events = events.clone();
+                    self.conns.insert(*id, Conn { app, events, qp: None, established: false });
                 }
                 events
             }
-            Event::Established { id, .. } => self.conns.get(id).map(|c| c.events.clone()),
+            Event::Established { id, .. } => self.conns.get_mut(id).map(|c| {
+                c.established = true;
+                c.events.clone()
+            }),
             Event::Rejected { id, .. } => self.gone(*id, true),
             Event::ConnectError { id, qp, .. } => self.gone(*id, !matches!(qp, QpFate::Spent(_))),
             Event::Disconnected { id, .. } => self.gone(*id, false),
@@ -245,17 +256,6 @@ impl Control {
         self.sleeper.sleep(until, || {
             !behind && !self.requests.is_empty() || self.links.iter().any(WorkerLink::has_news)
         });
-    }
-}
-
-impl Drop for Control {
-    /// Tells applications of the workers that have ended: an RNIC that is stopped ends them first.
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.poll(self.now);
-            // Requests that waited behind a worker, which is known to be gone now.
-            self.poll(self.now);
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! An RNIC on threads of its own.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use heddle_verbs::{Device, Hub};
 
 use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
-use heddle_dataplane::{Eal, LcoreWorker, Port, Worker, WorkerSnapshot};
+use heddle_dataplane::{Eal, LcoreWorker, Port, Stop, Worker, WorkerSnapshot};
 
 use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
@@ -20,8 +21,10 @@ mod tests;
 /// when there is nothing to do. Dropping it stops both; applications are told that their
 /// connections and listeners have ended.
 ///
-/// Should the worker panic, they are told the same at once, and nothing on this RNIC works any
-/// more: [`is_running`](Node::is_running) says so.
+/// Should the worker or the control plane panic, they are told the same at once, and nothing on this
+/// RNIC works any more: [`is_running`](Node::is_running) says so. Peers are reset; until the node is
+/// dropped its addresses stay reachable, and what peers send to connections that were is answered with
+/// RST.
 #[derive(Debug)]
 pub struct Node {
     // In this order: the control plane tells of a worker that has ended.
@@ -30,6 +33,8 @@ pub struct Node {
     requests: Requests,
     device: Device,
     port: Port,
+    /// The worker has, by a defect.
+    ended: Stop,
 }
 
 fn ask(requests: &Requests) -> Option<WorkerSnapshot> {
@@ -37,6 +42,9 @@ fn ask(requests: &Requests) -> Option<WorkerSnapshot> {
     requests.send(ThreadRequest::Snapshot { worker: WorkerId(0), reply }).ok()?;
     answer.recv_timeout(ANSWER).ok().map(|s| *s)
 }
+
+/// How late a worker that has ended may answer a peer: a processor is not kept busy for it.
+const CLOSED_NAP: Duration = Duration::from_millis(1);
 
 /// How long a worker may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -59,16 +67,31 @@ impl Node {
     ) -> Result<Node, OpenError> {
         let Endpoint { mut worker, control, requests, device, port, clock, .. } = endpoint;
         device.hub().set_threaded();
-        let control = ControlThread::spawn(control, clock).map_err(OpenError::Thread)?;
+        let (orphaned, ended) = (Stop::new(), Stop::new());
+        let control = ControlThread::spawn(control, clock, orphaned.clone());
+        let control = control.map_err(OpenError::Thread)?;
         let name = format!("heddle-w{core}");
+        let theirs = ended.clone();
         let worker = LcoreWorker::spawn(eal, core, &name, move |stop| {
-            while !stop.is_set() {
-                if !turn(&mut worker) {
-                    std::hint::spin_loop();
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                while !stop.is_set() && !orphaned.is_set() {
+                    if !turn(&mut worker) {
+                        std::hint::spin_loop();
+                    }
+                }
+            }));
+            if run.is_err() || orphaned.is_set() {
+                worker.end(run.is_err());
+                theirs.set();
+                // Peers are to hear that their connections are gone, for as long as the RNIC is there.
+                while !stop.is_set() {
+                    if !worker.poll_closed() {
+                        std::thread::sleep(CLOSED_NAP);
+                    }
                 }
             }
         })?;
-        Ok(Node { worker, control, requests, device, port })
+        Ok(Node { worker, control, requests, device, port, ended })
     }
 
     /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on
@@ -119,8 +142,8 @@ impl Node {
         Snapshot { worker: snapshot, port: port.stats(), ctl: control.stop() }
     }
 
-    /// Whether the worker still runs; it ends early only by a defect.
+    /// Whether worker and control plane still run; they end early only by a defect.
     pub fn is_running(&self) -> bool {
-        !self.worker.is_finished()
+        !self.ended.is_set() && !self.worker.is_finished()
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use heddle_ctl::{EndpointConfig, Node};
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, EalConfig};
-use heddle_verbs::{Access, CqeStatus, SendWr};
+use heddle_iwarp::ddp::DdpHeader;
+use heddle_verbs::{Access, CqeStatus, DisconnectReason, SendWr, Stag, TermCode};
 
 #[test]
 fn test_connect_write_and_disconnect_with_calls_that_wait() {
@@ -40,4 +41,26 @@ fn test_connect_write_and_disconnect_with_calls_that_wait() {
     assert_eq!(b.device().hub().registry().draining(), 0);
     let reason = client.disconnect().unwrap();
     assert_eq!(reason.to_string(), "closed in order");
+
+    // One that writes where it may not is told so, and which of its Writes it was.
+    let connecting = a.device().dial("10.0.0.2:7174").unwrap();
+    let _server = listener.accept().unwrap();
+    let mut client = connecting.wait().unwrap();
+    assert!(client.end().is_none() && client.terminate().is_none());
+    let source = client.alloc_mr(4096, Access::NONE).unwrap();
+    let sges = [source.sge(0, 5)];
+    client.post_send(&SendWr::write(1, &sges, Stag(0x0bad_0b00), 77)).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(5);
+    while client.end().is_none() && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let code = TermCode::DDP_INVALID_STAG;
+    assert_eq!(client.end(), Some(DisconnectReason::RemoteTerminate(code)));
+    let terminate = client.terminate().unwrap();
+    assert_eq!((terminate.code, terminate.segment_len), (code, Some(14 + 5)));
+    let header = terminate.ddp.unwrap().header().unwrap();
+    assert!(
+        matches!(header, DdpHeader::Tagged { stag: Stag(0x0bad_0b00), to: 77, .. }),
+        "{header:?}"
+    );
 }

@@ -87,6 +87,12 @@ impl Tx {
         self.fault.as_ref()
     }
 
+    /// Drops what waits.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+        self.ready.clear();
+    }
+
     /// Whether nothing waits for the port.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.ready.is_empty()

@@ -153,6 +153,13 @@ impl<F: RnicFrame> ConnState<F> {
             if !matches!(event, QpEvent::Drained) {
                 shared.events.push_back(Event::Qp { conn, event });
             }
+            if matches!(event, QpEvent::Terminated { by: Side::Remote, .. })
+                && let Some(terminate) = qp.received_terminate()
+            {
+                // Now: the queue pair may be gone before the control plane could ask.
+                let terminate = Box::new(*terminate);
+                shared.events.push_back(Event::PeerTerminate { conn, terminate });
+            }
         }
         qp.take_completions(|cqe| shared.completions.push_back((conn, *cqe)));
         shared.rounds.wake();

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpConfig, QpEvent};
 use heddle_tcp::ConnId;
 
@@ -38,6 +39,14 @@ pub enum Event {
         conn: ConnId,
         /// What.
         event: QpEvent,
+    },
+    /// The peer's Terminate, with the headers it repeats (RFC 5040 section 4.8): behind the
+    /// [`QpEvent::Terminated`] that tells of it, once for a connection at most.
+    PeerTerminate {
+        /// Its connection.
+        conn: ConnId,
+        /// What could be read of it; of fixed size, whatever the peer has sent.
+        terminate: Box<Terminate>,
     },
     /// The peer sends no more.
     PeerClosed {

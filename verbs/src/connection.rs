@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use heddle_cm::{Agreed, CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, PeerDepths};
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
 
 use crate::cq::{Cq, WaitError};
@@ -230,7 +231,8 @@ impl Connecting {
                 }
                 _ => None,
             })?;
-        Ok(Connection { device, id, ends, agreed, remote, private_data, ended: None })
+        let (ended, terminate) = (None, None);
+        Ok(Connection { device, id, ends, agreed, remote, private_data, ended, terminate })
     }
 }
 
@@ -244,6 +246,7 @@ pub struct Connection {
     remote: SocketAddr,
     private_data: Vec<u8>,
     ended: Option<DisconnectReason>,
+    terminate: Option<Box<Terminate>>,
 }
 
 impl Connection {
@@ -322,8 +325,16 @@ impl Connection {
 
     /// Why it ended, if it has.
     pub fn end(&mut self) -> Option<DisconnectReason> {
-        self.ended = self.ended.or_else(|| self.wait_end(Duration::ZERO).ok());
+        if self.ended.is_none() {
+            let _ = self.wait_end(Duration::ZERO);
+        }
         self.ended
+    }
+
+    /// The peer's Terminate, once [`end`](Connection::end) has said that one ended the connection: with
+    /// the headers it repeats (RFC 5040 section 4.8), which tell what the peer refused.
+    pub fn terminate(&self) -> Option<&Terminate> {
+        self.terminate.as_deref()
     }
 
     /// Ends it in order, what is posted first, and waits until it is over.
@@ -335,16 +346,17 @@ impl Connection {
             return Ok(reason);
         }
         self.device.disconnect(self.id)?;
-        let reason = self.wait_end(SETUP)?;
-        self.ended = Some(reason);
-        Ok(reason)
+        self.wait_end(SETUP)
     }
 
-    fn wait_end(&self, timeout: Duration) -> Result<DisconnectReason, ConnectionError> {
-        wait_event(&self.ends.events, &self.ends.sleeper, timeout, |event| match event {
-            Event::Disconnected { reason, .. } => Some(Ok(reason)),
+    fn wait_end(&mut self, timeout: Duration) -> Result<DisconnectReason, ConnectionError> {
+        let (events, sleeper) = (&self.ends.events, &self.ends.sleeper);
+        let (reason, terminate) = wait_event(events, sleeper, timeout, |event| match event {
+            Event::Disconnected { reason, terminate, .. } => Some(Ok((reason, terminate))),
             _ => None,
-        })
+        })?;
+        (self.ended, self.terminate) = (Some(reason), terminate);
+        Ok(reason)
     }
 }
 

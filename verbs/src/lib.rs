@@ -43,7 +43,7 @@ pub use heddle_cm::{
     Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
     ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate,
 };
-pub use heddle_iwarp::rdmap::AtomicOp;
+pub use heddle_iwarp::rdmap::{AtomicOp, CopiedHeader, TermCode, Terminate};
 pub use heddle_iwarp::{
     Access, Bind, BindError, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr,
     SendOp, SendWr, Sge, Stag,

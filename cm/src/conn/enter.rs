@@ -1,5 +1,6 @@
 //! From the start-up into FPDU mode, and ways out that several states share.
 
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpConfig, Qpn, RtrConfig};
 use heddle_rnic::{CloseReason, FpduMode, Order};
 
@@ -152,7 +153,7 @@ impl ConnInfo {
         if peer_closed {
             // The order to close is at the worker already.
             fx.deadline(Some(self.close_timeout.get()));
-            return State::Ending { qpn, why: None };
+            return State::Ending { qpn, why: None, terminate: None };
         }
         let first_fpdu = match agreement.agreed.rtr {
             RtrConfig::Expect(_) => self.passive.map(|p| p.rtr_timeout),
@@ -172,6 +173,7 @@ impl ConnInfo {
         &self,
         qpn: Qpn,
         why: Option<DisconnectReason>,
+        terminate: Option<Box<Terminate>>,
         reason: CloseReason,
         fx: &mut Effects,
     ) -> State {
@@ -180,14 +182,25 @@ impl ConnInfo {
             CloseReason::Orderly => DisconnectReason::Orderly,
             other => DisconnectReason::Tcp(other),
         });
-        fx.list.push(Effect::Spend(qpn));
-        fx.tell(Event::Disconnected { id: self.id, qpn, reason });
+        self.tell_end(qpn, reason, terminate, fx);
         state
+    }
+
+    /// The queue pair is spent, and the application is told of the end.
+    pub(super) fn tell_end(
+        &self,
+        qpn: Qpn,
+        reason: DisconnectReason,
+        terminate: Option<Box<Terminate>>,
+        fx: &mut Effects,
+    ) {
+        fx.list.push(Effect::Spend(qpn));
+        fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate });
     }
 
     /// An established connection is to be closed in order, within a time.
     pub(super) fn end(&self, qpn: Qpn, why: Option<DisconnectReason>, fx: &mut Effects) -> State {
         fx.deadline(Some(self.close_timeout.get()));
-        State::Ending { qpn, why }
+        State::Ending { qpn, why, terminate: None }
     }
 }

@@ -1,9 +1,7 @@
 //! The end of a connection whose worker has ended.
 
-use heddle_iwarp::Qpn;
-
-use super::{ConnInfo, Effect, Effects, State};
-use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
+use super::{ConnInfo, Effects, State};
+use crate::event::{ConnectFailure, DisconnectReason, QpFate};
 
 impl State {
     /// The worker is gone, and with it TCP and the queue pair's other end: nobody is owed an order or
@@ -22,18 +20,17 @@ impl State {
             State::Entering { qpn, .. } => link.tell_failure(lost, fate(qpn), fx),
             // What came first is the reason.
             State::Undoing { qpn, error, .. } => link.tell_failure(error, fate(qpn), fx),
-            State::AwaitFpdu { qpn } | State::Running { qpn } => tell_end(qpn, None, link, fx),
-            State::Ending { qpn, why } => tell_end(qpn, why, link, fx),
+            State::AwaitFpdu { qpn } | State::Running { qpn } => {
+                link.tell_end(qpn, DisconnectReason::WorkerLost, None, fx);
+            }
+            State::Ending { qpn, why, terminate } => {
+                let why = why.unwrap_or(DisconnectReason::WorkerLost);
+                link.tell_end(qpn, why, terminate, fx);
+            }
             // It is known to be over.
             State::Closing { .. } | State::Unopened | State::Gone => return State::Gone,
         }
         fx.counters.worker_lost += 1;
         State::Gone
     }
-}
-
-fn tell_end(qpn: Qpn, why: Option<DisconnectReason>, link: &ConnInfo, fx: &mut Effects) {
-    let reason = why.unwrap_or(DisconnectReason::WorkerLost);
-    fx.list.push(Effect::Spend(qpn));
-    fx.tell(Event::Disconnected { id: link.id, qpn, reason });
 }

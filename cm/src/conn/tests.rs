@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use heddle_base::Chunks;
 use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
-use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::rdmap::{TermCode, Terminate};
 use heddle_iwarp::{Cut, MrTable, Pd, Role, RtrConfig, Side};
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{RxFrame, StackConfig};
@@ -163,8 +163,8 @@ fn states() -> Vec<(&'static str, bool, State)> {
         ("Undoing, closed", true, undoing(true)),
         ("AwaitFpdu", true, State::AwaitFpdu { qpn }),
         ("Running", true, State::Running { qpn }),
-        ("Ending", true, State::Ending { qpn, why: None }),
-        ("Ending, terminated", true, State::Ending { qpn, why: Some(terminated) }),
+        ("Ending", true, State::Ending { qpn, why: None, terminate: None }),
+        ("Ending, terminated", true, State::Ending { qpn, why: Some(terminated), terminate: None }),
         ("Closing in order", true, State::Closing { in_order: true }),
         ("Closing with a reset", true, State::Closing { in_order: false }),
         ("Unopened", false, State::Unopened),
@@ -279,6 +279,7 @@ fn test_matrix_of_every_state_with_every_input() {
             ("drained", Input::Qp(QpEvent::Drained)),
             ("we terminate", Input::Qp(QpEvent::Terminated { by: Side::Local, code })),
             ("peer terminates", Input::Qp(QpEvent::Terminated { by: Side::Remote, code })),
+            ("with headers", Input::PeerTerminate(Box::new(Terminate::new(code)))),
             ("we fail, unsaid", Input::Qp(QpEvent::Failed { code })),
             ("truncated", Input::Qp(QpEvent::Truncated(Cut::Message))),
             ("peer closed", Input::PeerClosed),

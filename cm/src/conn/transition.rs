@@ -1,6 +1,7 @@
 //! The transition function, and what follows in the states from `Entering` on; `startup` has those
 //! before.
 
+use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpEvent, Qpn, Role, Side};
 
 use super::enter::End;
@@ -28,7 +29,7 @@ impl State {
             State::Entering { .. } => entering(self, link, input, fx),
             State::Undoing { qpn, error, closed } => undoing(qpn, error, closed, link, input, fx),
             State::AwaitFpdu { .. } | State::Running { .. } => running(self, link, input, fx),
-            State::Ending { qpn, why } => ending(qpn, why, link, input, fx),
+            State::Ending { qpn, why, terminate } => ending(qpn, why, terminate, link, input, fx),
             State::Closing { in_order } => closing(in_order, link, input, fx),
             State::Unopened => unopened(link, input, fx),
             State::Gone => State::Gone,
@@ -125,7 +126,7 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
         Input::Timeout if waits => {
             fx.counters.first_fpdu_timeouts += 1;
             link.abort(fx);
-            State::Ending { qpn, why: Some(DisconnectReason::NoFirstFpdu) }
+            State::Ending { qpn, why: Some(DisconnectReason::NoFirstFpdu), terminate: None }
         }
         Input::Qp(QpEvent::Terminated { by, code }) => {
             // The worker closes when a Terminate of ours is out; the peer may not care.
@@ -145,11 +146,11 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
             link.disconnect(fx);
             link.end(qpn, None, fx)
         }
-        Input::Closed(reason) => link.disconnected(qpn, None, reason, fx),
+        Input::Closed(reason) => link.disconnected(qpn, None, None, reason, fx),
         Input::AppGone => {
             fx.deadline(None);
             link.abort(fx);
-            State::Ending { qpn, why: None }
+            State::Ending { qpn, why: None, terminate: None }
         }
         other => {
             not_asked(&other, fx);
@@ -174,11 +175,12 @@ fn terminated(by: Side, code: heddle_iwarp::rdmap::TermCode, fx: &mut Effects) -
 fn ending(
     qpn: Qpn,
     why: Option<DisconnectReason>,
+    terminate: Option<Box<Terminate>>,
     link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,
 ) -> State {
-    let mut why = why;
+    let (mut why, mut terminate) = (why, terminate);
     match input {
         // What came first is the reason, and the time for the close is not made longer.
         Input::Qp(QpEvent::Terminated { by, code }) => {
@@ -201,10 +203,12 @@ fn ending(
             fx.deadline(None);
             link.abort(fx);
         }
-        Input::Closed(reason) => return link.disconnected(qpn, why, reason, fx),
+        // That the stream has ended by it was said before.
+        Input::PeerTerminate(headers) => terminate = Some(headers),
+        Input::Closed(reason) => return link.disconnected(qpn, why, terminate, reason, fx),
         other => not_asked(&other, fx),
     }
-    State::Ending { qpn, why }
+    State::Ending { qpn, why, terminate }
 }
 
 fn closing(in_order: bool, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {

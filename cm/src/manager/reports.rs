@@ -55,6 +55,9 @@ impl ConnectionManager {
                 self.drive_conn(worker, conn, Input::Bytes(&bytes));
             }
             RnicEvent::Qp { conn, event } => self.drive_conn(worker, conn, Input::Qp(event)),
+            RnicEvent::PeerTerminate { conn, terminate } => {
+                self.drive_conn(worker, conn, Input::PeerTerminate(terminate));
+            }
             RnicEvent::PeerClosed { conn } => self.drive_conn(worker, conn, Input::PeerClosed),
             RnicEvent::Closed { conn, reason } => {
                 self.drive_conn(worker, conn, Input::Closed(reason));

@@ -1,6 +1,6 @@
 //! Requests of applications: the queue they come by, and what is done with each.
 
-use crossbeam_channel::{Receiver, Sender, TrySendError};
+use crossbeam_channel::Sender;
 use heddle_base::Instant;
 use heddle_cm::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
@@ -9,6 +9,7 @@ use heddle_dataplane::{Command, WorkerSnapshot};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
+use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
 
 /// Requests of applications that may wait.
@@ -21,21 +22,24 @@ pub(crate) enum ThreadRequest {
     Device(ControlRequest),
     /// Everything a worker has counted. Without an answer there is none to come.
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+    /// By a test: to panic.
+    #[cfg(test)]
+    Panic,
 }
 
 /// The way to a control plane, of applications and of whoever has the RNIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
-    queue: Sender<ThreadRequest>,
+    gate: Gate,
     waker: Waker,
 }
 
 impl Requests {
     /// The two ends of a queue of [`REQUESTS`], and what the control plane sleeps on meanwhile.
-    pub(crate) fn new() -> (Requests, Receiver<ThreadRequest>, Sleeper) {
-        let (queue, requests) = crossbeam_channel::bounded(REQUESTS);
+    pub(crate) fn new() -> (Requests, Inbox, Sleeper) {
+        let (gate, inbox) = Inbox::new(REQUESTS);
         let sleeper = Sleeper::new();
-        (Requests { queue, waker: sleeper.waker() }, requests, sleeper)
+        (Requests { gate, waker: sleeper.waker() }, inbox, sleeper)
     }
 
     /// Wakes the control plane.
@@ -44,10 +48,7 @@ impl Requests {
     }
 
     pub(crate) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
-        self.queue.try_send(request).map_err(|e| match e {
-            TrySendError::Full(_) => DeviceError::Overloaded,
-            TrySendError::Disconnected(_) => DeviceError::Gone,
-        })?;
+        self.gate.send(request)?;
         self.waker.wake();
         Ok(())
     }
@@ -86,6 +87,8 @@ impl Control {
             ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
                 self.handle_cm(now, app, request, qp, events);
             }
+            #[cfg(test)]
+            ThreadRequest::Panic => panic!("on purpose"),
             ThreadRequest::Snapshot { worker, reply } => {
                 if let Some(link) = self.links.get_mut(worker.0) {
                     link.ask_snapshot(reply);
@@ -113,7 +116,7 @@ impl Control {
             heddle_cm::Request::Connect { id, .. } => {
                 if let Some(events) = events {
                     let qp = qp.map(|qp| self.hold(qp));
-                    self.conns.insert(*id, Conn { app, events, qp });
+                    self.conns.insert(*id, Conn { app, events, qp, established: false });
                 }
                 Subject::Connect(*id)
             }

@@ -1,11 +1,12 @@
 //! The thread a control plane may have.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use heddle_dataplane::Clock;
+use heddle_dataplane::{Clock, Stop};
 
 use super::Control;
 use crate::counters::CtlCounters;
@@ -21,14 +22,26 @@ pub(crate) struct ControlThread {
 const NAP: Duration = Duration::from_millis(100);
 
 impl ControlThread {
-    pub(crate) fn spawn(mut control: Control, clock: Clock) -> std::io::Result<ControlThread> {
+    /// Should it panic, it sets `orphaned`, which ends the workers, and then tells everybody.
+    pub(crate) fn spawn(
+        mut control: Control,
+        clock: Clock,
+        orphaned: Stop,
+    ) -> std::io::Result<ControlThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = stop.clone();
         let thread = std::thread::Builder::new().name("heddle-ctl".into()).spawn(move || {
-            while !theirs.load(Ordering::Relaxed) {
-                if !control.poll(clock.now()) {
-                    control.wait(clock.now(), NAP);
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                while !theirs.load(Ordering::Relaxed) {
+                    if !control.poll(clock.now()) {
+                        control.wait(clock.now(), NAP);
+                    }
                 }
+            }));
+            if run.is_err() {
+                tracing::error!("the control thread panicked: all connections are lost");
+                orphaned.set();
+                control.end_after_panic();
             }
             control.counters()
         })?;
@@ -42,11 +55,7 @@ impl ControlThread {
 
     fn end(&mut self) -> Option<CtlCounters> {
         self.stop.store(true, Ordering::Relaxed);
-        let counters = self.thread.take()?.join();
-        if counters.is_err() {
-            tracing::error!("the control thread panicked");
-        }
-        counters.ok()
+        self.thread.take()?.join().ok()
     }
 }
 

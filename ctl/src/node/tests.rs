@@ -14,7 +14,12 @@ use heddle_verbs::{
     PostError, RecvWr, SendWr,
 };
 
+use heddle_rnic::CloseReason;
+
 use super::*;
+
+mod control;
+mod peers;
 
 /// Far longer than anything takes here, far shorter than what is waited for would.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -55,7 +60,9 @@ struct Pair {
 fn pair(name: &str) -> Pair {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
-    let config = |n| EndpointConfig { memory: 1 << 20, ..EndpointConfig::new(addr(n)) };
+    // Pools stay: there are few frames in each.
+    let (memory, frames) = (1 << 20, 2047);
+    let config = |n| EndpointConfig { memory, frames, ..EndpointConfig::new(addr(n)) };
     let (a, b) = (config(1), config(2));
     let (a, b) = Endpoint::ring_pair(&eal, name, &a, &b).unwrap();
     let cpus = allowed_cpus();
@@ -69,10 +76,27 @@ fn pair(name: &str) -> Pair {
 impl Pair {
     /// A listener of the node's, and a connection of the peer to it, as the node has it.
     fn connect(&self) -> (Listener, Connection, Connection) {
-        let listener = self.node.device().bind("10.0.0.1:7174").unwrap();
-        let connecting = self.peer.device().dial("10.0.0.1:7174").unwrap();
+        self.connect_at("10.0.0.1:7174")
+    }
+
+    /// The same at another address of the node.
+    fn connect_at(&self, addr: &str) -> (Listener, Connection, Connection) {
+        let listener = self.node.device().bind(addr).unwrap();
+        let connecting = self.peer.device().dial(addr).unwrap();
         let here = listener.accept().unwrap();
         (listener, here, connecting.wait().unwrap())
+    }
+}
+
+/// Why a connection ends, before long.
+fn end_of(conn: &mut Connection) -> DisconnectReason {
+    let until = Instant::now() + PROMPT;
+    loop {
+        match conn.end() {
+            Some(reason) => return reason,
+            None if Instant::now() > until => panic!("it has not ended"),
+            None => thread::sleep(Duration::from_millis(1)),
+        }
     }
 }
 

@@ -34,7 +34,7 @@ fn counter(c: &QpCounters, name: &str) -> u64 {
 
 /// The end of a connection as the application hears of it.
 fn disconnected(net: &mut Net, events: &EventQueue, bad: &Honest, what: &str) -> DisconnectReason {
-    let CmEvent::Disconnected { id, qpn, reason } = net.event(events) else { panic!("{what}") };
+    let CmEvent::Disconnected { id, qpn, reason, .. } = net.event(events) else { panic!("{what}") };
     assert_eq!((id, qpn), (bad.id, bad.end.qp.qpn()), "{what}");
     reason
 }

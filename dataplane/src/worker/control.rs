@@ -142,9 +142,9 @@ impl ReportSender {
         self.wake();
     }
 
-    /// Says that there will be no more.
-    pub(super) fn end(&mut self) {
-        self.ring.end();
+    /// Says that there will be no more, and whether that is because of a panic.
+    pub(super) fn end(&mut self, panicked: bool) {
+        self.ring.end(panicked);
         self.wake();
     }
 

@@ -120,6 +120,10 @@ pub struct Worker {
     entry: Box<Entry>,
     counters: WorkerCounters,
     snapshots: Snapshots,
+    /// What an RNIC is made with that takes the place of one that has failed.
+    closed: Box<RnicConfig>,
+    /// By a defect: see [`end`](Worker::end).
+    ended: bool,
 }
 
 impl std::fmt::Debug for Worker {
@@ -134,6 +138,7 @@ impl Worker {
         let conns = config.rnic.stack.max_conns;
         let (commands_in, commands) = ring(RING);
         let (reports, reports_out) = ring(RING);
+        let closed = Box::new(config.rnic.clone());
         let worker = Worker {
             rnic: Rnic::new(config.rnic, config.mrs),
             rx: config.rx,
@@ -151,6 +156,8 @@ impl Worker {
             entry: Box::default(),
             counters: WorkerCounters::default(),
             snapshots: Snapshots::default(),
+            closed,
+            ended: false,
         };
         (worker, CommandSender(commands_in), ReportReceiver(reports_out))
     }

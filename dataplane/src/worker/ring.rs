@@ -120,9 +120,9 @@ impl<T> Producer<T> {
         self.shared.place(head)?.take()
     }
 
-    /// Says that nothing more comes.
-    pub(super) fn end(&mut self) {
-        let how = if std::thread::panicking() { PANICKED } else { DROPPED };
+    /// Says that nothing more comes, and whether that is because of a panic.
+    pub(super) fn end(&mut self, panicked: bool) {
+        let how = if panicked { PANICKED } else { DROPPED };
         // Once. Release: what was published before is seen by whoever sees this.
         let _ =
             self.shared.ended.compare_exchange(PRESENT, how, Ordering::Release, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl<T> Producer<T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
-        self.end();
+        self.end(std::thread::panicking());
     }
 }
 

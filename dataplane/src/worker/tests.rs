@@ -32,7 +32,9 @@ struct Bench {
     commands: CommandSender,
     reports: ReportReceiver,
     device: Device,
-    _ports: [Port; 2],
+    far: Port,
+    pool: Mempool,
+    port: Port,
 }
 
 const CONNS: usize = 256;
@@ -69,7 +71,7 @@ fn bench(name: &str) -> Bench {
     let hub = Hub::new(Arc::new(Registry::new(mrs, regions)), Box::new(NoControl), 1, &seed);
     let memory = DeviceConfig { memory: 0, queues: 1 << 18, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
-    Bench { worker, commands, reports, device, _ports: [port, far] }
+    Bench { worker, commands, reports, device, far, pool, port }
 }
 
 impl Bench {
@@ -295,4 +297,63 @@ fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
         std::thread::yield_now();
     }
     assert_eq!(post.join().unwrap(), Err(PostError::Ended));
+}
+
+/// A segment of 10.0.0.2, port 1000, to port 7174 of 10.0.0.1 in the connection there was: it
+/// acknowledges everything up to `ack`.
+fn stray(to: [u8; 6], ack: u32) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let sum = heddle_base::Sum::of(&ip).complement();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut tcp = vec![3, 0xe8, 0x1c, 0x06, 0, 0, 0, 7];
+    tcp.extend(ack.to_be_bytes());
+    tcp.extend([0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    let pseudo = heddle_base::Sum::of(&ip[12..20]).add_u16(6).add_u16(20);
+    let sum = pseudo.plus(heddle_base::Sum::of(&tcp)).complement();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    [&to[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip, &tcp].concat()
+}
+
+/// RFC 9293 section 3.10.7.1: to a segment with ACK the RST has its acknowledgment number.
+#[test]
+fn test_what_is_left_of_a_worker_answers_strays_with_rst() {
+    let mut b = bench("closed");
+    b.run();
+    let (mut rx, mut tx) = b.far.take_queues().pop().unwrap();
+    // What the connection attempt of the test has sent, and its reset.
+    b.worker.end(true);
+    let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+    while rx.burst(&mut frames) > 0 {
+        frames.clear();
+    }
+    assert!(matches!(b.reports.recv(), Err(NoReport::Ended { panicked: true })));
+    let mut seen = Vec::new();
+    for ack in [0x1234_5678, 0x9abc_def0] {
+        let bytes = stray(b.port.mac(), ack);
+        let mut frame = b.pool.alloc().unwrap();
+        frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
+        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
+        one.push(frame);
+        assert_eq!(tx.burst(&mut one), 1);
+        while b.worker.poll_closed() {}
+        while rx.burst(&mut frames) > 0 {
+            for frame in frames.drain(..) {
+                let mut bytes = vec![0; heddle_base::Chunks::len(&frame)];
+                frame.copy_at(0, &mut bytes);
+                seen.push(bytes);
+            }
+        }
+    }
+    let resets: Vec<_> = seen
+        .iter()
+        .filter(|f| f[12..14] == [8, 0] && f[23] == 6)
+        .map(|f| (&f[30..38], f[47], u32::from_be_bytes([f[38], f[39], f[40], f[41]])))
+        .collect();
+    // To that port of that address, RST alone.
+    let to = [10, 0, 0, 2, 0x1c, 0x06, 3, 0xe8];
+    assert_eq!(resets, [(&to[..], 4, 0x1234_5678), (&to[..], 4, 0x9abc_def0)]);
+    // Nothing else is done: orders come back.
+    assert!(b.commands.send(Command::Snapshot).is_ok());
+    assert!(!b.worker.poll_closed());
+    assert!(matches!(b.commands.reclaim(), Some(Command::Snapshot)));
 }

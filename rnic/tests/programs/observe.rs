@@ -62,8 +62,10 @@ impl World {
     }
 
     fn handle_event(&mut self, me: usize, event: Event) {
-        let (Event::Qp { conn, .. } | Event::PeerClosed { conn } | Event::Closed { conn, .. }) =
-            event
+        let (Event::Qp { conn, .. }
+        | Event::PeerTerminate { conn, .. }
+        | Event::PeerClosed { conn }
+        | Event::Closed { conn, .. }) = event
         else {
             panic!("{event:?} of a stream that runs");
         };
@@ -91,6 +93,11 @@ impl World {
                 assert!(stream.excused, "{cut:?}");
                 stream.ends[me].told.ended += 1;
                 self.outcome.count(format!("truncated {cut:?}"), 1);
+            }
+            Event::PeerTerminate { terminate, .. } => {
+                stream.check_code(terminate.code);
+                stream.ends[me].told.headers += 1;
+                assert!(stream.ends[me].told.headers <= stream.ends[me].told.ended);
             }
             Event::PeerClosed { .. } => stream.ends[me].told.peer_closed += 1,
             Event::Closed { reason, .. } => {

@@ -100,6 +100,8 @@ pub struct End {
 pub struct Told {
     pub first: u32,
     pub ended: u32,
+    /// Terminates of the peer, with what they repeat.
+    pub headers: u32,
     pub peer_closed: u32,
 }
 

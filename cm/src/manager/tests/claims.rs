@@ -18,7 +18,10 @@ fn test_a_queue_pair_is_in_one_connection_and_the_healthy_one_goes_on() {
     b.ask(APP, Request::Disconnect { id }).unwrap();
     b.event(RnicEvent::Closed { conn, reason: CloseReason::Orderly });
     let reason = DisconnectReason::Orderly;
-    assert_eq!(b.events(), [(APP, Event::Disconnected { id, qpn: Qpn(7), reason })]);
+    assert_eq!(
+        b.events(),
+        [(APP, Event::Disconnected { id, qpn: Qpn(7), reason, terminate: None })]
+    );
     // It had its time in FPDU mode.
     assert_eq!(b.connect(1, 7), Err(RequestError::QpSpent(Qpn(7))));
     b.ask(APP, Request::ForgetQp { qpn: Qpn(7) }).unwrap();

@@ -140,7 +140,10 @@ fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
         } else {
             DisconnectReason::Tcp(CloseReason::Reset)
         };
-        assert_eq!(b.events(), [(APP, Event::Disconnected { id, qpn: Qpn(7), reason })]);
+        assert_eq!(
+            b.events(),
+            [(APP, Event::Disconnected { id, qpn: Qpn(7), reason, terminate: None })]
+        );
     }
 }
 

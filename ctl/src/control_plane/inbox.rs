@@ -1,0 +1,65 @@
+//! Requests, on their way to a control plane that may end meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use heddle_verbs::DeviceError;
+
+use super::ThreadRequest;
+
+/// Where requests go in, until the control plane has ended. The lock makes the end sharp: a request
+/// is either refused or found by [`Inbox::close`], and none is lost between the two. It is held for
+/// as long as it takes to queue one.
+#[derive(Clone, Debug)]
+pub(super) struct Gate(Arc<Mutex<Option<Sender<ThreadRequest>>>>);
+
+impl Gate {
+    pub(super) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
+        let sender = self.lock();
+        let sent = sender.as_ref().ok_or(DeviceError::Gone)?.try_send(request);
+        sent.map_err(|e| match e {
+            TrySendError::Full(_) => DeviceError::Overloaded,
+            TrySendError::Disconnected(_) => DeviceError::Gone,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Sender<ThreadRequest>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where they come out.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    queue: Receiver<ThreadRequest>,
+    gate: Gate,
+}
+
+impl Inbox {
+    /// The two ends of a queue of so many.
+    pub(super) fn new(len: usize) -> (Gate, Inbox) {
+        let (sender, queue) = crossbeam_channel::bounded(len);
+        let gate = Gate(Arc::new(Mutex::new(Some(sender))));
+        (gate.clone(), Inbox { queue, gate })
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn take(&self) -> Option<ThreadRequest> {
+        self.queue.try_recv().ok()
+    }
+
+    /// Takes no more. Those that were taken and not carried out can still be had.
+    pub(super) fn close(&self) {
+        drop(self.gate.lock().take());
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
