@@ -487,6 +487,18 @@ impl Rq {
         (!self.rqes.is_empty()).then(|| self.rqes.at(self.rqes.head()))
     }
 
+    /// Octets `[off, off + len)` of a buffer, if they all lie in its first piece.
+    #[inline]
+    pub(super) fn first_piece(&self, rqe: &Rqe, off: u32, len: u32) -> Option<Sge> {
+        if rqe.sges == 0 {
+            return None;
+        }
+        let s = self.sges.at(rqe.first);
+        let all = off <= s.len && len <= s.len - off;
+        // Saturation only: a wrapped offset is refused by the STag table.
+        all.then(|| Sge { stag: s.stag, len, to: s.to.saturating_add(u64::from(off)) })
+    }
+
     /// The pieces of a buffer.
     #[inline]
     pub(super) fn sges(&self, rqe: &Rqe) -> SgList<'_> {

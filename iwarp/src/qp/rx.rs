@@ -191,14 +191,14 @@ impl QpContext {
         ulpdu: u16,
         at: usize,
     ) -> Result<(), Culprit> {
-        let mut seg = DdpSegment { raw, ulpdu, at: 0, len: 0 };
+        let seg = DdpSegment { raw, ulpdu, at: 0, len: 0 };
         let (header, header_len) = match DdpHeader::parse(raw) {
             Ok(h) => h,
             Err(e) => return Err(seg.blame(e.into())),
         };
-        seg.at = at + header_len;
         // Parsing has made sure that the header is inside.
-        seg.len = u32::from(ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        let len = u32::from(ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
+        let seg = DdpSegment { at: at + header_len, len, ..seg };
         let control = match Control::check(&header) {
             Ok(c) => c,
             Err(e) => return Err(seg.blame(e.into())),
@@ -206,12 +206,12 @@ impl QpContext {
         match header {
             DdpHeader::Tagged { last, stag, to, .. } => {
                 let tagged = Tagged { opcode: control.opcode, last, stag, to };
-                self.handle_tagged(env, stream, &seg, tagged)?;
+                self.handle_tagged(env, stream, seg, tagged)?;
             }
             DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. } => {
                 let invalidate = Stag(rsvd_ulp32);
                 let untagged = Untagged { opcode: control.opcode, last, invalidate, msn, mo };
-                self.handle_untagged(env, stream, &seg, untagged)?;
+                self.handle_untagged(env, stream, seg, untagged)?;
             }
         }
         self.counters.rx_fpdus += 1;
@@ -232,8 +232,10 @@ fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] 
 
 impl DdpSegment<'_> {
     /// A fault of this segment.
+    // By value, as it is handed on everywhere: what is used by its address has to be in memory, also
+    // where nothing is wrong.
     #[cold]
-    pub(super) fn blame(&self, fault: Fault) -> Culprit {
+    pub(super) fn blame(self, fault: Fault) -> Culprit {
         let segment = CopiedHeader::of_segment(self.raw).map(|h| (h, self.ulpdu));
         Culprit { segment, ..fault.into() }
     }

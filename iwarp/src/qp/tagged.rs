@@ -15,7 +15,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -30,7 +30,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
@@ -50,7 +50,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         let Some(read) = self.reads.outbound.front().copied().filter(|r| !r.atomic) else {

@@ -8,7 +8,7 @@ use super::reads::{Inbound, InboundRead, Outbound};
 use super::rx::{DdpSegment, Untagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
-use super::wr::MAX_SGES;
+use super::wr::{MAX_SGES, Sge};
 use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use crate::rdmap::{
@@ -24,7 +24,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -45,7 +45,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.hold && self.take_rtr_send(seg, h) {
@@ -68,14 +68,10 @@ impl QpContext {
                 .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
-            let ranges =
-                self.receive_ranges(env, rqe, self.rq.received, seg.len).map_err(|fault| {
-                    Culprit {
-                        request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
-                        ..seg.blame(fault)
-                    }
-                })?;
-            stream.place(env.mem, seg.at, &ranges);
+            self.place_received(env, stream, seg, rqe).map_err(|fault| Culprit {
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
+                ..seg.blame(fault)
+            })?;
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
@@ -98,7 +94,7 @@ impl QpContext {
 
     /// The buffer for a segment of the queue of Sends.
     #[inline]
-    fn receive_buffer(&self, seg: &DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
+    fn receive_buffer(&self, seg: DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
         if h.msn != self.rq.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -122,7 +118,7 @@ impl QpContext {
     fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.rq.rqes.is_empty() {
@@ -141,7 +137,36 @@ impl QpContext {
         Ok(())
     }
 
+    /// Copies the payload of a segment to its buffer, behind what is there.
+    #[inline]
+    fn place_received<M: Memory, C: Stream>(
+        &self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: DdpSegment<'_>,
+        rqe: &Rqe,
+    ) -> Result<(), Fault> {
+        let off = self.rq.received;
+        // All of it lies in one piece, as a rule.
+        if let Some(s) = self.rq.first_piece(rqe, off, seg.len) {
+            let range = self.receive_range(env, s)?;
+            stream.place(env.mem, seg.at, &[range]);
+        } else {
+            stream.place(env.mem, seg.at, &self.receive_ranges(env, rqe, off, seg.len)?);
+        }
+        Ok(())
+    }
+
+    /// The memory of a piece of a buffer.
+    #[inline]
+    fn receive_range<M>(&self, env: &QpEnv<'_, M>, s: Sge) -> Result<MemRange, Fault> {
+        env.mrs
+            .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)
+            .map_err(|_| Fault::Local)
+    }
+
     /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    #[inline(never)]
     pub(super) fn receive_ranges<M>(
         &self,
         env: &QpEnv<'_, M>,
@@ -151,11 +176,7 @@ impl QpContext {
     ) -> Result<ArrayVec<MemRange, MAX_SGES>, Fault> {
         let mut ranges = ArrayVec::new();
         self.rq.sges(rqe).try_for_each(off, len, |s| {
-            let range = env
-                .mrs
-                .check(self.pd, self.qpn, s.stag, s.to, s.len, Access::LOCAL_WRITE)
-                .map_err(|_| Fault::Local)?;
-            ranges.try_push(range).map_err(|_| Fault::Local)
+            ranges.try_push(self.receive_range(env, s)?).map_err(|_| Fault::Local)
         })?;
         Ok(ranges)
     }
@@ -164,7 +185,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, READ_REQUEST_LEN)?;
@@ -198,7 +219,7 @@ impl QpContext {
 
     /// What Read Requests and Atomic Requests have in common: their place in queue 1, and that they
     /// are one segment with a header of `len` octets.
-    fn check_request(&self, seg: &DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
+    fn check_request(&self, seg: DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
         if h.msn != self.reads.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -215,7 +236,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, ATOMIC_REQUEST_LEN)?;
@@ -248,7 +269,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if h.msn != self.reads.rx_atomic_msn {
@@ -292,7 +313,7 @@ impl QpContext {
     fn handle_terminate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.counters.rare().rx_terminates += 1;
@@ -315,7 +336,7 @@ impl QpContext {
 
 /// The payload of a message that is one segment of just so many octets.
 #[inline]
-fn whole<const N: usize, C: Stream>(stream: &C, seg: &DdpSegment, h: Untagged) -> Option<[u8; N]> {
+fn whole<const N: usize, C: Stream>(stream: &C, seg: DdpSegment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }
