@@ -24,6 +24,8 @@ pub(crate) struct ConnState<F> {
     pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
     pub(crate) on_ready_list: bool,
+    /// On the list of those whose queue pair has completions.
+    pub(crate) on_completed_list: bool,
     /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
     /// is out.
     pub(crate) closing: bool,
@@ -55,6 +57,7 @@ impl<F> Default for ConnState<F> {
             startup_told: 0,
             startup_event: false,
             on_ready_list: false,
+            on_completed_list: false,
             closing: false,
             running_at: 0,
             seen: 0,
@@ -111,8 +114,9 @@ impl<F: RnicFrame> ConnState<F> {
         }
     }
 
-    /// Takes completions and events out of the queue pair, and puts the connection on the ready list
-    /// when there may be FPDUs to make. True when the TCP connection is to be closed.
+    /// Takes events out of the queue pair, and puts the connection on the lists it belongs on: of those
+    /// with completions, and of those that may have FPDUs to make. True when the TCP connection is to
+    /// be closed.
     #[inline(never)]
     #[must_use]
     pub(crate) fn drain(&mut self, conn: ConnId, tcp: &Connection, shared: &mut Shared<F>) -> bool {
@@ -125,8 +129,8 @@ impl<F: RnicFrame> ConnState<F> {
         close
     }
 
-    /// Takes completions and events out of the queue pair. True when the TCP connection is to be
-    /// closed: the stream is over and nothing is left to be made of it.
+    /// Takes events out of the queue pair, and sees to it that its completions are taken. True when the
+    /// TCP connection is to be closed: the stream is over and nothing is left to be made of it.
     #[must_use]
     pub(crate) fn collect(
         &mut self,
@@ -154,7 +158,10 @@ impl<F: RnicFrame> ConnState<F> {
                 shared.events.push_back(Event::Qp { conn, event });
             }
         }
-        qp.take_completions(|cqe| shared.completions.push_back((conn, *cqe)));
+        if qp.has_completions() && !self.on_completed_list {
+            self.on_completed_list = true;
+            shared.completed.push_back(conn);
+        }
         shared.rounds.wake();
         let close = self.closing && !qp.has_transmit();
         self.closing &= !close;
@@ -175,6 +182,11 @@ impl<F: RnicFrame> ConnState<F> {
         });
         self.held.clear(&mut shared.pool);
         let _over = self.drain(conn, tcp, shared);
+        if let Some(left) = self.qp().map(QpContext::leave_completions)
+            && !left.is_empty()
+        {
+            shared.left.push_back((conn, left));
+        }
         self.mode = Mode::Dead;
         self.queue.clear(&mut shared.kept);
         counters

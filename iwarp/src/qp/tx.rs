@@ -477,7 +477,8 @@ impl QpContext {
     #[inline]
     pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
         if self.send_markers {
-            fpdu.put_markers(env.mem, self.tx_pos - self.tx_start, self.crc);
+            let offset = self.tx_pos.0.wrapping_sub(u64::from(self.tx_grid));
+            fpdu.put_markers(env.mem, offset, self.crc);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
