@@ -46,6 +46,7 @@ mod reads;
 mod rtr;
 mod rx;
 mod shared;
+mod short;
 mod state;
 mod stream;
 mod tagged;
@@ -173,7 +174,7 @@ impl QpContext {
     /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
     /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so
     /// too, with [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
-    #[inline]
+    #[inline(always)]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq.is_full() {
             return Err(PostError::Full);
@@ -204,7 +205,7 @@ impl QpContext {
     ///
     /// On a QP that has failed, or whose peer has closed, it completes at once as
     /// [`CqeStatus::Flushed`].
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
             return Err(PostError::Full);

@@ -114,6 +114,8 @@ pub(super) struct Wqe {
     pub(super) inline: bool,
     pub(super) signaled: bool,
     pub(super) fence: bool,
+    /// A Send or Write of few octets that lie in one piece, and it waits for nothing.
+    pub(super) short: bool,
     pub(super) progress: Progress,
     /// Why it must not be carried out.
     pub(super) refused: Option<PostError>,
@@ -134,6 +136,7 @@ impl Default for Wqe {
             inline: false,
             signaled: false,
             fence: false,
+            short: false,
             progress: Progress::Queued,
             refused: None,
         }
@@ -146,7 +149,10 @@ fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
     let first = sges.tail();
     match list {
         // As most have.
-        [sge] => *sges.push() = *sge,
+        [sge] => {
+            let place = sges.push();
+            *place = *sge;
+        }
         list => sges.extend(list),
     }
     first
@@ -156,6 +162,13 @@ fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
 #[inline]
 fn count(list: &[Sge]) -> u8 {
     u8::try_from(list.len()).unwrap_or(0)
+}
+
+/// Where all octets of a [short](Wqe::short) request are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ShortSource<'a> {
+    Memory(Sge),
+    Inline([&'a [u8]; 2]),
 }
 
 /// The send queue.
@@ -190,11 +203,24 @@ impl Sq {
     }
 
     /// Takes a request that keeps the rules, or one that was `refused` by them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
+        match checked {
+            Ok(len) => self.put(wr, wr.data, len, None),
+            Err(why) => self.push_refused(*wr, why),
+        }
+    }
+
+    // By value: what is handed on by its address has to be in memory, also where this is not called.
+    #[cold]
+    fn push_refused(&mut self, wr: SendWr<'_>, why: PostError) {
+        self.put(&wr, Data::Sges(&[]), 0, Some(why));
+    }
+
+    #[inline(always)]
+    fn put(&mut self, wr: &SendWr<'_>, data: Data<'_>, len: u32, refused: Option<PostError>) {
         let operands = self.inline.tail();
         let op = self.take_operands(&wr.op);
-        let (len, data) = checked.map_or((0, Data::Sges(&[])), |len| (len, wr.data));
         let (first, sges, inline) = match data {
             Data::Sges(list) => (put_sges(&mut self.sges, list), count(list), false),
             Data::Inline(bytes) => {
@@ -203,6 +229,9 @@ impl Sq {
                 (first, 0, true)
             }
         };
+        // What is about to end may be the sink of a Read.
+        let fence = wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. });
+        let few = (1..=INLINE_PAYLOAD).contains(&len) && (inline || sges == 1);
         *self.wqes.push() = Wqe {
             wr_id: wr.wr_id,
             op,
@@ -214,10 +243,10 @@ impl Sq {
             sges,
             inline,
             signaled: wr.signaled,
-            // What is about to end may be the sink of a Read.
-            fence: wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. }),
+            fence,
+            short: few && !fence && matches!(op, WqeOp::Send { .. } | WqeOp::Write { .. }),
             progress: Progress::Queued,
-            refused: checked.err(),
+            refused,
         };
     }
 
@@ -381,6 +410,24 @@ impl Sq {
         self.inline.run(wqe.first.wrapping_add(off), len as usize)
     }
 
+    /// The next request and where its octets are, if it is [short](Wqe::short).
+    #[inline(always)]
+    pub(super) fn next_short(&mut self) -> Option<(&mut Wqe, ShortSource<'_>)> {
+        if !self.has_next() {
+            return None;
+        }
+        let wqe = self.wqes.at_mut(self.next);
+        if !wqe.short {
+            return None;
+        }
+        let source = if wqe.inline {
+            ShortSource::Inline(self.inline.run(wqe.first, wqe.len as usize))
+        } else {
+            ShortSource::Memory(*self.sges.at(wqe.first))
+        };
+        Some((wqe, source))
+    }
+
     /// Whether something waits to be sent or is being sent.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
@@ -462,7 +509,7 @@ impl Rq {
     }
 
     /// Takes a buffer that keeps the rules, or one that was `refused` by them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>, checked: Result<u32, PostError>) {
         let list = if checked.is_ok() { wr.sges } else { &[] };
         let first = put_sges(&mut self.sges, list);

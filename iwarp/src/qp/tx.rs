@@ -69,11 +69,16 @@ impl QpContext {
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => match self.start_message(env) {
-                Some(s) => s,
-                // What was tried without sending may have failed.
-                None => return !self.state.is_live() && self.transmit_terminate(env, out),
-            },
+            None => {
+                if self.short_message(env, out) {
+                    return true;
+                }
+                match self.start_message(env) {
+                    Some(s) => s,
+                    // What was tried without sending may have failed.
+                    None => return !self.state.is_live() && self.transmit_terminate(env, out),
+                }
+            }
         };
         if matches!(sending, Sending::Response) && env.snapshots_full {
             self.counters.rare().tx_snapshot_stalls += 1;
@@ -208,15 +213,8 @@ impl QpContext {
             }
             WqeOp::Send { solicited, invalidate } => {
                 (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
-                let opcode = match (solicited, invalidate.is_some()) {
-                    (false, false) => Opcode::SEND,
-                    (false, true) => Opcode::SEND_INV,
-                    (true, false) => Opcode::SEND_SE,
-                    (true, true) => Opcode::SEND_SE_INV,
-                };
                 let last = off + len == wqe.len;
-                let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
-                out.put_untagged(len, start, qn_msn(Qn::SEND, wqe.msn), off);
+                put_send(out, last, (solicited, invalidate), wqe.msn, (off, len));
             }
         }
         let end = off + len;
@@ -526,6 +524,26 @@ pub(super) fn put_tagged(
 ) {
     let rsvd_ulp = Control::new(opcode).to_byte();
     head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
+}
+
+/// Writes the untagged header of a segment of a Send, with `len` bytes of payload that begin `off`
+/// bytes into it.
+#[inline]
+pub(super) fn put_send(
+    head: &mut Fpdu,
+    last: bool,
+    (solicited, invalidate): (bool, Option<Stag>),
+    msn: Msn,
+    (off, len): (u32, u32),
+) {
+    let opcode = match (solicited, invalidate.is_some()) {
+        (false, false) => Opcode::SEND,
+        (false, true) => Opcode::SEND_INV,
+        (true, false) => Opcode::SEND_SE,
+        (true, true) => Opcode::SEND_SE_INV,
+    };
+    let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
+    head.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
 }
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
