@@ -251,8 +251,8 @@ impl Sq {
     }
 
     #[inline]
-    fn put_operand(&mut self, operand: u64) {
-        self.inline.extend(&operand.to_ne_bytes());
+    fn put_operands<const N: usize>(&mut self, operands: [u64; N]) {
+        self.inline.extend(operands.map(u64::to_ne_bytes).as_flattened());
     }
 
     /// The `i`th operand of a request that has it.
@@ -273,7 +273,7 @@ impl Sq {
             SendOp::Write { stag, to } => WqeOp::Write { stag, to },
             SendOp::Read { stag, to } => WqeOp::Read { stag, to },
             SendOp::Immediate { data, solicited } => {
-                self.put_operand(data);
+                self.put_operands([data]);
                 WqeOp::Immediate { solicited }
             }
             SendOp::FastRegister(Bind { stag, to, access }) => {
@@ -282,11 +282,11 @@ impl Sq {
             SendOp::BindWindow(Bind { stag, to, access }) => WqeOp::BindWindow { stag, to, access },
             SendOp::LocalInvalidate { stag } => WqeOp::LocalInvalidate { stag },
             SendOp::WriteImmediate { stag, to, data, solicited } => {
-                self.put_operand(data);
+                self.put_operands([data]);
                 WqeOp::WriteImmediate { stag, to, solicited }
             }
             SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add, mask } } => {
-                [add, mask].into_iter().for_each(|o| self.put_operand(o));
+                self.put_operands([add, mask]);
                 WqeOp::FetchAdd { stag, to }
             }
             SendOp::Atomic {
@@ -294,8 +294,7 @@ impl Sq {
                 to,
                 op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
             } => {
-                let operands = [compare, compare_mask, swap, swap_mask];
-                operands.into_iter().for_each(|o| self.put_operand(o));
+                self.put_operands([compare, compare_mask, swap, swap_mask]);
                 WqeOp::CmpSwap { stag, to }
             }
         }
