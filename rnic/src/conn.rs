@@ -120,13 +120,19 @@ impl<F: RnicFrame> ConnState<F> {
     #[inline(never)]
     #[must_use]
     pub(crate) fn drain(&mut self, conn: ConnId, tcp: &Connection, shared: &mut Shared<F>) -> bool {
-        let Mode::Fpdu(qp) = &mut self.mode else { return false };
-        let close = (qp.has_news() || self.closing) && self.collect(conn, tcp, shared);
+        let close = self.has_news() && self.collect(conn, tcp, shared);
         let Mode::Fpdu(qp) = &mut self.mode else { return close };
         if qp.has_transmit() {
             self.make_ready(conn, shared);
         }
         close
+    }
+
+    /// Whether [`collect`](Self::collect) has something to do.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        let Mode::Fpdu(qp) = &self.mode else { return false };
+        self.closing || qp.has_events() || qp.has_completions() && !self.on_completed_list
     }
 
     /// Takes events out of the queue pair, and sees to it that its completions are taken. True when the
@@ -195,6 +201,7 @@ impl<F: RnicFrame> ConnState<F> {
     /// Feeds the queue pair what has become ready among the held bytes. True when there are start-up
     /// bytes to tell of.
     #[must_use]
+    #[inline]
     pub(crate) fn advance<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) -> bool {
         while !self.held.is_empty() {
             if self.held.has_ahead() {

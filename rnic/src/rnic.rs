@@ -157,10 +157,9 @@ impl<F: RnicFrame> Rnic<F> {
         let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         let qp = state.qp().ok_or(RnicError::NoQueuePair)?;
         let result = qp.post_send(wr);
-        let news = qp.has_news();
         // Whether it can be sent now is found out when its turn comes.
         state.make_ready(conn, &mut self.shared);
-        if news && state.collect(conn, tcp, &mut self.shared) {
+        if state.has_news() && state.collect(conn, tcp, &mut self.shared) {
             self.stack.close(conn);
         }
         Ok(result?)
@@ -249,8 +248,7 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn is_idle(&self, now: Instant) -> bool {
         self.stack.is_idle(now)
             && self.shared.ready.is_empty()
-            && self.shared.completed.is_empty()
-            && self.shared.left.is_empty()
+            && !self.has_completions()
             && self.shared.events.is_empty()
     }
 
@@ -278,6 +276,12 @@ impl<F: RnicFrame> Rnic<F> {
             }
         }
         None
+    }
+
+    /// Whether [`take_completions`](Self::take_completions) may have something to give.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.shared.completed.is_empty() || !self.shared.left.is_empty()
     }
 
     /// Calls `f` with all completions of one queue pair, and their connection; `None` when there are

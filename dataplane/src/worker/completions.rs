@@ -9,14 +9,21 @@ impl Worker {
     /// Writes what has completed to the completion queues.
     #[inline]
     pub(super) fn collect_completions(&mut self) -> bool {
-        let mut any = false;
+        let any = self.rnic.has_completions();
+        if any {
+            self.complete_all();
+        }
+        any
+    }
+
+    #[inline(never)]
+    fn complete_all(&mut self) {
         loop {
             let Worker { rnic, queues, .. } = self;
             let Some((conn, lost)) = rnic.take_completions(|conn, all| queues.complete(conn, all))
             else {
-                return any;
+                return;
             };
-            any = true;
             if lost > 0 {
                 self.overflowed(conn, lost);
             }

@@ -28,7 +28,13 @@ impl QpContext {
     /// Whether there is a completion or an event.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.cq.is_empty() || !self.events.is_empty()
+        self.has_completions() || self.has_events()
+    }
+
+    /// Whether there is an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// The next completion, oldest first. Its request's place, and those of the silent successes

@@ -58,10 +58,12 @@ impl Completions {
     /// All of them, those of the same queue that follow each other together.
     #[inline]
     pub fn runs(&self) -> impl Iterator<Item = (Queue, impl Iterator<Item = &Cqe>)> {
+        fn same(a: &Entry, b: &Entry) -> bool {
+            a.cqe.queue == b.cqe.queue
+        }
         let (front, back) = self.0.as_slices();
-        let runs = [front, back].into_iter();
-        runs.flat_map(|part| part.chunk_by(|a, b| a.cqe.queue == b.cqe.queue))
-            .filter_map(|run| Some((run.first()?.cqe.queue, run.iter().map(|e| &e.cqe))))
+        let runs = front.chunk_by(same).chain(back.chunk_by(same));
+        runs.filter_map(|run| Some((run.first()?.cqe.queue, run.iter().map(|e| &e.cqe))))
     }
 
     /// Takes the oldest.

@@ -71,6 +71,21 @@ impl Ring {
         if self.has(index) { self.slots.get_mut(slot) } else { None }
     }
 
+    /// Those from `first` up to `end`, as far as they are there: one slice, or two where the ring ends.
+    #[inline(always)]
+    #[inline]
+    pub(super) fn run_mut(&mut self, first: u32, end: u32) -> [&mut [Queued]; 2] {
+        let n = (end.wrapping_sub(first)).min(self.tail.wrapping_sub(first)) as usize;
+        if !self.has(first) {
+            return [&mut [], &mut []];
+        }
+        let at = self.slot(first);
+        let (front, back) = self.slots.split_at_mut(at);
+        let in_back = n.min(back.len());
+        let in_front = (n - in_back).min(front.len());
+        [&mut back[..in_back], &mut front[..in_front]]
+    }
+
     #[inline]
     pub(super) fn front(&self) -> Option<&Queued> {
         self.get(self.head)
