@@ -39,12 +39,18 @@ pub(super) trait Stream: Chunks {
 
     /// Copies `ranges`' worth of payload from place `at` on.
     #[inline]
-    fn place<M: Memory>(&self, mem: &M, mut at: usize, ranges: &[MemRange]) {
+    fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
         if let [range] = ranges
             && let Some(bytes) = self.piece_at(at, range.len() as usize)
         {
             return mem.place(*range, bytes);
         }
+        self.place_pieces(mem, at, ranges);
+    }
+
+    /// The same, piece by piece.
+    #[inline(never)]
+    fn place_pieces<M: Memory>(&self, mem: &M, mut at: usize, ranges: &[MemRange]) {
         for range in ranges {
             let mut done = 0;
             self.for_each_chunk(at, range.len() as usize, |piece| {
