@@ -329,7 +329,7 @@ impl FpduQueue {
 }
 
 /// The checksum of `bytes[from..to]`.
-#[inline]
+#[inline(always)]
 fn sum_of(bytes: &[u8], from: usize, to: usize) -> Sum {
     match bytes.get(from..to) {
         Some(bytes) => Sum::of(bytes),
