@@ -53,6 +53,7 @@ pub trait Chunks {
     }
 
     /// Calls `f` with each contiguous piece of `[off, off + len)` in order; stops early at the end.
+    #[inline]
     fn for_each_chunk(&self, off: usize, len: usize, mut f: impl FnMut(&[u8])) {
         let mut done = 0;
         while done < len {

@@ -298,7 +298,7 @@ impl TxSink for MbufSink<'_> {
         self.failed = false;
     }
 
-    #[inline]
+    #[inline(always)]
     fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
         // Not to take an mbuf that could not hold it.
         if len > self.tx.data_room {

@@ -117,26 +117,26 @@ pub fn run(data: &[u8]) -> bool {
             continue;
         }
         loop {
-            match worker.take_send(&mut entry) {
-                Ok(Some(wr)) => {
-                    taken += 1;
-                    match wr.data {
-                        Data::Sges(s) => assert!(s.len() <= MAX_SGES),
-                        Data::Inline(b) => assert!(b.len() <= MAX_INLINE),
-                    }
-                    assert!(matches!(protocol.post_send(&wr), Ok(()) | Err(PostError::Full)));
+            let send = worker.take_send(&mut entry, |wr: &SendWr<'_>| {
+                match wr.data {
+                    Data::Sges(s) => assert!(s.len() <= MAX_SGES),
+                    Data::Inline(b) => assert!(b.len() <= MAX_INLINE),
                 }
+                assert!(matches!(protocol.post_send(wr), Ok(()) | Err(PostError::Full)));
+            });
+            match send {
+                Ok(Some(())) => taken += 1,
                 Ok(None) => break,
                 Err(_) => return taken > 0,
             }
         }
         loop {
-            match worker.take_recv(&mut entry) {
-                Ok(Some(wr)) => {
-                    taken += 1;
-                    assert!(wr.sges.len() <= MAX_SGES);
-                    assert!(matches!(protocol.post_recv(&wr), Ok(()) | Err(PostError::Full)));
-                }
+            let recv = worker.take_recv(&mut entry, |wr| {
+                assert!(wr.sges.len() <= MAX_SGES);
+                assert!(matches!(protocol.post_recv(wr), Ok(()) | Err(PostError::Full)));
+            });
+            match recv {
+                Ok(Some(())) => taken += 1,
                 Ok(None) => break,
                 Err(_) => return taken > 0,
             }

@@ -21,8 +21,8 @@ mod types;
 pub use memory::{MemRange, Memory};
 pub use mr::{Bind, BindError, MrAttr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
-    Buffers, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError, QpConfig,
-    QpContext, QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp, SendWr, Sge,
-    SharedBroken, SharedReceives, Side, check_recv, check_send,
+    Buffers, Completions, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError,
+    QpConfig, QpContext, QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr, RtrConfig, SendOp,
+    SendWr, Sge, SharedBroken, SharedReceives, Side, check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

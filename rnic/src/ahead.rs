@@ -13,6 +13,7 @@ impl<F: RnicFrame> ConnState<F> {
     /// it go to their places, and a few octets of each are kept for its delivery; without, and of
     /// anything else, the bytes are. Gives the frame back unless it is kept, and says what TCP is to
     /// accept: the first octet and how many.
+    #[inline]
     pub(crate) fn hold_ahead<M: Memory>(
         &mut self,
         mem: &M,

@@ -24,6 +24,8 @@ pub(crate) struct ConnState<F> {
     pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
     pub(crate) on_ready_list: bool,
+    /// On the list of those whose queue pair has completions.
+    pub(crate) on_completed_list: bool,
     /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
     /// is out.
     pub(crate) closing: bool,
@@ -55,6 +57,7 @@ impl<F> Default for ConnState<F> {
             startup_told: 0,
             startup_event: false,
             on_ready_list: false,
+            on_completed_list: false,
             closing: false,
             running_at: 0,
             seen: 0,
@@ -111,13 +114,13 @@ impl<F: RnicFrame> ConnState<F> {
         }
     }
 
-    /// Takes completions and events out of the queue pair, and puts the connection on the ready list
-    /// when there may be FPDUs to make. True when the TCP connection is to be closed.
+    /// Takes events out of the queue pair, and puts the connection on the lists it belongs on: of those
+    /// with completions, and of those that may have FPDUs to make. True when the TCP connection is to
+    /// be closed.
     #[inline(never)]
     #[must_use]
     pub(crate) fn drain(&mut self, conn: ConnId, tcp: &Connection, shared: &mut Shared<F>) -> bool {
-        let Mode::Fpdu(qp) = &mut self.mode else { return false };
-        let close = (qp.has_news() || self.closing) && self.collect(conn, tcp, shared);
+        let close = self.has_news() && self.collect(conn, tcp, shared);
         let Mode::Fpdu(qp) = &mut self.mode else { return close };
         if qp.has_transmit() {
             self.make_ready(conn, shared);
@@ -125,8 +128,15 @@ impl<F: RnicFrame> ConnState<F> {
         close
     }
 
-    /// Takes completions and events out of the queue pair. True when the TCP connection is to be
-    /// closed: the stream is over and nothing is left to be made of it.
+    /// Whether [`collect`](Self::collect) has something to do.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        let Mode::Fpdu(qp) = &self.mode else { return false };
+        self.closing || qp.has_events() || qp.has_completions() && !self.on_completed_list
+    }
+
+    /// Takes events out of the queue pair, and sees to it that its completions are taken. True when the
+    /// TCP connection is to be closed: the stream is over and nothing is left to be made of it.
     #[must_use]
     pub(crate) fn collect(
         &mut self,
@@ -161,7 +171,10 @@ impl<F: RnicFrame> ConnState<F> {
                 shared.events.push_back(Event::PeerTerminate { conn, terminate });
             }
         }
-        qp.take_completions(|cqe| shared.completions.push_back((conn, *cqe)));
+        if qp.has_completions() && !self.on_completed_list {
+            self.on_completed_list = true;
+            shared.completed.push_back(conn);
+        }
         shared.rounds.wake();
         let close = self.closing && !qp.has_transmit();
         self.closing &= !close;
@@ -182,6 +195,11 @@ impl<F: RnicFrame> ConnState<F> {
         });
         self.held.clear(&mut shared.pool);
         let _over = self.drain(conn, tcp, shared);
+        if let Some(left) = self.qp().map(QpContext::leave_completions)
+            && !left.is_empty()
+        {
+            shared.left.push_back((conn, left));
+        }
         self.mode = Mode::Dead;
         self.queue.clear(&mut shared.kept);
         counters
@@ -190,6 +208,7 @@ impl<F: RnicFrame> ConnState<F> {
     /// Feeds the queue pair what has become ready among the held bytes. True when there are start-up
     /// bytes to tell of.
     #[must_use]
+    #[inline]
     pub(crate) fn advance<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) -> bool {
         while !self.held.is_empty() {
             if self.held.has_ahead() {

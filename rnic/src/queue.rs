@@ -219,7 +219,7 @@ impl FpduQueue {
 
     /// Writes FPDUs to `dst`, which has just their length, and seals those that are open. The
     /// checksum of all, if it is wanted, and how many octets of payload were copied in that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fill<M: Memory>(
         &mut self,
         mem: &M,
@@ -229,11 +229,9 @@ impl FpduQueue {
     ) -> (Sum, u64) {
         // Octets written, and those among them whose sum is known.
         let (mut at, mut summed) = (0, 0);
-        let (mut sum, mut digested, mut index) = (Sum::ZERO, 0, found.first);
-        while index != found.end
-            && let Some(q) = self.fpdus.get_mut(index)
-            && let Some(room) = dst.get_mut(at..)
-        {
+        let (mut sum, mut digested) = (Sum::ZERO, 0);
+        for q in self.fpdus.run_mut(found.first, found.end).into_iter().flatten() {
+            let Some(room) = dst.get_mut(at..) else { break };
             digested += u64::from(q.fpdu.open_len());
             let known = q.fpdu.fill(mem, room);
             let end = at + q.fpdu.len() as usize;
@@ -246,7 +244,6 @@ impl FpduQueue {
                 summed = end;
             }
             at = end;
-            index = index.wrapping_add(1);
         }
         if summed < at && want_sum {
             sum = sum.plus(sum_of(dst, summed, at));
@@ -332,9 +329,12 @@ impl FpduQueue {
 }
 
 /// The checksum of `bytes[from..to]`.
-#[inline]
+#[inline(always)]
 fn sum_of(bytes: &[u8], from: usize, to: usize) -> Sum {
-    bytes.get(from..to).map_or(Sum::ZERO, Sum::of)
+    match bytes.get(from..to) {
+        Some(bytes) => Sum::of(bytes),
+        None => Sum::ZERO,
+    }
 }
 
 impl SendQueue for FpduQueue {

@@ -83,11 +83,10 @@ impl<F: RnicFrame> Rnic<F> {
             self.shared.counters.rx_direct += 1;
         }
         // As `drain` does, for every segment.
-        let news = qp.has_news() || state.closing;
         if qp.has_transmit() {
             state.make_ready(conn, &mut self.shared);
         }
-        let close = news && state.collect(conn, tcp, &mut self.shared);
+        let close = state.has_news() && state.collect(conn, tcp, &mut self.shared);
         self.stack.notify_send(conn);
         if close {
             self.stack.close(conn);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
-use heddle_iwarp::{Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
+use heddle_iwarp::{Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
 use heddle_tcp::{
     ConnEvent, ConnId, ConnectError, ListenError, Stack, StackConfig, StackCounters, StackEvent,
     TxFrame,
@@ -79,7 +79,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
     /// way, its places in all tables included.
     pub const CONN_OCTETS: usize =
-        Stack::<ConnState<F>>::CONN_OCTETS + size_of::<QpContext>() + 2 * size_of::<ConnId>();
+        Stack::<ConnState<F>>::CONN_OCTETS + size_of::<QpContext>() + 3 * size_of::<ConnId>();
 
     /// An RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
@@ -91,7 +91,8 @@ impl<F: RnicFrame> Rnic<F> {
                 mrs,
                 counters: RnicCounters::default(),
                 events: VecDeque::with_capacity(64),
-                completions: VecDeque::with_capacity(1024),
+                completed: VecDeque::with_capacity(conns),
+                left: VecDeque::new(),
                 ready: VecDeque::with_capacity(conns),
                 kept,
                 pool: HoldPool::new(config.max_held_frames),
@@ -156,10 +157,9 @@ impl<F: RnicFrame> Rnic<F> {
         let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         let qp = state.qp().ok_or(RnicError::NoQueuePair)?;
         let result = qp.post_send(wr);
-        let news = qp.has_news();
         // Whether it can be sent now is found out when its turn comes.
         state.make_ready(conn, &mut self.shared);
-        if news && state.collect(conn, tcp, &mut self.shared) {
+        if state.has_news() && state.collect(conn, tcp, &mut self.shared) {
             self.stack.close(conn);
         }
         Ok(result?)
@@ -248,7 +248,7 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn is_idle(&self, now: Instant) -> bool {
         self.stack.is_idle(now)
             && self.shared.ready.is_empty()
-            && self.shared.completions.is_empty()
+            && !self.has_completions()
             && self.shared.events.is_empty()
     }
 
@@ -278,17 +278,52 @@ impl<F: RnicFrame> Rnic<F> {
         None
     }
 
-    /// The next completion and the connection of its queue pair, as
-    /// [`poll_completion`](Self::poll_completion) will give them.
+    /// Whether [`take_completions`](Self::take_completions) may have something to give.
     #[inline]
-    pub fn peek_completion(&self) -> Option<&(ConnId, Cqe)> {
-        self.shared.completions.front()
+    pub fn has_completions(&self) -> bool {
+        !self.shared.completed.is_empty() || !self.shared.left.is_empty()
     }
 
-    /// The next completion, and the connection of its queue pair.
+    /// Calls `f` with all completions of one queue pair, and their connection; `None` when there are
+    /// none of any. They lie where they were made: the queue pair that completes much is not the one
+    /// that is looked up for each.
     #[inline]
+    pub fn take_completions<R>(
+        &mut self,
+        f: impl FnOnce(ConnId, &Completions) -> R,
+    ) -> Option<(ConnId, R)> {
+        while let Some(conn) = self.shared.completed.pop_front() {
+            let Some((_, state)) = self.stack.get_mut(conn) else { continue };
+            state.on_completed_list = false;
+            if let Mode::Fpdu(qp) = &mut state.mode
+                && qp.has_completions()
+            {
+                return Some((conn, qp.take_completions(|all| f(conn, all))));
+            }
+        }
+        let (conn, left) = self.shared.left.pop_front()?;
+        Some((conn, f(conn, &left)))
+    }
+
+    /// The next completion, and the connection of its queue pair: one at a time what
+    /// [`take_completions`](Self::take_completions) gives.
     pub fn poll_completion(&mut self) -> Option<(ConnId, Cqe)> {
-        self.shared.completions.pop_front()
+        while let Some(&conn) = self.shared.completed.front() {
+            if let Some((_, state)) = self.stack.get_mut(conn) {
+                if let Some(cqe) = state.qp().and_then(QpContext::poll_completion) {
+                    return Some((conn, cqe));
+                }
+                state.on_completed_list = false;
+            }
+            self.shared.completed.pop_front();
+        }
+        while let Some((conn, left)) = self.shared.left.front_mut() {
+            if let Some(cqe) = left.take_first() {
+                return Some((*conn, cqe));
+            }
+            self.shared.left.pop_front();
+        }
+        None
     }
 
     /// Counters of the joint.
@@ -332,8 +367,7 @@ impl<F: RnicFrame> Rnic<F> {
         self.shared.pool.used()
     }
 
-    /// Takes completions and events out of a queue pair, and puts the connection on the ready list
-    /// when there may be FPDUs to make.
+    /// Takes events out of a queue pair, and puts the connection on the lists it belongs on.
     #[inline]
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
         if let Some((tcp, state)) = self.stack.get_mut(conn)

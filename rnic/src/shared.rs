@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use heddle_iwarp::{Cqe, MrTable};
+use heddle_iwarp::{Completions, MrTable};
 use heddle_tcp::ConnId;
 
 use crate::counters::RnicCounters;
@@ -19,7 +19,10 @@ pub(crate) struct Shared<F> {
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) counters: RnicCounters,
     pub(crate) events: VecDeque<Event>,
-    pub(crate) completions: VecDeque<(ConnId, Cqe)>,
+    /// Connections whose queue pair has completions nobody has taken; of some all are taken by now.
+    pub(crate) completed: VecDeque<ConnId>,
+    /// Completions of queue pairs that are gone.
+    pub(crate) left: VecDeque<(ConnId, Completions)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
     pub(crate) kept: Snapshots,

@@ -29,13 +29,15 @@ impl<F: RnicFrame> Rnic<F> {
                 self.emit(mem, sink);
                 return true;
             }
-            if !self.make_fpdus(mem) {
+            if self.shared.ready.is_empty() || !self.make_fpdus(mem) {
                 return false;
             }
         }
     }
 
-    /// Lets the next ready queue pair cut FPDUs; false when none had any to cut.
+    /// Lets the next ready queue pair cut FPDUs; false when none had any to cut. Apart from what is done
+    /// for each frame: it is for many.
+    #[inline(never)]
     fn make_fpdus<M: Memory>(&mut self, mem: &M) -> bool {
         while let Some(conn) = self.shared.ready.pop_front() {
             let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
@@ -48,9 +50,9 @@ impl<F: RnicFrame> Rnic<F> {
             // TCP knows there is something to probe a closed window for.
             let (mut end, sent) = (state.queue.end(), tcp.snd_max());
             let mut room = tcp.send_room(end);
+            let mut env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false };
             while made < TURN && (room > 0 || end <= sent) {
-                let snapshots_full = self.shared.kept.is_full(state.queue.snapshots());
-                let env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full };
+                env.snapshots_full = self.shared.kept.is_full(state.queue.snapshots());
                 let len = state.queue.push_fpdu(&mut self.shared.kept, |buffers, fpdu| {
                     qp.poll_transmit_into(&env, mulpdu, buffers, fpdu)
                 });
@@ -91,6 +93,7 @@ impl<F: RnicFrame> Rnic<F> {
         false
     }
 
+    #[inline(always)]
     fn emit<M: Memory, S: TxSink>(&mut self, mem: &M, sink: &mut S) {
         let frame = &mut self.frame;
         let offload = Offload {
@@ -120,6 +123,7 @@ impl<F: RnicFrame> Rnic<F> {
         sink.end(offload);
     }
 
+    #[inline(always)]
     fn emit_stream<M: Memory, S: TxSink>(
         &mut self,
         mem: &M,

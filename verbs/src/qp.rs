@@ -113,28 +113,43 @@ struct Inner {
 }
 
 impl Inner {
-    /// Checks a request and publishes it.
+    /// Checks a request and publishes it; `words` are those of the queue pair's block.
     #[inline(always)]
-    fn put_send(&self, sq: &mut Producer, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn put_send(
+        &self,
+        words: &[AtomicU64],
+        sq: &mut Producer,
+        wr: &SendWr<'_>,
+    ) -> Result<(), PostError> {
         check_send(wr, &self.limits[0])?;
-        let Some(entry) = encode_send(wr) else { return self.put_with_operands(sq, wr) };
-        let ring = self.rings.sq_of(self.block.lines());
-        sq.post(header(&self.block), SQ, ring, entry, &wr.data)
+        let Some(entry) = encode_send(wr) else { return self.put_with_operands(words, sq, wr) };
+        let ring = self.rings.sq_of(words.as_chunks().0);
+        sq.post(header_of(words), SQ, ring, entry, &wr.data)
     }
 
     /// A request of the longer kind, which has passed the rules.
     #[inline(never)]
-    fn put_with_operands(&self, sq: &mut Producer, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let ring = self.rings.sq_of(self.block.lines());
-        sq.post(header(&self.block), SQ, ring, encode_with_operands(wr), &wr.data)
+    fn put_with_operands(
+        &self,
+        words: &[AtomicU64],
+        sq: &mut Producer,
+        wr: &SendWr<'_>,
+    ) -> Result<(), PostError> {
+        let ring = self.rings.sq_of(words.as_chunks().0);
+        sq.post(header_of(words), SQ, ring, encode_with_operands(wr), &wr.data)
     }
 
     /// As [`put_send`](Inner::put_send), for the receive queue.
     #[inline(always)]
-    fn put_recv(&self, rq: &mut Producer, wr: &RecvWr<'_>) -> Result<(), PostError> {
+    fn put_recv(
+        &self,
+        words: &[AtomicU64],
+        rq: &mut Producer,
+        wr: &RecvWr<'_>,
+    ) -> Result<(), PostError> {
         check_recv(wr, &self.limits[1])?;
-        let ring = self.rings.rq_of(self.block.lines());
-        rq.post(header(&self.block), RQ, ring, encode_recv(wr), &Data::Sges(wr.sges))
+        let ring = self.rings.rq_of(words.as_chunks().0);
+        rq.post(header_of(words), RQ, ring, encode_recv(wr), &Data::Sges(wr.sges))
     }
 }
 
@@ -201,7 +216,14 @@ type Header = [AtomicU64; at::ENTRIES];
 /// Those of this queue pair, whose block is no shorter.
 #[inline]
 pub(crate) fn header(block: &Block) -> &Header {
-    &block.words().as_chunks().0[0]
+    header_of(block.words())
+}
+
+/// The same, for who has looked up the words. A post does that once: behind each of its fences the
+/// compiler would have them looked up again.
+#[inline]
+fn header_of(words: &[AtomicU64]) -> &Header {
+    &words.as_chunks().0[0]
 }
 
 /// The application's side of one queue.
@@ -439,10 +461,12 @@ impl Qp {
     /// [`PostError`]; nothing was posted then.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let q = &*self.0;
+        let words = q.block.words();
         let mut sq = lock(&q.sq);
         let before = sq.posted;
-        let result = q.put_send(&mut sq, wr);
-        self.tell(&sq, SQ, before, result.map_err(BatchError::at(0))).map_err(|e| e.error)
+        let result = q.put_send(words, &mut sq, wr);
+        let result = result.map_err(BatchError::at(0));
+        self.tell(words, &sq, SQ, before, result).map_err(|e| e.error)
     }
 
     /// Posts several with one doorbell.
@@ -451,11 +475,13 @@ impl Qp {
     /// [`BatchError`]: those before the one that could not be posted are posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), BatchError> {
         let q = &*self.0;
+        let words = q.block.words();
         let mut sq = lock(&q.sq);
         let before = sq.posted;
         let mut wrs = wrs.iter().enumerate();
-        let result = wrs.try_for_each(|(i, wr)| q.put_send(&mut sq, wr).map_err(BatchError::at(i)));
-        self.tell(&sq, SQ, before, result)
+        let result =
+            wrs.try_for_each(|(i, wr)| q.put_send(words, &mut sq, wr).map_err(BatchError::at(i)));
+        self.tell(words, &sq, SQ, before, result)
     }
 
     /// Posts a receive buffer.
@@ -464,10 +490,12 @@ impl Qp {
     /// [`PostError`]; nothing was posted then.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let q = &*self.0;
+        let words = q.block.words();
         let mut rq = lock(&q.rq);
         let before = rq.posted;
-        let result = q.put_recv(&mut rq, wr);
-        self.tell(&rq, RQ, before, result.map_err(BatchError::at(0))).map_err(|e| e.error)
+        let result = q.put_recv(words, &mut rq, wr);
+        let result = result.map_err(BatchError::at(0));
+        self.tell(words, &rq, RQ, before, result).map_err(|e| e.error)
     }
 
     /// Posts several with one doorbell.
@@ -476,11 +504,13 @@ impl Qp {
     /// [`BatchError`]: those before the one that could not be posted are posted.
     pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
         let q = &*self.0;
+        let words = q.block.words();
         let mut rq = lock(&q.rq);
         let before = rq.posted;
         let mut wrs = wrs.iter().enumerate();
-        let result = wrs.try_for_each(|(i, wr)| q.put_recv(&mut rq, wr).map_err(BatchError::at(i)));
-        self.tell(&rq, RQ, before, result)
+        let result =
+            wrs.try_for_each(|(i, wr)| q.put_recv(words, &mut rq, wr).map_err(BatchError::at(i)));
+        self.tell(words, &rq, RQ, before, result)
     }
 
     /// Rings once for all that was posted since `before` requests were, which ended with `result`. A
@@ -489,6 +519,7 @@ impl Qp {
     #[inline]
     fn tell(
         &self,
+        words: &[AtomicU64],
         queue: &Producer,
         at: QueueWords,
         before: u64,
@@ -497,7 +528,7 @@ impl Qp {
         if queue.posted != before
             || matches!(result, Err(BatchError { error: PostError::Full, .. }))
         {
-            self.ring_or_end(queue, at, before)?;
+            self.ring_or_end(words, queue, at, before)?;
         }
         result
     }
@@ -505,11 +536,17 @@ impl Qp {
     /// Tells the worker, or finds out that there is none any more; `before` requests were posted
     /// earlier.
     #[inline]
-    fn ring_or_end(&self, queue: &Producer, at: QueueWords, before: u64) -> Result<(), BatchError> {
+    fn ring_or_end(
+        &self,
+        words: &[AtomicU64],
+        queue: &Producer,
+        at: QueueWords,
+        before: u64,
+    ) -> Result<(), BatchError> {
         let q = &*self.0;
         // Pairs with the fences in `WorkerQp`: either the worker sees the tail, or we see its mark.
         fence(Ordering::SeqCst);
-        let seen = self.state();
+        let seen = header_of(words)[at::STATE].load(Ordering::SeqCst);
         match seen & 0xff {
             // Should it end from here on, it takes what is there after marking itself.
             state::RUNNING => {

@@ -10,7 +10,7 @@ use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr, SharedReceives};
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
 use crate::ring::layout::{phase, qp as at, state};
-use crate::ring::{Block, Broken, Entry, EntryReader};
+use crate::ring::{Block, Broken, Entry, EntryReader, OnSend};
 use crate::srq::Taker;
 use crate::window::Tied;
 
@@ -141,32 +141,40 @@ impl WorkerQp {
         self.mark(state::RUNNING | (worker as u64) << 8);
     }
 
-    /// Takes the next request of the send queue.
+    /// Takes the next request of the send queue, if there is one, and hands it to `f`.
     ///
     /// # Errors
     /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
     #[inline(always)]
-    pub fn take_send<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<SendWr<'e>>, Broken> {
-        if !self.sq.reader.has_next(&header(&self.block)[at::SQ_TAIL])? {
+    pub fn take_send<R>(
+        &mut self,
+        entry: &mut Entry,
+        f: impl OnSend<R>,
+    ) -> Result<Option<R>, Broken> {
+        if !self.sq.reader.has_next(|| &header(&self.block)[at::SQ_TAIL])? {
             return Ok(None);
         }
         self.sq.count()?;
         let ring = self.rings.sq_of(self.block.lines());
-        self.sq.reader.send(ring, entry).map(Some)
+        self.sq.reader.send(ring, entry, f).map(Some)
     }
 
-    /// Takes the next request of the receive queue.
+    /// Takes the next request of the receive queue, if there is one, and calls `f` with it.
     ///
     /// # Errors
     /// As [`take_send`](WorkerQp::take_send).
     #[inline(always)]
-    pub fn take_recv<'e>(&mut self, entry: &'e mut Entry) -> Result<Option<RecvWr<'e>>, Broken> {
-        if !self.rq.reader.has_next(&header(&self.block)[at::RQ_TAIL])? {
+    pub fn take_recv<R>(
+        &mut self,
+        entry: &mut Entry,
+        f: impl FnOnce(&RecvWr<'_>) -> R,
+    ) -> Result<Option<R>, Broken> {
+        if !self.rq.reader.has_next(|| &header(&self.block)[at::RQ_TAIL])? {
             return Ok(None);
         }
         self.rq.count()?;
         let ring = self.rings.rq_of(self.block.lines());
-        self.rq.reader.recv(ring, entry).map(Some)
+        self.rq.reader.recv(ring, entry, f).map(Some)
     }
 
     /// Gives the blocks that were taken back to the application. After a run of takes.
@@ -211,7 +219,7 @@ impl WorkerQp {
         self.tied.end();
         let mut entry = Entry::default();
         // What a malicious application posts faster than this takes it is refused by the depths.
-        while let Ok(Some(wr)) = self.take_send(&mut entry) {
+        let what = |wr: &SendWr<'_>| {
             let op = match wr.op {
                 SendOp::Send { .. } => CqeOp::Send,
                 SendOp::Write { .. } | SendOp::WriteImmediate { .. } => CqeOp::Write,
@@ -222,10 +230,13 @@ impl WorkerQp {
                 SendOp::BindWindow(_) => CqeOp::BindWindow,
                 SendOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
             };
-            send(wr.wr_id, op);
+            (wr.wr_id, op)
+        };
+        while let Ok(Some((wr_id, op))) = self.take_send(&mut entry, what) {
+            send(wr_id, op);
         }
-        while let Ok(Some(wr)) = self.take_recv(&mut entry) {
-            recv(wr.wr_id);
+        while let Ok(Some(wr_id)) = self.take_recv(&mut entry, |wr| wr.wr_id) {
+            recv(wr_id);
         }
         self.close();
     }

@@ -94,7 +94,7 @@ impl FrameBuilder {
     }
 
     /// The next `n` bytes of the last segment, whose content is arbitrary; `None` without room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.room {
             return None;

@@ -9,34 +9,26 @@ impl Worker {
     /// Writes what has completed to the completion queues.
     #[inline]
     pub(super) fn collect_completions(&mut self) -> bool {
-        let mut any = false;
-        while let Some(&(conn, cqe)) = self.rnic.peek_completion() {
-            any = true;
-            self.complete_run(conn, cqe.queue);
+        let any = self.rnic.has_completions();
+        if any {
+            self.complete_all();
         }
         any
     }
 
-    /// Writes the next completion and those after it that are of the same queue.
     #[inline(never)]
-    fn complete_run(&mut self, conn: ConnId, queue: Queue) {
-        let Worker { rnic, queues, .. } = self;
-        let cq = queues.of(conn).map(|slot| match queue {
-            Queue::Sq => slot.send_cq,
-            Queue::Rq => slot.recv_cq,
-        });
-        let mut end = cq.and_then(|cq| queues.producer(cq));
-        let mut lost = 0;
-        while let Some((of, cqe)) = rnic.peek_completion()
-            && (*of, cqe.queue) == (conn, queue)
-        {
-            lost += u64::from(end.as_mut().is_some_and(|end| end.push(cqe).is_err()));
-            let _ = rnic.poll_completion();
+    fn complete_all(&mut self) {
+        loop {
+            let Worker { rnic, queues, .. } = self;
+            let Some((conn, lost)) = rnic.take_completions(|conn, all| queues.complete(conn, all))
+            else {
+                return;
+            };
+            if lost > 0 {
+                self.overflowed(conn, lost);
+            }
+            self.retire_of(conn);
         }
-        if lost > 0 {
-            self.overflowed(conn, lost);
-        }
-        self.retire_of(conn);
     }
 
     #[cold]
@@ -83,7 +75,7 @@ impl Worker {
         let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));
         let recvs = recvs.into_iter().map(|id| (recv_cq, flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
         for (cq, cqe) in sends.chain(recvs) {
-            if self.queues.complete(cq, &cqe).is_err() {
+            if self.queues.complete_one(cq, &cqe).is_err() {
                 self.counters.cq_overflows += 1;
             }
         }

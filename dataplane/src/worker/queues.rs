@@ -1,7 +1,7 @@
 //! Applications' queues as a worker has them: doorbells, queue pairs, completion queues.
 
 use heddle_cm::AppId;
-use heddle_iwarp::{Cqe, SharedReceives};
+use heddle_iwarp::{Completions, Cqe, Queue, SharedReceives};
 use heddle_tcp::ConnId;
 use heddle_verbs::CqOverflow;
 use heddle_verbs::cq::{CqLink, CqProducer};
@@ -201,15 +201,33 @@ impl Queues {
         }
     }
 
+    /// Writes the completions of a queue pair; how many had no room.
+    #[inline(never)]
+    pub(super) fn complete(&mut self, conn: ConnId, all: &Completions) -> u64 {
+        let Some(Slot { send_cq, recv_cq, .. }) = self.of(conn) else { return 0 };
+        let (send_cq, recv_cq) = (*send_cq, *recv_cq);
+        let mut lost = 0;
+        for (queue, run) in all.runs() {
+            let cq = match queue {
+                Queue::Sq => send_cq,
+                Queue::Rq => recv_cq,
+            };
+            if let Some(end) = self.producer(cq) {
+                lost += end.push_all(run);
+            }
+        }
+        lost
+    }
+
     /// Writes a completion.
-    pub(super) fn complete(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
+    pub(super) fn complete_one(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
         let Some(end) = self.producer(cq) else { return Ok(()) };
         end.push(cqe)
     }
 
     /// The producing end of a completion queue that is about to be written to.
     #[inline]
-    pub(super) fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
+    fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
         let cq = cq as usize;
         let p = self.cqs.get_mut(cq)?.as_mut()?;
         if !p.end.has_news() {

@@ -1,7 +1,7 @@
 //! Work requests, from the rings of applications to the queue pairs.
 
-use heddle_iwarp::QpContext;
-use heddle_verbs::ring::{Broken, Entry};
+use heddle_iwarp::{PostError, QpContext, SendWr};
+use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
@@ -71,22 +71,32 @@ impl Worker {
     }
 }
 
+/// Posts what is taken from a send queue.
+struct PostTo<'q>(&'q mut QpContext);
+
+impl OnSend<Result<(), PostError>> for PostTo<'_> {
+    #[inline(always)]
+    fn take(self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.0.post_send(wr)
+    }
+}
+
 /// Takes work requests from the rings of a queue pair, at most a turn of each; whether there may be
 /// more.
 #[inline]
 fn take_wrs(qp: &mut QpContext, ends: &mut WorkerQp, entry: &mut Entry) -> Result<bool, Broken> {
     let (mut recvs, mut sends) = (0, 0);
     while recvs < WR_TURN
-        && let Some(wr) = ends.take_recv(entry)?
+        && let Some(posted) = ends.take_recv(entry, |wr| qp.post_recv(wr))?
     {
         recvs += 1;
-        qp.post_recv(&wr).map_err(|_| Broken::Overrun)?;
+        posted.map_err(|_| Broken::Overrun)?;
     }
     while sends < WR_TURN
-        && let Some(wr) = ends.take_send(entry)?
+        && let Some(posted) = ends.take_send(entry, PostTo(qp))?
     {
         sends += 1;
-        qp.post_send(&wr).map_err(|_| Broken::Overrun)?;
+        posted.map_err(|_| Broken::Overrun)?;
     }
     ends.give_blocks();
     Ok(recvs == WR_TURN || sends == WR_TURN)

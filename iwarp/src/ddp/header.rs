@@ -139,16 +139,13 @@ impl DdpHeader {
         }
         let last = control & LAST != 0;
         if tagged {
-            let Some(b) = segment.first_chunk::<TAGGED_LEN>() else {
+            let Some(bytes) = segment.first_chunk::<TAGGED_LEN>() else {
                 return Err(DdpError::Short { have, need: TAGGED_LEN });
             };
-            let header = DdpHeader::Tagged {
-                last,
-                rsvd_ulp: b[1],
-                stag: Stag(be32(b, 2)),
-                to: u64::from(be32(b, 6)) << 32 | u64::from(be32(b, 10)),
-            };
-            Ok((header, TAGGED_LEN))
+            let &[_, rsvd_ulp, a, b, c, d, ref to @ ..] = bytes;
+            let stag = Stag(u32::from_be_bytes([a, b, c, d]));
+            let to = u64::from_be_bytes(*to);
+            Ok((DdpHeader::Tagged { last, rsvd_ulp, stag, to }, TAGGED_LEN))
         } else {
             let Some(b) = segment.first_chunk::<UNTAGGED_LEN>() else {
                 return Err(DdpError::Short { have, need: UNTAGGED_LEN });

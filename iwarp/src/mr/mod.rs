@@ -342,11 +342,26 @@ impl MrTable {
         len: u32,
         need: Access,
     ) -> Result<MemRange, MrFault> {
-        let index = self.index(stag);
-        match self.slots[index as usize].grant((pd, qpn), stag, to, len, need) {
-            Some(addr) => Ok(MemRange::new(addr, len, index)),
+        match self.check_region((pd, qpn), stag, to, len, need) {
+            Some(range) => Ok(range),
             None => self.check_closely((pd, qpn), stag, to, len, need),
         }
+    }
+
+    /// The same where the STag is that of a region, as most are. `None` says nothing:
+    /// [`check`](MrTable::check) tells.
+    #[inline]
+    pub(crate) fn check_region(
+        &self,
+        user: (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        len: u32,
+        need: Access,
+    ) -> Option<MemRange> {
+        let index = self.index(stag);
+        let addr = self.slots[index as usize].grant(user, stag, to, len, need)?;
+        Some(MemRange::new(addr, len, index))
     }
 
     /// The same for what derives from a region, and for what is wrong.

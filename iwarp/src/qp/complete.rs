@@ -1,6 +1,7 @@
 //! Completions: in queue order, each once, and all of them when the QP fails.
 
 use super::QpContext;
+use super::cq::Completions;
 use super::cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue};
 use super::queues::{Progress, Wqe, WqeOp};
 use super::state::QpState;
@@ -27,13 +28,19 @@ impl QpContext {
     /// Whether there is a completion or an event.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.cq.is_empty() || !self.events.is_empty()
+        self.has_completions() || self.has_events()
+    }
+
+    /// Whether there is an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// The next completion, oldest first. Its request's place, and those of the silent successes
     /// around it, are free then: see [`sq_retired`](QpContext::sq_retired).
     pub fn poll_completion(&mut self) -> Option<Cqe> {
-        let (cqe, index) = self.cq.pop_front()?;
+        let (cqe, index) = self.cq.pop()?;
         match cqe.queue {
             Queue::Sq => {
                 self.sq.retired = index.wrapping_add(1);
@@ -45,19 +52,29 @@ impl QpContext {
         Some(cqe)
     }
 
-    /// Calls `f` with every completion there is, oldest first; then none is left. What
+    /// Calls `f` with all completions there are; then none is left. What
     /// [`poll_completion`](QpContext::poll_completion) does one by one, with one look at the places that
     /// are free.
     #[inline]
-    pub fn take_completions(&mut self, mut f: impl FnMut(&Cqe)) {
-        for (cqe, _) in &self.cq {
-            f(cqe);
-        }
+    pub fn take_completions<R>(&mut self, f: impl FnOnce(&Completions) -> R) -> R {
+        let result = f(&self.cq);
         self.cq.clear();
         self.sq.unpolled = 0;
         self.retire_silent();
         // Each receive buffer has a completion.
         self.rq.retired = self.rq.rqes.head();
+        result
+    }
+
+    /// Whether a completion waits.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.cq.is_empty()
+    }
+
+    /// The completions that nobody has taken, of a queue pair that is about to go.
+    pub fn leave_completions(&mut self) -> Completions {
+        core::mem::take(&mut self.cq)
     }
 
     /// Send requests whose places are free again, counted from the first one ever posted, modulo
@@ -138,7 +155,7 @@ impl QpContext {
         if self.sq.unpolled == 0 {
             self.sq.retired = index;
         }
-        self.cq.push_back((cqe, index));
+        self.cq.push(cqe, index);
         self.sq.unpolled += 1;
     }
 
@@ -157,7 +174,7 @@ impl QpContext {
             invalidated,
             immediate,
         };
-        self.cq.push_back((cqe, self.rq.rqes.head()));
+        self.cq.push(cqe, self.rq.rqes.head());
         self.rq.pop();
     }
 

@@ -35,6 +35,7 @@
 mod buffers;
 mod complete;
 mod config;
+mod cq;
 mod cqe;
 mod early;
 mod fifo;
@@ -46,6 +47,7 @@ mod reads;
 mod rtr;
 mod rx;
 mod shared;
+mod short;
 mod state;
 mod stream;
 mod tagged;
@@ -59,6 +61,7 @@ mod wr;
 pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
+pub use cq::Completions;
 pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use early::PlacedFpdu;
 pub use fpdu::{Fpdu, Piece};
@@ -78,7 +81,6 @@ use heddle_base::StreamPos;
 use queues::{Rq, Sq};
 use reads::Reads;
 use state::Transition;
-use std::collections::VecDeque;
 use terminate::End;
 use tx::Sending;
 
@@ -93,8 +95,9 @@ pub struct QpContext {
     /// Nothing of the application's may be sent yet: a responder before the first FPDU has come, an
     /// initiator before its ready-to-receive message.
     hold: bool,
-    /// Where the peer's markers stand: its positions that are this modulo 512.
+    /// Where the peer's markers stand: its positions that are this modulo 512. And where ours do.
     rx_grid: u16,
+    tx_grid: u16,
     /// Whose turn it is when both could start a message.
     responses_next: bool,
     seen_fpdu: bool,
@@ -112,7 +115,6 @@ pub struct QpContext {
     /// Of the next Send, and of the next Read Request.
     send_msn: Msn,
     read_msn: Msn,
-    tx_start: StreamPos,
     /// One past the last byte of the last FPDU made.
     tx_pos: StreamPos,
     acked: StreamPos,
@@ -122,8 +124,7 @@ pub struct QpContext {
     sq: Sq,
     rq: Rq,
     reads: Reads,
-    /// With the index of the request each is about.
-    cq: VecDeque<(Cqe, u32)>,
+    cq: Completions,
     events: ArrayVec<QpEvent, 4>,
     /// How the stream ended, once it has.
     end: Option<Box<End>>,
@@ -140,6 +141,7 @@ impl QpContext {
             send_markers: config.send_markers,
             recv_markers: config.recv_markers,
             rx_grid: (config.rx_start.0 % INTERVAL as u64) as u16,
+            tx_grid: (config.tx_start.0 % INTERVAL as u64) as u16,
             hold: config.role == Role::Responder || matches!(config.rtr, RtrConfig::Send(_)),
             responses_next: false,
             seen_fpdu: false,
@@ -153,7 +155,6 @@ impl QpContext {
             sending: None,
             send_msn: Msn(1),
             read_msn: Msn(1),
-            tx_start: config.tx_start,
             tx_pos: config.tx_start,
             acked: StreamPos::START,
             rx_pos: config.rx_start,
@@ -161,7 +162,7 @@ impl QpContext {
             sq: Sq::new(config.sq_depth),
             rq: Rq::new(config.rq_depth),
             reads: Reads::new(config.ird, config.ord),
-            cq: VecDeque::new(),
+            cq: Completions::default(),
             events: ArrayVec::new(),
             end: None,
         }
@@ -174,7 +175,7 @@ impl QpContext {
     /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
     /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so
     /// too, with [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
-    #[inline]
+    #[inline(always)]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq.is_full() {
             return Err(PostError::Full);
@@ -205,7 +206,7 @@ impl QpContext {
     ///
     /// On a QP that has failed, or whose peer has closed, it completes at once as
     /// [`CqeStatus::Flushed`].
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
             return Err(PostError::Full);
@@ -284,7 +285,7 @@ impl QpContext {
         self.sq.trim();
         self.rq.trim();
         self.reads.trim();
-        self.cq.shrink_to_fit();
+        self.cq.trim();
     }
 
     /// Where it is in its life.

@@ -114,6 +114,8 @@ pub(super) struct Wqe {
     pub(super) inline: bool,
     pub(super) signaled: bool,
     pub(super) fence: bool,
+    /// A Send or Write of few octets that lie in one piece, and it waits for nothing.
+    pub(super) short: bool,
     pub(super) progress: Progress,
     /// Why it must not be carried out.
     pub(super) refused: Option<PostError>,
@@ -134,6 +136,7 @@ impl Default for Wqe {
             inline: false,
             signaled: false,
             fence: false,
+            short: false,
             progress: Progress::Queued,
             refused: None,
         }
@@ -146,7 +149,10 @@ fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
     let first = sges.tail();
     match list {
         // As most have.
-        [sge] => *sges.push() = *sge,
+        [sge] => {
+            let place = sges.push();
+            *place = *sge;
+        }
         list => sges.extend(list),
     }
     first
@@ -156,6 +162,13 @@ fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
 #[inline]
 fn count(list: &[Sge]) -> u8 {
     u8::try_from(list.len()).unwrap_or(0)
+}
+
+/// Where all octets of a [short](Wqe::short) request are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ShortSource<'a> {
+    Memory(Sge),
+    Inline([&'a [u8]; 2]),
 }
 
 /// The send queue.
@@ -190,11 +203,24 @@ impl Sq {
     }
 
     /// Takes a request that keeps the rules, or one that was `refused` by them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
+        match checked {
+            Ok(len) => self.put(wr, wr.data, len, None),
+            Err(why) => self.push_refused(*wr, why),
+        }
+    }
+
+    // By value: what is handed on by its address has to be in memory, also where this is not called.
+    #[cold]
+    fn push_refused(&mut self, wr: SendWr<'_>, why: PostError) {
+        self.put(&wr, Data::Sges(&[]), 0, Some(why));
+    }
+
+    #[inline(always)]
+    fn put(&mut self, wr: &SendWr<'_>, data: Data<'_>, len: u32, refused: Option<PostError>) {
         let operands = self.inline.tail();
         let op = self.take_operands(&wr.op);
-        let (len, data) = checked.map_or((0, Data::Sges(&[])), |len| (len, wr.data));
         let (first, sges, inline) = match data {
             Data::Sges(list) => (put_sges(&mut self.sges, list), count(list), false),
             Data::Inline(bytes) => {
@@ -203,6 +229,9 @@ impl Sq {
                 (first, 0, true)
             }
         };
+        // What is about to end may be the sink of a Read.
+        let fence = wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. });
+        let few = (1..=INLINE_PAYLOAD).contains(&len) && (inline || sges == 1);
         *self.wqes.push() = Wqe {
             wr_id: wr.wr_id,
             op,
@@ -214,16 +243,16 @@ impl Sq {
             sges,
             inline,
             signaled: wr.signaled,
-            // What is about to end may be the sink of a Read.
-            fence: wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. }),
+            fence,
+            short: few && !fence && matches!(op, WqeOp::Send { .. } | WqeOp::Write { .. }),
             progress: Progress::Queued,
-            refused: checked.err(),
+            refused,
         };
     }
 
     #[inline]
-    fn put_operand(&mut self, operand: u64) {
-        self.inline.extend(&operand.to_ne_bytes());
+    fn put_operands<const N: usize>(&mut self, operands: [u64; N]) {
+        self.inline.extend(operands.map(u64::to_ne_bytes).as_flattened());
     }
 
     /// The `i`th operand of a request that has it.
@@ -244,7 +273,7 @@ impl Sq {
             SendOp::Write { stag, to } => WqeOp::Write { stag, to },
             SendOp::Read { stag, to } => WqeOp::Read { stag, to },
             SendOp::Immediate { data, solicited } => {
-                self.put_operand(data);
+                self.put_operands([data]);
                 WqeOp::Immediate { solicited }
             }
             SendOp::FastRegister(Bind { stag, to, access }) => {
@@ -253,11 +282,11 @@ impl Sq {
             SendOp::BindWindow(Bind { stag, to, access }) => WqeOp::BindWindow { stag, to, access },
             SendOp::LocalInvalidate { stag } => WqeOp::LocalInvalidate { stag },
             SendOp::WriteImmediate { stag, to, data, solicited } => {
-                self.put_operand(data);
+                self.put_operands([data]);
                 WqeOp::WriteImmediate { stag, to, solicited }
             }
             SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add, mask } } => {
-                [add, mask].into_iter().for_each(|o| self.put_operand(o));
+                self.put_operands([add, mask]);
                 WqeOp::FetchAdd { stag, to }
             }
             SendOp::Atomic {
@@ -265,8 +294,7 @@ impl Sq {
                 to,
                 op: AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask },
             } => {
-                let operands = [compare, compare_mask, swap, swap_mask];
-                operands.into_iter().for_each(|o| self.put_operand(o));
+                self.put_operands([compare, compare_mask, swap, swap_mask]);
                 WqeOp::CmpSwap { stag, to }
             }
         }
@@ -381,6 +409,24 @@ impl Sq {
         self.inline.run(wqe.first.wrapping_add(off), len as usize)
     }
 
+    /// The next request and where its octets are, if it is [short](Wqe::short).
+    #[inline(always)]
+    pub(super) fn next_short(&mut self) -> Option<(&mut Wqe, ShortSource<'_>)> {
+        if !self.has_next() {
+            return None;
+        }
+        let wqe = self.wqes.at_mut(self.next);
+        if !wqe.short {
+            return None;
+        }
+        let source = if wqe.inline {
+            ShortSource::Inline(self.inline.run(wqe.first, wqe.len as usize))
+        } else {
+            ShortSource::Memory(*self.sges.at(wqe.first))
+        };
+        Some((wqe, source))
+    }
+
     /// Whether something waits to be sent or is being sent.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
@@ -462,7 +508,7 @@ impl Rq {
     }
 
     /// Takes a buffer that keeps the rules, or one that was `refused` by them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>, checked: Result<u32, PostError>) {
         let list = if checked.is_ok() { wr.sges } else { &[] };
         let first = put_sges(&mut self.sges, list);
@@ -485,6 +531,18 @@ impl Rq {
     #[inline]
     pub(super) fn front(&self) -> Option<&Rqe> {
         (!self.rqes.is_empty()).then(|| self.rqes.at(self.rqes.head()))
+    }
+
+    /// Octets `[off, off + len)` of a buffer, if they all lie in its first piece.
+    #[inline]
+    pub(super) fn first_piece(&self, rqe: &Rqe, off: u32, len: u32) -> Option<Sge> {
+        if rqe.sges == 0 {
+            return None;
+        }
+        let s = self.sges.at(rqe.first);
+        let all = off <= s.len && len <= s.len - off;
+        // Saturation only: a wrapped offset is refused by the STag table.
+        all.then(|| Sge { stag: s.stag, len, to: s.to.saturating_add(u64::from(off)) })
     }
 
     /// The pieces of a buffer.

@@ -79,7 +79,7 @@ impl QpContext {
 
     /// Takes a Send that says "ready" and nothing else. Only before the first good FPDU.
     #[cold]
-    pub(super) fn take_rtr_send(&mut self, seg: &DdpSegment, h: Untagged) -> bool {
+    pub(super) fn take_rtr_send(&mut self, seg: DdpSegment, h: Untagged) -> bool {
         let bare = h.opcode == Opcode::SEND && h.last && seg.len == 0 && h.mo == 0;
         let taken = bare && h.msn == self.rq.msn && self.expects(Rtr::Send);
         if taken {

@@ -191,32 +191,27 @@ impl QpContext {
         ulpdu: u16,
         at: usize,
     ) -> Result<(), Culprit> {
-        let mut seg = DdpSegment { raw, ulpdu, at: 0, len: 0 };
-        let (header, header_len) = match DdpHeader::parse(raw) {
-            Ok(h) => h,
+        let seg = DdpSegment { raw, ulpdu, at, len: u32::from(ulpdu) };
+        // The two kinds apart at once: what could be either is put together and taken apart again
+        // octet by octet.
+        let (opcode, len) = match DdpHeader::parse(raw) {
             Err(e) => return Err(seg.blame(e.into())),
-        };
-        seg.at = at + header_len;
-        // Parsing has made sure that the header is inside.
-        seg.len = u32::from(ulpdu).saturating_sub(u32::try_from(header_len).unwrap_or(0));
-        let control = match Control::check(&header) {
-            Ok(c) => c,
-            Err(e) => return Err(seg.blame(e.into())),
-        };
-        match header {
-            DdpHeader::Tagged { last, stag, to, .. } => {
-                let tagged = Tagged { opcode: control.opcode, last, stag, to };
-                self.handle_tagged(env, stream, &seg, tagged)?;
+            Ok((header @ DdpHeader::Tagged { last, stag, to, .. }, _)) => {
+                let (seg, opcode) = seg.behind(&header)?;
+                self.handle_tagged(env, stream, seg, Tagged { opcode, last, stag, to })?;
+                (opcode, seg.len)
             }
-            DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. } => {
+            Ok((header @ DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. }, _)) => {
+                let (seg, opcode) = seg.behind(&header)?;
                 let invalidate = Stag(rsvd_ulp32);
-                let untagged = Untagged { opcode: control.opcode, last, invalidate, msn, mo };
-                self.handle_untagged(env, stream, &seg, untagged)?;
+                let untagged = Untagged { opcode, last, invalidate, msn, mo };
+                self.handle_untagged(env, stream, seg, untagged)?;
+                (opcode, seg.len)
             }
-        }
+        };
         self.counters.rx_fpdus += 1;
         if !self.seen_fpdu && self.state.is_live() {
-            self.first_fpdu(control.opcode, seg.len);
+            self.first_fpdu(opcode, len);
         }
         Ok(())
     }
@@ -230,10 +225,25 @@ fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] 
     raw
 }
 
-impl DdpSegment<'_> {
+impl<'a> DdpSegment<'a> {
+    /// With what is behind its header as its payload; and what the header says it is.
+    #[inline(always)]
+    fn behind(self, header: &DdpHeader) -> Result<(DdpSegment<'a>, Opcode), Culprit> {
+        let n = header.len();
+        // Parsing has made sure that the header is inside.
+        let len = self.len.saturating_sub(u32::try_from(n).unwrap_or(0));
+        let seg = DdpSegment { at: self.at + n, len, ..self };
+        match Control::check(header) {
+            Ok(control) => Ok((seg, control.opcode)),
+            Err(e) => Err(seg.blame(e.into())),
+        }
+    }
+
     /// A fault of this segment.
+    // By value, as it is handed on everywhere: what is used by its address has to be in memory, also
+    // where nothing is wrong.
     #[cold]
-    pub(super) fn blame(&self, fault: Fault) -> Culprit {
+    pub(super) fn blame(self, fault: Fault) -> Culprit {
         let segment = CopiedHeader::of_segment(self.raw).map(|h| (h, self.ulpdu));
         Culprit { segment, ..fault.into() }
     }

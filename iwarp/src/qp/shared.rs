@@ -34,7 +34,7 @@ impl QpContext {
     /// Takes a buffer for the message that `seg` begins, if there is one. A segment that begins none
     /// takes none, so what is wrong with it costs the others nothing.
     #[inline(never)]
-    pub(super) fn take_shared(&mut self, seg: &DdpSegment<'_>, h: Untagged) -> Result<(), Culprit> {
+    pub(super) fn take_shared(&mut self, seg: DdpSegment<'_>, h: Untagged) -> Result<(), Culprit> {
         if h.msn != self.rq.msn || h.mo != 0 {
             return Ok(());
         }

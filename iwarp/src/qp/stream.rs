@@ -39,23 +39,40 @@ pub(super) trait Stream: Chunks {
 
     /// Copies `ranges`' worth of payload from place `at` on.
     #[inline]
-    fn place<M: Memory>(&self, mem: &M, mut at: usize, ranges: &[MemRange]) {
+    fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
         if let [range] = ranges
             && let Some(bytes) = self.piece_at(at, range.len() as usize)
         {
             return mem.place(*range, bytes);
         }
-        for range in ranges {
-            let mut done = 0;
-            self.for_each_chunk(at, range.len() as usize, |piece| {
-                let n = u32::try_from(piece.len()).unwrap_or(u32::MAX);
-                if let Some(dst) = range.slice(done, n) {
-                    mem.place(dst, piece);
-                }
-                done += n;
-            });
-            at += range.len() as usize;
-        }
+        self.place_pieces(mem, at, ranges);
+    }
+
+    /// The same, piece by piece; apart, for most streams have no use for it.
+    #[inline(never)]
+    fn place_pieces<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
+        place_each(self, mem, at, ranges);
+    }
+}
+
+/// Copies `ranges`' worth of payload from place `at` of `stream` on, piece by piece.
+#[inline(always)]
+fn place_each<M: Memory, S: Stream + ?Sized>(
+    stream: &S,
+    mem: &M,
+    mut at: usize,
+    ranges: &[MemRange],
+) {
+    for range in ranges {
+        let mut done = 0;
+        stream.for_each_chunk(at, range.len() as usize, |piece| {
+            let n = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            if let Some(dst) = range.slice(done, n) {
+                mem.place(dst, piece);
+            }
+            done += n;
+        });
+        at += range.len() as usize;
     }
 }
 
@@ -131,6 +148,12 @@ impl<C: Chunks> Stream for Marked<C> {
 
     fn markers_agree(&self, at: usize, len: usize) -> bool {
         Marked::markers_agree(self, at, len)
+    }
+
+    /// A marker or two stand in nearly every payload.
+    #[inline(always)]
+    fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
+        place_each(self, mem, at, ranges);
     }
 
     fn upto(&self, at: usize) -> usize {

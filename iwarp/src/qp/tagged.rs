@@ -16,7 +16,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -31,7 +31,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
@@ -49,7 +49,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
         let Some(read) = self.reads.outbound.front().copied().filter(|r| !r.atomic) else {

@@ -69,11 +69,16 @@ impl QpContext {
         }
         let sending = match self.sending {
             Some(s) => s,
-            None => match self.start_message(env) {
-                Some(s) => s,
-                // What was tried without sending may have failed.
-                None => return !self.state.is_live() && self.transmit_terminate(env, out),
-            },
+            None => {
+                if self.short_message(env, out) {
+                    return true;
+                }
+                match self.start_message(env) {
+                    Some(s) => s,
+                    // What was tried without sending may have failed.
+                    None => return !self.state.is_live() && self.transmit_terminate(env, out),
+                }
+            }
         };
         if matches!(sending, Sending::Response) && env.snapshots_full {
             self.counters.rare().tx_snapshot_stalls += 1;
@@ -209,7 +214,7 @@ impl QpContext {
             WqeOp::Send { solicited, invalidate } => {
                 (len, piece) = self.sq.next_piece(wqe, off, mulpdu - UNTAGGED_BYTES);
                 let last = off + len == wqe.len;
-                put_send(out, wqe.msn, (solicited, invalidate), (off, len, last));
+                put_send(out, last, (solicited, invalidate), wqe.msn, (off, len));
             }
         }
         match piece {
@@ -491,7 +496,8 @@ impl QpContext {
     #[inline]
     pub(super) fn queue<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &mut Fpdu) {
         if self.send_markers {
-            fpdu.put_markers(env.mem, self.tx_pos - self.tx_start, self.crc);
+            let offset = self.tx_pos.0.wrapping_sub(u64::from(self.tx_grid));
+            fpdu.put_markers(env.mem, offset, self.crc);
         }
         self.counters.tx_fpdus += 1;
         self.tx_pos += u64::from(fpdu.len());
@@ -550,19 +556,21 @@ fn shorten(wqe: &Wqe, off: u32, len: u32, out: &mut Fpdu) {
             put_tagged(out, false, Opcode::WRITE, stag, to.saturating_add(u64::from(off)), len);
         }
         WqeOp::Send { solicited, invalidate } => {
-            put_send(out, wqe.msn, (solicited, invalidate), (off, len, false));
+            put_send(out, false, (solicited, invalidate), wqe.msn, (off, len));
         }
         _ => debug_assert!(false, "only these have a payload"),
     }
 }
 
-/// Writes the untagged header of a segment of a Send: `len` octets, `off` into the message.
+/// Writes the untagged header of a segment of a Send, with `len` bytes of payload that begin `off`
+/// bytes into it.
 #[inline]
-fn put_send(
-    out: &mut Fpdu,
-    msn: Msn,
+pub(super) fn put_send(
+    head: &mut Fpdu,
+    last: bool,
     (solicited, invalidate): (bool, Option<Stag>),
-    (off, len, last): (u32, u32, bool),
+    msn: Msn,
+    (off, len): (u32, u32),
 ) {
     let opcode = match (solicited, invalidate.is_some()) {
         (false, false) => Opcode::SEND,
@@ -571,7 +579,7 @@ fn put_send(
         (true, true) => Opcode::SEND_SE_INV,
     };
     let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
-    out.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
+    head.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
 }
 
 /// What a Terminate says of a Read whose source failed while it was being answered: the DDP header

@@ -25,7 +25,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         match h.opcode {
@@ -46,7 +46,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.hold && self.take_rtr_send(seg, h) {
@@ -69,14 +69,10 @@ impl QpContext {
                 .map_err(|_| seg.blame(Fault::Invalidate))?;
         }
         if seg.len > 0 {
-            let mut ranges = Ranges::new();
-            self.receive_ranges(env, rqe, (self.rq.received, seg.len), &mut ranges).map_err(
-                |_| Culprit {
-                    request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
-                    ..seg.blame(Fault::Local)
-                },
-            )?;
-            stream.place(env.mem, seg.at, &ranges);
+            self.place_received(env, stream, seg, rqe).map_err(|fault| Culprit {
+                request: Some((Queue::Rq, self.rq.rqes.head(), CqeStatus::LocalProtection)),
+                ..seg.blame(fault)
+            })?;
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
@@ -99,7 +95,7 @@ impl QpContext {
 
     /// The buffer for a segment of the queue of Sends.
     #[inline]
-    fn receive_buffer(&self, seg: &DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
+    fn receive_buffer(&self, seg: DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
         if h.msn != self.rq.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -123,7 +119,7 @@ impl QpContext {
     fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.rq.rqes.is_empty() {
@@ -142,8 +138,41 @@ impl QpContext {
         Ok(())
     }
 
-    /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    /// Copies the payload of a segment to its buffer, behind what is there.
     #[inline]
+    fn place_received<M: Memory, C: Stream>(
+        &self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: DdpSegment<'_>,
+        rqe: &Rqe,
+    ) -> Result<(), Fault> {
+        let off = self.rq.received;
+        // All of it lies in one piece, as a rule.
+        let done = match self.rq.first_piece(rqe, off, seg.len) {
+            Some(s) => self.place_at(env, (stream, seg.at), s, Access::LOCAL_WRITE),
+            None => self.place_in_pieces(env, stream, seg, rqe),
+        };
+        done.map_err(|_| Fault::Local)
+    }
+
+    /// The same where it lies in several.
+    #[inline(never)]
+    fn place_in_pieces<M: Memory, C: Stream>(
+        &self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+        seg: DdpSegment<'_>,
+        rqe: &Rqe,
+    ) -> Result<(), MrFault> {
+        let mut ranges = Ranges::new();
+        self.receive_ranges(env, rqe, (self.rq.received, seg.len), &mut ranges)?;
+        stream.place(env.mem, seg.at, &ranges);
+        Ok(())
+    }
+
+    /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    #[inline(never)]
     pub(super) fn receive_ranges<M>(
         &self,
         env: &QpEnv<'_, M>,
@@ -160,7 +189,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment<'_>,
+        seg: DdpSegment<'_>,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, READ_REQUEST_LEN)?;
@@ -194,7 +223,7 @@ impl QpContext {
 
     /// What Read Requests and Atomic Requests have in common: their place in queue 1, and that they
     /// are one segment with a header of `len` octets.
-    fn check_request(&self, seg: &DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
+    fn check_request(&self, seg: DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
         if h.msn != self.reads.msn {
             return Err(seg.blame(Fault::Msn));
         }
@@ -211,7 +240,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.check_request(seg, h, ATOMIC_REQUEST_LEN)?;
@@ -244,7 +273,7 @@ impl QpContext {
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if h.msn != self.reads.rx_atomic_msn {
@@ -289,7 +318,7 @@ impl QpContext {
     fn handle_terminate<C: Stream>(
         &mut self,
         stream: &C,
-        seg: &DdpSegment,
+        seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         self.counters.rare().rx_terminates += 1;
@@ -312,7 +341,7 @@ impl QpContext {
 
 /// The payload of a message that is one segment of just so many octets.
 #[inline]
-fn whole<const N: usize, C: Stream>(stream: &C, seg: &DdpSegment, h: Untagged) -> Option<[u8; N]> {
+fn whole<const N: usize, C: Stream>(stream: &C, seg: DdpSegment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     (h.last && seg.len as usize == N && stream.copy_at(seg.at, &mut bytes) == N).then_some(bytes)
 }

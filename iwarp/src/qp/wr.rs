@@ -388,7 +388,7 @@ impl Default for Limits {
 /// An application's library calls it at posting. The QP relies on the same rules and nothing else:
 /// what breaks them all the same completes as
 /// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation).
-#[inline]
+#[inline(always)]
 pub fn check_send(wr: &SendWr<'_>, limits: &Limits) -> Result<(), PostError> {
     send_len(wr, limits).map(|_| ())
 }
@@ -400,7 +400,7 @@ pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
 }
 
 /// Octets of a request's message, when it keeps the rules.
-#[inline]
+#[inline(always)]
 pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     let len = match wr.data {
         Data::Sges(sges) => sges_len(sges, limits)?,

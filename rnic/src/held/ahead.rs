@@ -11,6 +11,7 @@ const FIRST_RUNS: usize = 32;
 
 impl<F: Chunks> Lists<F> {
     /// Where bytes `[pos, pos + len)` go among the runs.
+    #[inline]
     pub(super) fn slot(&self, pos: StreamPos, len: usize) -> Slot {
         let at = self.ahead.partition_point(|r| r.start <= pos);
         let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();

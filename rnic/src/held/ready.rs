@@ -39,6 +39,7 @@ impl<F: Chunks> Lists<F> {
     }
 
     /// See [`HeldBytes::close_gap`].
+    #[inline]
     pub(super) fn close_gap(&mut self, pool: &mut HoldPool<F>, mut next: StreamPos) -> usize {
         let mut moved = 0;
         while let Some(mut run) = self.ahead.pop_front_if(|r| r.start <= next) {

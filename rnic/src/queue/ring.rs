@@ -71,6 +71,20 @@ impl Ring {
         if self.has(index) { self.slots.get_mut(slot) } else { None }
     }
 
+    /// Those from `first` up to `end`, as far as they are there: one slice, or two where the ring ends.
+    #[inline(always)]
+    pub(super) fn run_mut(&mut self, first: u32, end: u32) -> [&mut [Queued]; 2] {
+        let n = (end.wrapping_sub(first)).min(self.tail.wrapping_sub(first)) as usize;
+        if !self.has(first) {
+            return [&mut [], &mut []];
+        }
+        let at = self.slot(first);
+        let (front, back) = self.slots.split_at_mut(at);
+        let in_back = n.min(back.len());
+        let in_front = (n - in_back).min(front.len());
+        [&mut back[..in_back], &mut front[..in_front]]
+    }
+
     #[inline]
     pub(super) fn front(&self) -> Option<&Queued> {
         self.get(self.head)
@@ -203,6 +217,13 @@ mod tests {
             for at in oldest..next {
                 let index = base.wrapping_add(u32::try_from(at).unwrap());
                 assert_eq!(ring.get(index).map(|q| q.start.0), Some(at));
+            }
+            // Part of them, and no more than there are.
+            let skip = u32::try_from(round % 3).unwrap();
+            let first = ring.head.wrapping_add(skip);
+            for (end, upto) in [(ring.tail, next), (ring.tail.wrapping_add(9), next)] {
+                let run = ring.run_mut(first, end).into_iter().flatten().map(|q| q.start.0);
+                assert!(run.eq((oldest + u64::from(skip)).min(upto)..upto));
             }
             assert!(ring.get(ring.tail).is_none());
             assert!(ring.get(ring.head.wrapping_sub(1)).is_none());

@@ -84,22 +84,43 @@ impl CqProducer {
     ///
     /// # Errors
     /// [`CqOverflow`]: there is no room, and from now on the queue says so.
-    #[inline(always)]
     pub fn push(&mut self, c: &Cqe) -> Result<(), CqOverflow> {
+        self.put(c).inspect(|()| self.publish())
+    }
+
+    /// As [`push`](CqProducer::push), of several; how many had no room.
+    #[inline]
+    pub fn push_all<'c>(&mut self, all: impl Iterator<Item = &'c Cqe>) -> u64 {
+        let mut lost = 0;
+        for c in all {
+            lost += u64::from(self.put(c).is_err());
+        }
+        self.publish();
+        lost
+    }
+
+    /// Writes a completion where the application does not see it yet.
+    #[inline(always)]
+    fn put(&mut self, c: &Cqe) -> Result<(), CqOverflow> {
         if self.tail.wrapping_sub(self.head) >= self.link.entries.size {
             self.make_room()?;
         }
-        if let Some(slot) = self.link.entries.slot(self.ring, self.tail)
-            && let Some(tail) = self.link.block.words().get(self.start + at::TAIL)
-        {
+        if let Some(slot) = self.link.entries.slot(self.ring, self.tail) {
             cqe::store(slot, cqe::encode(c));
             self.tail = self.tail.wrapping_add(1);
-            // Release: the entry was stored before.
-            tail.store(self.tail, Ordering::Release);
         }
         self.solicited |= cqe::is_solicited(c);
-        self.news = true;
         Ok(())
+    }
+
+    /// Shows the application what was written.
+    #[inline]
+    fn publish(&mut self) {
+        if let Some(tail) = self.link.block.words().get(self.start + at::TAIL) {
+            // Release: the entries were stored before.
+            tail.store(self.tail, Ordering::Release);
+        }
+        self.news = true;
     }
 
     /// Goes on in the room that `link` has, if that is newer.

@@ -56,7 +56,7 @@ use super::crc;
 #[inline]
 pub unsafe fn place(dst: *mut u8, src: &[u8]) {
     // SAFETY: both ranges are valid and apart, by the caller and because `src` is a reference.
-    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) }
+    unsafe { copy(src.as_ptr(), dst, src.len()) }
 }
 
 /// Copies from `src` into `dst`.
@@ -66,7 +66,28 @@ pub unsafe fn place(dst: *mut u8, src: &[u8]) {
 #[inline]
 pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
     // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) }
+    unsafe { copy(src, dst.as_mut_ptr(), dst.len()) }
+}
+
+/// Copies `len` bytes; 8 to 16 without a call, in two words, which may overlap. Of bytes in both the
+/// second load counts.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
+#[inline(always)]
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    const WORD: usize = size_of::<u64>();
+    // SAFETY: by the caller; the first and the last word lie inside when there is room for one.
+    unsafe {
+        if (WORD..=2 * WORD).contains(&len) {
+            let first = src.cast::<u64>().read_unaligned();
+            let last = src.add(len - WORD).cast::<u64>().read_unaligned();
+            dst.cast::<u64>().write_unaligned(first);
+            dst.add(len - WORD).cast::<u64>().write_unaligned(last);
+        } else {
+            std::ptr::copy_nonoverlapping(src, dst, len);
+        }
+    }
 }
 
 /// One byte, loaded each time this is called: the compiler may not reuse an earlier one.

@@ -217,6 +217,29 @@ mod tests {
     }
 
     #[test]
+    fn test_any_number_of_octets_is_placed_and_gathered_and_no_other_is_touched() {
+        let (mem, region, addr) = alone();
+        let table = MrTable::new(&Seed::from_u64(1), 128);
+        for len in 0..=40u32 {
+            let n = len as usize;
+            let bytes: Vec<u8> = (1..=40).take(n).collect();
+            region.place(0, &[0xee; 64]).unwrap();
+            if len > 0 {
+                mem.place(range(&table, addr, 3, len), &bytes);
+            }
+            let mut all = [0; 64];
+            region.gather(0, &mut all).unwrap();
+            assert_eq!((&all[..3], &all[3..3 + n]), (&[0xee; 3][..], &bytes[..]), "{len}");
+            assert!(all[3 + n..].iter().all(|b| *b == 0xee), "{len}");
+            let mut back = vec![0; n];
+            if len > 0 {
+                mem.gather(range(&table, addr, 3, len), &mut back);
+            }
+            assert_eq!(back, bytes, "{len}");
+        }
+    }
+
+    #[test]
     fn test_atomic_needs_eight_octets_at_a_multiple_of_eight() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 4);

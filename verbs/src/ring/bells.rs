@@ -13,7 +13,8 @@ use super::layout::LINE;
 /// Queue pairs of one application that can ring at one worker.
 pub const BELLS: usize = 4096;
 
-/// Lines of a worker's bells: the summary on one of its own, then the bits.
+/// Lines of a worker's bells: the summary on one of its own, of which it is the first word, then the
+/// bits.
 const SUMMARY: usize = 0;
 const LINES: usize = 1 + BELLS / 64 / LINE;
 const PER_WORKER: usize = LINES * LINE;
@@ -71,9 +72,14 @@ impl Bells {
     #[inline]
     pub fn ring(&self, worker: usize, bell: u32) {
         let bell = bell as usize % BELLS;
-        let Some(lines) = self.of(worker) else { return };
         let (word, bit) = (bell / 64, 1 << (bell % 64));
-        let (of_bell, summary) = (&lines[1 + word / LINE][word % LINE], &lines[SUMMARY][0]);
+        let words = self.block.words();
+        let Some(first) = worker.checked_mul(PER_WORKER) else { return };
+        let (Some(of_bell), Some(summary)) =
+            (words.get(first.wrapping_add(LINE + word)), words.get(first.wrapping_add(SUMMARY)))
+        else {
+            return;
+        };
         if of_bell.load(Ordering::SeqCst) & bit == 0 {
             of_bell.fetch_or(bit, Ordering::SeqCst);
         }
@@ -87,7 +93,7 @@ impl Bells {
     #[inline]
     pub fn take(&self, worker: usize) -> BellsTaken<'_> {
         let Some(lines) = self.of(worker) else { return BellsTaken::default() };
-        let summary = &lines[SUMMARY][0];
+        let summary = &lines[0][SUMMARY];
         // Mostly there is nothing, and a plain load says so.
         if summary.load(Ordering::Relaxed) == 0 {
             return BellsTaken::default();

@@ -35,4 +35,4 @@ pub(crate) use wqe::{
     BlockRing, Encoded, EntryReader, encode_recv, encode_send, encode_with_operands, read_recv,
     store,
 };
-pub use wqe::{Broken, Entry, MAX_BLOCKS};
+pub use wqe::{Broken, Entry, MAX_BLOCKS, OnSend};

@@ -50,22 +50,27 @@ pub enum Broken {
 
 /// A ring of blocks, each a line; their number is a power of two.
 #[derive(Clone, Copy)]
-pub(crate) struct BlockRing<'a>(&'a [Line]);
+pub(crate) struct BlockRing<'a> {
+    lines: &'a [Line],
+    /// The first of them that is a block of the ring, and the number of blocks less one.
+    first: usize,
+    mask: usize,
+}
 
 impl<'a> BlockRing<'a> {
-    /// The ring of `blocks` blocks, a power of two, that starts at line `first`. One that does not lie
-    /// in the lines has no block.
+    /// The ring of `blocks` blocks, a power of two, that starts at line `first`. What does not lie in
+    /// the lines is no block.
     #[inline]
     pub(crate) fn new(lines: &'a [Line], first: u64, blocks: u64) -> BlockRing<'a> {
         debug_assert!(blocks.is_power_of_two());
-        let ring = lines.get(low_usize(first)..low_usize(first.wrapping_add(blocks)));
-        BlockRing(ring.unwrap_or_default())
+        let (first, mask) = (low_usize(first), low_usize(blocks.wrapping_sub(1)));
+        BlockRing { lines, first, mask }
     }
 
     /// A block, by its running index.
     #[inline]
     fn block(self, index: u64) -> Option<&'a Line> {
-        self.0.get(low_usize(index) & self.0.len().wrapping_sub(1))
+        self.lines.get(self.first.wrapping_add(low_usize(index) & self.mask))
     }
 
     /// Loads a whole block.
@@ -145,6 +150,21 @@ pub(crate) fn read_recv(
     Ok(wr_id)
 }
 
+/// What a request taken from a send queue is handed to. A closure will do; but what is called for every
+/// request is a type of its own, which can ask to be compiled into each of the places it is called
+/// from.
+pub trait OnSend<R> {
+    /// The request was taken.
+    fn take(self, wr: &SendWr<'_>) -> R;
+}
+
+impl<R, F: FnOnce(&SendWr<'_>) -> R> OnSend<R> for F {
+    #[inline]
+    fn take(self, wr: &SendWr<'_>) -> R {
+        self(wr)
+    }
+}
+
 /// The worker's end of a send or receive queue: its own head, and how much it has seen published.
 #[derive(Debug, Default)]
 pub(crate) struct EntryReader {
@@ -166,13 +186,16 @@ impl EntryReader {
         self.head
     }
 
-    /// Whether an entry is published; looks at `tail` only when nothing is known of.
+    /// Whether an entry is published; looks at the tail only when nothing is known of.
     #[inline]
-    pub(crate) fn has_next(&mut self, tail: &AtomicU64) -> Result<bool, Broken> {
+    pub(crate) fn has_next<'t>(
+        &mut self,
+        tail: impl FnOnce() -> &'t AtomicU64,
+    ) -> Result<bool, Broken> {
         if self.head == self.tail {
             // Acquire: the entries were stored before the tail. And in one order with what is done
             // to doorbells: see `Bells::ring`.
-            let seen = tail.load(Ordering::SeqCst);
+            let seen = tail().load(Ordering::SeqCst);
             if seen.wrapping_sub(self.head) > self.blocks {
                 return Err(Broken::Tail);
             }
@@ -181,60 +204,47 @@ impl EntryReader {
         Ok(self.head != self.tail)
     }
 
-    /// Takes the next entry of a send queue; [`has_next`](EntryReader::has_next) said there is one.
+    /// Takes the next entry of a send queue and calls `f` with it;
+    /// [`has_next`](EntryReader::has_next) said there is one.
+    ///
+    /// What most queues hold is handed over where it is known what it is, each operation for itself:
+    /// compiled into that place, `f` does not have to find out again.
     #[inline(always)]
-    pub(crate) fn send<'e>(
+    pub(crate) fn send<R>(
         &mut self,
         ring: BlockRing<'_>,
-        entry: &'e mut Entry,
-    ) -> Result<SendWr<'e>, Broken> {
-        let block = ring.load(self.head)?;
-        let [first, wr_id, stags, to, data @ ..] = block;
+        entry: &mut Entry,
+        f: impl OnSend<R>,
+    ) -> Result<R, Broken> {
+        // Put together again only where it is handed on: an array that is lies in memory from the
+        // beginning.
+        let [first, wr_id, stags, to, d0, d1, d2, d3] = ring.load(self.head)?;
         let c = Counts(first);
-        if (opcode::IMMEDIATE..=opcode::COMPARE_SWAP).contains(&c.op()) {
-            return self.send_with_operands(ring, entry, block);
+        let op = c.op();
+        if !matches!(op, opcode::SEND | opcode::WRITE | opcode::READ) {
+            let block = [first, wr_id, stags, to, d0, d1, d2, d3];
+            return Ok(f.take(&self.rarer_send(ring, entry, block)?));
         }
-        let (sges, inline, is_inline) = (c.sges(), c.inline(), c.has(flag::INLINE));
         if c.blocks() == 1 {
             self.head = self.head.wrapping_add(1);
-            if is_inline {
-                entry.inline_of(inline, &data)?;
-            } else {
-                entry.sges_of(sges, &data)?;
-            }
+            entry.data_of(c, &[d0, d1, d2, d3])?;
         } else {
-            let words = self.copy(ring, entry, block)?;
-            if is_inline {
-                entry.read_inline(inline, SEND_HEAD, words)?;
-            } else {
-                entry.read_sges(sges, SEND_HEAD, words)?;
-            }
+            let block = [first, wr_id, stags, to, d0, d1, d2, d3];
+            self.copy_with_data(ring, entry, block, SEND_HEAD)?;
         }
-        let solicited = c.has(flag::SOLICITED);
-        let op = match c.op() {
-            opcode::WRITE => SendOp::Write { stag: Stag(low32(stags)), to },
-            opcode::READ => SendOp::Read { stag: Stag(low32(stags)), to },
-            opcode::SEND => SendOp::Send { solicited, invalidate: None },
-            opcode::SEND_INVALIDATE => {
-                SendOp::Send { solicited, invalidate: Some(Stag(high32(stags))) }
-            }
-            opcode::FAST_REGISTER => SendOp::FastRegister(bind(stags, to)),
-            opcode::BIND_WINDOW => SendOp::BindWindow(bind(stags, to)),
-            opcode::LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag: Stag(low32(stags)) },
-            op => return Err(Broken::Opcode(low8(op))),
-        };
-        Ok(SendWr {
-            wr_id,
-            op,
-            data: entry.data(c)?,
-            signaled: c.has(flag::SIGNALED),
-            fence: c.has(flag::FENCE),
+        let (data, signaled, fence) = (entry.data(c)?, c.has(flag::SIGNALED), c.has(flag::FENCE));
+        let wr = |op| SendWr { wr_id, op, data, signaled, fence };
+        let stag = Stag(low32(stags));
+        Ok(match op {
+            opcode::WRITE => f.take(&wr(SendOp::Write { stag, to })),
+            opcode::READ => f.take(&wr(SendOp::Read { stag, to })),
+            _ => f.take(&wr(SendOp::Send { solicited: c.has(flag::SOLICITED), invalidate: None })),
         })
     }
 
-    /// Takes an entry of the longer kind, of which `block` is the private copy of the first block.
+    /// Takes an entry that few queues hold, of which `block` is the private copy of the first block.
     #[inline(never)]
-    fn send_with_operands<'e>(
+    fn rarer_send<'e>(
         &mut self,
         ring: BlockRing<'_>,
         entry: &'e mut Entry,
@@ -242,14 +252,15 @@ impl EntryReader {
     ) -> Result<SendWr<'e>, Broken> {
         let [first, wr_id, stags, to, a, b, c_mask, d_mask] = block;
         let c = Counts(first);
-        let words = self.copy(ring, entry, block)?;
-        if c.has(flag::INLINE) {
-            entry.read_inline(c.inline(), LONG_HEAD, words)?;
-        } else {
-            entry.read_sges(c.sges(), LONG_HEAD, words)?;
-        }
+        self.copy_with_data(ring, entry, block, head_words(c.op()))?;
         let (stag, solicited) = (Stag(low32(stags)), c.has(flag::SOLICITED));
         let op = match c.op() {
+            opcode::SEND_INVALIDATE => {
+                SendOp::Send { solicited, invalidate: Some(Stag(high32(stags))) }
+            }
+            opcode::FAST_REGISTER => SendOp::FastRegister(bind(stags, to)),
+            opcode::BIND_WINDOW => SendOp::BindWindow(bind(stags, to)),
+            opcode::LOCAL_INVALIDATE => SendOp::LocalInvalidate { stag },
             opcode::IMMEDIATE => SendOp::Immediate { data: a, solicited },
             opcode::WRITE_IMMEDIATE => SendOp::WriteImmediate { stag, to, data: a, solicited },
             opcode::FETCH_ADD => {
@@ -276,31 +287,61 @@ impl EntryReader {
         })
     }
 
-    /// Takes the next entry of a receive queue.
+    /// Takes the next entry of a receive queue and calls `f` with it.
     #[inline(always)]
-    pub(crate) fn recv<'e>(
+    pub(crate) fn recv<R>(
         &mut self,
         ring: BlockRing<'_>,
-        entry: &'e mut Entry,
-    ) -> Result<RecvWr<'e>, Broken> {
-        let block = ring.load(self.head)?;
-        let [first, wr_id, data @ ..] = block;
+        entry: &mut Entry,
+        f: impl FnOnce(&RecvWr<'_>) -> R,
+    ) -> Result<R, Broken> {
+        let [first, wr_id, d0, d1, d2, d3, d4, d5] = ring.load(self.head)?;
         let c = Counts(first);
         if c.op() != opcode::RECV {
             return Err(Broken::Opcode(low8(c.op())));
         }
         if c.blocks() == 1 {
             self.head = self.head.wrapping_add(1);
-            entry.sges_of(c.sges(), &data)?;
+            entry.sges_of(c.sges(), &[d0, d1, d2, d3, d4, d5])?;
         } else {
-            let words = self.copy(ring, entry, block)?;
-            entry.read_sges(c.sges(), RECV_HEAD, words)?;
+            let block = [first, wr_id, d0, d1, d2, d3, d4, d5];
+            self.copy_with_sges(ring, entry, block)?;
         }
-        Ok(RecvWr { wr_id, sges: entry.sges.get(..c.sges()).ok_or(Broken::Data)? })
+        Ok(f(&RecvWr { wr_id, sges: entry.sges.get(..c.sges()).ok_or(Broken::Data)? }))
+    }
+
+    /// Copies an entry of a send queue that may have several blocks, `head` words of which come before
+    /// its data, and reads the data.
+    #[inline(never)]
+    fn copy_with_data(
+        &mut self,
+        ring: BlockRing<'_>,
+        entry: &mut Entry,
+        first: [u64; BLOCK],
+        head: usize,
+    ) -> Result<(), Broken> {
+        let c = Counts(first[0]);
+        let words = self.copy(ring, entry, first)?;
+        if c.has(flag::INLINE) {
+            entry.read_inline(c.inline(), head, words)
+        } else {
+            entry.read_sges(c.sges(), head, words)
+        }
+    }
+
+    /// The same of a receive queue.
+    #[inline(never)]
+    fn copy_with_sges(
+        &mut self,
+        ring: BlockRing<'_>,
+        entry: &mut Entry,
+        first: [u64; BLOCK],
+    ) -> Result<(), Broken> {
+        let words = self.copy(ring, entry, first)?;
+        entry.read_sges(Counts(first[0]).sges(), RECV_HEAD, words)
     }
 
     /// Copies an entry of several blocks and steps beyond it; its words.
-    #[inline(never)]
     fn copy(
         &mut self,
         ring: BlockRing<'_>,

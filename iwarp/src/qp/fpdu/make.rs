@@ -115,15 +115,7 @@ impl Fpdu {
     #[inline(always)]
     pub(in crate::qp) fn complete<M: Memory>(&mut self, mem: &M, crc: bool) {
         match self.form {
-            Form::Short => {
-                let end = usize::from(self.head_len);
-                let body = end + pad(end);
-                self.head[end..end + CRC_LEN].fill(0);
-                let field = if crc { mem.crc(0, &self.head[..body]) } else { 0 };
-                self.head[body..body + CRC_LEN].copy_from_slice(&field.to_le_bytes());
-                self.head_len = small(body + CRC_LEN);
-                self.len = count(body + CRC_LEN);
-            }
+            Form::Short => self.complete_short(mem, crc, usize::from(self.head_len)),
             Form::Open | Form::Sealed => {
                 let end = self.unpadded();
                 self.len = count(end + pad(end) + CRC_LEN);
@@ -140,6 +132,36 @@ impl Fpdu {
                 self.len = count(body + CRC_LEN);
             }
         }
+    }
+
+    /// Completes one that lies in the head altogether, `end` bytes of which are there.
+    #[inline(always)]
+    fn complete_short<M: Memory>(&mut self, mem: &M, crc: bool, end: usize) {
+        let body = end + pad(end);
+        self.head[end..end + CRC_LEN].fill(0);
+        let field = if crc { mem.crc(0, &self.head[..body]) } else { 0 };
+        self.head[body..body + CRC_LEN].copy_from_slice(&field.to_le_bytes());
+        self.head_len = small(body + CRC_LEN);
+        self.len = count(body + CRC_LEN);
+    }
+
+    /// All of an FPDU of a message that is this one, behind its header: `len` bytes of payload, at most
+    /// [`INLINE_PAYLOAD`], which `fill` writes to their place.
+    #[inline(always)]
+    pub(in crate::qp) fn put_short<M: Memory>(
+        &mut self,
+        mem: &M,
+        crc: bool,
+        len: u32,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        // How long it is stays in registers: read back, it would have been in the way of what is
+        // written to the head meanwhile.
+        let at = usize::from(self.head_len).min(BARE);
+        let end = at + len.min(INLINE_PAYLOAD) as usize;
+        fill(&mut self.head[at..end]);
+        self.complete_short(mem, crc, end);
+        self.last = true;
     }
 
     /// An FPDU whose bytes are all here.

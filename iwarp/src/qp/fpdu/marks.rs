@@ -25,7 +25,7 @@ impl Fpdu {
         if self.has_markers() { self.grid().unmarked(len) } else { len }
     }
 
-    /// Gives a complete FPDU without CRC its markers, `offset` bytes into the stream, and its CRC if
+    /// Gives a complete FPDU without CRC its markers, `offset` bytes behind a place of one, and its CRC if
     /// it is to have one; one that refers to memory is open then.
     pub(in crate::qp) fn put_markers<M: Memory>(&mut self, mem: &M, offset: u64, crc: bool) {
         self.marks = (offset / 4 % 128) as u8;

@@ -189,7 +189,7 @@ impl Pair {
 
     /// Side `i` makes up to `most` FPDUs.
     pub(super) fn transmit(&mut self, i: usize, most: usize) -> usize {
-        let offset = self.nodes[i].qp.tx_end() - self.nodes[i].qp.tx_start;
+        let offset = self.nodes[i].qp.tx_end().0 - u64::from(self.nodes[i].qp.tx_grid);
         let bytes = self.nodes[i].transmit(self.config.mulpdu, most);
         if self.config.qp.send_markers && !self.config.qp.recv_markers {
             let plain = unmark(&bytes, offset, self.config.qp.crc);

@@ -67,7 +67,7 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
             let mut bytes = vec![0; out.len() as usize];
             out.copy_to(env.mem, 0, &mut bytes);
             if markers {
-                let offset = (qp.tx_end() - qp.tx_start) - u64::from(out.len());
+                let offset = qp.tx_end().0 - u64::from(qp.tx_grid) - u64::from(out.len());
                 bytes = crate::mpa::markers::remove(&bytes, offset).unwrap().fpdu;
             }
             // Length (2), header (18), payload; then up to three octets before the CRC (4).

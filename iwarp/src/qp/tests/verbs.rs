@@ -361,7 +361,7 @@ fn test_rts_completions_are_bounded_by_the_depths() {
         p.recv(0, i, []);
     }
     p.nodes[0].qp.abort();
-    assert_eq!(p.nodes[0].qp.cq.len(), 12);
+    assert_eq!(p.nodes[0].qp.cq.iter().count(), 12);
     let op = SendOp::Write { stag: Stag(1), to: 0 };
     let wr = SendWr { op, ..SendWr::send(1, &[]) };
     assert_eq!(p.nodes[0].qp.post_send(&wr), Err(PostError::Full));

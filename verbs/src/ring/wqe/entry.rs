@@ -117,6 +117,20 @@ impl Entry {
         Ok(())
     }
 
+    /// Reads the data of an entry of one block, of which `data` is what comes after its head.
+    #[inline]
+    pub(super) fn data_of<const N: usize>(
+        &mut self,
+        c: Counts,
+        data: &[u64; N],
+    ) -> Result<(), Broken> {
+        if c.has(flag::INLINE) {
+            self.inline_of(c.inline(), data)
+        } else {
+            self.sges_of(c.sges(), data)
+        }
+    }
+
     /// Reads the SGEs of an entry of one block, of which `data` is what comes after its head. What
     /// there is room for is copied, whatever the count: that is less work than to look.
     #[inline]
@@ -144,13 +158,9 @@ impl Entry {
         self.sges.get(..c.sges()).map(Data::Sges).ok_or(Broken::Data)
     }
 
-    /// Reads the inline octets of an entry of one block.
+    /// Reads the inline octets of such an entry.
     #[inline]
-    pub(super) fn inline_of<const N: usize>(
-        &mut self,
-        len: usize,
-        data: &[u64; N],
-    ) -> Result<(), Broken> {
+    fn inline_of<const N: usize>(&mut self, len: usize, data: &[u64; N]) -> Result<(), Broken> {
         if len > N * 8 {
             return Err(Broken::Data);
         }

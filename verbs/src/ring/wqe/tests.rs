@@ -159,14 +159,16 @@ proptest! {
             let wr = SendWr { wr_id: *wr_id, op: *op, data, signaled: *signaled, fence: *fence };
             end += put_send(ring(&r), end, &wr);
             tail.store(end, Ordering::Release);
-            prop_assert_eq!(reader.has_next(&tail), Ok(true));
-            prop_assert_eq!(reader.send(ring(&r), &mut entry), Ok(wr));
-            prop_assert_eq!(reader.has_next(&tail), Ok(false));
+            prop_assert_eq!(reader.has_next(|| &tail), Ok(true));
+            let same = reader.send(ring(&r), &mut entry, |taken: &SendWr<'_>| *taken == wr);
+            prop_assert_eq!(same, Ok(true));
+            prop_assert_eq!(reader.has_next(|| &tail), Ok(false));
             let recv = RecvWr { wr_id: *wr_id, sges };
             end += put_recv(ring(&r), end, &recv);
             tail.store(end, Ordering::Release);
-            prop_assert_eq!(reader.has_next(&tail), Ok(true));
-            prop_assert_eq!(reader.recv(ring(&r), &mut entry), Ok(recv));
+            prop_assert_eq!(reader.has_next(|| &tail), Ok(true));
+            let same = reader.recv(ring(&r), &mut entry, |taken| *taken == recv);
+            prop_assert_eq!(same, Ok(true));
         }
     }
 
@@ -180,12 +182,13 @@ proptest! {
         for tail in [tail, near] {
             let tail = AtomicU64::new(tail);
             let (mut reader, mut entry) = (EntryReader::new(16), Entry::default());
-            while let Ok(true) = reader.has_next(&tail) {
-                match reader.send(ring(&r), &mut entry) {
-                    Ok(wr) => match wr.data {
-                        Data::Sges(s) => prop_assert!(s.len() <= MAX_SGES),
-                        Data::Inline(b) => prop_assert!(b.len() <= MAX_INLINE),
-                    },
+            while let Ok(true) = reader.has_next(|| &tail) {
+                let within = reader.send(ring(&r), &mut entry, |wr: &SendWr<'_>| match wr.data {
+                    Data::Sges(s) => s.len() <= MAX_SGES,
+                    Data::Inline(b) => b.len() <= MAX_INLINE,
+                });
+                match within {
+                    Ok(within) => prop_assert!(within),
                     Err(_) => break,
                 }
                 prop_assert!(reader.head() <= 16);
@@ -202,14 +205,14 @@ fn test_counts_beyond_the_block_are_told() {
     let first = |word: u64| {
         r[0][0].store(word | 1 << 24, Ordering::Relaxed);
         let (mut reader, mut entry) = (EntryReader::new(1), Entry::default());
-        assert_eq!(reader.has_next(&tail), Ok(true));
-        let send = reader.send(ring(&r), &mut entry).map(|wr| match wr.data {
+        assert_eq!(reader.has_next(|| &tail), Ok(true));
+        let send = reader.send(ring(&r), &mut entry, |wr: &SendWr<'_>| match wr.data {
             Data::Sges(s) => s.len(),
             Data::Inline(b) => b.len(),
         });
         let mut reader = EntryReader::new(1);
-        assert_eq!(reader.has_next(&tail), Ok(true));
-        (send, reader.recv(ring(&r), &mut entry).map(|wr| wr.sges.len()))
+        assert_eq!(reader.has_next(|| &tail), Ok(true));
+        (send, reader.recv(ring(&r), &mut entry, |wr| wr.sges.len()))
     };
     let not_recv = Err(Broken::Opcode(3));
     assert_eq!(first(opcode::WRITE | 2 << 16), (Ok(2), not_recv));
@@ -226,7 +229,8 @@ fn test_counts_beyond_the_block_are_told() {
 #[test]
 fn test_tail_out_of_reach_is_told() {
     let mut reader = EntryReader::new(8);
-    assert_eq!(reader.has_next(&AtomicU64::new(9)), Err(Broken::Tail));
-    assert_eq!(reader.has_next(&AtomicU64::new(u64::MAX)), Err(Broken::Tail));
-    assert_eq!(reader.has_next(&AtomicU64::new(8)), Ok(true));
+    let tails = [9, u64::MAX, 8].map(AtomicU64::new);
+    assert_eq!(reader.has_next(|| &tails[0]), Err(Broken::Tail));
+    assert_eq!(reader.has_next(|| &tails[1]), Err(Broken::Tail));
+    assert_eq!(reader.has_next(|| &tails[2]), Ok(true));
 }
