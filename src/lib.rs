@@ -78,9 +78,11 @@ pub use heddle_dataplane::{
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
     PortError, PortSource, PortStats, TxBuildCounters, VdevArg, WorkerCounters, WorkerSnapshot,
 };
+pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};
 pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths, StartupError};
-pub use heddle_iwarp::{Cut, MrError, MrTable, QpCounters, RtrConfig};
+pub use heddle_iwarp::rdmap::ReadRequest;
+pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,

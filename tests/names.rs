@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use heddle::{
-    ConnCounters, ControlPlane, DialogueError, FaultCounters, FrameError, Hub, MemoryCounters,
-    MrError, MrTable, QpCounters, References, RegionTable, RegisterError, Registry, RnicCounters,
-    RxCounters, Seed, StackCounters, StartupError, TxBuildCounters, TxCounters, WorkerCounters,
+    ConnCounters, ControlPlane, CopiedHeader, DdpError, DdpHeader, DialogueError, FaultCounters,
+    FrameError, Hub, MemoryCounters, MrError, MrTable, Msn, Qn, QpCounters, ReadRequest,
+    References, RegionTable, RegisterError, Registry, RnicCounters, RxCounters, Seed,
+    StackCounters, StartupError, TermCode, Terminate, TxBuildCounters, TxCounters, WorkerCounters,
     WorkerSnapshot,
 };
 
@@ -37,6 +38,21 @@ fn frame_error(e: DialogueError) -> Option<FrameError> {
 
 fn table_error(e: RegisterError) -> Option<MrError> {
     if let RegisterError::Mr(e) = e { Some(e) } else { None }
+}
+
+/// What the peer refused: a message of this number in that queue, or a Read.
+fn refused(t: &Terminate) -> Result<Option<(Qn, Msn)>, DdpError> {
+    let _: Option<ReadRequest> = t.read_request;
+    let header: Option<CopiedHeader> = t.ddp;
+    Ok(match header.map(|h| h.header()).transpose()? {
+        Some(DdpHeader::Untagged { qn, msn, .. }) => Some((qn, msn)),
+        Some(DdpHeader::Tagged { .. }) | None => None,
+    })
+}
+
+#[test]
+fn test_what_a_terminate_repeats_can_be_named() {
+    assert_eq!(refused(&Terminate::new(TermCode::DDP_BOUNDS)), Ok(None));
 }
 
 fn hub(
