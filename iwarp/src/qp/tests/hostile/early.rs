@@ -134,6 +134,23 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     }
 }
 
+/// Of a message under way, what has come is not written again, and what is still to come may be.
+#[test]
+fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
+    let mut t = Target::with(CONFIG());
+    let segments =
+        [send(1, 0, false, 40), send(1, 0, false, 8), send(1, 39, false, 1), send(1, 48, true, 8)];
+    let (bytes, at) = stream(&segments);
+    assert_eq!(t.feed_raw(&bytes[..at[1]]), at[1]);
+    t.mem.write(1000, &[7; 40]);
+    for i in [1, 2] {
+        assert_eq!(t.place(&bytes[at[i]..], at[i]), None);
+    }
+    assert_eq!(memory(&t, 0, 41), [&[7; 40][..], &[FILL]].concat());
+    assert!(t.place(&bytes[at[3]..], at[3]).is_some());
+    assert_eq!(memory(&t, 48, 8), [0x5a; 8]);
+}
+
 #[test]
 fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
     for config in
@@ -154,8 +171,15 @@ fn test_rts_fpdus_are_found_by_markers_alone() {
     let forged = framed(&write(t.all, TO, 24), true);
     let payload = forged.repeat(18);
     let evil = cat(&tagged(Opcode::WRITE, true, t.all, TO), &payload);
-    let segments = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
-    let (bytes, at) = stream(&segments);
+    let mixed = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
+    check_found(&t, &mixed);
+    // 4 + 2 + 14 + 488 + 4 octets: the second begins with a marker, and behind the marker it does not.
+    let whole = [write(t.all, TO, 488), write(t.all, TO, 900), write(t.all, TO, 500)];
+    check_found(&t, &whole);
+}
+
+fn check_found(t: &Target, segments: &[Vec<u8>]) {
+    let (bytes, at) = stream(segments);
     let end = *at.last().unwrap();
     for from in 1..end {
         for upto in [from + 40, from + 400, from + 1200, end].into_iter().filter(|n| *n <= end) {
