@@ -176,6 +176,8 @@ fn test_buffers_are_used_again() {
     let (given, mut other, mut next) = (Vec::with_capacity(5000), vec![7; 10], Vec::new());
     let own = other.as_ptr();
     buffers.give(given);
+    // What has no memory is nothing to use again.
+    buffers.give(Vec::new());
     buffers.take(&mut other, 8);
     assert_eq!((other.as_ptr(), other.len()), (own, 10), "not shortened");
     buffers.take(&mut next, 100);
@@ -199,22 +201,27 @@ fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
     assert_eq!(at[0], at[1]);
 }
 
-/// Where no more snapshots may be kept, a Read is answered later, and each attempt is counted.
+/// Where no more snapshots may be kept, a Read is answered later: all of it, or the rest. Each attempt
+/// is counted.
 #[test]
 fn test_response_waits_for_room_for_its_snapshot() {
     let mut p = Pair::open(PairConfig::default());
-    let (stag, sink) = (p.nodes[1].stag, [p.nodes[0].sge(512, 100)]);
+    let (stag, sink) = (p.nodes[1].stag, [p.nodes[0].sge(5000, 3000)]);
     p.send(0, 1, SendOp::Read { stag, to: BASE }, sink);
     p.transmit(0, 9);
     p.deliver(1, usize::MAX);
-    let Node { qp, mem, mrs, .. } = p.b();
-    let full = QpEnv { mem: &*mem, mrs, snapshots_full: true };
-    for n in 1..4 {
-        assert!(qp.has_transmit() && qp.poll_transmit(&full, 1442).is_none());
-        assert_eq!((qp.counters().tx_snapshot_stalls, qp.counters().tx_bytes), (n, 0));
+    // Of 1442 octets of ULPDU 14 are header.
+    for (sent, stalls) in [(0, 1..4), (1428, 4..7)] {
+        let Node { qp, mem, mrs, .. } = p.b();
+        let full = QpEnv { mem: &*mem, mrs, snapshots_full: true };
+        for n in stalls {
+            assert!(qp.has_transmit() && qp.poll_transmit(&full, 1442).is_none());
+            assert_eq!((qp.counters().tx_snapshot_stalls, qp.counters().tx_bytes), (n, sent));
+        }
+        p.transmit(1, 1);
     }
     p.run();
     assert_eq!(completions(&mut p.a().qp).len(), 1);
-    assert_eq!(p.nodes[1].qp.counters().tx_snapshot_stalls, 3);
+    assert_eq!(p.nodes[1].qp.counters().tx_snapshot_stalls, 6);
     p.check_healthy();
 }

@@ -67,7 +67,10 @@ fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_t
 fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     let mut t = Target::with(CONFIG());
     let read_only = t.region(Access::REMOTE_READ);
+    let local = t.region(Access::LOCAL_WRITE);
     t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
+    let sink = [Sge { stag: t.all, to: TO + 400, len: 8 }];
+    t.qp.post_send(&SendWr::fetch_add(2, &sink, Stag(77), 0, 1)).unwrap();
     t.transmit();
     let all = t.all;
     let refused = [
@@ -91,6 +94,9 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
         response(all, TO + 193, true, 8),
         response(all, TO - 1, true, 8),
         response(read_only, TO, true, 8),
+        // Of memory that a Read could have for a sink, and of the sink of an Atomic Operation.
+        response(local, TO, true, 8),
+        response(all, TO + 400, true, 8),
         response(all, u64::MAX - 3, true, 8),
         // Headers.
         cat(&tagged(Opcode(12), true, all, TO), &[0; 8]),
