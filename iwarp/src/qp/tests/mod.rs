@@ -2,6 +2,7 @@
 
 mod atomics;
 mod ending;
+mod fifo;
 mod fpdus;
 mod golden;
 mod hostile;

@@ -212,6 +212,17 @@ fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
         let got: Vec<_> = got.iter().map(|c| (c.wr_id, c.len, c.solicited)).collect();
         assert_eq!(got, [(100, len, solicited)]);
     }
+    // Nor is any other first message counted as one.
+    for s in [send(1, 0, true, 8), untagged(Opcode::SEND_SE, true, 0, 1, 0)] {
+        let mut t = expecting();
+        t.accepts(&s);
+        assert_eq!(t.qp.counters().rtr, 0);
+    }
+    for (len, rtr) in [(0, 1), (8, 0)] {
+        let mut t = expecting();
+        t.accepts(&write(t.all, TO, len));
+        assert_eq!(t.qp.counters().rtr, rtr);
+    }
     // Of another number, or that begins elsewhere, it is as wrong as any.
     expecting().refuses(&untagged(Opcode::SEND, true, 0, 2, 0), 0x1203, 18, "err_msn");
     expecting().refuses(&untagged(Opcode::SEND, true, 0, 1, 4), 0x1204, 18, "err_offset");
