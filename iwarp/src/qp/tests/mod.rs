@@ -2,7 +2,6 @@
 
 mod atomics;
 mod ending;
-mod fifo;
 mod fpdus;
 mod golden;
 mod hostile;

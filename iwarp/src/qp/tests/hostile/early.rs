@@ -157,6 +157,27 @@ fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
     assert_eq!(memory(&t, 48, 8), [0x5a; 8]);
 }
 
+/// A buffer that a message has had is the application's, although the queue pair may remember it.
+#[test]
+fn test_rts_early_send_gets_no_buffer_that_was_used() {
+    for used in 2..=17 {
+        let mut t = Target::with(CONFIG());
+        for wr_id in 2..used {
+            let sges = [Sge { stag: t.all, to: TO, len: BUFFER }];
+            t.qp.post_recv(&RecvWr::new(wr_id, &sges)).unwrap();
+        }
+        let sends = (1..=u32::try_from(used).unwrap() + 2).map(|msn| send(msn, 0, true, 8));
+        let (bytes, at) = stream(&sends.collect::<Vec<_>>());
+        let used = usize::try_from(used).unwrap();
+        assert_eq!(t.feed_raw(&bytes[..at[used]]), at[used]);
+        let placed = t.mem.placed();
+        for i in [used, used + 1] {
+            assert_eq!(t.place(&bytes[at[i]..], at[i]), None, "{used}");
+        }
+        assert_eq!(t.mem.placed(), placed);
+    }
+}
+
 #[test]
 fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
     for config in
