@@ -184,6 +184,22 @@ fn test_buffers_are_used_again() {
     assert_eq!((next.capacity(), next.len()), (5000, 100));
 }
 
+/// What is kept for later has a bound.
+#[test]
+fn test_spare_buffers_are_no_more_than_1024() {
+    let mut buffers = Buffers::default();
+    for _ in 0..1030 {
+        buffers.give(Vec::with_capacity(100));
+    }
+    let mut again = 0;
+    for _ in 0..1030 {
+        let mut buffer = Vec::new();
+        buffers.take(&mut buffer, 10);
+        again += usize::from(buffer.capacity() == 100);
+    }
+    assert_eq!(again, 1024);
+}
+
 /// An FPDU that had to own its octets leaves their memory to the next.
 #[test]
 fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
