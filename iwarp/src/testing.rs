@@ -2,25 +2,25 @@
 
 use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use heddle_base::Sum;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Registered memory made of ordinary atomics; addresses are offsets into it.
+/// Registered memory behind a lock; addresses are offsets into it. Copies are as fast without
+/// optimisation as with it, which is how most tests are built.
 ///
 /// A range outside of it is a bug of the code under test and panics.
 #[derive(Debug, Default)]
 pub struct TestMemory {
-    cells: Vec<AtomicU8>,
+    bytes: Mutex<Vec<u8>>,
     placed: AtomicU64,
 }
 
 impl TestMemory {
     /// `len` bytes, each `fill`.
     pub fn new(len: usize, fill: u8) -> TestMemory {
-        TestMemory {
-            cells: (0..len).map(|_| AtomicU8::new(fill)).collect(),
-            placed: AtomicU64::new(0),
-        }
+        TestMemory { bytes: Mutex::new(vec![fill; len]), placed: AtomicU64::new(0) }
     }
 
     /// Bytes that were placed in it, each as often as it was.
@@ -30,64 +30,56 @@ impl TestMemory {
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.cells.len()
+        self.bytes().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
+        self.len() == 0
     }
 
     /// Writes `bytes` at `at`, as the application would.
     pub fn write(&self, at: usize, bytes: &[u8]) {
-        for (cell, b) in self.cells[at..at + bytes.len()].iter().zip(bytes) {
-            cell.store(*b, Relaxed);
-        }
+        self.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// The `len` bytes at `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        self.cells[at..at + len].iter().map(|c| c.load(Relaxed)).collect()
+        self.bytes()[at..at + len].to_vec()
     }
 
     /// All bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        self.read(0, self.len())
+        self.bytes().clone()
     }
 
-    fn cells(&self, range: MemRange) -> &[AtomicU8] {
-        let at = usize::try_from(range.addr()).expect("address inside");
-        &self.cells[at..at + range.len() as usize]
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The first `most` bytes of a range.
+fn start_of(range: MemRange, most: usize) -> Range<usize> {
+    let at = usize::try_from(range.addr()).expect("address inside");
+    at..at + most.min(range.len() as usize)
 }
 
 impl Memory for TestMemory {
     fn place(&self, dst: MemRange, src: &[u8]) {
-        let n = src.len().min(dst.len() as usize) as u64;
-        self.placed.fetch_add(n, Relaxed);
-        for (cell, b) in self.cells(dst).iter().zip(src) {
-            cell.store(*b, Relaxed);
-        }
+        let dst = start_of(dst, src.len());
+        self.placed.fetch_add(dst.len() as u64, Relaxed);
+        let src = &src[..dst.len()];
+        self.bytes()[dst].copy_from_slice(src);
     }
 
     fn gather(&self, src: MemRange, dst: &mut [u8]) {
-        for (cell, b) in self.cells(src).iter().zip(dst) {
-            *b = cell.load(Relaxed);
-        }
+        let src = start_of(src, dst.len());
+        dst[..src.len()].copy_from_slice(&self.bytes()[src]);
     }
 
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum) {
-        let (mut crc, mut sum) = (crc, Sum::ZERO);
-        let mut piece = [0; 256];
-        for cells in self.cells(src).chunks(256) {
-            for (b, cell) in piece.iter_mut().zip(cells) {
-                *b = cell.load(Relaxed);
-            }
-            let bytes = &piece[..cells.len()];
-            crc = self.crc(crc, bytes);
-            sum = sum.plus(Sum::of(bytes));
-        }
-        (crc, sum)
+        let bytes = &self.bytes()[start_of(src, usize::MAX)];
+        (self.crc(crc, bytes), Sum::of(bytes))
     }
 
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {

@@ -43,6 +43,10 @@ fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
                     let mut part = vec![0; len];
                     let m = f.copy_to(&mem, u32::try_from(off).unwrap(), &mut part);
                     assert_eq!(m, len.min(n - off));
+                    f.for_each_piece(count(off), count(len), |piece| match piece {
+                        Piece::Bytes(bytes) => assert!(!bytes.is_empty()),
+                        Piece::Memory(range) => assert!(!range.is_empty()),
+                    });
                     assert_eq!(part[..m], whole[off..off + m]);
                 }
             }

@@ -122,3 +122,17 @@ fn test_withdrawing_from_a_running_queue_pair_does_nothing() {
     assert_eq!(u.qp().tx_end(), made);
     assert!(completions(u.qp()).is_empty());
 }
+
+/// However many are posted after the close, each completes once, says why, and takes none with it.
+#[test]
+fn test_closing_completes_each_late_request_once() {
+    let mut p = Pair::open(PairConfig::default());
+    p.a().qp.close();
+    for wr_id in 0..200 {
+        p.send(0, wr_id, SendOp::Write { stag: Stag(1), to: 0 }, []);
+        let done = completions(&mut p.a().qp);
+        let done: Vec<_> = done.iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(done, [(wr_id, CqeStatus::LocalQpOperation(PostError::Closing))]);
+    }
+    assert!(!p.nodes[0].qp.has_transmit());
+}

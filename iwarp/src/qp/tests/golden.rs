@@ -157,3 +157,29 @@ fn test_rts_no_ulpdu_exceeds_its_limits() {
         }
     }
 }
+
+/// Where CRC is off its field stays, and we leave it zero, whatever form the FPDU has: in its head,
+/// octets of its own, memory of the application, a snapshot for a Read.
+#[test]
+fn test_rts_crc_field_is_zero_where_crc_is_off() {
+    let mut p = pair(false, false);
+    let (few, many, stag) = ([p.nodes[0].sge(0, 8)], [p.nodes[0].sge(0, 100)], p.nodes[1].stag);
+    p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
+    p.recv(1, 2, [p.nodes[1].sge(0, 100)]);
+    p.a().write(0, &[0x5a; 100]);
+    p.b().write(1000, &[0x5a; 100]);
+    p.send(0, 1, SEND, few);
+    p.nodes[0].qp.post_send(&SendWr::send_inline(2, &[0x5a; 64])).unwrap();
+    p.send(0, 3, SendOp::Write { stag, to: BASE + 2000 }, many);
+    p.send(0, 4, SendOp::Read { stag, to: BASE + 1000 }, many);
+    let mut all = sent(&mut p, 0);
+    p.deliver(1, usize::MAX);
+    all.extend(sent(&mut p, 1));
+    // Length and header, payload, pad.
+    let lens =
+        [20 + 8, 20 + 64, 16 + 100, 20 + 28, 16 + 100].map(|n: usize| n.next_multiple_of(4) + 4);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), lens);
+    for f in &all {
+        assert_eq!(f[f.len() - 4..], [0; 4], "{f:02x?}");
+    }
+}

@@ -26,36 +26,33 @@ use heddle_base::{Chunks, Random, Seed};
 use pair::{Pair, PairConfig};
 
 /// Bytes in the pieces somebody has cut them to.
-struct Pieces<'a>(Vec<&'a [u8]>);
+struct Pieces<'a> {
+    bytes: &'a [u8],
+    /// Where each piece ends.
+    ends: Vec<usize>,
+}
 
 impl<'a> Pieces<'a> {
     /// Cuts `bytes` to pieces of up to `max` bytes.
     fn cut(bytes: &'a [u8], max: usize, rng: &mut Random) -> Pieces<'a> {
-        let mut rest = bytes;
-        let mut parts = Vec::new();
-        while !rest.is_empty() {
-            let n = 1 + usize::try_from(rng.below(max as u64)).unwrap();
-            let (a, b) = rest.split_at(n.min(rest.len()));
-            parts.push(a);
-            rest = b;
+        let (mut end, mut ends) = (0, Vec::new());
+        while end < bytes.len() {
+            end += 1 + usize::try_from(rng.below(max as u64)).unwrap();
+            end = end.min(bytes.len());
+            ends.push(end);
         }
-        Pieces(parts)
+        Pieces { bytes, ends }
     }
 }
 
 impl Chunks for Pieces<'_> {
     fn len(&self) -> usize {
-        self.0.iter().map(|p| p.len()).sum()
+        self.bytes.len()
     }
 
-    fn chunk_at(&self, mut off: usize) -> &[u8] {
-        for p in &self.0 {
-            if off < p.len() {
-                return &p[off..];
-            }
-            off -= p.len();
-        }
-        &[]
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        let piece = self.ends.partition_point(|end| *end <= off);
+        self.ends.get(piece).map_or(&[], |end| &self.bytes[off..*end])
     }
 }
 

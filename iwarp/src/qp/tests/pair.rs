@@ -77,7 +77,8 @@ impl Node {
 
     pub(super) fn check_memory(&self) {
         let (got, want) = (self.mem.snapshot(), &self.want);
-        if let Some(at) = (0..got.len()).find(|i| got[*i] != want[*i]) {
+        if got != *want {
+            let at = (0..got.len()).find(|i| got[*i] != want[*i]).unwrap();
             panic!("memory differs at {at}: {:#x}, not {:#x}", got[at], want[at]);
         }
     }

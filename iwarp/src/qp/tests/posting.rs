@@ -358,3 +358,36 @@ fn test_queues_grow_to_the_high_water_mark_and_no_further() {
     assert!(seen[0].0 > 100 * 50);
     assert!(seen.iter().all(|s| *s == seen[0]), "{seen:?}");
 }
+
+/// The operands of Immediate Data and Atomic Operations take room among the inline octets, and leave it.
+#[test]
+fn test_operands_of_requests_that_are_done_take_no_room() {
+    for kind in 0..4 {
+        let mut p = Pair::open(PairConfig::default());
+        let (b, len) = (&p.nodes[1], p.config.size as u64);
+        let rights = rights().with(Access::REMOTE_ATOMIC);
+        let stag = b.mrs.register(b.qp.pd(), pair::GUARD as u64, BASE, len, rights).unwrap().stag;
+        let sink = [p.nodes[0].sge(512, 8)];
+        let swap = SendOp::Atomic { stag, to: BASE, op: crate::rdmap::AtomicOp::swap(1) };
+        let wr = match kind {
+            0 => SendWr::immediate(1, 2),
+            1 => SendWr::write_immediate(1, &[], stag, BASE, 2),
+            2 => SendWr::fetch_add(1, &sink, stag, BASE, 1),
+            _ => SendWr { op: swap, ..SendWr::send(1, &sink) },
+        };
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            for _ in 0..4 {
+                if kind < 2 {
+                    p.recv(1, 1, []);
+                }
+                p.nodes[0].qp.post_send(&wr).unwrap();
+                p.run();
+                assert_eq!(completions(&mut p.a().qp).len(), 1);
+                completions(&mut p.b().qp);
+            }
+            seen.push(p.nodes[0].qp.sq.heap());
+        }
+        assert!(seen.iter().all(|s| *s == seen[0]), "{kind}: {seen:?}");
+    }
+}

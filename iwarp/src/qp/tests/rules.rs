@@ -172,13 +172,72 @@ fn test_operations_are_counted_once() {
 #[test]
 fn test_buffers_are_used_again() {
     let mut buffers = Buffers::default();
-    let (mut first, mut other, mut next) = (Vec::new(), vec![7; 10], Vec::new());
-    buffers.take(&mut first, 100);
-    assert_eq!(first.len(), 100);
-    let (given, own) = (first.as_ptr(), other.as_ptr());
-    buffers.give(first);
+    // By its size, as the allocator may well give the same memory to the next.
+    let (given, mut other, mut next) = (Vec::with_capacity(5000), vec![7; 10], Vec::new());
+    let own = other.as_ptr();
+    buffers.give(given);
+    // What has no memory is nothing to use again.
+    buffers.give(Vec::new());
     buffers.take(&mut other, 8);
     assert_eq!((other.as_ptr(), other.len()), (own, 10), "not shortened");
     buffers.take(&mut next, 100);
-    assert_eq!((next.as_ptr(), next.len()), (given, 100));
+    assert_eq!((next.capacity(), next.len()), (5000, 100));
+}
+
+/// What is kept for later has a bound.
+#[test]
+fn test_spare_buffers_are_no_more_than_1024() {
+    let mut buffers = Buffers::default();
+    for _ in 0..1030 {
+        buffers.give(Vec::with_capacity(100));
+    }
+    let mut again = 0;
+    for _ in 0..1030 {
+        let mut buffer = Vec::new();
+        buffers.take(&mut buffer, 10);
+        again += usize::from(buffer.capacity() == 100);
+    }
+    assert_eq!(again, 1024);
+}
+
+/// An FPDU that had to own its octets leaves their memory to the next.
+#[test]
+fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
+    let mut p = Pair::open(PairConfig::default());
+    let Node { qp, mem, mrs, .. } = p.a();
+    let env = QpEnv { mem: &*mem, mrs, snapshots_full: false };
+    let (mut buffers, mut fpdus) = (Buffers::default(), [Fpdu::default(), Fpdu::default()]);
+    let mut at = Vec::new();
+    for out in &mut fpdus {
+        qp.post_send(&SendWr::send_inline(1, &[7; 64])).unwrap();
+        assert!(qp.poll_transmit_into(&env, 1442, &mut buffers, out));
+        at.push(out.head().as_ptr());
+        out.clear(&mut buffers);
+    }
+    assert_eq!(at[0], at[1]);
+}
+
+/// Where no more snapshots may be kept, a Read is answered later: all of it, or the rest. Each attempt
+/// is counted.
+#[test]
+fn test_response_waits_for_room_for_its_snapshot() {
+    let mut p = Pair::open(PairConfig::default());
+    let (stag, sink) = (p.nodes[1].stag, [p.nodes[0].sge(5000, 3000)]);
+    p.send(0, 1, SendOp::Read { stag, to: BASE }, sink);
+    p.transmit(0, 9);
+    p.deliver(1, usize::MAX);
+    // Of 1442 octets of ULPDU 14 are header.
+    for (sent, stalls) in [(0, 1..4), (1428, 4..7)] {
+        let Node { qp, mem, mrs, .. } = p.b();
+        let full = QpEnv { mem: &*mem, mrs, snapshots_full: true };
+        for n in stalls {
+            assert!(qp.has_transmit() && qp.poll_transmit(&full, 1442).is_none());
+            assert_eq!((qp.counters().tx_snapshot_stalls, qp.counters().tx_bytes), (n, sent));
+        }
+        p.transmit(1, 1);
+    }
+    p.run();
+    assert_eq!(completions(&mut p.a().qp).len(), 1);
+    assert_eq!(p.nodes[1].qp.counters().tx_snapshot_stalls, 6);
+    p.check_healthy();
 }

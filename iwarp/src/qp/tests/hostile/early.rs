@@ -67,7 +67,10 @@ fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_t
 fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     let mut t = Target::with(CONFIG());
     let read_only = t.region(Access::REMOTE_READ);
+    let local = t.region(Access::LOCAL_WRITE);
     t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
+    let sink = [Sge { stag: t.all, to: TO + 400, len: 8 }];
+    t.qp.post_send(&SendWr::fetch_add(2, &sink, Stag(77), 0, 1)).unwrap();
     t.transmit();
     let all = t.all;
     let refused = [
@@ -91,6 +94,9 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
         response(all, TO + 193, true, 8),
         response(all, TO - 1, true, 8),
         response(read_only, TO, true, 8),
+        // Of memory that a Read could have for a sink, and of the sink of an Atomic Operation.
+        response(local, TO, true, 8),
+        response(all, TO + 400, true, 8),
         response(all, u64::MAX - 3, true, 8),
         // Headers.
         cat(&tagged(Opcode(12), true, all, TO), &[0; 8]),
@@ -134,6 +140,44 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     }
 }
 
+/// Of a message under way, what has come is not written again, and what is still to come may be.
+#[test]
+fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
+    let mut t = Target::with(CONFIG());
+    let segments =
+        [send(1, 0, false, 40), send(1, 0, false, 8), send(1, 39, false, 1), send(1, 48, true, 8)];
+    let (bytes, at) = stream(&segments);
+    assert_eq!(t.feed_raw(&bytes[..at[1]]), at[1]);
+    t.mem.write(1000, &[7; 40]);
+    for i in [1, 2] {
+        assert_eq!(t.place(&bytes[at[i]..], at[i]), None);
+    }
+    assert_eq!(memory(&t, 0, 41), [&[7; 40][..], &[FILL]].concat());
+    assert!(t.place(&bytes[at[3]..], at[3]).is_some());
+    assert_eq!(memory(&t, 48, 8), [0x5a; 8]);
+}
+
+/// A buffer that a message has had is the application's, although the queue pair may remember it.
+#[test]
+fn test_rts_early_send_gets_no_buffer_that_was_used() {
+    for used in 2..=17 {
+        let mut t = Target::with(CONFIG());
+        for wr_id in 2..used {
+            let sges = [Sge { stag: t.all, to: TO, len: BUFFER }];
+            t.qp.post_recv(&RecvWr::new(wr_id, &sges)).unwrap();
+        }
+        let sends = (1..=u32::try_from(used).unwrap() + 2).map(|msn| send(msn, 0, true, 8));
+        let (bytes, at) = stream(&sends.collect::<Vec<_>>());
+        let used = usize::try_from(used).unwrap();
+        assert_eq!(t.feed_raw(&bytes[..at[used]]), at[used]);
+        let placed = t.mem.placed();
+        for i in [used, used + 1] {
+            assert_eq!(t.place(&bytes[at[i]..], at[i]), None, "{used}");
+        }
+        assert_eq!(t.mem.placed(), placed);
+    }
+}
+
 #[test]
 fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
     for config in
@@ -154,8 +198,15 @@ fn test_rts_fpdus_are_found_by_markers_alone() {
     let forged = framed(&write(t.all, TO, 24), true);
     let payload = forged.repeat(18);
     let evil = cat(&tagged(Opcode::WRITE, true, t.all, TO), &payload);
-    let segments = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
-    let (bytes, at) = stream(&segments);
+    let mixed = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
+    check_found(&t, &mixed);
+    // 4 + 2 + 14 + 488 + 4 octets: the second begins with a marker, and behind the marker it does not.
+    let whole = [write(t.all, TO, 488), write(t.all, TO, 900), write(t.all, TO, 500)];
+    check_found(&t, &whole);
+}
+
+fn check_found(t: &Target, segments: &[Vec<u8>]) {
+    let (bytes, at) = stream(segments);
     let end = *at.last().unwrap();
     for from in 1..end {
         for upto in [from + 40, from + 400, from + 1200, end].into_iter().filter(|n| *n <= end) {

@@ -2,6 +2,7 @@
 //! memory changed, the counter, and all that was posted flushed. Boundaries have a twin that is
 //! still right.
 
+mod culprits;
 mod early;
 mod ends;
 mod framing;
@@ -11,6 +12,7 @@ mod numbers;
 mod reads;
 mod rfc7306;
 mod sends;
+mod shared;
 mod single;
 mod sinks;
 mod terminates;

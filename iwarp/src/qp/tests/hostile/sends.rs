@@ -1,6 +1,7 @@
 //! Sends, with and without Invalidate.
 
 use super::*;
+use crate::mpa::frame::RtrSet;
 
 #[test]
 fn test_rts_send_msn_out_of_range() {
@@ -183,4 +184,46 @@ fn test_rts_invalidate_before_the_last_segment() {
     s[0] &= !0x40;
     t.accepts(&s);
     assert!(t.mrs.check(PD, QPN, stag, 0, 8, Access::NONE).is_ok());
+}
+
+/// A responder that would take a Send as "ready to receive".
+fn expecting() -> Target {
+    let rtr = RtrConfig::Expect(RtrSet::ALL);
+    Target::with(QpConfig { role: Role::Responder, rtr, ..QpConfig::default() })
+}
+
+/// One Send without octets says that, and nothing that has octets, asks for an event, or goes on.
+#[test]
+fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
+    let bare = |opcode| untagged(opcode, true, 0, 1, 0);
+    let mut t = expecting();
+    t.accepts(&bare(Opcode::SEND));
+    assert_eq!((completions(&mut t.qp).len(), t.qp.counters().rtr), (0, 1));
+    for (segments, len, solicited) in [
+        (vec![send(1, 0, true, 8)], 8, false),
+        (vec![bare(Opcode::SEND_SE)], 0, true),
+        (vec![send(1, 0, false, 0), send(1, 0, true, 4)], 4, false),
+    ] {
+        let mut t = expecting();
+        for s in &segments {
+            t.accepts(s);
+        }
+        let got = completions(&mut t.qp);
+        let got: Vec<_> = got.iter().map(|c| (c.wr_id, c.len, c.solicited)).collect();
+        assert_eq!(got, [(100, len, solicited)]);
+    }
+    // Nor is any other first message counted as one.
+    for s in [send(1, 0, true, 8), untagged(Opcode::SEND_SE, true, 0, 1, 0)] {
+        let mut t = expecting();
+        t.accepts(&s);
+        assert_eq!(t.qp.counters().rtr, 0);
+    }
+    for (len, rtr) in [(0, 1), (8, 0)] {
+        let mut t = expecting();
+        t.accepts(&write(t.all, TO, len));
+        assert_eq!(t.qp.counters().rtr, rtr);
+    }
+    // Of another number, or that begins elsewhere, it is as wrong as any.
+    expecting().refuses(&untagged(Opcode::SEND, true, 0, 2, 0), 0x1203, 18, "err_msn");
+    expecting().refuses(&untagged(Opcode::SEND, true, 0, 1, 4), 0x1204, 18, "err_offset");
 }
