@@ -18,6 +18,19 @@ fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
     }
 }
 
+/// A refusal says R, and C where one of the two wants CRCs.
+#[test]
+fn test_reject_says_whether_there_would_be_crcs() {
+    use CrcPolicy::{Off, Required};
+    for (ours, theirs, flags) in
+        [(Off, Off, 0x30), (Off, Required, 0x70), (Required, Off, 0x70), (Required, Required, 0x70)]
+    {
+        let config = ResponderConfig { crc: ours, ..Default::default() };
+        let mut r = asked_of(&config, &InitiatorConfig { crc: theirs, ..v2() });
+        assert_eq!(r.reject(b"", None).unwrap()[16], flags, "{ours:?} {theirs:?}");
+    }
+}
+
 #[test]
 fn test_reject_names_the_ord_needed() {
     for (ord, want) in [(Some(9), (5, 9)), (None, (5, 3))] {

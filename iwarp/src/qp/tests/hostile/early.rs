@@ -130,6 +130,7 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     for s in [
         write(all, TO + 992, 8),
         write(Stag(1), 0, 0),
+        response(Stag(1), 0, true, 0),
         send(1, 0, true, 64),
         send(2, 60, true, 4),
         response(all, TO + 192, true, 8),

@@ -1,7 +1,7 @@
 //! Local memory that is gone when the peer's answer comes.
 
 use super::*;
-use crate::rdmap::AtomicResponse;
+use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
 /// The application's mistake: its own request says so, and the peer is told no more than that.
 #[test]
@@ -16,4 +16,21 @@ fn test_reading_atomic_response_whose_sink_is_gone() {
     let bytes = cat(&untagged(Opcode::ATOMIC_RESPONSE, true, 3, 1, 0), &answer.emit());
     let special = [(1, CqeStatus::LocalProtection)];
     t.refuses_raw_but(&framed(&bytes, true), 0x0000, 0, &[], "err_local", &special);
+}
+
+/// The other way round: what the peer asked to change is gone when its turn comes. The Terminate
+/// repeats the DDP header of the request, and how long its segment was (RFC 7306 section 8.1).
+#[test]
+fn test_atomic_request_whose_region_goes_before_its_turn() {
+    let mut t = Target::new();
+    let stag = t.region(Access::REMOTE_ATOMIC);
+    let request = AtomicRequest { id: 1, stag, to: TO, op: AtomicOp::swap(1) };
+    let header = untagged(Opcode::ATOMIC_REQUEST, true, 1, 1, 0);
+    t.accepts(&cat(&header, &request.emit()));
+    t.mrs.deregister(stag).unwrap();
+    let mut ulpdu = untagged(Opcode::TERMINATE, true, 2, 1, 0);
+    // 18 octets of header and 52 of request.
+    ulpdu.extend([0x01, 0x00, 0xc0, 0, 0, 70]);
+    ulpdu.extend(header);
+    assert_eq!(t.transmit(), [framed(&ulpdu, true)]);
 }
