@@ -40,6 +40,8 @@ struct Bed {
     mem: TestMemory,
     mrs: Arc<MrTable>,
     stag: Stag,
+    /// For fast registrations of that memory.
+    fast: Stag,
     device: Device,
     qp: Qp,
     pd: Pd,
@@ -63,8 +65,10 @@ impl Bed {
         mem.write(0, &[SECRET; GUARD]);
         mem.write(GUARD + SIZE, &[SECRET; GUARD]);
         let all = (GUARD as u64, BASE, SIZE as u64);
-        let mr = mrs.register(pd, all.0, all.1, all.2, Access::LOCAL_WRITE).expect("room");
-        Bed { mem, mrs, stag: mr.stag, device, qp, pd, _cq: cq }
+        let rights = Access::LOCAL_WRITE.with(Access::BIND);
+        let mr = mrs.register(pd, all.0, all.1, all.2, rights).expect("room");
+        let fast = mrs.allocate(pd, Some(qp.qpn()), SIZE as u64).expect("room");
+        Bed { mem, mrs, stag: mr.stag, fast, device, qp, pd, _cq: cq }
     }
 }
 
@@ -87,7 +91,7 @@ fn completion(data: &[u8]) {
 
 pub fn run(data: &[u8]) -> bool {
     completion(data);
-    let Bed { mem, mrs, stag, device, qp, pd, .. } = Bed::new();
+    let Bed { mem, mrs, stag, fast, device, qp, pd, .. } = Bed::new();
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
     let mut protocol = QpContext::new(&QpConfig {
         pd,
@@ -108,8 +112,12 @@ pub fn run(data: &[u8]) -> bool {
         word[..value.len()].copy_from_slice(value);
         let mut value = u64::from_le_bytes(word);
         if kind & 0x40 != 0 {
-            // The one STag there is, so that requests get further.
+            // The one STag of memory there is, so that requests get further.
             value = value & !0xffff_ffff | u64::from(stag.0);
+        }
+        if kind & 0x20 != 0 {
+            // The one that may be registered, with any key.
+            value = value & !0xffff_ff00 | u64::from(fast.with_key(0).0);
         }
         let at = usize::from(u16::from_le_bytes([at0, at1])) % len;
         block.words()[at].store(value, Ordering::Relaxed);
@@ -157,12 +165,12 @@ pub fn run(data: &[u8]) -> bool {
 }
 
 pub fn seeds() -> Seeds {
-    let seed = |post: fn(&Qp, Sge)| {
-        let Bed { stag, device, qp, .. } = Bed::new();
+    let seed = |post: fn(&Qp, Sge, Stag)| {
+        let Bed { stag, fast, device, qp, .. } = Bed::new();
         let (off, len) = qp.share();
         let block = device.area().at(off, len).expect("its own block");
         let before: Vec<u64> = block.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
-        post(&qp, Sge { stag, len: 100, to: BASE + 8 });
+        post(&qp, Sge { stag, len: 100, to: BASE + 8 }, fast);
         // Entries first, then the words that publish them.
         let words = block.words().iter().map(|w| w.load(Ordering::Relaxed)).zip(before).enumerate();
         let mut changed: Vec<_> = words.filter(|(_, (now, was))| now != was).collect();
@@ -179,27 +187,40 @@ pub fn seeds() -> Seeds {
     vec![
         (
             "sends".into(),
-            seed(|qp, sge| {
+            seed(|qp, sge, _| {
                 post(qp, &SendWr::send(1, &[sge, sge]).solicited());
                 post(qp, &SendWr::send_inline(2, b"inline").invalidating(Stag(5)));
             }),
         ),
         (
             "writes".into(),
-            seed(|qp, sge| {
+            seed(|qp, sge, _| {
                 post(qp, &SendWr::write(1, &[sge; 4], Stag(5), 6));
                 post(qp, &SendWr::write_inline(2, &[7; 60], Stag(5), 6).unsignaled());
             }),
         ),
         (
+            "stags".into(),
+            seed(|qp, sge, fast| {
+                let (first, second) = (fast.with_key(1), fast.with_key(2));
+                let rest = Sge { to: sge.to + 100, ..sge };
+                post(qp, &SendWr::fast_register(1, first, &[sge, rest], 9, Access::REMOTE_READ));
+                post(qp, &SendWr::local_invalidate(2, first));
+                let own = Access::LOCAL_WRITE;
+                post(qp, &SendWr::fast_register(3, second, &[sge], 0, own));
+                post(qp, &SendWr::write(4, &[Sge { stag: second, to: 0, len: 100 }], Stag(5), 6));
+                post(qp, &SendWr::bind_window(5, fast, &[sge], 0, Access::REMOTE_WRITE));
+            }),
+        ),
+        (
             "reads".into(),
-            seed(|qp, sge| {
+            seed(|qp, sge, _| {
                 post(qp, &SendWr::read(1, &[sge], Stag(5), 6).fenced());
             }),
         ),
         (
             "operands".into(),
-            seed(|qp, sge| {
+            seed(|qp, sge, _| {
                 let word = [Sge { len: 8, ..sge }];
                 post(qp, &SendWr::immediate(1, 2).solicited());
                 post(qp, &SendWr::write_immediate(3, &[sge, sge], Stag(5), 6, 4));
@@ -209,7 +230,7 @@ pub fn seeds() -> Seeds {
         ),
         (
             "recvs".into(),
-            seed(|qp, sge| {
+            seed(|qp, sge, _| {
                 for n in 0..3 {
                     let sges = vec![sge; n];
                     qp.post_recv(&RecvWr::new(n as u64, &sges)).expect("room for it");
