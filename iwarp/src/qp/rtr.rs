@@ -95,11 +95,13 @@ impl QpContext {
 
     /// The peer's first FPDU was good: it is ready to receive (RFC 5044 section 7.1.2, rule 4).
     #[cold]
-    pub(super) fn first_fpdu(&mut self, opcode: Opcode, len: u32) {
+    pub(super) fn first_fpdu(&mut self, opcode: Opcode, last: bool, len: u32) {
         self.seen_fpdu = true;
+        // A segment that others follow is the beginning of a message, which says more than that.
+        let bare = last && len == 0;
         let rtr = match opcode {
-            Opcode::WRITE if len == 0 => self.expects(Rtr::Write),
-            Opcode::SEND if len == 0 => self.expects(Rtr::Send),
+            Opcode::WRITE if bare => self.expects(Rtr::Write),
+            Opcode::SEND if bare => self.expects(Rtr::Send),
             Opcode::READ_REQUEST => {
                 let last = self.reads.inbound.back();
                 last.is_some_and(|r| matches!(r, Inbound::Read(r) if self.is_rtr_read(r.size)))

@@ -194,24 +194,24 @@ impl QpContext {
         let seg = DdpSegment { raw, ulpdu, at, len: u32::from(ulpdu) };
         // The two kinds apart at once: what could be either is put together and taken apart again
         // octet by octet.
-        let (opcode, len) = match DdpHeader::parse(raw) {
+        let (opcode, last, len) = match DdpHeader::parse(raw) {
             Err(e) => return Err(seg.blame(e.into())),
             Ok((header @ DdpHeader::Tagged { last, stag, to, .. }, _)) => {
                 let (seg, opcode) = seg.behind(&header)?;
                 self.handle_tagged(env, stream, seg, Tagged { opcode, last, stag, to })?;
-                (opcode, seg.len)
+                (opcode, last, seg.len)
             }
             Ok((header @ DdpHeader::Untagged { last, rsvd_ulp32, msn, mo, .. }, _)) => {
                 let (seg, opcode) = seg.behind(&header)?;
                 let invalidate = Stag(rsvd_ulp32);
                 let untagged = Untagged { opcode, last, invalidate, msn, mo };
                 self.handle_untagged(env, stream, seg, untagged)?;
-                (opcode, seg.len)
+                (opcode, last, seg.len)
             }
         };
         self.counters.rx_fpdus += 1;
         if !self.seen_fpdu && self.state.is_live() {
-            self.first_fpdu(opcode, len);
+            self.first_fpdu(opcode, last, len);
         }
         Ok(())
     }

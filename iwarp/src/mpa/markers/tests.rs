@@ -103,6 +103,20 @@ fn test_wrong_marker_is_reported_with_its_place() {
     assert_eq!(u.marker, Err(e));
 }
 
+/// Markers stand at 100, 612 and 1124. Behind the first of them an FPDU may begin, at it none does,
+/// whatever the second says: then it is the third that tells where one does.
+#[test]
+fn test_marker_that_points_into_another_tells_of_no_fpdu() {
+    for (second, want) in [(508, 100), (512, 1084), (516, 96)] {
+        let mut b = vec![0; 1200];
+        for (at, back) in [(100, 200), (612, second), (1124, 40)] {
+            b[at..at + MARKER_LEN].copy_from_slice(&marker(back));
+        }
+        let found = Marked::new(&b[..], 512 - 100).first_start();
+        assert_eq!(found, Some(want), "{second} back");
+    }
+}
+
 #[test]
 fn test_reserved_bits_of_a_marker_count_for_the_crc_alone() {
     let good = marked(&[7; 2000], 0);

@@ -136,3 +136,21 @@ fn test_closing_completes_each_late_request_once() {
     }
     assert!(!p.nodes[0].qp.has_transmit());
 }
+
+/// A receive buffer that broke the rules says so, whether a message came for it or not; those around
+/// it are flushed.
+#[test]
+fn test_malformed_receive_says_why_also_when_no_message_came_for_it() {
+    let mut p = Pair::open(PairConfig::default());
+    let many = [Sge::default(); MAX_SGES + 1];
+    p.recv(0, 1, []);
+    p.recv(0, 2, many);
+    p.recv(0, 3, []);
+    p.a().qp.abort();
+    p.recv(0, 4, many);
+    let done = completions(&mut p.a().qp);
+    let done: Vec<_> = done.iter().map(|c| (c.wr_id, c.status)).collect();
+    let why = CqeStatus::LocalQpOperation(PostError::TooManySges);
+    assert_eq!(done, [(1, CqeStatus::Flushed), (2, why), (3, CqeStatus::Flushed), (4, why)]);
+    assert_eq!(p.nodes[0].qp.counters().flushed, 2);
+}

@@ -13,6 +13,7 @@ mod order;
 mod pages;
 mod pair;
 mod posting;
+mod ready;
 mod rtr;
 mod rules;
 mod transfer;

@@ -32,6 +32,8 @@ fn test_static_rules_and_their_twins() {
     assert_eq!(send(SendWr::send(1, &max)), Ok(()));
     assert_eq!(send(SendWr::send(1, &over)), Err(PostError::TooLong));
     assert_eq!(send(SendWr::send(1, &[sge(u32::MAX); MAX_SGES])), Err(PostError::TooLong));
+    assert_eq!(send(SendWr::send(1, &[sge(MAX_MESSAGE)])), Ok(()));
+    assert_eq!(send(SendWr::send(1, &[sge(MAX_MESSAGE + 1)])), Err(PostError::TooLong));
     assert_eq!(check_recv(&RecvWr::new(1, &max), &all), Ok(()));
     assert_eq!(check_recv(&RecvWr::new(1, &over), &all), Err(PostError::TooLong));
     assert_eq!(send(SendWr::write(1, &two, STAG, u64::MAX - 2)), Ok(()));

@@ -247,3 +247,39 @@ fn test_terminating_abort_forgets_the_terminate() {
     assert_eq!(t.qp.state(), QpState::Error);
     assert!(t.transmit().is_empty());
 }
+
+/// Refused access is told from all else: of RDMAP any remote protection error, of DDP the errors of
+/// tagged buffers but for the version, which is among them.
+#[test]
+fn test_terminate_is_of_access_or_of_something_else() {
+    let access = [(0, 1, 0), (0, 1, 4), (0, 1, 0xff), (1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)];
+    let other = [(1, 1, 4), (1, 1, 5), (1, 1, 0xff), (1, 2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0)];
+    for (layer, etype, code) in access {
+        let code = TermCode::new(layer, etype, code);
+        assert_eq!(CqeStatus::of_terminate(code), CqeStatus::RemoteAccess(code));
+    }
+    for (layer, etype, code) in other.into_iter().chain([(2, 1, 2), (2, 0, 1)]) {
+        let code = TermCode::new(layer, etype, code);
+        assert_eq!(CqeStatus::of_terminate(code), CqeStatus::RemoteOperation(code));
+    }
+}
+
+/// A Read that was answered before the end has succeeded, although the Write before it waits for its
+/// acknowledgment and what was made behind it is taken back.
+#[test]
+fn test_withdrawing_leaves_a_read_that_was_answered() {
+    let mut t = Target::new();
+    t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
+    t.post(2, SendOp::Read { stag: Stag(77), to: 0 });
+    assert_eq!(t.transmit().len(), 2);
+    t.accepts(&response(t.all, TO, true, 200));
+    let sent = t.qp.tx_end();
+    t.post(3, SendOp::Write { stag: Stag(9), to: 0 });
+    assert_eq!(t.transmit().len(), 1);
+    t.feed(&send(9, 0, true, 8));
+    t.qp.handle_withdrawn(sent);
+    t.qp.handle_acked(sent);
+    let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
+    let (ok, flushed) = (CqeStatus::Success, CqeStatus::Flushed);
+    assert_eq!(done, [(100, flushed), (101, flushed), (1, flushed), (2, ok), (3, flushed)]);
+}

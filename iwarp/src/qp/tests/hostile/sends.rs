@@ -213,7 +213,8 @@ fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
         assert_eq!(got, [(100, len, solicited)]);
     }
     // Nor is any other first message counted as one.
-    for s in [send(1, 0, true, 8), untagged(Opcode::SEND_SE, true, 0, 1, 0)] {
+    let unfinished = tagged(Opcode::WRITE, false, expecting().all, TO);
+    for s in [send(1, 0, true, 8), bare(Opcode::SEND_SE), send(1, 0, false, 0), unfinished] {
         let mut t = expecting();
         t.accepts(&s);
         assert_eq!(t.qp.counters().rtr, 0);
