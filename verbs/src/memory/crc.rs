@@ -11,6 +11,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod sse42;
 
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::compiler_fence;
 use std::sync::OnceLock;
 
 use heddle_base::Sum;
@@ -134,6 +136,8 @@ unsafe fn piece<const COPY: bool, T: Copy>(src: &mut *const u8, dst: &mut *mut u
         let v = src.cast::<T>().read_unaligned();
         *src = src.add(size_of::<T>());
         if COPY {
+            // What is copied and what is digested is of one load.
+            compiler_fence(SeqCst);
             dst.cast::<T>().write_unaligned(v);
             *dst = dst.add(size_of::<T>());
         }

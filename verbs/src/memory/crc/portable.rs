@@ -1,6 +1,9 @@
 //! For processors without the instructions we know: the `crc32c` crate and plain sums, by small
 //! blocks that stay in the first-level cache between the passes.
 
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::compiler_fence;
+
 use heddle_base::Sum;
 
 use super::{Kernels, fold};
@@ -55,6 +58,8 @@ unsafe fn run<const COPY: bool, const CRC: bool, const SUM: bool>(
         // own, so the bytes digested are those that are copied even when `src` changes.
         unsafe {
             std::ptr::copy_nonoverlapping(src.add(off), block.as_mut_ptr(), n);
+            // Or the compiler makes of the next copy one that reads `src` again.
+            compiler_fence(SeqCst);
             if COPY {
                 std::ptr::copy_nonoverlapping(block.as_ptr(), dst.add(off), n);
             }

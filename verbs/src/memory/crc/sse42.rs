@@ -10,6 +10,9 @@ use core::arch::x86_64::{
     _mm_cvtsi64_si128, _mm_cvtsi128_si64,
 };
 
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::compiler_fence;
+
 use heddle_base::Sum;
 
 use super::{Kernels, add_carry, fold, low32, piece, portable, x_pow};
@@ -175,6 +178,7 @@ unsafe fn word<const COPY: bool>(src: *const u8, dst: *mut u8) -> u64 {
     unsafe {
         let w = src.cast::<u64>().read_unaligned();
         if COPY {
+            compiler_fence(SeqCst);
             dst.cast::<u64>().write_unaligned(w);
         }
         w
