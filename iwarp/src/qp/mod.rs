@@ -205,7 +205,8 @@ impl QpContext {
     /// breaks the rules of [`check_recv`] ends the stream when a message comes for it.
     ///
     /// On a QP that has failed, or whose peer has closed, it completes at once as
-    /// [`CqeStatus::Flushed`].
+    /// [`CqeStatus::Flushed`]; one that breaks the rules says which instead
+    /// ([`CqeStatus::LocalQpOperation`]).
     #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
