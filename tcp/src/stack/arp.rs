@@ -49,7 +49,8 @@ impl<S: SendQueue + Default> Stack<S> {
             told = self.learn(now, arp.sender_ip, arp.sender_mac, source);
         }
         if for_us && arp.operation == Operation::Request {
-            if self.arp_replies.allow(now) {
+            // Where all workers of the port see it, one answers.
+            if self.cfg.spread.answers_arp() && self.arp_replies.allow(now) {
                 let answered =
                     self.push_arp(Operation::Reply, arp.target_ip, arp.sender_mac, arp.sender_ip);
                 self.counters.tx_arp_replies += u64::from(answered);

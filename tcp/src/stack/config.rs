@@ -6,7 +6,7 @@ use core::str::FromStr;
 
 use heddle_base::Seed;
 
-use crate::ConnConfig;
+use crate::{ConnConfig, Spread};
 
 /// An address of ours with the prefix of the link it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,6 +177,8 @@ pub struct StackConfig {
     pub ttl: u8,
     /// DSCP (0..=63) of what we send, unless set for the connection.
     pub dscp: u8,
+    /// Which of the port's connections are this stack's.
+    pub spread: Spread,
     /// Whether the port fills in TCP checksums.
     pub tx_tcp_csum: bool,
     /// Whether the port fills in IPv4 header checksums.
@@ -185,7 +187,7 @@ pub struct StackConfig {
 
 impl StackConfig {
     /// A port with one address, and defaults for the rest: no gateway, MTU 1500, 1024 connections,
-    /// checksums in software.
+    /// checksums in software, the port's only worker.
     pub fn new(mac: [u8; 6], addr: Cidr, seed: Seed) -> StackConfig {
         StackConfig {
             mac,
@@ -201,6 +203,7 @@ impl StackConfig {
             seed,
             ttl: 64,
             dscp: 0,
+            spread: Spread::alone(),
             tx_tcp_csum: false,
             tx_ip_csum: false,
         }

@@ -123,6 +123,10 @@ pub enum ConnectError {
     /// those looked at is free: 256 at a time, further ones each time it is tried again.
     #[error("no local port free")]
     PortInUse,
+    /// The peer's answers to the local port would reach another worker of the port; or, of a port
+    /// to be chosen, those to any would.
+    #[error("the peer's answers would reach another worker")]
+    Elsewhere,
     /// There are as many connections as configured.
     #[error("too many connections")]
     TooManyConnections,

@@ -18,6 +18,7 @@ use super::counters::DropReason;
 use super::event::{ConnectError, EventKind, PendingEvents};
 use super::flow::FlowKey;
 use super::frame::TxBody;
+use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
 use super::listen::ListenError;
@@ -27,7 +28,7 @@ use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
-/// Ports looked at for one connection. More would be a long stretch of work on the data path where
+/// Ports of ours looked at for one connection. More would be a long stretch of work on the data path where
 /// nearly all are taken; the next attempt goes on behind them.
 const PORT_ATTEMPTS: u16 = 256;
 
@@ -59,8 +60,11 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let (local, next_hop) = self.cfg.route(peer).ok_or(ConnectError::NoRoute)?;
         let flow = match local_port.filter(|&p| p != 0) {
-            Some(port) => FlowKey::v4(local, port, peer, remote.port()),
-            None => self.choose_port(local, peer, remote.port()).ok_or(ConnectError::PortInUse)?,
+            Some(port) if self.cfg.spread.landing(local, (peer, remote.port())).has(port) => {
+                FlowKey::v4(local, port, peer, remote.port())
+            }
+            Some(_) => return Err(ConnectError::Elsewhere),
+            None => self.choose_port(local, peer, remote.port())?,
         };
         if self.find(&flow).is_some() {
             return Err(ConnectError::PortInUse);
@@ -74,18 +78,34 @@ impl<S: SendQueue + Default> Stack<S> {
         id.ok_or(ConnectError::TooManyConnections)
     }
 
-    fn choose_port(&mut self, local: Ipv4Addr, peer: Ipv4Addr, rport: u16) -> Option<FlowKey> {
+    /// A local port that is free and by which the peer's answers reach this stack.
+    ///
+    /// Of those that are another worker's none is looked up, and passing one over is a few loads:
+    /// all there are, if need be, so that a worker finds a port however small its share is.
+    fn choose_port(
+        &mut self,
+        local: Ipv4Addr,
+        peer: Ipv4Addr,
+        rport: u16,
+    ) -> Result<FlowKey, ConnectError> {
         let ports = self.ids.ports(&FlowKey::v4(local, 0, peer, rport));
-        for attempt in 0..PORT_ATTEMPTS {
-            let port = ports.get(attempt);
+        let landing = self.cfg.spread.landing(local, (peer, rport));
+        let (mut passed, mut looked_at) = (0, 0);
+        while passed < EPHEMERAL_PORTS && looked_at < PORT_ATTEMPTS {
+            let port = ports.get(passed);
+            passed += 1;
+            if !landing.has(port) {
+                continue;
+            }
+            looked_at += 1;
             let flow = FlowKey::v4(local, port, peer, rport);
             if !self.listeners.has_port(port) && self.look_up(&flow).is_none() {
-                self.ids.ports_tried(ports, attempt + 1);
-                return Some(flow);
+                self.ids.ports_tried(ports, passed);
+                return Ok(flow);
             }
         }
-        self.ids.ports_tried(ports, PORT_ATTEMPTS);
-        None
+        self.ids.ports_tried(ports, passed);
+        Err(if looked_at == 0 { ConnectError::Elsewhere } else { ConnectError::PortInUse })
     }
 
     /// A user of the neighbor `ip`, which is asked for if it is not known. `None` when there is no

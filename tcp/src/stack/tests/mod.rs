@@ -8,6 +8,7 @@ mod icmp;
 mod net;
 mod peer;
 mod receive;
+mod spread;
 mod strangers;
 mod transfer;
 
