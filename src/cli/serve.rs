@@ -112,7 +112,7 @@ fn announce(args: &Args) {
 
 fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(), Failure> {
     let core = args.lcore.map_or_else(first_core, Ok)?;
-    let node = Node::start(eal, endpoint, core)?;
+    let node = Node::start(eal, endpoint, &[core])?;
     let sleeper = Sleeper::new();
     let waker = sleeper.waker();
     let mut services = services(args, node.device(), Some(&waker))?;

@@ -11,6 +11,7 @@ use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
+use crate::counters::CtlCounters;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
@@ -22,6 +23,8 @@ pub(crate) enum ThreadRequest {
     Device(ControlRequest),
     /// Everything a worker has counted. Without an answer there is none to come.
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+    /// Everything the control plane has counted.
+    Counters { reply: Sender<Box<CtlCounters>> },
     /// By a test: to panic.
     #[cfg(test)]
     Panic,
@@ -93,6 +96,10 @@ impl Control {
                 if let Some(link) = self.links.get_mut(worker.0) {
                     link.ask_snapshot(reply);
                 }
+            }
+            ThreadRequest::Counters { reply } => {
+                // Whoever asked may have stopped waiting.
+                let _ = reply.try_send(Box::new(self.counters()));
             }
         }
     }

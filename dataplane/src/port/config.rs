@@ -81,6 +81,30 @@ pub struct PortStats {
     pub tx_errors: u64,
 }
 
+impl PortStats {
+    /// Adds what another port counted.
+    pub fn add(&mut self, other: &PortStats) {
+        let PortStats {
+            rx_frames,
+            rx_bytes,
+            rx_missed,
+            rx_errors,
+            rx_no_mbuf,
+            tx_frames,
+            tx_bytes,
+            tx_errors,
+        } = *other;
+        self.rx_frames += rx_frames;
+        self.rx_bytes += rx_bytes;
+        self.rx_missed += rx_missed;
+        self.rx_errors += rx_errors;
+        self.rx_no_mbuf += rx_no_mbuf;
+        self.tx_frames += tx_frames;
+        self.tx_bytes += tx_bytes;
+        self.tx_errors += tx_errors;
+    }
+}
+
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {

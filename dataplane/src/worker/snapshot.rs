@@ -49,6 +49,21 @@ impl WorkerSnapshot {
         self.tx.for_each(|n, h, v| f("tx", n, h, v));
         self.fault.for_each(|n, h, v| f("fault", n, h, v));
     }
+
+    /// Adds every counter of `other` to this one's.
+    pub fn add(&mut self, other: &WorkerSnapshot) {
+        let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, fault } = other;
+        self.worker.add(worker);
+        self.rnic.add(rnic);
+        self.stack.add(stack);
+        self.tcp.add(tcp);
+        self.qps.add(qps);
+        self.sink.add(sink);
+        self.memory.add(memory);
+        self.rx.add(rx);
+        self.tx.add(tx);
+        self.fault.add(fault);
+    }
 }
 
 /// Connections, and then queue pairs, that are looked at in one turn for a snapshot.

@@ -1,0 +1,101 @@
+//! What a thread does that polls workers, one or several in turn, for as long as they last.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use heddle_dataplane::{Stop, Worker};
+
+/// How late a worker that has ended may answer a peer: a processor is not kept busy for it.
+const CLOSED_NAP: Duration = Duration::from_millis(1);
+
+/// A worker on its thread.
+#[derive(Debug)]
+pub(crate) struct Hand {
+    /// Its number.
+    pub(crate) number: usize,
+    pub(crate) worker: Worker,
+    /// Set when it has ended by a defect, its own or the control plane's.
+    pub(crate) ended: Stop,
+}
+
+/// The workers of one thread.
+///
+/// A worker that panics is ended and leaves the others alone: it gets a little time now and then, to
+/// tell peers that their connections are gone.
+pub(crate) struct Crew<F> {
+    live: Vec<Hand>,
+    closed: Vec<Hand>,
+    /// What a worker does over and over.
+    turn: F,
+    /// Set when there is no control plane any more.
+    orphaned: Stop,
+}
+
+impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
+    pub(crate) fn new(live: Vec<Hand>, turn: F, orphaned: Stop) -> Crew<F> {
+        Crew { live, closed: Vec::new(), turn, orphaned }
+    }
+
+    /// Returns when it is told to stop; the workers end with it.
+    pub(crate) fn run(mut self, stop: &Stop) {
+        while !stop.is_set() {
+            if self.orphaned.is_set() {
+                while let Some(hand) = self.live.pop() {
+                    self.close(hand, false);
+                }
+            }
+            if self.live.is_empty() {
+                if !self.poll_closed() {
+                    std::thread::sleep(CLOSED_NAP);
+                }
+            } else if let Err(culprit) = self.work(stop) {
+                let hand = self.live.remove(culprit);
+                self.close(hand, true);
+            }
+        }
+    }
+
+    /// Polls until it is told to stop, or nobody is left to give orders.
+    ///
+    /// # Errors
+    /// The place of a worker that has panicked.
+    fn work(&mut self, stop: &Stop) -> Result<(), usize> {
+        let mut at = 0;
+        let run = catch_unwind(AssertUnwindSafe(|| {
+            let mut looked = Instant::now();
+            while !stop.is_set() && !self.orphaned.is_set() {
+                let mut busy = false;
+                for (place, hand) in self.live.iter_mut().enumerate() {
+                    at = place;
+                    busy |= (self.turn)(hand.number, &mut hand.worker);
+                }
+                if !self.closed.is_empty() && looked.elapsed() >= CLOSED_NAP {
+                    self.poll_closed();
+                    looked = Instant::now();
+                }
+                if !busy {
+                    std::hint::spin_loop();
+                }
+            }
+        }));
+        run.map_err(|_| at)
+    }
+
+    fn close(&mut self, mut hand: Hand, panicked: bool) {
+        hand.worker.end(panicked);
+        hand.ended.set();
+        self.closed.push(hand);
+    }
+
+    /// Peers are to hear that their connections are gone, for as long as the RNIC is there. One that
+    /// cannot even do that is dropped.
+    fn poll_closed(&mut self) -> bool {
+        let mut busy = false;
+        self.closed.retain_mut(|hand| {
+            let turn = catch_unwind(AssertUnwindSafe(|| hand.worker.poll_closed()));
+            busy |= turn.as_ref().is_ok_and(|b| *b);
+            turn.is_ok()
+        });
+        busy
+    }
+}
