@@ -1,0 +1,34 @@
+# shellcheck shell=bash disable=SC2154 # what is not set here is set by who sources this
+# wire.sh - the wire of `interop-siw` and `interop-rxe`, in a network namespace of its own. Sourced by them; OUT is
+# where logs and captures go.
+
+NS=heddle-interop-$$
+new_netns "$NS"
+inside() { ip netns exec "$NS" "$@"; } # not for `&`: the pid would be that of a shell around it
+inside sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+inside ip link add br0 type bridge mcast_snooping 0
+inside ip tuntap add dev tap0 mode tap
+inside ip tuntap add dev tap1 mode tap # for a second guest
+inside ip link add hd0 type veth peer name hd1
+for dev in tap0 tap1 hd1; do inside ip link set "$dev" master br0; done
+for dev in br0 tap0 tap1 hd0 hd1; do inside ip link set "$dev" up; done
+for dev in hd0 hd1; do inside ethtool -K "$dev" tx off tso off gso off gro off rxvlan off txvlan off >/dev/null; done
+
+# A shell starts what it puts in the background with SIGINT ignored, so TERM is what ends them.
+start() { # VARIABLE LOG COMMAND... - in the background, in the namespace; the pid into VARIABLE
+    local var=$1 log=$2
+    shift 2
+    echo "+ $*" >"$log"
+    ip netns exec "$NS" "$@" >>"$log" 2>&1 &
+    printf -v "$var" %s "$!"
+    defer stop "$!" TERM
+}
+
+capture_start() { # CASE
+    start capture "$OUT/$1.dumpcap.log" dumpcap -q -P -i tap0 -w "$OUT/$1.pcap"
+    wait_line "$OUT/$1.dumpcap.log" '^File:' 10 "$capture"
+}
+capture_end() {
+    sleep 1 # dumpcap writes what it is given a block at a time, and drops what it holds when told to end
+    stop "$capture" TERM
+}
