@@ -88,3 +88,19 @@ need_packages() {
     "${get[@]}" >"$log" 2>&1 || { apt-get update && "${get[@]}"; } >"$log" 2>&1 ||
         { tail -n 20 "$log" >&2; die "could not install: ${missing[*]}"; }
 }
+
+# need_promtool - puts Prometheus's checker into PATH. Debian has it in the package of the server, and
+# installing that starts one: so the package is only unpacked, below target/.
+need_promtool() {
+    local tools=$ROOT/target/tools dir
+    command -v promtool >/dev/null && return
+    if [[ ! -x $tools/usr/bin/promtool ]]; then
+        say "fetching promtool"
+        dir=$(mktemp -d)
+        defer rm -rf "$dir"
+        (cd "$dir" && apt-get download prometheus >/dev/null) || die "apt-get download prometheus failed"
+        mkdir -p "$tools"
+        dpkg -x "$dir"/prometheus_*.deb "$tools"
+    fi
+    export PATH=$tools/usr/bin:$PATH
+}

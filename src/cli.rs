@@ -6,12 +6,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 mod bench;
 mod capture;
 mod counters;
 mod demo;
+mod generate;
 mod interfaces;
 mod log;
 mod mpa;
@@ -46,6 +47,8 @@ enum Command {
     Pcap(pcap::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
     Demo(demo::Args),
+    /// Make man pages and completions for shells
+    Generate(generate::Args),
 }
 
 /// Why a command did not do what was asked for.
@@ -95,6 +98,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Rping(a) => rping::run(&a),
         Command::Pcap(a) => pcap::run(&a),
         Command::Demo(a) => demo::run(&a),
+        Command::Generate(a) => generate::run(&a, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
