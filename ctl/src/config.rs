@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use heddle_base::Seed;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
-use heddle_tcp::{AddrError, Cidr, ConnConfig, check_addrs};
+use heddle_tcp::{AddrError, Cidr, ConnConfig, SpreadError, check_addrs};
 use heddle_verbs::{DeviceConfig, DeviceError};
 
 /// Workers an RNIC may have.
@@ -281,6 +281,9 @@ pub enum OpenError {
     /// The addresses or the gateway are of no use.
     #[error(transparent)]
     Addr(#[from] AddrError),
+    /// The port's flows cannot be shared so.
+    #[error(transparent)]
+    Spread(#[from] SpreadError),
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),

@@ -102,8 +102,8 @@ impl Side {
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
             rnic: RnicConfig { stack, max_held_frames: 1024, max_snapshot_bytes: 1 << 22 },
-            rx,
-            tx,
+            rx: rx.into(),
+            tx: tx.into(),
             pool,
             regions,
             external: external.clone(),

@@ -27,8 +27,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 22 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: Arc::new(RegionTable::new(1, None)),
         external: ExternalMemory::new(16),

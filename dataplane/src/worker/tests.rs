@@ -57,8 +57,8 @@ fn bench(name: &str) -> Bench {
     let (worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: regions.clone(),
         external: ExternalMemory::new(mrs.capacity()),
