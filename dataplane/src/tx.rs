@@ -27,7 +27,7 @@ const AHEAD: usize = 8;
 
 /// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
 /// refers to the memory, one for the CRC behind it).
-const TX_COPY_BELOW: u32 = 256;
+pub(crate) const TX_COPY_BELOW: u32 = 256;
 
 heddle_base::counters! {
     /// What became of frames to send.
