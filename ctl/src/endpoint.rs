@@ -12,7 +12,7 @@ use heddle_dataplane::{
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
+use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, StackConfig, check_addrs};
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
 
@@ -196,9 +196,9 @@ impl Endpoint {
         let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
         let caps = port.caps();
+        let routes = config.gateway.map(Route::default_via).into_iter().collect();
         let stack = StackConfig {
-            addrs: config.addrs.clone(),
-            gateway: config.gateway,
+            net: Addressing::new(config.addrs.clone(), routes)?,
             mtu: config.mtu,
             max_conns: config.max_conns,
             conn: config.tcp,
