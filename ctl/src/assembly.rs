@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
-    PortConfig, PortError, PortSource, Worker, WorkerConfig,
+    PortConfig, PortError, PortSource, QueueSpread, Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{Rss, StackConfig};
+use heddle_tcp::{Addressing, Rss, StackConfig};
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::{DeviceConfig, Hub};
 
@@ -38,7 +38,11 @@ impl OpenPort {
     /// [`OpenError`].
     pub fn open(eal: &Eal, source: &PortSource, setup: &PortSetup) -> Result<OpenPort, OpenError> {
         let pool = pool(eal, setup)?;
-        let open = |queues| Port::open(eal, source, &port_config(setup, pool, queues));
+        let rss_key = secret(&crate::random_seed());
+        let open = |queues| {
+            let config = PortConfig { rss_key, ..port_config(setup, pool, queues) };
+            Port::open(eal, source, &config)
+        };
         let port = match open(setup.queue_pairs.unwrap_or(setup.workers)) {
             // It has fewer, and nobody asked for so many: its workers share those.
             Err(PortError::Limit { what: "a number of queues", max, .. })
@@ -91,7 +95,13 @@ fn pool(eal: &Eal, setup: &PortSetup) -> Result<Mempool, OpenError> {
 }
 
 fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
-    PortConfig { mtu: setup.mtu, pools: vec![pool; queues], ..PortConfig::new(pool) }
+    PortConfig {
+        mtu: setup.mtu,
+        pools: vec![pool; queues],
+        steered: setup.workers > 1,
+        addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
+        ..PortConfig::new(pool)
+    }
 }
 
 /// What the parts' seeds are derived by.
@@ -135,11 +145,12 @@ impl Endpoint {
         let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut open = Vec::with_capacity(ports.len());
         for (number, mut port) in ports.into_iter().enumerate() {
+            let net = port.setup.addressing()?;
             let queues = port.port.take_queues();
             let sharing = sharing(&port, queues.len(), &setup.seed)?;
             let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
             for ends in steer::share(queues, count, &sharing, port.pool)? {
-                let (worker, link) = shared.worker(workers.len(), &port, ends);
+                let (worker, link) = shared.worker(workers.len(), &port, net.clone(), ends);
                 workers.push(WorkerPlace { worker, port: number });
                 links.push(link);
             }
@@ -188,15 +199,27 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
         0 => return Err(OpenError::NoQueues),
         n if n > workers => return Err(OpenError::QueuePairs { queues, workers }),
         1 if workers == 1 => return Ok(Sharing::Alone),
-        n if n == workers && port.port.driver() == "net_ring" => return Ok(Sharing::Pairs),
         _ => {}
     }
-    // A peer that knew the key could aim all it sends at one worker.
-    let mut random = Random::new(&seed.derive(LABEL_SPREAD));
-    let key: [u64; 5] = std::array::from_fn(|_| random.next_u64());
-    let workers = u16::try_from(workers).unwrap_or(u16::MAX);
-    let rss = Rss::even(key.map(u64::to_be_bytes).as_flattened(), TABLE, workers)?;
+    let count = u16::try_from(workers).unwrap_or(u16::MAX);
+    match port.port.spread() {
+        QueueSpread::Joined if queues == workers => return Ok(Sharing::Pairs),
+        QueueSpread::Rss { key, table } if queues == workers => {
+            // One whose table is of another size than ours can have is as good as not known.
+            if let Ok(rss) = Rss::new(key, table, count) {
+                return Ok(Sharing::ByPort(Arc::new(rss)));
+            }
+        }
+        _ => {}
+    }
+    let rss = Rss::even(&secret(&seed.derive(LABEL_SPREAD)), TABLE, count)?;
     Ok(Sharing::BySoftware(Arc::new(rss)))
+}
+
+/// A key to spread flows by. A peer that knew it could aim all it sends at one worker.
+fn secret(seed: &Seed) -> [u8; 52] {
+    let mut random = Random::new(seed);
+    std::array::from_fn(|_| random.next_u64().to_le_bytes()[0])
 }
 
 impl Shared<'_> {
@@ -205,13 +228,13 @@ impl Shared<'_> {
         &self,
         index: usize,
         OpenPort { port, pool, setup }: &OpenPort,
+        net: Addressing,
         Ends { rx, tx, spread }: Ends,
     ) -> (Worker, WorkerLink) {
         let caps = port.caps();
-        let addr = setup.addrs[0];
+        let addr = net.addrs()[0];
         let stack = StackConfig {
-            addrs: setup.addrs.clone(),
-            gateway: setup.gateway,
+            net,
             mtu: setup.mtu,
             max_conns: self.setup.max_conns,
             conn: self.setup.tcp,

@@ -83,7 +83,7 @@ impl Bench {
     fn connect(&mut self, token: u64) -> ConnId {
         let host = u8::try_from(token % 200).unwrap() + 2;
         let remote = ([10, 0, 1, host], 1).into();
-        self.order(Command::Order(Order::Connect { token, remote }));
+        self.order(Command::Order(Order::Connect { token, local: None, remote }));
         self.worker.poll();
         match self.reports.recv() {
             Ok(WorkerReport::Rnic(Report::Connecting { token: t, result: Ok(conn) })) => {
