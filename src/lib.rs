@@ -74,6 +74,7 @@ pub use heddle_ctl::{
 };
 pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};
+pub use heddle_dataplane::steer::SteerCounters;
 pub use heddle_dataplane::{
     BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
@@ -87,7 +88,7 @@ pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    StackCounters, check_addrs,
+    SpreadError, StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};

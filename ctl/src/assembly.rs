@@ -1,16 +1,18 @@
 //! Putting an RNIC together: workers for the queues of its ports, and what they share.
 
+use heddle_base::{Random, Seed};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
+use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
-    PortConfig, PortError, PortSource, RxQueue, TxQueue, Worker, WorkerConfig,
+    PortConfig, PortError, PortSource, QueueSpread, Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::StackConfig;
+use heddle_tcp::{Addressing, Rss, StackConfig};
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::{DeviceConfig, Hub};
 
@@ -36,7 +38,11 @@ impl OpenPort {
     /// [`OpenError`].
     pub fn open(eal: &Eal, source: &PortSource, setup: &PortSetup) -> Result<OpenPort, OpenError> {
         let pool = pool(eal, setup)?;
-        let open = |queues| Port::open(eal, source, &port_config(setup, pool, queues));
+        let rss_key = secret(&crate::random_seed());
+        let open = |queues| {
+            let config = PortConfig { rss_key, ..port_config(setup, pool, queues) };
+            Port::open(eal, source, &config)
+        };
         let port = match open(setup.queue_pairs.unwrap_or(setup.workers)) {
             // It has fewer, and nobody asked for so many: its workers share those.
             Err(PortError::Limit { what: "a number of queues", max, .. })
@@ -89,7 +95,13 @@ fn pool(eal: &Eal, setup: &PortSetup) -> Result<Mempool, OpenError> {
 }
 
 fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
-    PortConfig { mtu: setup.mtu, pools: vec![pool; queues], ..PortConfig::new(pool) }
+    PortConfig {
+        mtu: setup.mtu,
+        pools: vec![pool; queues],
+        steered: setup.workers > 1,
+        addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
+        ..PortConfig::new(pool)
+    }
 }
 
 /// What the parts' seeds are derived by.
@@ -97,6 +109,7 @@ const LABEL_STAGS: u64 = 1;
 const LABEL_STACK: u64 = 2;
 const LABEL_FAULT: u64 = 3;
 const LABEL_TO: u64 = 4;
+const LABEL_SPREAD: u64 = 5;
 
 /// What the workers of an RNIC share.
 struct Shared<'a> {
@@ -132,8 +145,12 @@ impl Endpoint {
         let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut open = Vec::with_capacity(ports.len());
         for (number, mut port) in ports.into_iter().enumerate() {
-            for queues in queues_of(&mut port)? {
-                let (worker, link) = shared.worker(workers.len(), &port, queues);
+            let net = port.setup.addressing()?;
+            let queues = port.port.take_queues();
+            let sharing = sharing(&port, queues.len(), &setup.seed)?;
+            let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
+            for ends in steer::share(queues, count, &sharing, port.pool)? {
+                let (worker, link) = shared.worker(workers.len(), &port, net.clone(), ends);
                 workers.push(WorkerPlace { worker, port: number });
                 links.push(link);
             }
@@ -171,15 +188,38 @@ fn check(ports: &[OpenPort]) -> Result<(), OpenError> {
     if total > MAX_WORKERS { Err(OpenError::Workers(total)) } else { Ok(()) }
 }
 
-/// The queues of a port, for each of its workers.
-fn queues_of(port: &mut OpenPort) -> Result<Vec<(RxQueue, TxQueue)>, OpenError> {
-    let queues = port.port.take_queues();
+/// Entries of the table by which workers share the flows of a port themselves: many for each, so
+/// that their shares differ little.
+const TABLE: usize = 4096;
+
+/// How the frames of a port with so many pairs of queues come to its workers.
+fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenError> {
     let workers = port.setup.workers;
-    match queues.len() {
-        0 => Err(OpenError::NoQueues),
-        n if n != workers => Err(OpenError::QueuePairs { queues: n, workers }),
-        _ => Ok(queues),
+    match queues {
+        0 => return Err(OpenError::NoQueues),
+        n if n > workers => return Err(OpenError::QueuePairs { queues, workers }),
+        1 if workers == 1 => return Ok(Sharing::Alone),
+        _ => {}
     }
+    let count = u16::try_from(workers).unwrap_or(u16::MAX);
+    match port.port.spread() {
+        QueueSpread::Joined if queues == workers => return Ok(Sharing::Pairs),
+        QueueSpread::Rss { key, table } if queues == workers => {
+            // One whose table is of another size than ours can have is as good as not known.
+            if let Ok(rss) = Rss::new(key, table, count) {
+                return Ok(Sharing::ByPort(Arc::new(rss)));
+            }
+        }
+        _ => {}
+    }
+    let rss = Rss::even(&secret(&seed.derive(LABEL_SPREAD)), TABLE, count)?;
+    Ok(Sharing::BySoftware(Arc::new(rss)))
+}
+
+/// A key to spread flows by. A peer that knew it could aim all it sends at one worker.
+fn secret(seed: &Seed) -> [u8; 52] {
+    let mut random = Random::new(seed);
+    std::array::from_fn(|_| random.next_u64().to_le_bytes()[0])
 }
 
 impl Shared<'_> {
@@ -188,16 +228,17 @@ impl Shared<'_> {
         &self,
         index: usize,
         OpenPort { port, pool, setup }: &OpenPort,
-        (rx, tx): (RxQueue, TxQueue),
+        net: Addressing,
+        Ends { rx, tx, spread }: Ends,
     ) -> (Worker, WorkerLink) {
         let caps = port.caps();
-        let addr = setup.addrs[0];
+        let addr = net.addrs()[0];
         let stack = StackConfig {
-            addrs: setup.addrs.clone(),
-            gateway: setup.gateway,
+            net,
             mtu: setup.mtu,
             max_conns: self.setup.max_conns,
             conn: self.setup.tcp,
+            spread,
             tx_tcp_csum: caps.tx_tcp_checksum,
             tx_ip_csum: caps.tx_ip_checksum,
             ..StackConfig::new(port.mac(), addr, self.setup.seed.derive(LABEL_STACK))
@@ -253,7 +294,6 @@ impl References for WorkerReferences {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use heddle_base::Seed;
     use heddle_iwarp::{Access, Pd, Qpn};
 
     use super::*;

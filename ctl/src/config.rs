@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use heddle_base::Seed;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
-use heddle_tcp::{AddrError, Cidr, ConnConfig, check_addrs};
+use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError};
 
 /// Workers an RNIC may have.
@@ -67,8 +67,8 @@ impl Default for RnicSetup {
 pub struct PortSetup {
     /// Our addresses at this port with their prefixes.
     pub addrs: Vec<Cidr>,
-    /// Where peers outside the prefixes are reached.
-    pub gateway: Option<IpAddr>,
+    /// Where peers outside the prefixes are reached; the longest prefix counts.
+    pub routes: Vec<Route>,
     /// Largest IP packet, in octets: 576..=9000.
     pub mtu: u16,
     /// Workers that share the port, at least 1.
@@ -83,11 +83,11 @@ pub struct PortSetup {
 }
 
 impl PortSetup {
-    /// MTU 1500, one worker, no faults.
+    /// No routes, MTU 1500, one worker, no faults.
     pub fn new(addrs: Vec<Cidr>) -> PortSetup {
         PortSetup {
             addrs,
-            gateway: None,
+            routes: Vec::new(),
             mtu: 1500,
             workers: 1,
             queue_pairs: None,
@@ -101,10 +101,7 @@ impl PortSetup {
     /// # Errors
     /// [`OpenError`], as opening would have it.
     pub fn check(&self) -> Result<(), OpenError> {
-        if self.addrs.is_empty() {
-            return Err(OpenError::NoAddress);
-        }
-        check_addrs(&self.addrs, self.gateway)?;
+        self.addressing()?;
         if !(576..=9000).contains(&self.mtu) {
             return Err(OpenError::Mtu(self.mtu));
         }
@@ -117,6 +114,14 @@ impl PortSetup {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Addresses and routes.
+    pub(crate) fn addressing(&self) -> Result<Addressing, OpenError> {
+        if self.addrs.is_empty() {
+            return Err(OpenError::NoAddress);
+        }
+        Ok(Addressing::new(self.addrs.clone(), self.routes.clone())?)
     }
 }
 
@@ -167,40 +172,27 @@ impl EndpointConfig {
     /// The same with a seed of the caller's: runs can be repeated, and peers that know it can forge
     /// what they like. For tests and simulations.
     pub fn with_seed(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
-        EndpointConfig::of(&RnicSetup::with_seed(seed), PortSetup::new(addrs))
+        EndpointConfig::of(RnicSetup::with_seed(seed), PortSetup::new(addrs))
     }
 
-    /// The two in one.
-    pub fn of(rnic: &RnicSetup, port: PortSetup) -> EndpointConfig {
-        let RnicSetup {
-            max_conns,
-            max_mrs,
-            memory,
-            queues,
-            max_regions,
-            seed,
-            clock,
-            rx_burst,
-            tcp,
-        } = rnic.clone();
-        let PortSetup { addrs, gateway, mtu, workers, queue_pairs, frames, fault } = port;
+    fn of(rnic: RnicSetup, port: PortSetup) -> EndpointConfig {
         EndpointConfig {
-            addrs,
-            gateway,
-            mtu,
-            workers,
-            queue_pairs,
-            max_conns,
-            max_mrs,
-            memory,
-            queues,
-            max_regions,
-            frames,
-            seed,
-            fault,
-            clock,
-            rx_burst,
-            tcp,
+            addrs: port.addrs,
+            gateway: None,
+            mtu: port.mtu,
+            workers: port.workers,
+            queue_pairs: port.queue_pairs,
+            max_conns: rnic.max_conns,
+            max_mrs: rnic.max_mrs,
+            memory: rnic.memory,
+            queues: rnic.queues,
+            max_regions: rnic.max_regions,
+            frames: port.frames,
+            seed: rnic.seed,
+            fault: port.fault,
+            clock: rnic.clock,
+            rx_burst: rnic.rx_burst,
+            tcp: rnic.tcp,
         }
     }
 
@@ -223,7 +215,7 @@ impl EndpointConfig {
     pub fn port(&self) -> PortSetup {
         PortSetup {
             addrs: self.addrs.clone(),
-            gateway: self.gateway,
+            routes: self.gateway.map(Route::default_via).into_iter().collect(),
             mtu: self.mtu,
             workers: self.workers,
             queue_pairs: self.queue_pairs,
@@ -281,6 +273,9 @@ pub enum OpenError {
     /// The addresses or the gateway are of no use.
     #[error(transparent)]
     Addr(#[from] AddrError),
+    /// The port's flows cannot be shared so.
+    #[error(transparent)]
+    Spread(#[from] SpreadError),
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),

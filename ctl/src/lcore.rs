@@ -21,10 +21,13 @@ pub(crate) struct Hand {
 /// The workers of one thread.
 ///
 /// A worker that panics is ended and leaves the others alone: it gets a little time now and then, to
-/// tell peers that their connections are gone.
+/// tell peers that their connections are gone. If others live on its queues it has its turns as before,
+/// to pass their frames on.
 pub(crate) struct Crew<F> {
     live: Vec<Hand>,
     closed: Vec<Hand>,
+    /// One of those that have ended has what workers of other threads, or of this, live on.
+    serving: bool,
     /// What a worker does over and over.
     turn: F,
     /// Set when there is no control plane any more.
@@ -33,7 +36,7 @@ pub(crate) struct Crew<F> {
 
 impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
     pub(crate) fn new(live: Vec<Hand>, turn: F, orphaned: Stop) -> Crew<F> {
-        Crew { live, closed: Vec::new(), turn, orphaned }
+        Crew { live, closed: Vec::new(), serving: false, turn, orphaned }
     }
 
     /// Returns when it is told to stop; the workers end with it.
@@ -45,7 +48,7 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                 }
             }
             if self.live.is_empty() {
-                if !self.poll_closed() {
+                if !self.poll_closed() && !self.serving {
                     std::thread::sleep(CLOSED_NAP);
                 }
             } else if let Err(culprit) = self.work(stop) {
@@ -69,7 +72,7 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                     at = place;
                     busy |= (self.turn)(hand.number, &mut hand.worker);
                 }
-                if !self.closed.is_empty() && looked.elapsed() >= CLOSED_NAP {
+                if !self.closed.is_empty() && (self.serving || looked.elapsed() >= CLOSED_NAP) {
                     self.poll_closed();
                     looked = Instant::now();
                 }
@@ -84,6 +87,8 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
     fn close(&mut self, mut hand: Hand, panicked: bool) {
         hand.worker.end(panicked);
         hand.ended.set();
+        // Not when all have ended with the control plane: nobody is left to be served.
+        self.serving |= panicked && hand.worker.serves_others();
         self.closed.push(hand);
     }
 

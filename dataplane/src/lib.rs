@@ -35,12 +35,15 @@ pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
-pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
+pub use port::{
+    DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, QueueSpread,
+    VdevArg,
+};
 pub use tx::TxBuildCounters;
 
 pub use worker::{
     Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
-    WorkerReport, WorkerSnapshot,
+    WorkerReport, WorkerSnapshot, steer,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -33,7 +33,8 @@ pub use segment::{
 };
 pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
-    AddrError, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, IcmpError,
-    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, PeerLimit, RxChecksum, RxFrame, Stack, StackConfig,
-    StackCounters, StackEvent, TcpChecksum, TxBody, TxFrame, check_addrs,
+    AddrError, Addressing, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, Hop,
+    IcmpError, ListenError, MAX_ADDRS, MAX_HEADER_LEN, MAX_LISTENERS, MAX_ROUTES, PeerLimit, Route,
+    RxChecksum, RxFrame, Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, TxBody,
+    TxFrame, check_addrs,
 };

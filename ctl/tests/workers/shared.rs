@@ -149,3 +149,20 @@ fn test_64_connections_over_two_workers_on_joined_queues() {
 fn test_64_connections_over_two_workers_with_threads() {
     run(Shape { workers: [2, 2], threads: true });
 }
+
+/// Neither side has more than one queue: each worker hands the others their frames.
+#[test]
+fn test_64_connections_over_two_workers_that_share_a_queue() {
+    run(Shape { workers: [2, 3], threads: false });
+}
+
+/// One queue against two workers.
+#[test]
+fn test_64_connections_of_one_worker_with_two() {
+    run(Shape { workers: [1, 2], threads: false });
+}
+
+#[test]
+fn test_64_connections_of_one_worker_with_two_with_threads() {
+    run(Shape { workers: [1, 2], threads: true });
+}

@@ -57,8 +57,8 @@ fn bench(name: &str) -> Bench {
     let (worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: regions.clone(),
         external: ExternalMemory::new(mrs.capacity()),
@@ -83,7 +83,7 @@ impl Bench {
     fn connect(&mut self, token: u64) -> ConnId {
         let host = u8::try_from(token % 200).unwrap() + 2;
         let remote = ([10, 0, 1, host], 1).into();
-        self.order(Command::Order(Order::Connect { token, remote }));
+        self.order(Command::Order(Order::Connect { token, local: None, remote }));
         self.worker.poll();
         match self.reports.recv() {
             Ok(WorkerReport::Rnic(Report::Connecting { token: t, result: Ok(conn) })) => {
