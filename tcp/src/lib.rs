@@ -1,4 +1,4 @@
-//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo and TCP.
+//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo, TCP, and UDP on one port.
 //!
 //! No packet is sent and no clock is read here. A [`Stack`] takes frames and the time, and gives
 //! frames, events and the instant of its next timer:
@@ -32,6 +32,6 @@ pub use segment::{
 };
 pub use stack::{
     AddrError, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, IcmpError,
-    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, PeerLimit, RxChecksum, RxFrame, Stack, StackConfig,
-    StackCounters, StackEvent, TcpChecksum, TxBody, TxFrame, check_addrs,
+    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, PeerLimit, RxChecksum, RxDatagram, RxFrame, Stack,
+    StackConfig, StackCounters, StackEvent, TcpChecksum, TxBody, TxDatagram, TxFrame, check_addrs,
 };

@@ -10,6 +10,7 @@ mod peer;
 mod receive;
 mod strangers;
 mod transfer;
+mod udp;
 
 use core::net::{Ipv4Addr, SocketAddr};
 use heddle_base::{Instant, Seed, Sum};
