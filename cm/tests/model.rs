@@ -97,6 +97,9 @@ impl Worker {
             Order::Release { conn } => {
                 assert_eq!(self.conns.remove(&conn), Some(Phase::Closed), "released when closed");
             }
+            Order::BindUdp { .. } | Order::UnbindUdp | Order::SendDatagram(_) => {
+                panic!("no service of datagrams was asked for: {order:?}")
+            }
         }
     }
 
