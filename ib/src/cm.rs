@@ -1,0 +1,189 @@
+//! Messages of the communication management class (IBTA volume 1, chapter 12).
+//!
+//! A connection is made by REQ, REP and RTU, refused by REJ at any stage, and ended by DREQ and DREP;
+//! MRA says that an answer takes longer. SIDR REQ and REP find the queue pair of a datagram service.
+//! LAP and APR would move a connection to another path; of them only what a refusal needs is here.
+//!
+//! Messages have private data of a fixed size, of which their length is no part: an application sees
+//! all octets, zeros at the end included.
+
+mod class_port_info;
+mod rep;
+mod req;
+mod short;
+mod sidr;
+#[cfg(test)]
+mod tests;
+
+use crate::mad::{
+    self, BASE_VERSION, DATA_LEN, Data, MAD_LEN, MadError, MadHeader, method, status,
+};
+
+pub use class_port_info::{ClassPortInfo, Contact};
+pub use rep::{Failover, Rep};
+pub use req::{Path, Req, Transport};
+pub use short::{Answered, Apr, Drep, Dreq, Lap, Mra, Rej, RejReason, Rtu};
+pub use sidr::{SidrRep, SidrReq, SidrStatus};
+
+/// The management class.
+pub const CLASS: u8 = 0x07;
+/// Its version.
+pub const CLASS_VERSION: u8 = 2;
+
+mod attribute {
+    pub(super) const CLASS_PORT_INFO: u16 = 0x01;
+    pub(super) const REQ: u16 = 0x10;
+    pub(super) const MRA: u16 = 0x11;
+    pub(super) const REJ: u16 = 0x12;
+    pub(super) const REP: u16 = 0x13;
+    pub(super) const RTU: u16 = 0x14;
+    pub(super) const DREQ: u16 = 0x15;
+    pub(super) const DREP: u16 = 0x16;
+    pub(super) const SIDR_REQ: u16 = 0x17;
+    pub(super) const SIDR_REP: u16 = 0x18;
+    pub(super) const LAP: u16 = 0x19;
+    pub(super) const APR: u16 = 0x1a;
+}
+
+/// What a management datagram of the class is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Asks for a connection.
+    Req(Box<Req>),
+    /// "Your message has come, and the answer takes so much longer."
+    Mra(Box<Mra>),
+    /// Refuses a connection.
+    Rej(Box<Rej>),
+    /// Accepts a connection.
+    Rep(Box<Rep>),
+    /// "Your REP has come."
+    Rtu(Box<Rtu>),
+    /// Ends a connection.
+    Dreq(Box<Dreq>),
+    /// "Your DREQ has come."
+    Drep(Box<Drep>),
+    /// Asks for the queue pair of a datagram service.
+    SidrReq(Box<SidrReq>),
+    /// Tells it.
+    SidrRep(Box<SidrRep>),
+    /// Offers another path.
+    Lap(Lap),
+    /// Takes it or not.
+    Apr(Box<Apr>),
+    /// Asks what this communication manager is.
+    GetClassPortInfo,
+    /// Tells it.
+    ClassPortInfo(Box<ClassPortInfo>),
+}
+
+/// A management datagram of the class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mad {
+    /// Joins an answer to what it answers: that of a REQ is also that of all messages about its
+    /// connection until the RTU.
+    pub tid: u64,
+    /// The attribute modifier, of no meaning in the class; some peers put extensions there.
+    pub modifier: u32,
+    /// What it says.
+    pub message: Message,
+}
+
+impl Mad {
+    /// One without extensions.
+    pub const fn new(tid: u64, message: Message) -> Mad {
+        Mad { tid, modifier: 0, message }
+    }
+
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// When it is not one of the class and of the version we know. The payload of a longer or shorter
+    /// packet is none. [`MadError::answer`] says what is answered.
+    pub fn parse(payload: &[u8]) -> Result<Mad, MadError> {
+        let Ok(mad) = <&[u8; MAD_LEN]>::try_from(payload) else {
+            return Err(MadError::Length(payload.len()));
+        };
+        let header = MadHeader::parse(mad);
+        if header.base_version != BASE_VERSION {
+            return Err(MadError::BaseVersion(header.base_version));
+        }
+        if header.class != CLASS {
+            return Err(MadError::Class(header.class));
+        }
+        if header.class_version != CLASS_VERSION {
+            return Err(MadError::ClassVersion(header.class_version));
+        }
+        let data = mad::data(mad);
+        let message = match header.method {
+            method::SEND => sent(header.attribute, &data),
+            method::GET if header.attribute == attribute::CLASS_PORT_INFO => {
+                Some(Message::GetClassPortInfo)
+            }
+            method::GET_RESP if header.attribute == attribute::CLASS_PORT_INFO => {
+                Some(Message::ClassPortInfo(Box::new(ClassPortInfo::parse(&data))))
+            }
+            method::GET | method::SET | method::GET_RESP => None,
+            other => return Err(MadError::Method(other)),
+        };
+        let message = message.ok_or(MadError::Attribute(header.attribute))?;
+        Ok(Mad { tid: header.tid, modifier: header.modifier, message })
+    }
+
+    /// The datagram.
+    pub fn emit(&self) -> [u8; MAD_LEN] {
+        let mut data = [0; DATA_LEN];
+        let d = &mut data;
+        let mut method = method::SEND;
+        let attribute = match &self.message {
+            Message::Req(m) => (m.emit(d), attribute::REQ).1,
+            Message::Mra(m) => (m.emit(d), attribute::MRA).1,
+            Message::Rej(m) => (m.emit(d), attribute::REJ).1,
+            Message::Rep(m) => (m.emit(d), attribute::REP).1,
+            Message::Rtu(m) => (m.emit(d), attribute::RTU).1,
+            Message::Dreq(m) => (m.emit(d), attribute::DREQ).1,
+            Message::Drep(m) => (m.emit(d), attribute::DREP).1,
+            Message::SidrReq(m) => (m.emit(d), attribute::SIDR_REQ).1,
+            Message::SidrRep(m) => (m.emit(d), attribute::SIDR_REP).1,
+            Message::Lap(m) => (m.emit(d), attribute::LAP).1,
+            Message::Apr(m) => (m.emit(d), attribute::APR).1,
+            Message::GetClassPortInfo => {
+                method = method::GET;
+                attribute::CLASS_PORT_INFO
+            }
+            Message::ClassPortInfo(m) => {
+                method = method::GET_RESP;
+                m.emit(d);
+                attribute::CLASS_PORT_INFO
+            }
+        };
+        let header = MadHeader {
+            base_version: BASE_VERSION,
+            class: CLASS,
+            class_version: CLASS_VERSION,
+            method,
+            status: status::OK,
+            class_specific: 0,
+            tid: self.tid,
+            attribute,
+            modifier: self.modifier,
+        };
+        header.emit(&data)
+    }
+}
+
+fn sent(attribute: u16, data: &Data) -> Option<Message> {
+    Some(match attribute {
+        attribute::REQ => Message::Req(Box::new(Req::parse(data))),
+        attribute::MRA => Message::Mra(Box::new(Mra::parse(data))),
+        attribute::REJ => Message::Rej(Box::new(Rej::parse(data))),
+        attribute::REP => Message::Rep(Box::new(Rep::parse(data))),
+        attribute::RTU => Message::Rtu(Box::new(Rtu::parse(data))),
+        attribute::DREQ => Message::Dreq(Box::new(Dreq::parse(data))),
+        attribute::DREP => Message::Drep(Box::new(Drep::parse(data))),
+        attribute::SIDR_REQ => Message::SidrReq(Box::new(SidrReq::parse(data))),
+        attribute::SIDR_REP => Message::SidrRep(Box::new(SidrRep::parse(data))),
+        attribute::LAP => Message::Lap(Lap::parse(data)),
+        attribute::APR => Message::Apr(Box::new(Apr::parse(data))),
+        _ => return None,
+    })
+}

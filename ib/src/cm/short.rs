@@ -1,0 +1,342 @@
+//! The messages that are two communication ids and little else.
+//!
+//! ```text
+//!         0                 4                  8                              private data from
+//!   MRA   local comm id 32  remote comm id 32  answered 2, reserved 6 │ timeout 5, reserved 3  10
+//!   REJ   local             remote             answered 2, reserved 6 │ ARI length 7, res. 1
+//!                                              │ reason 16 │ ARI, 72 octets                     84
+//!   RTU   local             remote                                                             8
+//!   DREQ  local             remote             remote QPN 24 │ reserved 8                      12
+//!   DREP  local             remote                                                             8
+//!   LAP   local             remote             (not looked at)
+//!   APR   local             remote             ARI length 8 │ status 8 │ reserved 16 │ ARI 72  84
+//! ```
+
+use core::fmt;
+
+use crate::bytes::{array, be16, be24, be32, put, put24};
+use crate::mad::Data;
+use crate::types::{CommId, Qpn, TimeCode};
+
+/// The message that an MRA or a REJ answers: its two bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered(pub u8);
+
+impl Answered {
+    /// A REQ.
+    pub const REQ: Answered = Answered(0);
+    /// A REP.
+    pub const REP: Answered = Answered(1);
+    /// In an MRA a LAP; in a REJ no message (a time has passed).
+    pub const OTHER: Answered = Answered(2);
+}
+
+/// MRA: a message has come, and its answer takes longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mra {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// The message.
+    pub answered: Answered,
+    /// How much longer.
+    pub service_timeout: TimeCode,
+    /// Private data.
+    pub private_data: [u8; Mra::PRIVATE_LEN],
+}
+
+impl Mra {
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 222;
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Mra {
+        Mra {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            answered: Answered(b[8] >> 6),
+            service_timeout: TimeCode::new(b[9] >> 3),
+            private_data: array(b, 10),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        b[8] = self.answered.0 << 6;
+        b[9] = self.service_timeout.get() << 3;
+        put(b, 10, &self.private_data);
+    }
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RejReason(pub u16);
+
+impl RejReason {
+    /// No queue pair is left.
+    pub const NO_QP: RejReason = RejReason(1);
+    /// No resources are left.
+    pub const NO_RESOURCES: RejReason = RejReason(3);
+    /// Nothing has come in time.
+    pub const TIMEOUT: RejReason = RejReason(4);
+    /// No such request is supported.
+    pub const UNSUPPORTED: RejReason = RejReason(5);
+    /// The communication id is none, or another connection's.
+    pub const INVALID_COMM_ID: RejReason = RejReason(6);
+    /// Nobody answers for the Service ID.
+    pub const INVALID_SERVICE_ID: RejReason = RejReason(8);
+    /// The transport is not supported.
+    pub const INVALID_TRANSPORT: RejReason = RejReason(9);
+    /// The connection, or its queue pair, is one of before.
+    pub const STALE_CONNECTION: RejReason = RejReason(10);
+    /// The primary path's GID is not ours.
+    pub const INVALID_GID: RejReason = RejReason(12);
+    /// Another communication manager answers for the service; the ARI says which.
+    pub const REDIRECTED: RejReason = RejReason(24);
+    /// The consumer, or a layer above the communication manager, refuses.
+    pub const CONSUMER: RejReason = RejReason(28);
+    /// The asking side uses its communication id for another connection already.
+    pub const DUPLICATE_COMM_ID: RejReason = RejReason(30);
+}
+
+impl fmt::Display for RejReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            RejReason::NO_QP => "no queue pair available",
+            RejReason::NO_RESOURCES => "no resources available",
+            RejReason::TIMEOUT => "timeout",
+            RejReason::UNSUPPORTED => "unsupported request",
+            RejReason::INVALID_COMM_ID => "invalid communication ID",
+            RejReason::INVALID_SERVICE_ID => "invalid service ID",
+            RejReason::INVALID_TRANSPORT => "invalid transport service type",
+            RejReason::STALE_CONNECTION => "stale connection",
+            RejReason::INVALID_GID => "primary remote port GID rejected",
+            RejReason::REDIRECTED => "port and CM redirection",
+            RejReason::CONSUMER => "consumer reject",
+            RejReason::DUPLICATE_COMM_ID => "duplicate local communication ID",
+            RejReason(n) => return write!(f, "reason {n}"),
+        })
+    }
+}
+
+/// REJ: a connection is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rej {
+    /// The sender's name of the connection; 0 when it has none.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// What is answered.
+    pub answered: Answered,
+    /// Why.
+    pub reason: RejReason,
+    /// Octets of the additional reject information that count, 7 bits; a peer may say more than there
+    /// are.
+    pub ari_len: u8,
+    /// Additional reject information.
+    pub ari: [u8; Rej::ARI_LEN],
+    /// Private data.
+    pub private_data: [u8; Rej::PRIVATE_LEN],
+}
+
+impl Rej {
+    /// Octets of additional reject information there is room for.
+    pub const ARI_LEN: usize = 72;
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 148;
+
+    /// The additional reject information that counts.
+    pub fn ari(&self) -> &[u8] {
+        &self.ari[..usize::from(self.ari_len).min(Rej::ARI_LEN)]
+    }
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Rej {
+        Rej {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            answered: Answered(b[8] >> 6),
+            ari_len: b[9] >> 1,
+            reason: RejReason(be16(b, 10)),
+            ari: array(b, 12),
+            private_data: array(b, 84),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        b[8] = self.answered.0 << 6;
+        b[9] = self.ari_len << 1;
+        put(b, 10, &self.reason.0.to_be_bytes());
+        put(b, 12, &self.ari);
+        put(b, 84, &self.private_data);
+    }
+}
+
+/// RTU: the REP has come, and the connection is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rtu {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// Private data.
+    pub private_data: [u8; Rtu::PRIVATE_LEN],
+}
+
+impl Rtu {
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 224;
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Rtu {
+        Rtu {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            private_data: array(b, 8),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        put(b, 8, &self.private_data);
+    }
+}
+
+/// DREQ: the connection is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dreq {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// The receiver's queue pair: who knows it is not a stranger.
+    pub remote_qpn: Qpn,
+    /// Private data.
+    pub private_data: [u8; Dreq::PRIVATE_LEN],
+}
+
+impl Dreq {
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 220;
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Dreq {
+        Dreq {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            remote_qpn: Qpn::new(be24(b, 8)),
+            private_data: array(b, 12),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        put24(b, 8, self.remote_qpn.get());
+        put(b, 12, &self.private_data);
+    }
+}
+
+/// DREP: the connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drep {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// Private data.
+    pub private_data: [u8; Drep::PRIVATE_LEN],
+}
+
+impl Drep {
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 224;
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Drep {
+        Drep {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            private_data: array(b, 8),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        put(b, 8, &self.private_data);
+    }
+}
+
+/// LAP: an alternate path is offered. Only whom it is about; the path is not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+}
+
+impl Lap {
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Lap {
+        Lap { local_comm_id: CommId(be32(b, 0)), remote_comm_id: CommId(be32(b, 4)) }
+    }
+
+    pub(super) fn emit(self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+    }
+}
+
+/// APR: what becomes of an offered path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Apr {
+    /// The sender's name of the connection.
+    pub local_comm_id: CommId,
+    /// The receiver's.
+    pub remote_comm_id: CommId,
+    /// One of the constants here, or another.
+    pub status: u8,
+    /// Octets of additional information that count.
+    pub ari_len: u8,
+    /// Additional information.
+    pub ari: [u8; Apr::ARI_LEN],
+    /// Private data.
+    pub private_data: [u8; Apr::PRIVATE_LEN],
+}
+
+impl Apr {
+    /// Octets of additional information there is room for.
+    pub const ARI_LEN: usize = 72;
+    /// Octets of private data.
+    pub const PRIVATE_LEN: usize = 148;
+    /// Status: no such connection.
+    pub const INVALID_COMM_ID: u8 = 1;
+    /// Status: there are no alternate paths here.
+    pub const UNSUPPORTED: u8 = 2;
+
+    /// Reads a message; any octets are one.
+    pub fn parse(b: &Data) -> Apr {
+        Apr {
+            local_comm_id: CommId(be32(b, 0)),
+            remote_comm_id: CommId(be32(b, 4)),
+            ari_len: b[8],
+            status: b[9],
+            ari: array(b, 12),
+            private_data: array(b, 84),
+        }
+    }
+
+    pub(super) fn emit(&self, b: &mut Data) {
+        comm_ids(b, self.local_comm_id, self.remote_comm_id);
+        b[8] = self.ari_len;
+        b[9] = self.status;
+        put(b, 12, &self.ari);
+        put(b, 84, &self.private_data);
+    }
+}
+
+fn comm_ids(b: &mut Data, local: CommId, remote: CommId) {
+    put(b, 0, &local.0.to_be_bytes());
+    put(b, 4, &remote.0.to_be_bytes());
+}

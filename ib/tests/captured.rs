@@ -1,0 +1,52 @@
+//! Packets that others have sent: `tests/data/README.md` says which.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use heddle_ib::cm::{Mad, Message};
+use heddle_ib::roce::UdPacket;
+
+fn packets(prefix: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|p| p.extension().is_some_and(|e| e == "hex"));
+    files.retain(|p| p.file_name().unwrap().to_string_lossy().starts_with(prefix));
+    files.sort();
+    let read = |p: PathBuf| {
+        let text = fs::read_to_string(&p).unwrap();
+        let digits: String = text.split_whitespace().collect();
+        let octet = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let octets = (0..digits.len()).step_by(2).map(octet).collect();
+        (p, octets)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// What Linux sends is understood, and we would send the same octets: no bit that it uses is one we
+/// hold for reserved.
+#[test]
+fn test_messages_of_linux_are_written_as_they_were_read() {
+    for (file, packet) in packets("rxe-") {
+        let file = file.display();
+        let ud = UdPacket::parse_gsi(&packet).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let mad = Mad::parse(ud.payload).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert_eq!(mad.emit()[..], *ud.payload, "{file}");
+        if let Message::Req(req) = mad.message {
+            assert_eq!(req.primary.local_gid.ip(), ud.repr.src, "{file}");
+            assert_eq!(req.primary.remote_gid.ip(), ud.repr.dst, "{file}");
+        }
+    }
+}
+
+/// Those of adapters are no management datagrams, but have a CRC.
+#[test]
+fn test_packets_of_others_have_the_crc_we_compute() {
+    let all = packets("");
+    assert!(all.len() >= 2, "the files are there");
+    for (file, packet) in all {
+        let (body, crc) = packet.split_last_chunk::<4>().unwrap();
+        assert_eq!(heddle_ib::roce::icrc(body), Some(*crc), "{}", file.display());
+    }
+}
