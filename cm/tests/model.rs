@@ -98,6 +98,9 @@ impl Worker {
                 assert_eq!(self.conns.remove(&conn), Some(Phase::Closed), "released when closed");
             }
             Order::SetAddressing { .. } => {}
+            Order::BindUdp { .. } | Order::UnbindUdp | Order::SendDatagram(_) => {
+                panic!("no service of datagrams was asked for: {order:?}")
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
-use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError};
+use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError, RxDatagram, TxDatagram};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -75,6 +75,15 @@ pub enum Order {
         /// All there are to be.
         net: Box<Addressing>,
     },
+    /// Take UDP datagrams to this port, and to no other; [`Report::Datagram`] brings each.
+    BindUdp {
+        /// UDP port.
+        port: u16,
+    },
+    /// Take UDP datagrams no more.
+    UnbindUdp,
+    /// Send a UDP datagram. There is no answer: one that cannot be sent is counted and dropped.
+    SendDatagram(Box<TxDatagram>),
 }
 
 /// What the owner of an RNIC tells a control plane.
@@ -103,6 +112,9 @@ pub enum Report {
         /// Whether the queue pair runs; if not, it has not been touched.
         result: Result<(), RnicError>,
     },
+    /// A UDP datagram came to the port of [`Order::BindUdp`]. Some are dropped, and counted, where
+    /// many come at once.
+    Datagram(Box<RxDatagram>),
     /// [`Order::SendStartup`] could not be carried out.
     Refused {
         /// The connection.
@@ -154,6 +166,18 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::SetAddressing { net } => {
                 self.set_addressing(now, *net);
+                None
+            }
+            Order::BindUdp { port } => {
+                self.stack.bind_udp(port);
+                None
+            }
+            Order::UnbindUdp => {
+                self.stack.unbind_udp();
+                None
+            }
+            Order::SendDatagram(datagram) => {
+                self.stack.send_datagram(now, &datagram);
                 None
             }
         }

@@ -7,8 +7,8 @@ use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_iwarp::{Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
 use heddle_tcp::{
-    Addressing, ConnEvent, ConnId, ConnectError, ListenError, Stack, StackConfig, StackCounters,
-    StackEvent, TxFrame,
+    Addressing, ConnEvent, ConnId, ConnectError, ListenError, RxDatagram, Stack, StackConfig,
+    StackCounters, StackEvent, TxFrame,
 };
 
 use crate::conn::{ConnState, Mode};
@@ -293,6 +293,17 @@ impl<F: RnicFrame> Rnic<F> {
             }
         }
         None
+    }
+
+    /// Whether [`poll_datagram`](Self::poll_datagram) has something to give.
+    #[inline]
+    pub fn has_datagrams(&self) -> bool {
+        self.stack.has_datagrams()
+    }
+
+    /// The next UDP datagram for the control plane. Few wait, and those beyond are dropped.
+    pub fn poll_datagram(&mut self) -> Option<RxDatagram> {
+        self.stack.poll_datagram()
     }
 
     /// Whether [`take_completions`](Self::take_completions) may have something to give.

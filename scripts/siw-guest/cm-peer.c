@@ -14,7 +14,7 @@
  *   -s ADDR   (connect) source address
  *   -y N      (connect) retry_count of the queue pair (7)
  *   -u        the UDP port space: a request for a service ID (SIDR)
- *   -t MS     give up when nothing happens for so long (30000)
+ *   -t MS     give up when nothing happens for so long (600000: the guest's clock may be fast)
  *
  * A line:  EVENT status=N local=A:P remote=A:P rr=N id=N private=LEN:HEX
  * with rr and id (responder_resources, initiator_depth) and the private data as the event has them:
@@ -35,7 +35,7 @@
 static struct {
 	const char *private, *source;
 	int rr, id, refuse, wait_ms, disconnect_ms, count, retry, udp, patience_ms;
-} opt = { "", NULL, 1, 1, 0, 0, -1, 1, 7, 0, 30000 };
+} opt = { "", NULL, 1, 1, 0, 0, -1, 1, 7, 0, 600000 };
 
 static struct rdma_event_channel *channel;
 

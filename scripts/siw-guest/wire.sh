@@ -14,6 +14,19 @@ for dev in tap0 tap1 hd1; do inside ip link set "$dev" master br0; done
 for dev in br0 tap0 tap1 hd0 hd1; do inside ip link set "$dev" up; done
 for dev in hd0 hd1; do inside ethtool -K "$dev" tx off tso off gso off gro off rxvlan off txvlan off >/dev/null; done
 
+# wire_tamper LOG RULE... - puts siw-guest/tamper into the wire of the first guest.
+wire_tamper() {
+    inside ip link add tp0 type veth peer name tp1
+    inside ip link set tap0 nomaster
+    inside ip link set tp1 master br0
+    for dev in tp0 tp1; do
+        inside ethtool -K "$dev" tx off tso off gso off gro off rxvlan off txvlan off >/dev/null
+        inside ip link set "$dev" up
+    done
+    start tamper "$1" "$ROOT/scripts/siw-guest/tamper" tap0 tp0 "${@:2}"
+    wait_line "$1" '^ready' 10 "$tamper"
+}
+
 # A shell starts what it puts in the background with SIGINT ignored, so TERM is what ends them.
 start() { # VARIABLE LOG COMMAND... - in the background, in the namespace; the pid into VARIABLE
     local var=$1 log=$2

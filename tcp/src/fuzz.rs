@@ -5,10 +5,10 @@ use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
 
-use crate::wire::{Ipv4Header, TcpHeader, arp, icmpv4};
+use crate::wire::{Ipv4Header, TcpHeader, UdpHeader, arp, icmpv4, udp};
 use crate::{
     ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Keepalive, Stack, StackConfig, StackEvent,
-    TxBody,
+    TxBody, TxDatagram,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -23,6 +23,9 @@ pub fn wire(data: &[u8]) -> bool {
     }
     let tcp = TcpHeader::parse(data, data.len()).is_ok();
     let arp = arp::Arp::parse(data).is_ok();
+    if let Ok(h) = UdpHeader::parse(data, data.len()) {
+        let _ = udp::checksum_valid(US, PEER, &data[..h.len]);
+    }
     ip.is_ok() || tcp || arp || icmpv4::Message::parse(data).is_some()
 }
 
@@ -49,7 +52,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// It listens on port 80 of 10.0.0.1; its peers are at 10.0.0.2.
+    /// It listens on port 80 of 10.0.0.1 and answers datagrams to UDP port 80 with themselves; its
+    /// peers are at 10.0.0.2.
     pub fn new() -> Option<Driver> {
         let cidr = Cidr::new(IpAddr::V4(US), 24)?;
         let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
@@ -59,6 +63,7 @@ impl Driver {
         cfg.conn.keepalive = Some(keepalive);
         let mut stack = Stack::new(cfg);
         let _ = stack.listen(None, 80, 4);
+        stack.bind_udp(80);
         Some(Driver { stack, now: Instant::ZERO, conns: Vec::new(), connected: false })
     }
 
@@ -81,6 +86,11 @@ impl Driver {
                 s.notify_send(c);
             }),
             _ => take(s, now, frame, control & 8 != 0),
+        }
+        while let Some(d) = s.poll_datagram() {
+            assert!(d.payload_at <= d.bytes.len() && d.bytes.len() <= frame.len());
+            let payload = d.payload().to_vec();
+            s.send_datagram(now, &TxDatagram { local: d.local, remote: d.remote, payload });
         }
         s.handle_timeouts(now);
         while let Some((id, event)) = s.poll_event() {

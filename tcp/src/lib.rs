@@ -1,4 +1,4 @@
-//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo and TCP.
+//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo, TCP, and UDP on one port.
 //!
 //! No packet is sent and no clock is read here. A [`Stack`] takes frames and the time, and gives
 //! frames, events and the instant of its next timer:
@@ -35,6 +35,6 @@ pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
     AddrError, Addressing, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, Hop,
     IcmpError, ListenError, MAX_ADDRS, MAX_HEADER_LEN, MAX_LISTENERS, MAX_ROUTES, PeerLimit, Route,
-    RxChecksum, RxFrame, Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, TxBody,
-    TxFrame, check_addrs,
+    RxChecksum, RxDatagram, RxFrame, Stack, StackConfig, StackCounters, StackEvent, TcpChecksum,
+    TxBody, TxDatagram, TxFrame, check_addrs,
 };

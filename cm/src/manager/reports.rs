@@ -40,6 +40,8 @@ impl ConnectionManager {
                 self.drive_conn(worker, conn, Input::OrderRefused(error));
             }
             Report::Event(event) => self.handle_event(worker, event),
+            // No service that is spoken to by datagrams is on, and none was asked for.
+            Report::Datagram(_) => {}
         }
     }
 

@@ -139,6 +139,9 @@ impl Host {
             | Order::EnterFpduMode { conn, .. }
             | Order::Disconnect { conn }
             | Order::Abort { conn } => assert!(self.open.contains(conn), "{order:?}"),
+            Order::BindUdp { .. } | Order::UnbindUdp | Order::SendDatagram(_) => {
+                panic!("no service of datagrams was asked for: {order:?}")
+            }
         }
         if let (Some(conn), true) = (entered, self.refuses_fpdu_mode) {
             let result = Err(RnicError::NoQueuePair);

@@ -135,6 +135,11 @@ impl ReportSender {
         self.ring.is_full() && !self.ring.is_deserted()
     }
 
+    /// Whether there is so little room that what may be dropped should be.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.ring.is_half_full()
+    }
+
     /// Sends a report. The caller has seen that there is room.
     pub(super) fn send(&mut self, report: WorkerReport) {
         let sent = self.ring.push(report);

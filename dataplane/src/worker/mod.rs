@@ -61,6 +61,9 @@ heddle_base::counters! {
         cq_overflows,
         /// Times orders or events had to wait because the control plane was behind.
         reports_full,
+        /// UDP datagrams dropped because the control plane was behind: they leave half of the way to
+        /// it to what happens to connections.
+        datagrams_dropped,
         /// Entries of send and receive queues that no honest application writes; the queue pair ended.
         wr_broken,
         /// Work requests beyond the depth of their queue; the queue pair ended.
@@ -287,8 +290,24 @@ impl Worker {
                 self.report(Report::Event(event));
             }
         }
+        if self.rnic.has_datagrams() {
+            self.deliver_datagrams();
+        }
         self.queues.notify();
         busy
+    }
+
+    /// Those of this turn, all of them: none is kept for a later one.
+    #[cold]
+    #[inline(never)]
+    fn deliver_datagrams(&mut self) {
+        while let Some(datagram) = self.rnic.poll_datagram() {
+            if self.reports.is_half_full() {
+                self.counters.datagrams_dropped += 1;
+            } else {
+                self.report(Report::Datagram(Box::new(datagram)));
+            }
+        }
     }
 
     /// Tells an application the state of a queue pair, which an order or an event may have changed.

@@ -101,6 +101,12 @@ impl<T> Producer<T> {
         self.tail.wrapping_sub(head) >= self.shared.places.len()
     }
 
+    /// Whether half of the places or more are taken at this moment.
+    pub(super) fn is_half_full(&self) -> bool {
+        let head = self.shared.head.load(Ordering::Acquire);
+        self.tail.wrapping_sub(head) >= self.shared.places.len() / 2
+    }
+
     /// Whether there is nobody to take anything any more.
     pub(super) fn is_deserted(&self) -> bool {
         self.shared.deserted.load(Ordering::Acquire)

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use heddle_base::Seed;
+use heddle_base::{Chunks, Seed};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{FpduMode, Order};
 use heddle_tcp::StackConfig;
@@ -312,6 +312,72 @@ fn stray(to: [u8; 6], ack: u32) -> Vec<u8> {
     let sum = pseudo.plus(heddle_base::Sum::of(&tcp)).complement();
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     [&to[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip, &tcp].concat()
+}
+
+/// A datagram of 10.0.0.2 to UDP port 4791 of 10.0.0.1.
+fn datagram(to: [u8; 6]) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 30, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+    let sum = heddle_base::Sum::of(&ip).complement();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let udp = [0xc0, 0, 0x12, 0xb7, 0, 10, 0, 0, b'i', b'b'];
+    [&to[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip, &udp].concat()
+}
+
+/// The way to the control plane is shared: half of it is left to what happens to connections.
+#[test]
+fn test_a_flood_of_datagrams_leaves_room_for_reports() {
+    let mut b = bench("datagrams");
+    let (mut rx, mut tx) = b.far.take_queues().pop().unwrap();
+    let bytes = datagram(b.port.mac());
+    let mut flood = |b: &mut Bench, count: usize| {
+        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+        for _ in 0..count.div_ceil(32) {
+            for _ in 0..32 {
+                let mut frame = b.pool.alloc().unwrap();
+                frame.append(bytes.len()).unwrap().copy_from_slice(&bytes);
+                frames.push(frame);
+            }
+            assert_eq!(tx.burst(&mut frames), 32);
+            b.worker.poll();
+        }
+    };
+    flood(&mut b, 32);
+    assert!(matches!(b.reports.recv(), Err(NoReport::Yet)), "nobody has opened the port");
+    b.order(Command::Order(Order::BindUdp { port: 4791 }));
+    b.worker.poll();
+    flood(&mut b, 2 * RING);
+    let s = b.worker.snapshot();
+    assert_eq!((s.stack.rx_datagrams, s.stack.udp_limited), (2 * RING as u64, 0));
+    assert_eq!(s.worker.datagrams_dropped, 3 * RING as u64 / 2);
+    // The answer to an order comes behind those that wait, without any of them being taken before.
+    let remote = ([10, 0, 1, 9], 1).into();
+    b.order(Command::Order(Order::Connect { token: 7, remote }));
+    b.worker.poll();
+    for _ in 0..RING / 2 {
+        let Ok(WorkerReport::Rnic(Report::Datagram(d))) = b.reports.recv() else { panic!("gone") };
+        assert_eq!((d.payload(), d.remote), (&b"ib"[..], ([10, 0, 0, 2], 49152).into()));
+    }
+    let next = b.reports.recv();
+    assert!(
+        matches!(next, Ok(WorkerReport::Rnic(Report::Connecting { token: 7, .. }))),
+        "{next:?}"
+    );
+    // And back: asked for first, then sent.
+    let answer = heddle_tcp::TxDatagram {
+        local: ([10, 0, 0, 1], 49152).into(),
+        remote: ([10, 0, 0, 2], 4791).into(),
+        payload: b"answer".to_vec(),
+    };
+    let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+    while rx.burst(&mut frames) > 0 {
+        frames.clear();
+    }
+    b.order(Command::Order(Order::SendDatagram(Box::new(answer))));
+    b.worker.poll();
+    assert!(rx.burst(&mut frames) > 0);
+    let arp = |f: &Mbuf| f.chunk_at(0)[12..14] == [8, 6] && f.chunk_at(0)[38..42] == [10, 0, 0, 2];
+    assert!(frames.iter().any(arp));
+    assert_eq!(b.worker.snapshot().stack.tx_datagrams, 0);
 }
 
 /// RFC 9293 section 3.10.7.1: to a segment with ACK the RST has its acknowledgment number.

@@ -16,6 +16,8 @@ pub(super) enum Control {
     Reset,
     /// ICMP echo replies.
     Echo,
+    /// UDP datagrams.
+    Datagram,
 }
 
 /// Frames of each kind that wait at most.
@@ -24,7 +26,7 @@ pub(super) const MAX_EACH: usize = 64;
 /// The queues.
 #[derive(Debug)]
 pub(super) struct ControlQueue {
-    kinds: [VecDeque<TxFrame>; 3],
+    kinds: [VecDeque<TxFrame>; 4],
     len: usize,
 }
 

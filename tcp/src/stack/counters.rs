@@ -28,7 +28,7 @@ heddle_base::counters! {
         rx_other_host,
         /// Datagrams dropped: from an address no single other host has.
         rx_bad_source,
-        /// Datagrams dropped: neither TCP nor ICMP.
+        /// Datagrams dropped: neither TCP, ICMP nor UDP to the port that is open.
         rx_unknown_protocol,
         /// TCP segments dropped: sent to a broadcast or multicast address.
         rx_tcp_group,
@@ -109,8 +109,22 @@ heddle_base::counters! {
         tx_echo_replies,
         /// Echo requests dropped: rate limit, or too large.
         icmp_echo_limited,
-        /// Control frames dropped: too many of their kind (ARP, RST, echo) wait to be sent.
+        /// Control frames dropped: too many of their kind (ARP, RST, echo, UDP) wait to be sent.
         tx_control_full,
+        /// UDP datagrams taken.
+        rx_datagrams,
+        /// UDP datagrams dropped: impossible length or wrong checksum.
+        udp_malformed,
+        /// UDP datagrams dropped: more than are taken in a second, or than may wait.
+        udp_limited,
+        /// UDP datagrams sent.
+        tx_datagrams,
+        /// UDP datagrams not sent: nothing of ours to send from, nobody to send to, or too long.
+        tx_datagrams_refused,
+        /// UDP datagrams not sent: the next hop does not answer.
+        tx_datagrams_unreachable,
+        /// UDP datagrams not sent: too many wait for the port or for the address of their next hop.
+        tx_datagrams_full,
         /// TCP segments sent.
         tx_segments,
     }

@@ -180,6 +180,7 @@ impl<S: SendQueue + Default> Stack<S> {
         match ip.protocol {
             ipv4::PROTO_TCP => {}
             ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
+            ipv4::PROTO_UDP => return self.take_udp(now, frame, &ethernet, &ip),
             _ => return Err(|c| &mut c.rx_unknown_protocol),
         }
 

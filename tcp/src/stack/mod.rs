@@ -5,11 +5,13 @@
 //!            |          | no such flow
 //!            |          +-> open: listener -> half-open connection, or RST
 //!            +-> arp -> neighbors          +-> icmp -> soft error, echo reply
+//!                                          +-> udp -> RxDatagram
 //! ready queue -> output: Connection -> header template -> TxFrame
 //! ```
 //!
 //! Everything is bounded by the configuration: connections, half-open ones per listener,
-//! neighbors, control frames waiting to be sent, what strangers can make us answer per second.
+//! neighbors, control frames waiting to be sent, what strangers can make us answer per second, UDP
+//! datagrams per second and waiting.
 //! Whatever is dropped has a counter.
 //!
 //! So is the work: a frame costs a few steps however many connections, neighbors and listeners
@@ -47,6 +49,7 @@ mod slab;
 mod tally;
 mod template;
 mod timers;
+mod udp;
 mod update;
 
 use core::net::SocketAddr;
@@ -63,6 +66,7 @@ pub use frame::{
 };
 pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
+pub use udp::{RxDatagram, TxDatagram};
 
 use crate::{ConnCounters, Connection, SendQueue, State};
 use control::ControlQueue;
@@ -79,6 +83,7 @@ use slab::{AGE, HALF_OPEN, Owner, Slab};
 use tally::Tally;
 use template::Offloads;
 use timers::Timers;
+use udp::Udp;
 
 /// The index of no connection.
 const NONE: u32 = u32::MAX;
@@ -136,6 +141,8 @@ pub struct Stack<S> {
     resets: RateLimit,
     echoes: RateLimit,
     arp_replies: RateLimit,
+    /// The UDP port, and what goes through it. In a box: it is no part of TCP's way.
+    udp: Box<Udp>,
     counters: StackCounters,
     /// What connections that are gone have counted.
     retired: ConnCounters,
@@ -179,6 +186,7 @@ impl<S: SendQueue + Default> Stack<S> {
             resets: RateLimit::per_second(RESETS_PER_SECOND),
             echoes: RateLimit::per_second(ECHOES_PER_SECOND),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
+            udp: Box::default(),
             counters: StackCounters::default(),
             retired: ConnCounters::default(),
             tally: None,

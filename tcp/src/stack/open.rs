@@ -370,11 +370,13 @@ impl<S: SendQueue + Default> Stack<S> {
         while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
             self.update(index);
         }
+        self.send_waiting(neighbor);
     }
 
     /// Neighbor `neighbor` does not answer: who waited for it is told so.
     pub(super) fn unreachable(&mut self, neighbor: u32) {
         self.counters.neighbor_failed += 1;
+        self.drop_waiting(neighbor);
         while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
             if let Some(e) = self.conns.get_mut(index) {
                 e.raise(EventKind::Unreachable);

@@ -127,8 +127,14 @@ pub(crate) const TRAFFIC_CLASS_AT: usize = field::TRAFFIC_CLASS;
 /// The pseudo-header of TCP over IPv4 (RFC 9293 section 3.1).
 #[inline]
 pub fn pseudo_header(src: Ipv4Addr, dst: Ipv4Addr, tcp_len: u16) -> Sum {
+    pseudo_header_of(PROTO_TCP, src, dst, tcp_len)
+}
+
+/// The pseudo-header of another protocol's `len` octets: UDP has it from RFC 768.
+#[inline]
+pub(super) fn pseudo_header_of(protocol: u8, src: Ipv4Addr, dst: Ipv4Addr, len: u16) -> Sum {
     let addrs = u64::from(src.to_bits()) + u64::from(dst.to_bits());
-    Sum::of_numbers(addrs + u64::from(PROTO_TCP) + u64::from(tcp_len))
+    Sum::of_numbers(addrs + u64::from(protocol) + u64::from(len))
 }
 
 /// Whether the `needed` bytes are missing from the frame or only lie in its next piece.

@@ -9,10 +9,12 @@ pub mod ethernet;
 pub mod icmpv4;
 pub mod ipv4;
 pub mod tcp;
+pub mod udp;
 
 pub use ethernet::{EtherType, EthernetHeader, MacAddr};
 pub use ipv4::Ipv4Header;
 pub use tcp::TcpHeader;
+pub use udp::UdpHeader;
 
 /// Why bytes are not the header they were taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

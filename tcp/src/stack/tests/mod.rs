@@ -12,6 +12,7 @@ mod receive;
 mod spread;
 mod strangers;
 mod transfer;
+mod udp;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::{Instant, Seed, Sum};
