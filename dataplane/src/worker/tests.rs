@@ -351,7 +351,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     assert_eq!(s.worker.datagrams_dropped, 3 * RING as u64 / 2);
     // The answer to an order comes behind those that wait, without any of them being taken before.
     let remote = ([10, 0, 1, 9], 1).into();
-    b.order(Command::Order(Order::Connect { token: 7, remote }));
+    b.order(Command::Order(Order::Connect { token: 7, remote, local: None }));
     b.worker.poll();
     for _ in 0..RING / 2 {
         let Ok(WorkerReport::Rnic(Report::Datagram(d))) = b.reports.recv() else { panic!("gone") };

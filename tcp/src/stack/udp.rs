@@ -130,17 +130,17 @@ impl<S: SendQueue + Default> Stack<S> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (d.local, d.remote) else {
             return Err(refused);
         };
-        if !self.cfg.is_ours(d.local.ip())
-            || !self.cfg.is_peer(*remote.ip())
+        if !self.cfg.net.is_ours(d.local.ip())
+            || !self.cfg.net.is_peer(*remote.ip())
             || remote.port() == 0
             || d.payload.len() + HEADERS > usize::from(self.cfg.mtu)
         {
             return Err(refused);
         }
-        let (from, next_hop) = self.cfg.route(*remote.ip()).ok_or(refused)?;
-        let (neighbor, ask) = self.neighbors.acquire(now, next_hop).ok_or(full)?;
+        let hop = self.cfg.net.route(d.remote.ip()).ok_or(refused)?;
+        let (neighbor, ask) = self.neighbors.acquire(now, hop.next).ok_or(full)?;
         if ask {
-            self.ask(from, next_hop, MacAddr::BROADCAST);
+            self.ask(hop.local, hop.next, MacAddr::BROADCAST);
         }
         let mac = self.neighbors.mac(neighbor);
         let frame = self.datagram_frame(
@@ -251,10 +251,10 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_unknown_protocol);
         }
         // What was sent to many, or by no single host, gets no answer.
-        if eth.dst.is_group() || !self.cfg.is_ours(IpAddr::V4(ip.dst)) {
+        if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
         }
-        if !self.cfg.is_peer(ip.src) || !eth.src.is_station() {
+        if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
             return Err(|c| &mut c.rx_bad_source);
         }
         if ip.total_len > usize::from(self.cfg.mtu)
