@@ -16,8 +16,8 @@
 //! Who uses whom; no arrow leads back up:
 //!
 //! ```text
-//!   Port (this file) ──▶ queue, setup ──▶ ethdev ──▶ ring ──▶ claim, lock
-//!        │                  │               │ └────▶ dma
+//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!        │                  │                          │ └────▶ dma
 //!        └──────────────────┴──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
 
@@ -35,6 +35,7 @@ mod config;
 mod dma;
 mod error;
 mod ethdev;
+mod interrupt;
 mod lock;
 mod plan;
 pub mod queue;
@@ -47,6 +48,7 @@ mod vdev;
 pub use caps::{Capabilities, DescLimits};
 pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
+pub use interrupt::RxInterrupt;
 pub use plan::{MacPlan, MtuPlan, PortPlan};
 pub use spread::{QueueSpread, RSS_KEY, RssPlan};
 pub use vdev::VdevArg;

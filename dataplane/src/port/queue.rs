@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use heddle_dpdk_sys as sys;
 
 use super::ethdev::EthDev;
+use super::interrupt::RxInterrupt;
 use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf};
 use crate::mempool::Mempool;
 
@@ -157,6 +158,11 @@ impl RxQueue {
         self.counters.rx_frames += n as u64;
         self.counters.rx_bursts += u64::from(n > 0);
         n
+    }
+
+    /// Its interrupt, for whoever polls it ([`Rester`](crate::Rester)).
+    pub fn interrupt(&self) -> RxInterrupt {
+        RxInterrupt::new(Arc::clone(&self.device), self.queue)
     }
 
     /// What it did.
