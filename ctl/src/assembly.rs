@@ -99,6 +99,7 @@ fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
         mtu: setup.mtu,
         pools: vec![pool; queues],
         steered: setup.workers > 1,
+        rx_interrupt: setup.rx_interrupt,
         addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
         ..PortConfig::new(pool)
     }

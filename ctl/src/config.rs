@@ -78,6 +78,9 @@ pub struct PortSetup {
     pub queue_pairs: Option<usize>,
     /// Frames in the port's pool, for each worker.
     pub frames: u32,
+    /// Let queues interrupt, for threads that sleep ([`IdlePolicy`](heddle_dataplane::IdlePolicy)). A
+    /// device that cannot is opened without.
+    pub rx_interrupt: bool,
     /// Faults to make on sent frames.
     pub fault: FaultConfig,
 }
@@ -92,6 +95,7 @@ impl PortSetup {
             workers: 1,
             queue_pairs: None,
             frames: 16 * 1024,
+            rx_interrupt: false,
             fault: FaultConfig::default(),
         }
     }
@@ -220,6 +224,7 @@ impl EndpointConfig {
             workers: self.workers,
             queue_pairs: self.queue_pairs,
             frames: self.frames,
+            rx_interrupt: false,
             fault: self.fault,
         }
     }

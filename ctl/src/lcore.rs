@@ -3,7 +3,25 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use heddle_dataplane::{Stop, Worker};
+use heddle_dataplane::{Clock, IdlePolicy, Rester, Stop, Worker};
+
+/// Where the workers of a node run, and what their threads do when there is nothing to do.
+#[derive(Clone, Debug)]
+pub struct Lcores {
+    /// Processors, one for each thread. One that is named twice has two threads, which take turns as
+    /// the scheduler has it.
+    pub cores: Vec<usize>,
+    /// What a thread does between turns that find nothing. [`IdlePolicy::Interrupt`] wants ports that
+    /// were opened for it ([`PortSetup::rx_interrupt`](crate::PortSetup::rx_interrupt)).
+    pub idle: IdlePolicy,
+}
+
+impl Lcores {
+    /// These processors, whose threads spin.
+    pub fn new(cores: impl Into<Vec<usize>>) -> Lcores {
+        Lcores { cores: cores.into(), idle: IdlePolicy::Spin }
+    }
+}
 
 /// How late a worker that has ended may answer a peer: a processor is not kept busy for it.
 const CLOSED_NAP: Duration = Duration::from_millis(1);
@@ -30,13 +48,21 @@ pub(crate) struct Crew<F> {
     serving: bool,
     /// What a worker does over and over.
     turn: F,
+    rester: Rester,
     /// Set when there is no control plane any more.
     orphaned: Stop,
 }
 
 impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
-    pub(crate) fn new(live: Vec<Hand>, turn: F, orphaned: Stop) -> Crew<F> {
-        Crew { live, closed: Vec::new(), serving: false, turn, orphaned }
+    pub(crate) fn new(
+        live: Vec<Hand>,
+        turn: F,
+        orphaned: Stop,
+        (idle, clock): (IdlePolicy, Clock),
+    ) -> Crew<F> {
+        let queues: Vec<_> = live.iter().filter_map(|h| h.worker.rx_queue()).collect();
+        let rester = Rester::new(idle, clock, &queues);
+        Crew { live, closed: Vec::new(), serving: false, turn, rester, orphaned }
     }
 
     /// Returns when it is told to stop; the workers end with it.
@@ -76,14 +102,13 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                     self.poll_closed();
                     looked = Instant::now();
                 }
-                if !busy {
-                    std::hint::spin_loop();
-                }
+                self.rester.turn(busy, || next(&self.live));
             }
         }));
         run.map_err(|_| at)
     }
 
+    /// Gives up a worker that has ended by a defect, its own or the control plane's.
     fn close(&mut self, mut hand: Hand, panicked: bool) {
         hand.worker.end(panicked);
         hand.ended.set();
@@ -103,4 +128,14 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         });
         busy
     }
+}
+
+/// When there is something to do though nothing arrives.
+#[cold]
+fn next(live: &[Hand]) -> Option<heddle_base::Instant> {
+    let next = |h: &Hand| {
+        // Frames that wait for the port are due at once.
+        if h.worker.is_idle() { h.worker.poll_timeout() } else { Some(h.worker.now()) }
+    };
+    live.iter().filter_map(next).min()
 }

@@ -35,6 +35,7 @@ pub use assembly::OpenPort;
 pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::Endpoint;
+pub use lcore::Lcores;
 pub use node::Node;
 pub use seed::random_seed;
 pub use snapshot::{PortStatus, Snapshot, WorkerStatus};

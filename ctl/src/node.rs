@@ -13,7 +13,7 @@ use crate::config::{EndpointConfig, OpenError};
 use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::counters::CtlCounters;
 use crate::endpoint::{Endpoint, port_status};
-use crate::lcore::{Crew, Hand};
+use crate::lcore::{Crew, Hand, Lcores};
 use crate::snapshot::{Snapshot, WorkerStatus};
 
 #[cfg(test)]
@@ -68,13 +68,20 @@ const ANSWER: Duration = Duration::from_secs(1);
 impl Node {
     /// Moves `endpoint` to the processors `lcores`, one thread for each, which spin there from now
     /// on. Worker `i` is polled by thread `i` modulo their number, so that the workers of each port
-    /// are spread as evenly as they can be. A processor that is named twice has two threads, which
-    /// take turns as the scheduler has it.
+    /// are spread as evenly as they can be.
     ///
     /// # Errors
     /// [`OpenError::Lcores`] when there are more processors than workers, or none;
     /// [`OpenError::Lcore`] when this process may not use one of them, [`OpenError::Thread`].
     pub fn start(eal: &Eal, endpoint: Endpoint, lcores: &[usize]) -> Result<Node, OpenError> {
+        Node::start_with(eal, endpoint, &Lcores::new(lcores))
+    }
+
+    /// As [`start`](Node::start), with all that can be said of the threads.
+    ///
+    /// # Errors
+    /// As [`start`](Node::start).
+    pub fn start_with(eal: &Eal, endpoint: Endpoint, lcores: &Lcores) -> Result<Node, OpenError> {
         Node::run(eal, endpoint, lcores, |_, worker| worker.poll())
     }
 
@@ -82,7 +89,7 @@ impl Node {
     fn run(
         eal: &Eal,
         endpoint: Endpoint,
-        lcores: &[usize],
+        Lcores { cores: lcores, idle }: &Lcores,
         turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
         let Endpoint { workers, control, requests, device, ports, clock, .. } = endpoint;
@@ -99,11 +106,11 @@ impl Node {
             crews[thread].push(Hand { number, worker: w.worker, ended });
         }
         let orphaned = Stop::new();
-        let control = ControlThread::spawn(control, clock, orphaned.clone());
+        let control = ControlThread::spawn(control, clock.clone(), orphaned.clone());
         let control = control.map_err(OpenError::Thread)?;
         let mut threads = Vec::with_capacity(lcores.len());
         for (crew, &core) in crews.into_iter().zip(lcores) {
-            let crew = Crew::new(crew, turn.clone(), orphaned.clone());
+            let crew = Crew::new(crew, turn.clone(), orphaned.clone(), (*idle, clock.clone()));
             let name = format!("heddle-w{core}");
             threads.push(LcoreWorker::spawn(eal, core, &name, move |stop| crew.run(stop))?);
         }

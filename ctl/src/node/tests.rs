@@ -19,6 +19,7 @@ use super::*;
 
 mod control;
 mod peers;
+mod workers;
 
 /// Far longer than anything takes here, far shorter than what is waited for would.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -67,8 +68,10 @@ fn pair(name: &str) -> Pair {
     let cpus = allowed_cpus();
     let orders = [Orders::default(), Orders::default()];
     let [ours, theirs] = orders.clone();
-    let node = Node::run(&eal, a, &cpus[..1], move |_, w| ours.turn(w)).unwrap();
-    let peer = Node::run(&eal, b, &cpus[cpus.len() - 1..], move |_, w| theirs.turn(w)).unwrap();
+    let node = Node::run(&eal, a, &Lcores::new(&cpus[..1]), move |_, w| ours.turn(w)).unwrap();
+    let peer =
+        Node::run(&eal, b, &Lcores::new(&cpus[cpus.len() - 1..]), move |_, w| theirs.turn(w))
+            .unwrap();
     Pair { orders, node, peer, _turn: turn }
 }
 

@@ -18,7 +18,7 @@ use heddle_verbs::worker::WorkerQp;
 use crate::extmem::ExternalMemory;
 use crate::rx::RxMbuf;
 use crate::tx::Tx;
-use crate::{Clock, FaultInjector, Mbuf, Mempool};
+use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue};
 
 mod commands;
 mod completions;
@@ -341,6 +341,14 @@ impl Worker {
         }
         self.tx.flush(now);
         built > 0
+    }
+
+    /// The receive queue it has; none where another worker of the port hands it its frames.
+    pub fn rx_queue(&self) -> Option<&RxQueue> {
+        match &self.rx {
+            RxEnd::Queue(queue) => Some(queue),
+            RxEnd::Steered(rx) => rx.queue(),
+        }
     }
 
     /// Whether other workers of the port depend on this one's turns, also when it has ended: it has

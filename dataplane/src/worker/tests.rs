@@ -39,11 +39,16 @@ struct Bench {
 
 const CONNS: usize = 256;
 
-fn bench(name: &str) -> Bench {
+/// DPDK, started once in this process.
+pub(super) fn eal() -> Eal {
     static EAL: Mutex<Option<Eal>> = Mutex::new(None);
     let mut eal = EAL.lock().unwrap();
     let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-    let eal = *eal.get_or_insert_with(|| Eal::init(&config).unwrap());
+    *eal.get_or_insert_with(|| Eal::init(&config).unwrap())
+}
+
+fn bench(name: &str) -> Bench {
+    let eal = eal();
     let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500)).unwrap();
     let ports = PortConfig::new(pool);
     let (mut port, far) = Port::ring_pair(&eal, name, 1024, &ports, &ports).unwrap();

@@ -152,3 +152,13 @@ impl Drop for FrameReceiver {
         self.shared.deserted.store(true, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+impl FrameSender {
+    /// Begins with other indices. The ring is empty.
+    pub(super) fn start_at(&mut self, index: usize, other: &mut FrameReceiver) {
+        (self.tail, self.head, other.head, other.tail) = (index, index, index, index);
+        self.shared.tail.store(index, Ordering::Relaxed);
+        self.shared.head.store(index, Ordering::Relaxed);
+    }
+}

@@ -92,6 +92,10 @@ impl Outlet {
 }
 
 impl SteeredRx {
+    pub(crate) fn queue(&self) -> Option<&RxQueue> {
+        self.queue.as_ref()
+    }
+
     /// Whether other workers get frames from here that nobody else would give them.
     pub(crate) fn feeds_others(&self) -> bool {
         self.queue.is_some() && self.by_software
