@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use core::net::IpAddr;
 use heddle_base::{Instant, Seed};
+use heddle_cm::Ports;
 use heddle_dataplane::{
     Clock, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool, MempoolConfig,
     MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker, WorkerConfig,
@@ -197,8 +198,10 @@ impl Endpoint {
         let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
         let caps = port.caps();
         let routes = config.gateway.map(Route::default_via).into_iter().collect();
+        let net = Addressing::new(config.addrs.clone(), routes)?;
+        let ports = Ports::one(1, net.clone());
         let stack = StackConfig {
-            net: Addressing::new(config.addrs.clone(), routes)?,
+            net,
             mtu: config.mtu,
             max_conns: config.max_conns,
             conn: config.tcp,
@@ -243,7 +246,7 @@ impl Endpoint {
         })?;
         let link = WorkerLink::new(commands, reports);
         let asked = (requests_out, sleeper);
-        let control = Control::new(asked, vec![link], registry, config.max_conns);
+        let control = Control::new(asked, vec![link], registry, ports, config.max_conns);
         Ok(Endpoint { worker, control, requests, port, clock, polls: 0, device })
     }
 
