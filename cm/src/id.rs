@@ -30,7 +30,8 @@ impl fmt::Display for CmId {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenerId(pub u64);
 
-/// A worker: its index, below the number of workers the manager was made with.
+/// A worker: its index, below the number of workers the manager was made with; see
+/// [`Ports`](crate::Ports).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkerId(pub usize);

@@ -1,9 +1,9 @@
 //! Putting an RNIC together: workers for the queues of its ports, and what they share.
 
 use heddle_base::{Random, Seed};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
+use heddle_cm::Ports;
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
@@ -134,6 +134,8 @@ impl Endpoint {
     ) -> Result<Endpoint, OpenError> {
         check(&ports)?;
         let total = ports.iter().map(|p| p.setup.workers).sum();
+        let place = |p: &OpenPort| Ok::<_, OpenError>((p.setup.workers, p.setup.addressing()?));
+        let places = Ports::new(ports.iter().map(place).collect::<Result<_, _>>()?)?;
         let dma = ports.iter().fold(DmaPorts::default(), |all, p| all.with(p.port.dma()));
         let mrs = Arc::new(MrTable::new(&setup.seed.derive(LABEL_STAGS), setup.max_mrs));
         let hook = Box::new(DpdkRegions::new(dma));
@@ -166,7 +168,7 @@ impl Endpoint {
             ..DeviceConfig::default()
         })?;
         let asked = (requests_out, sleeper);
-        let control = Control::new(asked, links, registry, setup.max_conns);
+        let control = Control::new(asked, links, registry, places, setup.max_conns);
         Ok(Endpoint::new(workers, control, requests, open, clock, device))
     }
 }
@@ -176,14 +178,8 @@ fn check(ports: &[OpenPort]) -> Result<(), OpenError> {
     if ports.is_empty() {
         return Err(OpenError::NoPort);
     }
-    let mut addrs = BTreeSet::new();
     for port in ports {
         port.setup.check()?;
-        for addr in port.setup.addrs.iter().map(|c| c.addr()) {
-            if !addrs.insert(addr) {
-                return Err(OpenError::Twice(addr));
-            }
-        }
     }
     let total = ports.iter().map(|p| p.setup.workers).sum();
     if total > MAX_WORKERS { Err(OpenError::Workers(total)) } else { Ok(()) }

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use heddle_base::Seed;
+use heddle_cm::PortsError;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError};
@@ -270,8 +271,8 @@ pub enum OpenError {
         workers: usize,
     },
     /// Two ports have the same address.
-    #[error("{0} is the address of two ports")]
-    Twice(IpAddr),
+    #[error(transparent)]
+    Ports(#[from] PortsError),
     /// The port's queues are somebody else's.
     #[error("the queues of the port are taken already")]
     NoQueues,
