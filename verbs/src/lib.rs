@@ -27,6 +27,7 @@ pub mod memory;
 mod mr;
 mod params;
 mod qp;
+pub mod remote;
 pub mod ring;
 pub mod srq;
 mod state;
