@@ -17,6 +17,7 @@
 //! Work requests and completions do not pass through here: they go through the rings of the device
 //! straight to and from the worker.
 
+mod ask;
 mod control_plane;
 mod counters;
 mod endpoint;
@@ -25,6 +26,7 @@ mod seed;
 #[cfg(test)]
 mod testing;
 
+pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 pub use node::Node;

@@ -10,6 +10,7 @@ use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, LcoreWorker, Port, Stop, Worker, WorkerSnapshot};
 
+use crate::ask::Asker;
 use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
 
@@ -126,6 +127,11 @@ impl Node {
     /// The port.
     pub fn port(&self) -> &Port {
         &self.port
+    }
+
+    /// The way to ask about it while it runs, from any thread.
+    pub fn asker(&self) -> Asker {
+        Asker::new(self.requests.clone())
     }
 
     /// Everything the worker has counted; `None` when it has ended, or does not answer within a

@@ -39,8 +39,8 @@ pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, Port
 pub use tx::TxBuildCounters;
 
 pub use worker::{
-    Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
-    WorkerReport, WorkerSnapshot,
+    Command, CommandSender, ConnFacts, INSPECT_MAX, NoReport, QpFacts, ReportReceiver, Worker,
+    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

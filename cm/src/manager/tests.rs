@@ -5,6 +5,7 @@ mod claims;
 mod limits;
 mod listeners;
 mod lost;
+mod view;
 
 use std::collections::BTreeMap;
 

@@ -18,6 +18,7 @@ use heddle_rnic::CloseReason;
 
 use super::*;
 
+mod ask;
 mod control;
 mod peers;
 

@@ -24,6 +24,7 @@ mod commands;
 mod completions;
 mod control;
 mod ending;
+mod inspect;
 mod queues;
 mod requests;
 mod ring;
@@ -32,6 +33,7 @@ mod snapshot;
 mod tests;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
+pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
 pub use snapshot::WorkerSnapshot;
 
 use control::ReportSender;
