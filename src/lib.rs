@@ -69,10 +69,12 @@ pub use heddle_cm::{
     Awaited, CmCounters, DialogueError, Notice, ParamsError, Refusal, RequestError, WorkerId,
 };
 pub use heddle_ctl::{
-    ControlCounters, CtlCounters, Endpoint, EndpointConfig, Node, OpenError, Snapshot, random_seed,
+    ControlCounters, CtlCounters, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node, OpenError,
+    OpenPort, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus, random_seed,
 };
 pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};
+pub use heddle_dataplane::steer::SteerCounters;
 pub use heddle_dataplane::{
     BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
@@ -86,7 +88,7 @@ pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    StackCounters, check_addrs,
+    SpreadError, StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};

@@ -228,7 +228,8 @@ impl ConnectionManager {
                     self.orders.push_back((worker, Order::Abort { conn: old }));
                 }
                 self.orders.push_back((worker, Order::Release { conn: old }));
-                self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+                self.orders
+                    .push_back((worker, Order::Connect { token: id.0, local: None, remote }));
             }
             Effect::Free(qpn) => self.claims.free(qpn),
             Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),

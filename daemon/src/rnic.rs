@@ -95,5 +95,5 @@ pub fn start(config: &Config) -> Result<(Node, Vec<usize>), StartError> {
         Some(core) => *core,
         None => pin::first::<1>().map_err(StartError::failed)?[0],
     };
-    Ok((Node::start(&eal, endpoint, core).map_err(StartError::failed)?, vec![core]))
+    Ok((Node::start(&eal, endpoint, &[core]).map_err(StartError::failed)?, vec![core]))
 }

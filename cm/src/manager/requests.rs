@@ -153,7 +153,7 @@ impl ConnectionManager {
         };
         self.insert(Conn { link, state: State::Opening { ask, qp }, deadline: NO_DEADLINE });
         self.set_deadline(id, Some(params.timeout));
-        self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+        self.orders.push_back((worker, Order::Connect { token: id.0, local: None, remote }));
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
 use crate::ask::{Question, Reply};
+use crate::counters::CtlCounters;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
@@ -25,6 +26,8 @@ pub(crate) enum ThreadRequest {
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
     /// By whoever watches.
     Ask(Question),
+    /// Everything the control plane has counted.
+    Counters { reply: Sender<Box<CtlCounters>> },
     /// By a test: to panic.
     #[cfg(test)]
     Panic,
@@ -98,6 +101,10 @@ impl Control {
                     // Whoever asked may have stopped waiting.
                     link.ask_snapshot(Reply::new(move |s| drop(reply.try_send(s))));
                 }
+            }
+            ThreadRequest::Counters { reply } => {
+                // Whoever asked may have stopped waiting.
+                let _ = reply.try_send(Box::new(self.counters()));
             }
         }
     }
