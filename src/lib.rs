@@ -104,7 +104,9 @@ pub use heddle_verbs::{
     Sleeper, Srq, Stag, Taken, TermCode, Terminate, WaitError, Waker, Window,
 };
 
+pub use heddle_daemon as daemon;
 pub use heddle_perf as perf;
+pub use heddle_socket as socket;
 
 /// The version of DPDK this was built for.
 pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

@@ -6,6 +6,7 @@ mod reports;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,6 +26,8 @@ use crate::listener::{Listeners, Places};
 use crate::notice::Notices;
 use crate::params::CmConfig;
 use crate::request::RequestError;
+
+pub use view::{ConnView, ListenerView};
 
 /// The connection manager of one RNIC, over one or more workers.
 ///

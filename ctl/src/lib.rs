@@ -19,6 +19,7 @@
 //! Work requests and completions do not pass through here: they go through the rings of the device
 //! straight to and from the workers.
 
+mod ask;
 mod assembly;
 mod config;
 mod control_plane;
@@ -31,11 +32,12 @@ mod snapshot;
 #[cfg(test)]
 mod testing;
 
+pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
 pub use assembly::OpenPort;
 pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::Endpoint;
 pub use lcore::Lcores;
-pub use node::Node;
+pub use node::{Node, WorkerPlace};
 pub use seed::random_seed;
 pub use snapshot::{PortStatus, Snapshot, WorkerStatus};

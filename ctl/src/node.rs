@@ -9,6 +9,7 @@ use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, LcoreWorker, Port, Stop, Worker, WorkerSnapshot};
 use heddle_verbs::{Device, Hub};
 
+use crate::ask::Asker;
 use crate::config::{EndpointConfig, OpenError};
 use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::counters::CtlCounters;
@@ -37,6 +38,17 @@ pub struct Node {
     workers: Vec<Place>,
     device: Device,
     ports: Vec<Port>,
+}
+
+/// Where a worker is, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerPlace {
+    /// Its port, by number.
+    pub port: usize,
+    /// The processor it runs on.
+    pub lcore: usize,
+    /// Whether it does.
+    pub running: bool,
 }
 
 /// Where a worker is.
@@ -151,9 +163,24 @@ impl Node {
         &self.ports[0]
     }
 
+    /// The way to ask about it while it runs, from any thread.
+    pub fn asker(&self) -> Asker {
+        Asker::new(self.requests.clone())
+    }
+
     /// All ports.
     pub fn ports(&self) -> &[Port] {
         &self.ports
+    }
+
+    /// Where its workers are, and whether they run.
+    pub fn places(&self) -> impl Iterator<Item = WorkerPlace> {
+        let place = |p: &Place| WorkerPlace {
+            port: p.port,
+            lcore: p.lcore,
+            running: !p.ended.is_set() && !self.lcores.iter().any(LcoreWorker::is_finished),
+        };
+        self.workers.iter().map(place)
     }
 
     /// How many workers it has, those included that have ended.

@@ -46,8 +46,8 @@ pub use rest::{RestCounters, Rester};
 pub use tx::TxBuildCounters;
 
 pub use worker::{
-    Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
-    WorkerReport, WorkerSnapshot, steer,
+    Command, CommandSender, ConnFacts, INSPECT_MAX, NoReport, QpFacts, ReportReceiver, Worker,
+    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, steer,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -17,6 +17,7 @@ use heddle_rnic::CloseReason;
 
 use super::*;
 
+mod ask;
 mod control;
 mod peers;
 mod workers;

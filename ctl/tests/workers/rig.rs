@@ -141,6 +141,13 @@ impl Rig {
         }
     }
 
+    /// Polls one side alone, without threads; time passes.
+    pub fn poll_alone(&mut self, side: usize) {
+        let busy = self.sides[side].poll();
+        let hand = self.hand.as_ref().expect("it has threads");
+        hand.advance(Duration::from_micros(if busy { 1 } else { 50 }));
+    }
+
     /// Polls until something has happened.
     pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Rig) -> Option<T>) -> T {
         self.start = Instant::now();
@@ -173,7 +180,19 @@ impl Rig {
         clients: &[Qp],
         servers: &[Qp],
     ) -> Vec<[CmId; 2]> {
-        let to = 1 - from;
+        let device = self.sides[from].device().clone();
+        self.connect_of(&device, 1 - from, listener, clients, servers)
+    }
+
+    /// The same for any device, of the side that is not `to`.
+    pub fn connect_of(
+        &mut self,
+        device: &Device,
+        to: usize,
+        listener: &EventQueue,
+        clients: &[Qp],
+        servers: &[Qp],
+    ) -> Vec<[CmId; 2]> {
         let events = EventQueue::new(None);
         let remote = addr(u8::try_from(to + 1).unwrap());
         let ids: Vec<_> = clients
@@ -183,7 +202,7 @@ impl Rig {
                 // Says which of them it is.
                 let private_data = u32::try_from(n).unwrap().to_be_bytes().to_vec();
                 let params = ConnectParams { private_data, ..ConnectParams::new(qp.clone()) };
-                self.sides[from].device().connect(remote, params, &events).unwrap()
+                device.connect(remote, params, &events).unwrap()
             })
             .collect();
         let mut theirs = vec![None; ids.len()];

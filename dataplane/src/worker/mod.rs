@@ -24,6 +24,7 @@ mod commands;
 mod completions;
 mod control;
 mod ending;
+mod inspect;
 mod queues;
 mod requests;
 mod ring;
@@ -33,6 +34,7 @@ pub mod steer;
 mod tests;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
+pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
 pub use snapshot::WorkerSnapshot;
 
 use control::ReportSender;
