@@ -43,15 +43,9 @@ impl Session {
                 self.check_taken()?;
                 self.check_conns()?;
                 let qp = self.objects.qp_for_connection(a.qp)?;
-                let params = ConnectParams {
-                    qp,
-                    local: a.local,
-                    protocol: a.protocol,
-                    ird: a.ird,
-                    ord: a.ord,
-                    private_data: a.private_data,
-                    timeout: a.timeout,
-                };
+                let mut params = ConnectParams::new(qp).reads(a.ird, a.ord);
+                (params.local, params.protocol, params.timeout) = (a.local, a.protocol, a.timeout);
+                params.private_data = a.private_data;
                 let id = device.connect(a.remote, params, &self.events);
                 let id = id.map_err(|e| self.fault(e))?;
                 self.conns.insert(id.0);
