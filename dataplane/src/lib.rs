@@ -40,7 +40,7 @@ pub use tx::TxBuildCounters;
 
 pub use worker::{
     Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
-    WorkerReport, WorkerSnapshot,
+    WorkerReport, WorkerSnapshot, WorkerTimes,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -5,6 +5,7 @@ mod claims;
 mod limits;
 mod listeners;
 mod lost;
+mod times;
 
 use std::collections::BTreeMap;
 

@@ -30,14 +30,17 @@ mod ring;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
 pub use snapshot::WorkerSnapshot;
+pub use times::WorkerTimes;
 
 use control::ReportSender;
 use queues::Queues;
 use ring::{Consumer, ring};
 use snapshot::Snapshots;
+use times::Stopwatch;
 
 /// Frames taken from the port at a time.
 const RX_BURST: usize = crate::BURST;
@@ -119,6 +122,7 @@ pub struct Worker {
     /// The work request that is being taken.
     entry: Box<Entry>,
     counters: WorkerCounters,
+    watch: Stopwatch,
     snapshots: Snapshots,
     /// What an RNIC is made with that takes the place of one that has failed.
     closed: Box<RnicConfig>,
@@ -155,6 +159,7 @@ impl Worker {
             ready: VecDeque::with_capacity(conns),
             entry: Box::default(),
             counters: WorkerCounters::default(),
+            watch: Stopwatch::default(),
             snapshots: Snapshots::default(),
             closed,
             ended: false,
@@ -176,6 +181,7 @@ impl Worker {
     /// completions, frames to send. True when there was something.
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
+        self.watch.begin(now);
         let received = self.receive();
         let mut busy = received > 0;
         busy |= self.take_commands(now);
@@ -191,6 +197,7 @@ impl Worker {
         self.mem.quiescent();
         self.counters.polls += 1;
         self.counters.busy_polls += u64::from(busy);
+        self.watch.end(busy);
         busy
     }
 

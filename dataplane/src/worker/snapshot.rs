@@ -5,12 +5,12 @@ use heddle_rnic::RnicCounters;
 use heddle_tcp::{ConnCounters, StackCounters};
 use heddle_verbs::memory::MemoryCounters;
 
-use super::{Worker, WorkerCounters, WorkerReport};
+use super::{Worker, WorkerCounters, WorkerReport, WorkerTimes};
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
 use crate::tx::TxBuildCounters;
 
-/// Everything a worker counts.
+/// Everything a worker counts and measures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerSnapshot {
     /// The worker's own.
@@ -33,6 +33,8 @@ pub struct WorkerSnapshot {
     pub tx: TxCounters,
     /// Faults made on purpose.
     pub fault: FaultCounters,
+    /// What it has measured.
+    pub times: WorkerTimes,
 }
 
 impl WorkerSnapshot {
@@ -115,6 +117,7 @@ impl Worker {
             rx: *self.rx.counters(),
             tx: *self.tx.queue().counters(),
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
+            times: self.watch.times(self.rnic.round_trips()),
         }
     }
 }

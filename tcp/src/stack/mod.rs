@@ -48,7 +48,7 @@ mod timers;
 mod update;
 
 use core::net::SocketAddr;
-use heddle_base::{Instant, StreamPos};
+use heddle_base::{Histogram, Instant, StreamPos};
 
 pub use config::{AddrError, Cidr, CidrError, PeerLimit, StackConfig, check_addrs};
 pub use counters::StackCounters;
@@ -132,6 +132,7 @@ pub struct Stack<S> {
     echoes: RateLimit,
     arp_replies: RateLimit,
     counters: StackCounters,
+    round_trips: Histogram,
     /// What connections that are gone have counted.
     retired: ConnCounters,
     /// The sum [`Stack::poll_conn_counters`] is at.
@@ -175,6 +176,7 @@ impl<S: SendQueue + Default> Stack<S> {
             echoes: RateLimit::per_second(ECHOES_PER_SECOND),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             counters: StackCounters::default(),
+            round_trips: Histogram::ZERO,
             retired: ConnCounters::default(),
             tally: None,
             cfg,
@@ -347,6 +349,13 @@ impl<S: SendQueue + Default> Stack<S> {
     /// What was done and dropped.
     pub fn counters(&self) -> &StackCounters {
         &self.counters
+    }
+
+    /// Round trips of all connections as they were measured for the retransmission timeout (RFC
+    /// 6298): about one for each window, of a connection in a burst of frames the last. Those above
+    /// 4 s count as that.
+    pub fn round_trips(&self) -> &Histogram {
+        &self.round_trips
     }
 
     /// What the stack was told at construction.
