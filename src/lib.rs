@@ -64,9 +64,10 @@
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
 
-pub use heddle_base::{Instant, Seed};
+pub use heddle_base::{Histogram, Instant, Seed};
 pub use heddle_cm::{
-    Awaited, CmCounters, DialogueError, Notice, ParamsError, Refusal, RequestError, WorkerId,
+    Awaited, CmCounters, CmGauges, DialogueError, Notice, ParamsError, Refusal, RequestError,
+    StartupTimes, WorkerId,
 };
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node, OpenError,
@@ -79,6 +80,7 @@ pub use heddle_dataplane::{
     BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
     PortError, PortSource, PortStats, TxBuildCounters, VdevArg, WorkerCounters, WorkerSnapshot,
+    WorkerTimes,
 };
 pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};

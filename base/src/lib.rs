@@ -6,12 +6,14 @@
 
 mod chunks;
 mod counters;
+mod histogram;
 mod random;
 mod stream;
 mod sum;
 mod time;
 
 pub use chunks::{Chunks, Skip};
+pub use histogram::Histogram;
 pub use random::{Random, Seed};
 pub use stream::StreamPos;
 pub use sum::Sum;

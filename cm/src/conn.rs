@@ -34,7 +34,7 @@ use crate::event::{ConnectFailure, DisconnectReason, Event, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::params::{AcceptTerms, QpSpec};
 use crate::request::RequestError;
-use crate::small::{Millis, SmallAddr};
+use crate::small::{Millis, SmallAddr, Stamp};
 
 /// A connection.
 #[derive(Debug)]
@@ -60,7 +60,9 @@ pub(crate) struct ConnInfo {
     pub(crate) local: Option<SmallAddr>,
     pub(crate) remote: SmallAddr,
     /// Start-up octets received.
-    pub(crate) received: usize,
+    pub(crate) received: u32,
+    /// When the application asked for it, or TCP's handshake with the peer was over.
+    pub(crate) since: Stamp,
     /// Where it came in, when the peer made it.
     pub(crate) passive: Option<Passive>,
     pub(crate) close_timeout: Millis,

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use heddle_base::Instant;
+use heddle_base::{Histogram, Instant};
 use heddle_rnic::Order;
 use heddle_tcp::ConnId;
 
 use crate::claims::Claims;
-use crate::conn::{Conn, Effect, Effects, Input, NO_DEADLINE, Place, State};
+use crate::conn::{Conn, ConnInfo, Effect, Effects, Input, NO_DEADLINE, Place, State};
 use crate::counters::CmCounters;
 use crate::event::{Event, Notice, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
@@ -81,6 +81,18 @@ pub struct ConnectionManager {
     notices: Notices,
     next_passive: u64,
     fx: Effects,
+    startups: StartupTimes,
+}
+
+/// How long connections took from their beginning to FPDU mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartupTimes {
+    /// Those made by applications of this side, from the request on: TCP's handshake, another attempt
+    /// in MPA revision 1 and the time the peer took to accept are in it.
+    pub active: Histogram,
+    /// Those made by peers, from the end of TCP's handshake on: the time the application took to
+    /// accept is in it.
+    pub passive: Histogram,
 }
 
 /// Octets of the heap that an established connection takes in a manager: its record, and places in
@@ -149,6 +161,7 @@ impl ConnectionManager {
             events: VecDeque::new(),
             next_passive: CmId::PASSIVE.0,
             fx: Effects::default(),
+            startups: StartupTimes::default(),
         }
     }
 
@@ -193,6 +206,11 @@ impl ConnectionManager {
         &self.fx.counters
     }
 
+    /// How long the connections took that have been established.
+    pub fn startup_times(&self) -> &StartupTimes {
+        &self.startups
+    }
+
     /// What it holds.
     pub fn gauges(&self) -> CmGauges {
         CmGauges {
@@ -210,10 +228,17 @@ impl ConnectionManager {
     fn drive(&mut self, id: CmId, input: Input<'_>) -> Option<RequestError> {
         let c = self.conns.get_mut(&id)?;
         let from = c.state.place();
+        let established = self.fx.counters.established;
         let state = core::mem::replace(&mut c.state, State::Gone);
         c.state = state.step(&mut c.link, input, &mut self.fx);
         let to = c.state.place();
         let gone = matches!(c.state, State::Gone);
+        if self.fx.counters.established > established {
+            let (passive, took) = (c.link.passive.is_some(), c.link.since.age(self.now));
+            let times = &mut self.startups;
+            let side = if passive { &mut times.passive } else { &mut times.active };
+            side.record_time(took);
+        }
         self.change_place(id, from, to);
         // The list goes back, to be filled anew.
         let mut effects = core::mem::take(&mut self.fx.list);
@@ -319,7 +344,8 @@ impl ConnectionManager {
     }
 
     /// Takes a new connection in.
-    fn insert(&mut self, conn: Conn) {
+    fn insert(&mut self, link: ConnInfo, state: State) {
+        let conn = Conn { link, state, deadline: NO_DEADLINE };
         let (id, worker, to) = (conn.link.id, conn.link.worker, conn.state.place());
         if let Some(name) = conn.link.conn {
             self.by_worker.insert((worker, name), id);

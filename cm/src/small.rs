@@ -3,6 +3,8 @@
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::time::Duration;
 
+use heddle_base::Instant;
+
 /// An address and port; those of IPv6, which are rare, elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) enum SmallAddr {
@@ -44,6 +46,23 @@ impl Millis {
     }
 }
 
+/// A moment, in whole microseconds modulo 2^32: for what has happened since, within 71 minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    pub(crate) const fn of(now: Instant) -> Stamp {
+        // What is above 2^32 is what it leaves out.
+        #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
+        Stamp((now.as_nanos() / 1000) as u32)
+    }
+
+    /// The time from then to `now`, modulo 71 minutes.
+    pub(crate) const fn age(self, now: Instant) -> Duration {
+        Duration::from_micros(Stamp::of(now).0.wrapping_sub(self.0) as u64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +73,15 @@ mod tests {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(SmallAddr::from(addr).get(), addr);
         }
+    }
+
+    #[test]
+    fn test_age_of_a_stamp_survives_the_end_of_its_numbers() {
+        let then = Instant::from_nanos((1 << 32) * 1000 - 2000);
+        let stamp = Stamp::of(then);
+        assert_eq!(stamp.age(then), Duration::ZERO);
+        assert_eq!(stamp.age(then + Duration::from_millis(5)), Duration::from_millis(5));
+        assert_eq!(stamp.age(then + Duration::from_secs(4294)), Duration::from_secs(4294));
     }
 
     #[test]

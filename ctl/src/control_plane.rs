@@ -142,7 +142,12 @@ impl Control {
 
     /// What it has counted.
     pub(crate) fn counters(&self) -> CtlCounters {
-        CtlCounters { cm: *self.cm.counters(), control: self.counters }
+        CtlCounters {
+            cm: *self.cm.counters(),
+            control: self.counters,
+            startups: *self.cm.startup_times(),
+            gauges: self.cm.gauges(),
+        }
     }
 
     fn take_reports(&mut self, now: Instant, w: usize) -> bool {

@@ -1,6 +1,6 @@
 //! What the control plane counts.
 
-use heddle_cm::CmCounters;
+use heddle_cm::{CmCounters, CmGauges, StartupTimes};
 
 heddle_base::counters! {
     /// Counters of one control plane, beside those of its connection manager.
@@ -14,13 +14,17 @@ heddle_base::counters! {
     }
 }
 
-/// Everything a control plane counts.
+/// Everything a control plane counts and measures, and how much it holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CtlCounters {
     /// The connection manager's.
     pub cm: CmCounters,
     /// The shell's around it.
     pub control: ControlCounters,
+    /// How long connections took to be established.
+    pub startups: StartupTimes,
+    /// What there is at this moment.
+    pub gauges: CmGauges,
 }
 
 impl CtlCounters {

@@ -47,7 +47,7 @@ pub use tx::TxBuildCounters;
 
 pub use worker::{
     Command, CommandSender, ConnFacts, INSPECT_MAX, NoReport, QpFacts, ReportReceiver, Worker,
-    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, steer,
+    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, WorkerTimes, steer,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

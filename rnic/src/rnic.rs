@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
-use heddle_base::Instant;
+use heddle_base::{Histogram, Instant};
 use heddle_iwarp::{Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
 use heddle_tcp::{
     Addressing, ConnEvent, ConnId, ConnectError, ListenError, RxDatagram, Stack, StackConfig,
@@ -363,6 +363,11 @@ impl<F: RnicFrame> Rnic<F> {
     /// Counters of the TCP/IP stack.
     pub fn stack_counters(&self) -> &StackCounters {
         self.stack.counters()
+    }
+
+    /// Round trips that TCP measured ([`Stack::round_trips`]).
+    pub fn round_trips(&self) -> &Histogram {
+        self.stack.round_trips()
     }
 
     /// A TCP connection, to look at.

@@ -132,7 +132,8 @@ impl ConnInfo {
             ..QpConfig::default()
         };
         if let Some(conn) = self.conn {
-            let mode = FpduMode { startup_len: self.received, reply, qp: config };
+            let startup_len = usize::try_from(self.received).unwrap_or(usize::MAX);
+            let mode = FpduMode { startup_len, reply, qp: config };
             fx.order(Order::EnterFpduMode { conn, mode: Box::new(mode) });
         }
         State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), peer_closed: false }

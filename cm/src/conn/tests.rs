@@ -198,6 +198,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
         local: None,
         remote: remote.into(),
         received: 0,
+        since: crate::small::Stamp::of(Instant::ZERO),
         passive: passive.then_some(Passive {
             listener: ListenerId(1),
             accept_timeout: seconds(30).into(),

@@ -15,7 +15,8 @@ impl State {
     /// `conn/tests/matrix.txt` shows every state with every input.
     pub(crate) fn step(self, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
         if let Input::Bytes(bytes) = &input {
-            link.received = link.received.saturating_add(bytes.len());
+            link.received =
+                link.received.saturating_add(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         }
         if let Input::WorkerLost { touched } = input {
             return self.worker_lost(touched, link, fx);

@@ -7,10 +7,11 @@ use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{ConnId, ConnectError, ListenError};
 
 use super::{ConnectionManager, Work};
-use crate::conn::{Conn, ConnInfo, Input, NO_DEADLINE, Passive, State};
+use crate::conn::{ConnInfo, Input, Passive, State};
 use crate::dialogue::Answer;
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::small::Stamp;
 
 /// What a new passive connection is made with.
 struct Admitted {
@@ -137,10 +138,11 @@ impl ConnectionManager {
             local: Some(local.into()),
             remote: remote.into(),
             received: 0,
+            since: Stamp::of(self.now),
             passive: Some(passive),
             close_timeout: self.config.close_timeout.into(),
         };
-        self.insert(Conn { link, state: State::AwaitRequest { answer }, deadline: NO_DEADLINE });
+        self.insert(link, State::AwaitRequest { answer });
         self.set_deadline(id, Some(request_timeout));
     }
 

@@ -7,12 +7,13 @@ use heddle_rnic::Order;
 use heddle_tcp::ListenError;
 
 use super::ConnectionManager;
-use crate::conn::{Conn, ConnInfo, Input, NO_DEADLINE, State};
+use crate::conn::{Conn, ConnInfo, Input, State};
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
 use crate::request::{Request, RequestError};
+use crate::small::Stamp;
 
 impl ConnectionManager {
     /// Carries out a request of an application.
@@ -155,10 +156,11 @@ impl ConnectionManager {
             local: local.map(|ip| SocketAddr::new(ip, 0).into()),
             remote: remote.into(),
             received: 0,
+            since: Stamp::of(self.now),
             passive: None,
             close_timeout: self.config.close_timeout.into(),
         };
-        self.insert(Conn { link, state: State::Opening { ask, qp }, deadline: NO_DEADLINE });
+        self.insert(link, State::Opening { ask, qp });
         self.set_deadline(id, Some(params.timeout));
         self.orders.push_back((worker, Order::Connect { token: id.0, local, remote }));
         Ok(())

@@ -48,6 +48,7 @@ impl Worker {
             && let Some(qp) = self.rnic.qp(conn)
         {
             slot.qp.retire(qp.sq_retired(), qp.rq_retired());
+            self.watch.retired(conn.index(), qp.sq_retired());
         }
     }
 
@@ -61,6 +62,7 @@ impl Worker {
     /// The same without the RNIC. `bereft`: it cannot say any more what became of the requests it had
     /// taken.
     pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
+        self.watch.forget(conn.index());
         let Some(mut slot) = self.queues.remove(conn) else { return };
         let (qpn, send_cq, recv_cq) = (slot.qp.qpn(), slot.send_cq, slot.recv_cq);
         let taken = slot.qp.outstanding();

@@ -32,16 +32,19 @@ mod snapshot;
 pub mod steer;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
 pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
 pub use snapshot::WorkerSnapshot;
+pub use times::WorkerTimes;
 
 use control::ReportSender;
 use queues::Queues;
 use ring::{Consumer, ring};
 use snapshot::Snapshots;
 use steer::{RxEnd, TxEnd};
+use times::Stopwatch;
 
 /// Frames taken from the port at a time.
 const RX_BURST: usize = crate::BURST;
@@ -126,6 +129,7 @@ pub struct Worker {
     /// The work request that is being taken.
     entry: Box<Entry>,
     counters: WorkerCounters,
+    watch: Stopwatch,
     snapshots: Snapshots,
     /// What an RNIC is made with that takes the place of one that has failed.
     closed: Box<RnicConfig>,
@@ -162,6 +166,7 @@ impl Worker {
             ready: VecDeque::with_capacity(conns),
             entry: Box::default(),
             counters: WorkerCounters::default(),
+            watch: Stopwatch::default(),
             snapshots: Snapshots::default(),
             closed,
             ended: false,
@@ -183,6 +188,7 @@ impl Worker {
     /// completions, frames to send. True when there was something.
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
+        self.watch.begin(now);
         let mut busy = self.receive();
         busy |= self.take_commands(now);
         busy |= self.count_on();
@@ -197,6 +203,7 @@ impl Worker {
         self.mem.quiescent();
         self.counters.polls += 1;
         self.counters.busy_polls += u64::from(busy);
+        self.watch.end(busy);
         busy
     }
 

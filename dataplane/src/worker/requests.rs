@@ -45,7 +45,7 @@ impl Worker {
     /// Takes work requests from the rings of one queue pair, at most a turn of each; whether there may
     /// be more.
     pub(super) fn take_from(&mut self, index: usize) -> bool {
-        let Worker { rnic, queues, entry, .. } = self;
+        let Worker { rnic, queues, entry, watch, .. } = self;
         let Some(slot) = queues.slot(index) else { return false };
         if slot.broken {
             return false;
@@ -54,7 +54,13 @@ impl Worker {
         let taken = rnic.post_with(conn, |qp| {
             // An application that finds its queue full rings, to be told what was retired in silence.
             ends.retire(qp.sq_retired(), qp.rq_retired());
-            take_wrs(qp, ends, entry)
+            let before = ends.outstanding().0;
+            let more = take_wrs(qp, ends, entry);
+            let outstanding = ends.outstanding().0;
+            if outstanding > before {
+                watch.taken(conn.index(), qp.sq_retired().wrapping_add(outstanding));
+            }
+            more
         });
         match taken.unwrap_or(Err(Broken::Overrun)) {
             Ok(more) => more,

@@ -6,12 +6,12 @@ use heddle_tcp::{ConnCounters, StackCounters};
 use heddle_verbs::memory::MemoryCounters;
 
 use super::steer::SteerCounters;
-use super::{Worker, WorkerCounters, WorkerReport};
+use super::{Worker, WorkerCounters, WorkerReport, WorkerTimes};
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
 use crate::tx::TxBuildCounters;
 
-/// Everything a worker counts.
+/// Everything a worker counts and measures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerSnapshot {
     /// The worker's own.
@@ -36,6 +36,8 @@ pub struct WorkerSnapshot {
     pub steer: SteerCounters,
     /// Faults made on purpose.
     pub fault: FaultCounters,
+    /// What it has measured.
+    pub times: WorkerTimes,
 }
 
 impl WorkerSnapshot {
@@ -56,8 +58,20 @@ impl WorkerSnapshot {
 
     /// Adds every counter of `other` to this one's.
     pub fn add(&mut self, other: &WorkerSnapshot) {
-        let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, steer, fault } =
-            other;
+        let WorkerSnapshot {
+            worker,
+            rnic,
+            stack,
+            tcp,
+            qps,
+            sink,
+            memory,
+            rx,
+            tx,
+            steer,
+            fault,
+            times,
+        } = other;
         self.worker.add(worker);
         self.rnic.add(rnic);
         self.stack.add(stack);
@@ -69,6 +83,7 @@ impl WorkerSnapshot {
         self.tx.add(tx);
         self.steer.add(steer);
         self.fault.add(fault);
+        self.times.add(times);
     }
 }
 
@@ -139,6 +154,7 @@ impl Worker {
             tx: self.tx.queue().counters(),
             steer,
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
+            times: self.watch.times(self.rnic.round_trips()),
         }
     }
 }

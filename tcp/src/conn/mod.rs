@@ -386,6 +386,12 @@ impl Connection {
         &self.cold.counters
     }
 
+    /// The last round trip that was measured, in ns; each once.
+    #[inline(always)]
+    pub(crate) fn take_round_trip(&mut self) -> Option<u32> {
+        self.cold.rto.take_fresh()
+    }
+
     /// Applies the transition table; the new state, or `None` when `input` means nothing here.
     fn enter(&mut self, input: Input) -> Option<State> {
         let next = state::transition(self.hot.state, input)?;

@@ -30,6 +30,8 @@ pub(super) struct Rto {
     /// and of those since, in ns: a path that has become longer is noticed after a while.
     min_rtt: [u64; 2],
     samples: u32,
+    /// The last sample, in ns, until somebody takes it; 0 when there is none. Beyond 4 s: that.
+    fresh: u32,
     min: u64,
     max: u64,
 }
@@ -51,6 +53,7 @@ impl Rto {
             tail: base,
             min_rtt: [NONE; 2],
             samples: 0,
+            fresh: 0,
             min,
             max,
         }
@@ -71,6 +74,7 @@ impl Rto {
             }
         };
         self.srtt = srtt;
+        self.fresh = u32::try_from(r).unwrap_or(u32::MAX).max(1);
         self.min_rtt[1] = self.min_rtt[1].min(r);
         self.samples += 1;
         if self.samples == MIN_RTT_SAMPLES {
@@ -80,6 +84,15 @@ impl Rto {
         self.tail = (2 * srtt).max(TAIL_MIN_NS);
         self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min, self.max);
         self.current = self.base;
+    }
+
+    /// The last sample, in ns, once: `None` until there is another.
+    #[inline(always)]
+    pub(super) fn take_fresh(&mut self) -> Option<u32> {
+        if self.fresh == 0 {
+            return None;
+        }
+        Some(core::mem::take(&mut self.fresh))
     }
 
     /// The timeout is at least `min` from now on.
@@ -175,6 +188,19 @@ mod tests {
         // RTTVAR = 3/4 * 50 + 1/4 * |100 - 180|; SRTT = 7/8 * 100 + 1/8 * 180.
         assert_eq!((r.srtt(), r.rttvar()), (Some(110 * MS), Duration::from_micros(57_500)));
         assert_eq!(r.get(), 340 * MS);
+    }
+
+    #[test]
+    fn test_a_sample_is_taken_once_and_a_long_one_is_cut() {
+        let mut r = rto(1);
+        assert_eq!(r.take_fresh(), None);
+        r.sample(Duration::ZERO);
+        assert_eq!((r.take_fresh(), r.take_fresh()), (Some(1), None));
+        r.sample(2 * MS);
+        r.sample(3 * MS);
+        assert_eq!((r.take_fresh(), r.take_fresh()), (Some(3_000_000), None));
+        r.sample(5000 * MS);
+        assert_eq!(r.take_fresh(), Some(u32::MAX));
     }
 
     #[test]

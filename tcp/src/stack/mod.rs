@@ -53,7 +53,7 @@ mod udp;
 mod update;
 
 use core::net::SocketAddr;
-use heddle_base::{Instant, StreamPos};
+use heddle_base::{Histogram, Instant, StreamPos};
 
 pub use addressing::{
     AddrError, Addressing, Cidr, CidrError, Hop, MAX_ADDRS, MAX_ROUTES, Route, check_addrs,
@@ -144,6 +144,7 @@ pub struct Stack<S> {
     /// The UDP port, and what goes through it. In a box: it is no part of TCP's way.
     udp: Box<Udp>,
     counters: StackCounters,
+    round_trips: Histogram,
     /// What connections that are gone have counted.
     retired: ConnCounters,
     /// The sum [`Stack::poll_conn_counters`] is at.
@@ -188,6 +189,7 @@ impl<S: SendQueue + Default> Stack<S> {
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             udp: Box::default(),
             counters: StackCounters::default(),
+            round_trips: Histogram::ZERO,
             retired: ConnCounters::default(),
             tally: None,
             cfg,
@@ -360,6 +362,13 @@ impl<S: SendQueue + Default> Stack<S> {
     /// What was done and dropped.
     pub fn counters(&self) -> &StackCounters {
         &self.counters
+    }
+
+    /// Round trips of all connections as they were measured for the retransmission timeout (RFC
+    /// 6298): about one for each window, of a connection in a burst of frames the last. Those above
+    /// 4 s count as that.
+    pub fn round_trips(&self) -> &Histogram {
+        &self.round_trips
     }
 
     /// What the stack was told at construction, with the addresses and routes it has now.

@@ -35,7 +35,10 @@ impl<S: SendQueue + Default> Stack<S> {
     /// the same later, once for all segments of a burst. Both may be called without need.
     #[inline]
     pub(super) fn update(&mut self, index: u32) {
-        let Some(e) = self.conns.get(index) else { return };
+        let Some(e) = self.conns.get_mut(index) else { return };
+        if let Some(ns) = e.conn.take_round_trip() {
+            self.round_trips.record(ns.into());
+        }
         if !e.is_waiting() && e.conn.wants_transmit(e.end()) {
             self.ready.push(index);
         }

@@ -1,0 +1,210 @@
+//! Distributions of times.
+
+use core::time::Duration;
+
+/// Values up to this many nanoseconds share the first bucket: 256.
+const FIRST_BITS: u32 = 8;
+/// Values beyond this many nanoseconds share the last one: some 34 s.
+const LAST_BITS: u32 = 35;
+/// Buckets for each power of two between them.
+const PER_OCTAVE: u32 = 2;
+
+/// How often times of which length occurred.
+///
+/// Buckets grow with the values: two for each power of two, from 256 ns to 34 s, so that a value is
+/// known to within a third. It has a fixed size of half a KiB, counts in a few instructions without
+/// a branch, and never wraps: a count or sum that has reached its end stays there.
+///
+/// ```
+/// use heddle_base::Histogram;
+/// let mut h = Histogram::default();
+/// for us in [3, 5, 5, 900] {
+///     h.record(us * 1000);
+/// }
+/// assert_eq!((h.count(), h.sum()), (4, 913_000));
+/// // 5 µs lie in the bucket of those above 4,096 ns and up to 6,144 ns.
+/// assert_eq!(h.quantile(0.5), 6_144);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; Histogram::BUCKETS],
+    sum: u64,
+}
+
+impl Histogram {
+    /// Buckets, the one for all that is too long included.
+    pub const BUCKETS: usize = ((LAST_BITS - FIRST_BITS) * PER_OCTAVE + 2) as usize;
+
+    /// Nothing counted.
+    pub const ZERO: Histogram = Histogram { counts: [0; Histogram::BUCKETS], sum: 0 };
+
+    /// Counts a time of `ns` nanoseconds.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        // A bucket's bound belongs to it, as Prometheus has it: so one less is looked at. Whatever is
+        // below the first bucket's bound becomes that bound.
+        let below = (1 << FIRST_BITS) - 1;
+        let v = ns.saturating_sub(1).max(below);
+        let log = v.ilog2();
+        let half = (v >> (log - 1)) & 1;
+        // The first bucket is the upper half of the octave below FIRST_BITS: 0.
+        let index =
+            u64::from(log) * u64::from(PER_OCTAVE) + half - u64::from(FIRST_BITS * PER_OCTAVE - 1);
+        // At most 2 * 63 + 1: it fits whatever `usize` has.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 127")]
+        let index = (index as usize).min(Histogram::BUCKETS - 1);
+        let count = &mut self.counts[index];
+        *count = count.saturating_add(1);
+        self.sum = self.sum.saturating_add(ns);
+    }
+
+    /// Counts a time; one beyond 584 years is that long.
+    pub fn record_time(&mut self, time: Duration) {
+        self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds what `other` has counted.
+    pub fn add(&mut self, other: &Histogram) {
+        for (mine, its) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*its);
+        }
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// How many times were counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// All of them together, in nanoseconds.
+    pub const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Each bucket: its bound in nanoseconds, which belongs to it, and how many times lie above the
+    /// bound before and not above this one. The last bucket has no bound.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        self.counts.iter().enumerate().map(|(n, count)| (bound(n), *count))
+    }
+
+    /// What a share `q` (0 to 1) of all times does not exceed, as the bound in nanoseconds of the
+    /// bucket in which it lies. 0 where nothing was counted; [`u64::MAX`] beyond the last bound.
+    pub fn quantile(&self, q: f64) -> u64 {
+        let count = self.count();
+        if count == 0 {
+            return 0;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a share of a count: what is lost is less than a part in 2^52"
+        )]
+        let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).max(1);
+        let mut seen = 0u64;
+        for (bound, n) in self.buckets() {
+            seen = seen.saturating_add(n);
+            if seen >= rank {
+                return bound.unwrap_or(u64::MAX);
+            }
+        }
+        u64::MAX
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram::ZERO
+    }
+}
+
+/// The largest value of bucket `n`: 256, 384, 512, 768 and so on.
+fn bound(n: usize) -> Option<u64> {
+    if n + 1 >= Histogram::BUCKETS {
+        return None;
+    }
+    let n = u32::try_from(n).ok()?;
+    let octave = 1u64 << (FIRST_BITS + n / PER_OCTAVE);
+    Some(octave + u64::from(n % PER_OCTAVE) * (octave / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bucket that one value falls into.
+    fn bucket(ns: u64) -> usize {
+        let mut h = Histogram::ZERO;
+        h.record(ns);
+        h.counts.iter().position(|n| *n == 1).unwrap_or(usize::MAX)
+    }
+
+    #[test]
+    fn test_bounds_belong_to_their_bucket_and_one_more_does_not() {
+        for n in 0..Histogram::BUCKETS - 1 {
+            let bound = bound(n).unwrap_or_default();
+            assert_eq!((bucket(bound), bucket(bound + 1)), (n, n + 1), "{bound}");
+        }
+    }
+
+    #[test]
+    fn test_bounds_grow_by_half_at_most_from_a_quarter_of_a_microsecond_to_half_a_minute() {
+        let bounds: Vec<u64> = Histogram::ZERO.buckets().filter_map(|(b, _)| b).collect();
+        assert_eq!(bounds.len(), Histogram::BUCKETS - 1);
+        assert_eq!((bounds[0], bounds[1], bounds[2]), (256, 384, 512));
+        assert_eq!(bounds[bounds.len() - 1], 1 << 35);
+        for pair in bounds.windows(2) {
+            assert!(pair[0] < pair[1] && pair[1] * 2 <= pair[0] * 3, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn test_the_least_and_the_greatest_have_a_bucket() {
+        assert_eq!((bucket(0), bucket(1), bucket(u64::MAX)), (0, 0, Histogram::BUCKETS - 1));
+        let last = Histogram::ZERO.buckets().last();
+        assert_eq!(last, Some((None, 0)));
+    }
+
+    #[test]
+    fn test_counts_and_sum_saturate() {
+        let mut h = Histogram::ZERO;
+        h.counts[0] = u64::MAX;
+        h.record(3);
+        assert_eq!((h.counts[0], h.count()), (u64::MAX, u64::MAX));
+        h.record(u64::MAX);
+        assert_eq!(h.sum(), u64::MAX);
+        let mut twice = h;
+        twice.add(&h);
+        assert_eq!((twice.count(), twice.sum()), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn test_sum_of_two_is_what_one_would_have_counted() {
+        let (mut a, mut b, mut all) = (Histogram::ZERO, Histogram::ZERO, Histogram::ZERO);
+        for n in 0..10_000u64 {
+            let ns = n * n * n;
+            if n % 3 == 0 {
+                a.record(ns)
+            } else {
+                b.record(ns)
+            }
+            all.record(ns);
+        }
+        a.add(&b);
+        assert_eq!(a, all);
+    }
+
+    #[test]
+    fn test_quantiles_are_bounds_of_the_value_of_that_rank() {
+        let mut h = Histogram::ZERO;
+        assert_eq!(h.quantile(0.5), 0);
+        for _ in 0..99 {
+            h.record(1000);
+        }
+        h.record_time(Duration::from_millis(1));
+        assert_eq!((h.quantile(0.0), h.quantile(0.99)), (1024, 1024));
+        assert_eq!(h.quantile(0.995), 1 << 20);
+        h.record_time(Duration::from_secs(100));
+        assert_eq!(h.quantile(1.0), u64::MAX);
+    }
+}

@@ -1,0 +1,166 @@
+//! A sample as text: which metric has which name.
+//!
+//! A counter of a group is `heddle_GROUP_NAME_total`. Times are in seconds, sizes in bytes.
+
+use heddle_base::Histogram;
+use heddle_cm::CmGauges;
+use heddle_dataplane::{PortStats, WorkerSnapshot, WorkerTimes};
+
+use crate::sample::{Clients, Memory, PortSample, Sample, WorkerSample};
+use crate::text::{Kind, Text, seconds};
+
+/// The text of a sample: every family once, all its values together.
+pub fn expose(sample: &Sample) -> String {
+    let mut t = Text::default();
+    t.family("heddle_build_info", Kind::Gauge, "Always 1; what runs, in its labels.");
+    t.value(&[("version", &sample.version), ("dpdk", &sample.dpdk)], 1);
+    t.family("heddle_uptime_seconds", Kind::Gauge, "Time since the start.");
+    let uptime = u64::try_from(sample.uptime.as_nanos()).unwrap_or(u64::MAX);
+    t.value(&[], seconds(uptime));
+    workers(&mut t, &sample.workers);
+    ports(&mut t, &sample.ports);
+    sample.control.cm.for_each(|name, help, value| counter(&mut t, "cm", name, help, value));
+    sample.control.control.for_each(|n, help, value| counter(&mut t, "control", n, help, value));
+    control(&mut t, &sample.control.gauges);
+    t.family(
+        "heddle_connection_setup_seconds",
+        Kind::Histogram,
+        "From an application's request (active) or the end of the handshake of TCP (passive) to FPDU mode.",
+    );
+    t.histogram(&[("side", "active")], &sample.control.startups.active);
+    t.histogram(&[("side", "passive")], &sample.control.startups.passive);
+    memory(&mut t, &sample.memory);
+    clients(&mut t, &sample.clients);
+    t.finish()
+}
+
+fn counter(t: &mut Text, group: &str, name: &str, help: &str, value: u64) {
+    t.family(&format!("heddle_{group}_{name}_total"), Kind::Counter, help);
+    t.value(&[], value);
+}
+
+fn gauge(t: &mut Text, name: &str, help: &str, value: impl core::fmt::Display) {
+    t.family(&format!("heddle_{name}"), Kind::Gauge, help);
+    t.value(&[], value);
+}
+
+/// The counters and distributions of each worker, told apart by its number and port.
+fn workers(t: &mut Text, workers: &[WorkerSample]) {
+    let numbers: Vec<String> = (0..workers.len()).map(|n| n.to_string()).collect();
+    let all = || workers.iter().zip(&numbers);
+    t.family("heddle_worker_up", Kind::Gauge, "Whether a worker runs and has answered.");
+    for (w, n) in all() {
+        let up = u8::from(w.snapshot.is_some());
+        t.value(&[("worker", n), ("port", &w.port)], up);
+    }
+    // Every worker has the same counters in the same order; those of one that has ended are not told.
+    let values = |s: &WorkerSnapshot| {
+        let mut values = Vec::new();
+        s.for_each(|_, _, _, value| values.push(value));
+        values
+    };
+    let known: Vec<_> = all().map(|(w, n)| (w, n, w.snapshot.as_deref().map(values))).collect();
+    let mut at = 0;
+    WorkerSnapshot::default().for_each(|group, name, help, _| {
+        t.family(&format!("heddle_{group}_{name}_total"), Kind::Counter, help);
+        for (w, n, values) in &known {
+            if let Some(value) = values.as_ref().and_then(|v| v.get(at)) {
+                t.value(&[("worker", n), ("port", &w.port)], value);
+            }
+        }
+        at += 1;
+    });
+    let mut times = Vec::new();
+    WorkerTimes::default().for_each(|name, help, _| times.push((name, help)));
+    for (at, (name, help)) in times.into_iter().enumerate() {
+        t.family(&format!("heddle_{name}_seconds"), Kind::Histogram, help);
+        for (w, n) in all() {
+            let Some(s) = w.snapshot.as_deref() else { continue };
+            let mut all: Vec<Histogram> = Vec::new();
+            s.times.for_each(|_, _, h| all.push(*h));
+            t.histogram(&[("worker", n), ("port", &w.port)], &all[at]);
+        }
+    }
+}
+
+type OfPort = fn(&PortStats) -> u64;
+
+const PORT_COUNTERS: [(&str, &str, OfPort); 8] = [
+    ("rx_frames", "Frames received.", |s| s.rx_frames),
+    ("rx_bytes", "Bytes received.", |s| s.rx_bytes),
+    ("rx_missed", "Frames dropped because the queue was full.", |s| s.rx_missed),
+    ("rx_errors", "Frames that were wrong.", |s| s.rx_errors),
+    ("rx_no_mbuf", "Frames dropped because the mempool was empty.", |s| s.rx_no_mbuf),
+    ("tx_frames", "Frames sent.", |s| s.tx_frames),
+    ("tx_bytes", "Bytes sent.", |s| s.tx_bytes),
+    ("tx_errors", "Frames that could not be sent.", |s| s.tx_errors),
+];
+
+fn ports(t: &mut Text, ports: &[PortSample]) {
+    t.family("heddle_port_info", Kind::Gauge, "Always 1; the driver of a port, in its labels.");
+    for p in ports {
+        t.value(&[("port", &p.name), ("driver", &p.driver)], 1);
+    }
+    for (name, help, of) in PORT_COUNTERS {
+        t.family(&format!("heddle_port_{name}_total"), Kind::Counter, help);
+        for p in ports {
+            t.value(&[("port", &p.name)], of(&p.stats));
+        }
+    }
+    t.family("heddle_port_up", Kind::Gauge, "Whether the link is up.");
+    for p in ports {
+        t.value(&[("port", &p.name)], u8::from(p.up));
+    }
+    let help = "Speed of the link in bytes a second; absent where it has none.";
+    t.family("heddle_port_speed_bytes", Kind::Gauge, help);
+    for p in ports {
+        if let Some(mbps) = p.mbps {
+            t.value(&[("port", &p.name)], u64::from(mbps) * (1_000_000 / 8));
+        }
+    }
+    t.family("heddle_port_buffers", Kind::Gauge, "Packet buffers of a port.");
+    for p in ports {
+        t.value(&[("port", &p.name)], p.buffers);
+    }
+    t.family("heddle_port_buffers_free", Kind::Gauge, "Packet buffers of a port that are free.");
+    for p in ports {
+        t.value(&[("port", &p.name)], p.buffers_free);
+    }
+}
+
+fn control(t: &mut Text, g: &CmGauges) {
+    let CmGauges { conns, startups, listeners, claims, timers, apps, events } = *g;
+    gauge(t, "connections", "Connections, in whatever state.", conns);
+    let help = "Connections of peers that are in their start-up.";
+    gauge(t, "connections_starting", help, startups);
+    gauge(t, "listeners", "Listeners.", listeners);
+    let help = "Queue pairs in a connection, or that had one and are not reset.";
+    gauge(t, "queue_pairs", help, claims);
+    gauge(t, "deadlines", "Deadlines that start-ups and closes wait for.", timers);
+    gauge(t, "applications", "Applications that have anything, the services being one.", apps);
+    gauge(t, "events_waiting", "Events that applications have not taken.", events);
+}
+
+fn memory(t: &mut Text, m: &Memory) {
+    let Memory { registrations, registrations_max, registered_bytes, bytes, draining } = *m;
+    gauge(t, "registrations", "STags there are.", registrations);
+    gauge(t, "registrations_max", "STags there can be.", registrations_max);
+    gauge(t, "registered_bytes", "Bytes that applications have registered.", registered_bytes);
+    gauge(t, "registrable_bytes", "Bytes there are to be registered.", bytes);
+    let help = "Regions that are deregistered and still referred to by frames.";
+    gauge(t, "regions_draining", help, draining);
+}
+
+fn clients(t: &mut Text, c: &Clients) {
+    let Clients { connected, requests, refused, turned_away, slow, broken } = *c;
+    gauge(t, "clients", "Clients of the control socket.", connected);
+    for (name, help, value) in [
+        ("requests", "Requests over the control socket carried out.", requests),
+        ("refused", "Requests over the control socket refused.", refused),
+        ("turned_away", "Clients that found no place at the control socket.", turned_away),
+        ("slow", "Clients dropped because they did not take their answers.", slow),
+        ("broken", "Clients dropped because what they sent made no sense.", broken),
+    ] {
+        counter(t, "client", name, help, value);
+    }
+}

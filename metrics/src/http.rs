@@ -1,0 +1,202 @@
+//! HTTP/1.1: `/metrics` and `/healthz`, and nothing else.
+//!
+//! What a client may cost is bounded: so many connections, one request each, its header within a
+//! deadline and the whole of it within another. Whoever asks while there are too many waits in the
+//! kernel's queue, which the deadlines empty.
+
+use core::convert::Infallible;
+use core::time::Duration;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE as TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::expose;
+use crate::sample::{Sample, Source};
+
+/// `Content-Type` of `/metrics`.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// Octets of a request's header: the least that hyper takes.
+const HEADER: usize = 8192;
+
+/// Between attempts when there are no descriptors for more clients.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What clients may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Until the header of the request is there.
+    pub header: Duration,
+    /// Until everything is over, the answer having been taken.
+    pub whole: Duration,
+    /// Until there is a sample: workers that do not answer within it are said not to.
+    pub sample: Duration,
+    /// How long a sample serves others who ask.
+    pub fresh: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 64,
+            header: Duration::from_secs(2),
+            whole: Duration::from_secs(10),
+            sample: Duration::from_secs(1),
+            fresh: Duration::from_millis(250),
+        }
+    }
+}
+
+/// Answers at `listener` until the future is dropped, and with it every connection. It belongs into a
+/// [`LocalSet`](tokio::task::LocalSet).
+pub async fn serve<S: Source + 'static>(listener: TcpListener, source: Rc<S>) -> Infallible {
+    serve_with(listener, source, Limits::default()).await
+}
+
+/// As [`serve`], with other limits.
+pub async fn serve_with<S: Source + 'static>(
+    listener: TcpListener,
+    source: Rc<S>,
+    limits: Limits,
+) -> Infallible {
+    let cache = Rc::new(Cache { source, limits, last: Mutex::default() });
+    let seats = Arc::new(Semaphore::new(limits.connections.max(1)));
+    let mut tasks = JoinSet::new();
+    loop {
+        // Never closed.
+        let seat = Arc::clone(&seats).acquire_owned().await;
+        while tasks.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let cache = Rc::clone(&cache);
+                tasks.spawn_local(async move {
+                    let _seat = seat;
+                    connection(stream, cache).await;
+                });
+            }
+            Err(e) => {
+                tracing::warn!("metrics: nobody can connect: {e}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection<S: Source>(stream: TcpStream, cache: Rc<Cache<S>>) {
+    let limits = cache.limits;
+    let service = service_fn(|request| {
+        let cache = Rc::clone(&cache);
+        async move { Ok::<_, Infallible>(answer(&request, &cache).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_buf_size(HEADER)
+        .keep_alive(false);
+    let talk = http.serve_connection(TokioIo::new(stream), service);
+    match timeout(limits.whole, talk).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tracing::debug!("metrics: a client: {e}"),
+        Err(_) => tracing::debug!("metrics: a client takes too long"),
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn say(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+async fn answer<S: Source>(request: &Request<Incoming>, cache: &Cache<S>) -> Answer {
+    let path = request.uri().path();
+    if !matches!(path, "/metrics" | "/healthz") {
+        let there = "There are /metrics and /healthz.\n";
+        return say(StatusCode::NOT_FOUND, PLAIN, there);
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let mut no = say(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "GET or HEAD.\n");
+        no.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return no;
+    }
+    match (cache.take().await, path) {
+        (Ok(taken), "/metrics") => say(StatusCode::OK, CONTENT_TYPE, taken.text.clone()),
+        (Ok(taken), _) => match &taken.health {
+            Ok(()) => say(StatusCode::OK, PLAIN, "ok\n"),
+            Err(why) => say(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+        },
+        (Err(why), _) => say(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
+    }
+}
+
+/// What was made of a sample.
+#[derive(Debug)]
+struct Taken {
+    text: Bytes,
+    /// Why it is not well.
+    health: Result<(), String>,
+}
+
+impl Taken {
+    fn of(sample: &Sample) -> Taken {
+        let silent = |(n, w): (usize, &crate::WorkerSample)| {
+            w.snapshot.is_none().then(|| format!("worker {n} of port {} does not answer", w.port))
+        };
+        let silent: Vec<String> = sample.workers.iter().enumerate().filter_map(silent).collect();
+        let health = match &silent[..] {
+            [] if sample.workers.is_empty() => Err("there is no worker".to_owned()),
+            [] => Ok(()),
+            all => Err(all.join("; ")),
+        };
+        Taken { text: expose(sample).into(), health }
+    }
+}
+
+type Outcome = Result<Rc<Taken>, String>;
+
+/// The last sample, and whoever takes the next: one at a time, the others wait for it.
+#[derive(Debug)]
+struct Cache<S> {
+    source: Rc<S>,
+    limits: Limits,
+    last: Mutex<Option<(Instant, Outcome)>>,
+}
+
+impl<S: Source> Cache<S> {
+    /// A sample, or why there is none: that too serves others, or they would wait one after the
+    /// other for what does not come.
+    async fn take(&self) -> Outcome {
+        let mut last = self.last.lock().await;
+        if let Some((at, outcome)) = &*last
+            && at.elapsed() < self.limits.fresh
+        {
+            return outcome.clone();
+        }
+        let outcome = match timeout(self.limits.sample, self.source.sample()).await {
+            Ok(sample) => sample.map(|s| Rc::new(Taken::of(&s))),
+            Err(_) => Err(format!("no answer within {} ms", self.limits.sample.as_millis())),
+        };
+        *last = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+}

@@ -1,0 +1,107 @@
+//! A sample with everything in it, and a reader of the text that knows nothing of how it is made.
+
+#![allow(dead_code, reason = "not all of it in every test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use heddle_dataplane::WorkerSnapshot;
+use heddle_metrics::{Clients, Memory, PortSample, Sample, WorkerSample};
+
+pub(crate) fn sample() -> Sample {
+    let mut s = WorkerSnapshot::default();
+    s.worker.polls = 7;
+    s.tcp.retransmits = 3;
+    s.times.turns.record(700);
+    s.times.turns.record(1_000_000);
+    let worker = |port: &str, snapshot| WorkerSample { port: port.into(), snapshot };
+    let mut sample = Sample {
+        version: "1.2.3".into(),
+        dpdk: "DPDK 22.11".into(),
+        uptime: Duration::from_millis(12_500),
+        workers: vec![worker("east", Some(Box::new(s))), worker("we\"st", None)],
+        ports: vec![
+            PortSample {
+                name: "east".into(),
+                up: true,
+                mbps: Some(10_000),
+                ..PortSample::default()
+            },
+            PortSample { name: "we\"st".into(), ..PortSample::default() },
+        ],
+        memory: Memory { registrations: 2, registered_bytes: 1 << 20, ..Memory::default() },
+        clients: Clients { connected: 1, ..Clients::default() },
+        ..Sample::default()
+    };
+    sample.control.startups.active.record(5_000_000);
+    sample
+}
+
+/// A family of the text.
+#[derive(Debug, Default)]
+pub(crate) struct Family {
+    pub(crate) kind: String,
+    pub(crate) help: String,
+    /// Name, labels and value of each line.
+    pub(crate) lines: Vec<(String, BTreeMap<String, String>, f64)>,
+}
+
+impl Family {
+    /// Names of labels that any line has.
+    pub(crate) fn labels(&self) -> BTreeSet<&str> {
+        self.lines.iter().flat_map(|l| l.1.keys()).map(String::as_str).collect()
+    }
+}
+
+fn labels(text: &str) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (name, value) = rest.split_once("=\"").unwrap();
+        let mut out = String::new();
+        let mut chars = value.char_indices();
+        let end = loop {
+            match chars.next().unwrap() {
+                (at, '"') => break at,
+                (_, '\\') => match chars.next().unwrap().1 {
+                    'n' => out.push('\n'),
+                    c => out.push(c),
+                },
+                (_, c) => out.push(c),
+            }
+        };
+        assert!(all.insert(name.to_owned(), out).is_none(), "{text}");
+        rest = value[end + 1..].trim_start_matches(',');
+    }
+    all
+}
+
+/// Reads the text; fails where it is not what the format says.
+pub(crate) fn read(text: &str) -> BTreeMap<String, Family> {
+    let mut all: BTreeMap<String, Family> = BTreeMap::new();
+    let mut open = String::new();
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            open = name.to_owned();
+            let family = Family { help: help.to_owned(), ..Family::default() };
+            assert!(all.insert(name.to_owned(), family).is_none(), "{name} twice");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, open);
+            all.get_mut(name).unwrap().kind = kind.to_owned();
+        } else {
+            let (key, value) = line.rsplit_once(' ').unwrap();
+            let (name, inside) = key.split_once('{').unwrap_or((key, "}"));
+            let value = value.parse().unwrap();
+            let line = (name.to_owned(), labels(inside.strip_suffix('}').unwrap()), value);
+            let family = all.get_mut(&open).unwrap();
+            let suffixes =
+                if family.kind == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+            assert!(suffixes.iter().any(|s| name == format!("{open}{s}")), "{name} in {open}");
+            family.lines.push(line);
+        }
+    }
+    all
+}

@@ -1,0 +1,125 @@
+//! The text, read back, and judged by Prometheus's own checker.
+#![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::{read, sample};
+use heddle_dataplane::WorkerSnapshot;
+use heddle_metrics::expose;
+
+#[test]
+fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
+    let all = read(&expose(&sample()));
+    let s = sample().workers[0].snapshot.clone().unwrap();
+    let mut seen = 0;
+    s.for_each(|group, name, help, value| {
+        let family = &all[&format!("heddle_{group}_{name}_total")];
+        assert_eq!(family.kind, "counter");
+        let help: Vec<&str> = help.split_whitespace().collect();
+        assert_eq!(family.help, help.join(" "));
+        // One line: the other worker has said nothing.
+        let [(_, labels, got)] = &family.lines[..] else { panic!("{:?}", family.lines) };
+        assert_eq!((labels["worker"].as_str(), labels["port"].as_str()), ("0", "east"));
+        assert_eq!(*got, value as f64);
+        seen += 1;
+    });
+    assert!(seen > 100, "{seen}");
+    assert_eq!(all["heddle_worker_polls_total"].lines[0].2, 7.0);
+    assert_eq!(all["heddle_tcp_retransmits_total"].lines[0].2, 3.0);
+}
+
+#[test]
+fn test_counters_of_the_control_plane_and_gauges_are_there() {
+    let mut s = sample();
+    s.control.cm.established = 5;
+    s.control.control.stale = 6;
+    s.control.gauges.conns = 8;
+    let all = read(&expose(&s));
+    for (name, kind, value) in [
+        ("heddle_cm_established_total", "counter", 5.0),
+        ("heddle_control_stale_total", "counter", 6.0),
+        ("heddle_connections", "gauge", 8.0),
+        ("heddle_uptime_seconds", "gauge", 12.5),
+        ("heddle_registered_bytes", "gauge", 1_048_576.0),
+        ("heddle_clients", "gauge", 1.0),
+        ("heddle_port_speed_bytes", "gauge", 1_250_000_000.0),
+    ] {
+        let family = &all[name];
+        assert_eq!((family.kind.as_str(), family.lines[0].2), (kind, value), "{name}");
+    }
+    assert_eq!(all["heddle_build_info"].lines[0].1["version"], "1.2.3");
+    let up: Vec<f64> = all["heddle_worker_up"].lines.iter().map(|l| l.2).collect();
+    assert_eq!(up, [1.0, 0.0]);
+    assert_eq!(all["heddle_worker_up"].lines[1].1["port"], "we\"st");
+}
+
+#[test]
+fn test_histograms_are_cumulative_in_seconds_and_end_with_their_count() {
+    let all = read(&expose(&sample()));
+    let histograms: BTreeSet<&str> =
+        all.iter().filter(|(_, f)| f.kind == "histogram").map(|(n, _)| n.as_str()).collect();
+    assert_eq!(
+        histograms,
+        BTreeSet::from([
+            "heddle_connection_setup_seconds",
+            "heddle_request_seconds",
+            "heddle_round_trip_seconds",
+            "heddle_turn_seconds",
+        ])
+    );
+    let turns = &all["heddle_turn_seconds"];
+    let of = |suffix: &str| {
+        let name = format!("heddle_turn_seconds{suffix}");
+        turns.lines.iter().filter(move |l| l.0 == name).collect::<Vec<_>>()
+    };
+    let buckets: Vec<(f64, f64)> = of("_bucket")
+        .iter()
+        .map(|l| (l.1["le"].replace("+Inf", "inf").parse().unwrap(), l.2))
+        .collect();
+    for pair in buckets.windows(2) {
+        assert!(pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1, "{pair:?}");
+    }
+    let below = |le: f64| buckets.iter().rev().find(|b| b.0 <= le).unwrap().1;
+    assert_eq!((below(0.000_000_512), below(0.000_001), below(1.0)), (0.0, 1.0, 2.0));
+    assert_eq!(*buckets.last().unwrap(), (f64::INFINITY, 2.0));
+    assert_eq!((of("_sum")[0].2, of("_count")[0].2), (0.001_000_7, 2.0));
+}
+
+#[test]
+fn test_names_are_those_a_user_would_guess() {
+    for name in read(&expose(&sample())).keys() {
+        assert!(name.starts_with("heddle_"), "{name}");
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
+    }
+    // Every counter a worker has, once: the groups keep apart what has one name in two of them.
+    let mut names = BTreeSet::new();
+    WorkerSnapshot::default()
+        .for_each(|g, n, _, _| assert!(names.insert(format!("{g}_{n}")), "{n}"));
+}
+
+/// What `promtool check metrics` says of a text.
+fn promtool(text: &str) -> (bool, String) {
+    let mut tool = Command::new("promtool");
+    let tool = tool.args(["check", "metrics"]);
+    let tool = tool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = tool.spawn().unwrap_or_else(|e| {
+        panic!("promtool: {e}; it is in Debian's package prometheus, and scripts/test gets it")
+    });
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn test_promtool_has_no_complaint() {
+    let text = expose(&sample());
+    assert_eq!(promtool(&text), (true, String::new()));
+    // It would have had one of a counter that is not named as one.
+    let bad = text.replace("heddle_worker_polls_total", "heddle_worker_polls");
+    assert!(promtool(&bad).1.contains("heddle_worker_polls"));
+}
