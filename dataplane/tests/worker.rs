@@ -42,7 +42,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     // answered at once.
     let remote = "192.0.2.1:1".parse().unwrap();
     let mut sent = 0;
-    while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok() {
+    while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok()
+    {
         sent += 1;
         worker.poll();
     }
