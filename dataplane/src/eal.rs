@@ -60,6 +60,8 @@ pub struct EalConfig {
     /// PCI devices that may be used (`[domain:]bus:device.function[,arg=value]`); empty: PCI is
     /// not scanned.
     pub pci: Vec<String>,
+    /// What devices are addressed by; `None`: what they need.
+    pub iova: Option<IovaMode>,
     /// What of DPDK's log is shown.
     pub log: LogLevel,
 }
@@ -70,6 +72,7 @@ impl Default for EalConfig {
             memory_mb: 256,
             hugepages: Hugepages::Auto,
             pci: Vec::new(),
+            iova: None,
             log: LogLevel::Quiet,
         }
     }
@@ -141,7 +144,7 @@ impl Eal {
             hugepages: memory == MemoryMode::Hugepages,
             sees_physical: iova::sees_physical(),
         };
-        let iova = iova::choose(&devices, machine).map_err(EalError::Iova)?;
+        let iova = iova::choose(config.iova, &devices, machine).map_err(EalError::Iova)?;
         if STARTED.swap(true, Ordering::AcqRel) {
             return Err(EalError::AlreadyStarted);
         }

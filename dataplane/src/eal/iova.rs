@@ -41,10 +41,21 @@ pub(super) struct Machine {
 /// Bits of a process's address on x86-64 and 64-bit Arm, as the kernel hands them out unless asked.
 const VA_BITS: u8 = 47;
 
-/// Chooses for all devices at once. An error names the device that cannot be used, and says why.
-pub(super) fn choose(devices: &[PciFacts], machine: Machine) -> Result<IovaMode, String> {
-    let Some((device, why)) = devices.iter().find_map(|d| Some((d, needs_physical(d)?))) else {
-        return Ok(IovaMode::Va);
+/// Chooses for all devices at once, or takes what is `asked` for where they can go by that. An error
+/// names the device that cannot be used, and says why.
+pub(super) fn choose(
+    asked: Option<IovaMode>,
+    devices: &[PciFacts],
+    machine: Machine,
+) -> Result<IovaMode, String> {
+    let in_need = devices.iter().find_map(|d| Some((d.name.as_str(), needs_physical(d)?)));
+    let (device, why) = match (in_need, asked) {
+        (None, None | Some(IovaMode::Va)) => return Ok(IovaMode::Va),
+        (None, Some(IovaMode::Pa)) => ("(any)", "asked for"),
+        (Some((device, why)), Some(IovaMode::Va)) => {
+            return Err(format!("device {device} needs physical addresses ({why})"));
+        }
+        (Some(d), _) => d,
     };
     let missing = if !machine.hugepages {
         "that takes hugepages"
@@ -53,7 +64,7 @@ pub(super) fn choose(devices: &[PciFacts], machine: Machine) -> Result<IovaMode,
     } else {
         return Ok(IovaMode::Pa);
     };
-    Err(format!("device {} needs physical addresses ({why}), and {missing}", device.name))
+    Err(format!("device {device} needs physical addresses ({why}), and {missing}"))
 }
 
 /// Why a device cannot go by the process's addresses.
@@ -124,7 +135,7 @@ mod tests {
 
     #[test]
     fn test_addresses_of_the_process_where_every_device_can_go_by_them() {
-        assert_eq!(choose(&[], ALL), Ok(IovaMode::Va), "virtual devices");
+        assert_eq!(choose(None, &[], ALL), Ok(IovaMode::Va), "virtual devices");
         for d in [
             bound("vfio-pci", true),
             PciFacts { iommu_bits: Some(48), ..bound("vfio-pci", true) },
@@ -133,7 +144,7 @@ mod tests {
             PciFacts { driver: None, ..bound("", false) },
         ] {
             let nothing = Machine { hugepages: false, sees_physical: false };
-            assert_eq!(choose(std::slice::from_ref(&d), nothing), Ok(IovaMode::Va), "{d:?}");
+            assert_eq!(choose(None, std::slice::from_ref(&d), nothing), Ok(IovaMode::Va), "{d:?}");
         }
     }
 
@@ -145,17 +156,28 @@ mod tests {
             bound("uio_pci_generic", false),
             PciFacts { iommu_bits: Some(39), ..bound("vfio-pci", true) },
         ] {
-            assert_eq!(choose(&[bound("mlx5_core", true), d], ALL), Ok(IovaMode::Pa));
+            assert_eq!(choose(None, &[bound("mlx5_core", true), d], ALL), Ok(IovaMode::Pa));
         }
     }
 
     #[test]
     fn test_what_is_missing_for_physical_addresses_is_said() {
         let d = [bound("vfio-pci", false)];
-        let e = choose(&d, Machine { hugepages: false, ..ALL }).unwrap_err();
+        let e = choose(None, &d, Machine { hugepages: false, ..ALL }).unwrap_err();
         assert!(e.contains("0000:3b:00.0") && e.contains("hugepages"), "{e}");
-        let e = choose(&d, Machine { sees_physical: false, ..ALL }).unwrap_err();
+        let e = choose(None, &d, Machine { sees_physical: false, ..ALL }).unwrap_err();
         assert!(e.contains("without an IOMMU") && e.contains("CAP_SYS_ADMIN"), "{e}");
+    }
+
+    #[test]
+    fn test_what_is_asked_for_is_taken_where_it_works() {
+        let d = [bound("vfio-pci", false)];
+        let (va, pa) = (Some(IovaMode::Va), Some(IovaMode::Pa));
+        assert_eq!(choose(pa, &[bound("vfio-pci", true)], ALL), Ok(IovaMode::Pa));
+        assert_eq!(choose(va, &[], ALL), Ok(IovaMode::Va));
+        let e = choose(va, &d, ALL).unwrap_err();
+        assert!(e.contains("0000:3b:00.0 needs physical addresses"), "{e}");
+        assert!(choose(pa, &[], Machine { hugepages: false, ..ALL }).is_err());
     }
 
     #[test]
