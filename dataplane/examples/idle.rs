@@ -5,7 +5,7 @@
 //! a while that the table names; the other sends back what comes, and rests in between by the policy.
 //!
 //! ```sh
-//! cargo run --release -p heddle-dataplane --example idle
+//! cargo run -p heddle-dataplane --example idle
 //! ```
 
 #![allow(clippy::print_stdout, reason = "what it is for")]

@@ -17,6 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use heddle_dpdk_sys as sys;
 use thiserror::Error;
 
+mod hugepages;
+mod iova;
+
+pub use iova::IovaMode;
+
+use hugepages::HugePool;
+use iova::{Machine, PciFacts};
+
 /// Whether hugepages are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
@@ -52,6 +60,8 @@ pub struct EalConfig {
     /// PCI devices that may be used (`[domain:]bus:device.function[,arg=value]`); empty: PCI is
     /// not scanned.
     pub pci: Vec<String>,
+    /// What devices are addressed by; `None`: what they need.
+    pub iova: Option<IovaMode>,
     /// What of DPDK's log is shown.
     pub log: LogLevel,
 }
@@ -62,6 +72,7 @@ impl Default for EalConfig {
             memory_mb: 256,
             hugepages: Hugepages::Auto,
             pci: Vec::new(),
+            iova: None,
             log: LogLevel::Quiet,
         }
     }
@@ -93,6 +104,9 @@ pub enum EalError {
         /// MiB free now.
         free_mb: u64,
     },
+    /// A device cannot be addressed.
+    #[error("{0}")]
+    Iova(String),
     /// DPDK refused.
     #[error("DPDK did not start: {0}")]
     Dpdk(String),
@@ -101,6 +115,7 @@ pub enum EalError {
 #[derive(Debug)]
 struct State {
     memory: MemoryMode,
+    iova: IovaMode,
     has_pci: bool,
     version: String,
 }
@@ -120,24 +135,28 @@ impl Eal {
     /// When it was started before (also when that failed), when required hugepages are missing,
     /// when a PCI address is malformed, and when DPDK refuses.
     pub fn init(config: &EalConfig) -> Result<Eal, EalError> {
-        for p in &config.pci {
-            if pci_name(p).is_none() {
-                return Err(EalError::BadPci(p.clone()));
-            }
-        }
+        let bad = |p: &String| EalError::BadPci(p.clone());
+        let names: Result<Vec<String>, EalError> =
+            config.pci.iter().map(|p| pci_name(p).ok_or_else(|| bad(p))).collect();
+        let devices: Vec<PciFacts> = names?.iter().map(|n| PciFacts::read(n)).collect();
         let memory = choose_memory(config)?;
+        let machine = Machine {
+            hugepages: memory == MemoryMode::Hugepages,
+            sees_physical: iova::sees_physical(),
+        };
+        let iova = iova::choose(config.iova, &devices, machine).map_err(EalError::Iova)?;
         if STARTED.swap(true, Ordering::AcqRel) {
             return Err(EalError::AlreadyStarted);
         }
         capture_log(config.log);
         let cpus = allowed_cpus();
-        let args = arguments(config, memory, &cpus);
+        let args = arguments(config, (memory, iova), &cpus);
         start(args)?;
         restore_affinity(&cpus);
         // SAFETY: rte_version returns a static NUL-terminated string.
         let version = unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned();
         let has_pci = !config.pci.is_empty();
-        Ok(Eal(STATE.get_or_init(|| State { memory, has_pci, version })))
+        Ok(Eal(STATE.get_or_init(|| State { memory, iova, has_pci, version })))
     }
 
     /// The EAL of this process, once [`Eal::init`] has succeeded.
@@ -150,6 +169,11 @@ impl Eal {
         self.0.memory
     }
 
+    /// What devices are addressed by.
+    pub fn iova_mode(&self) -> IovaMode {
+        self.0.iova
+    }
+
     /// Whether PCI devices were asked for.
     pub fn has_pci(&self) -> bool {
         self.0.has_pci
@@ -159,6 +183,12 @@ impl Eal {
     pub fn version(&self) -> &str {
         &self.0.version
     }
+}
+
+/// Whether devices go by the addresses of this process: only then can they read registered memory
+/// where it lies.
+pub(crate) fn by_process_addresses() -> bool {
+    Eal::get().is_some_and(|eal| eal.iova_mode() == IovaMode::Va)
 }
 
 /// DPDK's text for an error number of either sign.
@@ -223,9 +253,16 @@ fn capture_log(level: LogLevel) {
     }
 }
 
-fn arguments(config: &EalConfig, memory: MemoryMode, cpus: &[usize]) -> Vec<String> {
-    let mut args: Vec<String> =
-        ["heddle", "--no-telemetry", "--iova-mode=va"].map(str::to_owned).into();
+fn arguments(
+    config: &EalConfig,
+    (memory, iova): (MemoryMode, IovaMode),
+    cpus: &[usize],
+) -> Vec<String> {
+    let mut args: Vec<String> = ["heddle", "--no-telemetry"].map(str::to_owned).into();
+    args.push(match iova {
+        IovaMode::Va => "--iova-mode=va".into(),
+        IovaMode::Pa => "--iova-mode=pa".into(),
+    });
     match memory {
         MemoryMode::Hugepages => args.push("--in-memory".into()),
         // --no-huge implies the legacy memory layout, which --in-memory refuses; --no-shconf is
@@ -271,11 +308,12 @@ fn start(args: Vec<String>) -> Result<(), EalError> {
 
 fn choose_memory(config: &EalConfig) -> Result<MemoryMode, EalError> {
     let needed_mb = u64::from(config.memory_mb.max(32));
-    let free_mb = match config.hugepages {
+    let pools = match config.hugepages {
         Hugepages::Never => return Ok(MemoryMode::NoHuge),
-        _ => free_hugepages_mb(),
+        _ => HugePool::all(),
     };
-    if free_mb >= needed_mb && may_map_hugepages() {
+    let free_mb = hugepages::free_mb(&pools, may_map_hugepage);
+    if free_mb >= needed_mb {
         Ok(MemoryMode::Hugepages)
     } else if config.hugepages == Hugepages::Require {
         Err(EalError::TooFewHugepages { needed_mb, free_mb })
@@ -284,38 +322,22 @@ fn choose_memory(config: &EalConfig) -> Result<MemoryMode, EalError> {
     }
 }
 
-/// MiB of default-size hugepages that are free and that the EAL will find.
-fn free_hugepages_mb() -> u64 {
-    // The EAL reads its list from sysfs, which some containers hide.
-    if !std::path::Path::new("/sys/kernel/mm/hugepages").is_dir() {
-        return 0;
-    }
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| -> u64 {
-        text.lines()
-            .find_map(|l| l.strip_prefix(name))
-            .and_then(|l| l.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
-    };
-    let free = field("HugePages_Free:").saturating_sub(field("HugePages_Rsvd:"));
-    free.saturating_mul(field("Hugepagesize:")) / 1024
-}
-
-/// Whether this process may map a hugepage (a cgroup can forbid what is free).
-fn may_map_hugepages() -> bool {
-    let len = 2 << 20;
+/// Whether this process may map a hugepage of a size (a cgroup can forbid what is free).
+fn may_map_hugepage(bytes: usize) -> bool {
+    let Ok(log) = i32::try_from(bytes.trailing_zeros()) else { return false };
+    let size = log << libc::MAP_HUGE_SHIFT;
     // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory
     // of ours; it is unmapped with the same length and never accessed.
     unsafe {
         let p = libc::mmap(
             std::ptr::null_mut(),
-            len,
+            bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | size,
             -1,
             0,
         );
-        p != libc::MAP_FAILED && libc::munmap(p, len) == 0
+        p != libc::MAP_FAILED && libc::munmap(p, bytes) == 0
     }
 }
 

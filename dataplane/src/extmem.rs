@@ -226,6 +226,10 @@ impl DpdkRegions {
 
 impl RegionHook for DpdkRegions {
     fn added(&self, region: &Arc<Region>) -> bool {
+        if !eal::by_process_addresses() {
+            // Each page has an address of its own there, and a piece of payload may cross pages.
+            return false;
+        }
         let base = region.base().as_ptr();
         let Some(len) = region.mapped_len() else {
             // Memory that an application brings may begin and end anywhere in a page.

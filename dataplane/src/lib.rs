@@ -8,7 +8,7 @@
 //!   it can be known when none does any more; nothing is copied.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and the applications' rings
 //!   ([`heddle_verbs::ring`]) at its end.
-//! * [`lcore`]: pinned worker threads. [`idle`]: when they sleep. [`clock`]: their time. [`fault`]: loss, duplicates and
+//! * [`lcore`]: pinned worker threads; [`numa`]: where they belong. [`idle`]: when they sleep. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
 //! Which files have `unsafe` is listed in `docs/architecture.md`, and a test compares the list; each
@@ -22,6 +22,7 @@ pub mod idle;
 pub mod lcore;
 pub mod mbuf;
 pub mod mempool;
+pub mod numa;
 pub mod port;
 use heddle_verbs::memory::raw;
 mod rest;
@@ -30,13 +31,14 @@ mod tx;
 pub mod worker;
 
 pub use clock::{Clock, ManualClock};
-pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
+pub use eal::{Eal, EalConfig, EalError, Hugepages, IovaMode, LogLevel, MemoryMode};
 pub use extmem::{DpdkRegions, ExternalMemory};
 pub use fault::{FaultConfig, FaultInjector};
 pub use idle::{Idle, IdlePolicy, Naps, Rest};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
+pub use numa::{Place, Topology};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{
     DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, QueueSpread,

@@ -28,13 +28,17 @@ pub struct MempoolConfig {
     pub cache: u32,
     /// Bytes of each buffer, headroom included; see [`MempoolConfig::room_for_mtu`].
     pub data_room: u16,
+    /// The processor socket where its memory is to be, that of the port
+    /// ([`PortSource::socket`](crate::PortSource::socket)). Where none is left there, it is elsewhere;
+    /// [`Mempool::socket`] says so.
+    pub socket: Option<u32>,
 }
 
 impl MempoolConfig {
     /// A pool of `count` mbufs that hold a whole frame at `mtu`.
     pub fn for_mtu(count: u32, mtu: u16) -> MempoolConfig {
         let cache = (count / 8).min(256);
-        MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu) }
+        MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu), socket: None }
     }
 
     /// Headroom and a frame with Ethernet header, two VLAN tags and CRC, and what a slot of
@@ -63,6 +67,7 @@ pub struct MempoolError {
 struct Inner {
     pool: NonNull<sys::rte_mempool>,
     data_room: u16,
+    socket: Option<u32>,
     alloc_failures: AtomicU64,
 }
 
@@ -96,23 +101,34 @@ impl Mempool {
         }
         let cache = config.cache.min(512).min(config.count / 3 * 2);
         let name = CString::new(format!("heddle_{id}")).unwrap_or_default();
-        eal::clear_log();
-        // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process, shorter
-        // than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked by it.
-        let pool = unsafe {
-            sys::rte_pktmbuf_pool_create(
-                name.as_ptr(),
-                config.count,
-                cache,
-                0,
-                config.data_room,
-                -1,
-            )
+        let make = |socket: i32| {
+            eal::clear_log();
+            // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process, shorter
+            // than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked by it.
+            NonNull::new(unsafe {
+                sys::rte_pktmbuf_pool_create(
+                    name.as_ptr(),
+                    config.count,
+                    cache,
+                    0,
+                    config.data_room,
+                    socket,
+                )
+            })
         };
-        let Some(pool) = NonNull::new(pool) else {
+        const ANY: i32 = -1;
+        let wanted = config.socket.and_then(|s| i32::try_from(s).ok());
+        let there = wanted.and_then(|s| Some((make(s)?, Some(s))));
+        let pool = there.or_else(|| Some((make(ANY)?, None)));
+        let Some((pool, socket)) = pool else {
             return Err(fail(eal::error_text(eal::last_errno())));
         };
-        let inner = Inner { pool, data_room: config.data_room, alloc_failures: AtomicU64::new(0) };
+        let inner = Inner {
+            pool,
+            data_room: config.data_room,
+            socket: socket.and_then(|s| u32::try_from(s).ok()),
+            alloc_failures: AtomicU64::new(0),
+        };
         Ok(Mempool(Box::leak(Box::new(inner))))
     }
 
@@ -177,6 +193,11 @@ impl Mempool {
     /// Bytes of each buffer, headroom included.
     pub fn data_room(&self) -> u16 {
         self.0.data_room
+    }
+
+    /// The processor socket its memory is at; `None` when it may be at any.
+    pub fn socket(&self) -> Option<u32> {
+        self.0.socket
     }
 
     /// Mbufs that are free, those in caches included. Exact only while no thread uses the pool.

@@ -77,8 +77,11 @@ fn test_external_bytes_are_not_ours_to_change() {
 
 #[test]
 fn test_references_have_a_limit_and_come_back() {
-    let pool =
-        Mempool::new(&eal(), &MempoolConfig { count: 65_535, cache: 256, data_room: 192 }).unwrap();
+    let pool = Mempool::new(
+        &eal(),
+        &MempoolConfig { count: 65_535, cache: 256, data_room: 192, socket: None },
+    )
+    .unwrap();
     let memory = Memory::new(4096);
     let mut all = Vec::new();
     let e = loop {

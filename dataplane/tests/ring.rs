@@ -234,6 +234,35 @@ fn test_linearize_copies_when_asked() {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// Devices limit the segments of a frame; only what is longer is copied.
+#[test]
+fn test_only_frames_of_more_segments_than_allowed_are_copied() {
+    let pool = pool(1023);
+    let ((_, mut tx), (mut rx, _)) = pair("segs", pool);
+    tx.set_max_segs(8);
+    assert!(tx.supports_multi_segs());
+    let chain = |n: usize| {
+        let mut m = frame(pool, &[n as u8; 60]);
+        for i in 1..n {
+            m.chain(frame(pool, &[i as u8; 20])).unwrap();
+        }
+        m
+    };
+    let mut burst = Burst::new();
+    for n in [1, 8, 9, 7, 20] {
+        burst.push(chain(n));
+    }
+    let want: Vec<_> = burst.iter().map(content).collect();
+    assert_eq!(tx.burst(&mut burst), 5);
+    let c = *tx.counters();
+    assert_eq!((c.tx_linearized, c.tx_linearize_drops), (2, 0));
+    assert_eq!(c.tx_linearized_bytes as usize, want[2].len() + want[4].len());
+    let mut got = Burst::new();
+    assert_eq!(rx.burst_as_sent(&mut got), 5);
+    assert_eq!(got.iter().map(Mbuf::segments).collect::<Vec<_>>(), [1, 8, 1, 7, 1]);
+    assert_eq!(got.iter().map(content).collect::<Vec<_>>(), want);
+}
+
 #[test]
 fn test_two_threads_share_one_region() {
     let (pool_a, pool_b) = (pool(1023), pool(1023));

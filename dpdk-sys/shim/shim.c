@@ -262,16 +262,16 @@ int heddle_flow_isolate(uint16_t port, char *why, size_t why_len)
 	return rc;
 }
 
-int heddle_flow_create(uint16_t port, const struct heddle_flow *f, uint16_t queues,
-		       const uint16_t *table, uint32_t table_len, const uint8_t *key,
-		       uint32_t key_len, uint64_t types, char *why, size_t why_len)
+int heddle_flow_create(uint16_t port, const struct heddle_flow *f, const uint16_t *table,
+		       uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
+		       char *why, size_t why_len)
 {
 	static const uint8_t any_mac[6];
 	struct rte_flow_item_eth eth, eth_mask;
 	struct rte_flow_item_ipv4 ip4, ip4_mask;
 	struct rte_flow_item_ipv6 ip6, ip6_mask;
 	struct rte_flow_item items[4];
-	struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_attr attr = { .ingress = 1, .priority = f->priority };
 	struct rte_flow_action_queue queue = { .index = 0 };
 	struct rte_flow_action_rss rss = {
 		.func = RTE_ETH_HASH_FUNCTION_TOEPLITZ,
@@ -318,7 +318,7 @@ int heddle_flow_create(uint16_t port, const struct heddle_flow *f, uint16_t queu
 	if (f->tcp)
 		items[n++].type = RTE_FLOW_ITEM_TYPE_TCP;
 	items[n].type = RTE_FLOW_ITEM_TYPE_END;
-	if (queues > 1 && types != 0) {
+	if (table_len > 0) {
 		actions[0].type = RTE_FLOW_ACTION_TYPE_RSS;
 		actions[0].conf = &rss;
 	} else {

@@ -115,12 +115,13 @@ struct heddle_flow {
 	uint8_t dst_ip[16];  /* network order */
 	uint8_t ip_len;      /* 0: any; 4 or 16 */
 	uint8_t tcp;         /* of IP only TCP */
+	uint8_t priority;    /* the lower goes first */
 };
-/* Makes the rule: to `queues` queues, spread by `key` over what `types` name, or to queue 0. 0, or an
- * error whose reason, where the driver gives one, is in `why`. */
-int heddle_flow_create(uint16_t port, const struct heddle_flow *flow, uint16_t queues,
-		       const uint16_t *table, uint32_t table_len, const uint8_t *key,
-		       uint32_t key_len, uint64_t types, char *why, size_t why_len);
+/* Makes the rule: spread over `table` by `key` and what `types` name, or to queue 0 when the table is
+ * empty. 0, or an error whose reason, where the driver gives one, is in `why`. */
+int heddle_flow_create(uint16_t port, const struct heddle_flow *flow, const uint16_t *table,
+		       uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
+		       char *why, size_t why_len);
 int heddle_flow_isolate(uint16_t port, char *why, size_t why_len);
 
 /* This and that. */

@@ -50,7 +50,7 @@ pub use heddle_iwarp::{
     SendOp, SendWr, Sge, Stag,
 };
 pub use limits::{Atomics, DeviceLimits};
-pub use memory::{MrLimits, MrUsage, Region, RegionError, RegisterError};
+pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError};
 pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use qp::{Qp, QpInit};

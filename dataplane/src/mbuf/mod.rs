@@ -24,6 +24,7 @@ use heddle_dpdk_sys as sys;
 use heddle_verbs::Region;
 use thiserror::Error;
 
+use crate::eal;
 use crate::extmem::ExternalMemory;
 use crate::mempool::Mempool;
 use crate::raw;
@@ -56,6 +57,9 @@ pub enum ExternalError {
     /// The range is not inside the region, or empty.
     #[error("range outside the registered memory")]
     OutOfRange,
+    /// Devices go by physical addresses, which registered memory has none of that are known.
+    #[error("devices go by physical addresses")]
+    PhysicalAddresses,
     /// Too many mbufs refer to the memory region already; copy instead.
     #[error("too many references to the registered memory")]
     TooManyReferences,
@@ -94,11 +98,14 @@ impl Mbuf {
             Some(p) if len > 0 => p,
             _ => return Err(ExternalError::OutOfRange),
         };
+        if !eal::by_process_addresses() {
+            return Err(ExternalError::PhysicalAddresses);
+        }
         let taken = memory.take(slot, 1, || Some(region.clone()));
         let counted = taken.and_then(|()| memory.counted(slot));
         let shinfo = counted.ok_or(ExternalError::TooManyReferences)?;
         // SAFETY: `pool` is a valid packet pool; `addr` is inside the region for `len` bytes, its IOVA
-        // is its address (the EAL runs with --iova-mode=va); `shinfo` is the counter of the reference
+        // is its address (just seen); `shinfo` is the counter of the reference
         // just taken, which keeps the region and itself until its count is back.
         let m = unsafe {
             let mut raw = std::ptr::null_mut();

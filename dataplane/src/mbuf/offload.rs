@@ -1,5 +1,6 @@
 //! What ports compute for us: checksums they have checked and checksums they shall fill in.
 
+use heddle_base::Sum;
 use heddle_dpdk_sys as sys;
 use heddle_tcp::RxChecksum;
 
@@ -29,7 +30,7 @@ impl Mbuf {
     /// What the port says of the IPv4 header's checksum and of TCP's.
     #[inline]
     pub(super) fn rx_checksum(&self) -> RxChecksum {
-        rx_checksum(self.head().ol_flags())
+        rx_checksum(self.head().ol_flags(), || ip_header_is_right(self.data()))
     }
 
     /// The port's RSS hash, when it gave one.
@@ -74,22 +75,68 @@ impl Mbuf {
 /// What `ol_flags` say of both checksums. Each has two bits: not looked at, right, wrong, and "none":
 /// not filled in though the bytes are whole. The stack verifies whatever is not known to be right.
 #[inline]
-fn rx_checksum(flags: u64) -> RxChecksum {
-    const IP: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK;
-    const L4: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
-    const GOOD: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD;
+fn rx_checksum(flags: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum {
     match flags & (IP | L4) {
         0 => RxChecksum::Unknown,
         GOOD => RxChecksum::Good,
-        told if told & IP == sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD => RxChecksum::Bad,
-        told if told & L4 == sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD => RxChecksum::Bad,
+        told => rx_checksum_told(told, ip_is_right),
+    }
+}
+
+const IP: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK;
+const L4: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
+const GOOD: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD;
+
+/// "None" of TCP is what virtio says of a frame that another machine on the same host has sent and left
+/// the checksum of to a device that is not there: it has been on no wire, and its field holds no more
+/// than the sum of the pseudo-header, so it must not be verified. Virtio does not look at the IPv4
+/// header, which is whole: that is verified here, since one word says both. Where it is wrong, the
+/// stack, which looks at it first, finds that and counts it.
+#[cold]
+fn rx_checksum_told(told: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum {
+    const IP_NONE: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE;
+    const L4_NONE: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE;
+    const IP_GOOD: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD;
+    const L4_GOOD: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD;
+    let (ip, l4) = (told & IP, told & L4);
+    if ip == sys::HEDDLE_MBUF_F_RX_IP_CKSUM_BAD || l4 == sys::HEDDLE_MBUF_F_RX_L4_CKSUM_BAD {
+        return RxChecksum::Bad;
+    }
+    match (ip, l4) {
+        (IP_GOOD | IP_NONE, L4_GOOD | L4_NONE) => RxChecksum::Good,
+        (0, L4_NONE) if ip_is_right() => RxChecksum::Good,
         _ => RxChecksum::Unknown,
     }
+}
+
+/// Whether the checksum of the IPv4 header behind an Ethernet header is right.
+fn ip_header_is_right(frame: &[u8]) -> bool {
+    let header = frame.get(14..).unwrap_or_default();
+    let words = header.first().map_or(0, |first| usize::from(first & 0x0f));
+    header.get(..4 * words.max(5)).is_some_and(|h| Sum::of(h).is_valid())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_ip_header_is_looked_at_where_the_device_does_not() {
+        for words in [5u8, 15] {
+            let mut frame = vec![0; 14];
+            frame.push(0x40 | words);
+            frame.resize(14 + 4 * usize::from(words), 7);
+            frame[24..26].fill(0);
+            let sum = Sum::of(&frame[14..]).complement();
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            frame.extend([9; 40]);
+            assert!(ip_header_is_right(&frame));
+            frame[20] ^= 1;
+            assert!(!ip_header_is_right(&frame));
+            assert!(!ip_header_is_right(&frame[..14 + 4 * usize::from(words) - 1]), "cut short");
+        }
+        assert!(!ip_header_is_right(&[]) && !ip_header_is_right(&[0; 14]));
+    }
 
     /// Each state of each checksum, beside flags of other things.
     #[test]
@@ -107,15 +154,20 @@ mod tests {
             sys::HEDDLE_MBUF_F_RX_L4_CKSUM_NONE,
         ];
         use RxChecksum::{Bad, Good, Unknown};
-        let want = [
-            [Unknown, Unknown, Bad, Unknown],
-            [Unknown, Good, Bad, Unknown],
-            [Bad, Bad, Bad, Bad],
-            [Unknown, Unknown, Bad, Unknown],
-        ];
-        for (ip, want) in ip.into_iter().zip(want) {
-            for (l4, want) in l4.into_iter().zip(want) {
-                assert_eq!(rx_checksum(ip | l4 | sys::HEDDLE_MBUF_F_RX_RSS_HASH), want);
+        for whole in [true, false] {
+            // What virtio says of a frame of the same host, with an IPv4 header that is right or not.
+            let same_host = if whole { Good } else { Unknown };
+            let want = [
+                [Unknown, Unknown, Bad, same_host],
+                [Unknown, Good, Bad, Good],
+                [Bad, Bad, Bad, Bad],
+                [Unknown, Good, Bad, Good],
+            ];
+            for (ip, want) in ip.into_iter().zip(want) {
+                for (l4, want) in l4.into_iter().zip(want) {
+                    let flags = ip | l4 | sys::HEDDLE_MBUF_F_RX_RSS_HASH;
+                    assert_eq!(rx_checksum(flags, || whole), want, "{ip:#x} {l4:#x}");
+                }
             }
         }
     }

@@ -41,6 +41,9 @@ pub struct PortConfig {
     /// Addresses of the network layer that are ours. They are of use on a device that the kernel of
     /// the host shares (mlx5, mlx4), where all others stay with the host; there, at least one is needed.
     pub addrs: Vec<IpAddr>,
+    /// On such a device, take requests of ARP from the host. It then hears of none that are for it:
+    /// right where the host itself has no address on the device.
+    pub broadcast_arp: bool,
     /// Let queues interrupt, so that a worker can sleep until a frame comes
     /// ([`crate::RxQueue::interrupt`]). A device that cannot is opened without.
     pub rx_interrupt: bool,
@@ -59,6 +62,7 @@ impl PortConfig {
             rss_key: RSS_KEY,
             mac: None,
             addrs: Vec::new(),
+            broadcast_arp: false,
             rx_interrupt: false,
         }
     }

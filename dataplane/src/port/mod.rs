@@ -16,18 +16,20 @@
 //! Who uses whom; no arrow leads back up:
 //!
 //! ```text
-//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring, link ──▶ claim, lock
 //!        │                  │                          │ └────▶ dma
 //!        └──────────────────┴──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
 
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use heddle_dpdk_sys as sys;
 use heddle_verbs::Region;
 
 use crate::eal::Eal;
+use crate::mempool::HEADROOM;
 
 mod caps;
 mod claim;
@@ -35,7 +37,9 @@ mod config;
 mod dma;
 mod error;
 mod ethdev;
+mod flow;
 mod interrupt;
+mod link;
 mod lock;
 mod plan;
 pub mod queue;
@@ -48,24 +52,37 @@ mod vdev;
 pub use caps::{Capabilities, DescLimits};
 pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
+pub use flow::FlowRule;
 pub use interrupt::RxInterrupt;
 pub use plan::{MacPlan, MtuPlan, PortPlan};
 pub use spread::{QueueSpread, RSS_KEY, RssPlan};
 pub use vdev::VdevArg;
 
 use ethdev::{EthDev, attach, plug};
+use link::LinkWatch;
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
+
+impl PortSource {
+    /// The processor socket the device is at, so that its pools can be made there before it is opened;
+    /// `None` when there is no such device, or it is of no matter.
+    pub fn socket(&self, _eal: &Eal) -> Option<u32> {
+        match self {
+            PortSource::Vdev(_) => None,
+            PortSource::Device(given) => ethdev::socket_of(given),
+        }
+    }
+}
 
 /// An opened port.
 #[derive(Debug)]
 pub struct Port {
     device: Arc<EthDev>,
-    driver: String,
-    mac: [u8; 6],
+    capabilities: Capabilities,
+    plan: PortPlan,
     mtu: u16,
-    caps: PortCaps,
     spread: QueueSpread,
+    watch: LinkWatch,
     queues: Vec<(RxQueue, TxQueue)>,
 }
 
@@ -105,21 +122,27 @@ impl Port {
         Ok((open(0, a)?, open(1, b)?))
     }
 
-    fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
-        // From here on dropping the device closes and unplugs it.
-        let device = Arc::new(device);
+    /// Dropping the device closes and unplugs it, also where a step fails.
+    fn start(mut device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         let (capabilities, info) = device.capabilities()?;
-        let plan = plan::plan(&device.name, &capabilities, config)?;
+        let room =
+            config.pools.iter().map(|p| u32::from(p.data_room()) - u32::from(HEADROOM)).min();
+        let buffers = (config.pools.len(), room.unwrap_or(0));
+        let plan = plan::plan(&device.name, &capabilities, buffers, config)?;
         device.configure(&info, &plan, &config.pools, config.rx_interrupt)?;
         let all = device.set_address(plan.mac)?;
+        if plan.link_interrupt {
+            device.watch_link()?;
+        }
         device.start()?;
+        let device = Arc::new(device);
+        device.make_rules(&flow::rules(&plan, config), &plan)?;
         if config.promiscuous || all {
             // Virtual devices that cannot switch it receive everything anyway.
             // SAFETY: a started port.
             let _ = unsafe { sys::rte_eth_promiscuous_enable(device.id) };
         }
         let spread = device.spread(&plan, config.steered)?;
-        let (driver, caps, mac) = (capabilities.driver, plan.caps, plan.mac.addr());
         // SAFETY: a started port.
         let has_prepare = unsafe { sys::heddle_tx_has_prepare(device.id) } != 0;
         let rules = plan.tx_rules(has_prepare);
@@ -132,7 +155,8 @@ impl Port {
                 )
             })
             .collect();
-        Ok(Port { device, driver, mac, mtu: config.mtu, caps, spread, queues })
+        let watch = LinkWatch::new(read_link(device.id), device.link_events());
+        Ok(Port { device, capabilities, plan, mtu: config.mtu, spread, watch, queues })
     }
 
     /// The queues, one pair for each mempool of the configuration; empty when taken before.
@@ -147,14 +171,14 @@ impl Port {
 
     /// Name of its driver.
     pub fn driver(&self) -> &str {
-        &self.driver
+        &self.capabilities.driver
     }
 
     /// Its Ethernet address. A device without one gets a locally administered one from its name, and
     /// a `net_tap` one that differs from that of the interface it makes: put into a bridge, the
     /// interface keeps frames for its own address.
     pub fn mac(&self) -> [u8; 6] {
-        self.mac
+        self.plan.mac.addr()
     }
 
     /// Largest IP packet in bytes.
@@ -164,7 +188,17 @@ impl Port {
 
     /// What it does by itself.
     pub fn caps(&self) -> PortCaps {
-        self.caps
+        self.plan.caps
+    }
+
+    /// What the device says of itself.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// What it was set up to.
+    pub fn plan(&self) -> &PortPlan {
+        &self.plan
     }
 
     /// How frames come to its queues.
@@ -174,15 +208,30 @@ impl Port {
 
     /// State of its link, without waiting.
     pub fn link(&self) -> Link {
-        let (mut mbps, mut up, mut full) = (0, 0, 0);
-        // SAFETY: a started port; the callee fills all.
-        let rc = unsafe { sys::heddle_link_get(self.device.id, &mut mbps, &mut up, &mut full) };
-        let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        Link {
-            up: rc == 0 && up == 1,
-            mbps: known.then_some(mbps),
-            full_duplex: rc == 0 && full == 1,
+        read_link(self.device.id)
+    }
+
+    /// Waits until the link is up, for `limit` at most; what it is then. A NIC takes seconds to
+    /// agree on a speed with its switch, and what is sent before is lost.
+    pub fn wait_link(&self, limit: Duration) -> Link {
+        const PAUSE: Duration = Duration::from_millis(10);
+        let start = Instant::now();
+        loop {
+            let link = self.link();
+            let left = limit.saturating_sub(start.elapsed());
+            if link.up || left.is_zero() {
+                return link;
+            }
+            std::thread::sleep(PAUSE.min(left));
         }
+    }
+
+    /// What the link has become since the last call, or since the port was opened; `None` when it is as
+    /// it was. Called by the control plane now and then: a device that interrupts is asked only after
+    /// it has, others each time.
+    pub fn poll_link(&mut self) -> Option<Link> {
+        let id = self.device.id;
+        self.watch.news(self.device.link_events(), || read_link(id))
     }
 
     /// What the driver counted.
@@ -260,8 +309,16 @@ impl DmaPorts {
 
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let m = self.mac;
-        write!(f, "{} ({}, MTU {}, ", self.name(), self.driver, self.mtu)?;
+        let m = self.mac();
+        write!(f, "{} ({}, MTU {}, ", self.name(), self.driver(), self.mtu)?;
         write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x})", m[0], m[1], m[2], m[3], m[4], m[5])
     }
+}
+
+fn read_link(port: u16) -> Link {
+    let (mut mbps, mut up, mut full) = (0, 0, 0);
+    // SAFETY: a started port; the callee fills all.
+    let rc = unsafe { sys::heddle_link_get(port, &mut mbps, &mut up, &mut full) };
+    let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
+    Link { up: rc == 0 && up == 1, mbps: known.then_some(mbps), full_duplex: rc == 0 && full == 1 }
 }

@@ -11,7 +11,11 @@ use super::error::PortError;
 use super::queue::TxRules;
 use super::quirks::Quirks;
 use super::spread::{self, RssPlan};
-use crate::mempool::HEADROOM;
+
+#[cfg(test)]
+pub(super) mod devices;
+#[cfg(test)]
+pub(super) mod tests;
 
 /// What a port is set up to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +99,8 @@ impl MacPlan {
 /// Octets of a frame around the IP packet: Ethernet header and CRC.
 const ETHERNET: u32 = 18;
 
-/// Decides how `device` is set up.
+/// Decides how `device` is set up with `queues` pairs of queues that receive into buffers of `room`
+/// octets, headroom not counted.
 ///
 /// # Errors
 /// What it cannot do of what is asked for: [`PortError::Limit`], [`PortError::Below`],
@@ -103,6 +108,7 @@ const ETHERNET: u32 = 18;
 pub(super) fn plan(
     device: &str,
     caps: &Capabilities,
+    (queues, room): (usize, u32),
     config: &PortConfig,
 ) -> Result<PortPlan, PortError> {
     let quirks = Quirks::of(&caps.driver, &caps.args);
@@ -114,7 +120,7 @@ pub(super) fn plan(
         let device = device.to_owned();
         if wanted >= min { Ok(()) } else { Err(PortError::Below { device, what, wanted, min }) }
     };
-    let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
+    let queues = u16::try_from(queues).unwrap_or(u16::MAX);
     let most = caps.max_rx_queues.min(caps.max_tx_queues);
     limit("a number of queues", u32::from(queues), u32::from(most))?;
     below("a number of queues", u32::from(queues), 1)?;
@@ -130,8 +136,6 @@ pub(super) fn plan(
         limit("an MTU", mtu, of_kernel)?;
     }
 
-    let room = config.pools.iter().map(|p| u32::from(p.data_room()) - u32::from(HEADROOM)).min();
-    let room = room.unwrap_or(0);
     below("receive buffers", room, caps.min_rx_bufsize)?;
     let small = room < mtu + ETHERNET;
     let scatters = quirks.scatters || caps.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER != 0;

@@ -206,13 +206,8 @@ impl TxQueue {
             device,
             _owner: PhantomData,
         };
-        tx.limit_segs(rules.max_segs);
+        tx.set_max_segs(rules.max_segs);
         tx
-    }
-
-    fn limit_segs(&mut self, most: usize) {
-        self.max_segs = most;
-        self.looks = most < usize::MAX || self.rules.prepares;
     }
 
     /// Sends frames from the front of `frames`; returns how many the device took. The others stay
@@ -255,7 +250,14 @@ impl TxQueue {
     /// would not need it: what leaves then refers to no registered memory. It cannot be switched
     /// off for a device that needs it.
     pub fn set_linearize(&mut self, on: bool) {
-        self.limit_segs(if on { 1 } else { self.rules.max_segs });
+        self.set_max_segs(if on { 1 } else { usize::MAX });
+    }
+
+    /// Copies every frame of more than `most` segments into one before it is sent; the device's own
+    /// limit stays.
+    pub fn set_max_segs(&mut self, most: usize) {
+        self.max_segs = most.clamp(1, self.rules.max_segs);
+        self.looks = self.max_segs < usize::MAX || self.rules.prepares;
     }
 
     /// What it did.

@@ -1,10 +1,13 @@
 //! Carries out a [`PortPlan`] on a device.
 
+use std::ffi::c_char;
+
 use heddle_dpdk_sys as sys;
 
 use super::caps::Capabilities;
 use super::error::PortError;
 use super::ethdev::{EthDev, driver_name};
+use super::flow::FlowRule;
 use super::lock::control;
 use super::plan::{MacPlan, PortPlan};
 use super::spread::{QueueSpread, RssFound, RssPlan};
@@ -68,6 +71,9 @@ impl EthDev {
         conf.intr_conf.set_rxq(u32::from(rx_interrupt));
         let socket = plan.socket.unwrap_or(u32::MAX);
         let _control = control();
+        if plan.isolated {
+            self.isolate()?;
+        }
         eal::clear_log();
         // SAFETY: a valid, stopped port; the configuration and the key it points to outlive the call,
         // which copies both.
@@ -178,6 +184,51 @@ impl EthDev {
         }
     }
 
+    /// Takes nothing but what rules take; the device is not configured yet.
+    fn isolate(&self) -> Result<(), PortError> {
+        let mut why = [0; 256];
+        // SAFETY: a valid, stopped port; `why` has as many octets as is said.
+        let rc = unsafe { sys::heddle_flow_isolate(self.id, why.as_mut_ptr(), why.len()) };
+        self.flow_result("isolated mode", rc, &why)
+    }
+
+    /// Makes the rules of a started device, all or none: with the port they go.
+    pub(super) fn make_rules(&self, rules: &[FlowRule], plan: &PortPlan) -> Result<(), PortError> {
+        let _control = control();
+        for rule in rules {
+            let spread = plan.rss.as_ref().filter(|_| rule.spread);
+            let (table, key) = spread.map_or((&[][..], &[][..]), |r| (&r.table[..], &r.key[..]));
+            let mut why = [0; 256];
+            // SAFETY: a started port; rule, table, key and `why` outlive the call, and their lengths
+            // are theirs.
+            let rc = unsafe {
+                sys::heddle_flow_create(
+                    self.id,
+                    &rule.raw(),
+                    table.as_ptr(),
+                    u32::try_from(table.len()).unwrap_or(0),
+                    key.as_ptr(),
+                    u32::try_from(key.len()).unwrap_or(0),
+                    spread.map_or(0, |r| r.types),
+                    why.as_mut_ptr(),
+                    why.len(),
+                )
+            };
+            self.flow_result("flow rule", rc, &why)?;
+        }
+        Ok(())
+    }
+
+    fn flow_result(&self, step: &'static str, rc: i32, why: &[c_char]) -> Result<(), PortError> {
+        if rc == 0 {
+            return Ok(());
+        }
+        let said: Vec<u8> = why.iter().map(|c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let why = if said.is_empty() { eal::reason(rc) } else { said };
+        Err(PortError::Setup { device: self.name.clone(), step, why })
+    }
+
     /// How frames come to the queues of a started device.
     pub(super) fn spread(&self, plan: &PortPlan, steered: bool) -> Result<QueueSpread, PortError> {
         if plan.queues <= 1 {
@@ -187,6 +238,10 @@ impl EthDev {
             return Ok(QueueSpread::Joined);
         }
         let Some(rss) = &plan.rss else { return Ok(QueueSpread::Unknown) };
+        if plan.isolated {
+            // The rules that were made say it, and are refused where they cannot be had.
+            return Ok(QueueSpread::Rss { key: rss.key.clone(), table: rss.table.clone() });
+        }
         match self.found_rss(rss).settle(rss, plan.queues) {
             Ok(spread) => Ok(spread),
             Err(_) if steered => Ok(QueueSpread::Unknown),

@@ -15,7 +15,7 @@ pub enum QueueSpread {
     Rss {
         /// The key of the hash, in the order it is used: 40 octets or 52.
         key: Vec<u8>,
-        /// Queues; a power of two of them as a rule, and never none.
+        /// Queues; a power of two of them.
         table: Vec<u16>,
     },
     /// What the other end of a pair of rings sends by its queue `i` comes to queue `i` here.
@@ -76,11 +76,16 @@ pub(super) fn plan(
     if queues > caps.reta_size {
         return Err(format!("its table feeds {} queues at most", caps.reta_size));
     }
+    // A bifurcated device has a table for each rule, and it may be as long as it needs to be.
+    let entries = match quirks.bifurcated {
+        true => queues.checked_next_power_of_two().map_or(caps.reta_size, |n| n.max(128)),
+        false => caps.reta_size,
+    };
     let types = caps.rss_types & (sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6);
     Ok(Some(RssPlan {
         types,
         key: key[..octets].to_vec(),
-        table: (0..caps.reta_size).map(|i| i % queues).collect(),
+        table: (0..entries.min(caps.reta_size)).map(|i| i % queues).collect(),
     }))
 }
 
@@ -115,6 +120,9 @@ impl RssFound {
         };
         if table.is_empty() || table.iter().any(|&q| q >= queues) {
             return Err("its redirection table names queues that are not there");
+        }
+        if !table.len().is_power_of_two() {
+            return Err("its redirection table is not looked up by the low bits of the hash");
         }
         if (0..queues).any(|q| !table.contains(&q)) {
             return Err("its redirection table leaves queues without frames");
@@ -183,6 +191,7 @@ mod tests {
         is(RssFound { table: None, table_set: false, ..found(&p) }, "neither");
         is(RssFound { table: Some(vec![0, 2]), ..found(&p) }, "not there");
         is(RssFound { table: Some(vec![0, 0]), ..found(&p) }, "without frames");
+        is(RssFound { table: Some(vec![0, 1, 0]), ..found(&p) }, "low bits");
         is(RssFound { table: Some(vec![]), ..found(&p) }, "not there");
     }
 

@@ -16,10 +16,13 @@ use heddle_verbs::memory::Region;
 /// Enough for one burst.
 pub type Burst = ArrayVec<Mbuf, 32>;
 
-/// The EAL of this test process.
+/// The EAL of this test process: the one that is started, or one without hugepages.
 pub fn eal() -> Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
     *EAL.get_or_init(|| {
+        if let Some(eal) = Eal::get() {
+            return eal;
+        }
         let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
         Eal::init(&config).unwrap()
     })

@@ -28,6 +28,7 @@
 //! last.
 
 mod crc;
+mod pages;
 mod pool;
 mod quota;
 pub mod raw;
@@ -38,6 +39,7 @@ mod region_table;
 mod registry;
 pub(crate) mod stretches;
 
+pub use pages::PageSize;
 pub(crate) use pool::{Pool, Stretch};
 pub use quota::{MrLimits, MrUsage};
 pub(crate) use quota::{Quota, Sort, Ticket};

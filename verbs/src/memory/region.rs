@@ -18,9 +18,10 @@ use std::ptr::{self, NonNull};
 
 use heddle_base::Sum;
 
+use super::pages::{MIB2, PageSize};
 use super::raw;
 
-const HUGE: usize = 2 << 20;
+const HUGE: usize = MIB2;
 const PAGE: usize = 4096;
 
 /// Why there is no region, or no access to it.
@@ -97,9 +98,19 @@ impl Region {
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn anonymous(len: usize) -> Result<Region, RegionError> {
+        Region::anonymous_on(len, PageSize::Auto)
+    }
+
+    /// As [`anonymous`](Region::anonymous), on pages of a size. The memory is touched, and so it
+    /// lies at the processor socket of the thread that calls this.
+    ///
+    /// # Errors
+    /// [`RegionError::Size`], [`RegionError::NoMemory`]; the latter also when hugepages are asked for
+    /// and too few are free.
+    pub fn anonymous_on(len: usize, pages: PageSize) -> Result<Region, RegionError> {
         check_size(len)?;
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-        let (base, bytes, page) = map_anonymous(len).map_err(no_memory)?;
+        let (base, bytes, page) = map_anonymous(len, pages).map_err(no_memory)?;
         Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None } })
     }
 
@@ -327,7 +338,7 @@ impl Drop for Region {
 }
 
 fn check_size(len: usize) -> Result<(), RegionError> {
-    let max = isize::MAX.unsigned_abs() - 2 * HUGE;
+    let max = isize::MAX.unsigned_abs() - 2 * super::pages::GIB;
     if (1..=max).contains(&len) { Ok(()) } else { Err(RegionError::Size(len)) }
 }
 
@@ -341,17 +352,22 @@ fn is_ordinary_memory(fd: &OwnedFd) -> bool {
 }
 
 /// Maps `len` bytes: base, bytes mapped, page size.
-fn map_anonymous(len: usize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
+fn map_anonymous(len: usize, pages: PageSize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
     const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let huge = len.next_multiple_of(HUGE);
-    // Small ranges would waste most of a hugepage.
-    if len >= HUGE / 2
-        && let Ok(p) = mmap(huge, PRIVATE | libc::MAP_HUGETLB | libc::MAP_POPULATE, -1)
-    {
-        return Ok((p, huge, HUGE));
+    for &page in pages.hugepages(len) {
+        // Which of the system's sizes, by its logarithm; what is asked for without is the default.
+        let size = page.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;
+        let bytes = len.next_multiple_of(page);
+        if let Ok(p) = mmap(bytes, PRIVATE | libc::MAP_HUGETLB | size | libc::MAP_POPULATE, -1) {
+            return Ok((p, bytes, page));
+        }
     }
+    if !pages.may_be_small() {
+        return Err(std::io::Error::other("too few hugepages are free"));
+    }
+    let huge = len.next_multiple_of(HUGE);
     check_available(huge)?;
-    if len < HUGE {
+    if len < HUGE || pages == PageSize::Small {
         let mapped = len.next_multiple_of(PAGE);
         return Ok((mmap(mapped, PRIVATE | libc::MAP_POPULATE, -1)?, mapped, PAGE));
     }
@@ -435,6 +451,22 @@ mod tests {
         assert_eq!((r.load(4999), r.load(5000).is_err()), (Ok(b'd'), true));
         r.zero(4996, 3).unwrap();
         assert_eq!((r.load(4998), r.load(4999)), (Ok(0), Ok(b'd')));
+    }
+
+    /// Whatever the machine has: what is asked for is what one gets, or an error that says so.
+    #[test]
+    fn test_pages_are_those_that_were_asked_for() {
+        let small = Region::anonymous_on(5 << 20, PageSize::Small).unwrap();
+        assert_eq!((small.page_size(), small.mapped_len()), (PAGE, Some(5 << 20)));
+        for (pages, size) in [(PageSize::Huge2M, 2 << 20), (PageSize::Huge1G, 1 << 30)] {
+            match Region::anonymous_on(100, pages) {
+                Ok(r) => {
+                    assert_eq!((r.page_size(), r.mapped_len()), (size, Some(size)));
+                    r.place(99, b"x").unwrap();
+                }
+                Err(e) => assert!(e.to_string().contains("hugepages"), "{e}"),
+            }
+        }
     }
 
     #[test]

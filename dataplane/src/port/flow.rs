@@ -1,0 +1,157 @@
+//! What a device that the kernel of the host uses as well is told to give us.
+//!
+//! `mlx5` and `mlx4` are bifurcated: the kernel's driver stays, and so do its addresses, its SSH and
+//! all else of the host. In isolated mode we receive what a rule of ours takes and nothing more. The
+//! rules take unicast to our station address: ARP, and of IP what is for our addresses. Our station
+//! address is another than the host's ([`MacPlan::Add`](super::MacPlan)), so that the host's ARP is
+//! the host's.
+//!
+//! A request of ARP is a broadcast, and its rule could not tell whose address is asked for: it would take
+//! the host's away. So broadcasts stay with the host, and somebody there has to answer for us;
+//! `docs/guide/hardware.md` says how. [`PortConfig::broadcast_arp`](super::PortConfig) takes them
+//! after all, for a device that the host itself has no address on.
+
+use std::net::IpAddr;
+
+use heddle_dpdk_sys as sys;
+
+use super::config::PortConfig;
+use super::plan::PortPlan;
+
+/// Frames that come to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRule {
+    /// For this station.
+    pub dst_mac: [u8; 6],
+    /// What they carry (EtherType).
+    pub ether_type: u16,
+    /// For this address of the network layer; `None`: for any.
+    pub dst_ip: Option<IpAddr>,
+    /// Of TCP only. Such a rule goes before the one for the rest.
+    pub tcp: bool,
+    /// Over all queues, by RSS; otherwise to the first.
+    pub spread: bool,
+}
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+const ARP: u16 = 0x0806;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+
+/// The rules for a port, those that go first at the front.
+pub(super) fn rules(plan: &PortPlan, config: &PortConfig) -> Vec<FlowRule> {
+    if !plan.isolated {
+        return Vec::new();
+    }
+    let mac = plan.mac.addr();
+    let spread = plan.rss.is_some();
+    let arp =
+        |dst_mac| FlowRule { dst_mac, ether_type: ARP, dst_ip: None, tcp: false, spread: false };
+    let mut addrs = config.addrs.clone();
+    addrs.sort();
+    addrs.dedup();
+    let ip = |tcp: bool| {
+        addrs.iter().map(move |&addr| FlowRule {
+            dst_mac: mac,
+            ether_type: if addr.is_ipv4() { IPV4 } else { IPV6 },
+            dst_ip: Some(addr),
+            tcp,
+            spread: tcp && spread,
+        })
+    };
+    let mut all: Vec<FlowRule> = ip(true).chain(ip(false)).collect();
+    all.push(arp(mac));
+    if config.broadcast_arp {
+        all.push(arp(BROADCAST));
+    }
+    all
+}
+
+impl FlowRule {
+    /// As the shim takes it.
+    pub(super) fn raw(&self) -> sys::heddle_flow {
+        let mut dst_ip = [0; 16];
+        let ip_len = match self.dst_ip {
+            None => 0,
+            Some(IpAddr::V4(a)) => {
+                dst_ip[..4].copy_from_slice(&a.octets());
+                4
+            }
+            Some(IpAddr::V6(a)) => {
+                dst_ip = a.octets();
+                16
+            }
+        };
+        sys::heddle_flow {
+            dst_mac: self.dst_mac,
+            ether_type: self.ether_type,
+            dst_ip,
+            ip_len,
+            tcp: u8::from(self.tcp),
+            // DPDK: the lower number goes first.
+            priority: u8::from(!self.tcp),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::plan::{devices, plan};
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn of(queues: usize, addrs: &[&str], broadcast_arp: bool) -> Vec<FlowRule> {
+        let config = PortConfig {
+            mac: Some(MAC),
+            addrs: addrs.iter().map(|a| a.parse().unwrap()).collect(),
+            broadcast_arp,
+            ..crate::port::plan::tests::config()
+        };
+        rules(&plan("dev", &devices::mlx5(), (queues, 2048), &config).unwrap(), &config)
+    }
+
+    #[test]
+    fn test_only_what_is_ours_is_taken() {
+        let rules = of(4, &["10.0.0.9", "10.0.0.10", "fd00::9", "10.0.0.9"], false);
+        assert_eq!(rules.len(), 3 + 3 + 1);
+        for r in &rules {
+            assert_eq!(r.dst_mac, MAC, "no broadcast, and nothing for the host: {r:?}");
+            assert_eq!(r.dst_ip.is_none(), r.ether_type == ARP);
+            let v4 = r.dst_ip.is_none_or(|a| a.is_ipv4());
+            assert_eq!(r.ether_type == IPV6, !v4);
+            assert_eq!(r.spread, r.tcp, "only TCP is spread");
+        }
+        assert!(rules[..3].iter().all(|r| r.tcp) && rules[3..].iter().all(|r| !r.tcp));
+    }
+
+    #[test]
+    fn test_one_queue_takes_all() {
+        assert!(of(1, &["10.0.0.9"], false).iter().all(|r| !r.spread));
+    }
+
+    #[test]
+    fn test_broadcasts_are_taken_only_when_asked_for() {
+        let rules = of(1, &["10.0.0.9"], true);
+        let broadcast: Vec<_> = rules.iter().filter(|r| r.dst_mac == BROADCAST).collect();
+        assert_eq!(broadcast.len(), 1);
+        assert_eq!((broadcast[0].ether_type, broadcast[0].dst_ip), (ARP, None));
+    }
+
+    #[test]
+    fn test_a_device_of_our_own_needs_no_rules() {
+        let config = crate::port::plan::tests::config();
+        let p = plan("dev", &devices::ice(), (4, 2048), &config).unwrap();
+        assert_eq!(rules(&p, &config), []);
+    }
+
+    #[test]
+    fn test_rules_as_the_driver_gets_them() {
+        let raw = of(2, &["10.0.0.9"], false)[0].raw();
+        assert_eq!((raw.dst_mac, raw.ether_type, raw.ip_len), (MAC, IPV4, 4));
+        assert_eq!((&raw.dst_ip[..5], raw.tcp, raw.priority), (&[10, 0, 0, 9, 0][..], 1, 0));
+        let rest = of(2, &["fd00::9"], false)[1].raw();
+        assert_eq!((rest.ether_type, rest.ip_len, rest.tcp, rest.priority), (IPV6, 16, 0, 1));
+        assert_eq!((rest.dst_ip[0], rest.dst_ip[15]), (0xfd, 9));
+    }
+}

@@ -1,0 +1,275 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::devices::*;
+use super::*;
+
+const ADDR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
+
+pub(in crate::port) fn config() -> PortConfig {
+    PortConfig {
+        mtu: 1500,
+        rx_desc: 1000,
+        tx_desc: 1000,
+        pools: Vec::new(),
+        promiscuous: false,
+        steered: false,
+        rss_key: crate::port::RSS_KEY,
+        mac: None,
+        addrs: vec![ADDR],
+        broadcast_arp: false,
+        rx_interrupt: false,
+    }
+}
+
+/// Buffers as pools for the MTU have them.
+fn plan_of(caps: &Capabilities, queues: usize, config: &PortConfig) -> Result<PortPlan, PortError> {
+    let room = crate::MempoolConfig::room_for_mtu(config.mtu) - crate::mempool::HEADROOM;
+    plan("dev", caps, (queues, u32::from(room)), config)
+}
+
+fn ok(caps: &Capabilities, queues: usize) -> PortPlan {
+    plan_of(caps, queues, &config()).unwrap()
+}
+
+fn refused(caps: &Capabilities, queues: usize, config: &PortConfig) -> String {
+    let e = plan_of(caps, queues, config).unwrap_err().to_string();
+    assert!(e.starts_with("device dev: "), "{e}");
+    e
+}
+
+#[test]
+fn test_table_and_key_have_the_sizes_of_the_device() {
+    for (caps, key, table) in [
+        (ice(), 52, 512),
+        (i40e(), 52, 512),
+        (ixgbe(), 40, 128),
+        (ena(), 40, 128),
+        (virtio_rss(), 40, 128),
+    ] {
+        let p = ok(&caps, 4);
+        let rss = p.rss.unwrap();
+        assert_eq!((rss.key.len(), rss.table.len()), (key, table), "{}", caps.driver);
+        assert_eq!(rss.types, sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6);
+        let share = |q| rss.table.iter().filter(|&&e| e == q).count();
+        assert_eq!([0, 1, 2, 3].map(share), [table / 4; 4]);
+        assert_eq!(p.unknown, None);
+        let gives_hash = caps.rx_offloads & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0;
+        assert_eq!(p.caps.rx_hash, gives_hash, "{}", caps.driver);
+    }
+}
+
+#[test]
+fn test_one_queue_needs_no_spread() {
+    for caps in [ice(), virtio(), vmxnet3(), af_packet(), tap(), memif(), ring()] {
+        let p = ok(&caps, 1);
+        assert_eq!((p.rss, p.unknown, p.caps.rx_hash), (None, None, false), "{}", caps.driver);
+    }
+}
+
+#[test]
+fn test_more_queues_than_can_be_fed_are_refused_or_steered() {
+    for (caps, queues, why) in [
+        (virtio(), 2, "known"),
+        (vmxnet3(), 2, "show"),
+        (af_packet(), 2, "known"),
+        (tap(), 2, "known"),
+        (memif(), 2, "known"),
+        (ixgbe(), 17, "16 queues"),
+        (i40e(), 65, "64 queues"),
+        (Capabilities { reta_size: 32, ..ice() }, 33, "32 queues"),
+        (Capabilities { rss_types: sys::HEDDLE_RSS_TCP6, ..ice() }, 2, "known"),
+        (Capabilities { hash_key_size: 16, ..ice() }, 2, "show"),
+        (Capabilities { hash_key_size: 64, ..ice() }, 2, "show"),
+    ] {
+        let e = refused(&caps, queues, &config());
+        assert!(e.contains(why), "{}: {e}", caps.driver);
+        let steered = PortConfig { steered: true, ..config() };
+        let p = plan_of(&caps, queues, &steered).unwrap();
+        assert_eq!(p.rss, None);
+        assert!(p.unknown.unwrap().contains(why));
+    }
+    // Up to those limits it is fine.
+    for (caps, queues) in [(ixgbe(), 16), (i40e(), 64), (ice(), 64)] {
+        assert!(ok(&caps, queues).rss.is_some());
+    }
+    // Rings are joined queue to queue.
+    let p = ok(&ring(), 4);
+    assert_eq!((p.rss, p.unknown), (None, None));
+}
+
+#[test]
+fn test_more_queues_than_there_are_and_none_are_refused() {
+    let e = refused(&vmxnet3(), 9, &PortConfig { steered: true, ..config() });
+    assert!(e.contains("9 asked for, at most 8"), "{e}");
+    assert!(refused(&ice(), 0, &config()).contains("at least 1"));
+    assert!(refused(&ice(), 1 << 20, &config()).contains("at most 64"));
+}
+
+#[test]
+fn test_descriptors_are_what_the_device_takes() {
+    for (caps, desc) in [
+        (ice(), (1024, 1024)),
+        (ixgbe(), (1000, 1000)),
+        (ena(), (1000, 1000)),
+        (ring(), (1000, 1000)),
+    ] {
+        let p = ok(&caps, 1);
+        assert_eq!((p.rx_desc, p.tx_desc), desc, "{}", caps.driver);
+    }
+    let few = PortConfig { rx_desc: 1, tx_desc: 1, ..config() };
+    let p = plan_of(&vmxnet3(), 1, &few).unwrap();
+    assert_eq!((p.rx_desc, p.tx_desc), (128, 512));
+    let many = PortConfig { rx_desc: u16::MAX, tx_desc: u16::MAX, ..config() };
+    let p = plan_of(&ena(), 1, &many).unwrap();
+    assert_eq!((p.rx_desc, p.tx_desc), (1024, 1024));
+}
+
+/// Only what is beyond the device's limit is copied: no limit stands where ours never reach it.
+#[test]
+fn test_segments_are_limited_where_a_frame_of_ours_can_have_more() {
+    let at = |caps: &Capabilities, mtu| {
+        let config = PortConfig { mtu, ..config() };
+        plan_of(caps, 1, &config).unwrap().max_segs
+    };
+    assert_eq!([at(&ice(), 1500), at(&ice(), 9000)], [Some(8), Some(8)]);
+    assert_eq!([at(&i40e(), 1500), at(&i40e(), 9000)], [Some(8), Some(8)]);
+    assert_eq!([at(&vmxnet3(), 1500), at(&vmxnet3(), 9000)], [None, Some(16)]);
+    assert_eq!([at(&ena(), 1500), at(&ena(), 9000)], [None, Some(17)]);
+    assert_eq!([at(&ixgbe(), 1500), at(&ixgbe(), 9000)], [None, Some(40)]);
+    assert_eq!([at(&virtio(), 1500), at(&virtio(), 9000)], [None, None]);
+    assert_eq!(at(&ring(), 9000), None);
+    // A driver that says nothing leaves zeros.
+    let silent = Capabilities { nb_seg_max: 0, nb_mtu_seg_max: 0, ..ice() };
+    assert_eq!(at(&silent, 9000), None);
+    let tso_only = Capabilities { nb_seg_max: 8, nb_mtu_seg_max: 0, ..ice() };
+    assert_eq!(at(&tso_only, 9000), Some(8));
+}
+
+/// Four Writes of 300 octets are nine segments, and 57 at an MTU of 9000.
+#[test]
+fn test_longest_chain_covers_what_is_sent() {
+    assert!(longest_chain(1500) >= 9 + 2);
+    assert!(longest_chain(9000) >= 57 + 2);
+    assert_eq!(longest_chain(u16::MAX), 513);
+}
+
+#[test]
+fn test_rules_of_frames_to_send() {
+    let rules = |caps: &Capabilities, has| {
+        let r = ok(caps, 1).tx_rules(has);
+        (r.max_segs, r.prepares)
+    };
+    const ANY: usize = usize::MAX;
+    assert_eq!((rules(&ice(), true), rules(&ice(), false)), ((8, true), (8, false)));
+    assert_eq!(rules(&virtio(), true), (ANY, true), "TCP's alone is reason enough");
+    // No checksum is asked for, so there is nothing to prepare.
+    assert_eq!(rules(&ring(), true), (ANY, false));
+    assert!(rules(&tap(), true).1, "IPv4's");
+    let single = Capabilities { tx_offloads: TX_SUMS_ONLY, ..ice() };
+    assert_eq!(rules(&single, true), (1, true), "no chains at all");
+}
+
+const TX_SUMS_ONLY: u64 = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
+
+#[test]
+fn test_offloads_are_those_that_are_there_and_no_more() {
+    let p = ok(&ice(), 1);
+    let all = PortCaps {
+        rx_ip_checksum: true,
+        rx_tcp_checksum: true,
+        tx_ip_checksum: true,
+        tx_tcp_checksum: true,
+        multi_segs: true,
+        rx_hash: false,
+    };
+    assert_eq!(p.caps, all);
+    // Buffers that hold a frame need no scattering, nor one queue a hash.
+    assert_eq!(p.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
+    let v = ok(&virtio(), 1);
+    assert_eq!(v.caps, PortCaps { rx_ip_checksum: false, tx_ip_checksum: false, ..all });
+    let t = ok(&tap(), 1);
+    assert!(!t.caps.tx_tcp_checksum && t.caps.tx_ip_checksum);
+    assert_eq!(ok(&memif(), 1).caps, PortCaps { multi_segs: true, ..PortCaps::default() });
+}
+
+#[test]
+fn test_mtu_stays_within_both_limits() {
+    let at = |mtu| PortConfig { mtu, ..config() };
+    assert!(refused(&ice(), 1, &at(9703)).contains("at most 9702"));
+    assert!(plan_of(&ice(), 1, &at(9702)).is_ok());
+    assert!(refused(&ice(), 1, &at(67)).contains("at least 68"));
+    assert!(plan_of(&ice(), 1, &at(68)).is_ok());
+    assert!(refused(&tap(), 1, &at(1505)).contains("at most 1504"));
+    // They take longer frames than they say; the kernel's interface does not.
+    assert!(plan_of(&memif(), 1, &at(9000)).is_ok());
+    assert!(refused(&af_packet(), 1, &at(1501)).contains("at most 1500"));
+    let longer = Capabilities { host_mtu: Some(9000), ..af_packet() };
+    assert_eq!(
+        plan_of(&longer, 1, &at(9000)).unwrap().mtu,
+        MtuPlan { configured: 1500, set: None }
+    );
+}
+
+#[test]
+fn test_device_is_told_of_the_mtu_unless_it_is_the_kernels() {
+    let mtu = |caps: &Capabilities, mtu| {
+        let config = PortConfig { mtu, ..config() };
+        plan_of(caps, 1, &config).unwrap().mtu
+    };
+    assert_eq!(mtu(&ice(), 9000), MtuPlan { configured: 9000, set: Some(9000) });
+    assert_eq!(mtu(&af_packet(), 1500).set, None);
+    // The host's own frames are not to be cut.
+    assert_eq!(mtu(&mlx5(), 1500).set, None);
+    assert_eq!(mtu(&mlx5(), 9000).set, Some(9000));
+    let long = Capabilities { host_mtu: Some(9000), ..mlx5() };
+    assert_eq!(mtu(&long, 4000).set, None);
+}
+
+#[test]
+fn test_small_buffers_need_a_device_that_scatters() {
+    let small = |caps: &Capabilities| {
+        let config = PortConfig { mtu: 9000, ..config() };
+        plan("dev", caps, (1, 2048), &config)
+    };
+    let p = small(&ice()).unwrap();
+    assert_ne!(p.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
+    let e = small(&ena()).unwrap_err().to_string();
+    assert!(e.contains("receive buffers of 2048 asked for, at least 9018"), "{e}");
+    assert!(small(&memif()).is_ok() && small(&ring()).is_ok());
+    let e = plan("dev", &vmxnet3(), (1, 1024), &config()).unwrap_err().to_string();
+    assert!(e.contains("at least 1646"), "{e}");
+}
+
+#[test]
+fn test_address_is_the_devices_or_one_it_is_told_of() {
+    const OURS: [u8; 6] = [2, 0, 0, 0, 0, 9];
+    let mac = |caps: &Capabilities, asked| {
+        plan_of(caps, 1, &PortConfig { mac: asked, ..config() }).unwrap().mac
+    };
+    let own = ice().mac.unwrap();
+    assert_eq!(mac(&ice(), None), MacPlan::Own(own));
+    assert_eq!(mac(&ice(), Some(OURS)), MacPlan::Set(OURS));
+    // Invented: the device has none, and is told.
+    let MacPlan::Set(invented) = mac(&ring(), None) else { panic!() };
+    assert_eq!(invented[..2], [0x02, 0x48]);
+    // Beside an interface of the kernel's with the address.
+    let MacPlan::Beside(tap_mac) = mac(&tap(), None) else { panic!() };
+    assert_ne!(tap_mac, tap().mac.unwrap());
+    let MacPlan::Add(beside) = mac(&mlx5(), None) else { panic!() };
+    assert_eq!((beside[0] & 3, beside != own), (2, true));
+    assert_eq!(mac(&mlx5(), Some(OURS)), MacPlan::Add(OURS));
+}
+
+#[test]
+fn test_device_of_the_kernel_as_well_needs_to_know_what_is_ours() {
+    let nobody = PortConfig { addrs: Vec::new(), ..config() };
+    assert!(refused(&mlx5(), 1, &nobody).contains("kernel"));
+    assert!(ok(&mlx5(), 1).isolated);
+    assert!(!plan_of(&ice(), 1, &nobody).unwrap().isolated);
+}
+
+#[test]
+fn test_socket_and_link_are_handed_on() {
+    assert_eq!((ok(&ice(), 1).socket, ok(&ice(), 1).link_interrupt), (Some(1), true));
+    assert_eq!((ok(&memif(), 1).socket, ok(&memif(), 1).link_interrupt), (None, false));
+}

@@ -1,0 +1,52 @@
+//! Devices that go by physical addresses: packet buffers work, and registered memory is copied.
+//!
+//! That takes hugepages and the right to see those addresses: without, the test says so and passes.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use heddle_dataplane::*;
+use heddle_verbs::Region;
+use heddle_verbs::memory::RegionHook;
+
+#[test]
+fn test_registered_memory_is_not_given_to_devices_by_addresses_of_the_process() {
+    let config = EalConfig {
+        hugepages: Hugepages::Require,
+        iova: Some(IovaMode::Pa),
+        memory_mb: 64,
+        ..EalConfig::default()
+    };
+    let eal = match Eal::init(&config) {
+        Ok(eal) => eal,
+        Err(e @ (EalError::TooFewHugepages { .. } | EalError::Iova(_))) => {
+            eprintln!("skipped: {e}");
+            return;
+        }
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!(eal.iova_mode(), IovaMode::Pa);
+    let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500)).unwrap();
+    let conf = PortConfig::new(pool);
+    let (mut a, mut b) = Port::ring_pair(&eal, "phys", 64, &conf, &conf).unwrap();
+    let (mut tx, mut rx) = (a.take_queues().remove(0).1, b.take_queues().remove(0).0);
+
+    let memory = Memory::new(3 << 20);
+    let e = memory.external(pool, 100, 1000).unwrap_err();
+    assert_eq!(e, ExternalError::PhysicalAddresses);
+    assert_eq!((memory.references(), pool.in_use()), (0, 0));
+    let hook = DpdkRegions::new(a.dma().with(b.dma()));
+    let region = Arc::new(Region::anonymous(2 << 20).unwrap());
+    assert!(!hook.added(&region), "a frame would be made that points into it");
+    hook.removed(&region);
+
+    let mut burst = Burst::new();
+    burst.push(frame(pool, &bytes(1, 1000)));
+    assert_eq!(tx.burst(&mut burst), 1);
+    assert_eq!(rx.burst(&mut burst), 1);
+    assert_eq!(content(&burst[0]), bytes(1, 1000));
+}

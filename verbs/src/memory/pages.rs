@@ -1,0 +1,60 @@
+//! Which pages a mapping of our own is made of.
+
+/// Pages of a [`Region`](super::Region) that the library maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PageSize {
+    /// The largest hugepages that are free and of which not much would be left over; without any,
+    /// ordinary pages, which the kernel is asked to make larger by itself.
+    #[default]
+    Auto,
+    /// Ordinary pages of 4 KiB.
+    Small,
+    /// Hugepages of 2 MiB, or none.
+    Huge2M,
+    /// Hugepages of 1 GiB, or none.
+    Huge1G,
+}
+
+pub(super) const MIB2: usize = 2 << 20;
+pub(super) const GIB: usize = 1 << 30;
+
+impl PageSize {
+    /// Sizes of hugepages to try for `len` octets, the best first.
+    pub(super) fn hugepages(self, len: usize) -> &'static [usize] {
+        // At most an eighth more than is asked for, of the large ones, and half of one of the others.
+        let spare = len.next_multiple_of(GIB) - len;
+        match self {
+            PageSize::Auto if spare <= len / 8 => &[GIB, MIB2],
+            PageSize::Auto if len >= MIB2 / 2 => &[MIB2],
+            PageSize::Auto | PageSize::Small => &[],
+            PageSize::Huge2M => &[MIB2],
+            PageSize::Huge1G => &[GIB],
+        }
+    }
+
+    /// Whether ordinary pages will do.
+    pub(super) fn may_be_small(self) -> bool {
+        matches!(self, PageSize::Auto | PageSize::Small)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_pages_fit_what_is_asked_for() {
+        let auto = |len| PageSize::Auto.hugepages(len);
+        assert_eq!(auto(4096), &[] as &[usize]);
+        assert_eq!(auto(MIB2 / 2 - 1), &[] as &[usize]);
+        assert_eq!(auto(MIB2 / 2), [MIB2]);
+        assert_eq!(auto(GIB), [GIB, MIB2]);
+        assert_eq!(auto(GIB + 4096), [MIB2], "nearly a GiB would be left over");
+        assert_eq!(auto(9 * GIB - (GIB >> 4)), [GIB, MIB2]);
+        assert_eq!(PageSize::Small.hugepages(GIB), &[] as &[usize]);
+        assert_eq!(PageSize::Huge1G.hugepages(1), [GIB]);
+        assert_eq!(PageSize::Huge2M.hugepages(GIB), [MIB2]);
+        let small = [PageSize::Auto, PageSize::Small, PageSize::Huge2M, PageSize::Huge1G];
+        assert_eq!(small.map(PageSize::may_be_small), [true, true, false, false]);
+    }
+}
