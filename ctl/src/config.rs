@@ -270,7 +270,7 @@ pub enum OpenError {
         /// Workers that share it.
         workers: usize,
     },
-    /// Two ports have the same address.
+    /// The ports do not go together.
     #[error(transparent)]
     Ports(#[from] PortsError),
     /// The port's queues are somebody else's.
