@@ -105,6 +105,12 @@ impl Ports {
         way.map(|(port, _)| port).ok_or(RequestError::NoWorker)
     }
 
+    /// Our address on the way to `remote`: by the longest prefix, of several the first.
+    pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
+        let port = self.choose(None, remote, |_| true).ok()?;
+        self.0[port].net.route(remote).map(|hop| hop.local.into())
+    }
+
     /// Gives each port these addresses and routes; what each had before.
     ///
     /// # Errors
