@@ -1,9 +1,8 @@
 //! The seam between the manager and the start-up dialogue that is spoken on a connection.
 //!
 //! The manager knows nothing of frames: it passes bytes in and is told *more*, *request*,
-//! *connected*, *rejected* or *error*. MPA is one such dialogue. Another, InfiniBand's
-//! communication management for instance, is another pair of [`Ask`] and [`Answer`] and another
-//! [`Protocol`].
+//! *connected*, *rejected* or *error*. MPA is one such dialogue. InfiniBand's is none: it
+//! has no stream of bytes, and states of its own (`crate::ib`).
 
 mod mpa;
 
@@ -22,6 +21,13 @@ pub use mpa::MpaOptions;
 pub enum Protocol {
     /// MPA Request and Reply (RFC 5044 section 7.1, RFC 6581).
     Mpa(MpaOptions),
+    /// REQ, REP and RTU of InfiniBand's communication management, with the RDMA IP CM service (IBTA
+    /// Annex A11). To connect only: a listener answers it beside MPA when
+    /// [`ListenParams::infiniband`](crate::ListenParams::infiniband) says so.
+    ///
+    /// There is no transport behind it: such a connection carries no data, and nothing that is posted
+    /// on its queue pair is run.
+    InfiniBand,
 }
 
 impl Default for Protocol {
@@ -34,12 +40,14 @@ impl Protocol {
     pub(crate) fn ask(&self, params: &ConnectTerms) -> Result<Box<dyn Ask>, ParamsError> {
         match self {
             Protocol::Mpa(options) => mpa::ask(options, params),
+            Protocol::InfiniBand => Err(ParamsError::NoInfiniBand),
         }
     }
 
     pub(crate) fn answer(&self) -> Result<Box<dyn Answer>, ParamsError> {
         match self {
             Protocol::Mpa(options) => mpa::answer(options),
+            Protocol::InfiniBand => Err(ParamsError::NoInfiniBand),
         }
     }
 }
@@ -50,6 +58,13 @@ pub enum ParamsError {
     /// MPA cannot say it.
     #[error("{0}")]
     Mpa(#[from] ConfigError),
+    /// Longer than InfiniBand's message has room for: 56 octets to connect, 196 to accept, 148 to
+    /// reject.
+    #[error("private data too long")]
+    PrivateData,
+    /// InfiniBand is not spoken there, or not in that way.
+    #[error("InfiniBand is not spoken there")]
+    NoInfiniBand,
 }
 
 /// The peer broke the dialogue's rules, or the two cannot agree.

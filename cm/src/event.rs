@@ -1,6 +1,8 @@
 use core::fmt;
 use core::net::SocketAddr;
 
+use heddle_ib::cm::RejReason;
+use heddle_ib::ip_cm::AriCode;
 use heddle_iwarp::mpa::frame::Depth;
 use heddle_iwarp::qp::RtrConfig;
 use heddle_iwarp::rdmap::{TermCode, Terminate};
@@ -12,10 +14,30 @@ use crate::dialogue::DialogueError;
 use crate::id::{CmId, ListenerId, WorkerId};
 use crate::request::RequestError;
 
+/// What a connection runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// iWARP: RDMAP, DDP and MPA on TCP.
+    #[default]
+    Iwarp,
+    /// InfiniBand's communication management over RoCEv2, and nothing behind it.
+    InfiniBand,
+}
+
+impl Transport {
+    /// Whether the queue pair runs. Over InfiniBand it does not: the connection is established and
+    /// ends in order, and what is posted stays where it is.
+    pub const fn carries_data(self) -> bool {
+        matches!(self, Transport::Iwarp)
+    }
+}
+
 /// What both ends agreed on in the start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// MPA revision: 1 or 2.
+    /// What the connection runs on. Over InfiniBand only the depths mean something: no data follow.
+    pub transport: Transport,
+    /// MPA revision: 1 or 2; 0 over InfiniBand.
     pub revision: u8,
     /// Whether FPDUs carry a CRC that is checked.
     pub crc: bool,
@@ -51,6 +73,12 @@ pub enum Awaited {
     /// The peer's answer.
     #[error("the MPA Reply")]
     Reply,
+    /// The peer's answer, over InfiniBand.
+    #[error("the peer's answer")]
+    Answer,
+    /// The peer's word that it has our answer, which InfiniBand has.
+    #[error("the RTU")]
+    ReadyToUse,
     /// Our application's answer.
     #[error("the application's answer")]
     Application,
@@ -68,6 +96,10 @@ pub enum ConnectFailure {
     /// The peer breaks the rules of the start-up, or asks for what we do not do.
     #[error("MPA start-up failed: {0}")]
     Startup(DialogueError),
+    /// InfiniBand's communication management, or the RDMA IP CM service, refuses; not the peer's
+    /// application.
+    #[error("{0}")]
+    InfiniBand(IbRefusal),
     /// The peer, or our own application, did not answer in time.
     #[error("{0} did not come in time")]
     TimedOut(Awaited),
@@ -91,6 +123,32 @@ pub enum ConnectFailure {
     /// told in the call.
     #[error("{0}")]
     Request(RequestError),
+}
+
+/// Why a connection of InfiniBand did not come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IbRefusal {
+    /// The peer's REJ has this reason.
+    Reason(u16),
+    /// The peer's RDMA IP CM service refuses with this code (IBTA Annex A11, table 5).
+    Service(u8),
+    /// Our REJ has this reason: we cannot take what the peer has answered.
+    Ours(u16),
+    /// The peer has ended it before we had heard that it was up.
+    Ended,
+}
+
+impl fmt::Display for IbRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            IbRefusal::Reason(n) => write!(f, "refused by the peer: {}", RejReason(n)),
+            IbRefusal::Service(n) => {
+                write!(f, "refused by the peer's RDMA IP CM service: {}", AriCode(n))
+            }
+            IbRefusal::Ended => f.write_str("ended by the peer at once"),
+            IbRefusal::Ours(n) => write!(f, "refused by us: {}", RejReason(n)),
+        }
+    }
 }
 
 /// What becomes of the queue pair of a connection that did not come about.
@@ -117,6 +175,10 @@ pub enum DisconnectReason {
     LocalTerminate(TermCode),
     /// The peer sent a Terminate; [`Event::Disconnected`] has the headers it repeats.
     RemoteTerminate(TermCode),
+    /// Our DREQ was not answered, as often as it was sent (InfiniBand).
+    Unanswered,
+    /// The peer has given up what we held for established: its REJ has this reason (InfiniBand).
+    InfiniBand(u16),
     /// We reset it: the peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
     /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
@@ -135,6 +197,8 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::Truncated(cut) => write!(f, "closed by the peer {cut}"),
             DisconnectReason::LocalTerminate(c) => write!(f, "terminated by us: {c}"),
             DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
+            DisconnectReason::Unanswered => f.write_str("closed without an answer"),
+            DisconnectReason::InfiniBand(n) => write!(f, "given up by the peer: {}", RejReason(*n)),
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
             DisconnectReason::WorkerLost => f.write_str("the worker has ended"),
             DisconnectReason::ControlLost => f.write_str("the control plane has ended"),
@@ -183,11 +247,13 @@ pub enum Event {
         listener: ListenerId,
         /// The worker that has it.
         worker: WorkerId,
+        /// What it would run on: InfiniBand only at a listener that takes it.
+        transport: Transport,
         /// Our end.
         local: SocketAddr,
         /// The peer.
         remote: SocketAddr,
-        /// The peer's private data.
+        /// The peer's private data; of InfiniBand 56 octets, the zeros that fill them up included.
         private_data: Vec<u8>,
         /// What the peer says of its RDMA Reads; `None` in MPA revision 1.
         peer: Option<PeerDepths>,

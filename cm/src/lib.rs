@@ -9,7 +9,8 @@
 //! * [`Request`], [`Event`]: what applications and the manager say to each other;
 //! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): what workers and the manager
 //!   do;
-//! * [`Protocol`]: the start-up dialogue, of which MPA is one.
+//! * [`Protocol`]: the start-up dialogue, of which MPA is one;
+//! * [`IbConfig`]: InfiniBand's, which is another protocol below the same requests and events.
 #![forbid(unsafe_code)]
 
 mod claims;
@@ -17,6 +18,7 @@ mod conn;
 mod counters;
 mod dialogue;
 mod event;
+mod ib;
 mod id;
 mod listener;
 mod manager;
@@ -28,9 +30,10 @@ mod small;
 pub use counters::CmCounters;
 pub use dialogue::{DialogueError, MpaOptions, ParamsError, Protocol};
 pub use event::{
-    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, ListenFailure, Notice, PeerDepths,
-    QpFate, Refusal,
+    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ListenFailure, Notice,
+    PeerDepths, QpFate, Refusal, Transport,
 };
+pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnectionManager};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};

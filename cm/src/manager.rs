@@ -1,5 +1,6 @@
 //! The manager: what is known by which name, and what comes out of it.
 
+mod ib;
 mod lost;
 mod reports;
 mod requests;
@@ -19,6 +20,7 @@ use crate::claims::Claims;
 use crate::conn::{Conn, Effect, Effects, Input, NO_DEADLINE, Place, State};
 use crate::counters::CmCounters;
 use crate::event::{Event, Notice, Refusal};
+use crate::ib::Table;
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listeners, Places};
 use crate::notice::Notices;
@@ -30,11 +32,13 @@ use crate::request::RequestError;
 /// # Calling order
 ///
 /// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
+/// [`handle_datagram`](Self::handle_datagram),
 /// [`handle_worker_lost`](Self::handle_worker_lost) and, when [`poll_timeout`](Self::poll_timeout)
 /// has passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not
 /// decrease. After each, or after several:
 /// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
-/// [`poll_notice`](Self::poll_notice) until they are empty; then `poll_timeout` is new.
+/// [`poll_notice`](Self::poll_notice) until they are empty, with InfiniBand
+/// [`poll_datagram`](Self::poll_datagram) too; then `poll_timeout` is new.
 ///
 /// The orders for one worker are to reach it in the order in which they are polled, and its reports
 /// are to come back in the order in which it makes them.
@@ -76,6 +80,8 @@ pub struct ConnectionManager {
     notices: Notices,
     next_passive: u64,
     fx: Effects,
+    /// Absent when InfiniBand is not spoken.
+    ib: Option<Box<Table>>,
 }
 
 /// Octets of the heap that an established connection takes in a manager: its record, and places in
@@ -134,6 +140,7 @@ impl ConnectionManager {
             notices: Notices::new(config.notice_burst),
             next_passive: CmId::PASSIVE.0,
             fx: Effects::default(),
+            ib: None,
         }
     }
 
@@ -155,7 +162,8 @@ impl ConnectionManager {
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(t, _)| *t)
+        let ib = self.ib.as_ref().and_then(|ib| ib.next_timer());
+        self.timers.first().map(|(t, _)| *t).into_iter().chain(ib).min()
     }
 
     /// Ends what took too long.
@@ -171,6 +179,7 @@ impl ConnectionManager {
             }
             self.drive(id, Input::Timeout);
         }
+        self.ib_timeouts();
     }
 
     /// What it has counted.
@@ -181,11 +190,11 @@ impl ConnectionManager {
     /// What it holds.
     pub fn gauges(&self) -> CmGauges {
         CmGauges {
-            conns: self.conns.len(),
+            conns: self.conns.len() + self.ib.as_ref().map_or(0, |ib| ib.len()),
             startups: self.workers.iter().map(Places::len).sum(),
             listeners: self.listeners.len(),
             claims: self.claims.len(),
-            timers: self.timers.len(),
+            timers: self.timers.len() + self.ib.as_ref().map_or(0, |ib| ib.timers()),
             apps: self.apps.len(),
             events: self.apps.values().map(|a| a.waiting).sum(),
         }

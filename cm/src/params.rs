@@ -56,6 +56,10 @@ pub struct QpSpec {
 pub struct ListenParams {
     /// The start-up dialogue to answer in.
     pub protocol: Protocol,
+    /// Whether InfiniBand's requests for this port are answered too. Such connections carry no data
+    /// ([`Transport::carries_data`](crate::Transport::carries_data)), so an application has to ask
+    /// for them. Their start-ups have places of their own, as many as there are for iWARP.
+    pub infiniband: bool,
     /// Connections that may be in their start-up at a time; TCP takes as many half-open ones.
     pub backlog: usize,
     /// How long a peer may take from TCP connection to a complete request.
@@ -82,6 +86,7 @@ impl Default for ListenParams {
     fn default() -> Self {
         ListenParams {
             protocol: Protocol::default(),
+            infiniband: false,
             backlog: 128,
             request_timeout: Duration::from_secs(5),
             accept_timeout: Duration::from_secs(30),

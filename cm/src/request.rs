@@ -108,6 +108,9 @@ pub enum RequestError {
     /// The start-up dialogue cannot say that.
     #[error("{0}")]
     Params(#[from] ParamsError),
+    /// InfiniBand has all the connections it may have.
+    #[error("InfiniBand has too many connections")]
+    IbFull,
     /// Too many events wait for the application.
     #[error("too many events have not been taken")]
     EventsNotTaken,

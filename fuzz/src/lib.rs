@@ -6,6 +6,8 @@
 
 pub mod early;
 pub mod headers;
+pub mod ib_cm;
+pub mod mads;
 pub mod markers;
 pub mod mpa_fpdus;
 pub mod mpa_startup;
@@ -36,5 +38,4 @@ macro_rules! targets {
 }
 
 /// All there are.
-pub const TARGETS: &[Target] =
-    targets![early headers markers mpa_fpdus mpa_startup qp_receive rings tcp_stack tcp_wire];
+pub const TARGETS: &[Target] = targets![early headers ib_cm mads markers mpa_fpdus mpa_startup qp_receive rings tcp_stack tcp_wire];

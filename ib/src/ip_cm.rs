@@ -10,6 +10,7 @@
 //! `cma_version` and the IP version in the upper half of `ip_version`, and its port spaces are this
 //! range of Service IDs: `RDMA_PS_TCP` is protocol 6.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
 use crate::bytes::{array, be16, be32, put};
@@ -257,6 +258,21 @@ impl AriCode {
     pub const DESTINATION: AriCode = AriCode(5);
     /// The destination address is not the server's.
     pub const UNKNOWN_ADDRESS: AriCode = AriCode(6);
+}
+
+impl fmt::Display for AriCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            AriCode::UNSPECIFIED => "unspecified",
+            AriCode::MAJOR => "major version",
+            AriCode::MINOR => "minor version",
+            AriCode::IP_VERSION => "IP version",
+            AriCode::SOURCE => "source IP address",
+            AriCode::DESTINATION => "destination IP address",
+            AriCode::UNKNOWN_ADDRESS => "unknown IP address",
+            AriCode(n) => return write!(f, "code {n}"),
+        })
+    }
 }
 
 /// The layer that refuses.

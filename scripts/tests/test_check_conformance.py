@@ -214,6 +214,18 @@ class CheckConformance(unittest.TestCase):
         self.repo.put("docs/conformance/rfc8888.toml", UNLISTED.replace("RFC8888", "RFC8889"))
         self.bad("rfc8888.toml: RFC8889-1-1: is not an id of RFC8888")
 
+    def test_statements_of_an_annex_have_names_of_their_own(self):
+        self.repo.put("docs/conformance/ids/a99.txt", "A99-CA99-1\nA99-CA99-3.1.2\nA99-oA99-1\n")
+        entry = '[[requirement]]\nid = "{}"\nsays = "x"\ntests = ["p::tool::test_print"]\n'
+        two = "".join(map(entry.format, ("A99-CA99-1", "A99-oA99-1")))
+        self.repo.put("docs/conformance/a99.toml", two)
+        self.bad("A99-CA99-3.1.2: is in no ledger")
+        self.repo.put("docs/conformance/a99.toml", two + entry.format("A99-CA99-3.1.2"))
+        self.repo.check("--write")
+        self.good()
+        page = (self.repo.root / "docs/conformance.md").read_text()
+        self.assertIn("| IBTA Annex A99 | 3 | 3 | 0 | 0 | 0 |", page)
+
     def test_test_named_twice_in_an_entry(self):
         self.ledger("p::path::test_receive", "p::path::test_receive\", \"p::path::test_receive")
         self.bad("rfc9999.toml: RFC9999-2.1-1: names p::path::test_receive twice")
@@ -234,7 +246,8 @@ class ThisRepository(unittest.TestCase):
         self.assertTrue(lists)
         for path in lists:
             for line in path.read_text().splitlines():
-                self.assertTrue(re.fullmatch(r"RFC\d+-(Appendix )?[\dA-Z.]+-\d+", line), line)
+                rfc, annex = r"RFC\d+-(Appendix )?[\dA-Z.]+-\d+", r"A\d+-o?C?A\d+-\d+(\.\d+)*"
+                self.assertTrue(re.fullmatch(f"{rfc}|{annex}", line), line)
 
 
 if __name__ == "__main__":

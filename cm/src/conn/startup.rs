@@ -6,7 +6,7 @@ use super::enter::End;
 use super::transition::{not_asked, unknown};
 use super::{ConnInfo, Effects, Input, State};
 use crate::dialogue::{Answer, AnswerStep, Ask, AskStep};
-use crate::event::{Awaited, ConnectFailure, Event, QpFate, Refusal};
+use crate::event::{Awaited, ConnectFailure, Event, QpFate, Refusal, Transport};
 use crate::params::QpSpec;
 
 pub(super) fn opening(
@@ -163,6 +163,7 @@ pub(super) fn await_request(
                 fx.counters.requests_received += 1;
                 fx.deadline(Some(passive.accept_timeout.get()));
                 fx.tell(Event::ConnectRequest {
+                    transport: Transport::Iwarp,
                     id: link.id,
                     listener: passive.listener,
                     worker: link.worker,

@@ -60,6 +60,7 @@ const UNSAYABLE: ParamsError = ParamsError::Mpa(ConfigError::NoRtr);
 
 fn agreement() -> Agreement {
     let agreed = Agreed {
+        transport: crate::event::Transport::Iwarp,
         revision: 2,
         crc: true,
         ird: 3,

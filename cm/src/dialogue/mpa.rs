@@ -8,7 +8,7 @@ use heddle_iwarp::qp::RtrConfig;
 use heddle_iwarp::rdmap::TermCode;
 
 use super::{Agreement, Answer, AnswerStep, Ask, AskStep, ParamsError};
-use crate::event::{Agreed, PeerDepths};
+use crate::event::{Agreed, PeerDepths, Transport};
 use crate::params::{AcceptTerms, ConnectTerms};
 
 /// Options of MPA, of one listener or one connection.
@@ -222,6 +222,7 @@ fn agreement(n: &Negotiated, private_data: Vec<u8>, last_word: Option<Vec<u8>>) 
         None => RtrConfig::None,
     };
     let agreed = Agreed {
+        transport: Transport::Iwarp,
         revision: n.revision.0,
         crc: n.crc,
         ird: n.ird,

@@ -39,6 +39,7 @@ impl ConnectionManager {
         for (id, touched) in conns {
             self.drive(id, Input::WorkerLost { touched });
         }
+        self.ib_worker_lost(worker);
         // Afterwards: those that wait for a listener's application are gone, and not evicted.
         let last = self.running_workers().next().is_none();
         for id in self.listeners.ids() {

@@ -7,7 +7,9 @@ use heddle_rnic::Order;
 
 use super::ConnectionManager;
 use crate::conn::{Conn, ConnInfo, Input, NO_DEADLINE, State};
+use crate::dialogue::Protocol;
 use crate::event::{Event, ListenFailure, Refusal};
+use crate::ib::Input as IbInput;
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
@@ -33,6 +35,12 @@ impl ConnectionManager {
                 self.connect(app, id, worker, remote, params)
             }
             Request::Accept { id, params } => self.accept(app, id, &params),
+            Request::Reject { id, private_data, .. } if self.is_ib(id) => {
+                self.ask_ib(app, id, IbInput::Reject(&private_data))
+            }
+            Request::Disconnect { id } if self.is_ib(id) => {
+                self.ask_ib(app, id, IbInput::Disconnect)
+            }
             Request::Reject { id, private_data, needs_ord } => {
                 self.ask(app, id, Input::Reject(&private_data, needs_ord))
             }
@@ -127,7 +135,7 @@ impl ConnectionManager {
         remote: SocketAddr,
         params: ConnectTerms,
     ) -> Result<(), RequestError> {
-        if id.is_passive() || self.conns.contains_key(&id) || self.is_gone(app) {
+        if id.is_passive() || self.conns.contains_key(&id) || self.is_ib(id) || self.is_gone(app) {
             return Err(RequestError::Id);
         }
         if !self.is_running(worker) {
@@ -138,6 +146,9 @@ impl ConnectionManager {
         }
         let qp = params.qp;
         self.claims.check(qp.qpn)?;
+        if let Protocol::InfiniBand = params.protocol {
+            return self.connect_ib(app, id, worker, remote, &params);
+        }
         let ask = params.protocol.ask(&params)?;
         self.claims.claim(qp.qpn, app, id);
         let link = ConnInfo {
@@ -158,6 +169,10 @@ impl ConnectionManager {
     }
 
     fn accept(&mut self, app: AppId, id: CmId, params: &AcceptTerms) -> Result<(), RequestError> {
+        if self.is_ib(id) {
+            self.claims.check(params.qp.qpn)?;
+            return self.accept_ib(app, id, params);
+        }
         let c = self.owned(app, id)?;
         if matches!(c.state, State::AwaitAnswer { .. }) {
             self.claims.check(params.qp.qpn)?;
@@ -200,6 +215,7 @@ impl ConnectionManager {
         }
         for id in conns {
             self.drive(id, Input::AppGone);
+            self.drive_ib(id, IbInput::AppGone);
         }
         self.events.retain(|(to, _)| *to != app);
         self.claims.forget_app(app);

@@ -94,6 +94,8 @@ impl RejReason {
     pub const INVALID_GID: RejReason = RejReason(12);
     /// Another communication manager answers for the service; the ARI says which.
     pub const REDIRECTED: RejReason = RejReason(24);
+    /// More RDMA Reads would be outstanding than are taken.
+    pub const INSUFFICIENT_RESOURCES: RejReason = RejReason(27);
     /// The consumer, or a layer above the communication manager, refuses.
     pub const CONSUMER: RejReason = RejReason(28);
     /// The asking side uses its communication id for another connection already.
@@ -113,6 +115,7 @@ impl fmt::Display for RejReason {
             RejReason::STALE_CONNECTION => "stale connection",
             RejReason::INVALID_GID => "primary remote port GID rejected",
             RejReason::REDIRECTED => "port and CM redirection",
+            RejReason::INSUFFICIENT_RESOURCES => "insufficient responder resources",
             RejReason::CONSUMER => "consumer reject",
             RejReason::DUPLICATE_COMM_ID => "duplicate local communication ID",
             RejReason(n) => return write!(f, "reason {n}"),

@@ -1,0 +1,73 @@
+//! Whether a REQ is one for us, before anything is kept of it.
+
+use core::net::IpAddr;
+
+use heddle_ib::cm::{Rej, RejReason, Req, Transport};
+use heddle_ib::ip_cm::{Fault, Header, IpVersions, PROTO_TCP, Service};
+
+use super::counters::IbCounters;
+
+/// Why a REQ is refused at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Not a service of ours, or nobody listens.
+    NoService,
+    /// Not a reliable connection.
+    Transport,
+    /// The annex's header is wrong.
+    Header(Fault),
+    /// Its name, or its queue pair, is another connection's.
+    Stale,
+    /// No room.
+    NoRoom,
+}
+
+impl Refused {
+    /// Counts it, and writes it into a REJ.
+    pub(crate) fn say(self, rej: &mut Rej, counters: &mut IbCounters) {
+        let (counter, reason) = match self {
+            Refused::NoService => (&mut counters.req_no_service, RejReason::INVALID_SERVICE_ID),
+            Refused::Transport => (&mut counters.req_transport, RejReason::INVALID_TRANSPORT),
+            Refused::Header(_) => (&mut counters.req_header, RejReason::CONSUMER),
+            Refused::Stale => (&mut counters.req_stale, RejReason::STALE_CONNECTION),
+            Refused::NoRoom => (&mut counters.req_no_room, RejReason::NO_RESOURCES),
+        };
+        *counter += 1;
+        rej.reason = reason;
+        if let Refused::Header(fault) = self {
+            (rej.ari, rej.ari_len) = fault.ari();
+        }
+    }
+}
+
+/// The TCP port that a REQ asks for: reliable connections are those of the service's protocol 6.
+pub(crate) fn port(req: &Req) -> Result<u16, Refused> {
+    match Service::of(req.service_id) {
+        Some(Service { protocol: PROTO_TCP, port }) => Ok(port),
+        _ => Err(Refused::NoService),
+    }
+}
+
+/// The rest, once somebody gives the service: the transport, then the annex's header in its order.
+///
+/// The destination has to be the address that the packet came to: a port of RoCE has one address and
+/// no other. The source has to be the one that it came from, or anybody could appear to applications
+/// under any address; for that the annex has no code.
+pub(crate) fn header(
+    req: &Req,
+    taken: IpVersions,
+    from: IpAddr,
+    ours: IpAddr,
+) -> Result<Header, Refused> {
+    if req.transport != Transport::RC {
+        return Err(Refused::Transport);
+    }
+    let header = Header::parse(&req.private_data, taken).map_err(Refused::Header)?;
+    if header.dst != ours {
+        return Err(Refused::Header(Fault::UnknownAddress { ours }));
+    }
+    if header.src != from {
+        return Err(Refused::Header(Fault::Unspecified));
+    }
+    Ok(header)
+}

@@ -1,0 +1,293 @@
+//! What is known by which name, and what peers take of the room there is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use core::net::{IpAddr, SocketAddr};
+
+use heddle_base::{Instant, Random};
+use heddle_ib::cm::{Mad, Message};
+use heddle_ib::roce::UdRepr;
+use heddle_ib::{CommId, Qpn as IbQpn};
+
+use super::counters::IbCounters;
+use super::link::{IbConn, IbLink};
+use super::message::qpn;
+use super::state::{Effects, Place};
+use super::{IbConfig, IbDatagram, MAX_OUT};
+use crate::id::{CmId, ListenerId, WorkerId};
+
+/// The connections of InfiniBand, by their names.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) config: IbConfig,
+    random: Random,
+    conns: BTreeMap<CmId, Box<IbConn>>,
+    by_comm: BTreeMap<CommId, CmId>,
+    /// By the peer's address and its name: a REQ has no other.
+    by_peer: BTreeMap<(IpAddr, CommId), CmId>,
+    /// By the peer's adapter and queue pair, at its address.
+    by_qp: BTreeMap<(IpAddr, u64, IbQpn), CmId>,
+    our_qpns: BTreeSet<IbQpn>,
+    timers: BTreeSet<(Instant, CmId)>,
+    /// Those that have ended, by when they are forgotten.
+    over: BTreeSet<(Instant, CmId)>,
+    /// Requests no application has answered.
+    asked: usize,
+    usage: BTreeMap<(ListenerId, Option<IpAddr>), Usage>,
+    out: VecDeque<(WorkerId, IbDatagram)>,
+    pub(crate) fx: Effects,
+}
+
+/// What a listener has, or a peer at a listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) asked: usize,
+    pub(crate) taken: usize,
+}
+
+impl Table {
+    pub(crate) fn new(config: IbConfig) -> Table {
+        Table {
+            random: Random::new(&config.seed),
+            config,
+            conns: BTreeMap::new(),
+            by_comm: BTreeMap::new(),
+            by_peer: BTreeMap::new(),
+            by_qp: BTreeMap::new(),
+            our_qpns: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            over: BTreeSet::new(),
+            asked: 0,
+            usage: BTreeMap::new(),
+            out: VecDeque::new(),
+            fx: Effects::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> &IbCounters {
+        &self.fx.ib
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.conns.len()
+    }
+
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    pub(crate) fn get(&self, id: CmId) -> Option<&IbConn> {
+        self.conns.get(&id).map(Box::as_ref)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: CmId) -> Option<(&mut IbConn, &mut Effects)> {
+        Some((self.conns.get_mut(&id)?, &mut self.fx))
+    }
+
+    /// Those a worker has.
+    pub(crate) fn of_worker(&self, worker: WorkerId) -> Vec<CmId> {
+        let its = self.conns.iter().filter(|(_, c)| c.link.worker == worker);
+        its.map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn by_comm(&self, name: CommId) -> Option<CmId> {
+        self.by_comm.get(&name).copied()
+    }
+
+    pub(crate) fn by_peer(&self, peer: IpAddr, name: CommId) -> Option<CmId> {
+        self.by_peer.get(&(peer, name)).copied()
+    }
+
+    pub(crate) fn by_qp(&self, peer: IpAddr, guid: u64, qpn: IbQpn) -> Option<CmId> {
+        self.by_qp.get(&(peer, guid, qpn)).copied()
+    }
+
+    pub(crate) fn usage(&self, listener: ListenerId, peer: Option<IpAddr>) -> Usage {
+        self.usage.get(&(listener, peer)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// A name, a queue pair and random numbers for a new connection.
+    pub(crate) fn name(&mut self, link: &mut IbLink) {
+        link.local_comm = loop {
+            let name = CommId(self.random.next_u32());
+            if name != CommId(0) && !self.by_comm.contains_key(&name) {
+                break name;
+            }
+        };
+        link.local_qpn = loop {
+            let n = qpn(self.random.next_u32());
+            if !self.our_qpns.contains(&n) {
+                break n;
+            }
+        };
+        link.local_psn = self.random.next_u32();
+        link.dreq_tid = self.random.next_u64();
+        // The upper range, as RoCEv2 has it, spreads flows; the low bits are the connection's.
+        let low = u16::try_from(link.local_comm.0 & 0x3fff).unwrap_or(0);
+        link.src_port = 0xc000 | low;
+        if link.listener.is_none() {
+            link.tid = self.random.next_u64();
+        }
+    }
+
+    /// A port for the asking end of a connection. It is free as nobody listens there: it is the peer's
+    /// application that sees it, and no frame has it.
+    pub(crate) fn ephemeral(&mut self) -> u16 {
+        u16::try_from(49152 + self.random.below(16384)).unwrap_or(49152)
+    }
+
+    /// Whether there is room for one more; whoever has ended first makes it.
+    pub(crate) fn make_room(&mut self) -> bool {
+        while self.conns.len() >= self.config.max_conns {
+            let Some((_, id)) = self.over.first().copied() else { return false };
+            self.fx.ib.time_wait_evicted += 1;
+            self.remove(id);
+        }
+        true
+    }
+
+    pub(crate) fn insert(&mut self, conn: IbConn) {
+        let link = &conn.link;
+        let id = link.id;
+        self.by_comm.insert(link.local_comm, id);
+        self.our_qpns.insert(link.local_qpn);
+        self.index_peer(&conn.link.clone());
+        self.change_place(&conn.link.clone(), Place::None, conn.state.place());
+        self.conns.insert(id, Box::new(conn));
+        self.renew_deadline(id);
+    }
+
+    /// The peer's names are known.
+    pub(crate) fn index_peer(&mut self, link: &IbLink) {
+        if let Some(name) = link.remote_comm {
+            self.by_peer.entry((link.remote.ip(), name)).or_insert(link.id);
+            let qp = (link.remote.ip(), link.remote_guid, link.remote_qpn);
+            self.by_qp.entry(qp).or_insert(link.id);
+        }
+    }
+
+    /// The state has changed.
+    pub(crate) fn renew_deadline(&mut self, id: CmId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (old, new) = (conn.deadline, conn.state.deadline());
+        let over = conn.state.is_over();
+        conn.deadline = new;
+        if let Some(old) = old {
+            self.timers.remove(&(old, id));
+            self.over.remove(&(old, id));
+        }
+        if let Some(new) = new {
+            self.timers.insert((new, id));
+            if over {
+                self.over.insert((new, id));
+            }
+        }
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(t, _)| *t)
+    }
+
+    /// One whose time has come.
+    pub(crate) fn due(&self, now: Instant) -> Option<CmId> {
+        self.timers.first().filter(|(t, _)| *t <= now).map(|(_, id)| *id)
+    }
+
+    /// A passive connection goes from one place to another.
+    pub(crate) fn change_place(&mut self, link: &IbLink, from: Place, to: Place) {
+        let Some(listener) = link.listener else { return };
+        for peer in [None, Some(link.remote.ip())] {
+            let usage = self.usage.entry((listener, peer)).or_default();
+            match from {
+                Place::None => {}
+                Place::Asked => usage.asked -= 1,
+                Place::Taken => usage.taken -= 1,
+            }
+            match to {
+                Place::None => {}
+                Place::Asked => usage.asked += 1,
+                Place::Taken => usage.taken += 1,
+            }
+            if usage.asked + usage.taken == 0 {
+                self.usage.remove(&(listener, peer));
+            }
+        }
+        self.asked += usize::from(to == Place::Asked);
+        self.asked -= usize::from(from == Place::Asked);
+    }
+
+    /// Forgets a connection, and every name of it.
+    pub(crate) fn remove(&mut self, id: CmId) -> Option<IbLink> {
+        let conn = self.conns.remove(&id)?;
+        let link = conn.link;
+        if let Some(old) = conn.deadline {
+            self.timers.remove(&(old, id));
+            self.over.remove(&(old, id));
+        }
+        self.change_place(&link, conn.state.place(), Place::None);
+        self.by_comm.remove(&link.local_comm);
+        self.our_qpns.remove(&link.local_qpn);
+        let peer = link.remote.ip();
+        if let Some(name) = link.remote_comm
+            && self.by_peer.get(&(peer, name)) == Some(&id)
+        {
+            self.by_peer.remove(&(peer, name));
+        }
+        let qp = (peer, link.remote_guid, link.remote_qpn);
+        if self.by_qp.get(&qp) == Some(&id) {
+            self.by_qp.remove(&qp);
+        }
+        Some(link)
+    }
+
+    /// Sends a message, if the worker has taken the others.
+    pub(crate) fn send(
+        &mut self,
+        worker: WorkerId,
+        [from, to]: [IpAddr; 2],
+        src_port: u16,
+        tid: u64,
+        message: Message,
+    ) {
+        self.send_mad(worker, [from, to], src_port, &Mad::new(tid, message).emit());
+    }
+
+    pub(crate) fn send_mad(
+        &mut self,
+        worker: WorkerId,
+        [from, to]: [IpAddr; 2],
+        src_port: u16,
+        mad: &[u8],
+    ) {
+        if self.out.len() >= MAX_OUT {
+            self.fx.ib.tx_full += 1;
+            return;
+        }
+        // Both are of one version: `to` is where a packet came from, or was chosen so.
+        let Some(packet) = UdRepr::gsi(from, to, src_port).emit(mad) else { return };
+        let Some(payload) = packet.get(headers(from)..) else { return };
+        self.fx.ib.tx_datagrams += 1;
+        let local = SocketAddr::new(from, src_port);
+        let remote = SocketAddr::new(to, heddle_ib::roce::UDP_PORT);
+        let payload = payload.to_vec();
+        self.out.push_back((worker, IbDatagram { local, remote, payload }));
+    }
+
+    pub(crate) fn poll_datagram(&mut self) -> Option<(WorkerId, IbDatagram)> {
+        self.out.pop_front()
+    }
+
+    /// What waits for a worker that is no more goes nowhere.
+    pub(crate) fn forget_datagrams(&mut self, worker: WorkerId) {
+        self.out.retain(|(w, _)| *w != worker);
+    }
+}
+
+/// Octets of IP and UDP headers.
+const fn headers(addr: IpAddr) -> usize {
+    if addr.is_ipv4() { 28 } else { 48 }
+}

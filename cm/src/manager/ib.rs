@@ -1,0 +1,452 @@
+//! InfiniBand: datagrams in and out, and what applications ask of its connections.
+
+use core::net::{IpAddr, SocketAddr};
+
+use heddle_base::Instant;
+use heddle_ib::cm::{
+    Answered, Apr, CLASS_VERSION, ClassPortInfo, Lap, Mad, Message, RejReason, Req, SidrRep,
+    SidrStatus,
+};
+use heddle_ib::ip_cm::{self, Header, IpVersions};
+use heddle_ib::mad::BASE_VERSION;
+use heddle_ib::roce::{PacketError, UdPacket};
+use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
+
+use super::ConnectionManager;
+use crate::dialogue::ParamsError;
+use crate::event::{Event, Refusal, Transport};
+use crate::ib::{
+    Depths, Effect, IbConfig, IbConn, IbCounters, IbDatagram, IbLink, IbState, Input, MAX_INTERVAL,
+    MAX_PUT_OFF, MIN_INTERVAL, Refused, Table, Wait,
+};
+use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::params::{AcceptTerms, ConnectTerms};
+use crate::request::RequestError;
+
+/// Source port of answers that are about no connection.
+const PLAIN_PORT: u16 = 0xc000;
+
+/// How a datagram came: what is answered goes back the same way.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    worker: WorkerId,
+    ours: IpAddr,
+    peer: IpAddr,
+    tid: u64,
+}
+
+impl ConnectionManager {
+    /// Speaks InfiniBand from now on, beside iWARP. Connections of an earlier call are forgotten.
+    pub fn enable_infiniband(&mut self, config: IbConfig) {
+        self.ib = Some(Box::new(Table::new(config)));
+    }
+
+    /// What it has counted of InfiniBand; `None` when it does not speak it.
+    pub fn ib_counters(&self) -> Option<&IbCounters> {
+        self.ib.as_deref().map(Table::counters)
+    }
+
+    /// The next datagram to send, and the worker that is to send it to UDP. One that cannot be sent
+    /// may be dropped.
+    pub fn poll_datagram(&mut self) -> Option<(WorkerId, IbDatagram)> {
+        self.ib.as_mut()?.poll_datagram()
+    }
+
+    /// Takes a datagram that came to the UDP port of RoCEv2: the IP packet, from its header on. It is
+    /// answered with one datagram at most.
+    pub fn handle_datagram(&mut self, now: Instant, worker: WorkerId, packet: &[u8]) {
+        self.now = now;
+        if !self.is_running(worker) {
+            return;
+        }
+        let Some(ib) = &mut self.ib else { return };
+        let counters = &mut ib.fx.ib;
+        counters.rx_datagrams += 1;
+        let ud = match UdPacket::parse_gsi(packet) {
+            Ok(ud) => ud,
+            Err(PacketError::Icrc) => return counters.rx_bad_icrc += 1,
+            Err(PacketError::DestQp(_) | PacketError::PKey(_) | PacketError::QKey(_)) => {
+                return counters.rx_not_gsi += 1;
+            }
+            Err(_) => return counters.rx_bad_packet += 1,
+        };
+        let (peer, ours) = (ud.repr.src, ud.repr.dst);
+        let strange = peer.is_unspecified() || peer.is_multicast() || ib.config.is_ours(peer);
+        if ib.config.worker_of(ours) != Some(worker) || strange {
+            ib.fx.ib.rx_not_ours += 1;
+            return;
+        }
+        match Mad::parse(ud.payload) {
+            Ok(mad) => {
+                self.handle_mad(Way { worker, ours, peer, tid: mad.tid }, &mad.message);
+            }
+            Err(e) => {
+                ib.fx.ib.rx_bad_mad += 1;
+                if let Some(answer) = e.answer(ud.payload) {
+                    ib.send_mad(worker, [ours, peer], PLAIN_PORT, &answer);
+                }
+            }
+        }
+    }
+
+    fn handle_mad(&mut self, way: Way, message: &Message) {
+        let Some(ib) = &mut self.ib else { return };
+        if let Some(names) = crate::ib::names(message)
+            && !matches!(message, Message::Lap(_) | Message::Apr(_))
+        {
+            return self.about_connection(way, names, message);
+        }
+        let answer = match message {
+            Message::Req(req) => return self.requested(way, req, message),
+            Message::SidrReq(req) => {
+                ib.fx.ib.sidr_requests += 1;
+                Message::SidrRep(Box::new(SidrRep::refusal(req, SidrStatus::UNSUPPORTED)))
+            }
+            Message::GetClassPortInfo => Message::ClassPortInfo(Box::new(ClassPortInfo {
+                base_version: BASE_VERSION,
+                class_version: CLASS_VERSION,
+                capability_mask: ClassPortInfo::RC_CAPABLE,
+                response_time: ib.config.response,
+                ..ClassPortInfo::default()
+            })),
+            Message::Lap(lap) => {
+                ib.fx.ib.lap_requests += 1;
+                ib.no_path(lap)
+            }
+            _ => return ib.fx.ib.rx_unexpected += 1,
+        };
+        self.reply(way, answer);
+    }
+
+    fn reply(&mut self, way: Way, message: Message) {
+        let Some(ib) = &mut self.ib else { return };
+        ib.send(way.worker, [way.ours, way.peer], PLAIN_PORT, way.tid, message);
+    }
+
+    /// A message that names a connection of ours: its sender's name and then ours.
+    fn about_connection(&mut self, way: Way, (peer, our): (CommId, CommId), message: &Message) {
+        let Some(ib) = &mut self.ib else { return };
+        // Who gives up before it has heard of us knows only its own name.
+        let unnamed = our == CommId(0) && matches!(message, Message::Rej(_));
+        let found = if unnamed { ib.by_peer(way.peer, peer) } else { ib.by_comm(our) };
+        let Some(id) = found else {
+            let answer = match message {
+                Message::Dreq(_) => crate::ib::drep(our, peer),
+                Message::Rep(_) => {
+                    let reason = RejReason::INVALID_COMM_ID;
+                    let rej = crate::ib::rej(our, peer, Answered::REP, reason);
+                    Message::Rej(Box::new(rej))
+                }
+                _ => return ib.fx.ib.rx_unknown += 1,
+            };
+            ib.fx.ib.rx_unknown += 1;
+            return self.reply(way, answer);
+        };
+        let Some(link) = ib.get(id).map(|c| &c.link) else { return };
+        let known = link.remote_comm.is_none_or(|name| name == peer);
+        if link.remote.ip() != way.peer || link.local.ip() != way.ours || !known {
+            ib.fx.ib.rx_foreign += 1;
+            return;
+        }
+        self.drive_ib(id, Input::Message(way.tid, message));
+    }
+
+    /// A REQ.
+    fn requested(&mut self, way: Way, req: &Req, message: &Message) {
+        let Some(ib) = &mut self.ib else { return };
+        if let Some(id) = ib.by_peer(way.peer, req.local_comm_id) {
+            let is_copy = ib.get(id).is_some_and(|c| {
+                let l = &c.link;
+                l.listener.is_some()
+                    && (l.tid, l.remote_qpn, l.remote_guid)
+                        == (way.tid, req.local_qpn, req.local_ca_guid)
+            });
+            if is_copy {
+                self.drive_ib(id, Input::Message(way.tid, message));
+            } else {
+                self.refuse_req(way, req, Refused::Stale);
+            }
+            return;
+        }
+        match self.admit_req(way, req) {
+            Ok((listener, header)) => self.take_req(way, req, listener, header),
+            Err(why) => self.refuse_req(way, req, why),
+        }
+    }
+
+    fn refuse_req(&mut self, way: Way, req: &Req, why: Refused) {
+        let Some(ib) = &mut self.ib else { return };
+        let none = RejReason::default();
+        let mut rej = crate::ib::rej(CommId(0), req.local_comm_id, Answered::REQ, none);
+        why.say(&mut rej, &mut ib.fx.ib);
+        self.reply(way, Message::Rej(Box::new(rej)));
+    }
+
+    /// Who is to answer the REQ. A peer's own limits come first, as with iWARP.
+    fn admit_req(&mut self, way: Way, req: &Req) -> Result<(ListenerId, Header), Refused> {
+        let ib = self.ib.as_mut().ok_or(Refused::NoService)?;
+        if ib.by_qp(way.peer, req.local_ca_guid, req.local_qpn).is_some() {
+            return Err(Refused::Stale);
+        }
+        let local = SocketAddr::new(way.ours, crate::ib::port(req)?);
+        let listener = self.listeners.at(local).ok_or(Refused::NoService)?;
+        let l = self.listeners.get(listener).ok_or(Refused::NoService)?;
+        if !l.params.infiniband {
+            return Err(Refused::NoService);
+        }
+        let header = crate::ib::header(req, IpVersions::BOTH, way.peer, way.ours)?;
+        let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(way.peer)));
+        let reached = |limit: Option<usize>, n: usize| limit.is_some_and(|most| n >= most);
+        let why = if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
+            Refusal::PeerConns
+        } else if reached(l.params.max_startups_per_peer, its.asked) {
+            Refusal::PeerStartups
+        } else if self.apps.get(&l.app).is_some_and(|a| a.waiting >= self.config.max_events) {
+            Refusal::Events
+        } else if all.asked >= l.params.backlog {
+            Refusal::Backlog
+        } else if ib.asked() >= ib.config.max_startups || !ib.make_room() {
+            Refusal::Startups
+        } else {
+            return Ok((listener, header));
+        };
+        let remote = SocketAddr::new(header.src, header.src_port);
+        self.refused(Some(listener), local, remote, why);
+        Err(Refused::NoRoom)
+    }
+
+    /// The application is asked.
+    fn take_req(&mut self, way: Way, req: &Req, listener: ListenerId, header: Header) {
+        let Some(ib) = &mut self.ib else { return };
+        let Some(l) = self.listeners.get(listener) else { return };
+        let port = crate::ib::port(req).unwrap_or_default();
+        let id = CmId(self.next_passive);
+        self.next_passive += 1;
+        let peer = Depths {
+            responder_resources: req.responder_resources,
+            initiator_depth: req.initiator_depth,
+        };
+        let mut link = IbLink {
+            id,
+            app: l.app,
+            worker: way.worker,
+            listener: Some(listener),
+            local: SocketAddr::new(way.ours, port),
+            remote: SocketAddr::new(header.src, header.src_port),
+            src_port: PLAIN_PORT,
+            local_comm: CommId(0),
+            remote_comm: Some(req.local_comm_id),
+            tid: way.tid,
+            dreq_tid: 0,
+            ca_guid: ib.config.ca_guid,
+            local_qpn: IbQpn::default(),
+            local_psn: 0,
+            remote_qpn: req.local_qpn,
+            remote_guid: req.local_ca_guid,
+            peer,
+            interval: interval(req.local_cm_response_timeout),
+            retries: req.max_cm_retries,
+            // As long as it may send this REQ again, or it would be taken for another after we have
+            // refused it.
+            time_wait: ib.config.time_wait.max(req_lives(req)),
+        };
+        ib.name(&mut link);
+        let accept_by = self.now + l.params.accept_timeout;
+        // Half of the time it waits before it asks again.
+        let mra_at = Some(self.now + req.remote_cm_response_timeout.duration() / 2);
+        let state = IbState::ReqRcvd { accept_by, mra_at };
+        let event = Event::ConnectRequest {
+            id,
+            listener,
+            worker: way.worker,
+            transport: Transport::InfiniBand,
+            local: link.local,
+            remote: link.remote,
+            private_data: ip_cm::consumer(&req.private_data).to_vec(),
+            peer: Some(peer.told()),
+            peer_to_peer: false,
+        };
+        let app = link.app;
+        ib.insert(IbConn { link, state, deadline: None });
+        self.fx.counters.requests_received += 1;
+        self.apps.entry(app).or_default().conns.insert(id);
+        self.tell(app, event);
+    }
+
+    /// Asks a peer.
+    pub(super) fn connect_ib(
+        &mut self,
+        app: AppId,
+        id: CmId,
+        worker: WorkerId,
+        remote: SocketAddr,
+        params: &ConnectTerms,
+    ) -> Result<(), RequestError> {
+        let ib = self.ib.as_mut().ok_or(ParamsError::NoInfiniBand)?;
+        let local = ib.config.source(worker, remote.ip()).ok_or(ParamsError::NoInfiniBand)?;
+        if ib.config.is_ours(remote.ip()) {
+            return Err(ParamsError::NoInfiniBand.into());
+        }
+        let mut link = IbLink {
+            id,
+            app,
+            worker,
+            listener: None,
+            local: SocketAddr::new(local, ib.ephemeral()),
+            remote,
+            src_port: PLAIN_PORT,
+            local_comm: CommId(0),
+            remote_comm: None,
+            tid: 0,
+            dreq_tid: 0,
+            ca_guid: ib.config.ca_guid,
+            local_qpn: IbQpn::default(),
+            local_psn: 0,
+            remote_qpn: IbQpn::default(),
+            remote_guid: 0,
+            peer: Depths::default(),
+            interval: interval(ib.config.response),
+            retries: ib.config.max_retries.min(15),
+            time_wait: ib.config.time_wait,
+        };
+        ib.name(&mut link);
+        let ours = Depths::ours(params.ird, params.ord);
+        let req = link.req(ours, ib.config.response, &params.private_data);
+        let req = req.ok_or(ParamsError::PrivateData)?;
+        if !ib.make_room() {
+            return Err(RequestError::IbFull);
+        }
+        let qpn = params.qp.qpn;
+        let (tid, interval, retries) = (link.tid, link.interval, link.retries);
+        let wait = Wait::new(self.now, tid, req.clone(), interval, retries, params.timeout);
+        let (addresses, src_port) = ([local, remote.ip()], link.src_port);
+        let state = IbState::ReqSent { wait, qpn, ours };
+        ib.insert(IbConn { link, state, deadline: None });
+        ib.send(worker, addresses, src_port, tid, req);
+        self.claims.claim(qpn, app, id);
+        self.fx.counters.requests_sent += 1;
+        self.apps.entry(app).or_default().conns.insert(id);
+        Ok(())
+    }
+
+    pub(super) fn accept_ib(
+        &mut self,
+        app: AppId,
+        id: CmId,
+        params: &AcceptTerms,
+    ) -> Result<(), RequestError> {
+        self.ask_ib(app, id, Input::Accept(params))?;
+        self.claims.claim(params.qp.qpn, app, id);
+        Ok(())
+    }
+
+    /// A request about a connection of the application's own.
+    pub(super) fn ask_ib(
+        &mut self,
+        app: AppId,
+        id: CmId,
+        input: Input<'_>,
+    ) -> Result<(), RequestError> {
+        let conn = self.ib.as_ref().and_then(|ib| ib.get(id));
+        conn.filter(|c| c.link.app == app && !c.state.is_over() && !self.is_gone(app))
+            .ok_or(RequestError::NoConnection)?;
+        self.drive_ib(id, input).map_or(Ok(()), Err)
+    }
+
+    /// Whether InfiniBand has a connection of that name.
+    pub(super) fn is_ib(&self, id: CmId) -> bool {
+        self.ib.as_ref().is_some_and(|ib| ib.get(id).is_some())
+    }
+
+    /// Those whose time has come.
+    pub(super) fn ib_timeouts(&mut self) {
+        while let Some(id) = self.ib.as_ref().and_then(|ib| ib.due(self.now)) {
+            self.drive_ib(id, Input::Timeout);
+        }
+    }
+
+    /// A worker has ended.
+    pub(super) fn ib_worker_lost(&mut self, worker: WorkerId) {
+        let Some(ib) = &mut self.ib else { return };
+        ib.forget_datagrams(worker);
+        for id in ib.of_worker(worker) {
+            self.drive_ib(id, Input::WorkerLost);
+        }
+    }
+
+    /// Lets `input` happen to a connection and carries out what follows.
+    pub(super) fn drive_ib(&mut self, id: CmId, input: Input<'_>) -> Option<RequestError> {
+        let now = self.now;
+        let ib = self.ib.as_mut()?;
+        let (conn, fx) = ib.get_mut(id)?;
+        let (from, was_over) = (conn.state.place(), conn.state.is_over());
+        let was_known = conn.link.remote_comm.is_some();
+        let state = core::mem::replace(&mut conn.state, IbState::Gone);
+        conn.state = state.step(&mut conn.link, input, now, fx);
+        let (to, over) = (conn.state.place(), conn.state.is_over());
+        let gone = matches!(conn.state, IbState::Gone);
+        let link = conn.link.clone();
+        if !was_known {
+            ib.index_peer(&link);
+        }
+        ib.change_place(&link, from, to);
+        ib.renew_deadline(id);
+        self.fx.counters.add(&core::mem::take(&mut ib.fx.cm));
+        let denied = ib.fx.denied.take();
+        for effect in core::mem::take(&mut ib.fx.list) {
+            self.carry_out_ib(&link, effect);
+        }
+        if over
+            && !was_over
+            && let Some(a) = self.apps.get_mut(&link.app)
+        {
+            a.conns.remove(&id);
+        }
+        if gone && let Some(ib) = &mut self.ib {
+            ib.remove(id);
+        }
+        if over {
+            self.prune(link.app);
+        }
+        denied
+    }
+
+    fn carry_out_ib(&mut self, link: &IbLink, effect: Effect) {
+        match effect {
+            Effect::Send(tid, message) => {
+                let Some(ib) = &mut self.ib else { return };
+                let addresses = [link.local.ip(), link.remote.ip()];
+                ib.send(link.worker, addresses, link.src_port, tid, message);
+            }
+            Effect::Tell(event) => self.tell(link.app, event),
+            Effect::Spend(qpn) if !self.is_gone(link.app) => self.claims.spend(qpn),
+            Effect::Spend(qpn) | Effect::Free(qpn) => self.claims.free(qpn),
+        }
+    }
+}
+
+impl Table {
+    /// There are no other paths here.
+    fn no_path(&self, lap: &Lap) -> Message {
+        let known = self.by_comm(lap.remote_comm_id).is_some();
+        Message::Apr(Box::new(Apr {
+            local_comm_id: lap.remote_comm_id,
+            remote_comm_id: lap.local_comm_id,
+            status: if known { Apr::UNSUPPORTED } else { Apr::INVALID_COMM_ID },
+            ari_len: 0,
+            ari: [0; Apr::ARI_LEN],
+            private_data: [0; Apr::PRIVATE_LEN],
+        }))
+    }
+}
+
+/// How long the peer sends a REQ again by what it says, but no longer than we wait for anyone.
+fn req_lives(req: &Req) -> core::time::Duration {
+    let each = interval(req.remote_cm_response_timeout);
+    (each * (u32::from(req.max_cm_retries) + 2)).min(MAX_PUT_OFF)
+}
+
+/// The time between two attempts, whatever a peer says it takes.
+fn interval(code: TimeCode) -> core::time::Duration {
+    code.duration().clamp(MIN_INTERVAL, MAX_INTERVAL)
+}
