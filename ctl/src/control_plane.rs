@@ -20,6 +20,7 @@ use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, Taken};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+mod datagrams;
 mod end;
 mod inbox;
 mod link;
@@ -133,13 +134,17 @@ impl Control {
 
     /// What it has counted.
     pub(crate) fn counters(&self) -> CtlCounters {
-        CtlCounters { cm: *self.cm.counters(), control: self.counters }
+        let ib = self.cm.ib_counters().copied().unwrap_or_default();
+        CtlCounters { cm: *self.cm.counters(), ib, control: self.counters }
     }
 
     fn take_reports(&mut self, now: Instant, w: usize) -> bool {
         let mut busy = false;
         loop {
             match self.links[w].recv() {
+                Ok(WorkerReport::Rnic(Report::Datagram(d))) => {
+                    self.cm.handle_datagram(now, WorkerId(w), &d.bytes);
+                }
                 Ok(WorkerReport::Rnic(report)) => self.cm.handle_report(now, WorkerId(w), report),
                 Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
                 Err(NoReport::Yet) => return busy,
@@ -174,6 +179,7 @@ impl Control {
         for link in &mut self.links {
             self.counters.command_backlog += u64::from(!link.send());
         }
+        self.send_datagrams();
     }
 
     fn order(&mut self, WorkerId(worker): WorkerId, order: Order) {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use core::net::IpAddr;
 use heddle_base::{Instant, Seed};
+use heddle_cm::{IbConfig, IbPort, WorkerId};
 use heddle_dataplane::{
     Clock, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool, MempoolConfig,
     MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker, WorkerConfig,
@@ -50,6 +51,10 @@ pub struct EndpointConfig {
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
+    /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
+    /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
+    /// carry no data; see [`Transport`](heddle_cm::Transport).
+    pub infiniband: bool,
 }
 
 impl EndpointConfig {
@@ -77,6 +82,7 @@ impl EndpointConfig {
             clock: None,
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
+            infiniband: false,
         }
     }
 
@@ -206,6 +212,7 @@ impl Endpoint {
             tx_ip_csum: caps.tx_ip_checksum,
             ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))
         };
+        let port_mac = port.mac();
         let Some((rx, tx)) = port.take_queues().into_iter().next() else {
             return Err(OpenError::NoQueues);
         };
@@ -243,7 +250,13 @@ impl Endpoint {
         })?;
         let link = WorkerLink::new(commands, reports);
         let asked = (requests_out, sleeper);
-        let control = Control::new(asked, vec![link], registry, config.max_conns);
+        let mut control = Control::new(asked, vec![link], registry, config.max_conns);
+        if config.infiniband {
+            let port = |c: &Cidr| IbPort { addr: c.addr(), worker: WorkerId(0) };
+            let ports = config.addrs.iter().map(port).collect();
+            let seed = config.seed.derive(LABEL_IB);
+            control.enable_infiniband(IbConfig::new(seed, ca_guid(port_mac), ports));
+        }
         Ok(Endpoint { worker, control, requests, port, clock, polls: 0, device })
     }
 
@@ -294,6 +307,13 @@ const LABEL_STAGS: u64 = 1;
 const LABEL_STACK: u64 = 2;
 const LABEL_FAULT: u64 = 3;
 const LABEL_TO: u64 = 4;
+const LABEL_IB: u64 = 5;
+
+/// The EUI-64 of a station address, as other RoCE ports are called: the bit that says who gave the
+/// address turned over, and `ff:fe` in the middle.
+fn ca_guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
 
 fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
     config.check()?;
@@ -326,6 +346,12 @@ mod tests {
     use heddle_iwarp::{Access, Pd, Qpn};
 
     use super::*;
+
+    /// What Linux calls the port with that address.
+    #[test]
+    fn test_a_port_is_named_by_its_station_address() {
+        assert_eq!(ca_guid([0x52, 0x54, 0, 0x58, 0, 2]), 0x5054_00ff_fe58_0002);
+    }
 
     /// A worker that has panicked in the middle of something never counts its FPDUs down.
     #[test]
