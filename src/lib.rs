@@ -66,7 +66,8 @@
 
 pub use heddle_base::{Instant, Seed};
 pub use heddle_cm::{
-    Awaited, CmCounters, DialogueError, Notice, ParamsError, Refusal, RequestError, WorkerId,
+    Awaited, CmCounters, DialogueError, IbCounters, Notice, ParamsError, Refusal, RequestError,
+    WorkerId,
 };
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Endpoint, EndpointConfig, Node, OpenError, Snapshot, random_seed,
@@ -96,10 +97,10 @@ pub use heddle_verbs::{
     Bound, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError,
     CopiedHeader, Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device,
     DeviceConfig, DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
-    Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit,
-    MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow,
-    Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge,
-    Sleeper, Srq, Stag, Taken, TermCode, Terminate, WaitError, Waker, Window,
+    IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo,
+    MrInit, MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState,
+    QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr,
+    Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker, Window,
 };
 
 pub use heddle_perf as perf;
