@@ -12,6 +12,7 @@ use heddle::daemon::StartError;
 mod admin;
 mod bench;
 mod capture;
+mod cm;
 mod counters;
 mod demo;
 mod generate;
@@ -45,6 +46,8 @@ enum Command {
     /// Send messages to and fro, wire-compatible with the rping of rdma-core
     #[command(disable_version_flag = true)]
     Rping(rping::Args),
+    /// Make and answer connections, and show what the connection manager says of them
+    Cm(cm::Args),
     /// Answer the frames of a capture file, in virtual time
     Pcap(pcap::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
@@ -131,6 +134,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Bench(a) => bench::run(&a),
         Command::Serve(a) => serve::run(&a),
         Command::Rping(a) => rping::run(&a),
+        Command::Cm(a) => cm::run(&a),
         Command::Pcap(a) => pcap::run(&a),
         Command::Demo(a) => demo::run(&a),
         Command::Generate(a) => generate::run(&a, Cli::command()),

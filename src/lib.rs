@@ -66,8 +66,8 @@
 
 pub use heddle_base::{Histogram, Instant, Seed};
 pub use heddle_cm::{
-    Awaited, CmCounters, CmGauges, DialogueError, Notice, ParamsError, Refusal, RequestError,
-    StartupTimes, WorkerId,
+    Awaited, CmCounters, CmGauges, DialogueError, IbCounters, Notice, ParamsError, Refusal,
+    RequestError, StartupTimes, WorkerId,
 };
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node, OpenError,
@@ -101,10 +101,10 @@ pub use heddle_verbs::{
     Bound, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError,
     CopiedHeader, Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device,
     DeviceConfig, DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
-    Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit,
-    MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow,
-    Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr, Sge,
-    Sleeper, Srq, Stag, Taken, TermCode, Terminate, WaitError, Waker, Window,
+    IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo,
+    MrInit, MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState,
+    QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr,
+    Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker, Window,
 };
 
 pub use heddle_daemon as daemon;

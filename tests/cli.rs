@@ -54,7 +54,7 @@ fn test_help_of_every_command() {
     let out = heddle(&["--help"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
-    for command in ["bench", "serve", "rping", "pcap", "demo"] {
+    for command in ["bench", "serve", "rping", "cm", "pcap", "demo"] {
         assert!(text.contains(command), "{command}: {text}");
         assert_eq!(heddle(&[command, "--help"]).status.code(), Some(0), "{command}");
     }
@@ -190,6 +190,20 @@ fn test_usage_rping_values() {
     assert_usage(&with(&["-s", "-a", "10.0.0.9"]), "-a 10.0.0.9: no --ip has that address");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "-p", "65536"]), "-p");
     assert_usage(&with(&["-c", "-a", "10.0.0.2", "--mtu", "9001"]), "MTU 9001");
+}
+
+#[test]
+fn test_usage_cm_values() {
+    let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
+    let with = |more: &[&'static str]| [&["cm"], &net[..], more].concat();
+    assert_usage(&with(&[]), "--connect");
+    assert_usage(&with(&["--listen", "10.0.0.1:7"]), "ADDR:PORT=accept");
+    assert_usage(&with(&["--listen", "10.0.0.1:7=perhaps"]), "'perhaps' is neither");
+    assert_usage(&with(&["--listen", "10.0.0.1:7=reject,ird=1"]), "'ird' is none of");
+    assert_usage(&with(&["--listen", "10.0.0.2:7=accept"]), "no --ip has that address");
+    assert_usage(&with(&["--connect", "10.0.0.2"]), "'10.0.0.2' is not ADDR:PORT");
+    assert_usage(&with(&["--connect", "10.0.0.2:7,end=5"]), "end: ");
+    assert_usage(&["cm", "--connect", "10.0.0.2:7"], "--ip is missing");
 }
 
 #[test]

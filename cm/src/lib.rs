@@ -34,6 +34,7 @@ pub use event::{
     Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ListenFailure, Notice,
     PeerDepths, QpFate, Refusal, Transport,
 };
+pub use heddle_ib::roce::UDP_PORT as ROCE_PORT;
 pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};

@@ -9,6 +9,7 @@ use core::ops::Range;
 
 use heddle_tcp::{Addressing, ConnectError};
 
+use crate::ib::IbPort;
 use crate::id::WorkerId;
 use crate::request::RequestError;
 
@@ -103,6 +104,16 @@ impl Ports {
         };
         let way = ways().filter(|(port, _)| has_worker(*port)).reduce(longest);
         way.map(|(port, _)| port).ok_or(RequestError::NoWorker)
+    }
+
+    /// Every address, with the worker that UDP comes to there.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = IbPort> {
+        let of_port = |p: &Port| {
+            let worker = WorkerId(p.workers.start);
+            let addrs = p.net.addrs().to_vec();
+            addrs.into_iter().map(move |c| IbPort { addr: c.addr(), worker })
+        };
+        self.0.iter().filter(|p| !p.workers.is_empty()).flat_map(of_port)
     }
 
     /// Our address on the way to `remote`: by the longest prefix, of several the first.

@@ -3,7 +3,7 @@
 use heddle_base::{Random, Seed};
 use std::sync::{Arc, Weak};
 
-use heddle_cm::Ports;
+use heddle_cm::{IbConfig, IbPort, Ports, WorkerId};
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
@@ -111,6 +111,7 @@ const LABEL_STACK: u64 = 2;
 const LABEL_FAULT: u64 = 3;
 const LABEL_TO: u64 = 4;
 const LABEL_SPREAD: u64 = 5;
+const LABEL_IB: u64 = 6;
 
 /// What the workers of an RNIC share.
 struct Shared<'a> {
@@ -145,8 +146,13 @@ impl Endpoint {
 
         let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut open = Vec::with_capacity(ports.len());
+        let ca_guid = ca_guid(ports[0].port.mac());
+        let mut ib_ports = Vec::new();
         for (number, mut port) in ports.into_iter().enumerate() {
             let net = port.setup.addressing()?;
+            // UDP comes to the first worker of a port.
+            let first = WorkerId(workers.len());
+            ib_ports.extend(net.addrs().iter().map(|c| IbPort { addr: c.addr(), worker: first }));
             let queues = port.port.take_queues();
             let sharing = sharing(&port, queues.len(), &setup.seed)?;
             let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
@@ -166,9 +172,19 @@ impl Endpoint {
             ..DeviceConfig::default()
         })?;
         let asked = (requests_out, sleeper);
-        let control = Control::new(asked, links, registry, addressed, setup.max_conns);
+        let mut control = Control::new(asked, links, registry, addressed, setup.max_conns);
+        if setup.infiniband {
+            let seed = setup.seed.derive(LABEL_IB);
+            control.enable_infiniband(IbConfig::new(seed, ca_guid, ib_ports));
+        }
         Ok(Endpoint::new(workers, control, requests, open, clock, device))
     }
+}
+
+/// The EUI-64 of a station address, as other RoCE ports are called: the bit that says who gave the
+/// address turned over, and `ff:fe` in the middle.
+fn ca_guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 /// Ports that go together, as the connection manager has them.
@@ -297,6 +313,12 @@ mod tests {
     use heddle_iwarp::{Access, Pd, Qpn};
 
     use super::*;
+
+    /// What Linux calls the port with that address.
+    #[test]
+    fn test_a_port_is_named_by_its_station_address() {
+        assert_eq!(ca_guid([0x52, 0x54, 0, 0x58, 0, 2]), 0x5054_00ff_fe58_0002);
+    }
 
     /// A worker that has panicked in the middle of something never counts its FPDUs down.
     #[test]

@@ -32,6 +32,10 @@ pub struct RnicSetup {
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
+    /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
+    /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
+    /// carry no data; see [`Transport`](heddle_cm::Transport).
+    pub infiniband: bool,
 }
 
 impl RnicSetup {
@@ -53,6 +57,7 @@ impl RnicSetup {
             clock: None,
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
+            infiniband: false,
         }
     }
 }
@@ -165,6 +170,10 @@ pub struct EndpointConfig {
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
+    /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
+    /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
+    /// carry no data; see [`Transport`](heddle_cm::Transport).
+    pub infiniband: bool,
 }
 
 impl EndpointConfig {
@@ -198,6 +207,7 @@ impl EndpointConfig {
             clock: rnic.clock,
             rx_burst: rnic.rx_burst,
             tcp: rnic.tcp,
+            infiniband: rnic.infiniband,
         }
     }
 
@@ -213,6 +223,7 @@ impl EndpointConfig {
             clock: self.clock.clone(),
             rx_burst: self.rx_burst,
             tcp: self.tcp,
+            infiniband: self.infiniband,
         }
     }
 

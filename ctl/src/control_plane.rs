@@ -21,6 +21,7 @@ use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, Taken};
 
 use crate::counters::{ControlCounters, CtlCounters};
 
+mod datagrams;
 mod end;
 mod inbox;
 mod inspect;
@@ -142,8 +143,10 @@ impl Control {
 
     /// What it has counted.
     pub(crate) fn counters(&self) -> CtlCounters {
+        let ib = self.cm.ib_counters().copied().unwrap_or_default();
         CtlCounters {
             cm: *self.cm.counters(),
+            ib,
             control: self.counters,
             startups: *self.cm.startup_times(),
             gauges: self.cm.gauges(),
@@ -154,6 +157,9 @@ impl Control {
         let mut busy = false;
         loop {
             match self.links[w].recv() {
+                Ok(WorkerReport::Rnic(Report::Datagram(d))) => {
+                    self.cm.handle_datagram(now, WorkerId(w), &d.bytes);
+                }
                 Ok(WorkerReport::Rnic(report)) => self.cm.handle_report(now, WorkerId(w), report),
                 Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
                 Ok(WorkerReport::Inspected(facts)) => {
@@ -196,6 +202,7 @@ impl Control {
         for link in &mut self.links {
             self.counters.command_backlog += u64::from(!link.send());
         }
+        self.send_datagrams();
     }
 
     fn order(&mut self, WorkerId(worker): WorkerId, order: Order) {

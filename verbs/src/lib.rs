@@ -42,7 +42,7 @@ pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
     Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
-    ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate,
+    IbRefusal, ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate, Transport,
 };
 pub use heddle_iwarp::rdmap::{AtomicOp, CopiedHeader, TermCode, Terminate};
 pub use heddle_iwarp::{

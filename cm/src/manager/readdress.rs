@@ -38,6 +38,9 @@ impl ConnectionManager {
                     .push_back((worker, Order::SetAddressing { net: Box::new(net.clone()) }));
             }
         }
+        if let Some(ib) = &mut self.ib {
+            ib.config.ports = self.config.ports.datagrams().collect();
+        }
         for id in self.listeners.ids() {
             let Some(l) = self.listeners.get(id) else { continue };
             let Some(ip) = bind(l.addr) else { continue };

@@ -40,7 +40,7 @@ impl ConnectionManager {
                 self.drive_conn(worker, conn, Input::OrderRefused(error));
             }
             Report::Event(event) => self.handle_event(worker, event),
-            // No service that is spoken to by datagrams is on, and none was asked for.
+            // The shell gives them to `handle_datagram`.
             Report::Datagram(_) => {}
         }
     }
