@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
 /// with a file to write.
-const EXAMPLES: [(&str, &[&str]); 7] = [
+const EXAMPLES: [(&str, &[&str]); 8] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
     ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
     (
@@ -34,6 +34,7 @@ const EXAMPLES: [(&str, &[&str]); 7] = [
         ],
     ),
     ("events_epoll", &["server: 9 messages echoed for 3 clients"]),
+    ("own_process", &["application: HELLO FROM ANOTHER PROCESS"]),
     ("two_processes", &["server: written by another process"]),
 ];
 

@@ -112,7 +112,8 @@ impl Entries {
     ) -> Result<Self, AreaError> {
         let size = u64::from(depth.max(1)).next_power_of_two();
         let words = low_usize(size).saturating_mul(CQE).saturating_mul(rings);
-        Ok(Entries { block: Arc::new(area.take(words)?), size, generation })
+        let block = Arc::new(area.take_clearing(words, 0)?);
+        Ok(Entries { block, size, generation })
     }
 
     /// Those that the words of a queue tell of.

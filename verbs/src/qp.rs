@@ -335,7 +335,7 @@ impl Qp {
         owner: Owner,
     ) -> Result<Qp, AreaError> {
         let rings = Rings::new(&init);
-        let block = Arc::new(area.take(rings.words())?);
+        let block = Arc::new(area.take_clearing(rings.words(), at::ENTRIES)?);
         let words = block.words();
         let set = |i: usize, v: u64| words[i].store(v, Ordering::Relaxed);
         set(at::QPN, qpn.0.into());

@@ -112,7 +112,7 @@ impl Srq {
         place: Place,
     ) -> Result<Srq, AreaError> {
         let places = Places::new(depth, max_sge);
-        let block = area.take(places.words())?;
+        let block = area.take_clearing(places.words(), at::ENTRIES)?;
         let set = |i: usize, v: u64| header(&block)[i].store(v, Ordering::Relaxed);
         set(at::PD, pd.0.into());
         set(at::DEPTH, depth.into());

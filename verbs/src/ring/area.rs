@@ -106,9 +106,22 @@ impl Area {
     /// # Errors
     /// [`AreaError::Full`].
     pub fn take(self: &Arc<Area>, words: usize) -> Result<Block, AreaError> {
+        self.take_clearing(words, words)
+    }
+
+    /// The same with zeros in the first `clear` words alone, for what is not read before it is written:
+    /// the entries of a deep queue are megabytes. What is there is what the same application wrote.
+    ///
+    /// # Errors
+    /// [`AreaError::Full`].
+    pub(crate) fn take_clearing(
+        self: &Arc<Area>,
+        words: usize,
+        clear: usize,
+    ) -> Result<Block, AreaError> {
         let len = words.saturating_mul(WORD);
         let off = self.free().take(len).ok_or(AreaError::Full(len))?;
-        self.region.zero(off, len)?;
+        self.region.zero(off, clear.min(words) * WORD)?;
         let base = self.base_of(off, len).ok_or(AreaError::Full(len))?;
         Ok(Block { base, words, area: self.clone(), off, owned: true })
     }
@@ -191,6 +204,17 @@ mod tests {
             area.take(512).unwrap()
         };
         assert_eq!(all.words()[511].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn test_entries_are_left_as_they_were_and_what_is_before_them_is_zero() {
+        let area = Area::new(4096).unwrap();
+        let b = area.take(512).unwrap();
+        b.words().iter().for_each(|w| w.store(7, Ordering::Relaxed));
+        drop(b);
+        let b = area.take_clearing(512, 40).unwrap();
+        let words: Vec<u64> = b.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
+        assert!(words[..40].iter().all(|w| *w == 0) && words[40..].iter().all(|w| *w == 7));
     }
 
     #[test]

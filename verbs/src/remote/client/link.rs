@@ -185,8 +185,10 @@ impl Link {
     /// Says something that is not answered.
     pub(super) fn tell(&self, request: &Request) {
         let _mine = lock(&self.writer);
-        // Without a server there is nothing to be told.
-        let _ = self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]);
+        // Without a server there is nothing to be told. One that does not read is none.
+        if self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]).is_err() {
+            self.shut();
+        }
     }
 
     /// With the lock.
@@ -258,7 +260,9 @@ impl Link {
             *untold = untold.saturating_sub(count);
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             let request = Request::Taken(Count { count });
-            let _ = self.write(&to_line(&Call { v: VERSION, id: 0, request: &request }), &[]);
+            if self.write(&to_line(&Call { v: VERSION, id: 0, request: &request }), &[]).is_err() {
+                self.shut();
+            }
         }
     }
 

@@ -1,0 +1,129 @@
+//! Servers that make no sense.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+
+use heddle_socket::wire::send;
+
+use super::*;
+use crate::CmEvent;
+use crate::event::EventQueue;
+use crate::waker::Sleeper;
+
+const SMALL: OpenParams = OpenParams { memory: 4096, queues: 4096, name: String::new() };
+
+/// What can be had of a server that answers `opened` and these descriptors to the first request, then
+/// each of `lines` to one more.
+fn server(
+    opened: &str,
+    fds: Vec<OwnedFd>,
+    lines: &'static [&'static str],
+) -> (Result<Device, DeviceError>, JoinHandle<()>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let opened = opened.to_owned();
+    let thread = std::thread::spawn(move || {
+        let mut requests = BufReader::new(theirs.try_clone().unwrap()).lines();
+        if requests.next().is_none() {
+            return;
+        }
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let _ = send(&theirs, opened.as_bytes(), &fds);
+        for line in lines {
+            let Some(Ok(_)) = requests.next() else { return };
+            let _ = (&theirs).write_all(line.as_bytes());
+        }
+        // Until the client has gone.
+        requests.for_each(drop);
+    });
+    (Device::open_on(ours, &SMALL), thread)
+}
+
+const AREA: usize = 64 << 10;
+
+fn files() -> Vec<OwnedFd> {
+    let of = |len| Region::shared(len).unwrap().fd().unwrap().try_clone_to_owned().unwrap();
+    vec![of(AREA), of(4096)]
+}
+
+fn opened(workers: usize, area: usize, bells: usize, memory: usize, fds: u32) -> String {
+    let limits = serde_json::to_string(&protocol::Limits::from(&DeviceLimits::default())).unwrap();
+    format!(
+        r#"{{"v":1,"id":1,"fds":{fds},"ok":{{"app":1,"workers":{workers},"area":{area},"bells":{bells},"memory":{memory},"limits":{limits}}}}}"#
+    ) + "\n"
+}
+
+#[test]
+fn test_answers_that_make_no_device_are_errors() {
+    let good = opened(1, AREA, 0, 4096, 2);
+    let (device, thread) = server(&good, files(), &[]);
+    assert!(device.is_ok(), "{device:?}");
+    drop(device);
+    thread.join().unwrap();
+    for (n, answer) in [
+        opened(0, AREA, 0, 4096, 2),
+        opened(usize::MAX, AREA, 0, 4096, 2),
+        opened(1, usize::MAX, 0, 4096, 2),
+        opened(1, 0, 0, 4096, 2),
+        opened(1, AREA + 1, 0, 4096, 2),
+        opened(1, AREA, AREA, 4096, 2),
+        opened(1, AREA, 1, 4096, 2),
+        opened(1, AREA, usize::MAX & !63, 4096, 2),
+        opened(1, AREA, 0, 4097, 2),
+        opened(1, AREA, 0, 4096, 1),
+        opened(1, AREA, 0, 4096, 0),
+        opened(1, AREA, 0, 4096, 7),
+        "{\"v\":1,\"id\":1,\"ok\":{}}\n".to_owned(),
+        "{\"v\":1,\"id\":1}\n".to_owned(),
+        "{\"v\":1,\"id\":1,\"error\":{\"kind\":\"denied\",\"text\":\"no\"}}\n".to_owned(),
+        "{\"event\":{\"Listening\":{\"id\":1}}}\n17\n".to_owned(),
+        "\u{0}\n".to_owned(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (device, thread) = server(&answer, files(), &[]);
+        assert!(device.is_err(), "{n}: {answer}");
+        thread.join().unwrap();
+    }
+    // Files that could go.
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (device, thread) = server(&good, vec![file.try_clone().unwrap().into(), file.into()], &[]);
+    let error = device.unwrap_err();
+    assert!(error.to_string().contains("F_SEAL_SHRINK"), "{error}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn test_later_answers_that_make_no_sense_are_errors() {
+    let good = opened(1, AREA, 0, 4096, 2);
+    let (device, thread) = server(
+        &good,
+        files(),
+        &[
+            "{\"v\":1,\"id\":2,\"ok\":{\"pd\":3}}\n",
+            "{\"v\":1,\"id\":3,\"ok\":{\"off\":64,\"words\":18446744073709551615}}\n",
+            "{\"v\":1,\"id\":4,\"ok\":{\"off\":8192,\"words\":8}}\n",
+            // A region that begins where the memory ends.
+            "{\"v\":1,\"id\":5,\"ok\":{\"id\":1,\"stag\":256,\"to\":0,\"off\":4096}}\n",
+            // What nobody asked for, events of what there is not, and then nonsense.
+            "{\"v\":1,\"id\":99,\"ok\":1}\n{\"event\":{\"Listening\":{\"id\":7}}}\nnonsense\n",
+        ],
+    );
+    let device = device.unwrap();
+    let pd = device.create_pd().unwrap();
+    assert_eq!(pd, Pd(3));
+    let sleeper = Sleeper::with_fd().unwrap();
+    assert!(device.create_cq(8, Some(sleeper.waker())).is_err());
+    // An area of zeros has no completion queue.
+    assert!(device.create_cq(8, None).is_err());
+    assert!(device.alloc_mr(pd, 64, heddle_iwarp::Access::NONE).is_err());
+    assert!(device.alloc_mr(pd, 5000, heddle_iwarp::Access::NONE).is_err());
+    assert_eq!(device.create_pd(), Err(DeviceError::Gone));
+    let events = EventQueue::new(None);
+    let at = "10.0.0.1:1".parse().unwrap();
+    let refused = device.listen(at, crate::ListenParams::default(), &events);
+    assert_eq!((refused, events.poll()), (Err(DeviceError::Gone), None::<CmEvent>));
+    drop(device);
+    thread.join().unwrap();
+}
