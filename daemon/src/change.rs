@@ -13,7 +13,7 @@ use heddle_perf::service::ServiceSpec;
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Config, Control, Limits};
+use crate::config::{Config, Control, Limits, Port};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,22 +98,29 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     const DEVICE: &str = "the device would have to be stopped";
     const MEMORY: &str = "memory is taken when it starts";
     const STACK: &str = "each worker's TCP has it from its start";
-    let (port, other) = (&old.port, &new.port);
+    const THREADS: &str = "connections cannot move to another thread";
     let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
+    // One by one, in their order: what is a port's stays with it.
+    let port = |differs: fn(&Port, &Port) -> bool| {
+        old.ports.iter().zip(&new.ports).any(|(old, new)| differs(old, new))
+    };
     let checks = [
         (old.dpdk != new.dpdk, "dpdk", "DPDK is started once"),
         (old.log.format != new.log.format, "log.format", "lines of both would follow each other"),
         (path(old) != path(new), "control.socket", "who is connected would be cut off"),
-        (port.name != other.name, "port.name", "it would seem another one"),
         (
-            format!("{:?}", port.source) != format!("{:?}", other.source),
-            "port.vdev or port.pci",
-            DEVICE,
+            old.ports.len() != new.ports.len(),
+            "[[port]]",
+            "workers are made for the ports there are",
         ),
-        (port.mtu != other.mtu, "port.mtu", DEVICE),
-        (port.addresses != other.addresses, "port.addresses", STACK),
-        (port.gateway != other.gateway, "port.gateway", STACK),
-        (old.workers != new.workers, "workers", "connections cannot move to another thread"),
+        (port(|a, b| a.name != b.name), "port.name", "it would seem another one"),
+        (port(|a, b| !a.is_same_device(b)), "port.vdev or port.pci", DEVICE),
+        (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
+        (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
+        (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
+        (port(|a, b| a.addresses != b.addresses), "port.addresses", STACK),
+        (port(|a, b| a.routes != b.routes), "port.routes or port.gateway", STACK),
+        (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),
         (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
         (old.limits.registrations != new.limits.registrations, "limits.registrations", MEMORY),

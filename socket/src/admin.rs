@@ -401,8 +401,10 @@ pub struct Port {
     pub mbps: Option<u32>,
     /// Our addresses, with their prefixes.
     pub addresses: Vec<String>,
-    /// Pairs of queues.
-    pub queues: usize,
+    /// Routes, `NETWORK/PREFIX via GATEWAY`.
+    pub routes: Vec<String>,
+    /// Workers that share it.
+    pub workers: usize,
     /// What the device has counted.
     pub counters: BTreeMap<String, u64>,
 }

@@ -32,8 +32,6 @@ const SERVICE: Duration = Duration::from_secs(5);
 /// The appliance.
 pub(crate) struct Appliance {
     pub(crate) node: Node,
-    /// Processors of the workers.
-    lcores: Vec<usize>,
     asker: Asker,
     services: RefCell<ServiceThread>,
     /// What is in force.
@@ -71,7 +69,7 @@ impl Appliance {
     /// # Errors
     /// When the services' thread does not start.
     pub(crate) fn new(
-        (node, lcores): (Node, Vec<usize>),
+        node: Node,
         config: Config,
         file: Option<PathBuf>,
         logging: Logging,
@@ -80,7 +78,6 @@ impl Appliance {
         Ok(Appliance {
             asker: node.asker(),
             node,
-            lcores,
             services: RefCell::new(services),
             config: RefCell::new(config),
             file,
@@ -102,7 +99,7 @@ impl Appliance {
     /// Whether all that moves data or serves runs; what does not, otherwise. It is a defect.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !self.node.is_running() {
-            return Err("the worker has ended by itself, which is a defect".into());
+            return Err("all workers have ended by themselves, which is a defect".into());
         }
         if !self.services.borrow().is_running() {
             return Err("the services have ended by themselves, which is a defect".into());

@@ -56,14 +56,27 @@ pub(super) struct Port {
     pub(super) vdev: Key<String>,
     pub(super) pci: Key<String>,
     pub(super) mtu: Key<i64>,
+    pub(super) workers: Key<i64>,
+    pub(super) queues: Key<i64>,
     pub(super) addresses: Vec<Spanned<String>>,
     pub(super) gateway: Key<String>,
+    pub(super) routes: Vec<Spanned<Route>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Route {
+    pub(super) to: Key<String>,
+    pub(super) via: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Workers {
     pub(super) lcores: Vec<Spanned<i64>>,
+    pub(super) idle: Key<String>,
+    pub(super) nap_after: Key<String>,
+    pub(super) nap_longest: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,5 +1,6 @@
 use super::*;
 
+use heddle_dataplane::Naps;
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 
@@ -23,7 +24,9 @@ fn wrong(text: &str) -> Vec<(usize, usize, String)> {
 #[test]
 fn test_what_is_left_out_is_the_usual() {
     let c = parse(LEAST);
-    assert_eq!(c.port.mtu, 1500);
+    let [port] = &c.ports[..] else { panic!("{c:?}") };
+    assert_eq!((port.name.as_str(), port.mtu, port.workers, port.queues), ("port0", 1500, 1, None));
+    assert_eq!(c.workers, Workers { lcores: vec![], idle: IdlePolicy::Spin });
     assert_eq!(c.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
     assert_eq!(c.control, Some(Control::at(heddle_socket::DEFAULT_PATH)));
     assert_eq!(c.limits, Limits::default());
@@ -49,7 +52,10 @@ read = ["any"]
 change = ["group:rdma", "user:7"]
 clients = 9
 [workers]
-lcores = [3]
+lcores = [3, 0]
+idle = "backoff"
+nap-after = "1ms"
+nap-longest = "2ms"
 [memory]
 registered = 12
 queues = 13
@@ -73,9 +79,15 @@ name = "left"
 pci = "0000:3b:00.0"
 mtu = 9000
 addresses = ["10.0.0.1/24", "10.1.0.1/16"]
+workers = 2
+queues = 1
 gateway = "10.0.0.254"
+routes = [{ to = "10.9.0.0/16", via = "10.1.9.9" }]
+[[port]]
+vdev = "net_ring0"
+addresses = ["10.2.0.1/24"]
 [[listen]]
-address = "10.1.0.1:7174"
+address = "10.2.0.1:7174"
 service = "ib_write_bw,size=8"
 [[listen]]
 address = "0.0.0.0:1"
@@ -94,7 +106,13 @@ service = "sink"
         clients: 9,
     };
     assert_eq!(c.control, Some(control));
-    assert_eq!(c.workers.lcores, [3]);
+    assert_eq!(c.workers.lcores, [3, 0]);
+    let naps = Naps {
+        after: Duration::from_millis(1),
+        longest: Duration::from_millis(2),
+        ..Naps::default()
+    };
+    assert_eq!(c.workers.idle, IdlePolicy::Backoff(naps));
     assert_eq!(c.memory, Memory { registered: 12, queues: 13 });
     let limits = Limits {
         connections: 7,
@@ -108,11 +126,16 @@ service = "sink"
     let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
     assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
-    assert_eq!((c.port.name.as_str(), c.port.mtu), ("left", 9000));
-    assert!(matches!(&c.port.source, PortSource::Device(d) if d == "0000:3b:00.0"));
-    assert_eq!((c.port.addresses.len(), c.port.gateway), (2, Some([10, 0, 0, 254].into())));
+    let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
+    assert_eq!((left.name.as_str(), left.mtu), ("left", 9000));
+    assert_eq!((left.workers, left.queues, c.worker_count()), (2, Some(1), 3));
+    assert!(matches!(&left.source, PortSource::Device(d) if d == "0000:3b:00.0"));
+    let routes: Vec<_> = left.routes.iter().map(ToString::to_string).collect();
+    assert_eq!(left.addresses.len(), 2);
+    assert_eq!(routes, ["0.0.0.0/0 via 10.0.0.254", "10.9.0.0/16 via 10.1.9.9"]);
+    assert_eq!(other.name, "port1");
     let listen: Vec<_> = c.listen.iter().map(|s| format!("{}={}", s.addr, s.kind)).collect();
-    assert_eq!(listen, ["10.1.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
+    assert_eq!(listen, ["10.2.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
     assert_eq!(parse(&format!("[control]\nsocket = \"\"\n{LEAST}")).control, None);
 }
 
@@ -185,6 +208,39 @@ fn test_an_address_is_of_a_port_and_listened_on_once() {
     assert_eq!(problems, [(5, 11, "no port has the address 10.0.0.2".to_owned())]);
     let problems = wrong(&format!("{LEAST}{}{}", listen("10.0.0.1:1"), listen("10.0.0.1:1")));
     assert_eq!(problems, [(8, 11, "10.0.0.1:1 is given twice".to_owned())]);
+}
+
+#[test]
+fn test_ports_do_not_share_what_is_each_ones_own() {
+    let port = |more: &str| format!("[[port]]\nvdev = \"net_null0\"\n{more}\n");
+    let (a, b) = ("addresses = [\"10.0.0.1/24\"]", "addresses = [\"10.1.0.1/24\"]");
+    let two = |a: &str, b: &str| format!("{}{}", port(a), port(b));
+    for (text, line, column, expected) in [
+        (two(a, a), 6, 14, "the address of another port"),
+        (two(a, &format!("name = \"port0\"\n{b}")), 6, 8, "another port is called port0"),
+        (port(&format!("{a}\nworkers = 2\nqueues = 3")), 5, 10, "between 1 and 2"),
+        (port(&format!("{a}\nworkers = 65")), 4, 11, "between 1 and 64"),
+        (port(&format!("{a}\nroutes = [{{ to = \"10.9.0.0/16\" }}]")), 4, 11, "to and via"),
+        (
+            port(&format!("{a}\nroutes = [{{ to = \"10.9.0.1/16\", via = \"10.0.0.2\" }}]")),
+            4,
+            11,
+            "is no network",
+        ),
+        (
+            format!("{}[workers]\nlcores = [0, 1]\n", port(a)),
+            5,
+            14,
+            "there are 1 workers for the processors",
+        ),
+        (format!("{}[workers]\nlcores = [1, 1]\n", two(a, b)), 8, 14, "given twice"),
+        (format!("{}[workers]\nnap-longest = \"1s\"\n", port(a)), 5, 15, "10ms"),
+    ] {
+        let problems = wrong(&text);
+        let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
+        assert_eq!((*l, *c), (line, column), "{text}: {what}");
+        assert!(what.contains(expected), "{text}: {what}");
+    }
 }
 
 #[test]

@@ -22,6 +22,14 @@ pub fn cidr(s: &str) -> Result<Cidr, String> {
     Cidr::new(addr, prefix).ok_or_else(|| form.into())
 }
 
+/// An address.
+///
+/// # Errors
+/// That it is none.
+pub(super) fn ip(s: &str) -> Result<IpAddr, String> {
+    s.parse().map_err(|_| format!("'{s}' is no IP address"))
+}
+
 /// Who may do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {

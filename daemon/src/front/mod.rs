@@ -23,7 +23,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use heddle_ctl::Snapshot;
-use heddle_dataplane::PortSource;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -72,10 +71,7 @@ pub fn run(
     };
     let socket = config.control.as_ref().map(socket::Socket::bind).transpose();
     let socket = socket.map_err(StartError::Failed)?;
-    let interfaces = Interfaces::watch(match &config.port.source {
-        PortSource::Vdev(vdev) => Some(vdev),
-        PortSource::Device(_) => None,
-    });
+    let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     let node = rnic::start(&config)?;
     let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
     let app = Rc::new(app);

@@ -77,11 +77,16 @@ pub(super) fn ports(p: &Ports) -> String {
             (true, Some(mbps)) => format!("up {mbps} Mb/s"),
         };
         let (name, device, driver) = (p.name.clone(), p.device.clone(), p.driver.clone());
-        let (mtu, queues) = (p.mtu.to_string(), p.queues.to_string());
-        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, queues]
+        let (mtu, workers) = (p.mtu.to_string(), p.workers.to_string());
+        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, workers]
     });
-    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "queues"];
+    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "workers"];
     let mut text = align(&head, rows, 6);
+    for port in &p.ports {
+        for route in &port.routes {
+            let _ = writeln!(text, "{}: {route}", port.name);
+        }
+    }
     for port in &p.ports {
         let rows = port.counters.iter();
         let rows = rows.map(|(n, v)| vec![port.name.clone(), n.clone(), v.to_string()]);
