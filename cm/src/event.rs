@@ -151,6 +151,9 @@ pub enum ListenFailure {
     /// The application took the request back before all workers had answered.
     #[error("taken back")]
     Withdrawn,
+    /// The address is ours no more.
+    #[error("the address was removed")]
+    AddressRemoved,
     /// No worker is left to listen.
     #[error("the worker has ended")]
     WorkerLost,
@@ -162,7 +165,7 @@ pub enum ListenFailure {
 /// Something an application has to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Every worker listens.
+    /// Every worker of the port that has the address listens.
     Listening {
         /// The listener.
         id: ListenerId,

@@ -28,7 +28,8 @@ impl fmt::Display for CmId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u64);
 
-/// A worker: its index, below the number of workers the manager was made with.
+/// A worker: its index, below the number of workers the manager was made with; see
+/// [`Ports`](crate::Ports).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub usize);
 

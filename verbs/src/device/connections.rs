@@ -53,8 +53,7 @@ impl Device {
         let (qp, params) = params.split();
         self.check_depths(params.ird, params.ord)?;
         self.claim(&qp)?;
-        let worker = self.0.hub.next_worker();
-        let request = heddle_cm::Request::Connect { id, worker, remote, params };
+        let request = heddle_cm::Request::Connect { id, remote, params };
         self.request(request, Some(qp.clone()), Some(events.clone()))
             .inspect_err(|_| qp.unclaim())?;
         Ok(id)
