@@ -93,6 +93,7 @@ pub use heddle_tcp::{
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
+pub use heddle_verbs::remote;
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,

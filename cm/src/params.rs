@@ -55,6 +55,7 @@ pub struct QpSpec {
 
 /// How a listener answers, and what it takes from its peers.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenParams {
     /// The start-up dialogue to answer in.
     pub protocol: Protocol,

@@ -78,6 +78,7 @@ pub enum Request {
 
 /// Why a request is refused. It has changed nothing then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequestError {
     /// The name is taken, or not one to be given.
     #[error("the id is in use or reserved")]
