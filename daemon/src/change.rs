@@ -13,7 +13,7 @@ use heddle_perf::service::ServiceSpec;
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Config, Control, Limits, Port};
+use crate::config::{ClientRule, Config, Control, Limits, Port};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Change {
     ListenDel(SocketAddr),
     /// Start a service.
     ListenAdd(ServiceSpec),
+    /// What applications that open a device from here on may have.
+    Clients(Vec<ClientRule>),
     /// Other time to end in.
     Deadline(Duration),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Change {
             Change::Terms(..) => f.write_str("start-up options and shares of services"),
             Change::ListenDel(addr) => write!(f, "no service on {addr}"),
             Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
+            Change::Clients(_) => f.write_str("quotas of applications"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
         }
     }
@@ -88,6 +91,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
     let come = new.listen.iter().filter(|s| !same(s, &old.listen));
     changes.extend(come.map(|s| Change::ListenAdd(*s)));
+    if old.clients != new.clients {
+        changes.push(Change::Clients(new.clients.clone()));
+    }
     if old.shutdown != new.shutdown {
         changes.push(Change::Deadline(new.shutdown));
     }
@@ -139,6 +145,7 @@ pub fn apply(config: &mut Config, change: &Change) {
         Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),
         Change::ListenDel(addr) => config.listen.retain(|s| s.addr != *addr),
         Change::ListenAdd(spec) => config.listen.push(*spec),
+        Change::Clients(rules) => config.clients.clone_from(rules),
         Change::Deadline(d) => config.shutdown = *d,
     }
 }

@@ -148,6 +148,7 @@ fn test_no_change_goes_unnoticed() {
         "[mpa]\nmarkers = true\n",
         "[tcp]\nkeepalive = \"9s\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",
+        "[[client]]\nwho = \"any\"\n",
     ] {
         let new = config(&format!("{}{more}", listen(&[("1", "sink")])));
         assert_ne!(changes(&old, &new), Ok(vec![]), "{more}");

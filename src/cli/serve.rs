@@ -160,6 +160,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
         listen: args.listen.clone(),
+        clients: Vec::new(),
         shutdown: FAREWELL,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_cm::{CmId, WorkerId};
+use heddle_cm::{AppId, CmId, WorkerId};
 use heddle_ctl::{ConnStatus, Question};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_iwarp::Access as Rights;
@@ -33,7 +33,7 @@ impl Appliance {
         let listeners = control.listeners.iter().map(|l| Listener {
             address: l.addr.to_string(),
             service: of(l.addr)
-                .map_or_else(|| format!("application {}", l.app.0), |(s, _)| s.kind.to_string()),
+                .map_or_else(|| self.application(l.app), |(s, _)| s.kind.to_string()),
             state: if l.listening { Stage::Listening } else { Stage::Starting }.name().into(),
             startups: l.startups,
             backlog: l.backlog,
@@ -68,8 +68,16 @@ impl Appliance {
             registrations_max: registry.mrs().capacity(),
             draining: registry.draining(),
             listeners: listeners.chain(ending).collect(),
+            clients: self.applications.borrow().values().cloned().collect(),
             control: self.control_status(),
         })
+    }
+
+    /// What an application calls itself, with its number, which nobody chooses.
+    fn application(&self, app: AppId) -> String {
+        let applications = self.applications.borrow();
+        let name = applications.get(&app.0).map_or("", |a| a.name.as_str());
+        format!("{name}#{}", app.0)
     }
 
     fn control_status(&self) -> ControlStatus {
@@ -135,8 +143,7 @@ impl Appliance {
             remote: c.view.remote.to_string(),
             state: c.view.state.into(),
             worker: c.view.worker.0,
-            service: service
-                .map_or_else(|| format!("application {}", c.view.app.0), |s| s.kind.to_string()),
+            service: service.map_or_else(|| self.application(c.view.app), |s| s.kind.to_string()),
             agreed: c.agreed.map(|a| Agreed {
                 revision: a.revision,
                 crc: a.crc,

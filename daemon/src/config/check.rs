@@ -12,14 +12,15 @@ use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_perf::spec::{MTU, Span};
 use heddle_tcp::{Addressing, Cidr, Route};
-use heddle_verbs::MpaOptions;
+use heddle_verbs::remote::{Addresses, Policy};
+use heddle_verbs::{DeviceLimits, MpaOptions};
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::file::{self, File, Key};
 use super::{
-    Accounts, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port, Problem,
-    Workers, keepalive, value,
+    Accounts, ClientRule, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port,
+    Problem, Workers, keepalive, value,
 };
 
 /// Collects what is wrong, so that all of it can be said at once.
@@ -43,6 +44,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         limits: c.limits(&file.limits),
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
+        clients: c.clients(&file.client),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
         ports,
     };
@@ -325,6 +327,53 @@ impl Checker<'_> {
         }
         let options = MpaOptions::new().revision(revision).crc(crc).peer_to_peer(rtr);
         options.markers(is(&f.markers, false))
+    }
+
+    /// In MiB what a policy has in octets.
+    fn clients(&mut self, all: &[Spanned<file::Client>]) -> Vec<ClientRule> {
+        let usual = Policy::default();
+        let mut rules = Vec::new();
+        for given in all {
+            let f = given.get_ref();
+            let accounts = self.accounts;
+            let Some(who) = &f.who else {
+                self.wrong(given, "a client rule needs who");
+                continue;
+            };
+            let who = self.word(who, |s| accounts.principal(s));
+            let mib = |c: &mut Self, key: &Key<i64>, usual: u64| {
+                c.number(key, 0..=i64::from(MAX_MEMORY), usual >> 20) << 20
+            };
+            let most = 1 << 20;
+            let limits = DeviceLimits {
+                max_qps: self.number(
+                    &f.queue_pairs,
+                    0..=i64::from(DeviceLimits::MOST.max_qps),
+                    usual.limits.max_qps,
+                ),
+                max_mrs: self.number(&f.registrations, 0..=most, usual.limits.max_mrs),
+                ..usual.limits
+            };
+            let policy = Policy {
+                memory: mib(self, &f.memory, usual.memory),
+                queues: mib(self, &f.queues, usual.queues),
+                regions: self.number(&f.regions, 0..=most, usual.regions),
+                connections: self.number(&f.connections, 0..=most, usual.connections),
+                listeners: self.number(&f.listeners, 0..=most, usual.listeners),
+                backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
+                limits,
+                listen: self.where_to(f.listen.as_deref()),
+                connect: self.where_to(f.connect.as_deref()),
+            };
+            rules.extend(who.map(|who| ClientRule { who, policy }));
+        }
+        rules
+    }
+
+    /// Anywhere, when nothing is said; nowhere, when that is an empty list.
+    fn where_to(&mut self, given: Option<&[Spanned<String>]>) -> Vec<Addresses> {
+        let Some(given) = given else { return Addresses::any() };
+        given.iter().filter_map(|g| self.word(g, value::addresses)).flatten().collect()
     }
 
     fn listen(&mut self, all: &[Spanned<file::Listen>], ports: &[Port]) -> Vec<ServiceSpec> {

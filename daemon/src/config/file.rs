@@ -21,6 +21,7 @@ pub(super) struct File {
     pub(super) mpa: Mpa,
     pub(super) tcp: Tcp,
     pub(super) listen: Vec<Spanned<Listen>>,
+    pub(super) client: Vec<Spanned<Client>>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -122,4 +123,20 @@ pub(super) struct Listen {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
     pub(super) deadline: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Client {
+    pub(super) who: Key<String>,
+    pub(super) memory: Key<i64>,
+    pub(super) queues: Key<i64>,
+    pub(super) regions: Key<i64>,
+    pub(super) connections: Key<i64>,
+    pub(super) listeners: Key<i64>,
+    pub(super) backlog: Key<i64>,
+    pub(super) queue_pairs: Key<i64>,
+    pub(super) registrations: Key<i64>,
+    pub(super) listen: Option<Vec<Spanned<String>>>,
+    pub(super) connect: Option<Vec<Spanned<String>>>,
 }

@@ -23,6 +23,7 @@ use heddle_dataplane::{Hugepages, IdlePolicy, PortSource};
 use heddle_perf::service::ServiceSpec;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
+use heddle_verbs::remote::Policy;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use problem::{ConfigError, Problem};
@@ -54,6 +55,8 @@ pub struct Config {
     pub keepalive: Option<Keepalive>,
     /// Services, each at an address of its own.
     pub listen: Vec<ServiceSpec>,
+    /// What applications of other processes may have: the first rule that covers one is its own.
+    pub clients: Vec<ClientRule>,
     /// How long connections have to end in order when the appliance is told to.
     pub shutdown: Duration,
 }
@@ -162,6 +165,15 @@ pub struct Memory {
     pub registered: u32,
     /// MiB for queues.
     pub queues: u32,
+}
+
+/// What some applications of other processes may have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientRule {
+    /// Whose they are.
+    pub who: Principal,
+    /// What each may have and do.
+    pub policy: Policy,
 }
 
 /// How much there may be of each thing.

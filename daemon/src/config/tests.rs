@@ -3,6 +3,7 @@ use super::*;
 use heddle_dataplane::Naps;
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_verbs::DeviceLimits;
 
 /// The least there can be.
 const LEAST: &str = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";
@@ -275,4 +276,77 @@ fn test_a_file_that_is_not_there_is_named() {
     let e = Config::read(&path).unwrap_err().to_string();
     assert!(e.contains(&format!("{}:2:9: 'loud'", path.display())), "{e}");
     assert_eq!(e.lines().count(), 2, "and no port: {e}");
+}
+
+/// A file of this repository.
+fn document(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::fs::read_to_string(root.join(path)).unwrap()
+}
+
+#[test]
+fn test_the_example_can_be_used_as_it_is_and_with_every_key() {
+    let accounts = Accounts::parse("", "root:x:0:\n");
+    let text = document("docs/heddle.toml");
+    let plain = Config::parse(&text, &accounts).unwrap_or_else(|p| panic!("{p:?}"));
+    // What is taken when a key is left out is written as a comment without a space.
+    let is_key =
+        |l: &str| l.starts_with('#') && l[1..].starts_with(|c: char| c.is_ascii_lowercase());
+    let full: Vec<_> = text.lines().map(|l| if is_key(l) { &l[1..] } else { l }).collect();
+    let full = Config::parse(&full.join("\n"), &accounts).unwrap_or_else(|p| panic!("{p:?}"));
+    // Where it says what is taken, that is what is taken.
+    assert_eq!((full.log, full.memory, full.limits), (plain.log, plain.memory, plain.limits));
+    assert_eq!((full.workers.idle, full.keepalive), (plain.workers.idle, plain.keepalive));
+    assert_eq!((full.shutdown, full.listen), (plain.shutdown, plain.listen));
+    let usual = &plain.control.unwrap();
+    assert_eq!(full.control.unwrap(), Control { group: Some(0), ..usual.clone() });
+    let (full, plain) = (&full.clients[0].policy, &plain.clients[0].policy);
+    let limits = DeviceLimits { max_mrs: 16_384, ..plain.limits };
+    assert_eq!(full, &Policy { connect: full.connect.clone(), limits, ..plain.clone() });
+}
+
+/// The keys of a table, as the reader of the file tells them.
+fn keys(head: &str, tail: &str) -> Vec<String> {
+    let text = format!("{head}no_such_key = 1\n{tail}");
+    let problems = Config::parse(&text, &accounts()).unwrap_err();
+    let (_, expected) = problems[0].text.split_once("expected").expect("it says what there is");
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
+    let mut all = Vec::new();
+    for section in keys("", "") {
+        let head = match section.as_str() {
+            "port" | "listen" | "client" => format!("[[{section}]]\n"),
+            _ => format!("[{section}]\n"),
+        };
+        all.extend(keys(&head, "").into_iter().map(|key| format!("{section}.{key}")));
+    }
+    let route = keys("[[port]]\n[[port.routes]]\n", "");
+    all.extend(route.into_iter().map(|key| format!("port.routes.{key}")));
+    assert!(all.len() > 40, "{all:?}");
+
+    let guide = document("docs/guide/appliance.md");
+    let listed = guide.lines().filter_map(|l| l.strip_prefix("| `")?.split_once("` |"));
+    let mut listed: Vec<_> = listed.map(|(key, _)| key.to_owned()).collect();
+    listed.sort();
+    all.sort();
+    assert_eq!(listed, all, "in the guide, and what there is");
+
+    let example = document("docs/heddle.toml");
+    for key in &all {
+        // It has one or the other.
+        if key == "port.pci" {
+            continue;
+        }
+        let name = key.rsplit('.').next().unwrap();
+        let has = example.lines().any(|l| {
+            let l = l.trim_start_matches('#');
+            l.starts_with(&format!("{name} ="))
+                || l.contains(&format!("{{ {name} ="))
+                || l.contains(&format!(", {name} ="))
+        });
+        assert!(has, "{key} is not in the example");
+    }
 }

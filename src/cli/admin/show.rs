@@ -52,6 +52,17 @@ pub(super) fn status(s: &Status) -> String {
         vec![l.address.clone(), l.service.clone(), l.state.clone(), startups]
     });
     text += &align(&["listener", "service", "state", "start-ups"], listeners, 3);
+    if !s.clients.is_empty() {
+        let clients = s.clients.iter().map(|c| {
+            let pid = c.pid.map_or_else(|| "-".into(), |p| p.to_string());
+            let name = format!("{}#{}", c.name, c.application);
+            let (conns, listeners) = (c.connections.to_string(), c.listeners.to_string());
+            vec![name, c.uid.to_string(), pid, conns, listeners, c.over_quota.to_string()]
+        });
+        text.push('\n');
+        let head = ["application", "user", "process", "conns", "listeners", "over quota"];
+        text += &align(&head, clients, 1);
+    }
     text
 }
 
