@@ -5,8 +5,8 @@ mod claims;
 mod limits;
 mod listeners;
 mod lost;
-mod view;
 mod ports;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
