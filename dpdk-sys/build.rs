@@ -12,16 +12,18 @@ const LIBS: [&str; 6] =
 
 const TYPES: &str = "rte_mbuf|rte_mbuf_ext_shared_info|rte_mempool|rte_ring|rte_eth_conf|\
     rte_eth_dev_info|rte_eth_stats|rte_eth_rxconf|rte_eth_txconf|rte_ether_addr|\
-    rte_device|heddle_.*";
+    rte_eth_rss_conf|rte_eth_rss_reta_entry64|rte_device|heddle_.*";
 
 const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte_dev_probe|\
     rte_dev_remove|rte_dev_dma_(map|unmap)|rte_dev_name|rte_version|rte_strerror|rte_get_tsc_hz|\
     rte_log_set_global_level|rte_thread_(un)?register|rte_extmem_(un)?register|\
     rte_pktmbuf_pool_create|rte_pktmbuf_copy|rte_mempool_avail_count|rte_mempool_in_use_count|\
     rte_eth_dev_(configure|start|stop|close|set_mtu|get_mtu|info_get|get_port_by_name|get_name_by_port|\
-    default_mac_addr_set|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
+    default_mac_addr_set|mac_addr_add|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
     rte_eth_(rx|tx)_queue_setup|rte_eth_promiscuous_(enable|disable|get)|\
     rte_eth_allmulticast_enable|rte_eth_stats_(get|reset)|\
+    rte_eth_dev_rss_(reta_update|reta_query|hash_conf_get)|\
+    rte_eth_dev_rx_intr_(enable|disable)|rte_eal_iova_mode|rte_mem_virt2iova|\
     rte_eth_from_rings|rte_ring_(create|free)";
 
 fn fail(why: &str) -> ! {
@@ -68,7 +70,7 @@ fn main() {
         .clang_args(&flags)
         .allowlist_function(FUNCTIONS)
         .allowlist_type(TYPES)
-        .allowlist_var("HEDDLE_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_ETH_MQ_.*")
+        .allowlist_var("HEDDLE_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_ETH_MQ_.*|RTE_ETH_RETA_GROUP_SIZE")
         // Reached through pointers only, and large; of mbufs the offsets are known by name
         // (shim/mbuf_layout.h).
         .opaque_type(

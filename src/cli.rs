@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use heddle::daemon::StartError;
 
+mod admin;
 mod bench;
 mod capture;
 mod counters;
 mod demo;
 mod generate;
-mod interfaces;
 mod log;
 mod mpa;
 mod net;
@@ -47,6 +48,30 @@ enum Command {
     Pcap(pcap::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
     Demo(demo::Args),
+    /// How an appliance fares that runs (heddle serve), in short
+    Status(admin::Plain),
+    /// Its connections, with what was agreed and how TCP fares
+    Conns(admin::ConnsCommand),
+    /// Its queue pairs that are in a connection
+    Qps(admin::ConnsCommand),
+    /// Its registered memory
+    Mrs(admin::MrsCommand),
+    /// Its ports: link, addresses, what the device has counted
+    Ports(admin::Plain),
+    /// Everything it has counted
+    Stats(admin::StatsCommand),
+    /// Its rates, live: of workers, ports and connections
+    Top(admin::top::Args),
+    /// Start and stop its services
+    #[command(subcommand)]
+    Listen(admin::ListenCommand),
+    /// End its connections
+    #[command(subcommand)]
+    Conn(admin::ConnCommand),
+    /// Make it read its configuration anew
+    Reload(admin::Plain),
+    /// Make it log from another level on
+    LogLevel(admin::LogCommand),
     /// Make man pages and completions for shells
     Generate(generate::Args),
 }
@@ -56,6 +81,8 @@ enum Command {
 pub(crate) enum Failure {
     /// It was asked for wrongly.
     Usage(String),
+    /// The same, in a line for each thing that is wrong, each of which says where.
+    Lines(String),
     /// It failed.
     Failed(String),
 }
@@ -63,6 +90,13 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn usage(what: impl fmt::Display) -> Failure {
         Failure::Usage(what.to_string())
+    }
+
+    pub(crate) fn of_start(e: StartError) -> Failure {
+        match e {
+            StartError::Usage(what) => Failure::Usage(what),
+            StartError::Failed(what) => Failure::Failed(what),
+        }
     }
 
     pub(crate) fn failed(what: impl fmt::Display) -> Failure {
@@ -98,12 +132,29 @@ pub(crate) fn run() -> ExitCode {
         Command::Rping(a) => rping::run(&a),
         Command::Pcap(a) => pcap::run(&a),
         Command::Demo(a) => demo::run(&a),
+        Command::Status(a) => admin::status(&a),
+        Command::Conns(a) => admin::conns(&a),
+        Command::Qps(a) => admin::qps(&a),
+        Command::Mrs(a) => admin::mrs(&a),
+        Command::Ports(a) => admin::ports(&a),
+        Command::Stats(a) => admin::stats(&a),
+        Command::Top(a) => admin::top::run(&a),
+        Command::Listen(a) => admin::listen(&a),
+        Command::Conn(a) => admin::conn(&a),
+        Command::Reload(a) => admin::reload(&a),
+        Command::LogLevel(a) => admin::log(&a),
         Command::Generate(a) => generate::run(&a, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(what)) => {
             complain(&format!("{what} (see heddle --help)"));
+            ExitCode::from(2)
+        }
+        Err(Failure::Lines(what)) => {
+            for line in what.lines() {
+                complain(line);
+            }
             ExitCode::from(2)
         }
         Err(Failure::Failed(what)) => {

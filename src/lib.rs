@@ -70,10 +70,12 @@ pub use heddle_cm::{
     StartupTimes, WorkerId,
 };
 pub use heddle_ctl::{
-    ControlCounters, CtlCounters, Endpoint, EndpointConfig, Node, OpenError, Snapshot, random_seed,
+    ControlCounters, CtlCounters, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node, OpenError,
+    OpenPort, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus, random_seed,
 };
 pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};
+pub use heddle_dataplane::steer::SteerCounters;
 pub use heddle_dataplane::{
     BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
     ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
@@ -88,7 +90,7 @@ pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    StackCounters, check_addrs,
+    SpreadError, StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
@@ -104,7 +106,9 @@ pub use heddle_verbs::{
     Sleeper, Srq, Stag, Taken, TermCode, Terminate, WaitError, Waker, Window,
 };
 
+pub use heddle_daemon as daemon;
 pub use heddle_perf as perf;
+pub use heddle_socket as socket;
 
 /// The version of DPDK this was built for.
 pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

@@ -7,8 +7,8 @@ use heddle::{
     ConnCounters, ControlPlane, CopiedHeader, DdpError, DdpHeader, DialogueError, FaultCounters,
     FrameError, Hub, MemoryCounters, MrError, MrTable, Msn, Qn, QpCounters, ReadRequest,
     References, RegionTable, RegisterError, Registry, RnicCounters, RxCounters, Seed,
-    StackCounters, StartupError, TermCode, Terminate, TxBuildCounters, TxCounters, WorkerCounters,
-    WorkerSnapshot,
+    StackCounters, StartupError, SteerCounters, TermCode, Terminate, TxBuildCounters, TxCounters,
+    WorkerCounters, WorkerSnapshot,
 };
 
 /// Each group of a worker's counters.
@@ -22,13 +22,14 @@ struct Groups {
     memory: MemoryCounters,
     rx: RxCounters,
     tx: TxCounters,
+    steer: SteerCounters,
     fault: FaultCounters,
 }
 
 /// No `..`: a group that is added has to get a name here.
 fn groups(s: WorkerSnapshot) -> Groups {
-    let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, fault } = s;
-    Groups { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, fault }
+    let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, steer, fault } = s;
+    Groups { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, steer, fault }
 }
 
 fn frame_error(e: DialogueError) -> Option<FrameError> {
@@ -80,7 +81,7 @@ type HubMaker = fn(
 fn test_what_the_counters_of_a_worker_are_can_be_named() {
     let g = groups(WorkerSnapshot::default());
     let polls = g.worker.polls + g.rnic.rx_direct + g.stack.rx_frames;
-    let _kept = (g.tcp, g.qps, g.sink, g.memory, g.rx, g.tx, g.fault);
+    let _kept = (g.tcp, g.qps, g.sink, g.memory, g.rx, g.tx, g.steer, g.fault);
     assert_eq!(polls, 0);
 }
 

@@ -32,6 +32,6 @@ pub use event::{
     QpFate, Refusal,
 };
 pub use id::{AppId, CmId, ListenerId, WorkerId};
-pub use manager::{CONN_OCTETS, CmGauges, ConnectionManager, StartupTimes};
+pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use request::{Request, RequestError};

@@ -200,6 +200,10 @@ impl Listeners {
         self.by_id.len()
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
+        self.by_id.iter().map(|(id, l)| (*id, l))
+    }
+
     pub(crate) fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.by_id.get(&id)
     }

@@ -5,6 +5,7 @@ mod reports;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,6 +25,8 @@ use crate::listener::{Listeners, Places};
 use crate::notice::Notices;
 use crate::params::CmConfig;
 use crate::request::RequestError;
+
+pub use view::{ConnView, ListenerView};
 
 /// The connection manager of one RNIC, over one or more workers.
 ///
@@ -250,7 +253,8 @@ impl ConnectionManager {
                     self.orders.push_back((worker, Order::Abort { conn: old }));
                 }
                 self.orders.push_back((worker, Order::Release { conn: old }));
-                self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+                self.orders
+                    .push_back((worker, Order::Connect { token: id.0, local: None, remote }));
             }
             Effect::Free(qpn) => self.claims.free(qpn),
             Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),

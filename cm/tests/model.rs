@@ -97,6 +97,7 @@ impl Worker {
             Order::Release { conn } => {
                 assert_eq!(self.conns.remove(&conn), Some(Phase::Closed), "released when closed");
             }
+            Order::SetAddressing { .. } => {}
         }
     }
 

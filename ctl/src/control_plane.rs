@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_cm::{
-    AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, QpFate, WorkerId,
+    Agreed, AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, QpFate, WorkerId,
 };
 use heddle_dataplane::{Command, NoReport, WorkerReport};
 use heddle_rnic::{Order, Report, RnicError};
@@ -22,6 +22,7 @@ use crate::counters::{ControlCounters, CtlCounters};
 
 mod end;
 mod inbox;
+mod inspect;
 mod link;
 mod requests;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 mod thread;
 
 use inbox::Inbox;
+use inspect::Pages;
 pub(crate) use link::WorkerLink;
 pub(crate) use requests::{Requests, ThreadRequest};
 pub(crate) use thread::ControlThread;
@@ -53,6 +55,8 @@ pub(crate) struct Control {
     /// Everybody has been told of its end.
     over: bool,
     counters: ControlCounters,
+    /// Lists of connections that workers were asked about.
+    pages: Pages,
 }
 
 /// The handles of one connection.
@@ -63,6 +67,8 @@ struct Conn {
     qp: Option<Qpn>,
     /// The application has been told that it is up.
     established: bool,
+    /// What was agreed then.
+    agreed: Option<Agreed>,
 }
 
 impl Control {
@@ -88,6 +94,7 @@ impl Control {
             now: Instant::ZERO,
             over: false,
             counters: ControlCounters::default(),
+            pages: Pages::default(),
         }
     }
 
@@ -147,6 +154,11 @@ impl Control {
             match self.links[w].recv() {
                 Ok(WorkerReport::Rnic(report)) => self.cm.handle_report(now, WorkerId(w), report),
                 Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
+                Ok(WorkerReport::Inspected(facts)) => {
+                    if let Some(number) = self.links[w].answered() {
+                        self.inspected(w, number, facts);
+                    }
+                }
                 Err(NoReport::Yet) => return busy,
                 Err(NoReport::Ended { panicked }) => self.worker_lost(now, w, panicked),
             }
@@ -162,6 +174,9 @@ impl Control {
             tracing::error!(worker = w, "the worker panicked: its connections are lost");
         }
         let untouched = self.links[w].lose();
+        while let Some(number) = self.links[w].answered() {
+            self.inspected(w, number, Vec::new());
+        }
         self.cm.handle_worker_lost(now, WorkerId(w), &untouched);
     }
 
@@ -210,12 +225,16 @@ impl Control {
                 let events = self.listeners.get(listener).map(|l| l.1.clone());
                 if let Some(events) = &events {
                     let events = events.clone();
-                    self.conns.insert(*id, Conn { app, events, qp: None, established: false });
+                    self.conns.insert(
+                        *id,
+                        Conn { app, events, qp: None, established: false, agreed: None },
+                    );
                 }
                 events
             }
-            Event::Established { id, .. } => self.conns.get_mut(id).map(|c| {
+            Event::Established { id, agreed, .. } => self.conns.get_mut(id).map(|c| {
                 c.established = true;
+                c.agreed = Some(*agreed);
                 c.events.clone()
             }),
             Event::Rejected { id, .. } => self.gone(*id, true),

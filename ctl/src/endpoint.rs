@@ -1,154 +1,34 @@
-//! A worker and its control plane in one, driven by one thread.
+//! Workers and their control plane in one, driven by one thread.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use core::net::IpAddr;
-use heddle_base::{Instant, Seed};
-use heddle_dataplane::{
-    Clock, DpdkRegions, Eal, ExternalMemory, FaultConfig, FaultInjector, Mempool, MempoolConfig,
-    MempoolError, Port, PortConfig, PortError, PortSource, PortStats, Worker, WorkerConfig,
-    WorkerSnapshot,
-};
-use heddle_iwarp::MrTable;
-use heddle_iwarp::mr::Pins;
-use heddle_rnic::RnicConfig;
-use heddle_tcp::{AddrError, Cidr, ConnConfig, StackConfig, check_addrs};
-use heddle_verbs::memory::{References, RegionTable, Registry};
-use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub};
+use heddle_base::Instant;
+use heddle_dataplane::{Clock, Eal, Mempool, Port, PortSource, Worker};
+use heddle_verbs::{Device, Hub};
 
-use crate::CtlCounters;
-use crate::control_plane::{Control, Requests, WorkerLink};
+use crate::assembly::OpenPort;
+use crate::config::{EndpointConfig, OpenError};
+use crate::control_plane::{Control, Requests};
+use crate::snapshot::{PortStatus, Snapshot, WorkerStatus};
 
-/// How an RNIC is set up.
-#[derive(Clone, Debug)]
-pub struct EndpointConfig {
-    /// Our addresses with their prefixes.
-    pub addrs: Vec<Cidr>,
-    /// Where peers outside the prefixes are reached.
-    pub gateway: Option<IpAddr>,
-    /// Largest IP packet, in octets: 576..=9000.
-    pub mtu: u16,
-    /// Connections at a time.
-    pub max_conns: usize,
-    /// Memory regions at a time.
-    pub max_mrs: usize,
-    /// Octets of memory the RNIC's own device can register without bringing its own.
-    pub memory: usize,
-    /// Octets of the RNIC's own device for queues.
-    pub queues: usize,
-    /// Regions of memory at a time: one for each device, and those that applications bring.
-    pub max_regions: usize,
-    /// Frames in the port's pool.
-    pub frames: u32,
-    /// From where everything a peer must not guess is derived.
-    pub seed: Seed,
-    /// Faults to make on sent frames.
-    pub fault: FaultConfig,
-    /// Time; the cycle counter when absent.
-    pub clock: Option<Clock>,
-    /// Frames taken from the port at a time, 1..=[`BURST`](heddle_dataplane::BURST).
-    pub rx_burst: usize,
-    /// TCP's numbers; the MSS is set from the MTU.
-    pub tcp: ConnConfig,
-}
-
-impl EndpointConfig {
-    /// MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed that nobody
-    /// can guess.
-    pub fn new(addrs: Vec<Cidr>) -> EndpointConfig {
-        EndpointConfig::with_seed(addrs, crate::random_seed())
-    }
-
-    /// The same with a seed of the caller's: runs can be repeated, and peers that know it can forge
-    /// what they like. For tests and simulations.
-    pub fn with_seed(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
-        EndpointConfig {
-            addrs,
-            gateway: None,
-            mtu: 1500,
-            max_conns: 1024,
-            max_mrs: 4096,
-            memory: 64 << 20,
-            queues: DeviceConfig::default().queues,
-            max_regions: 256,
-            frames: 16 * 1024,
-            seed,
-            fault: FaultConfig::default(),
-            clock: None,
-            rx_burst: heddle_dataplane::BURST,
-            tcp: ConnConfig::default(),
-        }
-    }
-
-    /// Whether an RNIC can be set up like this, as far as that can be known without a device.
-    ///
-    /// # Errors
-    /// [`OpenError`], as opening would have it.
-    pub fn check(&self) -> Result<(), OpenError> {
-        if self.addrs.is_empty() {
-            return Err(OpenError::NoAddress);
-        }
-        check_addrs(&self.addrs, self.gateway)?;
-        if !(576..=9000).contains(&self.mtu) {
-            return Err(OpenError::Mtu(self.mtu));
-        }
-        Ok(())
-    }
-}
-
-/// Why there is no RNIC.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The port failed.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// No pool for frames.
-    #[error(transparent)]
-    Mempool(#[from] MempoolError),
-    /// The MTU is out of range.
-    #[error("an MTU of {0} is not between 576 and 9000")]
-    Mtu(u16),
-    /// Nothing to be reached at.
-    #[error("an RNIC needs at least one IP address")]
-    NoAddress,
-    /// The port's queues are somebody else's.
-    #[error("the queues of the port are taken already")]
-    NoQueues,
-    /// The addresses or the gateway are of no use.
-    #[error(transparent)]
-    Addr(#[from] AddrError),
-    /// The control plane could not start.
-    #[error("cannot start the control thread: {0}")]
-    Thread(std::io::Error),
-    /// The worker could not start.
-    #[error(transparent)]
-    Lcore(#[from] heddle_dataplane::LcoreError),
-    /// The device could not be opened: no memory, as a rule.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
-
-/// Everything an RNIC has counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Snapshot {
-    /// The worker.
-    pub worker: WorkerSnapshot,
-    /// The control plane.
-    pub ctl: CtlCounters,
-    /// The port.
-    pub port: PortStats,
+/// A worker, and the number of its port.
+#[derive(Debug)]
+pub(crate) struct WorkerPlace {
+    pub(crate) worker: Worker,
+    pub(crate) port: usize,
 }
 
 /// An RNIC that runs on the thread that polls it. See the crate's documentation.
 #[derive(Debug)]
 pub struct Endpoint {
-    pub(crate) worker: Worker,
+    pub(crate) workers: Vec<WorkerPlace>,
     pub(crate) control: Control,
     pub(crate) requests: Requests,
-    pub(crate) port: Port,
+    /// At least one.
+    pub(crate) ports: Vec<Port>,
     pub(crate) clock: Clock,
     polls: u32,
-    /// Last: its memory goes after the port that may read it.
+    /// Last: its memory goes after the ports that may read it.
     pub(crate) device: Device,
 }
 
@@ -156,95 +36,59 @@ pub struct Endpoint {
 const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
-    /// An RNIC on a DPDK device.
+    pub(crate) fn new(
+        workers: Vec<WorkerPlace>,
+        control: Control,
+        requests: Requests,
+        ports: Vec<Port>,
+        clock: Clock,
+        device: Device,
+    ) -> Endpoint {
+        Endpoint { workers, control, requests, ports, clock, polls: 0, device }
+    }
+
+    /// An RNIC of one port, on a DPDK device. [`assemble`](Endpoint::assemble) makes one of several.
+    ///
+    /// # Errors
+    /// [`OpenError`].
     pub fn open(
         eal: &Eal,
         source: &PortSource,
         config: &EndpointConfig,
     ) -> Result<Endpoint, OpenError> {
-        let pool = pool(eal, config)?;
-        let port = Port::open(eal, source, &port_config(config, pool))?;
-        Endpoint::on_port(eal, port, pool, config)
+        let port = OpenPort::open(eal, source, &config.port())?;
+        Endpoint::assemble(eal, vec![port], &config.rnic())
     }
 
-    /// Two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy.
+    /// Two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy. With as many
+    /// workers on both sides each is joined to its counterpart; see [`OpenPort::ring_pair`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
     pub fn ring_pair(
         eal: &Eal,
         name: &str,
         a: &EndpointConfig,
         b: &EndpointConfig,
     ) -> Result<(Endpoint, Endpoint), OpenError> {
-        let pools = (pool(eal, a)?, pool(eal, b)?);
-        let (configs, capacity) = ((port_config(a, pools.0), port_config(b, pools.1)), 1024);
-        let (pa, pb) = Port::ring_pair(eal, name, capacity, &configs.0, &configs.1)?;
-        Ok((Endpoint::on_port(eal, pa, pools.0, a)?, Endpoint::on_port(eal, pb, pools.1, b)?))
+        let (pa, pb) = OpenPort::ring_pair(eal, name, &a.port(), &b.port())?;
+        let a = Endpoint::assemble(eal, vec![pa], &a.rnic())?;
+        Ok((a, Endpoint::assemble(eal, vec![pb], &b.rnic())?))
     }
 
     /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody
     /// has taken; `pool` is where the frames it sends come from.
+    ///
+    /// # Errors
+    /// [`OpenError`].
     pub fn on_port(
         eal: &Eal,
-        mut port: Port,
+        port: Port,
         pool: Mempool,
         config: &EndpointConfig,
     ) -> Result<Endpoint, OpenError> {
-        config.check()?;
-        let Some(&addr) = config.addrs.first() else { return Err(OpenError::NoAddress) };
-        let mrs = Arc::new(MrTable::new(&config.seed.derive(LABEL_STAGS), config.max_mrs));
-        let dpdk = Box::new(DpdkRegions::new(port.dma()));
-        let regions = Arc::new(RegionTable::new(config.max_regions, Some(dpdk)));
-        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
-        let clock = config.clock.clone().unwrap_or_else(|| Clock::new(eal));
-        let caps = port.caps();
-        let stack = StackConfig {
-            addrs: config.addrs.clone(),
-            gateway: config.gateway,
-            mtu: config.mtu,
-            max_conns: config.max_conns,
-            conn: config.tcp,
-            tx_tcp_csum: caps.tx_tcp_checksum,
-            tx_ip_csum: caps.tx_ip_checksum,
-            ..StackConfig::new(port.mac(), addr, config.seed.derive(LABEL_STACK))
-        };
-        let Some((rx, tx)) = port.take_queues().into_iter().next() else {
-            return Err(OpenError::NoQueues);
-        };
-        let fault = (!config.fault.is_none())
-            .then(|| FaultInjector::new(config.fault, &config.seed.derive(LABEL_FAULT), pool));
-        let held = usize::try_from(config.frames / 4).unwrap_or(usize::MAX);
-        let external = ExternalMemory::new(mrs.capacity());
-        let (requests, requests_out, sleeper) = Requests::new();
-        let (worker, commands, reports) = Worker::new(WorkerConfig {
-            index: 0,
-            rnic: RnicConfig {
-                stack,
-                max_held_frames: held,
-                max_snapshot_bytes: held * usize::from(config.mtu),
-            },
-            rx,
-            tx,
-            pool,
-            regions,
-            external: external.clone(),
-            mrs,
-            clock: clock.clone(),
-            fault,
-            rx_burst: config.rx_burst,
-            waker: Some(requests.waker().clone()),
-        });
-        let pins = Arc::downgrade(&worker.pins());
-        registry.add_references(Arc::new(WorkerReferences { pins, external }));
-        let seed = config.seed.derive(LABEL_TO);
-        let hub = Hub::new(registry.clone(), Box::new(requests.clone()), 1, &seed);
-        let device = hub.open(&DeviceConfig {
-            memory: config.memory,
-            queues: config.queues,
-            ..DeviceConfig::default()
-        })?;
-        let link = WorkerLink::new(commands, reports);
-        let asked = (requests_out, sleeper);
-        let control = Control::new(asked, vec![link], registry, config.max_conns);
-        Ok(Endpoint { worker, control, requests, port, clock, polls: 0, device })
+        let port = OpenPort::from_parts(port, pool, &config.port());
+        Endpoint::assemble(eal, vec![port], &config.rnic())
     }
 
     /// What applications of their own are opened with.
@@ -257,9 +101,19 @@ impl Endpoint {
         &self.device
     }
 
-    /// The port.
+    /// The first port.
     pub fn port(&self) -> &Port {
-        &self.port
+        &self.ports[0]
+    }
+
+    /// All ports.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// How many workers it has.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
     }
 
     /// The time the RNIC goes by.
@@ -267,11 +121,14 @@ impl Endpoint {
         self.clock.now()
     }
 
-    /// Does what there is to do; true when there was something. The thread that calls it is the
-    /// RNIC's only one.
+    /// Does what there is to do, worker by worker; true when there was something. The thread that
+    /// calls it is the RNIC's only one.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        let busy = self.worker.poll();
+        let mut busy = false;
+        for place in &mut self.workers {
+            busy |= place.worker.poll();
+        }
         self.polls = self.polls.wrapping_add(1);
         if self.control.is_called() || self.polls.is_multiple_of(CONTROL_EVERY) {
             return self.control.poll(self.clock.now()) || busy;
@@ -281,64 +138,18 @@ impl Endpoint {
 
     /// Everything counted so far.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            worker: self.worker.snapshot(),
-            ctl: self.control.counters(),
-            port: self.port.stats(),
-        }
+        let status = |w: &WorkerPlace| WorkerStatus {
+            port: w.port,
+            lcore: None,
+            counters: Some(Box::new(w.worker.snapshot())),
+        };
+        let workers = self.workers.iter().map(status).collect();
+        Snapshot::of(workers, port_status(&self.ports), self.control.counters())
     }
 }
 
-/// What the parts' seeds are derived by.
-const LABEL_STAGS: u64 = 1;
-const LABEL_STACK: u64 = 2;
-const LABEL_FAULT: u64 = 3;
-const LABEL_TO: u64 = 4;
-
-fn pool(eal: &Eal, config: &EndpointConfig) -> Result<Mempool, OpenError> {
-    config.check()?;
-    Ok(Mempool::new(eal, &MempoolConfig::for_mtu(config.frames, config.mtu))?)
-}
-
-fn port_config(config: &EndpointConfig, pool: Mempool) -> PortConfig {
-    PortConfig { mtu: config.mtu, ..PortConfig::new(pool) }
-}
-
-/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and
-/// frames that point into it.
-#[derive(Debug)]
-struct WorkerReferences {
-    /// Gone with the worker, whose FPDUs they count.
-    pins: Weak<Pins>,
-    external: ExternalMemory,
-}
-
-impl References for WorkerReferences {
-    fn is_referred(&self, mr: u32) -> bool {
-        // FPDUs first: while there is one, frames may yet be made of it.
-        self.pins.upgrade().is_some_and(|pins| pins.count(mr) > 0) || self.external.is_referred(mr)
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use heddle_iwarp::{Access, Pd, Qpn};
-
-    use super::*;
-
-    /// A worker that has panicked in the middle of something never counts its FPDUs down.
-    #[test]
-    fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
-        let mrs = MrTable::new(&Seed::from_u64(1), 4);
-        let mr = mrs.register(Pd(1), 0, 0, 64, Access::NONE).unwrap();
-        let range = mrs.check(Pd(1), Qpn(1), mr.stag, 0, 64, Access::NONE).unwrap();
-        let pins = Arc::new(Pins::new(mrs.capacity()));
-        let external = ExternalMemory::new(mrs.capacity());
-        let references = WorkerReferences { pins: Arc::downgrade(&pins), external };
-        pins.pin(range);
-        assert!(references.is_referred(mrs.index(mr.stag)));
-        drop(pins);
-        assert!(!references.is_referred(mrs.index(mr.stag)));
-    }
+/// What each port has counted.
+pub(crate) fn port_status(ports: &[Port]) -> Vec<PortStatus> {
+    let status = |p: &Port| PortStatus { name: p.name().to_owned(), stats: p.stats() };
+    ports.iter().map(status).collect()
 }

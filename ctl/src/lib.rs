@@ -1,31 +1,43 @@
-//! Assembly: an RNIC made of a port, a worker and a control plane.
+//! Assembly: an RNIC made of ports, workers and a control plane.
 //!
 //! ```text
 //!   Endpoint / Node
-//!     ├── Port       a DPDK device, or one end of a pair of rings            (dataplane)
-//!     ├── Worker     its queues, TCP connections, queue pairs                (dataplane)
+//!     ├── Port  ...  DPDK devices, or ends of pairs of rings                 (dataplane)
+//!     ├── Worker...  one for each pair of a port's queues, or sharing one:
+//!     │              TCP connections, queue pairs                            (dataplane)
 //!     ├── Control    connection manager, requests, events                    (here, over cm)
 //!     └── Device     what applications hold: regions, queue pairs, events    (verbs)
 //! ```
 //!
-//! There are two ways to run:
+//! [`EndpointConfig`] sets up an RNIC of one port; for several, [`OpenPort`]s are opened and given to
+//! [`Endpoint::assemble`]. There are two ways to run:
 //!
 //! - an [`Endpoint`] is all of it on one thread, driven by whoever calls [`Endpoint::poll`];
-//! - a [`Node`] has its worker on a pinned lcore and the control plane on a thread of its own,
+//! - a [`Node`] has its workers on pinned lcores and the control plane on a thread of its own,
 //!   which sleeps when there is nothing to do.
 //!
 //! Work requests and completions do not pass through here: they go through the rings of the device
-//! straight to and from the worker.
+//! straight to and from the workers.
 
+mod ask;
+mod assembly;
+mod config;
 mod control_plane;
 mod counters;
 mod endpoint;
+mod lcore;
 mod node;
 mod seed;
+mod snapshot;
 #[cfg(test)]
 mod testing;
 
+pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
+pub use assembly::OpenPort;
+pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
-pub use endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
-pub use node::Node;
+pub use endpoint::Endpoint;
+pub use lcore::Lcores;
+pub use node::{Node, WorkerPlace};
 pub use seed::random_seed;
+pub use snapshot::{PortStatus, Snapshot, WorkerStatus};

@@ -1,102 +1,137 @@
 //! An RNIC on threads of its own.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use heddle_verbs::{Device, Hub};
-
+use crossbeam_channel::Receiver;
 use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Eal, LcoreWorker, Port, Stop, Worker, WorkerSnapshot};
+use heddle_verbs::{Device, Hub};
 
+use crate::ask::Asker;
+use crate::config::{EndpointConfig, OpenError};
 use crate::control_plane::{ControlThread, Requests, ThreadRequest};
-use crate::endpoint::{Endpoint, EndpointConfig, OpenError, Snapshot};
+use crate::counters::CtlCounters;
+use crate::endpoint::{Endpoint, port_status};
+use crate::lcore::{Crew, Hand, Lcores};
+use crate::snapshot::{Snapshot, WorkerStatus};
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
-/// An RNIC whose worker runs on a pinned lcore and whose control plane has a thread that sleeps
-/// when there is nothing to do. Dropping it stops both; applications are told that their
+/// An RNIC whose workers run on pinned lcores and whose control plane has a thread that sleeps
+/// when there is nothing to do. Dropping it stops all; applications are told that their
 /// connections and listeners have ended.
 ///
-/// Should the worker or the control plane panic, they are told the same at once, and nothing on this
-/// RNIC works any more: [`is_running`](Node::is_running) says so. Peers are reset; until the node is
-/// dropped its addresses stay reachable, and what peers send to connections that were is answered with
-/// RST.
+/// Should a worker panic, applications are told the same of its connections at once, and those of the
+/// other workers go on. Without a worker, or without the control plane, nothing on this RNIC works any
+/// more: [`is_running`](Node::is_running) says so. Peers are reset; until the node is dropped its
+/// addresses stay reachable, and what peers send to connections that were is answered with RST.
 #[derive(Debug)]
 pub struct Node {
-    // In this order: the control plane tells of a worker that has ended.
-    worker: LcoreWorker<()>,
+    // In this order: the control plane tells of workers that have ended.
+    lcores: Vec<LcoreWorker<()>>,
     control: ControlThread,
     requests: Requests,
+    workers: Vec<Place>,
     device: Device,
-    port: Port,
-    /// The worker has, by a defect.
+    ports: Vec<Port>,
+}
+
+/// Where a worker is, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerPlace {
+    /// Its port, by number.
+    pub port: usize,
+    /// The processor it runs on.
+    pub lcore: usize,
+    /// Whether it does.
+    pub running: bool,
+}
+
+/// Where a worker is.
+#[derive(Debug)]
+struct Place {
+    port: usize,
+    lcore: usize,
+    /// It has, by a defect.
     ended: Stop,
 }
 
-fn ask(requests: &Requests) -> Option<WorkerSnapshot> {
+/// Asks a worker for all it has counted.
+fn ask(requests: &Requests, worker: usize) -> Option<Receiver<Box<WorkerSnapshot>>> {
     let (reply, answer) = crossbeam_channel::bounded(1);
-    requests.send(ThreadRequest::Snapshot { worker: WorkerId(0), reply }).ok()?;
-    answer.recv_timeout(ANSWER).ok().map(|s| *s)
+    requests.send(ThreadRequest::Snapshot { worker: WorkerId(worker), reply }).ok()?;
+    Some(answer)
 }
 
-/// How late a worker that has ended may answer a peer: a processor is not kept busy for it.
-const CLOSED_NAP: Duration = Duration::from_millis(1);
+/// Asks the control plane.
+fn ask_control(requests: &Requests) -> Option<Receiver<Box<CtlCounters>>> {
+    let (reply, answer) = crossbeam_channel::bounded(1);
+    requests.send(ThreadRequest::Counters { reply }).ok()?;
+    Some(answer)
+}
 
-/// How long a worker may take to answer a question.
+/// How long the workers may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Moves `endpoint` to processor `core`, whose worker spins there from now on.
+    /// Moves `endpoint` to the processors `lcores`, one thread for each, which spin there from now
+    /// on. Worker `i` is polled by thread `i` modulo their number, so that the workers of each port
+    /// are spread as evenly as they can be.
     ///
     /// # Errors
-    /// [`OpenError::Lcore`] when this process may not use the processor, [`OpenError::Thread`].
-    pub fn start(eal: &Eal, endpoint: Endpoint, core: usize) -> Result<Node, OpenError> {
-        Node::run(eal, endpoint, core, Worker::poll)
+    /// [`OpenError::Lcores`] when there are more processors than workers, or none;
+    /// [`OpenError::Lcore`] when this process may not use one of them, [`OpenError::Thread`].
+    pub fn start(eal: &Eal, endpoint: Endpoint, lcores: &[usize]) -> Result<Node, OpenError> {
+        Node::start_with(eal, endpoint, &Lcores::new(lcores))
     }
 
-    /// The same with `turn` for what the worker does over and over.
+    /// As [`start`](Node::start), with all that can be said of the threads.
+    ///
+    /// # Errors
+    /// As [`start`](Node::start).
+    pub fn start_with(eal: &Eal, endpoint: Endpoint, lcores: &Lcores) -> Result<Node, OpenError> {
+        Node::run(eal, endpoint, lcores, |_, worker| worker.poll())
+    }
+
+    /// The same with `turn` for what a worker, of which it is given the number, does over and over.
     fn run(
         eal: &Eal,
         endpoint: Endpoint,
-        core: usize,
-        mut turn: impl FnMut(&mut Worker) -> bool + Send + 'static,
+        Lcores { cores: lcores, idle }: &Lcores,
+        turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
-        let Endpoint { mut worker, control, requests, device, port, clock, .. } = endpoint;
+        let Endpoint { workers, control, requests, device, ports, clock, .. } = endpoint;
+        if lcores.is_empty() || lcores.len() > workers.len() {
+            let (lcores, workers) = (lcores.len(), workers.len());
+            return Err(OpenError::Lcores { lcores, workers });
+        }
         device.hub().set_threaded();
-        let (orphaned, ended) = (Stop::new(), Stop::new());
-        let control = ControlThread::spawn(control, clock, orphaned.clone());
+        let mut crews: Vec<_> = lcores.iter().map(|_| Vec::new()).collect();
+        let mut places = Vec::with_capacity(workers.len());
+        for (number, w) in workers.into_iter().enumerate() {
+            let (thread, ended) = (number % lcores.len(), Stop::new());
+            places.push(Place { port: w.port, lcore: lcores[thread], ended: ended.clone() });
+            crews[thread].push(Hand { number, worker: w.worker, ended });
+        }
+        let orphaned = Stop::new();
+        let control = ControlThread::spawn(control, clock.clone(), orphaned.clone());
         let control = control.map_err(OpenError::Thread)?;
-        let name = format!("heddle-w{core}");
-        let theirs = ended.clone();
-        let worker = LcoreWorker::spawn(eal, core, &name, move |stop| {
-            let run = catch_unwind(AssertUnwindSafe(|| {
-                while !stop.is_set() && !orphaned.is_set() {
-                    if !turn(&mut worker) {
-                        std::hint::spin_loop();
-                    }
-                }
-            }));
-            if run.is_err() || orphaned.is_set() {
-                worker.end(run.is_err());
-                theirs.set();
-                // Peers are to hear that their connections are gone, for as long as the RNIC is there.
-                while !stop.is_set() {
-                    if !worker.poll_closed() {
-                        std::thread::sleep(CLOSED_NAP);
-                    }
-                }
-            }
-        })?;
-        Ok(Node { worker, control, requests, device, port, ended })
+        let mut threads = Vec::with_capacity(lcores.len());
+        for (crew, &core) in crews.into_iter().zip(lcores) {
+            let crew = Crew::new(crew, turn.clone(), orphaned.clone(), (*idle, clock.clone()));
+            let name = format!("heddle-w{core}");
+            threads.push(LcoreWorker::spawn(eal, core, &name, move |stop| crew.run(stop))?);
+        }
+        Ok(Node { lcores: threads, control, requests, workers: places, device, ports })
     }
 
-    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each on
-    /// one of the first two processors this process may use. With one alone both share it, and take
-    /// turns as the scheduler has it.
+    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each with
+    /// all its workers on one of the first two processors this process may use. With one alone both
+    /// share it, and take turns as the scheduler has it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -110,7 +145,7 @@ impl Node {
         let cpus = allowed_cpus();
         let first = cpus.first().copied().unwrap_or(0);
         let second = cpus.get(1).copied().unwrap_or(first);
-        Ok((Node::start(eal, a, first)?, Node::start(eal, b, second)?))
+        Ok((Node::start(eal, a, &[first])?, Node::start(eal, b, &[second])?))
     }
 
     /// What applications of their own are opened with.
@@ -123,27 +158,75 @@ impl Node {
         &self.device
     }
 
-    /// The port.
+    /// The first port.
     pub fn port(&self) -> &Port {
-        &self.port
+        &self.ports[0]
     }
 
-    /// Everything the worker has counted; `None` when it has ended, or does not answer within a
-    /// second.
-    pub fn snapshot(&self) -> Option<WorkerSnapshot> {
-        ask(&self.requests)
+    /// The way to ask about it while it runs, from any thread.
+    pub fn asker(&self) -> Asker {
+        Asker::new(self.requests.clone())
     }
 
-    /// Ends both threads; everything they have counted, zeros for a worker that does not answer.
+    /// All ports.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// Where its workers are, and whether they run.
+    pub fn places(&self) -> impl Iterator<Item = WorkerPlace> {
+        let place = |p: &Place| WorkerPlace {
+            port: p.port,
+            lcore: p.lcore,
+            running: !p.ended.is_set() && !self.lcores.iter().any(LcoreWorker::is_finished),
+        };
+        self.workers.iter().map(place)
+    }
+
+    /// How many workers it has, those included that have ended.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Everything counted so far. It waits for the workers, up to a second; those that do not answer,
+    /// or have ended, are missing.
+    pub fn snapshot(&self) -> Snapshot {
+        let asked = ask_control(&self.requests);
+        let workers = self.ask_workers();
+        let ctl = asked.and_then(|a| a.recv_timeout(ANSWER).ok()).unwrap_or_default();
+        Snapshot::of(workers, port_status(&self.ports), *ctl)
+    }
+
+    /// All at once, so that they answer side by side.
+    fn ask_workers(&self) -> Vec<WorkerStatus> {
+        let asked: Vec<_> = (0..self.workers.len()).map(|w| ask(&self.requests, w)).collect();
+        let until = Instant::now() + ANSWER;
+        let status = |(place, answer): (&Place, Option<Receiver<Box<WorkerSnapshot>>>)| {
+            let counters = answer.and_then(|a| a.recv_deadline(until).ok());
+            WorkerStatus { port: place.port, lcore: Some(place.lcore), counters }
+        };
+        self.workers.iter().zip(asked).map(status).collect()
+    }
+
+    /// Ends all threads; everything they have counted.
     pub fn stop(self) -> Snapshot {
-        let snapshot = self.snapshot().unwrap_or_default();
-        let Node { worker, control, port, .. } = self;
-        drop(worker);
-        Snapshot { worker: snapshot, port: port.stats(), ctl: control.stop() }
+        let workers = self.ask_workers();
+        let Node { lcores, control, ports, .. } = self;
+        drop(lcores);
+        Snapshot::of(workers, port_status(&ports), control.stop())
     }
 
-    /// Whether worker and control plane still run; they end early only by a defect.
+    /// Whether there is a worker and a control plane that run; they end early only by a defect.
     pub fn is_running(&self) -> bool {
-        !self.ended.is_set() && !self.worker.is_finished()
+        self.running_workers() > 0
+    }
+
+    /// Workers that run. When one has ended the others go on.
+    pub fn running_workers(&self) -> usize {
+        if self.lcores.iter().any(LcoreWorker::is_finished) {
+            // A thread that ends before it is told to takes its workers with it.
+            return 0;
+        }
+        self.workers.iter().filter(|p| !p.ended.is_set()).count()
     }
 }

@@ -46,8 +46,8 @@ fn test_no_operation_allocates_on_any_thread() {
     let (eal, _turn) = eal();
     let (a, b) = Setup::default().open(&eal);
     let cores = processors();
-    let a = Node::start(&eal, a, cores[0]).unwrap();
-    let b = Node::start(&eal, b, cores[cores.len() - 1]).unwrap();
+    let a = Node::start(&eal, a, &cores[..1]).unwrap();
+    let b = Node::start(&eal, b, &cores[cores.len() - 1..]).unwrap();
     let mut wrong = Vec::new();
     for kind in KINDS {
         let conns = connect(a.device(), b.device(), 1, MpaOptions::new(), std::thread::yield_now);

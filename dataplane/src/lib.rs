@@ -8,7 +8,7 @@
 //!   it can be known when none does any more; nothing is copied.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and the applications' rings
 //!   ([`heddle_verbs::ring`]) at its end.
-//! * [`lcore`]: pinned worker threads. [`clock`]: their time. [`fault`]: loss, duplicates and
+//! * [`lcore`]: pinned worker threads. [`idle`]: when they sleep. [`clock`]: their time. [`fault`]: loss, duplicates and
 //!   reordering on purpose.
 //!
 //! Which files have `unsafe` is listed in `docs/architecture.md`, and a test compares the list; each
@@ -18,11 +18,13 @@ pub mod clock;
 pub mod eal;
 pub mod extmem;
 pub mod fault;
+pub mod idle;
 pub mod lcore;
 pub mod mbuf;
 pub mod mempool;
 pub mod port;
 use heddle_verbs::memory::raw;
+mod rest;
 mod rx;
 mod tx;
 pub mod worker;
@@ -31,16 +33,21 @@ pub use clock::{Clock, ManualClock};
 pub use eal::{Eal, EalConfig, EalError, Hugepages, LogLevel, MemoryMode};
 pub use extmem::{DpdkRegions, ExternalMemory};
 pub use fault::{FaultConfig, FaultInjector};
+pub use idle::{Idle, IdlePolicy, Naps, Rest};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port::queue::{self, RxQueue, TxQueue};
-pub use port::{DmaPorts, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, VdevArg};
+pub use port::{
+    DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, QueueSpread,
+    VdevArg,
+};
+pub use rest::{RestCounters, Rester};
 pub use tx::TxBuildCounters;
 
 pub use worker::{
-    Command, CommandSender, NoReport, ReportReceiver, Worker, WorkerConfig, WorkerCounters,
-    WorkerReport, WorkerSnapshot, WorkerTimes,
+    Command, CommandSender, ConnFacts, INSPECT_MAX, NoReport, QpFacts, ReportReceiver, Worker,
+    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, WorkerTimes, steer,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -10,7 +10,7 @@ use crate::extmem::ExternalMemory;
 use crate::fault::FaultInjector;
 use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf, TxOffload};
 use crate::mempool::{HEADROOM, Mempool};
-use crate::queue::TxQueue;
+use crate::worker::steer::TxEnd;
 
 /// Frames that may wait for the port.
 pub(crate) const TX_FRAMES: usize = 64;
@@ -27,7 +27,7 @@ const AHEAD: usize = 8;
 
 /// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
 /// refers to the memory, one for the CRC behind it).
-const TX_COPY_BELOW: u32 = 256;
+pub(crate) const TX_COPY_BELOW: u32 = 256;
 
 heddle_base::counters! {
     /// What became of frames to send.
@@ -46,7 +46,7 @@ heddle_base::counters! {
 /// The sending end of a worker: frames being built, frames that wait, and the port's queue.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    queue: TxQueue,
+    queue: TxEnd,
     pool: Mempool,
     fault: Option<FaultInjector>,
     waiting: ArrayVec<Mbuf, TX_FRAMES>,
@@ -61,7 +61,7 @@ pub(crate) struct Tx {
 
 impl Tx {
     pub(crate) fn new(
-        queue: TxQueue,
+        queue: TxEnd,
         pool: Mempool,
         external: ExternalMemory,
         fault: Option<FaultInjector>,
@@ -79,12 +79,27 @@ impl Tx {
         }
     }
 
-    pub(crate) fn queue(&self) -> &TxQueue {
+    pub(crate) fn queue(&self) -> &TxEnd {
         &self.queue
+    }
+
+    /// Buffers of the pool that are free, and that are not.
+    pub(crate) fn buffers(&self) -> (u32, u32) {
+        (self.pool.available(), self.pool.in_use())
     }
 
     pub(crate) fn fault(&self) -> Option<&FaultInjector> {
         self.fault.as_ref()
+    }
+
+    /// Sends what other workers have to send; true when there was something.
+    pub(crate) fn relay(&mut self) -> bool {
+        self.queue.relay()
+    }
+
+    /// Whether other workers' frames go out through here.
+    pub(crate) fn serves_others(&self) -> bool {
+        self.queue.serves_others()
     }
 
     /// Drops what waits.

@@ -9,44 +9,12 @@
 
 mod common;
 
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::*;
 use heddle_base::Sum;
 use heddle_dataplane::*;
-
-fn ip(args: &str) {
-    let out = Command::new("ip").args(args.split_whitespace()).output().unwrap();
-    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-/// No frames of the kernel's own.
-fn up_and_quiet(interface: &str) {
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1");
-    ip(&format!("link set {interface} up"));
-}
-
-/// Two joined interfaces, removed at the end.
-struct Veth(String, String);
-
-impl Veth {
-    fn new(name: &str, mtu: u16) -> Veth {
-        let (a, b) = (format!("{name}a{mtu}"), format!("{name}b{mtu}"));
-        ip(&format!("link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"));
-        for i in [&a, &b] {
-            up_and_quiet(i);
-        }
-        Veth(a, b)
-    }
-}
-
-impl Drop for Veth {
-    fn drop(&mut self) {
-        ip(&format!("link del {}", self.0));
-    }
-}
 
 /// One pool for all ports of an MTU: pools are never freed.
 fn pool_at(mtu: u16) -> Mempool {

@@ -102,8 +102,8 @@ impl Side {
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
             rnic: RnicConfig { stack, max_held_frames: 1024, max_snapshot_bytes: 1 << 22 },
-            rx,
-            tx,
+            rx: rx.into(),
+            tx: tx.into(),
             pool,
             regions,
             external: external.clone(),
@@ -193,7 +193,7 @@ impl Net {
         let remote = ([10, 0, 0, 2], PORT).into();
         let listen = Order::Listen { token: 1, addr: None, port: PORT, backlog: 4 };
         self.sides[1].order(Command::Order(listen));
-        self.sides[0].order(Command::Order(Order::Connect { token: 2, remote }));
+        self.sides[0].order(Command::Order(Order::Connect { token: 2, local: None, remote }));
         let mut conns: [Option<ConnId>; 2] = [None; 2];
         self.until("a connection", |net| {
             for (side, conn) in net.sides.iter_mut().zip(&mut conns) {

@@ -27,8 +27,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 22 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: Arc::new(RegionTable::new(1, None)),
         external: ExternalMemory::new(16),
@@ -42,7 +42,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     // answered at once.
     let remote = "192.0.2.1:1".parse().unwrap();
     let mut sent = 0;
-    while commands.send(Command::Order(Order::Connect { token: sent, remote })).is_ok() {
+    while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok()
+    {
         sent += 1;
         worker.poll();
     }

@@ -19,6 +19,16 @@ uint16_t heddle_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, 
 	return rte_eth_tx_burst(port, queue, pkts, n);
 }
 
+int heddle_tx_has_prepare(uint16_t port)
+{
+	return port < RTE_MAX_ETHPORTS && rte_eth_fp_ops[port].tx_pkt_prepare != NULL;
+}
+
+uint16_t heddle_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
+{
+	return rte_eth_tx_prepare(port, queue, pkts, n);
+}
+
 struct rte_mbuf *heddle_mbuf_alloc(struct rte_mempool *pool)
 {
 	return rte_pktmbuf_alloc(pool);
@@ -187,7 +197,7 @@ uint16_t heddle_shinfo_sub(struct rte_mbuf_ext_shared_info *s, uint16_t n)
 	return __atomic_sub_fetch(&s->refcnt, n, __ATOMIC_ACQ_REL);
 }
 
-int heddle_link_get(uint16_t port, uint32_t *mbps, int *up)
+int heddle_link_get(uint16_t port, uint32_t *mbps, int *up, int *full_duplex)
 {
 	struct rte_eth_link link;
 	int rc;
@@ -196,7 +206,130 @@ int heddle_link_get(uint16_t port, uint32_t *mbps, int *up)
 	rc = rte_eth_link_get_nowait(port, &link);
 	*mbps = link.link_speed;
 	*up = link.link_status == RTE_ETH_LINK_UP;
+	*full_duplex = link.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;
 	return rc;
+}
+
+/* On DPDK's interrupt thread. */
+static int link_event(uint16_t port, enum rte_eth_event_type type, void *arg, void *ret)
+{
+	(void)port;
+	(void)type;
+	(void)ret;
+	__atomic_fetch_add((uint32_t *)arg, 1, __ATOMIC_RELEASE);
+	return 0;
+}
+
+int heddle_link_watch(uint16_t port, uint32_t *events)
+{
+	return rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, link_event, events);
+}
+
+int heddle_link_unwatch(uint16_t port, uint32_t *events)
+{
+	return rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, link_event, events);
+}
+
+int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd)
+{
+	return rte_eth_dev_rx_intr_ctl_q(port, queue, epfd, RTE_INTR_EVENT_ADD, NULL);
+}
+
+int heddle_rx_intr_del(uint16_t port, uint16_t queue, int epfd)
+{
+	return rte_eth_dev_rx_intr_ctl_q(port, queue, epfd, RTE_INTR_EVENT_DEL, NULL);
+}
+
+int heddle_rx_intr_wait(int epfd, int timeout_ms)
+{
+	struct rte_epoll_event events[8];
+
+	return rte_epoll_wait(epfd, events, RTE_DIM(events), timeout_ms);
+}
+
+static void flow_why(const struct rte_flow_error *e, char *why, size_t len)
+{
+	if (len > 0)
+		snprintf(why, len, "%s", e->message != NULL ? e->message : "");
+}
+
+int heddle_flow_isolate(uint16_t port, char *why, size_t why_len)
+{
+	struct rte_flow_error e = { .message = NULL };
+	int rc = rte_flow_isolate(port, 1, &e);
+
+	flow_why(&e, why, why_len);
+	return rc;
+}
+
+int heddle_flow_create(uint16_t port, const struct heddle_flow *f, uint16_t queues,
+		       const uint16_t *table, uint32_t table_len, const uint8_t *key,
+		       uint32_t key_len, uint64_t types, char *why, size_t why_len)
+{
+	static const uint8_t any_mac[6];
+	struct rte_flow_item_eth eth, eth_mask;
+	struct rte_flow_item_ipv4 ip4, ip4_mask;
+	struct rte_flow_item_ipv6 ip6, ip6_mask;
+	struct rte_flow_item items[4];
+	struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_action_queue queue = { .index = 0 };
+	struct rte_flow_action_rss rss = {
+		.func = RTE_ETH_HASH_FUNCTION_TOEPLITZ,
+		.types = types,
+		.key_len = key_len,
+		.queue_num = table_len,
+		.key = key,
+		.queue = table,
+	};
+	struct rte_flow_action actions[2];
+	struct rte_flow_error e = { .message = NULL };
+	unsigned int n = 0;
+
+	memset(&eth, 0, sizeof(eth));
+	memset(&eth_mask, 0, sizeof(eth_mask));
+	memset(&ip4, 0, sizeof(ip4));
+	memset(&ip4_mask, 0, sizeof(ip4_mask));
+	memset(&ip6, 0, sizeof(ip6));
+	memset(&ip6_mask, 0, sizeof(ip6_mask));
+	memset(items, 0, sizeof(items));
+	memset(actions, 0, sizeof(actions));
+	if (memcmp(f->dst_mac, any_mac, 6) != 0) {
+		memcpy(eth.hdr.dst_addr.addr_bytes, f->dst_mac, 6);
+		memset(eth_mask.hdr.dst_addr.addr_bytes, 0xff, 6);
+	}
+	eth.hdr.ether_type = rte_cpu_to_be_16(f->ether_type);
+	eth_mask.hdr.ether_type = RTE_BE16(0xffff);
+	items[n].type = RTE_FLOW_ITEM_TYPE_ETH;
+	items[n].spec = &eth;
+	items[n++].mask = &eth_mask;
+	if (f->ip_len == 4) {
+		memcpy(&ip4.hdr.dst_addr, f->dst_ip, 4);
+		memset(&ip4_mask.hdr.dst_addr, 0xff, 4);
+		items[n].type = RTE_FLOW_ITEM_TYPE_IPV4;
+		items[n].spec = &ip4;
+		items[n++].mask = &ip4_mask;
+	} else if (f->ip_len == 16) {
+		memcpy(&ip6.hdr.dst_addr, f->dst_ip, 16);
+		memset(&ip6_mask.hdr.dst_addr, 0xff, 16);
+		items[n].type = RTE_FLOW_ITEM_TYPE_IPV6;
+		items[n].spec = &ip6;
+		items[n++].mask = &ip6_mask;
+	}
+	if (f->tcp)
+		items[n++].type = RTE_FLOW_ITEM_TYPE_TCP;
+	items[n].type = RTE_FLOW_ITEM_TYPE_END;
+	if (queues > 1 && types != 0) {
+		actions[0].type = RTE_FLOW_ACTION_TYPE_RSS;
+		actions[0].conf = &rss;
+	} else {
+		actions[0].type = RTE_FLOW_ACTION_TYPE_QUEUE;
+		actions[0].conf = &queue;
+	}
+	actions[1].type = RTE_FLOW_ACTION_TYPE_END;
+	if (rte_flow_create(port, &attr, items, actions, &e) != NULL)
+		return 0;
+	flow_why(&e, why, why_len);
+	return rte_errno != 0 ? -rte_errno : -1;
 }
 
 void heddle_mbuf_number(struct rte_mbuf *m, uint16_t first)

@@ -11,6 +11,8 @@
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
 #include <rte_ethdev.h>
+#include <rte_flow.h>
+#include <rte_interrupts.h>
 #include <rte_log.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
@@ -29,8 +31,10 @@ static const uint64_t HEDDLE_RX_OFFLOAD_RSS_HASH = RTE_ETH_RX_OFFLOAD_RSS_HASH;
 static const uint64_t HEDDLE_TX_OFFLOAD_IPV4_CKSUM = RTE_ETH_TX_OFFLOAD_IPV4_CKSUM;
 static const uint64_t HEDDLE_TX_OFFLOAD_TCP_CKSUM = RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
 static const uint64_t HEDDLE_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
-static const uint64_t HEDDLE_RSS_IP = RTE_ETH_RSS_IP;
-static const uint64_t HEDDLE_RSS_TCP = RTE_ETH_RSS_TCP;
+static const uint64_t HEDDLE_RSS_TCP4 = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
+static const uint64_t HEDDLE_RSS_TCP6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
+static const uint32_t HEDDLE_DEV_INTR_LSC = RTE_ETH_DEV_INTR_LSC;
+static const uint64_t HEDDLE_BAD_IOVA = RTE_BAD_IOVA;
 
 static const uint64_t HEDDLE_MBUF_F_RX_RSS_HASH = RTE_MBUF_F_RX_RSS_HASH;
 static const uint64_t HEDDLE_MBUF_F_RX_IP_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK;
@@ -51,6 +55,10 @@ static const uint64_t HEDDLE_MBUF_F_INDIRECT = RTE_MBUF_F_INDIRECT;
 /* Bursts. */
 uint16_t heddle_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
 uint16_t heddle_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
+
+/* Whether the driver wants to see frames before they are sent; known once the port has started. */
+int heddle_tx_has_prepare(uint16_t port);
+uint16_t heddle_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);
 
 /* Mbufs. */
 struct rte_mbuf *heddle_mbuf_alloc(struct rte_mempool *pool);
@@ -86,7 +94,34 @@ unsigned int heddle_ring_drain_mbufs(struct rte_ring *r);
 unsigned int heddle_ring_count(const struct rte_ring *r);
 
 /* State of a link without waiting; 0 or an error. The structure differs between versions. */
-int heddle_link_get(uint16_t port, uint32_t *mbps, int *up);
+int heddle_link_get(uint16_t port, uint32_t *mbps, int *up, int *full_duplex);
+
+/* Counts the link events of a port; `events` outlives the watch. 0 or an error. */
+int heddle_link_watch(uint16_t port, uint32_t *events);
+int heddle_link_unwatch(uint16_t port, uint32_t *events);
+
+/* Makes `epfd` readable when a frame comes to a queue whose interrupt is on. 0 or an error. */
+int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd);
+int heddle_rx_intr_del(uint16_t port, uint16_t queue, int epfd);
+/* Waits on `epfd`, which may have descriptors of others too; clears the interrupts that came. How
+ * many events, or -1. */
+int heddle_rx_intr_wait(int epfd, int timeout_ms);
+
+/* What one flow rule takes from the wire: frames for a station address (none, when all zero: any),
+ * of one EtherType, for one address of the network layer. */
+struct heddle_flow {
+	uint8_t dst_mac[6];
+	uint16_t ether_type; /* host order */
+	uint8_t dst_ip[16];  /* network order */
+	uint8_t ip_len;      /* 0: any; 4 or 16 */
+	uint8_t tcp;         /* of IP only TCP */
+};
+/* Makes the rule: to `queues` queues, spread by `key` over what `types` name, or to queue 0. 0, or an
+ * error whose reason, where the driver gives one, is in `why`. */
+int heddle_flow_create(uint16_t port, const struct heddle_flow *flow, uint16_t queues,
+		       const uint16_t *table, uint32_t table_len, const uint8_t *key,
+		       uint32_t key_len, uint64_t types, char *why, size_t why_len);
+int heddle_flow_isolate(uint16_t port, char *why, size_t why_len);
 
 /* This and that. */
 int heddle_errno(void);

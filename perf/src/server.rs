@@ -23,6 +23,8 @@ pub(crate) trait Serve {
     fn step(&mut self) -> bool;
     /// Takes no more connections; those there are go on.
     fn stop_listening(&mut self);
+    /// Connections it has.
+    fn conns(&self) -> usize;
     /// Whether it listens: false until the RNIC does.
     fn is_listening(&self) -> Result<bool, ListenFailure>;
     /// Whether a step would find something. Arms the completion queues: to be asked before
@@ -244,6 +246,10 @@ impl<P: Protocol> Serve for Server<P> {
 
     fn stop_listening(&mut self) {
         self.conns.stop_listening();
+    }
+
+    fn conns(&self) -> usize {
+        self.conns.len()
     }
 
     fn is_listening(&self) -> Result<bool, ListenFailure> {

@@ -77,14 +77,24 @@ impl FromStr for ServiceSpec {
 
     fn from_str(s: &str) -> Result<ServiceSpec, ServiceError> {
         let (addr, kind) = s.split_once('=').ok_or_else(|| ServiceError::NoService(s.into()))?;
-        let addr: SocketAddr = addr.parse().map_err(|_| ServiceError::Address(addr.into()))?;
+        Ok(ServiceSpec { addr: ServiceSpec::address(addr)?, kind: kind.parse()? })
+    }
+}
+
+impl ServiceSpec {
+    /// An address and port that can be listened on.
+    ///
+    /// # Errors
+    /// [`ServiceError::Address`], [`ServiceError::Ipv6`].
+    pub fn address(s: &str) -> Result<SocketAddr, ServiceError> {
+        let addr: SocketAddr = s.parse().map_err(|_| ServiceError::Address(s.into()))?;
         if addr.is_ipv6() {
             return Err(ServiceError::Ipv6(addr));
         }
         if addr.port() == 0 {
             return Err(ServiceError::Address(addr.to_string()));
         }
-        Ok(ServiceSpec { addr, kind: kind.parse()? })
+        Ok(addr)
     }
 }
 
@@ -217,6 +227,11 @@ impl Services {
     /// Takes no more connections; those there are go on.
     pub fn stop_listening(&mut self) {
         self.0.iter_mut().for_each(|s| s.stop_listening());
+    }
+
+    /// Connections of all of them.
+    pub fn conns(&self) -> usize {
+        self.0.iter().map(|s| s.conns()).sum()
     }
 
     /// Does what there is to do; true when there was something. Never blocks.

@@ -83,6 +83,9 @@ pub enum CloseReason {
     /// We reset it.
     #[error("reset by us")]
     Aborted,
+    /// We reset it, because its address was taken from us, or the route to the peer.
+    #[error("the local address, or the route to the peer, was removed")]
+    Withdrawn,
 }
 
 /// How a connection enters FPDU mode.

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
-use heddle_tcp::{ConnId, ConnectError, ListenError};
+use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -35,6 +35,8 @@ pub enum Order {
     Connect {
         /// Names the order in the answer.
         token: u64,
+        /// Our address; the one on the link to the peer when absent.
+        local: Option<IpAddr>,
         /// The peer.
         remote: SocketAddr,
     },
@@ -66,6 +68,12 @@ pub enum Order {
     Release {
         /// The connection.
         conn: ConnId,
+    },
+    /// Use other addresses and routes from now on ([`Rnic::set_addressing`]). Listeners of an
+    /// address that goes end without a word, its connections with [`CloseReason::Withdrawn`](crate::CloseReason::Withdrawn).
+    SetAddressing {
+        /// All there are to be.
+        net: Box<Addressing>,
     },
 }
 
@@ -120,8 +128,8 @@ impl<F: RnicFrame> Rnic<F> {
                 self.unlisten(addr, port);
                 None
             }
-            Order::Connect { token, remote } => {
-                let result = self.connect(now, remote);
+            Order::Connect { token, local, remote } => {
+                let result = self.connect_from(now, local, remote);
                 Some(Report::Connecting { token, result })
             }
             Order::SendStartup { conn, bytes } => {
@@ -142,6 +150,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::Release { conn } => {
                 self.release(conn);
+                None
+            }
+            Order::SetAddressing { net } => {
+                self.set_addressing(now, *net);
                 None
             }
         }

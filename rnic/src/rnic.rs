@@ -7,8 +7,8 @@ use core::net::{IpAddr, SocketAddr};
 use heddle_base::{Histogram, Instant};
 use heddle_iwarp::{Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
 use heddle_tcp::{
-    ConnEvent, ConnId, ConnectError, ListenError, Stack, StackConfig, StackCounters, StackEvent,
-    TxFrame,
+    Addressing, ConnEvent, ConnId, ConnectError, ListenError, Stack, StackConfig, StackCounters,
+    StackEvent, TxFrame,
 };
 
 use crate::conn::{ConnState, Mode};
@@ -121,7 +121,24 @@ impl<F: RnicFrame> Rnic<F> {
 
     /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.
     pub fn connect(&mut self, now: Instant, remote: SocketAddr) -> Result<ConnId, ConnectError> {
-        self.stack.connect(now, remote, None)
+        self.connect_from(now, None, remote)
+    }
+
+    /// As [`connect`](Self::connect), from `local`, an address of ours.
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+    ) -> Result<ConnId, ConnectError> {
+        self.stack.connect_from(now, local, remote, None)
+    }
+
+    /// Uses these addresses and routes from now on; see [`Stack::set_addressing`]. Connections that
+    /// cannot go on are reset, and end with [`CloseReason::Withdrawn`]. It looks at every connection.
+    pub fn set_addressing(&mut self, now: Instant, net: Addressing) {
+        self.stack.set_addressing(now, net);
+        self.pump_stack_events();
     }
 
     /// Queues bytes of the MPA start-up.
@@ -422,6 +439,7 @@ impl<F: RnicFrame> Rnic<F> {
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,
                 StackEvent::Conn(ConnEvent::Aborted) => CloseReason::Aborted,
                 StackEvent::Unreachable => CloseReason::Unreachable,
+                StackEvent::Withdrawn => CloseReason::Withdrawn,
                 // The connection goes on; TCP and the stack have counted it.
                 _ => continue,
             };

@@ -16,11 +16,13 @@
 //!
 //! * [`document`]: requests, answers, events and faults, as they are for everybody;
 //! * [`wire`]: lines and descriptors through a socket, for either side, with or without waiting;
+//! * [`admin`]: what those ask who look after an appliance;
 //! * [`client`]: the asking side, for programs that wait for each answer.
 //!
 //! There is no DPDK here, and nothing of the RNIC: programs that only ask need no more than this.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod client;
 pub mod document;
 pub mod wire;

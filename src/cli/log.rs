@@ -17,13 +17,23 @@ pub(crate) struct LogArgs {
 impl LogArgs {
     /// From here on log lines go to stderr.
     pub(crate) fn start(self) {
-        start(match (self.quiet, self.verbose) {
+        start(self.level());
+    }
+
+    /// What is asked for, or the usual.
+    pub(crate) fn level(self) -> LevelFilter {
+        self.level_or(LevelFilter::WARN)
+    }
+
+    /// What is asked for, or `other`.
+    pub(crate) fn level_or(self, other: LevelFilter) -> LevelFilter {
+        match (self.quiet, self.verbose) {
             (true, _) => LevelFilter::ERROR,
-            (_, 0) => LevelFilter::WARN,
+            (_, 0) => other,
             (_, 1) => LevelFilter::INFO,
             (_, 2) => LevelFilter::DEBUG,
             _ => LevelFilter::TRACE,
-        });
+        }
     }
 }
 

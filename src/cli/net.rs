@@ -1,12 +1,11 @@
 //! The RNIC a command works on.
 
-use std::fs::File;
 use std::net::IpAddr;
 
+pub(crate) use heddle::daemon::config::cidr;
+use heddle::daemon::rnic;
 use heddle::perf::spec;
-use heddle::{
-    Cidr, Eal, EalConfig, EalError, Endpoint, EndpointConfig, PortSource, VdevArg, check_addrs,
-};
+use heddle::{Cidr, Eal, EalConfig, Endpoint, EndpointConfig, PortSource, VdevArg, check_addrs};
 
 use super::Failure;
 
@@ -25,19 +24,6 @@ pub(crate) struct NetArgs {
     /// Next hop for addresses on no link of ours
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Option<IpAddr>,
-}
-
-/// An address with its prefix length.
-pub(crate) fn cidr(s: &str) -> Result<Cidr, String> {
-    let form = "expected ADDRESS/PREFIX, as 10.0.0.1/24 or fd00::1/64";
-    let (addr, prefix) = s.split_once('/').ok_or(form)?;
-    let addr: IpAddr = addr.parse().map_err(|_| form)?;
-    let digits = prefix.bytes().all(|b| b.is_ascii_digit());
-    let prefix: u8 = prefix.parse().ok().filter(|_| digits).ok_or(form)?;
-    if addr.is_unspecified() || addr.is_multicast() {
-        return Err("an RNIC needs an address of its own, not that of none or many".into());
-    }
-    Cidr::new(addr, prefix).ok_or_else(|| form.into())
 }
 
 /// Octets of an IP packet.
@@ -87,64 +73,12 @@ impl NetArgs {
     }
 }
 
-/// File descriptors that DPDK opens as it starts, and some for its devices.
-const DESCRIPTORS: usize = 12;
-
 /// Starts DPDK with memory for `ports` ports set up as `config` says.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
     ports: u32,
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
-    // DPDK would say so on its own, in a line beside ours.
-    let spare: Result<Vec<_>, _> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
-    spare.map_err(|e| {
-        Failure::failed(format!("DPDK needs {DESCRIPTORS} file descriptors (ulimit -n): {e}"))
-    })?;
-    // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
-    let frame = u32::from(config.mtu).max(2048) + 512;
-    let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
-    let memory_mb = 64 + u32::try_from(pools >> 20).unwrap_or(u32::MAX);
-    Eal::init(&EalConfig { memory_mb, pci, ..EalConfig::default() }).map_err(|e| match e {
-        EalError::BadPci(_) => Failure::usage(e),
-        e => e.into(),
-    })
-}
-
-/// A processor's number for a thread to run on.
-pub(crate) fn first_core() -> Result<usize, Failure> {
-    let [core] = heddle::perf::pin::first()?;
-    Ok(core)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_cidr_of_both_families_and_at_the_ends() {
-        for good in ["10.0.0.1/24", "10.0.0.1/0", "10.0.0.1/32", "fd00::1/64", "fd00::1/128"] {
-            let c = cidr(good).unwrap();
-            assert_eq!(format!("{}/{}", c.addr(), c.prefix()), good);
-        }
-    }
-
-    #[test]
-    fn test_cidr_refuses() {
-        for bad in [
-            "",
-            "10.0.0.1",
-            "10.0.0.1/",
-            "10.0.0.1/33",
-            "fd00::1/129",
-            "10.0.0/8",
-            "x/8",
-            "10.0.0.1/+8",
-            "0.0.0.0/0",
-            "224.0.0.1/4",
-            "10.0.0.1/24/2",
-        ] {
-            assert!(cidr(bad).is_err(), "{bad}");
-        }
-    }
+    let eal = EalConfig { pci, ..EalConfig::default() };
+    rnic::start_eal(config, ports, eal, None).map_err(Failure::of_start)
 }

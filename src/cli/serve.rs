@@ -1,28 +1,34 @@
 //! `heddle serve`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use heddle::perf::service::{Limits, SERVICES, ServiceSpec, Services};
+use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
+use heddle::daemon::interfaces::Interfaces;
+use heddle::daemon::{self, rnic};
+use heddle::perf::service::{self, SERVICES, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
-use heddle::{
-    ConnConfig, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams, Node, Sleeper,
-    Waker,
-};
+use heddle::{Device, Endpoint, Hugepages, ListenParams};
 
-use super::interfaces::Interfaces;
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{NetArgs, first_core, mtu};
+use super::net::{NetArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, counters, say};
 
 /// Runs until told to end by SIGINT or SIGTERM, then shows what was counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Everything else from a file (docs/guide/appliance.md); read anew on SIGHUP and `heddle reload`
+    #[arg(long, value_name = "FILE", conflicts_with_all = FLAGS)]
+    config: Option<PathBuf>,
+    /// Only see whether the file can be used
+    #[arg(long, requires = "config")]
+    check_config: bool,
     #[command(flatten)]
     net: NetArgs,
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
-    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required = true, long_help = listen_help())]
+    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required_unless_present = "config", long_help = listen_help())]
     listen: Vec<ServiceSpec>,
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
@@ -42,9 +48,35 @@ pub(crate) struct Args {
     /// One thread does everything
     #[arg(long)]
     inline: bool,
+    /// Where to be asked while it runs [default: nowhere]
+    #[arg(long, value_name = "PATH", conflicts_with = "inline")]
+    socket: Option<PathBuf>,
+    /// Where Prometheus may ask (127.0.0.1:9184), in the kernel's network [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "inline")]
+    metrics: Option<std::net::SocketAddr>,
     #[command(flatten)]
     log: LogArgs,
 }
+
+/// What a file says in their place.
+const FLAGS: [&str; 16] = [
+    "metrics",
+    "vdev",
+    "pci",
+    "ips",
+    "gateway",
+    "listen",
+    "mtu",
+    "crc",
+    "mpa",
+    "rtr",
+    "markers",
+    "keepalive",
+    "memory",
+    "lcore",
+    "inline",
+    "socket",
+];
 
 fn listen_help() -> String {
     format!(
@@ -53,23 +85,49 @@ fn listen_help() -> String {
     )
 }
 
-/// MiB of registered memory one may ask for.
-const MAX_MEMORY: u32 = 64 << 10;
+/// MiB for queues: a service with all the connections it takes needs some 12.
+const QUEUES: u32 = 64;
 
-/// Octets for queues: a service with all the connections it takes needs some 12 MiB.
-const QUEUES: usize = 64 << 20;
-
-/// How long the services sleep at most, so that signals are seen.
-const NAP: Duration = Duration::from_millis(50);
-
-/// How long connections have to end in order.
+/// How long connections have to end in order, where no file says it.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    args.net.source()?;
-    args.mpa.server()?;
-    if !(1..=MAX_MEMORY).contains(&args.memory) {
-        let (given, max) = (args.memory.into(), MAX_MEMORY.into());
+    let config = match &args.config {
+        Some(file) => {
+            let config = Config::read(file).map_err(|e| of_config(&e))?;
+            if args.check_config {
+                return Ok(());
+            }
+            Config {
+                log: Log { level: args.log.level_or(config.log.level), ..config.log },
+                ..config
+            }
+        }
+        None => of_flags(args)?,
+    };
+    if args.inline {
+        args.log.start();
+        return inline(&config, &Stop::on_signals()?);
+    }
+    let counted = daemon::run(config, args.config.clone(), say).map_err(Failure::of_start)?;
+    say(&counters::of_rnic(&counted));
+    Ok(())
+}
+
+/// A file that is wrong is asked for wrongly.
+fn of_config(e: &ConfigError) -> Failure {
+    match e {
+        ConfigError::Read { .. } => Failure::failed(e),
+        ConfigError::Wrong { .. } => Failure::Lines(e.to_string()),
+    }
+}
+
+/// The same value a file makes.
+fn of_flags(args: &Args) -> Result<Config, Failure> {
+    let source = args.net.source()?;
+    let mpa = args.mpa.server()?;
+    if !(1..=config::MAX_MEMORY).contains(&args.memory) {
+        let (given, max) = (args.memory.into(), config::MAX_MEMORY.into());
         return Err(Failure::usage(SpecError::Range { what: "MiB of memory", given, min: 1, max }));
     }
     for (n, s) in args.listen.iter().enumerate() {
@@ -80,78 +138,58 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::usage(format!("--listen {}: given twice", s.addr)));
         }
     }
-    args.log.start();
-    let stop = Stop::on_signals()?;
-    let (eal, endpoint) = args.net.open_with(|config| EndpointConfig {
-        mtu: args.mtu,
-        memory: (args.memory as usize) << 20,
-        queues: QUEUES,
-        tcp: ConnConfig { keepalive: keepalive(args.keepalive.0), ..config.tcp },
-        ..config
-    })?;
-    if args.inline { inline(args, &stop, endpoint) } else { threaded(args, &stop, &eal, endpoint) }
-}
-
-/// RFC 1122 section 4.2.3.6 leaves these to whoever asks for keepalives.
-fn keepalive(idle: Duration) -> Option<Keepalive> {
-    (!idle.is_zero()).then(|| Keepalive { idle, interval: idle / 3, count: 3 })
+    Ok(Config {
+        dpdk: Dpdk { memory: None, hugepages: Hugepages::Auto },
+        log: Log { level: args.log.level(), format: LogFormat::Text },
+        control: args.socket.as_ref().map(Control::at),
+        metrics: args.metrics,
+        port: config::Port {
+            name: "port0".into(),
+            source,
+            mtu: args.mtu,
+            addresses: args.net.ips.clone(),
+            gateway: args.net.gateway,
+        },
+        workers: config::Workers { lcores: args.lcore.into_iter().collect() },
+        memory: config::Memory { registered: args.memory, queues: QUEUES },
+        limits: Limits::default(),
+        mpa,
+        keepalive: config::keepalive(args.keepalive.0),
+        listen: args.listen.clone(),
+        shutdown: FAREWELL,
+    })
 }
 
 /// Starts what was asked for. Benchmarks of one peer get half of the memory at most.
-fn services(args: &Args, device: &Device, waker: Option<&Waker>) -> Result<Services, Failure> {
-    let params = ListenParams::default().mpa(args.mpa.server()?);
-    let limits = Limits { peer_memory: u64::from(args.memory) << 19, ..Limits::default() };
-    Ok(Services::start_with(device, &args.listen, &params, &limits, waker)?)
+fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
+    let params = ListenParams::default().mpa(config.mpa);
+    let peer_memory = u64::from(config.memory.registered) << 19;
+    let limits = service::Limits { peer_memory, ..service::Limits::default() };
+    Ok(Services::start_with(device, &config.listen, &params, &limits, None)?)
 }
 
-fn announce(args: &Args) {
-    for s in &args.listen {
+/// One thread for everything: nobody can be asked or told anything meanwhile.
+fn inline(config: &Config, stop: &Stop) -> Result<(), Failure> {
+    let (_eal, mut endpoint): (_, Endpoint) = rnic::open(config).map_err(Failure::of_start)?;
+    let mut services = services(config, endpoint.device())?;
+    let interfaces = Interfaces::watch(match &config.port.source {
+        heddle::PortSource::Vdev(vdev) => Some(vdev),
+        heddle::PortSource::Device(_) => None,
+    });
+    while !stop.is_set() && !services.is_listening()? {
+        endpoint.poll();
+        services.step();
+    }
+    for s in &config.listen {
         say(&format!("{} listening on {}\n", s.kind, s.addr));
     }
-}
-
-fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(), Failure> {
-    let core = args.lcore.map_or_else(first_core, Ok)?;
-    let node = Node::start(eal, endpoint, core)?;
-    let sleeper = Sleeper::new();
-    let waker = sleeper.waker();
-    let mut services = services(args, node.device(), Some(&waker))?;
-    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
-    while !stop.is_set() && !services.is_listening()? {
-        services.step();
-        sleeper.sleep(NAP, || services.has_work());
-    }
-    announce(args);
-    while !stop.is_set() {
-        if !services.step() {
-            sleeper.sleep(NAP, || services.has_work());
-        }
-        if !node.is_running() {
-            return Err(Failure::failed("the worker has ended by itself, which is a defect"));
-        }
-        interfaces.check()?;
-    }
-    drop(services);
-    std::thread::sleep(FAREWELL);
-    say(&counters::of_rnic(&node.stop()));
-    Ok(())
-}
-
-fn inline(args: &Args, stop: &Stop, mut endpoint: Endpoint) -> Result<(), Failure> {
-    let mut services = services(args, endpoint.device(), None)?;
-    let interfaces = Interfaces::watch(args.net.vdev.as_ref());
-    while !stop.is_set() && !services.is_listening()? {
-        endpoint.poll();
-        services.step();
-    }
-    announce(args);
     while !stop.is_set() {
         endpoint.poll();
         services.step();
-        interfaces.check()?;
+        interfaces.check().map_err(Failure::failed)?;
     }
     drop(services);
-    let until = endpoint.now() + FAREWELL;
+    let until = endpoint.now() + config.shutdown;
     while endpoint.now() < until {
         endpoint.poll();
     }

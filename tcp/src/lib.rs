@@ -21,6 +21,7 @@ mod conn;
 pub mod fuzz;
 mod queue;
 mod segment;
+mod spread;
 mod stack;
 pub mod wire;
 
@@ -30,8 +31,10 @@ pub use segment::{
     Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,
     TxSegment,
 };
+pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
-    AddrError, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, IcmpError,
-    ListenError, MAX_HEADER_LEN, MAX_LISTENERS, PeerLimit, RxChecksum, RxFrame, Stack, StackConfig,
-    StackCounters, StackEvent, TcpChecksum, TxBody, TxFrame, check_addrs,
+    AddrError, Addressing, Cidr, CidrError, ConnId, ConnectError, FrameOutcome, FramePayload, Hop,
+    IcmpError, ListenError, MAX_ADDRS, MAX_HEADER_LEN, MAX_LISTENERS, MAX_ROUTES, PeerLimit, Route,
+    RxChecksum, RxFrame, Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, TxBody,
+    TxFrame, check_addrs,
 };

@@ -155,7 +155,7 @@ impl ConnectionManager {
         };
         self.insert(link, State::Opening { ask, qp });
         self.set_deadline(id, Some(params.timeout));
-        self.orders.push_back((worker, Order::Connect { token: id.0, remote }));
+        self.orders.push_back((worker, Order::Connect { token: id.0, local: None, remote }));
         Ok(())
     }
 

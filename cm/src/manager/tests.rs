@@ -6,6 +6,7 @@ mod limits;
 mod listeners;
 mod lost;
 mod times;
+mod view;
 
 use std::collections::BTreeMap;
 

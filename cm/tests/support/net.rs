@@ -130,7 +130,10 @@ impl Host {
             _ => None,
         };
         match &order {
-            Order::Listen { .. } | Order::Unlisten { .. } | Order::Connect { .. } => {}
+            Order::Listen { .. }
+            | Order::Unlisten { .. }
+            | Order::Connect { .. }
+            | Order::SetAddressing { .. } => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }
             | Order::EnterFpduMode { conn, .. }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crossbeam_channel::Sender;
 use heddle_dataplane::{
     Command, CommandSender, NoReport, ReportReceiver, WorkerReport, WorkerSnapshot,
 };
 use heddle_tcp::ConnId;
+
+use crate::ask::Reply;
 
 /// The control plane's ends of the rings to one worker, and what is under way to it.
 #[derive(Debug)]
@@ -17,13 +18,16 @@ pub(crate) struct WorkerLink {
     /// [`Control::poll`](super::Control::poll).
     backlog: VecDeque<Command>,
     /// Who waits for a snapshot, in the order in which they were asked for.
-    snapshots: VecDeque<Sender<Box<WorkerSnapshot>>>,
+    snapshots: VecDeque<Reply<Box<WorkerSnapshot>>>,
+    /// Numbers of the lists of connections that wait for an answer, in the order of the questions.
+    inspections: VecDeque<u64>,
 }
 
 impl WorkerLink {
     pub(crate) fn new(commands: CommandSender, reports: ReportReceiver) -> WorkerLink {
         let rings = Some((commands, reports));
-        WorkerLink { rings, backlog: VecDeque::new(), snapshots: VecDeque::new() }
+        let (backlog, snapshots) = (VecDeque::new(), VecDeque::new());
+        WorkerLink { rings, backlog, snapshots, inspections: VecDeque::new() }
     }
 
     /// Whether the worker has not ended, as far as is known.
@@ -75,7 +79,7 @@ impl WorkerLink {
     }
 
     /// Orders a snapshot; without a worker `reply` is dropped, which ends the wait for it.
-    pub(super) fn ask_snapshot(&mut self, reply: Sender<Box<WorkerSnapshot>>) {
+    pub(super) fn ask_snapshot(&mut self, reply: Reply<Box<WorkerSnapshot>>) {
         if self.is_up() {
             self.snapshots.push_back(reply);
             self.order(Command::Snapshot);
@@ -85,9 +89,23 @@ impl WorkerLink {
     /// Answers the one that has waited for longest.
     pub(super) fn answer(&mut self, snapshot: Box<WorkerSnapshot>) {
         if let Some(reply) = self.snapshots.pop_front() {
-            // It may have stopped waiting.
-            let _ = reply.try_send(snapshot);
+            reply.answer(snapshot);
         }
+    }
+
+    /// Orders what there is to be known of `conns`, for the list of that number; false without a
+    /// worker to answer.
+    pub(super) fn ask_about(&mut self, number: u64, conns: Box<[ConnId]>) -> bool {
+        if self.is_up() {
+            self.inspections.push_back(number);
+            self.order(Command::Inspect(conns));
+        }
+        self.is_up()
+    }
+
+    /// The list that the oldest of those answers is for.
+    pub(super) fn answered(&mut self) -> Option<u64> {
+        self.inspections.pop_front()
     }
 
     /// The worker has ended: nothing goes there any more, and nobody waits. The connections whose

@@ -11,6 +11,8 @@ use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
+use crate::ask::{Question, Reply};
+use crate::counters::CtlCounters;
 
 /// Requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
@@ -22,6 +24,10 @@ pub(crate) enum ThreadRequest {
     Device(ControlRequest),
     /// Everything a worker has counted. Without an answer there is none to come.
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
+    /// By whoever watches.
+    Ask(Question),
+    /// Everything the control plane has counted.
+    Counters { reply: Sender<Box<CtlCounters>> },
     /// By a test: to panic.
     #[cfg(test)]
     Panic,
@@ -87,12 +93,18 @@ impl Control {
             ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
                 self.handle_cm(now, app, request, qp, events);
             }
+            ThreadRequest::Ask(question) => self.handle_question(now, question),
             #[cfg(test)]
             ThreadRequest::Panic => panic!("on purpose"),
             ThreadRequest::Snapshot { worker, reply } => {
                 if let Some(link) = self.links.get_mut(worker.0) {
-                    link.ask_snapshot(reply);
+                    // Whoever asked may have stopped waiting.
+                    link.ask_snapshot(Reply::new(move |s| drop(reply.try_send(s))));
                 }
+            }
+            ThreadRequest::Counters { reply } => {
+                // Whoever asked may have stopped waiting.
+                let _ = reply.try_send(Box::new(self.counters()));
             }
         }
     }
@@ -116,7 +128,8 @@ impl Control {
             heddle_cm::Request::Connect { id, .. } => {
                 if let Some(events) = events {
                     let qp = qp.map(|qp| self.hold(qp));
-                    self.conns.insert(*id, Conn { app, events, qp, established: false });
+                    self.conns
+                        .insert(*id, Conn { app, events, qp, established: false, agreed: None });
                 }
                 Subject::Connect(*id)
             }

@@ -33,8 +33,8 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: regions.clone(),
         external: ExternalMemory::new(mrs.capacity()),

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use heddle_verbs::{
     Access, Connection, ConnectionError, CqeStatus, DisconnectReason, ListenFailure, Listener,
@@ -18,8 +17,10 @@ use heddle_rnic::CloseReason;
 
 use super::*;
 
+mod ask;
 mod control;
 mod peers;
+mod workers;
 
 /// Far longer than anything takes here, far shorter than what is waited for would.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -68,8 +69,10 @@ fn pair(name: &str) -> Pair {
     let cpus = allowed_cpus();
     let orders = [Orders::default(), Orders::default()];
     let [ours, theirs] = orders.clone();
-    let node = Node::run(&eal, a, cpus[0], move |w| ours.turn(w)).unwrap();
-    let peer = Node::run(&eal, b, *cpus.last().unwrap(), move |w| theirs.turn(w)).unwrap();
+    let node = Node::run(&eal, a, &Lcores::new(&cpus[..1]), move |_, w| ours.turn(w)).unwrap();
+    let peer =
+        Node::run(&eal, b, &Lcores::new(&cpus[cpus.len() - 1..]), move |_, w| theirs.turn(w))
+            .unwrap();
     Pair { orders, node, peer, _turn: turn }
 }
 
@@ -86,6 +89,11 @@ impl Pair {
         let here = listener.accept().unwrap();
         (listener, here, connecting.wait().unwrap())
     }
+}
+
+/// What the worker answers.
+fn answer_of(requests: &Requests) -> Option<Box<WorkerSnapshot>> {
+    ask(requests, 0)?.recv_timeout(ANSWER).ok()
 }
 
 /// Why a connection ends, before long.
@@ -151,7 +159,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
             (seen.map(|c| (c.wr_id, c.status)), Instant::now())
         });
         let requests = p.node.requests.clone();
-        let asks = s.spawn(move || (ask(&requests).is_none(), Instant::now()));
+        let asks = s.spawn(move || (answer_of(&requests).is_none(), Instant::now()));
         // All three sleep by now, as a rule.
         thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
@@ -181,7 +189,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
     let error = p.node.device().dial("10.0.0.2:7174").unwrap().wait().unwrap_err();
     assert!(matches!(error, ConnectionError::Connect(_)), "{error}");
-    assert!(!p.node.is_running() && p.node.snapshot().is_none());
+    assert!(!p.node.is_running() && p.node.snapshot().workers[0].counters.is_none());
     // Memory comes back when the frames that are still on the wire are gone.
     p.orders[1].pause.store(false, Ordering::Relaxed);
     drop(memory);

@@ -1,5 +1,8 @@
 //! How a port is set up, and what it says of itself.
 
+use std::net::IpAddr;
+
+use super::spread::RSS_KEY;
 use super::vdev::VdevArg;
 use crate::mempool::Mempool;
 
@@ -28,6 +31,19 @@ pub struct PortConfig {
     pub pools: Vec<Mempool>,
     /// Receive frames for every address.
     pub promiscuous: bool,
+    /// Workers hand on frames of flows that are others'. Without that, several queues need a device
+    /// that spreads flows over them in a way that is known ([`super::QueueSpread`]).
+    pub steered: bool,
+    /// The key flows are spread by; the device takes as much of it as it needs, 40 octets or 52.
+    pub rss_key: [u8; 52],
+    /// The station address; `None`: the device's, or one made from its name.
+    pub mac: Option<[u8; 6]>,
+    /// Addresses of the network layer that are ours. They are of use on a device that the kernel of
+    /// the host shares (mlx5, mlx4), where all others stay with the host; there, at least one is needed.
+    pub addrs: Vec<IpAddr>,
+    /// Let queues interrupt, so that a worker can sleep until a frame comes
+    /// ([`crate::RxQueue::interrupt`]). A device that cannot is opened without.
+    pub rx_interrupt: bool,
 }
 
 impl PortConfig {
@@ -39,6 +55,11 @@ impl PortConfig {
             tx_desc: 1024,
             pools: vec![pool],
             promiscuous: false,
+            steered: false,
+            rss_key: RSS_KEY,
+            mac: None,
+            addrs: Vec::new(),
+            rx_interrupt: false,
         }
     }
 }
@@ -56,8 +77,8 @@ pub struct PortCaps {
     pub tx_tcp_checksum: bool,
     /// Sends frames of several segments; otherwise they are copied together.
     pub multi_segs: bool,
-    /// Spreads flows over the queues and gives the RSS hash.
-    pub rss: bool,
+    /// Gives the hash that flows are spread by with each frame.
+    pub rx_hash: bool,
 }
 
 /// What a port counted since it was opened. A driver that does not count leaves zeros.
@@ -81,6 +102,30 @@ pub struct PortStats {
     pub tx_errors: u64,
 }
 
+impl PortStats {
+    /// Adds what another port counted.
+    pub fn add(&mut self, other: &PortStats) {
+        let PortStats {
+            rx_frames,
+            rx_bytes,
+            rx_missed,
+            rx_errors,
+            rx_no_mbuf,
+            tx_frames,
+            tx_bytes,
+            tx_errors,
+        } = *other;
+        self.rx_frames += rx_frames;
+        self.rx_bytes += rx_bytes;
+        self.rx_missed += rx_missed;
+        self.rx_errors += rx_errors;
+        self.rx_no_mbuf += rx_no_mbuf;
+        self.tx_frames += tx_frames;
+        self.tx_bytes += tx_bytes;
+        self.tx_errors += tx_errors;
+    }
+}
+
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -88,4 +133,6 @@ pub struct Link {
     pub up: bool,
     /// Mb/s; `None` when the device does not know.
     pub mbps: Option<u32>,
+    /// Whether both ends may send at once.
+    pub full_duplex: bool,
 }

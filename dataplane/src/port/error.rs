@@ -39,6 +39,34 @@ pub enum PortError {
         /// Possible.
         max: u32,
     },
+    /// The device needs more than the configuration gives.
+    #[error("device {device}: {what} of {wanted} asked for, at least {min} needed")]
+    Below {
+        /// Its name.
+        device: String,
+        /// What is limited.
+        what: &'static str,
+        /// Asked for.
+        wanted: u32,
+        /// Needed.
+        min: u32,
+    },
+    /// It has several queues, and nobody can say which of them a flow comes to.
+    #[error("device {device}: {queues} queues asked for, but {why}; let workers hand frames on")]
+    Spread {
+        /// Its name.
+        device: String,
+        /// Asked for.
+        queues: u16,
+        /// What is missing.
+        why: String,
+    },
+    /// The kernel of the host uses it too, and it was not said what is ours.
+    #[error("device {device}: the host's kernel uses it too; name the addresses that are ours")]
+    Shared {
+        /// Its name.
+        device: String,
+    },
     /// A step of setting it up failed.
     #[error("device {device}: {step} failed: {why}")]
     Setup {

@@ -8,11 +8,10 @@ use heddle_dpdk_sys as sys;
 use heddle_verbs::Region;
 
 use super::claim::Claim;
-use super::config::{PortCaps, PortConfig};
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
 use super::lock::control;
-use super::quirks::{self, Quirks};
+use super::quirks;
 use super::ring::RingPair;
 use super::vdev::VdevArg;
 use crate::eal;
@@ -23,7 +22,7 @@ pub(crate) struct EthDev {
     pub(crate) id: u16,
     pub(crate) name: String,
     /// What the virtual device was given.
-    args: String,
+    pub(super) args: String,
     /// Gone when the device is closed.
     claim: Option<Claim>,
     /// Name on the virtual bus of a device that was plugged in for the port; what the EAL had
@@ -86,108 +85,9 @@ impl EthDev {
         self.check("start", unsafe { sys::rte_eth_dev_start(self.id) })
     }
 
-    fn limit(&self, what: &'static str, wanted: u32, max: u32) -> Result<(), PortError> {
-        if wanted <= max {
-            return Ok(());
-        }
-        Err(PortError::Limit { device: self.name.clone(), what, wanted, max })
-    }
-
-    pub(crate) fn configure(
-        &self,
-        info: &sys::rte_eth_dev_info,
-        config: &PortConfig,
-    ) -> Result<PortCaps, PortError> {
-        let queues = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
-        let most = info.max_rx_queues.min(info.max_tx_queues);
-        self.limit("a number of queues", u32::from(queues), u32::from(most))?;
-        let quirks = self.quirks(info);
-        // Ethernet header and CRC.
-        let longest = info.max_rx_pktlen.saturating_sub(18);
-        let longest = if quirks.understates_mtu { u32::MAX } else { longest };
-        self.limit("an MTU", u32::from(config.mtu), u32::from(info.max_mtu).min(longest))?;
-
-        let mut conf = sys::rte_eth_conf::default();
-        let frame = u32::from(config.mtu) + 18 + u32::from(crate::mempool::HEADROOM);
-        let small = config.pools.iter().any(|p| u32::from(p.data_room()) < frame);
-        let most = if quirks.understates_mtu { 1500 } else { u16::MAX };
-        conf.rxmode.mtu = u32::from(config.mtu.min(most));
-        conf.rxmode.offloads = info.rx_offload_capa
-            & (sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM
-                | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
-                | if small { sys::HEDDLE_RX_OFFLOAD_SCATTER } else { 0 });
-        // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
-        conf.txmode.offloads = info.tx_offload_capa
-            & (sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM
-                | if quirks.wrong_tcp_checksum { 0 } else { sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM }
-                | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS);
-        let rss = info.flow_type_rss_offloads & (sys::HEDDLE_RSS_IP | sys::HEDDLE_RSS_TCP);
-        if queues > 1 && rss != 0 {
-            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
-            conf.rxmode.offloads |= info.rx_offload_capa & sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
-            conf.rx_adv_conf.rss_conf.rss_hf = rss;
-        }
-        let _control = control();
-        eal::clear_log();
-        // SAFETY: a valid, stopped port; the configuration outlives the call.
-        self.check("configuration", unsafe {
-            sys::rte_eth_dev_configure(self.id, queues, queues, &conf)
-        })?;
-        let (mut nrx, mut ntx) = (config.rx_desc, config.tx_desc);
-        // SAFETY: a configured port; both counts outlive the call.
-        self.check("number of descriptors", unsafe {
-            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut nrx, &mut ntx)
-        })?;
-        for (i, pool) in (0u16..).zip(&config.pools) {
-            // SAFETY: a configured, stopped port; null means the driver's defaults; the pool lives
-            // as long as the process. Socket -1 is "any".
-            self.check("receive queue", unsafe {
-                sys::rte_eth_rx_queue_setup(
-                    self.id,
-                    i,
-                    nrx,
-                    u32::MAX,
-                    std::ptr::null(),
-                    pool.as_ptr(),
-                )
-            })?;
-            let mut txconf = info.default_txconf;
-            txconf.offloads = conf.txmode.offloads;
-            // SAFETY: as above.
-            self.check("transmit queue", unsafe {
-                sys::rte_eth_tx_queue_setup(self.id, i, ntx, u32::MAX, &txconf)
-            })?;
-        }
-        let (rx, tx) = (conf.rxmode.offloads, conf.txmode.offloads);
-        Ok(PortCaps {
-            rx_ip_checksum: rx & sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM != 0,
-            rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
-            tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
-            tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
-            multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
-            rss: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
-        })
-    }
-
-    fn quirks(&self, info: &sys::rte_eth_dev_info) -> Quirks {
-        Quirks::of(&driver_name(info), &self.args)
-    }
-
-    pub(crate) fn mac(&self, info: &sys::rte_eth_dev_info) -> [u8; 6] {
-        let mut addr = sys::rte_ether_addr::default();
-        // SAFETY: a valid port; the callee fills `addr`.
-        let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
-        let mut mac = addr.addr_bytes;
-        if rc == 0 && mac != [0; 6] && mac[0] & 1 == 0 {
-            if self.quirks(info).shares_mac {
-                // As unlike others as the one it comes from, but locally administered.
-                mac[0] |= 0x02;
-                mac[3] ^= 0x80;
-            }
-            return mac;
-        }
-        let h = crc32c::crc32c(self.name.as_bytes()).to_be_bytes();
-        [0x02, 0x48, h[0], h[1], h[2], h[3]]
+    /// Whether it is made of rings.
+    pub(super) fn has_rings(&self) -> bool {
+        self.rings.is_some()
     }
 }
 
@@ -260,8 +160,8 @@ impl Drop for EthDev {
 }
 
 /// Makes a virtual device.
-pub(crate) fn plug(v: &VdevArg, mtu: u16) -> Result<EthDev, PortError> {
-    let args = quirks::arguments(v.name(), v.args(), mtu);
+pub(crate) fn plug(v: &VdevArg, mtu: u16, queues: usize) -> Result<EthDev, PortError> {
+    let args = quirks::arguments(v.name(), v.args(), mtu, queues);
     let (name, c_args) = (v.c_name(), CString::new(args.as_str()).unwrap_or_default());
     let _control = control();
     if find(v.name()).is_some() {

@@ -9,13 +9,16 @@
 //! `net_null` do not, but write and free whole chains (tested); for others that do not, as
 //! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts it.
 //!
+//! **What a device is set up to** is decided in [`plan`](PortPlan) from what it says of itself
+//! ([`Capabilities`]) and what is asked for, without a call to DPDK; `setup` carries it out and looks
+//! what came of it. `docs/guide/hardware.md` has the rules.
+//!
 //! Who uses whom; no arrow leads back up:
 //!
 //! ```text
-//!   Port (this file) ──▶ queue ──▶ ethdev ──▶ ring ──▶ claim, lock
-//!        │                           │ │       └─────▶ error
-//!        │                           │ └───────▶ dma, quirks
-//!        └───────────────────────────┴──▶ config ──▶ vdev ──▶ error
+//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!        │                  │                          │ └────▶ dma
+//!        └──────────────────┴──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
 
 use std::fmt;
@@ -26,22 +29,31 @@ use heddle_verbs::Region;
 
 use crate::eal::Eal;
 
+mod caps;
 mod claim;
 mod config;
 mod dma;
 mod error;
 mod ethdev;
+mod interrupt;
 mod lock;
+mod plan;
 pub mod queue;
 mod quirks;
 mod ring;
+mod setup;
+mod spread;
 mod vdev;
 
+pub use caps::{Capabilities, DescLimits};
 pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
+pub use interrupt::RxInterrupt;
+pub use plan::{MacPlan, MtuPlan, PortPlan};
+pub use spread::{QueueSpread, RSS_KEY, RssPlan};
 pub use vdev::VdevArg;
 
-use ethdev::{EthDev, attach, driver_name, plug};
+use ethdev::{EthDev, attach, plug};
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 
@@ -53,6 +65,7 @@ pub struct Port {
     mac: [u8; 6],
     mtu: u16,
     caps: PortCaps,
+    spread: QueueSpread,
     queues: Vec<(RxQueue, TxQueue)>,
 }
 
@@ -63,7 +76,7 @@ impl Port {
     /// See [`PortError`]; a device plugged in for the port is removed again.
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
-            PortSource::Vdev(v) => plug(v, config.mtu)?,
+            PortSource::Vdev(v) => plug(v, config.mtu, config.pools.len())?,
             PortSource::Device(given) => attach(given)?,
         };
         Port::start(device, config)
@@ -95,26 +108,31 @@ impl Port {
     fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         // From here on dropping the device closes and unplugs it.
         let device = Arc::new(device);
-        let info = device.info()?;
-        let driver = driver_name(&info);
-        let caps = device.configure(&info, config)?;
-        let mac = device.mac(&info);
+        let (capabilities, info) = device.capabilities()?;
+        let plan = plan::plan(&device.name, &capabilities, config)?;
+        device.configure(&info, &plan, &config.pools, config.rx_interrupt)?;
+        let all = device.set_address(plan.mac)?;
         device.start()?;
-        if config.promiscuous {
+        if config.promiscuous || all {
             // Virtual devices that cannot switch it receive everything anyway.
             // SAFETY: a started port.
             let _ = unsafe { sys::rte_eth_promiscuous_enable(device.id) };
         }
+        let spread = device.spread(&plan, config.steered)?;
+        let (driver, caps, mac) = (capabilities.driver, plan.caps, plan.mac.addr());
+        // SAFETY: a started port.
+        let has_prepare = unsafe { sys::heddle_tx_has_prepare(device.id) } != 0;
+        let rules = plan.tx_rules(has_prepare);
         let queues = (0u16..)
             .zip(&config.pools)
             .map(|(i, pool)| {
                 (
                     RxQueue::new(Arc::clone(&device), i, *pool),
-                    TxQueue::new(Arc::clone(&device), i, *pool, caps.multi_segs),
+                    TxQueue::new(Arc::clone(&device), i, *pool, rules),
                 )
             })
             .collect();
-        Ok(Port { device, driver, mac, mtu: config.mtu, caps, queues })
+        Ok(Port { device, driver, mac, mtu: config.mtu, caps, spread, queues })
     }
 
     /// The queues, one pair for each mempool of the configuration; empty when taken before.
@@ -149,13 +167,22 @@ impl Port {
         self.caps
     }
 
+    /// How frames come to its queues.
+    pub fn spread(&self) -> &QueueSpread {
+        &self.spread
+    }
+
     /// State of its link, without waiting.
     pub fn link(&self) -> Link {
-        let (mut mbps, mut up) = (0, 0);
-        // SAFETY: a started port; the callee fills both.
-        let rc = unsafe { sys::heddle_link_get(self.device.id, &mut mbps, &mut up) };
+        let (mut mbps, mut up, mut full) = (0, 0, 0);
+        // SAFETY: a started port; the callee fills all.
+        let rc = unsafe { sys::heddle_link_get(self.device.id, &mut mbps, &mut up, &mut full) };
         let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-        Link { up: rc == 0 && up == 1, mbps: known.then_some(mbps) }
+        Link {
+            up: rc == 0 && up == 1,
+            mbps: known.then_some(mbps),
+            full_duplex: rc == 0 && full == 1,
+        }
     }
 
     /// What the driver counted.

@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use heddle_dpdk_sys as sys;
 
 use super::ethdev::EthDev;
+use super::interrupt::RxInterrupt;
 use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf};
 use crate::mempool::Mempool;
 
@@ -42,7 +43,18 @@ heddle_base::counters! {
         tx_linearized_bytes,
         /// Frames dropped because no buffer could hold them in one segment.
         tx_linearize_drops,
+        /// Frames dropped because the driver would not have them.
+        tx_prepare_drops,
     }
+}
+
+/// What a device needs of the frames it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TxRules {
+    /// Most segments of a frame; the largest number when ours never have more than it takes.
+    pub(crate) max_segs: usize,
+    /// The driver has to see frames first.
+    pub(crate) prepares: bool,
 }
 
 /// `Send` but not `Sync`.
@@ -148,6 +160,11 @@ impl RxQueue {
         n
     }
 
+    /// Its interrupt, for whoever polls it ([`Rester`](crate::Rester)).
+    pub fn interrupt(&self) -> RxInterrupt {
+        RxInterrupt::new(Arc::clone(&self.device), self.queue)
+    }
+
     /// What it did.
     pub fn counters(&self) -> &RxCounters {
         &self.counters
@@ -164,8 +181,12 @@ impl RxQueue {
 pub struct TxQueue {
     port: u16,
     queue: u16,
-    linearize: bool,
-    multi_segs: bool,
+    /// Frames have to be looked at before they are sent, for one of the next two reasons.
+    looks: bool,
+    /// Most segments of a frame; longer chains are copied into one.
+    max_segs: usize,
+    /// What the device needs.
+    rules: TxRules,
     counters: TxCounters,
     pool: Mempool,
     device: Arc<EthDev>,
@@ -173,26 +194,35 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    pub(crate) fn new(device: Arc<EthDev>, queue: u16, pool: Mempool, multi_segs: bool) -> TxQueue {
-        TxQueue {
+    pub(crate) fn new(device: Arc<EthDev>, queue: u16, pool: Mempool, rules: TxRules) -> TxQueue {
+        let mut tx = TxQueue {
             port: device.id,
             queue,
-            linearize: !multi_segs,
-            multi_segs,
+            looks: false,
+            max_segs: rules.max_segs,
+            rules,
             counters: TxCounters::default(),
             pool,
             device,
             _owner: PhantomData,
-        }
+        };
+        tx.limit_segs(rules.max_segs);
+        tx
+    }
+
+    fn limit_segs(&mut self, most: usize) {
+        self.max_segs = most;
+        self.looks = most < usize::MAX || self.rules.prepares;
     }
 
     /// Sends frames from the front of `frames`; returns how many the device took. The others stay
     /// in `frames`, in order, and stay the caller's. A frame that must be made one segment and for
-    /// which there is no memory is dropped and counted. Called by the worker that owns the queue.
+    /// which there is no memory, and one that the driver will not have, is dropped and counted. Called
+    /// by the worker that owns the queue.
     #[inline]
     pub fn burst<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
-        if self.linearize {
-            self.linearize_all(frames);
+        if self.looks {
+            self.look_at(frames);
         }
         let len = frames.len();
         let offered = u16::try_from(len).unwrap_or(u16::MAX);
@@ -218,14 +248,14 @@ impl TxQueue {
 
     /// Whether the device takes frames of several segments as they are.
     pub fn supports_multi_segs(&self) -> bool {
-        self.multi_segs
+        self.rules.max_segs > 1
     }
 
     /// Copies every frame of several segments into one before it is sent, also when the device
     /// would not need it: what leaves then refers to no registered memory. It cannot be switched
     /// off for a device that needs it.
     pub fn set_linearize(&mut self, on: bool) {
-        self.linearize = on || !self.multi_segs;
+        self.limit_segs(if on { 1 } else { self.rules.max_segs });
     }
 
     /// What it did.
@@ -238,31 +268,60 @@ impl TxQueue {
         self.device.id
     }
 
+    /// Makes frames what the device takes, or drops them.
     #[cold]
-    fn linearize_all<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
-        let (pool, counters) = (self.pool, &mut self.counters);
+    #[inline(never)]
+    fn look_at<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        if self.max_segs < usize::MAX {
+            self.linearize_longer(frames);
+        }
+        if self.rules.prepares {
+            self.prepare(frames);
+        }
+    }
+
+    fn linearize_longer<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        let (pool, most, counters) = (self.pool, self.max_segs, &mut self.counters);
         frames.retain(|m| {
-            if m.segments() == 1 {
+            if usize::from(m.segments()) <= most {
                 return true;
             }
             // The first segment usually holds headers only and has room for a frame behind them.
-            if m.linearize() {
+            let whole = m.linearize()
+                || match m.copy(&pool) {
+                    Some(copy) if copy.segments() == 1 => {
+                        *m = copy;
+                        true
+                    }
+                    _ => false,
+                };
+            if whole {
                 counters.tx_linearized += 1;
                 counters.tx_linearized_bytes += m.pkt_len() as u64;
-                return true;
+            } else {
+                counters.tx_linearize_drops += 1;
             }
-            match m.copy(&pool) {
-                Some(copy) if copy.segments() == 1 => {
-                    *m = copy;
-                    counters.tx_linearized += 1;
-                    counters.tx_linearized_bytes += m.pkt_len() as u64;
-                    true
-                }
-                _ => {
-                    counters.tx_linearize_drops += 1;
-                    false
-                }
-            }
+            whole
         });
+    }
+
+    /// Shows the driver the frames; what it refuses would stay in front of the queue for good.
+    fn prepare<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        let mut seen = 0;
+        while seen < frames.len() {
+            let rest = &mut frames[seen..];
+            let n = u16::try_from(rest.len()).unwrap_or(u16::MAX);
+            // SAFETY: the port is started and stays so while `device` lives; this queue exists and has
+            // one owner; `rest` is an array of at least `n` owned chains, which stay ours: the callee
+            // may change their headers.
+            let good = unsafe {
+                sys::heddle_tx_prepare(self.port, self.queue, rest.as_mut_ptr().cast(), n)
+            };
+            seen += usize::from(good.min(n));
+            if good < n {
+                frames.remove(seen);
+                self.counters.tx_prepare_drops += 1;
+            }
+        }
     }
 }

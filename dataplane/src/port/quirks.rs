@@ -13,6 +13,17 @@ pub(super) struct Quirks {
     /// It says that frames have 1518 octets at most, and takes longer ones ([`arguments`]). `net_tap`
     /// says so too (1522), and does not.
     pub(super) understates_mtu: bool,
+    /// The interface of the kernel behind it has an MTU of its own that frames must keep to, and that
+    /// is not ours to change.
+    pub(super) kernel_mtu: bool,
+    /// It receives into several buffers without announcing it, or into none of the pool.
+    pub(super) scatters: bool,
+    /// The host's kernel goes on using the device, and frames are split between the two by rules.
+    pub(super) bifurcated: bool,
+    /// It has RSS types, but does not spread by Toeplitz's hash over a table that it shows.
+    pub(super) spreads_otherwise: bool,
+    /// Queues its redirection table can name, where that is fewer than it has.
+    pub(super) rss_queues: Option<u16>,
 }
 
 impl Quirks {
@@ -20,10 +31,14 @@ impl Quirks {
     pub(super) fn of(driver: &str, args: &str) -> Quirks {
         let none = Quirks::default();
         match driver {
-            "net_pcap" => Quirks { takes_chains: true, ..none },
-            "net_af_packet" | "net_memif" => Quirks { understates_mtu: true, ..none },
+            "net_pcap" => Quirks { takes_chains: true, scatters: true, ..none },
+            "net_af_packet" => Quirks { understates_mtu: true, kernel_mtu: true, ..none },
+            "net_af_xdp" => Quirks { kernel_mtu: true, ..none },
+            "net_memif" => Quirks { understates_mtu: true, scatters: true, ..none },
+            // A frame is the sender's mbufs.
+            "net_ring" => Quirks { scatters: true, ..none },
             // It frees what it gets, unless it was told to copy (`copy=1`).
-            "net_null" => Quirks { takes_chains: !args.contains("copy"), ..none },
+            "net_null" => Quirks { takes_chains: !args.contains("copy"), scatters: true, ..none },
             // It sums segment by segment without swapping behind one of odd length (seen with
             // 22.11): the frame of every FPDU whose payload is odd is lost, and so is every
             // retransmission of it.
@@ -32,16 +47,41 @@ impl Quirks {
             // `remote=` frames pass a real interface, whose address it must be.
             "net_tap" => Quirks {
                 wrong_tcp_checksum: true,
+                // The kernel chooses the queue, by where the last frame of a flow was sent from; RSS is
+                // what a flow rule may ask for.
+                spreads_otherwise: true,
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
                 ..none
             },
+            "mlx5_pci" | "mlx5_auxiliary" | "net_mlx4" => Quirks { bifurcated: true, ..none },
+            // An entry of the table has four bits (82599 and later); it has up to 128 queues.
+            "net_ixgbe" => Quirks { rss_queues: Some(16), ..none },
+            // A traffic class, which is what the table spreads over, has 64 queues at most.
+            "net_i40e" => Quirks { rss_queues: Some(64), ..none },
             _ => none,
         }
     }
 }
 
-/// What to add to the arguments of a virtual device so that it takes frames at `mtu`.
-pub(super) fn arguments(name: &str, args: &str, mtu: u16) -> String {
+/// What to add to the arguments of a virtual device so that it takes frames at `mtu` and has as many
+/// queues.
+pub(super) fn arguments(name: &str, args: &str, mtu: u16, queues: usize) -> String {
+    let count = match name {
+        _ if queues <= 1 => None,
+        n if n.starts_with("net_af_packet") => Some("qpairs="),
+        n if n.starts_with("net_af_xdp") => Some("queue_count="),
+        // The others make as many as are set up.
+        _ => None,
+    };
+    let given = |key: &str| args.split(',').any(|a| a.starts_with(key));
+    let comma = if args.is_empty() { "" } else { "," };
+    match count {
+        Some(key) if !given(key) => slots(name, &format!("{args}{comma}{key}{queues}"), mtu),
+        _ => slots(name, args, mtu),
+    }
+}
+
+fn slots(name: &str, args: &str, mtu: u16) -> String {
     // A frame shares its slot, of 2048 octets unless told otherwise, with 66 octets of the kernel's;
     // longer ones would be dropped. Slots are aligned to 16 octets. The driver takes them to lie
     // without gaps, so blocks, whole pages each, are whole slots as well: a power of two of them, at
@@ -71,12 +111,16 @@ mod tests {
         assert!(Quirks::of("net_tap", "iface=t0").shares_mac);
         assert!(!Quirks::of("net_tap", "iface=t0,remote=eth0").shares_mac);
         let (p, a) = ("net_af_packet0", "iface=e0");
-        assert_eq!(arguments(p, a, 1500), a);
-        assert_eq!(arguments(p, a, 1964), a);
-        assert_eq!(arguments(p, a, 1965), "iface=e0,framesz=2064,blocksz=528384");
-        assert_eq!(arguments(p, a, 9000), "iface=e0,framesz=9088,blocksz=290816");
-        assert_eq!(arguments(p, "framesz=8192,iface=e0", 9000), "framesz=8192,iface=e0");
-        assert_eq!(arguments("net_tap0", "iface=t0", 9000), "iface=t0");
-        assert_eq!(Quirks::of("net_ixgbe", ""), Quirks::default());
+        assert_eq!(arguments(p, a, 1500, 1), a);
+        assert_eq!(arguments(p, a, 1964, 1), a);
+        assert_eq!(arguments(p, a, 1965, 1), "iface=e0,framesz=2064,blocksz=528384");
+        assert_eq!(arguments(p, a, 9000, 1), "iface=e0,framesz=9088,blocksz=290816");
+        assert_eq!(arguments(p, "framesz=8192,iface=e0", 9000, 1), "framesz=8192,iface=e0");
+        assert_eq!(arguments("net_tap0", "iface=t0", 9000, 4), "iface=t0");
+        assert_eq!(arguments(p, a, 1500, 2), "iface=e0,qpairs=2");
+        assert_eq!(arguments(p, "qpairs=4,iface=e0", 1500, 2), "qpairs=4,iface=e0");
+        assert_eq!(arguments("net_af_xdp0", a, 1500, 2), "iface=e0,queue_count=2");
+        assert_eq!(arguments("net_memif0", "", 1500, 2), "");
+        assert_eq!(Quirks::of("net_ice", ""), Quirks::default());
     }
 }

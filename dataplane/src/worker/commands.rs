@@ -4,7 +4,7 @@ use heddle_base::Instant;
 use heddle_rnic::{FpduMode, Report};
 use heddle_tcp::ConnId;
 
-use super::{Command, Worker};
+use super::{Command, Worker, WorkerReport};
 
 impl Worker {
     pub(super) fn take_commands(&mut self, now: Instant) -> bool {
@@ -49,6 +49,10 @@ impl Worker {
             Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
             Command::CloseApp { app } => self.queues.close_app(app),
             Command::Snapshot => self.snapshots.ask(),
+            Command::Inspect(conns) => {
+                let facts = self.inspect(&conns);
+                self.reports.send(WorkerReport::Inspected(facts));
+            }
         }
     }
 

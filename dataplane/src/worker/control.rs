@@ -9,8 +9,8 @@ use heddle_verbs::cq::CqLink;
 use heddle_verbs::ring::Bells;
 use heddle_verbs::worker::WorkerQp;
 
-use super::WorkerSnapshot;
 use super::ring::{Consumer, End, Producer};
+use super::{ConnFacts, WorkerSnapshot};
 
 /// An order to a worker, carried out in turn with the others.
 #[derive(Debug)]
@@ -50,6 +50,9 @@ pub enum Command {
     },
     /// Answer with everything counted: one [`WorkerReport::Snapshot`] for each, after some turns.
     Snapshot,
+    /// Answer with what is known of these connections, [`INSPECT_MAX`](super::INSPECT_MAX) at most:
+    /// one [`WorkerReport::Inspected`] for each, in this turn.
+    Inspect(Box<[ConnId]>),
 }
 
 /// What a worker tells the control plane.
@@ -59,6 +62,8 @@ pub enum WorkerReport {
     Rnic(Report),
     /// Everything it has counted, as it was asked.
     Snapshot(Box<WorkerSnapshot>),
+    /// How connections fare, as it was asked. Those that are gone are not in it.
+    Inspected(Vec<ConnFacts>),
 }
 
 /// Why there is no report.

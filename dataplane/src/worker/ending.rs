@@ -82,7 +82,7 @@ impl Worker {
     /// True when there was something.
     pub fn poll_closed(&mut self) -> bool {
         let now = self.clock.now();
-        let mut busy = self.receive() > 0;
+        let mut busy = self.receive();
         self.handle_frames(now);
         if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);

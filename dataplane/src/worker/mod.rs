@@ -18,21 +18,24 @@ use heddle_verbs::worker::WorkerQp;
 use crate::extmem::ExternalMemory;
 use crate::rx::RxMbuf;
 use crate::tx::Tx;
-use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue, TxQueue};
+use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue};
 
 mod commands;
 mod completions;
 mod control;
 mod ending;
+mod inspect;
 mod queues;
 mod requests;
 mod ring;
 mod snapshot;
+pub mod steer;
 #[cfg(test)]
 mod tests;
 mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
+pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
 pub use snapshot::WorkerSnapshot;
 pub use times::WorkerTimes;
 
@@ -40,6 +43,7 @@ use control::ReportSender;
 use queues::Queues;
 use ring::{Consumer, ring};
 use snapshot::Snapshots;
+use steer::{RxEnd, TxEnd};
 use times::Stopwatch;
 
 /// Frames taken from the port at a time.
@@ -76,10 +80,10 @@ pub struct WorkerConfig {
     pub index: usize,
     /// Addresses, limits and seed of the RNIC.
     pub rnic: RnicConfig,
-    /// The port's receive queue.
-    pub rx: RxQueue,
-    /// The port's transmit queue.
-    pub tx: TxQueue,
+    /// Where frames come from: a receive queue of the port, or what [`steer::share`] made of it.
+    pub rx: RxEnd,
+    /// Where frames go.
+    pub tx: TxEnd,
     /// Where headers and copies come from.
     pub pool: Mempool,
     /// Registered memory.
@@ -103,7 +107,7 @@ pub struct WorkerConfig {
 /// queue pairs end, and the control plane hears of it.
 pub struct Worker {
     rnic: Rnic<RxMbuf>,
-    rx: RxQueue,
+    rx: RxEnd,
     tx: Tx,
     mem: RegionMemory,
     clock: Clock,
@@ -182,8 +186,7 @@ impl Worker {
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
         self.watch.begin(now);
-        let received = self.receive();
-        let mut busy = received > 0;
+        let mut busy = self.receive();
         busy |= self.take_commands(now);
         busy |= self.count_on();
         // After the frames were taken from the port and before they are looked at: what is in a
@@ -215,13 +218,21 @@ impl Worker {
         busy
     }
 
+    /// Takes frames; true when there was one, for this worker or another of the port.
     #[inline]
-    fn receive(&mut self) -> usize {
+    fn receive(&mut self) -> bool {
+        let RxEnd::Queue(queue) = &mut self.rx else { return self.receive_steered() };
         if self.rx_burst == RX_BURST {
-            self.rx.burst(&mut self.frames);
+            queue.burst(&mut self.frames);
         } else {
             self.receive_few();
         }
+        self.prefetch();
+        !self.frames.is_empty()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
         // Step by step along each chain, and for all frames at each step: none waits for another.
         for f in &self.frames {
             f.prefetch_head();
@@ -229,7 +240,16 @@ impl Worker {
         for f in &self.frames {
             f.prefetch();
         }
-        self.frames.len()
+    }
+
+    /// Also sends what workers without a transmit queue have to send.
+    #[inline(never)]
+    fn receive_steered(&mut self) -> bool {
+        let relayed = self.tx.relay();
+        let RxEnd::Steered(rx) = &mut self.rx else { return relayed };
+        let received = rx.receive(&mut self.frames, self.rx_burst);
+        self.prefetch();
+        received | relayed
     }
 
     #[inline]
@@ -249,8 +269,9 @@ impl Worker {
     /// how many happen to be there.
     #[cold]
     fn receive_few(&mut self) {
+        let RxEnd::Queue(queue) = &mut self.rx else { return };
         let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        while self.frames.len() < self.rx_burst && self.rx.burst(&mut one) > 0 {
+        while self.frames.len() < self.rx_burst && queue.burst(&mut one) > 0 {
             self.frames.extend(one.drain(..));
         }
     }
@@ -310,6 +331,24 @@ impl Worker {
         }
         self.tx.flush(now);
         built > 0
+    }
+
+    /// The receive queue it has; none where another worker of the port hands it its frames.
+    pub fn rx_queue(&self) -> Option<&RxQueue> {
+        match &self.rx {
+            RxEnd::Queue(queue) => Some(queue),
+            RxEnd::Steered(rx) => rx.queue(),
+        }
+    }
+
+    /// Whether other workers of the port depend on this one's turns, also when it has ended: it has
+    /// the queue that their frames come from or go to.
+    pub fn serves_others(&self) -> bool {
+        let feeds = match &self.rx {
+            RxEnd::Queue(_) => false,
+            RxEnd::Steered(rx) => rx.feeds_others(),
+        };
+        feeds || self.tx.serves_others()
     }
 
     /// When [`poll`](Worker::poll) has something to do though nothing arrives.

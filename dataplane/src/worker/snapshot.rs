@@ -5,6 +5,7 @@ use heddle_rnic::RnicCounters;
 use heddle_tcp::{ConnCounters, StackCounters};
 use heddle_verbs::memory::MemoryCounters;
 
+use super::steer::SteerCounters;
 use super::{Worker, WorkerCounters, WorkerReport, WorkerTimes};
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
@@ -31,10 +32,15 @@ pub struct WorkerSnapshot {
     pub rx: RxCounters,
     /// The transmit queue.
     pub tx: TxCounters,
+    /// What passed between it and other workers of its port.
+    pub steer: SteerCounters,
     /// Faults made on purpose.
     pub fault: FaultCounters,
     /// What it has measured.
     pub times: WorkerTimes,
+    /// Buffers of the pool of its port that are free, and that are not. Not added up: workers of one
+    /// port have one pool.
+    pub buffers: (u32, u32),
 }
 
 impl WorkerSnapshot {
@@ -49,7 +55,39 @@ impl WorkerSnapshot {
         self.memory.for_each(|n, h, v| f("memory", n, h, v));
         self.rx.for_each(|n, h, v| f("rx", n, h, v));
         self.tx.for_each(|n, h, v| f("tx", n, h, v));
+        self.steer.for_each(|n, h, v| f("steer", n, h, v));
         self.fault.for_each(|n, h, v| f("fault", n, h, v));
+    }
+
+    /// Adds every counter of `other` to this one's.
+    pub fn add(&mut self, other: &WorkerSnapshot) {
+        let WorkerSnapshot {
+            worker,
+            rnic,
+            stack,
+            tcp,
+            qps,
+            sink,
+            memory,
+            rx,
+            tx,
+            steer,
+            fault,
+            times,
+            buffers: _,
+        } = other;
+        self.worker.add(worker);
+        self.rnic.add(rnic);
+        self.stack.add(stack);
+        self.tcp.add(tcp);
+        self.qps.add(qps);
+        self.sink.add(sink);
+        self.memory.add(memory);
+        self.rx.add(rx);
+        self.tx.add(tx);
+        self.steer.add(steer);
+        self.fault.add(fault);
+        self.times.add(times);
     }
 }
 
@@ -106,6 +144,8 @@ impl Worker {
     }
 
     fn snapshot_with(&self, tcp: ConnCounters, qps: QpCounters) -> WorkerSnapshot {
+        let mut steer = self.rx.steer_counters();
+        steer.add(&self.tx.queue().steer_counters());
         WorkerSnapshot {
             worker: self.counters,
             rnic: *self.rnic.counters(),
@@ -114,10 +154,12 @@ impl Worker {
             qps,
             sink: self.tx.counters,
             memory: self.mem.counters(),
-            rx: *self.rx.counters(),
-            tx: *self.tx.queue().counters(),
+            rx: self.rx.counters(),
+            tx: self.tx.queue().counters(),
+            steer,
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
             times: self.watch.times(self.rnic.round_trips()),
+            buffers: self.tx.buffers(),
         }
     }
 }

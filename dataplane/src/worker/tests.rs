@@ -39,11 +39,16 @@ struct Bench {
 
 const CONNS: usize = 256;
 
-fn bench(name: &str) -> Bench {
+/// DPDK, started once in this process.
+pub(super) fn eal() -> Eal {
     static EAL: Mutex<Option<Eal>> = Mutex::new(None);
     let mut eal = EAL.lock().unwrap();
     let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
-    let eal = *eal.get_or_insert_with(|| Eal::init(&config).unwrap());
+    *eal.get_or_insert_with(|| Eal::init(&config).unwrap())
+}
+
+fn bench(name: &str) -> Bench {
+    let eal = eal();
     let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500)).unwrap();
     let ports = PortConfig::new(pool);
     let (mut port, far) = Port::ring_pair(&eal, name, 1024, &ports, &ports).unwrap();
@@ -57,8 +62,8 @@ fn bench(name: &str) -> Bench {
     let (worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
         rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
-        rx,
-        tx,
+        rx: rx.into(),
+        tx: tx.into(),
         pool,
         regions: regions.clone(),
         external: ExternalMemory::new(mrs.capacity()),
@@ -83,7 +88,7 @@ impl Bench {
     fn connect(&mut self, token: u64) -> ConnId {
         let host = u8::try_from(token % 200).unwrap() + 2;
         let remote = ([10, 0, 1, host], 1).into();
-        self.order(Command::Order(Order::Connect { token, remote }));
+        self.order(Command::Order(Order::Connect { token, local: None, remote }));
         self.worker.poll();
         match self.reports.recv() {
             Ok(WorkerReport::Rnic(Report::Connecting { token: t, result: Ok(conn) })) => {

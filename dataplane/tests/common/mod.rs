@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
@@ -94,5 +95,38 @@ impl Memory {
             assert_eq!(self.external.references(other), 0, "counted at another slot");
         }
         self.external.references(Memory::SLOT)
+    }
+}
+
+/// Runs `ip`.
+pub fn ip(args: &str) {
+    let out = Command::new("ip").args(args.split_whitespace()).output().unwrap();
+    assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// No frames of the kernel's own.
+pub fn up_and_quiet(interface: &str) {
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1");
+    ip(&format!("link set {interface} up"));
+}
+
+/// Two joined interfaces, removed at the end.
+#[derive(Debug)]
+pub struct Veth(pub String, pub String);
+
+impl Veth {
+    pub fn new(name: &str, mtu: u16) -> Veth {
+        let (a, b) = (format!("{name}a{mtu}"), format!("{name}b{mtu}"));
+        ip(&format!("link add {a} mtu {mtu} type veth peer name {b} mtu {mtu}"));
+        for i in [&a, &b] {
+            up_and_quiet(i);
+        }
+        Veth(a, b)
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        ip(&format!("link del {}", self.0));
     }
 }

@@ -314,6 +314,10 @@ impl Serve for PerfServer {
         self.conns.stop_listening();
     }
 
+    fn conns(&self) -> usize {
+        self.conns.len()
+    }
+
     fn is_listening(&self) -> Result<bool, ListenFailure> {
         self.conns.is_listening()
     }

@@ -25,20 +25,20 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.arp_malformed);
         }
         let sender = IpAddr::V4(arp.sender_ip);
-        if self.cfg.is_ours(sender) {
+        if self.cfg.net.is_ours(sender) {
             return Err(if arp.sender_mac.0 == self.cfg.mac {
                 |c| &mut c.arp_ignored
             } else {
                 |c| &mut c.arp_conflicts
             });
         }
-        let for_us = self.cfg.is_ours(IpAddr::V4(arp.target_ip));
+        let for_us = self.cfg.net.is_ours(IpAddr::V4(arp.target_ip));
         // A host that has no address yet asks whether ours is taken (RFC 5227 section 2.1.1).
         let probe = arp.sender_ip.is_unspecified();
         let mut told = false;
         if !probe {
-            let on_link = self.cfg.addrs.iter().any(|c| c.contains(sender));
-            if !on_link || !self.cfg.is_peer(arp.sender_ip) {
+            if self.cfg.net.link_to(arp.sender_ip).is_none() || !self.cfg.net.is_peer(arp.sender_ip)
+            {
                 return Err(|c| &mut c.arp_malformed);
             }
             let source = match arp.operation {
@@ -49,7 +49,8 @@ impl<S: SendQueue + Default> Stack<S> {
             told = self.learn(now, arp.sender_ip, arp.sender_mac, source);
         }
         if for_us && arp.operation == Operation::Request {
-            if self.arp_replies.allow(now) {
+            // Where all workers of the port see it, one answers.
+            if self.cfg.spread.answers_arp() && self.arp_replies.allow(now) {
                 let answered =
                     self.push_arp(Operation::Reply, arp.target_ip, arp.sender_mac, arp.sender_ip);
                 self.counters.tx_arp_replies += u64::from(answered);
@@ -68,7 +69,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Learned::Resolved(neighbor) => self.resolved(neighbor),
             Learned::Changed => self.counters.neighbor_changes += 1,
             Learned::Contested(known) => {
-                if let Some((local, _)) = self.cfg.route(ip) {
+                if let Some(local) = self.cfg.net.link_to(ip) {
                     self.ask(local, ip, known);
                 }
             }
@@ -86,7 +87,7 @@ impl<S: SendQueue + Default> Stack<S> {
         while let Some(due) = self.neighbors.poll_due(now) {
             match due {
                 Due::Ask { ip, at } => {
-                    if let Some((local, _)) = self.cfg.route(ip) {
+                    if let Some(local) = self.cfg.net.link_to(ip) {
                         self.ask(local, ip, at);
                     }
                 }
@@ -94,7 +95,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 Due::Changed { neighbor, ip, at } => {
                     self.counters.neighbor_changes += 1;
                     self.resolved(neighbor);
-                    if let Some((local, _)) = self.cfg.route(ip) {
+                    if let Some(local) = self.cfg.net.link_to(ip) {
                         self.ask(local, ip, at);
                     }
                 }

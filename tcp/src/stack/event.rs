@@ -18,8 +18,12 @@ pub enum StackEvent {
     },
     /// The connection says so.
     Conn(ConnEvent),
-    /// The next hop does not answer: the connection that was being opened is over.
+    /// The next hop does not answer: the connection that was being opened, or whose route has
+    /// changed, is over.
     Unreachable,
+    /// Our end's address is ours no more, or there is no route to the peer any more
+    /// ([`Stack::set_addressing`](crate::Stack::set_addressing)): the peer is sent a reset.
+    Withdrawn,
     /// The network says that it does not get through to the peer. The connection goes on
     /// (RFC 5461, RFC 9293 section 3.9.2.2).
     SoftError(IcmpError),
@@ -39,10 +43,11 @@ pub(super) enum EventKind {
     Refused,
     Aborted,
     Unreachable,
+    Withdrawn,
 }
 
 impl EventKind {
-    const ALL: [EventKind; 11] = [
+    const ALL: [EventKind; 12] = [
         EventKind::Accepted,
         EventKind::Connected,
         EventKind::Unresponsive,
@@ -54,6 +59,7 @@ impl EventKind {
         EventKind::Refused,
         EventKind::Aborted,
         EventKind::Unreachable,
+        EventKind::Withdrawn,
     ];
 
     const fn bit(self) -> u16 {
@@ -116,13 +122,20 @@ pub enum ConnectError {
     /// The address family is not served.
     #[error("address family not supported")]
     Family,
-    /// On no link of ours, and there is no gateway.
+    /// On no link of ours, and no route leads there.
     #[error("no route to the peer")]
     NoRoute,
+    /// The address to connect from is not one of ours.
+    #[error("the local address is not ours")]
+    NotOurs,
     /// The local port has a connection to this peer already; or, of a port to be chosen, none of
     /// those looked at is free: 256 at a time, further ones each time it is tried again.
     #[error("no local port free")]
     PortInUse,
+    /// The peer's answers to the local port would reach another worker of the port; or, of a port
+    /// to be chosen, those to any would.
+    #[error("the peer's answers would reach another worker")]
+    Elsewhere,
     /// There are as many connections as configured.
     #[error("too many connections")]
     TooManyConnections,

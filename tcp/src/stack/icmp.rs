@@ -28,10 +28,10 @@ impl<S: SendQueue + Default> Stack<S> {
         ip: &Ipv4Header,
     ) -> Result<FrameOutcome, DropReason> {
         // No answer to what was sent to many, or by no single host (RFC 1122 section 3.2.2.6).
-        if eth.dst.is_group() || !self.cfg.is_ours(IpAddr::V4(ip.dst)) {
+        if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
         }
-        if !self.cfg.is_peer(ip.src) || !eth.src.is_station() {
+        if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
             return Err(|c| &mut c.rx_bad_source);
         }
         if ip.total_len > usize::from(self.cfg.mtu) {

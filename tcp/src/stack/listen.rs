@@ -100,6 +100,11 @@ impl Listeners {
         found.map(|i| &mut self.list[i])
     }
 
+    /// The ports listened on at `addr` and no other address.
+    pub(super) fn ports_at(&self, addr: IpAddr) -> Vec<u16> {
+        self.list.iter().filter(|l| l.addr == Some(addr)).map(|l| l.port).collect()
+    }
+
     /// Whether anyone listens on `port`.
     pub(super) fn has_port(&self, port: u16) -> bool {
         self.list.binary_search_by_key(&port, |l| l.port).is_ok()

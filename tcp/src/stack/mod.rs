@@ -22,6 +22,7 @@
 //!
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
+mod addressing;
 mod arp;
 mod config;
 mod control;
@@ -40,6 +41,7 @@ mod open;
 mod output;
 mod peers;
 mod plain;
+mod readdress;
 mod ready;
 mod slab;
 mod tally;
@@ -50,7 +52,10 @@ mod update;
 use core::net::SocketAddr;
 use heddle_base::{Histogram, Instant, StreamPos};
 
-pub use config::{AddrError, Cidr, CidrError, PeerLimit, StackConfig, check_addrs};
+pub use addressing::{
+    AddrError, Addressing, Cidr, CidrError, Hop, MAX_ADDRS, MAX_ROUTES, Route, check_addrs,
+};
+pub use config::{PeerLimit, StackConfig};
 pub use counters::StackCounters;
 pub use event::{ConnectError, IcmpError, StackEvent};
 pub use frame::{
@@ -96,8 +101,8 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// The order of calls is told in the [crate documentation](crate). A connection's life: it begins
 /// with [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
 /// [`FrameOutcome::Conn`] may name it before the event is taken); it ends with one last event
-/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `Refused`, `Aborted`, or
-/// [`StackEvent::Unreachable`]), after which it can still be looked at until
+/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `Refused`, `Aborted`,
+/// [`StackEvent::Unreachable`] or [`StackEvent::Withdrawn`]), after which it can still be looked at until
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
@@ -352,13 +357,13 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Round trips of all connections as they were measured for the retransmission timeout (RFC
-    /// 6298): about one for each window, of a connection in a burst of frames the last. Those above
-    /// 4 s count as that.
+    /// 6298): of each connection that of its handshake and one in 8 of the others, of which there is
+    /// about one for each window. Those above 4 s count as that.
     pub fn round_trips(&self) -> &Histogram {
         &self.round_trips
     }
 
-    /// What the stack was told at construction.
+    /// What the stack was told at construction, with the addresses and routes it has now.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
     }

@@ -149,6 +149,11 @@ impl Neighbors {
             .then_some(n.mac)
     }
 
+    /// Who neighbor `index` is.
+    pub(super) fn ip(&self, index: u32) -> Option<Ipv4Addr> {
+        self.slots.get(index).map(|n| n.ip)
+    }
+
     /// A user for `ip`; true when it must be asked for now. `None` when there is no room.
     pub(super) fn acquire(&mut self, now: Instant, ip: Ipv4Addr) -> Option<(u32, bool)> {
         if let Some(&index) = self.by_ip.get(&ip) {

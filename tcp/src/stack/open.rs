@@ -13,11 +13,13 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::Instant;
 
 use super::Stack;
+use super::addressing::Hop;
 use super::control::Control;
 use super::counters::DropReason;
 use super::event::{ConnectError, EventKind, PendingEvents};
 use super::flow::FlowKey;
 use super::frame::TxBody;
+use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
 use super::listen::ListenError;
@@ -27,7 +29,7 @@ use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
-/// Ports looked at for one connection. More would be a long stretch of work on the data path where
+/// Ports of ours looked at for one connection. More would be a long stretch of work on the data path where
 /// nearly all are taken; the next attempt goes on behind them.
 const PORT_ATTEMPTS: u16 = 256;
 
@@ -53,14 +55,37 @@ impl<S: SendQueue + Default> Stack<S> {
         remote: SocketAddr,
         local_port: Option<u16>,
     ) -> Result<ConnId, ConnectError> {
+        self.connect_from(now, None, remote, local_port)
+    }
+
+    /// As [`Stack::connect`], from the address `local` of ours; when that is absent, from ours on
+    /// the link that leads to the peer. The way there is the same.
+    ///
+    /// # Errors
+    /// When no SYN can be sent; then there is no connection.
+    pub fn connect_from(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        local_port: Option<u16>,
+    ) -> Result<ConnId, ConnectError> {
         let IpAddr::V4(peer) = remote.ip() else { return Err(ConnectError::Family) };
-        if remote.port() == 0 || !self.cfg.is_peer(peer) {
+        if remote.port() == 0 || !self.cfg.net.is_peer(peer) {
             return Err(ConnectError::InvalidRemote);
         }
-        let (local, next_hop) = self.cfg.route(peer).ok_or(ConnectError::NoRoute)?;
+        let hop = self.cfg.net.route(remote.ip()).ok_or(ConnectError::NoRoute)?;
+        let local = match local {
+            None => hop.local,
+            Some(IpAddr::V4(ours)) if self.cfg.net.is_ours(IpAddr::V4(ours)) => ours,
+            Some(_) => return Err(ConnectError::NotOurs),
+        };
         let flow = match local_port.filter(|&p| p != 0) {
-            Some(port) => FlowKey::v4(local, port, peer, remote.port()),
-            None => self.choose_port(local, peer, remote.port()).ok_or(ConnectError::PortInUse)?,
+            Some(port) if self.cfg.spread.landing(local, (peer, remote.port())).has(port) => {
+                FlowKey::v4(local, port, peer, remote.port())
+            }
+            Some(_) => return Err(ConnectError::Elsewhere),
+            None => self.choose_port(local, peer, remote.port())?,
         };
         if self.find(&flow).is_some() {
             return Err(ConnectError::PortInUse);
@@ -68,32 +93,48 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.conns.is_full() && !self.make_room() {
             return Err(ConnectError::TooManyConnections);
         }
-        let neighbor = self.next_hop(now, local, next_hop).ok_or(ConnectError::TooManyNeighbors)?;
+        let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
         let id = self.open(now, flow, neighbor, &Opening::Active);
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
     }
 
-    fn choose_port(&mut self, local: Ipv4Addr, peer: Ipv4Addr, rport: u16) -> Option<FlowKey> {
+    /// A local port that is free and by which the peer's answers reach this stack.
+    ///
+    /// Of those that are another worker's none is looked up, and passing one over is a few loads:
+    /// all there are, if need be, so that a worker finds a port however small its share is.
+    fn choose_port(
+        &mut self,
+        local: Ipv4Addr,
+        peer: Ipv4Addr,
+        rport: u16,
+    ) -> Result<FlowKey, ConnectError> {
         let ports = self.ids.ports(&FlowKey::v4(local, 0, peer, rport));
-        for attempt in 0..PORT_ATTEMPTS {
-            let port = ports.get(attempt);
+        let landing = self.cfg.spread.landing(local, (peer, rport));
+        let (mut passed, mut looked_at) = (0, 0);
+        while passed < EPHEMERAL_PORTS && looked_at < PORT_ATTEMPTS {
+            let port = ports.get(passed);
+            passed += 1;
+            if !landing.has(port) {
+                continue;
+            }
+            looked_at += 1;
             let flow = FlowKey::v4(local, port, peer, rport);
             if !self.listeners.has_port(port) && self.look_up(&flow).is_none() {
-                self.ids.ports_tried(ports, attempt + 1);
-                return Some(flow);
+                self.ids.ports_tried(ports, passed);
+                return Ok(flow);
             }
         }
-        self.ids.ports_tried(ports, PORT_ATTEMPTS);
-        None
+        self.ids.ports_tried(ports, passed);
+        Err(if looked_at == 0 { ConnectError::Elsewhere } else { ConnectError::PortInUse })
     }
 
-    /// A user of the neighbor `ip`, which is asked for if it is not known. `None` when there is no
-    /// room for it.
-    fn next_hop(&mut self, now: Instant, local: Ipv4Addr, ip: Ipv4Addr) -> Option<NextHop> {
-        let (neighbor, ask) = self.neighbors.acquire(now, ip)?;
+    /// A user of the neighbor of `hop`, which is asked for if it is not known. `None` when there is
+    /// no room for it.
+    pub(super) fn next_hop(&mut self, now: Instant, hop: Hop) -> Option<NextHop> {
+        let (neighbor, ask) = self.neighbors.acquire(now, hop.next)?;
         if ask {
-            self.ask(local, ip, MacAddr::BROADCAST);
+            self.ask(hop.local, hop.next, MacAddr::BROADCAST);
         }
         Some(NextHop::Neighbor(neighbor))
     }
@@ -111,7 +152,7 @@ impl<S: SendQueue + Default> Stack<S> {
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
-        if addr.is_some_and(|a| !self.cfg.is_ours(a)) {
+        if addr.is_some_and(|a| !self.cfg.net.is_ours(a)) {
             return Err(ListenError::NotOurs);
         }
         let backlog = if backlog == 0 { 0 } else { backlog.max(self.cfg.min_backlog) };
@@ -146,13 +187,12 @@ impl<S: SendQueue + Default> Stack<S> {
     ) -> Result<(), DropReason> {
         let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
         let dst = IpAddr::V4(ip.dst);
-        if !self.cfg.is_ours(dst) {
-            let group = ip.dst.is_multicast()
-                || ip.dst.is_broadcast()
-                || self.cfg.addrs.iter().any(|c| c.is_broadcast(ip.dst));
+        if !self.cfg.net.is_ours(dst) {
+            let group =
+                ip.dst.is_multicast() || ip.dst.is_broadcast() || self.cfg.net.is_broadcast(ip.dst);
             return Err(if group { |c| &mut c.rx_tcp_group } else { |c| &mut c.rx_other_host });
         }
-        if !self.cfg.is_peer(ip.src) || !arrival.ethernet.src.is_station() {
+        if !self.cfg.net.is_peer(ip.src) || !arrival.ethernet.src.is_station() {
             return Err(|c| &mut c.rx_bad_source);
         }
         if seg.flags.has(Flags::RST) {
@@ -186,8 +226,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 return Err(|c| &mut c.peer_conns_limited);
             }
         }
-        let (local, next_hop) =
-            self.cfg.route(ip.src).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
+        let hop = self.cfg.net.route(peer).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
         if listener.half_open.len() >= listener.backlog
             && let Some(oldest) = listener.half_open.pop(&mut self.conns)
         {
@@ -196,13 +235,13 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.conns.is_full() && !self.make_room() {
             return Err(|c| &mut c.conns_full);
         }
-        let next_hop = if next_hop == ip.src {
+        let next_hop = if hop.next == ip.src {
             match self.neighbors.acquire_known(ip.src) {
                 Some(neighbor) => NextHop::Neighbor(neighbor),
                 None => NextHop::Station(arrival.ethernet.src),
             }
         } else {
-            self.next_hop(now, local, next_hop).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?
+            self.next_hop(now, hop).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?
         };
         let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
         let conn = self.open(now, arrival.flow(), next_hop, &opening);

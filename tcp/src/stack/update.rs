@@ -174,5 +174,6 @@ fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
         EventKind::Refused => StackEvent::Conn(ConnEvent::Refused),
         EventKind::Aborted => StackEvent::Conn(ConnEvent::Aborted),
         EventKind::Unreachable => StackEvent::Unreachable,
+        EventKind::Withdrawn => StackEvent::Withdrawn,
     })
 }

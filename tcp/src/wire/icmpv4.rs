@@ -105,6 +105,18 @@ impl Quoted {
     }
 }
 
+/// The segment that an error quotes, of those kinds that [`Message`] tells apart. Neither the
+/// checksum nor anything else of the message is looked at: for whoever has to know whom it concerns
+/// before he reads it.
+pub fn quoted(bytes: &[u8]) -> Option<Quoted> {
+    match (Icmpv4Message::from(*bytes.first()?), bytes.get(8..)?) {
+        (Icmpv4Message::DstUnreachable | Icmpv4Message::TimeExceeded, quote) => {
+            Quoted::parse(quote)
+        }
+        _ => None,
+    }
+}
+
 /// The echo reply to a request.
 pub fn echo_reply(ident: u16, seq: u16, data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 8 + data.len()];
@@ -149,6 +161,21 @@ mod tests {
         let reply = echo_reply(0x1234, 2, b"ping!");
         assert!(Sum::of(&reply).is_valid());
         assert_eq!((reply[0], &reply[4..]), (0, &request[4..]));
+    }
+
+    #[test]
+    fn test_what_is_quoted_is_found_without_a_checksum() {
+        let mut b = unreachable(CODE_FRAG_NEEDED, 1400);
+        let Some(Message::Unreachable { quoted: told, .. }) = Message::parse(&b) else { panic!() };
+        b[2] ^= 1;
+        assert_eq!(quoted(&b), told);
+        assert!(told.is_some());
+        b[0] = 11;
+        assert_eq!(quoted(&b), told);
+        for (kind, len) in [(8, b.len()), (5, b.len()), (3, b.len() - 1), (3, 7), (3, 0)] {
+            b[0] = kind;
+            assert_eq!(quoted(&b[..len]), None, "type {kind}, {len} octets");
+        }
     }
 
     #[test]

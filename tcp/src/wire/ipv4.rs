@@ -26,6 +26,8 @@ pub const HEADER_LEN: usize = 20;
 pub const PROTO_ICMP: u8 = 1;
 /// Protocol number of TCP.
 pub const PROTO_TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const PROTO_UDP: u8 = 17;
 
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;

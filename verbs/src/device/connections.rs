@@ -53,8 +53,7 @@ impl Device {
         let (qp, params) = params.split();
         self.check_depths(params.ird, params.ord)?;
         self.claim(&qp)?;
-        // One worker takes all connections that are made from here, until there are several queues.
-        let worker = heddle_cm::WorkerId(0);
+        let worker = self.0.hub.next_worker();
         let request = heddle_cm::Request::Connect { id, worker, remote, params };
         self.request(request, Some(qp.clone()), Some(events.clone()))
             .inspect_err(|_| qp.unclaim())?;

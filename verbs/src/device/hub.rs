@@ -1,11 +1,11 @@
 //! The RNIC, as all its applications share it.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use heddle_base::{Random, Seed};
-use heddle_cm::AppId;
+use heddle_cm::{AppId, WorkerId};
 
 use super::{App, ControlPlane, ControlRequest, Device, DeviceConfig, lock};
 use crate::error::DeviceError;
@@ -28,6 +28,7 @@ pub struct Hub {
     pub(super) next_pd: AtomicU32,
     pub(super) next_app: AtomicU64,
     pub(super) next_id: AtomicU64,
+    next_worker: AtomicUsize,
 }
 
 impl Hub {
@@ -48,6 +49,7 @@ impl Hub {
             next_pd: AtomicU32::new(1),
             next_app: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
+            next_worker: AtomicUsize::new(0),
         })
     }
 
@@ -59,6 +61,11 @@ impl Hub {
     /// Whether the thread that polls the RNIC is the one that would wait for it.
     pub fn is_inline(&self) -> bool {
         self.inline.load(Ordering::Relaxed)
+    }
+
+    /// The worker that is to have the next connection made from here: each in turn.
+    pub(super) fn next_worker(&self) -> WorkerId {
+        WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.max(1))
     }
 
     /// The memory of the RNIC.

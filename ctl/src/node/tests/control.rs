@@ -58,7 +58,7 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
                 assert_eq!((cqe.wr_id, cqe.status), (1, CqeStatus::Flushed));
                 in_time("a completion");
             }),
-            s.spawn(|| assert!(ask(requests).is_none())),
+            s.spawn(|| assert!(answer_of(requests).is_none())),
         ];
         // All of them sleep by now, as a rule, and their requests have been looked at.
         thread::sleep(Duration::from_millis(200));
@@ -77,7 +77,7 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
     assert!(matches!(error, ConnectionError::Device(DeviceError::Gone)), "{error}");
     let error = device.dial("10.0.0.2:1").unwrap_err();
     assert!(matches!(error, ConnectionError::Device(DeviceError::Gone)), "{error}");
-    assert!(!p.node.is_running() && p.node.snapshot().is_none());
+    assert!(!p.node.is_running() && p.node.snapshot().workers[0].counters.is_none());
     // The peer too.
     assert_eq!(end_of(&mut there), DisconnectReason::Tcp(CloseReason::Reset));
 }
@@ -90,7 +90,7 @@ fn test_requests_that_nobody_looks_at_any_more_are_answered() {
     let (memory, frames) = (1 << 20, 2047);
     let config = |n| EndpointConfig { memory, frames, ..EndpointConfig::new(addr(n)) };
     let (a, _b) = Endpoint::ring_pair(&eal, "orphan1", &config(1), &config(2)).unwrap();
-    let Endpoint { worker, mut control, requests, device, clock, port: _port, .. } = a;
+    let Endpoint { workers, mut control, requests, device, clock, ports: _ports, .. } = a;
     control.poll(clock.now());
     let events = EventQueue::new(None);
     let cq = device.create_cq(16, None).unwrap();
@@ -102,7 +102,7 @@ fn test_requests_that_nobody_looks_at_any_more_are_answered() {
     let conn = device.connect(remote, ConnectParams::new(qp.clone()), &events).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| control.poll(clock.now()))).is_err());
     assert!(events.is_empty());
-    drop(worker);
+    drop(workers);
     control.end_after_panic();
     let told: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
     let (id, error) = (listener, ListenFailure::ControlLost);

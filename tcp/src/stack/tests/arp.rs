@@ -125,7 +125,7 @@ fn test_connection_goes_on_while_its_neighbor_does_not_answer() {
 fn test_arp_storm_is_bounded() {
     let mut cfg = config_b();
     cfg.max_neighbors = 16;
-    cfg.addrs = vec!["10.0.0.2/8".parse().unwrap()];
+    cfg.net = Addressing::new(vec!["10.0.0.2/8".parse().unwrap()], vec![]).unwrap();
     let mut b: Stack<ByteQueue> = Stack::new(cfg);
     for i in 0..2000u32 {
         let ip = Ipv4Addr::from_bits(0x0a01_0000 + i);

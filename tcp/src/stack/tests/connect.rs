@@ -40,8 +40,9 @@ fn test_connect_refuses_what_is_no_peer() {
 #[test]
 fn test_connect_uses_our_address_of_the_link() {
     let mut cfg = config_a();
-    cfg.addrs.insert(0, "192.168.7.1/24".parse().unwrap());
-    cfg.gateway = Some("192.168.7.254".parse().unwrap());
+    let addrs = ["192.168.7.1/24", "10.0.0.1/24"].map(|a| a.parse().unwrap()).to_vec();
+    let route = Route::default_via("192.168.7.254".parse().unwrap());
+    cfg.net = Addressing::new(addrs, vec![route]).unwrap();
     let mut a: Stack<ByteQueue> = Stack::new(cfg);
     let near = a.connect(Instant::ZERO, b_addr(), None).unwrap();
     let far = a.connect(Instant::ZERO, "192.0.2.1:1".parse().unwrap(), None).unwrap();

@@ -29,7 +29,7 @@ fn test_a_thousand_connections_at_once_wait_for_no_timer() {
 #[test]
 fn test_new_hosts_get_their_answer_in_a_flood_of_forged_syns() {
     let mut cfg = config_b();
-    cfg.addrs = vec![Cidr::new(B.into(), 8).unwrap()];
+    cfg.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
     cfg.min_backlog = 128;
     let mut b: Stack<ByteQueue> = Stack::new(cfg);
     b.listen(None, PORT, 128).unwrap();

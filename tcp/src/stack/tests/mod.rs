@@ -7,11 +7,13 @@ mod hostile;
 mod icmp;
 mod net;
 mod peer;
+mod readdress;
 mod receive;
+mod spread;
 mod strangers;
 mod transfer;
 
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::{Instant, Seed, Sum};
 
 use super::*;

@@ -230,7 +230,8 @@ fn test_accepted_connection_follows_what_arp_says_of_its_peer() {
 /// A stack B with the gateway A, and a SYN of a host beyond it.
 fn beyond() -> (Stack<ByteQueue>, Vec<u8>) {
     let mut cfg = config_b();
-    cfg.gateway = Some(A.into());
+    let b = Cidr::new(B.into(), 24).unwrap();
+    cfg.net = Addressing::new(vec![b], vec![Route::default_via(A.into())]).unwrap();
     let mut b = Stack::new(cfg);
     b.listen(None, PORT, 1).unwrap();
     (b, tcp_frame((Ipv4Addr::new(192, 0, 2, 7), 1), (B, PORT), &syn(1), b""))

@@ -8,9 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use heddle::VdevArg;
-
-use super::Failure;
+use heddle_dataplane::VdevArg;
 
 /// How often they are looked for.
 const EVERY: Duration = Duration::from_millis(500);
@@ -19,7 +17,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const KEYS: [&str; 4] = ["iface", "rx_iface", "rx_iface_in", "tx_iface"];
 
 /// A thread that looks after them.
-pub(super) struct Interfaces {
+#[derive(Debug)]
+pub struct Interfaces {
     gone: Arc<OnceLock<String>>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -27,7 +26,7 @@ pub(super) struct Interfaces {
 
 impl Interfaces {
     /// Looks after those that `vdev` names and that are there now.
-    pub(super) fn watch(vdev: Option<&VdevArg>) -> Interfaces {
+    pub fn watch(vdev: Option<&VdevArg>) -> Interfaces {
         let gone = Arc::new(OnceLock::new());
         let there = named(vdev.map(ToString::to_string).as_deref().unwrap_or_default());
         if there.is_empty() {
@@ -54,10 +53,10 @@ impl Interfaces {
     /// # Errors
     /// The name of one that is gone.
     #[inline]
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), String> {
         match self.gone.get() {
             None => Ok(()),
-            Some(name) => Err(Failure::failed(format!("the interface {name} is gone"))),
+            Some(name) => Err(format!("the interface {name} is gone")),
         }
     }
 }

@@ -1,0 +1,316 @@
+//! Putting an RNIC together: workers for the queues of its ports, and what they share.
+
+use heddle_base::{Random, Seed};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+
+use heddle_dataplane::steer::{self, Ends, Sharing};
+use heddle_dataplane::{
+    Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
+    PortConfig, PortError, PortSource, QueueSpread, Worker, WorkerConfig,
+};
+use heddle_iwarp::MrTable;
+use heddle_iwarp::mr::Pins;
+use heddle_rnic::RnicConfig;
+use heddle_tcp::{Addressing, Rss, StackConfig};
+use heddle_verbs::memory::{References, RegionTable, Registry};
+use heddle_verbs::{DeviceConfig, Hub};
+
+use crate::config::{MAX_WORKERS, OpenError, PortSetup, RnicSetup};
+use crate::control_plane::{Control, Requests, WorkerLink};
+use crate::endpoint::{Endpoint, WorkerPlace};
+
+/// A port that is open, with the frames it sends and receives, and its workers to be.
+#[derive(Debug)]
+pub struct OpenPort {
+    port: Port,
+    pool: Mempool,
+    setup: PortSetup,
+}
+
+/// Frames that a ring between two ports takes each way, for each pair of queues.
+const RING_FRAMES: u32 = 1024;
+
+impl OpenPort {
+    /// Opens a DPDK device.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(eal: &Eal, source: &PortSource, setup: &PortSetup) -> Result<OpenPort, OpenError> {
+        let pool = pool(eal, setup)?;
+        let rss_key = secret(&crate::random_seed());
+        let open = |queues| {
+            let config = PortConfig { rss_key, ..port_config(setup, pool, queues) };
+            Port::open(eal, source, &config)
+        };
+        let port = match open(setup.queue_pairs.unwrap_or(setup.workers)) {
+            // It has fewer, and nobody asked for so many: its workers share those.
+            Err(PortError::Limit { what: "a number of queues", max, .. })
+                if setup.queue_pairs.is_none() && max > 0 =>
+            {
+                open(max as usize)?
+            }
+            port => port?,
+        };
+        Ok(OpenPort { port, pool, setup: setup.clone() })
+    }
+
+    /// Two ports joined by rings, frames of which never leave this process. With as many workers at
+    /// both sides each has a pair of queues, and its frames go to its counterpart; otherwise all share
+    /// one.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn ring_pair(
+        eal: &Eal,
+        name: &str,
+        a: &PortSetup,
+        b: &PortSetup,
+    ) -> Result<(OpenPort, OpenPort), OpenError> {
+        let pools = (pool(eal, a)?, pool(eal, b)?);
+        let asked = [a, b].map(|s| s.queue_pairs.unwrap_or(s.workers));
+        let queues = if a.workers == b.workers && asked == [a.workers; 2] { a.workers } else { 1 };
+        let (pa, pb) = (port_config(a, pools.0, queues), port_config(b, pools.1, queues));
+        let (pa, pb) = Port::ring_pair(eal, name, RING_FRAMES, &pa, &pb)?;
+        Ok((OpenPort::from_parts(pa, pools.0, a), OpenPort::from_parts(pb, pools.1, b)))
+    }
+
+    /// A port that is open already, at the MTU of `setup` and with queues that nobody has taken;
+    /// `pool` is where the frames it sends come from.
+    pub fn from_parts(port: Port, pool: Mempool, setup: &PortSetup) -> OpenPort {
+        OpenPort { port, pool, setup: setup.clone() }
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+}
+
+fn pool(eal: &Eal, setup: &PortSetup) -> Result<Mempool, OpenError> {
+    setup.check()?;
+    let workers = u32::try_from(setup.workers).unwrap_or(u32::MAX);
+    let frames = setup.frames.saturating_mul(workers);
+    Ok(Mempool::new(eal, &MempoolConfig::for_mtu(frames, setup.mtu))?)
+}
+
+fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
+    PortConfig {
+        mtu: setup.mtu,
+        pools: vec![pool; queues],
+        steered: setup.workers > 1,
+        rx_interrupt: setup.rx_interrupt,
+        addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
+        ..PortConfig::new(pool)
+    }
+}
+
+/// What the parts' seeds are derived by.
+const LABEL_STAGS: u64 = 1;
+const LABEL_STACK: u64 = 2;
+const LABEL_FAULT: u64 = 3;
+const LABEL_TO: u64 = 4;
+const LABEL_SPREAD: u64 = 5;
+
+/// What the workers of an RNIC share.
+struct Shared<'a> {
+    setup: &'a RnicSetup,
+    mrs: Arc<MrTable>,
+    regions: Arc<RegionTable>,
+    registry: Arc<Registry>,
+    requests: Requests,
+    clock: Clock,
+}
+
+impl Endpoint {
+    /// An RNIC over these ports, whose workers it numbers from 0, port by port.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn assemble(
+        eal: &Eal,
+        ports: Vec<OpenPort>,
+        setup: &RnicSetup,
+    ) -> Result<Endpoint, OpenError> {
+        check(&ports)?;
+        let total = ports.iter().map(|p| p.setup.workers).sum();
+        let dma = ports.iter().fold(DmaPorts::default(), |all, p| all.with(p.port.dma()));
+        let mrs = Arc::new(MrTable::new(&setup.seed.derive(LABEL_STAGS), setup.max_mrs));
+        let hook = Box::new(DpdkRegions::new(dma));
+        let regions = Arc::new(RegionTable::new(setup.max_regions, Some(hook)));
+        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
+        let (requests, requests_out, sleeper) = Requests::new();
+        let clock = setup.clock.clone().unwrap_or_else(|| Clock::new(eal));
+        let shared = Shared { setup, mrs, regions, registry, requests, clock };
+
+        let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
+        let mut open = Vec::with_capacity(ports.len());
+        for (number, mut port) in ports.into_iter().enumerate() {
+            let net = port.setup.addressing()?;
+            let queues = port.port.take_queues();
+            let sharing = sharing(&port, queues.len(), &setup.seed)?;
+            let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
+            for ends in steer::share(queues, count, &sharing, port.pool)? {
+                let (worker, link) = shared.worker(workers.len(), &port, net.clone(), ends);
+                workers.push(WorkerPlace { worker, port: number });
+                links.push(link);
+            }
+            open.push(port.port);
+        }
+        let Shared { registry, requests, clock, .. } = shared;
+        let seed = setup.seed.derive(LABEL_TO);
+        let hub = Hub::new(registry.clone(), Box::new(requests.clone()), total, &seed);
+        let device = hub.open(&DeviceConfig {
+            memory: setup.memory,
+            queues: setup.queues,
+            ..DeviceConfig::default()
+        })?;
+        let asked = (requests_out, sleeper);
+        let control = Control::new(asked, links, registry, setup.max_conns);
+        Ok(Endpoint::new(workers, control, requests, open, clock, device))
+    }
+}
+
+/// Whether the ports go together.
+fn check(ports: &[OpenPort]) -> Result<(), OpenError> {
+    if ports.is_empty() {
+        return Err(OpenError::NoPort);
+    }
+    let mut addrs = BTreeSet::new();
+    for port in ports {
+        port.setup.check()?;
+        for addr in port.setup.addrs.iter().map(|c| c.addr()) {
+            if !addrs.insert(addr) {
+                return Err(OpenError::Twice(addr));
+            }
+        }
+    }
+    let total = ports.iter().map(|p| p.setup.workers).sum();
+    if total > MAX_WORKERS { Err(OpenError::Workers(total)) } else { Ok(()) }
+}
+
+/// Entries of the table by which workers share the flows of a port themselves: many for each, so
+/// that their shares differ little.
+const TABLE: usize = 4096;
+
+/// How the frames of a port with so many pairs of queues come to its workers.
+fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenError> {
+    let workers = port.setup.workers;
+    match queues {
+        0 => return Err(OpenError::NoQueues),
+        n if n > workers => return Err(OpenError::QueuePairs { queues, workers }),
+        1 if workers == 1 => return Ok(Sharing::Alone),
+        _ => {}
+    }
+    let count = u16::try_from(workers).unwrap_or(u16::MAX);
+    match port.port.spread() {
+        QueueSpread::Joined if queues == workers => return Ok(Sharing::Pairs),
+        QueueSpread::Rss { key, table } if queues == workers => {
+            // One whose table is of another size than ours can have is as good as not known.
+            if let Ok(rss) = Rss::new(key, table, count) {
+                return Ok(Sharing::ByPort(Arc::new(rss)));
+            }
+        }
+        _ => {}
+    }
+    let rss = Rss::even(&secret(&seed.derive(LABEL_SPREAD)), TABLE, count)?;
+    Ok(Sharing::BySoftware(Arc::new(rss)))
+}
+
+/// A key to spread flows by. A peer that knew it could aim all it sends at one worker.
+fn secret(seed: &Seed) -> [u8; 52] {
+    let mut random = Random::new(seed);
+    std::array::from_fn(|_| random.next_u64().to_le_bytes()[0])
+}
+
+impl Shared<'_> {
+    /// The next worker of a port, and the control plane's ends of its rings.
+    fn worker(
+        &self,
+        index: usize,
+        OpenPort { port, pool, setup }: &OpenPort,
+        net: Addressing,
+        Ends { rx, tx, spread }: Ends,
+    ) -> (Worker, WorkerLink) {
+        let caps = port.caps();
+        let addr = net.addrs()[0];
+        let stack = StackConfig {
+            net,
+            mtu: setup.mtu,
+            max_conns: self.setup.max_conns,
+            conn: self.setup.tcp,
+            spread,
+            tx_tcp_csum: caps.tx_tcp_checksum,
+            tx_ip_csum: caps.tx_ip_checksum,
+            ..StackConfig::new(port.mac(), addr, self.setup.seed.derive(LABEL_STACK))
+        };
+        let held = usize::try_from(setup.frames / 4).unwrap_or(usize::MAX);
+        let external = ExternalMemory::new(self.mrs.capacity());
+        let (worker, commands, reports) = Worker::new(WorkerConfig {
+            index,
+            rnic: RnicConfig {
+                stack,
+                max_held_frames: held,
+                max_snapshot_bytes: held * usize::from(setup.mtu),
+            },
+            rx,
+            tx,
+            pool: *pool,
+            regions: self.regions.clone(),
+            external: external.clone(),
+            mrs: self.mrs.clone(),
+            clock: self.clock.clone(),
+            fault: self.fault(index, *pool, setup),
+            rx_burst: self.setup.rx_burst,
+            waker: Some(self.requests.waker().clone()),
+        });
+        let pins = Arc::downgrade(&worker.pins());
+        self.registry.add_references(Arc::new(WorkerReferences { pins, external }));
+        (worker, WorkerLink::new(commands, reports))
+    }
+
+    /// Each worker has faults of its own.
+    fn fault(&self, index: usize, pool: Mempool, setup: &PortSetup) -> Option<FaultInjector> {
+        let seed = || self.setup.seed.derive(LABEL_FAULT | (index as u64) << 32);
+        (!setup.fault.is_none()).then(|| FaultInjector::new(setup.fault, &seed(), pool))
+    }
+}
+
+/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and
+/// frames that point into it.
+#[derive(Debug)]
+struct WorkerReferences {
+    /// Gone with the worker, whose FPDUs they count.
+    pins: Weak<Pins>,
+    external: ExternalMemory,
+}
+
+impl References for WorkerReferences {
+    fn is_referred(&self, mr: u32) -> bool {
+        // FPDUs first: while there is one, frames may yet be made of it.
+        self.pins.upgrade().is_some_and(|pins| pins.count(mr) > 0) || self.external.is_referred(mr)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use heddle_iwarp::{Access, Pd, Qpn};
+
+    use super::*;
+
+    /// A worker that has panicked in the middle of something never counts its FPDUs down.
+    #[test]
+    fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
+        let mrs = MrTable::new(&Seed::from_u64(1), 4);
+        let mr = mrs.register(Pd(1), 0, 0, 64, Access::NONE).unwrap();
+        let range = mrs.check(Pd(1), Qpn(1), mr.stag, 0, 64, Access::NONE).unwrap();
+        let pins = Arc::new(Pins::new(mrs.capacity()));
+        let external = ExternalMemory::new(mrs.capacity());
+        let references = WorkerReferences { pins: Arc::downgrade(&pins), external };
+        pins.pin(range);
+        assert!(references.is_referred(mrs.index(mr.stag)));
+        drop(pins);
+        assert!(!references.is_referred(mrs.index(mr.stag)));
+    }
+}

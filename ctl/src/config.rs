@@ -1,0 +1,303 @@
+//! How an RNIC is set up: what is the RNIC's, and what is each port's.
+
+use core::net::IpAddr;
+
+use heddle_base::Seed;
+use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
+use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
+use heddle_verbs::{DeviceConfig, DeviceError};
+
+/// Workers an RNIC may have.
+pub const MAX_WORKERS: usize = 64;
+
+/// What all workers and ports of an RNIC share.
+#[derive(Clone, Debug)]
+pub struct RnicSetup {
+    /// Connections of one worker at a time.
+    pub max_conns: usize,
+    /// Memory regions at a time.
+    pub max_mrs: usize,
+    /// Octets of memory the RNIC's own device can register without bringing its own.
+    pub memory: usize,
+    /// Octets of the RNIC's own device for queues. A completion queue takes room for each worker.
+    pub queues: usize,
+    /// Regions of memory at a time: one for each device, and those that applications bring.
+    pub max_regions: usize,
+    /// From where everything a peer must not guess is derived, the same for all workers.
+    pub seed: Seed,
+    /// Time; the cycle counter when absent.
+    pub clock: Option<Clock>,
+    /// Frames taken from a queue at a time, 1..=[`BURST`](heddle_dataplane::BURST).
+    pub rx_burst: usize,
+    /// TCP's numbers; the MSS is set from the MTU.
+    pub tcp: ConnConfig,
+}
+
+impl RnicSetup {
+    /// 1,024 connections for each worker, 64 MiB of registered memory, and a seed that nobody can
+    /// guess.
+    pub fn new() -> RnicSetup {
+        RnicSetup::with_seed(crate::random_seed())
+    }
+
+    /// The same with a seed of the caller's; see [`EndpointConfig::with_seed`].
+    pub fn with_seed(seed: Seed) -> RnicSetup {
+        RnicSetup {
+            max_conns: 1024,
+            max_mrs: 4096,
+            memory: 64 << 20,
+            queues: DeviceConfig::default().queues,
+            max_regions: 256,
+            seed,
+            clock: None,
+            rx_burst: heddle_dataplane::BURST,
+            tcp: ConnConfig::default(),
+        }
+    }
+}
+
+impl Default for RnicSetup {
+    fn default() -> RnicSetup {
+        RnicSetup::new()
+    }
+}
+
+/// One port of an RNIC: its addresses, and the workers that share it.
+#[derive(Clone, Debug)]
+pub struct PortSetup {
+    /// Our addresses at this port with their prefixes.
+    pub addrs: Vec<Cidr>,
+    /// Where peers outside the prefixes are reached; the longest prefix counts.
+    pub routes: Vec<Route>,
+    /// Largest IP packet, in octets: 576..=9000.
+    pub mtu: u16,
+    /// Workers that share the port, at least 1.
+    pub workers: usize,
+    /// Pairs of queues, at most one for each worker. As many as there are workers when absent, or as
+    /// the device has if those are fewer.
+    pub queue_pairs: Option<usize>,
+    /// Frames in the port's pool, for each worker.
+    pub frames: u32,
+    /// Let queues interrupt, for threads that sleep ([`IdlePolicy`](heddle_dataplane::IdlePolicy)). A
+    /// device that cannot is opened without.
+    pub rx_interrupt: bool,
+    /// Faults to make on sent frames.
+    pub fault: FaultConfig,
+}
+
+impl PortSetup {
+    /// No routes, MTU 1500, one worker, no faults.
+    pub fn new(addrs: Vec<Cidr>) -> PortSetup {
+        PortSetup {
+            addrs,
+            routes: Vec::new(),
+            mtu: 1500,
+            workers: 1,
+            queue_pairs: None,
+            frames: 16 * 1024,
+            rx_interrupt: false,
+            fault: FaultConfig::default(),
+        }
+    }
+
+    /// Whether a port can be set up like this, as far as that can be known without a device.
+    ///
+    /// # Errors
+    /// [`OpenError`], as opening would have it.
+    pub fn check(&self) -> Result<(), OpenError> {
+        self.addressing()?;
+        if !(576..=9000).contains(&self.mtu) {
+            return Err(OpenError::Mtu(self.mtu));
+        }
+        if !(1..=MAX_WORKERS).contains(&self.workers) {
+            return Err(OpenError::Workers(self.workers));
+        }
+        match self.queue_pairs {
+            Some(queues) if !(1..=self.workers).contains(&queues) => {
+                Err(OpenError::QueuePairs { queues, workers: self.workers })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Addresses and routes.
+    pub(crate) fn addressing(&self) -> Result<Addressing, OpenError> {
+        if self.addrs.is_empty() {
+            return Err(OpenError::NoAddress);
+        }
+        Ok(Addressing::new(self.addrs.clone(), self.routes.clone())?)
+    }
+}
+
+/// How an RNIC of one port is set up: [`RnicSetup`] and [`PortSetup`] in one.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Our addresses with their prefixes.
+    pub addrs: Vec<Cidr>,
+    /// Where peers outside the prefixes are reached.
+    pub gateway: Option<IpAddr>,
+    /// Largest IP packet, in octets: 576..=9000.
+    pub mtu: u16,
+    /// Workers that share the port.
+    pub workers: usize,
+    /// Pairs of queues of the port; see [`PortSetup::queue_pairs`].
+    pub queue_pairs: Option<usize>,
+    /// Connections of one worker at a time.
+    pub max_conns: usize,
+    /// Memory regions at a time.
+    pub max_mrs: usize,
+    /// Octets of memory the RNIC's own device can register without bringing its own.
+    pub memory: usize,
+    /// Octets of the RNIC's own device for queues.
+    pub queues: usize,
+    /// Regions of memory at a time: one for each device, and those that applications bring.
+    pub max_regions: usize,
+    /// Frames in the port's pool, for each worker.
+    pub frames: u32,
+    /// From where everything a peer must not guess is derived.
+    pub seed: Seed,
+    /// Faults to make on sent frames.
+    pub fault: FaultConfig,
+    /// Time; the cycle counter when absent.
+    pub clock: Option<Clock>,
+    /// Frames taken from a queue at a time, 1..=[`BURST`](heddle_dataplane::BURST).
+    pub rx_burst: usize,
+    /// TCP's numbers; the MSS is set from the MTU.
+    pub tcp: ConnConfig,
+}
+
+impl EndpointConfig {
+    /// One worker, MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed
+    /// that nobody can guess.
+    pub fn new(addrs: Vec<Cidr>) -> EndpointConfig {
+        EndpointConfig::with_seed(addrs, crate::random_seed())
+    }
+
+    /// The same with a seed of the caller's: runs can be repeated, and peers that know it can forge
+    /// what they like. For tests and simulations.
+    pub fn with_seed(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
+        EndpointConfig::of(RnicSetup::with_seed(seed), PortSetup::new(addrs))
+    }
+
+    fn of(rnic: RnicSetup, port: PortSetup) -> EndpointConfig {
+        EndpointConfig {
+            addrs: port.addrs,
+            gateway: None,
+            mtu: port.mtu,
+            workers: port.workers,
+            queue_pairs: port.queue_pairs,
+            max_conns: rnic.max_conns,
+            max_mrs: rnic.max_mrs,
+            memory: rnic.memory,
+            queues: rnic.queues,
+            max_regions: rnic.max_regions,
+            frames: port.frames,
+            seed: rnic.seed,
+            fault: port.fault,
+            clock: rnic.clock,
+            rx_burst: rnic.rx_burst,
+            tcp: rnic.tcp,
+        }
+    }
+
+    /// What of it is the RNIC's.
+    pub fn rnic(&self) -> RnicSetup {
+        RnicSetup {
+            max_conns: self.max_conns,
+            max_mrs: self.max_mrs,
+            memory: self.memory,
+            queues: self.queues,
+            max_regions: self.max_regions,
+            seed: self.seed.clone(),
+            clock: self.clock.clone(),
+            rx_burst: self.rx_burst,
+            tcp: self.tcp,
+        }
+    }
+
+    /// What of it is the port's.
+    pub fn port(&self) -> PortSetup {
+        PortSetup {
+            addrs: self.addrs.clone(),
+            routes: self.gateway.map(Route::default_via).into_iter().collect(),
+            mtu: self.mtu,
+            workers: self.workers,
+            queue_pairs: self.queue_pairs,
+            frames: self.frames,
+            rx_interrupt: false,
+            fault: self.fault,
+        }
+    }
+
+    /// Whether an RNIC can be set up like this, as far as that can be known without a device.
+    ///
+    /// # Errors
+    /// [`OpenError`], as opening would have it.
+    pub fn check(&self) -> Result<(), OpenError> {
+        self.port().check()
+    }
+}
+
+/// Why there is no RNIC.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The port failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// No pool for frames.
+    #[error(transparent)]
+    Mempool(#[from] MempoolError),
+    /// The MTU is out of range.
+    #[error("an MTU of {0} is not between 576 and 9000")]
+    Mtu(u16),
+    /// Nothing to be reached at.
+    #[error("an RNIC needs at least one IP address at each port")]
+    NoAddress,
+    /// No port.
+    #[error("an RNIC needs at least one port")]
+    NoPort,
+    /// Too few workers or too many.
+    #[error("{0} workers are not between 1 and {MAX_WORKERS}")]
+    Workers(usize),
+    /// Queues that nobody would look at, or none.
+    #[error(
+        "a port with {workers} workers has between 1 and {workers} pairs of queues, not {queues}"
+    )]
+    QueuePairs {
+        /// Pairs of queues asked for, or that the port has.
+        queues: usize,
+        /// Workers that share it.
+        workers: usize,
+    },
+    /// Two ports have the same address.
+    #[error("{0} is the address of two ports")]
+    Twice(IpAddr),
+    /// The port's queues are somebody else's.
+    #[error("the queues of the port are taken already")]
+    NoQueues,
+    /// The addresses or the gateway are of no use.
+    #[error(transparent)]
+    Addr(#[from] AddrError),
+    /// The port's flows cannot be shared so.
+    #[error(transparent)]
+    Spread(#[from] SpreadError),
+    /// The control plane could not start.
+    #[error("cannot start the control thread: {0}")]
+    Thread(std::io::Error),
+    /// There are fewer workers than processors for them, or no processor.
+    #[error(
+        "{workers} workers cannot be spread over {lcores} processors: one needs a worker at least"
+    )]
+    Lcores {
+        /// Processors that were named.
+        lcores: usize,
+        /// Workers of the RNIC.
+        workers: usize,
+    },
+    /// A worker's thread could not start.
+    #[error(transparent)]
+    Lcore(#[from] LcoreError),
+    /// The device could not be opened: no memory, as a rule.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,119 @@
+//! Questions of whoever watches over the RNIC.
+
+use std::collections::HashMap;
+
+use heddle_base::Instant;
+use heddle_cm::{CmId, Request};
+use heddle_dataplane::{Command, ConnFacts, INSPECT_MAX};
+use heddle_rnic::Order;
+use heddle_tcp::ConnId;
+
+use super::Control;
+use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
+
+/// Lists of connections that wait for workers. Each has a number that the links to those workers
+/// have too.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    waiting: HashMap<u64, Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    page: ConnPage,
+    /// Workers that have not answered.
+    workers: usize,
+    reply: Reply<ConnPage>,
+}
+
+impl Control {
+    pub(super) fn handle_question(&mut self, now: Instant, question: Question) {
+        match question {
+            Question::Snapshot { worker, reply } => {
+                if let Some(link) = self.links.get_mut(worker.0) {
+                    link.ask_snapshot(reply);
+                }
+            }
+            Question::Conns { after, reply } => self.ask_conns(after, reply),
+            Question::Control { reply } => reply.answer(ControlState {
+                counters: self.counters(),
+                gauges: self.cm.gauges(),
+                listeners: self.cm.listeners().collect(),
+            }),
+            Question::Kill { id, how, reply } => {
+                let known = self.kill(now, id, how);
+                reply.answer(known);
+            }
+        }
+    }
+
+    /// A worker that has ended gives the reset by itself.
+    fn kill(&mut self, now: Instant, id: CmId, how: Kill) -> bool {
+        let Some(view) = self.cm.conn(id) else { return false };
+        match (how, view.conn) {
+            (Kill::Reset, Some(conn)) => {
+                // Beside the manager: to it this is a connection that ends by itself, as by a reset
+                // of the peer, which it expects in every state.
+                if let Some(link) = self.links.get_mut(view.worker.0) {
+                    link.order(Command::Order(Order::Abort { conn }));
+                }
+                true
+            }
+            // One that is not open yet is given up, which resets it.
+            _ => self.cm.handle_request(now, view.app, Request::Disconnect { id }).is_ok(),
+        }
+    }
+
+    fn ask_conns(&mut self, after: Option<CmId>, reply: Reply<ConnPage>) {
+        let views: Vec<_> = self.cm.conns(after).take(INSPECT_MAX).collect();
+        let next = (views.len() == INSPECT_MAX).then(|| views.last().map(|v| v.id)).flatten();
+        let mut of_worker: Vec<Vec<ConnId>> = vec![Vec::new(); self.links.len()];
+        let status = |view: heddle_cm::ConnView| {
+            if let Some(conn) = view.conn
+                && let Some(conns) = of_worker.get_mut(view.worker.0)
+            {
+                conns.push(conn);
+            }
+            let c = self.conns.get(&view.id);
+            let qp = c.and_then(|c| self.qps.get(&c.qp?)).map(|qp| QpStatus {
+                qpn: qp.qpn(),
+                pd: qp.pd(),
+                state: qp.qp_state(),
+                sq_depth: qp.init().sq_depth,
+                rq_depth: qp.init().rq_depth,
+                shared: qp.init().srq.is_some(),
+            });
+            ConnStatus { view, agreed: c.and_then(|c| c.agreed), qp, facts: None }
+        };
+        let page = ConnPage { conns: views.into_iter().map(status).collect(), next };
+        let number = self.pages.next;
+        let mut workers = 0;
+        for (link, conns) in self.links.iter_mut().zip(of_worker) {
+            if !conns.is_empty() && link.ask_about(number, conns.into()) {
+                workers += 1;
+            }
+        }
+        if workers == 0 {
+            return reply.answer(page);
+        }
+        self.pages.next += 1;
+        self.pages.waiting.insert(number, Waiting { page, workers, reply });
+    }
+
+    /// What a worker knows of the connections it was asked about; nothing when it has ended.
+    pub(super) fn inspected(&mut self, worker: usize, number: u64, facts: Vec<ConnFacts>) {
+        let Some(w) = self.pages.waiting.get_mut(&number) else { return };
+        let mut facts: HashMap<ConnId, ConnFacts> =
+            facts.into_iter().map(|f| (f.conn, f)).collect();
+        for c in w.page.conns.iter_mut().filter(|c| c.view.worker.0 == worker) {
+            c.facts = c.view.conn.and_then(|conn| facts.remove(&conn));
+        }
+        w.workers -= 1;
+        if w.workers == 0
+            && let Some(w) = self.pages.waiting.remove(&number)
+        {
+            w.reply.answer(w.page);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What can be asked of a node while it runs.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use heddle_cm::{CmId, WorkerId};
+use heddle_dataplane::INSPECT_MAX;
+
+use super::*;
+use crate::{Asker, ConnPage, ConnStatus, Kill, Question, Reply};
+
+/// An answer, and where it comes.
+fn reply<T: Send + 'static>() -> (Reply<T>, Receiver<T>) {
+    let (to, from) = channel();
+    (Reply::new(move |answer| drop(to.send(answer))), from)
+}
+
+fn page(asker: &Asker, after: Option<CmId>) -> ConnPage {
+    let (reply, answer) = reply();
+    asker.ask(Question::Conns { after, reply }).unwrap();
+    answer.recv_timeout(PROMPT).unwrap()
+}
+
+fn all(asker: &Asker) -> Vec<ConnStatus> {
+    let mut page_ = page(asker, None);
+    let mut all = std::mem::take(&mut page_.conns);
+    while let Some(next) = page_.next {
+        page_ = page(asker, Some(next));
+        all.append(&mut page_.conns);
+    }
+    all
+}
+
+fn kill(asker: &Asker, id: CmId, how: Kill) -> bool {
+    let (reply, answer) = reply();
+    asker.ask(Question::Kill { id, how, reply }).unwrap();
+    answer.recv_timeout(PROMPT).unwrap()
+}
+
+#[test]
+fn test_a_connection_is_seen_with_what_each_layer_knows() {
+    let p = pair("ask0");
+    let (_listener, here, there) = p.connect();
+    let memory = there.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
+    here.post_recv(&RecvWr::new(1, &[])).unwrap();
+    there.post_send(&SendWr::send(2, &[memory.sge(0, 0)])).unwrap();
+    assert!(here.wait(PROMPT).unwrap().status.is_success());
+    let [conn] = &all(&p.node.asker())[..] else { panic!("there is one") };
+    assert_eq!((conn.view.state, conn.view.local.port()), ("running", 7174));
+    let agreed = conn.agreed.expect("it is established");
+    assert_eq!((agreed.revision, agreed.crc), (2, true));
+    let qp = conn.qp.expect("it has one");
+    assert_eq!((qp.qpn, qp.state), (here.qp().qpn(), heddle_verbs::QpState::Rts));
+    let facts = conn.facts.as_ref().expect("the worker has it");
+    assert_eq!(facts.state, heddle_tcp::State::Established);
+    assert!(facts.received > 0 && facts.tcp.cwnd > 0 && facts.emss > 1000, "{facts:?}");
+    assert_eq!(facts.qp.expect("it runs").counters.rx_sends, 1);
+
+    let (reply, control) = reply();
+    p.node.asker().ask(Question::Control { reply }).unwrap();
+    let control = control.recv_timeout(PROMPT).unwrap();
+    assert_eq!((control.gauges.conns, control.listeners.len()), (1, 1));
+    let (reply, snapshot) = self::reply();
+    p.node.asker().ask(Question::Snapshot { worker: WorkerId(0), reply }).unwrap();
+    assert_eq!(snapshot.recv_timeout(PROMPT).unwrap().qps.rx_sends, 1);
+}
+
+/// More than one answer of a worker holds, and none is told twice.
+#[test]
+fn test_many_connections_come_in_pieces() {
+    let p = pair("ask1");
+    let listener = p.node.device().bind("10.0.0.1:7174").unwrap();
+    let mut conns = Vec::new();
+    for _ in 0..INSPECT_MAX + 3 {
+        let connecting = p.peer.device().dial("10.0.0.1:7174").unwrap();
+        conns.push((listener.accept().unwrap(), connecting.wait().unwrap()));
+    }
+    let first = page(&p.node.asker(), None);
+    assert_eq!((first.conns.len(), first.next.is_some()), (INSPECT_MAX, true));
+    let all = all(&p.node.asker());
+    assert_eq!(all.len(), conns.len());
+    assert!(all.windows(2).all(|w| w[0].view.id < w[1].view.id));
+    assert!(all.iter().all(|c| c.facts.is_some()));
+}
+
+#[test]
+fn test_a_connection_that_is_killed_ends_on_both_sides_as_was_asked() {
+    for (n, how, there_hears) in [
+        (2, Kill::Reset, DisconnectReason::Tcp(CloseReason::Reset)),
+        (3, Kill::InOrder, DisconnectReason::Orderly),
+    ] {
+        let p = pair(&format!("ask{n}"));
+        let (_listener, mut here, mut there) = p.connect();
+        let asker = p.node.asker();
+        let id = all(&asker)[0].view.id;
+        assert!(kill(&asker, id, how));
+        assert_eq!(end_of(&mut there), there_hears, "{how:?}");
+        // Its application hears of it as of any other end.
+        end_of(&mut here);
+        assert!(!kill(&asker, id, how), "it is gone");
+        assert!(!kill(&asker, CmId(u64::MAX), how));
+    }
+}
+
+/// A worker that never answers keeps nobody's answer for ever: it comes, without what the worker
+/// knows, when the worker ends.
+#[test]
+fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
+    let p = pair("ask4");
+    let (_listener, _here, _there) = p.connect();
+    p.orders[0].pause.store(true, Ordering::Relaxed);
+    let (reply, answer) = reply();
+    p.node.asker().ask(Question::Conns { after: None, reply }).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert!(answer.try_recv().is_err(), "the worker has not been asked");
+    p.orders[0].panic.store(true, Ordering::Relaxed);
+    let page: ConnPage = answer.recv_timeout(PROMPT).unwrap();
+    assert!(page.conns.iter().all(|c| c.facts.is_none()));
+}

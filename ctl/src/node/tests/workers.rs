@@ -1,0 +1,155 @@
+//! One worker of several panics, and the others go on.
+
+use super::*;
+
+/// A node with two workers, and its peer, each worker of which can be told what to do.
+struct Workers {
+    orders: Vec<Orders>,
+    node: Node,
+    peer: Node,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// `peers` workers on the other side: two are joined queue by queue, one shares its queue with both.
+/// `lcores`: threads of the node.
+fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
+    let (eal, turn) = crate::testing::eal();
+    let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
+    let config = |n, workers| EndpointConfig {
+        memory: 1 << 20,
+        frames: 2047,
+        workers,
+        ..EndpointConfig::new(addr(n))
+    };
+    let (a, b) = Endpoint::ring_pair(&eal, name, &config(1, 2), &config(2, peers)).unwrap();
+    let cpus = allowed_cpus();
+    let orders = vec![Orders::default(), Orders::default()];
+    let theirs = orders.clone();
+    let cores: Vec<_> = (0..lcores).map(|n| cpus[n % cpus.len()]).collect();
+    let turn_of = move |n: usize, w: &mut Worker| theirs[n].turn(w);
+    let node = Node::run(&eal, a, &Lcores::new(cores), turn_of).unwrap();
+    let last = &cpus[cpus.len() - 1..];
+    let turn_of = |_: usize, w: &mut Worker| {
+        let busy = w.poll();
+        if !busy {
+            thread::yield_now();
+        }
+        busy
+    };
+    let peer = Node::run(&eal, b, &Lcores::new(last), turn_of).unwrap();
+    Workers { orders, node, peer, _turn: turn }
+}
+
+impl Workers {
+    /// Connections accepted and opened by each worker of the node.
+    fn conns(&self) -> Vec<u64> {
+        let of =
+            |w: &WorkerStatus| w.counters.as_ref().map_or(0, |c| c.stack.accepted + c.stack.opened);
+        self.node.snapshot().workers.iter().map(of).collect()
+    }
+
+    /// A connection of the node to the peer, and the worker that has it.
+    fn dial(&self, listener: &Listener) -> (Connection, Connection, usize) {
+        let before = self.conns();
+        let connecting = self.node.device().dial("10.0.0.2:7174").unwrap();
+        let there = listener.accept().unwrap();
+        let here = connecting.wait().unwrap();
+        let after = self.conns();
+        let worker = (0..2).find(|w| after[*w] > before[*w]).unwrap();
+        (here, there, worker)
+    }
+}
+
+/// Writes from one end to the other, and looks.
+fn talk(from: &Connection, to: &Connection, mark: u8) {
+    let target = to.alloc_mr(64, Access::REMOTE_WRITE).unwrap();
+    to.post_recv(&RecvWr::new(1, &[])).unwrap();
+    from.post_send(&SendWr::write_inline(2, &[mark; 16], target.stag(), target.to())).unwrap();
+    from.post_send(&SendWr::send_inline(3, &[])).unwrap();
+    assert!(to.wait(PROMPT).unwrap().status.is_success());
+    for _ in 0..2 {
+        assert!(from.wait(PROMPT).unwrap().status.is_success());
+    }
+    assert_eq!((target.load(0), target.load(15)), (mark, mark));
+}
+
+/// Kills worker `victim` while connections of both are in use.
+fn kill(name: &str, peers: usize, lcores: usize, victim: usize) {
+    let w = workers(name, peers, lcores);
+    let listener = w.peer.device().bind("10.0.0.2:7174").unwrap();
+    let mut conns: [Option<(Connection, Connection)>; 2] = [None, None];
+    while conns.iter().any(Option::is_none) {
+        let (here, there, worker) = w.dial(&listener);
+        talk(&here, &there, 7);
+        conns[worker] = Some((here, there));
+    }
+    let [Some(first), Some(second)] = conns else { panic!("one each") };
+    let (lost, kept) = if victim == 0 { (first, second) } else { (second, first) };
+    assert_eq!(w.node.running_workers(), 2);
+    w.orders[victim].panic.store(true, Ordering::Relaxed);
+
+    let (mut here, mut there) = lost;
+    assert_eq!(end_of(&mut here), DisconnectReason::WorkerLost);
+    assert_eq!(end_of(&mut there), DisconnectReason::Tcp(CloseReason::Reset));
+    let (here, there) = kept;
+    for mark in 0..50 {
+        talk(&here, &there, mark);
+        talk(&there, &here, mark);
+    }
+    assert_eq!((w.node.is_running(), w.node.running_workers()), (true, 1));
+    let s = w.node.snapshot();
+    let there_is = |n: usize| s.workers[n].counters.is_some();
+    assert_eq!((there_is(victim), there_is(1 - victim)), (false, true));
+    assert_eq!(s.ctl.control.worker_panics, 1);
+    assert_eq!(s.worker.tcp, s.workers[1 - victim].counters.as_ref().unwrap().tcp);
+
+    // The other too, and nothing is left.
+    w.orders[1 - victim].panic.store(true, Ordering::Relaxed);
+    let (mut here, mut there) = (here, there);
+    assert_eq!(end_of(&mut here), DisconnectReason::WorkerLost);
+    assert_eq!(end_of(&mut there), DisconnectReason::Tcp(CloseReason::Reset));
+    assert!(!w.node.is_running());
+    let start = Instant::now();
+    drop(w);
+    assert!(start.elapsed() < PROMPT, "it ends when it is told to");
+}
+
+#[test]
+fn test_a_worker_on_a_queue_of_its_own_dies_alone() {
+    kill("alone0", 2, 2, 0);
+}
+
+/// One thread polls both.
+#[test]
+fn test_a_worker_that_shares_its_thread_dies_alone() {
+    kill("alone1", 2, 1, 0);
+    kill("alone2", 2, 1, 1);
+}
+
+/// The other's frames come and go through the one that is lost.
+#[test]
+fn test_a_worker_that_others_live_on_goes_on_handing_frames_to_them() {
+    kill("alone3", 1, 2, 0);
+    kill("alone4", 1, 1, 0);
+}
+
+#[test]
+fn test_a_worker_that_lives_on_another_dies_alone() {
+    kill("alone5", 1, 2, 1);
+}
+
+#[test]
+fn test_processors_that_do_not_go_with_the_workers_are_refused() {
+    let (eal, _turn) = crate::testing::eal();
+    for lcores in [0, 2] {
+        let config = |n: u8| EndpointConfig {
+            memory: 1 << 16,
+            frames: 255,
+            ..EndpointConfig::new(vec![format!("10.0.0.{n}/24").parse().unwrap()])
+        };
+        let name = format!("cores{lcores}");
+        let (a, _b) = Endpoint::ring_pair(&eal, &name, &config(1), &config(2)).unwrap();
+        let error = Node::start(&eal, a, &vec![allowed_cpus()[0]; lcores]).unwrap_err();
+        assert!(matches!(error, OpenError::Lcores { workers: 1, .. }), "{error}");
+    }
+}

@@ -1,0 +1,334 @@
+//! Requests that look.
+
+use std::collections::BTreeMap;
+
+use heddle_cm::{CmId, WorkerId};
+use heddle_ctl::{ConnStatus, Question};
+use heddle_dataplane::WorkerSnapshot;
+use heddle_iwarp::Access as Rights;
+use heddle_socket::Fault;
+use heddle_socket::admin::{
+    Agreed, Conn, Conns, ConnsArgs, ControlStatus, Counter, Listener, MAX_CONNS, MAX_MRS, Mr, Mrs,
+    MrsArgs, Port, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
+};
+
+use super::{Appliance, silent};
+use crate::access::Access;
+use crate::services::Stage;
+
+/// Connections in an answer where no number was asked for.
+const CONNS: usize = 256;
+
+impl Appliance {
+    pub(crate) async fn status(&self) -> Result<Status, Fault> {
+        let control = self.ask(|reply| Question::Control { reply }).await;
+        let control = control.ok_or_else(|| silent("the control plane"))?;
+        let registry = self.node.hub().registry();
+        let config = self.config.borrow();
+        let services = self.services.borrow().list();
+        let of = |addr: core::net::SocketAddr| {
+            services.iter().find(|(s, stage)| s.addr == addr && *stage != Stage::Ending)
+        };
+        let listeners = control.listeners.iter().map(|l| Listener {
+            address: l.addr.to_string(),
+            service: of(l.addr)
+                .map_or_else(|| format!("application {}", l.app.0), |(s, _)| s.kind.to_string()),
+            state: if l.listening { Stage::Listening } else { Stage::Starting }.name().into(),
+            startups: l.startups,
+            backlog: l.backlog,
+        });
+        // They listen no more, so the control plane does not know them.
+        let ending = services.iter().filter(|(_, stage)| *stage == Stage::Ending);
+        let ending = ending.map(|(s, stage)| Listener {
+            address: s.addr.to_string(),
+            service: s.kind.to_string(),
+            state: stage.name().into(),
+            ..Listener::default()
+        });
+        let running = self.node.is_running();
+        let workers = self.lcores.iter().enumerate().map(|(worker, lcore)| WorkerStatus {
+            worker,
+            port: config.port.name.clone(),
+            lcore: Some(*lcore),
+            running,
+        });
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            at_ns: self.at_ns(),
+            config: self.file.as_ref().map(|f| f.display().to_string()),
+            last_reload: self.last_reload.borrow().clone(),
+            ports: vec![config.port.name.clone()],
+            workers: workers.collect(),
+            conns: control.gauges.conns,
+            startups: control.gauges.startups,
+            applications: control.gauges.apps,
+            registrations: registry.mrs().len(),
+            registrations_max: registry.mrs().capacity(),
+            draining: registry.draining(),
+            listeners: listeners.chain(ending).collect(),
+            control: self.control_status(),
+        })
+    }
+
+    fn control_status(&self) -> ControlStatus {
+        let c = &self.counters;
+        ControlStatus {
+            clients: c.clients.get(),
+            requests: c.requests.get(),
+            refused: c.refused.get(),
+            turned_away: c.turned_away.get(),
+            slow: c.slow.get(),
+            broken: c.broken.get(),
+        }
+    }
+
+    /// Piece by piece, as the control plane gives them.
+    pub(crate) async fn conns(&self, args: &ConnsArgs) -> Result<Conns, Fault> {
+        let at_ns = self.at_ns();
+        let limit = args.limit.unwrap_or(CONNS).clamp(1, MAX_CONNS);
+        let (mut conns, mut after) = (Vec::new(), args.after.map(CmId));
+        // So that a filter which lets nothing through does not look at all there are in one answer.
+        for _ in 0..MAX_CONNS {
+            let turn = self.asking.lock().await;
+            let page = self.ask(|reply| Question::Conns { after, reply }).await;
+            drop(turn);
+            let page = page.ok_or_else(|| silent("a worker"))?;
+            for c in &page.conns {
+                after = Some(c.view.id);
+                if passes(args, c) {
+                    conns.push(self.conn(c));
+                    if conns.len() == limit {
+                        return Ok(Conns { at_ns, conns, next: after.map(|a| a.0) });
+                    }
+                }
+            }
+            if page.next.is_none() {
+                return Ok(Conns { at_ns, conns, next: None });
+            }
+        }
+        Ok(Conns { at_ns, conns, next: after.map(|a| a.0) })
+    }
+
+    fn conn(&self, c: &ConnStatus) -> Conn {
+        let (local, config) = (c.view.local, self.config.borrow());
+        let unspecified = core::net::SocketAddr::new([0; 4].into(), local.port());
+        let service = (c.view.app == self.node.device().app())
+            .then(|| config.service_at(local).or_else(|| config.service_at(unspecified)))
+            .flatten();
+        let mut counters = BTreeMap::new();
+        let mut count = |part: &str, name: &str, value: u64| {
+            if value > 0 {
+                counters.insert(format!("{part}_{name}"), value);
+            }
+        };
+        if let Some(f) = &c.facts {
+            f.tcp.counters.for_each(|name, _, value| count("tcp", name, value));
+            if let Some(qp) = &f.qp {
+                qp.counters.for_each(|name, _, value| count("qp", name, value));
+            }
+        }
+        Conn {
+            conn: c.view.id.0,
+            local: local.to_string(),
+            remote: c.view.remote.to_string(),
+            state: c.view.state.into(),
+            worker: c.view.worker.0,
+            service: service
+                .map_or_else(|| format!("application {}", c.view.app.0), |s| s.kind.to_string()),
+            agreed: c.agreed.map(|a| Agreed {
+                revision: a.revision,
+                crc: a.crc,
+                ird: a.ird,
+                ord: a.ord,
+                send_markers: a.send_markers,
+                recv_markers: a.recv_markers,
+            }),
+            qp: qp(c),
+            tcp: tcp(c),
+            counters,
+        }
+    }
+
+    pub(crate) fn mrs(&self, args: &MrsArgs, access: Access) -> Mrs {
+        let mut answer = Mrs::default();
+        let mrs = self.node.hub().registry().mrs();
+        mrs.for_each(|mr| {
+            if answer.mrs.len() == MAX_MRS {
+                answer.cut = true;
+                return;
+            }
+            let rights = RIGHTS.iter().filter(|(r, _)| mr.access.has(*r));
+            answer.mrs.push(Mr {
+                index: mrs.index(mr.stag),
+                stag: (args.stags && access.secrets).then_some(mr.stag.0),
+                pd: mr.pd.0,
+                qpn: mr.qpn.map(|q| q.0),
+                len: mr.len,
+                access: rights.map(|(_, name)| (*name).into()).collect(),
+            });
+        });
+        answer
+    }
+
+    pub(crate) fn ports(&self) -> Ports {
+        let (port, config) = (self.node.port(), self.config.borrow());
+        let [a, b, c, d, e, f] = port.mac();
+        let link = port.link();
+        let s = port.stats();
+        let counters = [
+            ("rx_frames", s.rx_frames),
+            ("rx_bytes", s.rx_bytes),
+            ("rx_missed", s.rx_missed),
+            ("rx_errors", s.rx_errors),
+            ("rx_no_mbuf", s.rx_no_mbuf),
+            ("tx_frames", s.tx_frames),
+            ("tx_bytes", s.tx_bytes),
+            ("tx_errors", s.tx_errors),
+        ];
+        let addresses = config.port.addresses.iter();
+        let port = Port {
+            name: config.port.name.clone(),
+            device: port.name().into(),
+            driver: port.driver().into(),
+            mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+            mtu: port.mtu(),
+            up: link.up,
+            mbps: link.mbps,
+            addresses: addresses.map(|a| format!("{}/{}", a.addr(), a.prefix())).collect(),
+            queues: 1,
+            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+        };
+        Ports { at_ns: self.at_ns(), ports: vec![port] }
+    }
+
+    pub(crate) async fn stats(&self) -> Result<Stats, Fault> {
+        let _turn = self.asking.lock().await;
+        let at_ns = self.at_ns();
+        let control = self.ask(|reply| Question::Control { reply }).await;
+        let control = control.ok_or_else(|| silent("the control plane"))?;
+        let mut sum = Sum::default();
+        for n in 0..self.lcores.len() {
+            let worker = WorkerId(n);
+            match self.ask(|reply| Question::Snapshot { worker, reply }).await {
+                Some(snapshot) => sum.add(n, &snapshot),
+                None => sum.silent.push(n),
+            }
+        }
+        control.counters.for_each(|name, help, value| sum.push("ctl", name, help, value));
+        for port in self.ports().ports {
+            for (name, value) in port.counters {
+                sum.push("port", &name, "", value);
+            }
+        }
+        Ok(Stats { at_ns, workers: sum.workers, silent: sum.silent, counters: sum.counters })
+    }
+}
+
+/// Counters of workers side by side.
+#[derive(Default)]
+struct Sum {
+    workers: Vec<usize>,
+    silent: Vec<usize>,
+    counters: Vec<Counter>,
+}
+
+impl Sum {
+    /// Every snapshot has the same counters in the same order.
+    fn add(&mut self, worker: usize, snapshot: &WorkerSnapshot) {
+        let first = self.workers.is_empty();
+        self.workers.push(worker);
+        let mut at = 0;
+        snapshot.for_each(|part, name, help, value| {
+            if first {
+                self.push(part, name, help, 0);
+            }
+            if let Some(c) = self.counters.get_mut(at) {
+                c.value = c.value.wrapping_add(value);
+                c.workers.push(value);
+            }
+            at += 1;
+        });
+    }
+
+    fn push(&mut self, part: &str, name: &str, help: &str, value: u64) {
+        // Doc comments over several lines begin each with a space.
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (part, name) = (part.into(), name.into());
+        self.counters.push(Counter { part, name, help, value, workers: Vec::new() });
+    }
+}
+
+fn passes(args: &ConnsArgs, c: &ConnStatus) -> bool {
+    args.remote.is_none_or(|r| r == c.view.remote.ip())
+        && args.port.is_none_or(|p| p == c.view.local.port())
+        && args.worker.is_none_or(|w| w == c.view.worker.0)
+        && args.state.as_ref().is_none_or(|s| s == c.view.state)
+}
+
+const RIGHTS: [(Rights, &str); 6] = [
+    (Rights::LOCAL_WRITE, "local-write"),
+    (Rights::REMOTE_READ, "remote-read"),
+    (Rights::REMOTE_WRITE, "remote-write"),
+    (Rights::REMOTE_ATOMIC, "remote-atomic"),
+    (Rights::REMOTE_INVALIDATE, "remote-invalidate"),
+    (Rights::BIND, "bind"),
+];
+
+fn qp(c: &ConnStatus) -> Option<Qp> {
+    let qp = c.qp?;
+    let facts = c.facts.as_ref().and_then(|f| f.qp);
+    let counters = facts.map(|f| f.counters).unwrap_or_default();
+    Some(Qp {
+        qpn: qp.qpn.0,
+        pd: qp.pd.0,
+        state: format!("{:?}", qp.state).to_lowercase(),
+        sq_depth: qp.sq_depth,
+        rq_depth: qp.rq_depth,
+        shared: qp.shared,
+        sq_outstanding: facts.map_or(0, |f| f.send_outstanding),
+        rq_outstanding: facts.map_or(0, |f| f.recv_outstanding),
+        tx_bytes: counters.tx_bytes,
+        rx_bytes: counters.rx_bytes,
+        tx_fpdus: counters.tx_fpdus,
+        rx_fpdus: counters.rx_fpdus,
+    })
+}
+
+fn tcp(c: &ConnStatus) -> Option<Tcp> {
+    let f = c.facts.as_ref()?;
+    let ns = |d: core::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let t = &f.tcp;
+    Some(Tcp {
+        state: state_name(f.state).into(),
+        emss: f.emss,
+        srtt_ns: t.srtt.map(ns),
+        rttvar_ns: ns(t.rttvar),
+        rto_ns: ns(t.rto),
+        cwnd: t.cwnd,
+        ssthresh: t.ssthresh,
+        in_flight: t.in_flight,
+        snd_wnd: t.snd_wnd,
+        acked: f.acked,
+        received: f.received,
+        retransmits: t.counters.retransmits,
+        timeouts: t.counters.timeouts,
+    })
+}
+
+/// As RFC 9293 writes them.
+const fn state_name(state: heddle_tcp::State) -> &'static str {
+    use heddle_tcp::State;
+    match state {
+        State::SynSent => "SYN-SENT",
+        State::SynReceived => "SYN-RECEIVED",
+        State::Established => "ESTABLISHED",
+        State::FinWait1 => "FIN-WAIT-1",
+        State::FinWait2 => "FIN-WAIT-2",
+        State::CloseWait => "CLOSE-WAIT",
+        State::Closing => "CLOSING",
+        State::LastAck => "LAST-ACK",
+        State::TimeWait => "TIME-WAIT",
+        State::Closed => "CLOSED",
+    }
+}

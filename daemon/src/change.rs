@@ -1,0 +1,142 @@
+//! From one configuration to another while the appliance runs.
+//!
+//! [`changes`] says what is to be done, or everything that cannot be done: then nothing is. What can
+//! be done is done in order, forwards: a change that fails (an application listens at that address by
+//! now) is told and left out, the others are made, and what was made is what the next difference is
+//! taken from. Nothing is undone: that could fail as well.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use heddle_perf::service::ServiceSpec;
+use heddle_verbs::MpaOptions;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::config::{Config, Control, Limits};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Log from this level on.
+    LogLevel(LevelFilter),
+    /// Other permissions of the control socket, which stays where it is.
+    Access(Control),
+    /// Start-up options, and what one address gets, of services that are started from here on.
+    Terms(MpaOptions, Limits),
+    /// Take no more connections there.
+    ListenDel(SocketAddr),
+    /// Start a service.
+    ListenAdd(ServiceSpec),
+    /// Other time to end in.
+    Deadline(Duration),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::LogLevel(level) => write!(f, "log level {level}"),
+            Change::Access(_) => f.write_str("permissions of the control socket"),
+            Change::Terms(..) => f.write_str("start-up options and shares of services"),
+            Change::ListenDel(addr) => write!(f, "no service on {addr}"),
+            Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
+            Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
+        }
+    }
+}
+
+/// A key that cannot change while the appliance runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Which.
+    pub key: &'static str,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl fmt::Display for Fixed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot change while it runs: {}", self.key, self.why)
+    }
+}
+
+/// What leads from `old`, which runs, to `new`, in the order in which it is to be done.
+///
+/// # Errors
+/// All that cannot be done.
+pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
+    let fixed = fixed(old, new);
+    if !fixed.is_empty() {
+        return Err(fixed);
+    }
+    let mut changes = Vec::new();
+    if old.log.level != new.log.level {
+        changes.push(Change::LogLevel(new.log.level));
+    }
+    if let Some(control) = &new.control
+        && old.control != new.control
+    {
+        changes.push(Change::Access(control.clone()));
+    }
+    // What a listener answers with is given to it when it is made.
+    let terms = old.mpa != new.mpa || old.limits != new.limits;
+    if terms {
+        changes.push(Change::Terms(new.mpa, new.limits));
+    }
+    let same = |s: &ServiceSpec, others: &[ServiceSpec]| !terms && others.contains(s);
+    let gone = old.listen.iter().filter(|s| !same(s, &new.listen));
+    changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
+    let come = new.listen.iter().filter(|s| !same(s, &old.listen));
+    changes.extend(come.map(|s| Change::ListenAdd(*s)));
+    if old.shutdown != new.shutdown {
+        changes.push(Change::Deadline(new.shutdown));
+    }
+    Ok(changes)
+}
+
+fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
+    const DEVICE: &str = "the device would have to be stopped";
+    const MEMORY: &str = "memory is taken when it starts";
+    const STACK: &str = "each worker's TCP has it from its start";
+    let (port, other) = (&old.port, &new.port);
+    let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
+    let checks = [
+        (old.dpdk != new.dpdk, "dpdk", "DPDK is started once"),
+        (old.log.format != new.log.format, "log.format", "lines of both would follow each other"),
+        (path(old) != path(new), "control.socket", "who is connected would be cut off"),
+        (old.metrics != new.metrics, "metrics.listen", "the server is started once"),
+        (port.name != other.name, "port.name", "it would seem another one"),
+        (
+            format!("{:?}", port.source) != format!("{:?}", other.source),
+            "port.vdev or port.pci",
+            DEVICE,
+        ),
+        (port.mtu != other.mtu, "port.mtu", DEVICE),
+        (port.addresses != other.addresses, "port.addresses", STACK),
+        (port.gateway != other.gateway, "port.gateway", STACK),
+        (old.workers != new.workers, "workers", "connections cannot move to another thread"),
+        (old.memory != new.memory, "memory", MEMORY),
+        (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
+        (old.limits.registrations != new.limits.registrations, "limits.registrations", MEMORY),
+        (old.limits.frames != new.limits.frames, "limits.frames", MEMORY),
+        (old.keepalive != new.keepalive, "tcp.keepalive", STACK),
+    ];
+    let changed = checks.into_iter().filter(|(changed, ..)| *changed);
+    changed.map(|(_, key, why)| Fixed { key, why }).collect()
+}
+
+/// What is in force once `change` has been made.
+pub fn apply(config: &mut Config, change: &Change) {
+    match change {
+        Change::LogLevel(level) => config.log.level = *level,
+        Change::Access(control) => config.control = Some(control.clone()),
+        Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),
+        Change::ListenDel(addr) => config.listen.retain(|s| s.addr != *addr),
+        Change::ListenAdd(spec) => config.listen.push(*spec),
+        Change::Deadline(d) => config.shutdown = *d,
+    }
+}
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

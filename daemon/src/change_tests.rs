@@ -1,0 +1,151 @@
+use super::*;
+
+use crate::config::Accounts;
+
+fn config(more: &str) -> Config {
+    let text = format!("[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n{more}");
+    Config::parse(&text, &Accounts::default()).unwrap_or_else(|p| panic!("{more}: {p:?}"))
+}
+
+fn listen(all: &[(&str, &str)]) -> String {
+    let one = |(a, s): &(&str, &str)| {
+        format!("[[listen]]\naddress = \"10.0.0.1:{a}\"\nservice = \"{s}\"\n")
+    };
+    all.iter().map(one).collect()
+}
+
+fn named(old: &Config, new: &Config) -> Vec<String> {
+    changes(old, new).unwrap().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn test_the_same_is_no_change() {
+    let c = config(&listen(&[("1", "sink")]));
+    assert_eq!(changes(&c, &c.clone()), Ok(vec![]));
+}
+
+#[test]
+fn test_listeners_go_before_others_come() {
+    let old = config(&listen(&[("1", "sink"), ("2", "rping"), ("3", "perf")]));
+    let new = config(&listen(&[("2", "sink"), ("3", "perf"), ("4", "rping")]));
+    assert_eq!(
+        named(&old, &new),
+        [
+            "no service on 10.0.0.1:1",
+            "no service on 10.0.0.1:2",
+            "sink on 10.0.0.1:2",
+            "rping on 10.0.0.1:4"
+        ]
+    );
+}
+
+#[test]
+fn test_what_listeners_answer_with_makes_them_anew() {
+    let services = listen(&[("1", "sink")]);
+    let old = config(&services);
+    for more in ["[mpa]\ncrc = false\n", "[limits]\npeer-share = 2\n"] {
+        let new = config(&format!("{services}{more}"));
+        assert_eq!(
+            named(&old, &new),
+            [
+                "start-up options and shares of services",
+                "no service on 10.0.0.1:1",
+                "sink on 10.0.0.1:1"
+            ],
+            "{more}"
+        );
+    }
+}
+
+/// What each change puts into force leads to what was asked for.
+#[test]
+fn test_changes_lead_from_any_configuration_to_any_other() {
+    let all = [
+        config(""),
+        config(&listen(&[("1", "sink"), ("2", "rping")])),
+        config(&format!("{}[mpa]\nmarkers = true\n", listen(&[("2", "sink")]))),
+        config("[log]\nlevel = \"debug\"\n[shutdown]\ndeadline = \"1s\"\n"),
+        config("[control]\nread = [\"any\"]\nmode = \"0666\"\n[limits]\nfirst-message = \"1s\"\n"),
+    ];
+    for old in &all {
+        for new in &all {
+            let mut now = old.clone();
+            for change in changes(old, new).unwrap() {
+                apply(&mut now, &change);
+            }
+            // In whatever order they are listed.
+            let sorted = |c: &Config| {
+                let mut c = c.clone();
+                c.listen.sort_by_key(|s| s.addr);
+                c
+            };
+            assert_eq!(sorted(&now), sorted(new));
+        }
+    }
+}
+
+#[test]
+fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
+    let old = config("");
+    let text = "[dpdk]\nmemory = 999\n[log]\nformat = \"json\"\n[control]\nsocket = \"/x\"\n\
+                [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
+                registrations = 9\nframes = 4096\n[tcp]\nkeepalive = \"1s\"\n[[port]]\n\
+                name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\naddresses = [\"10.0.0.2/24\"]\n\
+                gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
+    let new = Config::parse(text, &Accounts::default()).unwrap();
+    let keys: Vec<_> = changes(&old, &new).unwrap_err().iter().map(|f| f.key).collect();
+    assert_eq!(
+        keys,
+        [
+            "dpdk",
+            "log.format",
+            "control.socket",
+            "port.name",
+            "port.vdev or port.pci",
+            "port.mtu",
+            "port.addresses",
+            "port.gateway",
+            "workers",
+            "memory",
+            "limits.connections",
+            "limits.registrations",
+            "limits.frames",
+            "tcp.keepalive"
+        ]
+    );
+}
+
+/// A key of the configuration that is neither compared nor carried out would be ignored in silence.
+#[test]
+fn test_no_change_goes_unnoticed() {
+    let old = config(&listen(&[("1", "sink")]));
+    for more in [
+        "[dpdk]\nmemory = 999\n",
+        "[dpdk]\nhugepages = \"never\"\n",
+        "[log]\nlevel = \"info\"\n",
+        "[log]\nformat = \"json\"\n",
+        "[control]\nsocket = \"/x\"\n",
+        "[control]\nmode = \"0600\"\n",
+        "[control]\ngroup = \"5\"\n",
+        "[control]\nread = [\"any\"]\n",
+        "[control]\nchange = [\"user:1\"]\n",
+        "[control]\nclients = 3\n",
+        "[workers]\nlcores = [1]\n",
+        "[memory]\nregistered = 1\n",
+        "[memory]\nqueues = 1\n",
+        "[limits]\nconnections = 9\n",
+        "[limits]\nregistrations = 9\n",
+        "[limits]\nframes = 4096\n",
+        "[limits]\npeer-share = 9\n",
+        "[limits]\nfirst-message = \"9s\"\n",
+        "[mpa]\ncrc = false\n",
+        "[mpa]\nrevision = 1\n",
+        "[mpa]\nrtr = [\"send\"]\n",
+        "[mpa]\nmarkers = true\n",
+        "[tcp]\nkeepalive = \"9s\"\n",
+        "[shutdown]\ndeadline = \"9s\"\n",
+    ] {
+        let new = config(&format!("{}{more}", listen(&[("1", "sink")])));
+        assert_ne!(changes(&old, &new), Ok(vec![]), "{more}");
+    }
+}

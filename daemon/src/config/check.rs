@@ -1,0 +1,309 @@
+//! From what is written to what is meant: defaults, ranges, and what does not go together.
+
+use core::fmt::Display;
+use core::net::SocketAddr;
+use core::ops::RangeInclusive;
+use core::str::FromStr;
+use core::time::Duration;
+
+use heddle_dataplane::{Hugepages, PortSource, VdevArg};
+use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_perf::service::{ServiceKind, ServiceSpec};
+use heddle_perf::spec::{MTU, Span};
+use heddle_tcp::{Cidr, check_addrs};
+use heddle_verbs::MpaOptions;
+use toml::Spanned;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::file::{self, File, Key};
+use super::{
+    Accounts, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port, Problem,
+    Workers, keepalive, value,
+};
+
+/// Collects what is wrong, so that all of it can be said at once.
+struct Checker<'a> {
+    text: &'a str,
+    accounts: &'a Accounts,
+    problems: Vec<Problem>,
+}
+
+pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Config, Vec<Problem>> {
+    let mut c = Checker { text, accounts, problems: Vec::new() };
+    let port = c.port(file.port);
+    let config = Config {
+        dpdk: c.dpdk(&file.dpdk),
+        log: c.log(&file.log),
+        control: c.control(&file.control),
+        metrics: c.metrics(&file.metrics),
+        listen: c.listen(&file.listen, port.as_ref()),
+        workers: c.workers(&file.workers),
+        memory: c.memory(&file.memory),
+        limits: c.limits(&file.limits),
+        mpa: c.mpa(&file.mpa),
+        keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
+        shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
+        port: match port {
+            Some(port) => port,
+            // Said already.
+            None => return Err(c.done()),
+        },
+    };
+    if c.problems.is_empty() { Ok(config) } else { Err(c.done()) }
+}
+
+impl Checker<'_> {
+    fn done(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|p| (p.line, p.column));
+        self.problems
+    }
+
+    fn wrong<T>(&mut self, at: &Spanned<T>, what: impl Display) {
+        self.problems.push(Problem::at(self.text, at.span(), what));
+    }
+
+    /// A number within its range, or the default.
+    fn number<N: TryFrom<i64>>(
+        &mut self,
+        key: &Key<i64>,
+        range: RangeInclusive<i64>,
+        default: N,
+    ) -> N {
+        let Some(given) = key else { return default };
+        let n = *given.get_ref();
+        if range.contains(&n)
+            && let Ok(n) = N::try_from(n)
+        {
+            return n;
+        }
+        self.wrong(given, format!("{n} is not between {} and {}", range.start(), range.end()));
+        default
+    }
+
+    /// What `parse` makes of a word; nothing when it refuses it.
+    fn word<T, E: Display>(
+        &mut self,
+        given: &Spanned<String>,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let parsed = parse(given.get_ref());
+        parsed.map_err(|e| self.wrong(given, e)).ok()
+    }
+
+    fn choice<T: Copy>(&mut self, key: &Key<String>, choices: &[(&str, T)], default: T) -> T {
+        let Some(given) = key else { return default };
+        let parsed = self.word(given, |s| {
+            let found = choices.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
+            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            found.ok_or_else(|| format!("'{s}' is none of {}", names.join(", ")))
+        });
+        parsed.unwrap_or(default)
+    }
+
+    fn time(&mut self, key: &Key<String>, default: Duration) -> Duration {
+        let given = key.as_ref();
+        given.and_then(|g| self.word(g, Span::from_str)).map_or(default, |s| s.0)
+    }
+
+    fn dpdk(&mut self, f: &file::Dpdk) -> Dpdk {
+        use Hugepages::{Auto, Never, Require};
+        let pages = [("auto", Auto), ("never", Never), ("require", Require)];
+        let memory = f.memory.is_some().then(|| self.number(&f.memory, 16..=65_536, 256));
+        Dpdk { memory, hugepages: self.choice(&f.hugepages, &pages, Auto) }
+    }
+
+    fn log(&mut self, f: &file::Log) -> Log {
+        let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+        Log {
+            level: self.choice(&f.level, &LEVELS, LevelFilter::WARN),
+            format: self.choice(&f.format, &formats, LogFormat::Text),
+        }
+    }
+
+    fn metrics(&mut self, f: &file::Metrics) -> Option<SocketAddr> {
+        let form =
+            |s: &str| format!("'{s}' is no address with a port (expected \"127.0.0.1:9184\")");
+        let given = f.listen.as_ref()?;
+        self.word(given, |s| s.parse().map_err(|_| form(s)))
+    }
+
+    /// A path of nothing is no socket.
+    fn control(&mut self, f: &file::Control) -> Option<Control> {
+        let mut control = Control::at(heddle_socket::DEFAULT_PATH);
+        let accounts = self.accounts;
+        if let Some(mode) = &f.mode {
+            let octal = |s: &str| {
+                let mode = u32::from_str_radix(s, 8).ok().filter(|m| *m <= 0o777);
+                mode.ok_or_else(|| format!("'{s}' is no file mode (expected octal, as \"0660\")"))
+            };
+            control.mode = self.word(mode, octal).unwrap_or_default();
+        }
+        control.group = f.group.as_ref().and_then(|g| self.word(g, |s| accounts.gid(s)));
+        control.clients = self.number(&f.clients, 1..=4096, control.clients);
+        for (given, list) in [(&f.read, &mut control.read), (&f.change, &mut control.change)] {
+            let each = given.iter().filter_map(|g| self.word(g, |s| accounts.principal(s)));
+            list.extend(each);
+        }
+        match &f.socket {
+            None => Some(control),
+            Some(path) if path.get_ref().is_empty() => None,
+            Some(path) => {
+                // Of sun_path, with its end.
+                if path.get_ref().len() > 107 {
+                    self.wrong(path, "the path of a socket has 107 octets at most");
+                }
+                Some(Control { path: path.get_ref().into(), ..control })
+            }
+        }
+    }
+
+    fn port(&mut self, mut ports: Vec<Spanned<file::Port>>) -> Option<Port> {
+        if let Some(second) = ports.get(1) {
+            let span = second.span();
+            self.problems.push(Problem::at(self.text, span, "one port is served so far"));
+        }
+        let Some(f) = (!ports.is_empty()).then(|| ports.remove(0)) else {
+            self.problems.push(Problem::at(self.text, 0..0, "there is no [[port]]"));
+            return None;
+        };
+        let at = Spanned::new(f.span(), ());
+        let f = f.into_inner();
+        let source = match (&f.vdev, &f.pci) {
+            (Some(_), Some(pci)) => {
+                self.wrong(pci, "a port has vdev or pci, not both");
+                None
+            }
+            (Some(v), None) => self.word(v, VdevArg::from_str).map(PortSource::Vdev),
+            (None, Some(p)) => Some(PortSource::Device(p.get_ref().clone())),
+            (None, None) => {
+                self.wrong(&at, "a port needs vdev or pci");
+                None
+            }
+        };
+        let (min, max) = (i64::from(*MTU.start()), i64::from(*MTU.end()));
+        let mtu = self.number(&f.mtu, min..=max, 1500);
+        let mut addresses: Vec<Cidr> = Vec::new();
+        for a in &f.addresses {
+            let Some(cidr) = self.word(a, value::cidr) else { continue };
+            addresses.push(cidr);
+            // With those before it: this one is the first that does not fit.
+            if let Err(e) = check_addrs(&addresses, None) {
+                self.wrong(a, e);
+                addresses.pop();
+            }
+        }
+        if f.addresses.is_empty() {
+            self.wrong(&at, "a port needs addresses");
+        }
+        let gateway = f.gateway.as_ref().and_then(|g| {
+            let addr =
+                self.word(g, |s| s.parse().map_err(|_| format!("'{s}' is no IP address")))?;
+            check_addrs(&addresses, Some(addr)).map_err(|e| self.wrong(g, e)).ok()?;
+            Some(addr)
+        });
+        let name = f.name.map_or_else(|| "port0".to_owned(), Spanned::into_inner);
+        Some(Port { name, source: source?, mtu, addresses, gateway })
+    }
+
+    fn workers(&mut self, f: &file::Workers) -> Workers {
+        let mut lcores = Vec::new();
+        for given in &f.lcores {
+            let lcore = usize::try_from(*given.get_ref()).ok().filter(|n| *n < 4096);
+            match lcore {
+                Some(n) if lcores.contains(&n) => {
+                    self.wrong(given, format!("processor {n} is given twice"));
+                }
+                Some(n) => lcores.push(n),
+                None => self.wrong(given, "processors are numbers between 0 and 4095"),
+            }
+        }
+        if let Some(second) = f.lcores.get(1) {
+            self.wrong(second, "one worker runs so far");
+        }
+        Workers { lcores }
+    }
+
+    fn memory(&mut self, f: &file::Memory) -> Memory {
+        Memory {
+            registered: self.number(&f.registered, 1..=i64::from(MAX_MEMORY), 256),
+            queues: self.number(&f.queues, 1..=i64::from(MAX_MEMORY), 64),
+        }
+    }
+
+    fn limits(&mut self, f: &file::Limits) -> Limits {
+        let default = Limits::default();
+        let patience = default.first_message.unwrap_or_default();
+        Limits {
+            connections: self.number(&f.connections, 1..=1 << 20, default.connections),
+            registrations: self.number(&f.registrations, 1..=1 << 20, default.registrations),
+            frames: self.number(&f.frames, 1024..=1 << 22, default.frames),
+            peer_share: self.number(&f.peer_share, 1..=1 << 20, default.peer_share),
+            first_message: Some(self.time(&f.first_message, patience)).filter(|t| !t.is_zero()),
+        }
+    }
+
+    fn mpa(&mut self, f: &file::Mpa) -> MpaOptions {
+        let is = |key: &Key<bool>, default| key.as_ref().map_or(default, |k| *k.get_ref());
+        let crc = if is(&f.crc, true) { CrcPolicy::Required } else { CrcPolicy::Off };
+        let revision: i64 = self.number(&f.revision, 1..=2, 2);
+        let revision = if revision == 1 { Revision::V1 } else { Revision::V2 };
+        let mut rtr = RtrSet::NONE;
+        if let Some(list) = &f.rtr {
+            for word in list.get_ref() {
+                rtr = rtr.with(self.word(word, rtr_of).unwrap_or(RtrSet::NONE));
+            }
+            if list.get_ref().is_empty() && revision == Revision::V2 {
+                let what = "a server of revision 2 takes one of send, write, read at least \
+                            (RFC 6581 section 9.2)";
+                self.wrong(list, what);
+            }
+        }
+        let options = MpaOptions::new().revision(revision).crc(crc).peer_to_peer(rtr);
+        options.markers(is(&f.markers, false))
+    }
+
+    fn listen(&mut self, all: &[Spanned<file::Listen>], port: Option<&Port>) -> Vec<ServiceSpec> {
+        let mut specs: Vec<ServiceSpec> = Vec::new();
+        for l in all {
+            let at = Spanned::new(l.span(), ());
+            let l = l.get_ref();
+            let (Some(address), Some(service)) = (&l.address, &l.service) else {
+                self.wrong(&at, "a listener needs address and service");
+                continue;
+            };
+            let addr = self.word(address, |s| ServiceSpec::address(s));
+            let kind = self.word(service, ServiceKind::from_str);
+            let (Some(addr), Some(kind)) = (addr, kind) else { continue };
+            let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
+            if !addr.ip().is_unspecified() && port.is_some_and(|p| !ours(p)) {
+                self.wrong(address, format!("no port has the address {}", addr.ip()));
+            }
+            if specs.iter().any(|s| s.addr == addr) {
+                self.wrong(address, format!("{addr} is given twice"));
+                continue;
+            }
+            specs.push(ServiceSpec { addr, kind });
+        }
+        specs
+    }
+}
+
+/// Levels by name, from the least that is said to the most.
+pub(crate) const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+
+fn rtr_of(word: &str) -> Result<RtrSet, String> {
+    Ok(RtrSet::of(match word {
+        "send" => Rtr::Send,
+        "write" => Rtr::Write,
+        "read" => Rtr::Read,
+        _ => return Err(format!("'{word}' is none of send, write, read")),
+    }))
+}

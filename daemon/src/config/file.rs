@@ -1,0 +1,119 @@
+//! The file as it is written: every key, and nothing else. Defaults and meaning are in
+//! [`check`](super::check); `docs/guide/appliance.md` says of each key what it is for, and a test
+//! compares the two.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// A value that may be left out, with its place in the text.
+pub(super) type Key<T> = Option<Spanned<T>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    pub(super) dpdk: Dpdk,
+    pub(super) log: Log,
+    pub(super) control: Control,
+    pub(super) metrics: Metrics,
+    pub(super) port: Vec<Spanned<Port>>,
+    pub(super) workers: Workers,
+    pub(super) memory: Memory,
+    pub(super) limits: Limits,
+    pub(super) mpa: Mpa,
+    pub(super) tcp: Tcp,
+    pub(super) listen: Vec<Spanned<Listen>>,
+    pub(super) shutdown: Shutdown,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Dpdk {
+    pub(super) memory: Key<i64>,
+    pub(super) hugepages: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Log {
+    pub(super) level: Key<String>,
+    pub(super) format: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Control {
+    pub(super) socket: Key<String>,
+    pub(super) mode: Key<String>,
+    pub(super) group: Key<String>,
+    pub(super) read: Vec<Spanned<String>>,
+    pub(super) change: Vec<Spanned<String>>,
+    pub(super) clients: Key<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) listen: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Port {
+    pub(super) name: Key<String>,
+    pub(super) vdev: Key<String>,
+    pub(super) pci: Key<String>,
+    pub(super) mtu: Key<i64>,
+    pub(super) addresses: Vec<Spanned<String>>,
+    pub(super) gateway: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Workers {
+    pub(super) lcores: Vec<Spanned<i64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Memory {
+    pub(super) registered: Key<i64>,
+    pub(super) queues: Key<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Limits {
+    pub(super) connections: Key<i64>,
+    pub(super) registrations: Key<i64>,
+    pub(super) frames: Key<i64>,
+    pub(super) peer_share: Key<i64>,
+    pub(super) first_message: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Mpa {
+    pub(super) crc: Key<bool>,
+    pub(super) revision: Key<i64>,
+    pub(super) rtr: Key<Vec<Spanned<String>>>,
+    pub(super) markers: Key<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tcp {
+    pub(super) keepalive: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Listen {
+    pub(super) address: Key<String>,
+    pub(super) service: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Shutdown {
+    pub(super) deadline: Key<String>,
+}

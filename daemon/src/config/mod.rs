@@ -1,0 +1,229 @@
+//! What an appliance is to be: from a file, or from the flags of the command line.
+//!
+//! ```text
+//!   text ── serde ──▶ file::File ── check ──▶ Config ◀── flags
+//!             │ unknown keys, wrong      │ values out of range, contradictions:
+//!             │ types: the first         │ all of them
+//!             └────────▶ Problems ◀──────┘   each with its line and column
+//! ```
+//!
+//! A [`Config`] is checked and has its defaults: whoever has one need not ask again. The text of a
+//! file comes in as a value; [`Config::read`] alone opens one.
+
+mod check;
+mod file;
+mod problem;
+mod value;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+
+use heddle_dataplane::{Hugepages, PortSource};
+use heddle_perf::service::ServiceSpec;
+use heddle_tcp::{Cidr, Keepalive};
+use heddle_verbs::MpaOptions;
+use tracing_subscriber::filter::LevelFilter;
+
+pub use problem::{ConfigError, Problem};
+pub use value::{Accounts, Principal, cidr};
+
+/// MiB of registered memory that may be asked for.
+pub const MAX_MEMORY: u32 = 64 << 10;
+
+/// An appliance, as it is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// DPDK.
+    pub dpdk: Dpdk,
+    /// What is logged, and how.
+    pub log: Log,
+    /// The control socket; none when absent.
+    pub control: Option<Control>,
+    /// Where Prometheus asks, over HTTP of the kernel's TCP; nowhere when absent.
+    pub metrics: Option<SocketAddr>,
+    /// Where its device is, and what it is there.
+    pub port: Port,
+    /// The threads that move data.
+    pub workers: Workers,
+    /// Memory of the services.
+    pub memory: Memory,
+    /// How much there may be of each thing.
+    pub limits: Limits,
+    /// How listeners answer.
+    pub mpa: MpaOptions,
+    /// How silent peers of new connections are asked whether they are there; never when absent.
+    pub keepalive: Option<Keepalive>,
+    /// Services, each at an address of its own.
+    pub listen: Vec<ServiceSpec>,
+    /// How long connections have to end in order when the appliance is told to.
+    pub shutdown: Duration,
+}
+
+/// How DPDK is started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dpdk {
+    /// MiB for packet buffers and its own structures; what the ports need when absent.
+    pub memory: Option<u32>,
+    /// Pages.
+    pub hugepages: Hugepages,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Log {
+    /// From what level on.
+    pub level: LevelFilter,
+    /// How.
+    pub format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// The control socket.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Control {
+    /// Where.
+    pub path: PathBuf,
+    /// Permissions of the file.
+    pub mode: u32,
+    /// The group it belongs to; that of the process when absent.
+    pub group: Option<u32>,
+    /// Who may look, beside those who may change.
+    pub read: Vec<Principal>,
+    /// Who may change, beside root and the user of the process.
+    pub change: Vec<Principal>,
+    /// Connections at a time.
+    pub clients: usize,
+}
+
+impl Control {
+    /// The socket at `path` for root and the user of the process.
+    pub fn at(path: impl Into<PathBuf>) -> Control {
+        let (read, change) = (Vec::new(), Vec::new());
+        Control { path: path.into(), mode: 0o660, group: None, read, change, clients: 64 }
+    }
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its name in answers and logs.
+    pub name: String,
+    /// Its device.
+    pub source: PortSource,
+    /// Octets of an IP packet.
+    pub mtu: u16,
+    /// Our addresses there, with their prefixes.
+    pub addresses: Vec<Cidr>,
+    /// Where peers outside the prefixes are reached.
+    pub gateway: Option<IpAddr>,
+}
+
+impl PartialEq for Port {
+    fn eq(&self, other: &Port) -> bool {
+        let Port { name, source, mtu, addresses, gateway } = self;
+        // A device is what it is called.
+        format!("{source:?}") == format!("{:?}", other.source)
+            && (name, mtu, addresses, gateway)
+                == (&other.name, &other.mtu, &other.addresses, &other.gateway)
+    }
+}
+
+/// The threads that move data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// Their processors; the first that the process may use when empty.
+    pub lcores: Vec<usize>,
+}
+
+/// Memory of the services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// MiB that can be registered.
+    pub registered: u32,
+    /// MiB for queues.
+    pub queues: u32,
+}
+
+/// How much there may be of each thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of each worker.
+    pub connections: usize,
+    /// STags.
+    pub registrations: usize,
+    /// Frames in the pool of each worker.
+    pub frames: u32,
+    /// One address gets one in so many of a service's connections.
+    pub peer_share: usize,
+    /// How long a client of rping or perf may take to its first message; for ever when absent.
+    pub first_message: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 1024,
+            registrations: 4096,
+            frames: 16 << 10,
+            peer_share: 4,
+            first_message: Some(Duration::from_secs(5)),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with everything that is wrong.
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let accounts = Accounts::of_system();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError::Read { path: path.into(), why: e.to_string() })?;
+        Config::parse(&text, &accounts)
+            .map_err(|problems| ConfigError::Wrong { path: path.into(), problems })
+    }
+
+    /// The same from the text of one, with the users and groups that its names are of.
+    ///
+    /// # Errors
+    /// What is wrong: one problem when it is no such file at all, else all there are, in the order
+    /// of the text.
+    pub fn parse(text: &str, accounts: &Accounts) -> Result<Config, Vec<Problem>> {
+        let file = toml::from_str(text).map_err(|e| vec![Problem::of_toml(text, &e)])?;
+        check::check(text, accounts, file)
+    }
+
+    /// The services that listen at `addr`.
+    pub fn service_at(&self, addr: SocketAddr) -> Option<&ServiceSpec> {
+        self.listen.iter().find(|s| s.addr == addr)
+    }
+}
+
+/// A level of the log by its name.
+///
+/// # Errors
+/// That it is none.
+pub fn level(name: &str) -> Result<LevelFilter, String> {
+    let found = check::LEVELS.iter().find(|(n, _)| *n == name).map(|(_, level)| *level);
+    let names = || check::LEVELS.map(|(n, _)| n).join(", ");
+    found.ok_or_else(|| format!("'{name}' is none of {}", names()))
+}
+
+/// Keepalives after so much silence: three, a third of it apart. RFC 1122 section 4.2.3.6 leaves these
+/// numbers to whoever asks for keepalives.
+pub fn keepalive(idle: Duration) -> Option<Keepalive> {
+    (!idle.is_zero()).then(|| Keepalive { idle, interval: idle / 3, count: 3 })
+}
+
+#[cfg(test)]
+mod tests;

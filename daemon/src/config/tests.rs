@@ -1,0 +1,224 @@
+use super::*;
+
+use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
+use heddle_iwarp::mpa::startup::CrcPolicy;
+
+/// The least there can be.
+const LEAST: &str = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";
+
+fn accounts() -> Accounts {
+    Accounts::parse("ann:x:1000:1000::\n", "rdma:x:50:ann\n")
+}
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, &accounts()).unwrap_or_else(|p| panic!("{p:?}"))
+}
+
+/// Line, column and text of each thing that is wrong.
+fn wrong(text: &str) -> Vec<(usize, usize, String)> {
+    let problems = Config::parse(text, &accounts()).expect_err(text);
+    problems.into_iter().map(|p| (p.line, p.column, p.text)).collect()
+}
+
+#[test]
+fn test_what_is_left_out_is_the_usual() {
+    let c = parse(LEAST);
+    assert_eq!(c.port.mtu, 1500);
+    assert_eq!(c.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
+    assert_eq!(c.control, Some(Control::at(heddle_socket::DEFAULT_PATH)));
+    assert_eq!(c.limits, Limits::default());
+    assert_eq!(c.keepalive, keepalive(Duration::from_secs(60)));
+    assert_eq!((c.shutdown, c.listen.len()), (Duration::from_secs(5), 0));
+    assert_eq!(c.mpa, MpaOptions::new());
+}
+
+#[test]
+fn test_every_key_means_what_it_says() {
+    let text = r#"
+[dpdk]
+memory = 300
+hugepages = "never"
+[log]
+level = "debug"
+format = "json"
+[control]
+socket = "/tmp/x"
+mode = "0600"
+group = "rdma"
+read = ["any"]
+change = ["group:rdma", "user:7"]
+clients = 9
+[metrics]
+listen = "127.0.0.1:9184"
+[workers]
+lcores = [3]
+[memory]
+registered = 12
+queues = 13
+[limits]
+connections = 7
+registrations = 8
+frames = 2048
+peer-share = 2
+first-message = "0s"
+[mpa]
+crc = false
+revision = 2
+rtr = ["send", "read"]
+markers = true
+[tcp]
+keepalive = "0s"
+[shutdown]
+deadline = "250ms"
+[[port]]
+name = "left"
+pci = "0000:3b:00.0"
+mtu = 9000
+addresses = ["10.0.0.1/24", "10.1.0.1/16"]
+gateway = "10.0.0.254"
+[[listen]]
+address = "10.1.0.1:7174"
+service = "ib_write_bw,size=8"
+[[listen]]
+address = "0.0.0.0:1"
+service = "sink"
+"#;
+    let c = parse(text);
+    assert_eq!(c.dpdk, Dpdk { memory: Some(300), hugepages: Hugepages::Never });
+    assert_eq!(c.log, Log { level: LevelFilter::DEBUG, format: LogFormat::Json });
+    let rdma = Principal::Group { gid: 50, members: [1000].into() };
+    let control = Control {
+        path: "/tmp/x".into(),
+        mode: 0o600,
+        group: Some(50),
+        read: vec![Principal::Any],
+        change: vec![rdma, Principal::User(7)],
+        clients: 9,
+    };
+    assert_eq!(c.control, Some(control));
+    assert_eq!(c.workers.lcores, [3]);
+    assert_eq!(c.memory, Memory { registered: 12, queues: 13 });
+    let limits = Limits {
+        connections: 7,
+        registrations: 8,
+        frames: 2048,
+        peer_share: 2,
+        first_message: None,
+    };
+    assert_eq!(c.limits, limits);
+    let rtr = RtrSet::of(Rtr::Send).with(RtrSet::of(Rtr::Read));
+    let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
+    assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
+    assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
+    assert_eq!((c.port.name.as_str(), c.port.mtu), ("left", 9000));
+    assert!(matches!(&c.port.source, PortSource::Device(d) if d == "0000:3b:00.0"));
+    assert_eq!((c.port.addresses.len(), c.port.gateway), (2, Some([10, 0, 0, 254].into())));
+    let listen: Vec<_> = c.listen.iter().map(|s| format!("{}={}", s.addr, s.kind)).collect();
+    assert_eq!(listen, ["10.1.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
+    assert_eq!(parse(&format!("[control]\nsocket = \"\"\n{LEAST}")).control, None);
+}
+
+/// All of it at once, each where it stands.
+#[test]
+fn test_everything_that_is_wrong_is_said_with_its_place() {
+    let text = r#"[log]
+level = "loud"
+[control]
+mode = "rwx"
+read = ["ann"]
+[limits]
+  connections = 0
+[mpa]
+rtr = ["sends"]
+revision = 3
+[tcp]
+keepalive = "60"
+[[port]]
+vdev = "eth0"
+mtu = 99
+addresses = ["10.0.0.1/24", "10.0.0.1/8", "nowhere"]
+gateway = "10.9.9.9"
+[[listen]]
+address = "10.0.0.2:1"
+service = "ftp"
+[[listen]]
+address = "10.0.0.1:1"
+"#;
+    let wrong = wrong(text);
+    let at: Vec<_> = wrong.iter().map(|(line, column, _)| (*line, *column)).collect();
+    let want = [
+        (2, 9),
+        (4, 8),
+        (5, 9),
+        (7, 17),
+        (9, 8),
+        (10, 12),
+        (12, 13),
+        (14, 8),
+        (15, 7),
+        (16, 29),
+        (16, 43),
+        (17, 11),
+        (20, 11),
+        (21, 1),
+    ];
+    assert_eq!(at, want, "{wrong:#?}");
+    for (n, expected) in [
+        (0, "off, error, warn, info, debug, trace"),
+        (1, "octal"),
+        (2, "user:NAME"),
+        (3, "between 1 and"),
+        (4, "send, write, read"),
+        (6, "with its unit"),
+        (8, "between 576 and 9000"),
+        (9, "given twice"),
+        (10, "ADDRESS/PREFIX"),
+        (12, "known: rping"),
+        (13, "address and service"),
+    ] {
+        assert!(wrong[n].2.contains(expected), "{:?}: no {expected:?}", wrong[n]);
+    }
+}
+
+#[test]
+fn test_an_address_is_of_a_port_and_listened_on_once() {
+    let listen = |addr: &str| format!("[[listen]]\naddress = \"{addr}\"\nservice = \"sink\"\n");
+    let problems = wrong(&format!("{LEAST}{}", listen("10.0.0.2:1")));
+    assert_eq!(problems, [(5, 11, "no port has the address 10.0.0.2".to_owned())]);
+    let problems = wrong(&format!("{LEAST}{}{}", listen("10.0.0.1:1"), listen("10.0.0.1:1")));
+    assert_eq!(problems, [(8, 11, "10.0.0.1:1 is given twice".to_owned())]);
+}
+
+#[test]
+fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
+    for (text, line, column, expected) in [
+        ("[port]\n", 1, 1, "expected"),
+        ("[logs]\nlevel = \"warn\"\n", 1, 2, "unknown field `logs`"),
+        ("[log]\n  levels = \"warn\"\n", 2, 3, "expected `level` or `format`"),
+        ("[[port]]\nvlan = 5\n", 2, 1, "unknown field `vlan`"),
+        ("[mpa]\ncrc = \"on\"\n", 2, 7, "expected a boolean"),
+        ("[limits]\nframes = \"many\"\n", 2, 10, "expected i64"),
+        ("[log]\nlevel = \n", 2, 9, ""),
+        ("[log]\n[log]\n", 2, 2, "duplicate"),
+    ] {
+        let problems = wrong(text);
+        let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
+        assert_eq!((*l, *c), (line, column), "{text}: {what}");
+        assert!(what.contains(expected) && !what.contains('\n'), "{text}: {what}");
+    }
+    // Not even a file.
+    assert_eq!(wrong("\u{0}").len(), 1);
+    assert!(wrong("").iter().any(|(.., text)| text.contains("no [[port]]")));
+}
+
+#[test]
+fn test_a_file_that_is_not_there_is_named() {
+    let e = Config::read(Path::new("/nonexistent/heddle.toml")).unwrap_err();
+    assert!(e.to_string().contains("/nonexistent/heddle.toml"), "{e}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h.toml");
+    std::fs::write(&path, "[log]\nlevel = \"loud\"\n").unwrap();
+    let e = Config::read(&path).unwrap_err().to_string();
+    assert!(e.contains(&format!("{}:2:9: 'loud'", path.display())), "{e}");
+    assert_eq!(e.lines().count(), 2, "and no port: {e}");
+}

@@ -1,0 +1,176 @@
+//! Clients of the control socket.
+//!
+//! A client asks one thing at a time: the next line is looked at when the answer to the one before has
+//! been taken. So what is kept for it is one request and one answer; who does not take an answer within
+//! [`SLOW`] is dropped, and who says nothing for [`IDLE`].
+
+use core::time::Duration;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use heddle_socket::admin::Request;
+use heddle_socket::document::{read_call, to_line};
+use heddle_socket::wire::{MAX_REQUEST, Received, receive, send};
+use heddle_socket::{Answer, Fault, FaultKind, Inbox};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{spawn_local, yield_now};
+use tokio::time::{sleep, timeout};
+
+use super::seats::{Seat, Seats};
+use crate::access::{Access, Peer};
+use crate::appliance::{Appliance, count};
+
+/// How long a client may take to an octet of its answer.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// How long a client may say nothing.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Between attempts when there are no descriptors for more clients.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a client was dropped.
+enum End {
+    /// It has gone.
+    Gone,
+    /// It said nothing.
+    Idle,
+    /// It takes no answer.
+    Slow,
+    /// What it sends makes no line, or its socket failed.
+    Broken(std::io::Error),
+}
+
+/// Takes clients, for ever.
+pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>) {
+    let seats = Seats::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => admit(stream, &app, &seats),
+            Err(e) => {
+                tracing::warn!("the control socket takes nobody: {e}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(stream: UnixStream, app: &Rc<Appliance>, seats: &Seats) {
+    let Ok(cred) = stream.peer_cred() else { return };
+    let peer = Peer { uid: cred.uid(), gid: cred.gid() };
+    if !access(app, peer).look {
+        count(&app.counters.refused);
+        return turn_away(&stream, FaultKind::Denied, "you may not look here");
+    }
+    let most = app.config.borrow().control.as_ref().map_or(0, |c| c.clients);
+    let Some(seat) = seats.take(peer.uid, most) else {
+        count(&app.counters.turned_away);
+        return turn_away(&stream, FaultKind::Busy, "too many are connected");
+    };
+    app.counters.clients.set(seats.taken());
+    spawn_local(serve(stream, Rc::clone(app), peer, seat, seats.clone()));
+}
+
+/// Says why, if that can be said at once.
+fn turn_away(stream: &UnixStream, kind: FaultKind, why: &str) {
+    let line = to_line(&Answer::fault(0, Fault::new(kind, why)));
+    let _ = send(stream.as_fd(), &line, &[]);
+}
+
+fn access(app: &Appliance, peer: Peer) -> Access {
+    let config = app.config.borrow();
+    let own = rustix::process::geteuid().as_raw();
+    config.control.as_ref().map(|c| Access::of(peer, c, own)).unwrap_or_default()
+}
+
+async fn serve(stream: UnixStream, app: Rc<Appliance>, peer: Peer, seat: Seat, seats: Seats) {
+    let counters = &app.counters;
+    match talk(&stream, &app, peer).await {
+        End::Gone => {}
+        End::Idle => tracing::debug!(uid = peer.uid, "a control client says nothing"),
+        End::Slow => {
+            count(&counters.slow);
+            tracing::warn!(uid = peer.uid, "a control client does not take its answer");
+        }
+        End::Broken(e) => {
+            count(&counters.broken);
+            tracing::warn!(uid = peer.uid, "a control client: {e}");
+        }
+    }
+    drop(seat);
+    counters.clients.set(seats.taken());
+}
+
+async fn talk(stream: &UnixStream, app: &Appliance, peer: Peer) -> End {
+    let mut inbox = Inbox::new(MAX_REQUEST);
+    loop {
+        while let Some(line) = inbox.pop() {
+            let answer = answer(app, peer, &line).await;
+            if let Err(end) = write(stream, &to_line(&answer)).await {
+                return end;
+            }
+            // One that asks all the time is not the only one.
+            yield_now().await;
+        }
+        match timeout(IDLE, read(stream, &mut inbox)).await {
+            Err(_) => return End::Idle,
+            Ok(Ok(Received::Octets(_))) => {}
+            Ok(Ok(Received::End)) => return End::Gone,
+            Ok(Err(e)) if e.kind() == ErrorKind::ConnectionReset => return End::Gone,
+            Ok(Err(e)) => return End::Broken(e),
+        }
+    }
+}
+
+async fn read(stream: &UnixStream, inbox: &mut Inbox) -> std::io::Result<Received> {
+    stream.async_io(Interest::READABLE, || receive(stream.as_fd(), inbox)).await
+}
+
+async fn write(stream: &UnixStream, mut bytes: &[u8]) -> Result<(), End> {
+    while !bytes.is_empty() {
+        let sent = stream.async_io(Interest::WRITABLE, || send(stream.as_fd(), bytes, &[]));
+        match timeout(SLOW, sent).await {
+            Err(_) => return Err(End::Slow),
+            Ok(Err(_)) => return Err(End::Gone),
+            Ok(Ok(n)) => bytes = &bytes[n..],
+        }
+    }
+    Ok(())
+}
+
+async fn answer(app: &Appliance, peer: Peer, line: &[u8]) -> Answer {
+    let answer = match read_call(line) {
+        Ok((id, request)) => match carry_out(app, access(app, peer), &request).await {
+            Ok(ok) => Answer { id, ..ok },
+            Err(fault) => Answer::fault(id, fault),
+        },
+        Err(answer) => *answer,
+    };
+    let c = &app.counters;
+    count(if answer.error.is_some() { &c.refused } else { &c.requests });
+    answer
+}
+
+async fn carry_out(app: &Appliance, access: Access, request: &Request) -> Result<Answer, Fault> {
+    let allowed = if request.changes() { access.change } else { access.look };
+    if !allowed {
+        return Err(Fault::new(FaultKind::Denied, "you may not do that"));
+    }
+    if request.changes() && app.is_ending() {
+        return Err(Fault::new(FaultKind::Failed, "it is about to end"));
+    }
+    Ok(match request {
+        Request::Status => Answer::ok(0, &app.status().await?),
+        Request::Conns(args) => Answer::ok(0, &app.conns(&args.clone().unwrap_or_default()).await?),
+        Request::Mrs(args) => Answer::ok(0, &app.mrs(&args.clone().unwrap_or_default(), access)),
+        Request::Ports => Answer::ok(0, &app.ports()),
+        Request::Stats => Answer::ok(0, &app.stats().await?),
+        Request::ListenAdd(args) => Answer::ok(0, &app.listen_add(args).await?),
+        Request::ListenDel(args) => Answer::ok(0, &app.listen_del(args).await?),
+        Request::ConnKill(args) => Answer::ok(0, &app.conn_kill(args).await?),
+        Request::Reload => Answer::ok(0, &app.reload().await?),
+        Request::LogLevel(args) => Answer::ok(0, &app.log_level(args).await?),
+    })
+}

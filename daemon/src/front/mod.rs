@@ -1,0 +1,223 @@
+//! The front thread: signals, the control socket, and the life of the appliance from start to end.
+//!
+//! It is one thread with a runtime of its own for what waits: workers, control plane and services have
+//! theirs and never wait for it.
+//!
+//! ```text
+//!   start    log, control socket bound, DPDK, RNIC, services ── all listen ─▶ READY
+//!   runs     requests of the control socket; SIGHUP: reload; twice a second: does everything run?
+//!   end      SIGTERM, SIGINT: no change any more, services end their connections in order;
+//!            after the deadline those that are left are reset. A second signal ends the process.
+//! ```
+
+mod client;
+mod notify;
+mod seats;
+mod socket;
+
+use core::time::Duration;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use heddle_ctl::Snapshot;
+use heddle_dataplane::PortSource;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::appliance::Appliance;
+use crate::config::Config;
+use crate::interfaces::Interfaces;
+use crate::log::Logging;
+use crate::rnic::{self, StartError};
+
+pub(crate) use socket::permit;
+
+/// How often it is looked whether everything runs.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether connections have ended.
+const STEP: Duration = Duration::from_millis(5);
+
+/// How long resets may take to be sent.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Runs an appliance until it is told to end, by SIGINT or SIGTERM; what it has counted. `say` is for
+/// what is told once, on the way up.
+///
+/// # Errors
+/// [`StartError`]: also when something that should go on has ended.
+pub fn run(
+    config: Config,
+    file: Option<PathBuf>,
+    say: impl Fn(&str),
+) -> Result<Snapshot, StartError> {
+    let logging = Logging::start(config.log);
+    let hurry = Arc::new(AtomicBool::new(false));
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        // A front thread that hangs does not keep the second from ending the process.
+        let signal = kind.as_raw_value();
+        signal_hook::flag::register_conditional_shutdown(signal, 1, hurry.clone())
+            .map_err(StartError::failed)?;
+        signal_hook::flag::register(signal, hurry.clone()).map_err(StartError::failed)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(StartError::failed)?;
+    let signals = {
+        let _inside = runtime.enter();
+        Signals::new().map_err(StartError::failed)?
+    };
+    let socket = config.control.as_ref().map(socket::Socket::bind).transpose();
+    let socket = socket.map_err(StartError::Failed)?;
+    // Bound while nothing else is there to be undone.
+    let metrics = match config.metrics {
+        None => None,
+        Some(addr) => {
+            let bound = runtime.block_on(TcpListener::bind(addr));
+            Some(bound.map_err(|e| StartError::Failed(format!("metrics on {addr}: {e}")))?)
+        }
+    };
+    let interfaces = Interfaces::watch(match &config.port.source {
+        PortSource::Vdev(vdev) => Some(vdev),
+        PortSource::Device(_) => None,
+    });
+    let node = rnic::start(&config)?;
+    let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
+    let app = Rc::new(app);
+    let tasks = LocalSet::new();
+    let life = live(&app, signals, socket.as_ref(), metrics, &interfaces, say);
+    let ended = tasks.block_on(&runtime, life);
+    drop(tasks);
+    // A thread that reads a file may never come back.
+    runtime.shutdown_background();
+    drop(socket);
+    ended.map_err(StartError::Failed)?;
+    let app = Rc::into_inner(app);
+    Ok(app.map(Appliance::stop).unwrap_or_default())
+}
+
+/// What it is told from outside.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            hup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// To end.
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+async fn live(
+    app: &Rc<Appliance>,
+    mut signals: Signals,
+    socket: Option<&socket::Socket>,
+    metrics: Option<TcpListener>,
+    interfaces: &Interfaces,
+    say: impl Fn(&str),
+) -> Result<(), String> {
+    let up = tokio::select! {
+        up = start(app) => Some(up?),
+        () = signals.end() => None,
+    };
+    if up.is_some() {
+        for s in &app.config.borrow().listen {
+            say(&format!("{} listening on {}\n", s.kind, s.addr));
+        }
+        if let Some(socket) = socket {
+            let listener = socket.listener().map_err(|e| e.to_string())?;
+            spawn_local(client::accept(listener, Rc::clone(app)));
+        }
+        if let Some(listener) = metrics {
+            if let Ok(addr) = listener.local_addr() {
+                say(&format!("metrics on http://{addr}/metrics\n"));
+            }
+            spawn_local(heddle_metrics::serve(listener, Rc::clone(app)));
+        }
+        notify::ready();
+        run_on(app, &mut signals, interfaces).await?;
+    }
+    notify::stopping();
+    app.set_ending();
+    end(app).await;
+    Ok(())
+}
+
+async fn start(app: &Appliance) -> Result<(), String> {
+    let all = app.config.borrow().listen.clone();
+    for spec in all {
+        let started = app.start_service(spec).await;
+        started.map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr))?;
+    }
+    Ok(())
+}
+
+async fn run_on(
+    app: &Rc<Appliance>,
+    signals: &mut Signals,
+    interfaces: &Interfaces,
+) -> Result<(), String> {
+    let watchdog = notify::watchdog();
+    let mut look = interval(watchdog.map_or(LOOK, |w| LOOK.min(w / 3)));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = signals.term.recv() => return Ok(()),
+            _ = signals.int.recv() => return Ok(()),
+            _ = signals.hup.recv() => {
+                let app = Rc::clone(app);
+                spawn_local(async move { notify::reload(&app).await });
+            }
+            _ = look.tick() => {
+                app.check()?;
+                interfaces.check()?;
+                // systemd is told by whoever has heard from the control plane.
+                if watchdog.is_some() && app.connections().await.is_some() {
+                    notify::alive();
+                }
+            }
+        }
+    }
+}
+
+/// In order as long as the deadline lets it, then not.
+async fn end(app: &Appliance) {
+    app.end_services();
+    let deadline = app.config.borrow().shutdown;
+    let left = wait_for_none(app, deadline).await;
+    if left > 0 {
+        tracing::warn!("{left} connections did not end within {deadline:?} and are reset");
+        app.reset_all().await;
+        wait_for_none(app, FAREWELL).await;
+    }
+}
+
+/// Connections that are left when `within` is over.
+async fn wait_for_none(app: &Appliance, within: Duration) -> usize {
+    let until = Instant::now() + within;
+    loop {
+        match app.connections().await {
+            // Who is not told any more has nothing left to wait for.
+            None | Some(0) => return 0,
+            Some(left) if Instant::now() >= until => return left,
+            Some(_) => sleep(STEP).await,
+        }
+    }
+}

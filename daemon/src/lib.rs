@@ -1,0 +1,29 @@
+//! The appliance: an RNIC with services that is configured by a file or by flags, and asked and changed
+//! while it runs.
+//!
+//! ```text
+//!   front ──▶ appliance ──▶ services      a thread; perf's services
+//!     │           │ ├─────▶ rnic          ctl: control thread and workers
+//!     │           │ └─────▶ change ──▶ config
+//!     └─ socket, client ──▶ access
+//! ```
+//!
+//! * [`config`]: what it is to be; [`change`]: from one configuration to another, both pure;
+//! * [`run`]: its life; [`rnic`]: from a configuration to an RNIC;
+//! * the control socket's documents are in [`heddle_socket::admin`].
+#![forbid(unsafe_code)]
+
+pub mod access;
+mod appliance;
+pub mod change;
+pub mod config;
+mod front;
+pub mod interfaces;
+pub mod log;
+mod metrics;
+pub mod rnic;
+mod services;
+
+pub use config::{Config, ConfigError};
+pub use front::run;
+pub use rnic::StartError;

@@ -1,0 +1,217 @@
+//! Carries out a [`PortPlan`] on a device.
+
+use heddle_dpdk_sys as sys;
+
+use super::caps::Capabilities;
+use super::error::PortError;
+use super::ethdev::{EthDev, driver_name};
+use super::lock::control;
+use super::plan::{MacPlan, PortPlan};
+use super::spread::{QueueSpread, RssFound, RssPlan};
+use crate::eal;
+use crate::mempool::Mempool;
+
+impl EthDev {
+    /// What the device says of itself.
+    pub(super) fn capabilities(&self) -> Result<(Capabilities, sys::rte_eth_dev_info), PortError> {
+        let info = self.info()?;
+        let mut flags = 0;
+        if !info.dev_flags.is_null() {
+            // SAFETY: DPDK points to flags of the device that live as long as it.
+            flags = unsafe { *info.dev_flags };
+        }
+        // SAFETY: a valid port.
+        let socket = unsafe { sys::rte_eth_dev_socket_id(self.id) };
+        let caps = Capabilities {
+            driver: driver_name(&info),
+            args: self.args.clone(),
+            link_interrupt: flags & sys::HEDDLE_DEV_INTR_LSC != 0,
+            socket: u32::try_from(socket).ok(),
+            mac: self.address(),
+            host_mtu: host_mtu(info.if_index),
+            rings: self.has_rings(),
+            ..Capabilities::of(&info)
+        };
+        Ok((caps, info))
+    }
+
+    /// The device's station address, if it has one that is possible.
+    fn address(&self) -> Option<[u8; 6]> {
+        let mut addr = sys::rte_ether_addr::default();
+        // SAFETY: a valid port; the callee fills `addr`.
+        let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
+        let mac = addr.addr_bytes;
+        (rc == 0 && mac != [0; 6] && mac[0] & 1 == 0).then_some(mac)
+    }
+
+    /// Configures the device and its queues; it is stopped.
+    pub(super) fn configure(
+        &self,
+        info: &sys::rte_eth_dev_info,
+        plan: &PortPlan,
+        pools: &[Mempool],
+        rx_interrupt: bool,
+    ) -> Result<(), PortError> {
+        let mut conf = sys::rte_eth_conf::default();
+        conf.rxmode.mtu = u32::from(plan.mtu.configured);
+        conf.rxmode.offloads = plan.rx_offloads;
+        conf.txmode.offloads = plan.tx_offloads;
+        let mut key = plan.rss.as_ref().map(|r| r.key.clone()).unwrap_or_default();
+        if let Some(rss) = &plan.rss {
+            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
+            let to = &mut conf.rx_adv_conf.rss_conf;
+            to.rss_hf = rss.types;
+            to.rss_key = key.as_mut_ptr();
+            to.rss_key_len = u8::try_from(key.len()).unwrap_or(0);
+        }
+        conf.intr_conf.set_lsc(u32::from(plan.link_interrupt));
+        conf.intr_conf.set_rxq(u32::from(rx_interrupt));
+        let socket = plan.socket.unwrap_or(u32::MAX);
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a valid, stopped port; the configuration and the key it points to outlive the call,
+        // which copies both.
+        self.check("configuration", unsafe {
+            sys::rte_eth_dev_configure(self.id, plan.queues, plan.queues, &conf)
+        })?;
+        if let Some(mtu) = plan.mtu.set {
+            eal::clear_log();
+            // SAFETY: a configured, stopped port.
+            match unsafe { sys::rte_eth_dev_set_mtu(self.id, mtu) } {
+                // The device has nothing to set.
+                rc if rc == -libc::ENOTSUP => {}
+                rc => self.check("MTU", rc)?,
+            }
+        }
+        eal::clear_log();
+        let (mut nrx, mut ntx) = (plan.rx_desc, plan.tx_desc);
+        // SAFETY: a configured port; both counts outlive the call.
+        self.check("number of descriptors", unsafe {
+            sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut nrx, &mut ntx)
+        })?;
+        for (i, pool) in (0..plan.queues).zip(pools) {
+            let pool = pool.as_ptr();
+            let mut rxconf = info.default_rxconf;
+            rxconf.offloads = plan.rx_offloads;
+            // SAFETY: a configured, stopped port; the pool lives as long as the process; the queue's
+            // configuration is the driver's, and copied. A socket of all ones is "any".
+            self.check("receive queue", unsafe {
+                sys::rte_eth_rx_queue_setup(self.id, i, nrx, socket, &rxconf, pool)
+            })?;
+            let mut txconf = info.default_txconf;
+            txconf.offloads = plan.tx_offloads;
+            // SAFETY: as above.
+            self.check("transmit queue", unsafe {
+                sys::rte_eth_tx_queue_setup(self.id, i, ntx, socket, &txconf)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives the device its station address. True when it takes all frames instead, because it
+    /// cannot be given one.
+    pub(super) fn set_address(&self, plan: MacPlan) -> Result<bool, PortError> {
+        let mut addr = sys::rte_ether_addr { addr_bytes: plan.addr() };
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a valid port; the address is copied.
+        let rc = unsafe {
+            match plan {
+                MacPlan::Own(_) | MacPlan::Beside(_) => return Ok(false),
+                MacPlan::Set(_) => sys::rte_eth_dev_default_mac_addr_set(self.id, &mut addr),
+                MacPlan::Add(_) => sys::rte_eth_dev_mac_addr_add(self.id, &mut addr, 0),
+            }
+        };
+        if rc == 0 {
+            return Ok(false);
+        }
+        // Only where nobody else's frames come with them.
+        let shared = matches!(plan, MacPlan::Add(_));
+        // SAFETY: a valid port.
+        if !shared && unsafe { sys::rte_eth_promiscuous_enable(self.id) } == 0 {
+            return Ok(true);
+        }
+        // One that has no notion of addresses at all passes on what comes.
+        if rc == -libc::ENOTSUP && !shared && self.address().is_none() {
+            return Ok(true);
+        }
+        self.check("station address", rc).map(|()| false)
+    }
+
+    /// Programs the redirection table of a started device and asks what it made of it.
+    pub(super) fn found_rss(&self, plan: &RssPlan) -> RssFound {
+        let len = u16::try_from(plan.table.len()).unwrap_or(0);
+        let group = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
+        let mut entries: Vec<sys::rte_eth_rss_reta_entry64> = plan
+            .table
+            .chunks(group)
+            .map(|chunk| {
+                let mask = u64::MAX >> (group - chunk.len());
+                let mut e = sys::rte_eth_rss_reta_entry64 { mask, ..Default::default() };
+                e.reta[..chunk.len()].copy_from_slice(chunk);
+                e
+            })
+            .collect();
+        let _control = control();
+        // SAFETY: a started port; `entries` has an entry for each 64 of `len`, and outlives the call.
+        let rc = unsafe { sys::rte_eth_dev_rss_reta_update(self.id, entries.as_mut_ptr(), len) };
+        let table_set = rc == 0;
+        for e in &mut entries {
+            e.reta = [0; sys::RTE_ETH_RETA_GROUP_SIZE as usize];
+        }
+        // SAFETY: as above; the callee fills what the masks name.
+        let rc = unsafe { sys::rte_eth_dev_rss_reta_query(self.id, entries.as_mut_ptr(), len) };
+        let read = entries.iter().flat_map(|e| e.reta).take(plan.table.len()).collect();
+        let mut key = vec![0u8; plan.key.len()];
+        let mut conf = sys::rte_eth_rss_conf {
+            rss_key: key.as_mut_ptr(),
+            rss_key_len: u8::try_from(key.len()).unwrap_or(0),
+            rss_hf: 0,
+        };
+        // SAFETY: a started port; the key has room for as many octets as the device's has, and outlives
+        // the call.
+        let hashed = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.id, &mut conf) } == 0;
+        RssFound {
+            hash: hashed.then_some((key, conf.rss_hf)),
+            table_set,
+            table: (rc == 0).then_some(read),
+        }
+    }
+
+    /// How frames come to the queues of a started device.
+    pub(super) fn spread(&self, plan: &PortPlan, steered: bool) -> Result<QueueSpread, PortError> {
+        if plan.queues <= 1 {
+            return Ok(QueueSpread::Single);
+        }
+        if self.has_rings() {
+            return Ok(QueueSpread::Joined);
+        }
+        let Some(rss) = &plan.rss else { return Ok(QueueSpread::Unknown) };
+        match self.found_rss(rss).settle(rss, plan.queues) {
+            Ok(spread) => Ok(spread),
+            Err(_) if steered => Ok(QueueSpread::Unknown),
+            Err(why) => Err(PortError::Spread {
+                device: self.name.clone(),
+                queues: plan.queues,
+                why: why.into(),
+            }),
+        }
+    }
+}
+
+/// MTU of a network interface of the host, by its number; `None` for 0, which is no interface.
+fn host_mtu(if_index: u32) -> Option<u32> {
+    if if_index == 0 {
+        return None;
+    }
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: `name` has room for IF_NAMESIZE characters, NUL included.
+    let p = unsafe { libc::if_indextoname(if_index, name.as_mut_ptr()) };
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: the callee has written a NUL-terminated name.
+    let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) }.to_str().ok()?;
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+    text.trim().parse().ok()
+}

@@ -1,0 +1,199 @@
+//! How frames come to the queues of a port.
+
+use super::caps::Capabilities;
+use super::quirks::Quirks;
+use heddle_dpdk_sys as sys;
+
+/// How frames come to the queues of a port: what tells a worker whether a flow is its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueSpread {
+    /// There is one queue.
+    Single,
+    /// Frames of TCP come to queue `table[hash % table.len()]`, where `hash` is Toeplitz's over the
+    /// source and the destination address and then both ports, as they stand in the headers. All
+    /// other frames come to any queue.
+    Rss {
+        /// The key of the hash, in the order it is used: 40 octets or 52.
+        key: Vec<u8>,
+        /// Queues; a power of two of them as a rule, and never none.
+        table: Vec<u16>,
+    },
+    /// What the other end of a pair of rings sends by its queue `i` comes to queue `i` here.
+    Joined,
+    /// Any frame may come to any queue. Workers have to hand on what is not theirs.
+    Unknown,
+}
+
+/// The key unless another is configured: of no meaning, and in no document, but always the same. Whoever
+/// knows the key can choose addresses and ports that all come to one queue; take another where that
+/// matters.
+pub const RSS_KEY: [u8; 52] = [
+    0x9f, 0x1c, 0x63, 0xd8, 0x2b, 0x7e, 0x04, 0xa5, 0x51, 0xf6, 0x3a, 0xc9, 0x8d, 0x12, 0xe7,
+    0x70, //
+    0x4c, 0xb3, 0x29, 0x96, 0xfd, 0x05, 0x6a, 0xde, 0x38, 0x81, 0xc7, 0x5f, 0xa0, 0x1b, 0x74,
+    0xe2, //
+    0x0d, 0x99, 0x46, 0xbb, 0x53, 0x2e, 0xf8, 0x67, 0x90, 0xac, 0x15, 0xdb, 0x3f, 0x82, 0xc4,
+    0x6e, //
+    0x21, 0xf3, 0x5a, 0xb8,
+];
+
+/// Octets of the key that addresses and ports of IPv6 take. Every NIC with Toeplitz has as many.
+const KEY: usize = 40;
+
+/// What is to be set up so that frames are spread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RssPlan {
+    /// What is hashed: TCP over IPv4, and over IPv6 where the device has it. Nothing else, so that
+    /// all other frames come to the first queue with most NICs.
+    pub types: u64,
+    /// As long as the device wants it.
+    pub key: Vec<u8>,
+    /// As many entries as the device has, taking turns.
+    pub table: Vec<u16>,
+}
+
+/// How `queues` queues of a device can be fed. An error says why they cannot, in a few words.
+pub(super) fn plan(
+    caps: &Capabilities,
+    quirks: &Quirks,
+    queues: u16,
+    key: &[u8; 52],
+) -> Result<Option<RssPlan>, String> {
+    if queues <= 1 || caps.rings {
+        return Ok(None);
+    }
+    let has = |what| caps.rss_types & what == what;
+    if quirks.spreads_otherwise || !has(sys::HEDDLE_RSS_TCP4) {
+        return Err("it does not spread TCP over queues by a hash that is known".into());
+    }
+    let octets = usize::from(caps.hash_key_size);
+    if caps.reta_size == 0 || !(KEY..=key.len()).contains(&octets) {
+        return Err("it does not show the key and the table it spreads by".into());
+    }
+    if let Some(most) = quirks.rss_queues.filter(|&most| most < queues) {
+        return Err(format!("its hash feeds {most} queues at most"));
+    }
+    if queues > caps.reta_size {
+        return Err(format!("its table feeds {} queues at most", caps.reta_size));
+    }
+    let types = caps.rss_types & (sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6);
+    Ok(Some(RssPlan {
+        types,
+        key: key[..octets].to_vec(),
+        table: (0..caps.reta_size).map(|i| i % queues).collect(),
+    }))
+}
+
+/// What a device was found to do after it was set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RssFound {
+    /// Key and types as the device gives them back.
+    pub(super) hash: Option<(Vec<u8>, u64)>,
+    /// Whether it took the table.
+    pub(super) table_set: bool,
+    /// The table as the device gives it back.
+    pub(super) table: Option<Vec<u16>>,
+}
+
+impl RssFound {
+    /// The device's word counts, and not what it was told: some keep a key or a table of their own
+    /// and say nothing. An error says what is not known.
+    pub(super) fn settle(self, plan: &RssPlan, queues: u16) -> Result<QueueSpread, &'static str> {
+        let Some((key, types)) = self.hash else {
+            return Err("it does not say which key it uses");
+        };
+        if types & sys::HEDDLE_RSS_TCP4 == 0 {
+            return Err("it does not hash the ports of TCP");
+        }
+        if key.len() < KEY || key.iter().all(|&k| k == 0) {
+            return Err("it does not say which key it uses");
+        }
+        let table = match self.table {
+            Some(table) => table,
+            None if self.table_set => plan.table.clone(),
+            None => return Err("its redirection table can be neither set nor read"),
+        };
+        if table.is_empty() || table.iter().any(|&q| q >= queues) {
+            return Err("its redirection table names queues that are not there");
+        }
+        if (0..queues).any(|q| !table.contains(&q)) {
+            return Err("its redirection table leaves queues without frames");
+        }
+        Ok(QueueSpread::Rss { key, table })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan_of(queues: u16) -> RssPlan {
+        let caps = Capabilities {
+            rss_types: sys::HEDDLE_RSS_TCP4,
+            reta_size: 8,
+            hash_key_size: 40,
+            ..Capabilities::default()
+        };
+        plan(&caps, &Quirks::default(), queues, &RSS_KEY).unwrap().unwrap()
+    }
+
+    fn found(p: &RssPlan) -> RssFound {
+        RssFound {
+            hash: Some((p.key.clone(), p.types)),
+            table_set: true,
+            table: Some(p.table.clone()),
+        }
+    }
+
+    #[test]
+    fn test_table_takes_turns() {
+        let p = plan_of(3);
+        assert_eq!(p.table, [0, 1, 2, 0, 1, 2, 0, 1]);
+        assert_eq!((p.types, p.key.as_slice()), (sys::HEDDLE_RSS_TCP4, &RSS_KEY[..40]));
+    }
+
+    #[test]
+    fn test_what_the_device_says_counts() {
+        let p = plan_of(2);
+        let rss =
+            |key: &[u8], table: &[u16]| QueueSpread::Rss { key: key.into(), table: table.into() };
+        assert_eq!(found(&p).settle(&p, 2), Ok(rss(&p.key, &p.table)));
+        let own = [7; 40];
+        let other = RssFound {
+            hash: Some((own.into(), p.types)),
+            table: Some(vec![1, 0]),
+            table_set: false,
+        };
+        assert_eq!(other.settle(&p, 2), Ok(rss(&own, &[1, 0])), "key and table of its own");
+        let unread = RssFound { table: None, ..found(&p) };
+        assert_eq!(unread.settle(&p, 2), Ok(rss(&p.key, &p.table)), "set, and cannot be read");
+    }
+
+    #[test]
+    fn test_what_is_not_known_is_said() {
+        let p = plan_of(2);
+        let is = |f: RssFound, why: &str| {
+            let e = f.settle(&p, 2).unwrap_err();
+            assert!(e.contains(why), "{e}");
+        };
+        is(RssFound { hash: None, ..found(&p) }, "which key");
+        is(RssFound { hash: Some((vec![0; 40], p.types)), ..found(&p) }, "which key");
+        is(RssFound { hash: Some((vec![1; 16], p.types)), ..found(&p) }, "which key");
+        is(RssFound { hash: Some((p.key.clone(), sys::HEDDLE_RSS_TCP6)), ..found(&p) }, "ports");
+        is(RssFound { table: None, table_set: false, ..found(&p) }, "neither");
+        is(RssFound { table: Some(vec![0, 2]), ..found(&p) }, "not there");
+        is(RssFound { table: Some(vec![0, 0]), ..found(&p) }, "without frames");
+        is(RssFound { table: Some(vec![]), ..found(&p) }, "not there");
+    }
+
+    /// No window of 32 bits of the key is like another, as far as the fields of IPv4 go: each bit of
+    /// them changes the hash in its own way.
+    #[test]
+    fn test_key_sets_every_bit_apart() {
+        let bit = |i: usize| RSS_KEY[i / 8] >> (7 - i % 8) & 1;
+        let window = |i: usize| (i..i + 32).fold(0u32, |w, b| w << 1 | u32::from(bit(b)));
+        let all: std::collections::BTreeSet<u32> = (0..96).map(window).collect();
+        assert_eq!(all.len(), 96);
+        assert!(!all.contains(&0));
+    }
+}

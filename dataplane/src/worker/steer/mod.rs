@@ -1,0 +1,164 @@
+//! Workers that share a port which does not know whose a frame is.
+//!
+//! A port that spreads flows over its queues by a rule we know (RSS), or whose queues are joined to
+//! one other each, needs little of this. Where it has fewer queues than workers, or spreads by a rule
+//! of its own, the workers do it: whoever owns a receive queue looks at the addresses of each frame and
+//! hands on what is another's. A worker without a transmit queue hands its frames to one that has.
+//!
+//! ```text
+//!           receive queue                         transmit queue
+//!                 │                                      ▲
+//!                 ▼       frames of worker 1             │        frames of worker 1
+//!   worker 0   Spread::steer ────────────┐        SharedTx ◀───────────┐
+//!                 │ its own              │               ▲ its own     │
+//!                 ▼                      ▼               │             │
+//!              stack 0                stack 1         stack 0       stack 1
+//! ```
+//!
+//! Between two workers there is a ring of its own for each way, with one producer and one consumer, so
+//! there is no lock and nobody waits. A received frame for which there is no room is dropped and
+//! counted, as a NIC's full queue would; a frame to send stays with the worker that made it.
+//!
+//! A worker that has panicked goes on handing frames on ([`Worker::poll_closed`](super::Worker)): the
+//! others live on its queues. One that is gone altogether is noticed at its rings: what would go there
+//! is freed and counted.
+
+mod ring;
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use heddle_tcp::{Rss, Spread, SpreadError};
+
+pub use rx::{RxEnd, SteeredRx};
+pub use tx::{Relay, SharedTx, TxEnd};
+
+use crate::{Mempool, RxQueue, TxQueue};
+use rx::Outlet;
+
+/// Frames that may be on their way from one worker to another.
+const RING: usize = 1024;
+
+heddle_base::counters! {
+    /// What passed between workers of one port.
+    pub struct SteerCounters {
+        /// Received frames handed to the worker they are for.
+        rx_steered,
+        /// Received frames that other workers handed to this one.
+        rx_from_workers,
+        /// Received frames dropped because the worker they are for was behind.
+        steer_full,
+        /// Frames dropped because the worker they were to go to is gone.
+        steer_gone,
+        /// Copies for other workers not made because no buffer was free.
+        steer_no_mbuf,
+        /// Frames handed to the worker that has the transmit queue.
+        tx_relayed,
+        /// Frames sent for workers that have none.
+        tx_for_workers,
+    }
+}
+
+/// How the frames of a port come to its workers.
+#[derive(Clone, Debug)]
+pub enum Sharing {
+    /// There is one.
+    Alone,
+    /// Each queue is joined to one of another port.
+    Pairs,
+    /// The port spreads flows over its queues by this rule, whose entries are queues, one for each
+    /// worker.
+    ByPort(Arc<Rss>),
+    /// The workers spread them by this rule.
+    BySoftware(Arc<Rss>),
+}
+
+/// A worker's ends at a port, and its share of the flows.
+#[derive(Debug)]
+pub struct Ends {
+    /// Where its frames come from.
+    pub rx: RxEnd,
+    /// Where its frames go.
+    pub tx: TxEnd,
+    /// Which connections are its.
+    pub spread: Spread,
+}
+
+/// The ends of `workers` workers at a port with these queues, which are given to the first of them.
+/// There is at least one queue, and at most one for each worker; exactly one for each unless the
+/// workers spread flows themselves. `pool` is where copies of frames come from.
+///
+/// # Errors
+/// The rule is one for another number of workers.
+pub fn share(
+    queues: Vec<(RxQueue, TxQueue)>,
+    workers: u16,
+    sharing: &Sharing,
+    pool: Mempool,
+) -> Result<Vec<Ends>, SpreadError> {
+    let spread = |me| match sharing {
+        Sharing::Alone => Ok(Spread::alone()),
+        Sharing::Pairs => Spread::pairs(me, workers),
+        Sharing::ByPort(rss) => Spread::by_port(rss.clone(), me),
+        Sharing::BySoftware(rss) => Spread::by_software(rss.clone(), me),
+    };
+    let spreads: Vec<Spread> = (0..workers).map(spread).collect::<Result<_, _>>()?;
+    if spreads.iter().any(|s| s.workers() != workers) {
+        let worker = workers.saturating_sub(1);
+        return Err(SpreadError::NoSuchWorker { worker, workers: spreads[0].workers() });
+    }
+    let (with, all) = (queues.len(), spreads.len());
+    if with == all && !spreads[0].steers() {
+        let ends = |((rx, tx), spread): ((RxQueue, TxQueue), _)| Ends {
+            rx: rx.into(),
+            tx: tx.into(),
+            spread,
+        };
+        return Ok(queues.into_iter().zip(spreads).map(ends).collect());
+    }
+    let by_software = matches!(sharing, Sharing::BySoftware(_));
+    let mut rxs: Vec<_> = spreads.iter().map(|s| steered(s.clone(), by_software, pool)).collect();
+    // From each worker that has a queue to each other one.
+    for from in 0..with {
+        for to in (0..all).filter(|&to| to != from) {
+            let (sender, receiver) = ring::ring(RING);
+            rxs[from].outlets[to] = Some(Outlet::new(sender));
+            rxs[to].inlets.push(receiver);
+        }
+    }
+    let mut txs = Vec::with_capacity(all);
+    for (owner, (rx_queue, tx_queue)) in queues.into_iter().enumerate() {
+        rxs[owner].queue = Some(rx_queue);
+        txs.push(TxEnd::Queue(tx_queue));
+    }
+    for worker in with..all {
+        let (sender, receiver) = ring::ring(RING);
+        let owner = worker % with;
+        let multi_segs = txs[owner].supports_multi_segs();
+        let served = txs.remove(owner).serve(receiver);
+        txs.insert(owner, served);
+        let counters = SteerCounters::default();
+        txs.push(TxEnd::Relay(Box::new(Relay { ring: sender, multi_segs, counters })));
+    }
+    let ends = |((rx, tx), spread)| Ends { rx: RxEnd::Steered(Box::new(rx)), tx, spread };
+    Ok(rxs.into_iter().zip(txs).zip(spreads).map(ends).collect())
+}
+
+/// One that has neither queue nor rings yet.
+fn steered(spread: Spread, by_software: bool, pool: Mempool) -> SteeredRx {
+    SteeredRx {
+        queue: None,
+        outlets: (0..spread.workers()).map(|_| None).collect(),
+        spread,
+        by_software,
+        inlets: Vec::new(),
+        pool,
+        taken: ArrayVec::new(),
+        first: 0,
+        counters: SteerCounters::default(),
+    }
+}

@@ -1,0 +1,164 @@
+//! A ring of frames from one worker to one other, in which neither ever waits for the other.
+//!
+//! As the ring of orders (`worker/ring.rs`), but for each frame: a place is a pointer, and any number of
+//! frames is published by one store. What is left in it is freed with the last of the two ends, so a
+//! worker that ends leaks nothing and holds nobody up.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use arrayvec::ArrayVec;
+use crossbeam_utils::CachePadded;
+use heddle_dpdk_sys as sys;
+
+use crate::Mbuf;
+
+#[derive(Debug)]
+struct Shared {
+    /// A power of two, so that indices may wrap. A place is the producer's, or, when it was
+    /// published and not taken, the consumer's; the indices say which.
+    places: Box<[AtomicPtr<sys::rte_mbuf>]>,
+    /// Frames published since the beginning, modulo the size of a word; the producer's to write.
+    tail: CachePadded<AtomicUsize>,
+    /// Frames taken, in the same way; the consumer's to write.
+    head: CachePadded<AtomicUsize>,
+    /// The consumer is gone.
+    deserted: AtomicBool,
+}
+
+impl Shared {
+    #[inline]
+    fn place(&self, index: usize) -> &AtomicPtr<sys::rte_mbuf> {
+        &self.places[index & (self.places.len() - 1)]
+    }
+
+    /// Takes the frame out of a published place.
+    ///
+    /// # Safety
+    /// The place was published and not taken, and the caller is who takes from this ring: nobody
+    /// else has, or will have, the frame.
+    #[inline]
+    unsafe fn take(&self, index: usize) -> Option<Mbuf> {
+        let frame = NonNull::new(self.place(index).load(Ordering::Relaxed))?;
+        // SAFETY: it was a whole owned chain when it was put in (`Mbuf::into_raw`), and by the
+        // caller it is handed out once.
+        Some(unsafe { Mbuf::from_raw(frame) })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let (head, tail) = (*self.head.get_mut(), *self.tail.get_mut());
+        for n in 0..tail.wrapping_sub(head) {
+            // SAFETY: published and not taken, and both ends are gone.
+            drop(unsafe { self.take(head.wrapping_add(n)) });
+        }
+    }
+}
+
+/// The end that puts frames in.
+#[derive(Debug)]
+pub(super) struct FrameSender {
+    shared: Arc<Shared>,
+    tail: usize,
+    /// The consumer's index as it was last seen: it may be further.
+    head: usize,
+}
+
+/// The end that takes them out, in order.
+#[derive(Debug)]
+pub(super) struct FrameReceiver {
+    shared: Arc<Shared>,
+    head: usize,
+    /// The producer's index as it was last seen.
+    tail: usize,
+}
+
+/// The two ends of a ring for `size` frames, a power of two.
+pub(super) fn ring(size: usize) -> (FrameSender, FrameReceiver) {
+    assert!(size.is_power_of_two());
+    let shared = Arc::new(Shared {
+        places: (0..size).map(|_| AtomicPtr::default()).collect(),
+        tail: CachePadded::default(),
+        head: CachePadded::default(),
+        deserted: AtomicBool::new(false),
+    });
+    (
+        FrameSender { shared: shared.clone(), tail: 0, head: 0 },
+        FrameReceiver { shared, head: 0, tail: 0 },
+    )
+}
+
+impl FrameSender {
+    /// Moves frames from the front of `frames` into the ring, as many as there is room for; how many.
+    #[inline]
+    pub(super) fn push_all<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
+        let size = self.shared.places.len();
+        let mut room = size - self.tail.wrapping_sub(self.head);
+        if room < frames.len() {
+            // Acquire: the consumer has read a place before it gave it back.
+            self.head = self.shared.head.load(Ordering::Acquire);
+            room = size - self.tail.wrapping_sub(self.head);
+        }
+        let n = room.min(frames.len());
+        for frame in frames.drain(..n) {
+            self.shared.place(self.tail).store(frame.into_raw().as_ptr(), Ordering::Relaxed);
+            self.tail = self.tail.wrapping_add(1);
+        }
+        // Release: the frames, and the places they are in, were written before.
+        self.shared.tail.store(self.tail, Ordering::Release);
+        n
+    }
+
+    /// Whether there is nobody to take anything any more.
+    #[inline]
+    pub(super) fn is_deserted(&self) -> bool {
+        self.shared.deserted.load(Ordering::Relaxed)
+    }
+}
+
+impl FrameReceiver {
+    /// Appends frames to `out`, at most `most` and no more than it has room for; how many.
+    #[inline]
+    pub(super) fn pop_into<const N: usize>(
+        &mut self,
+        out: &mut ArrayVec<Mbuf, N>,
+        most: usize,
+    ) -> usize {
+        if self.head == self.tail {
+            // Acquire: what was published was written before.
+            self.tail = self.shared.tail.load(Ordering::Acquire);
+        }
+        let there = self.tail.wrapping_sub(self.head);
+        let n = there.min(most).min(out.remaining_capacity());
+        if n == 0 {
+            return 0;
+        }
+        for _ in 0..n {
+            // SAFETY: between the indices: published and not taken, and this is the only consumer.
+            out.extend(unsafe { self.shared.take(self.head) });
+            self.head = self.head.wrapping_add(1);
+        }
+        // Release: the places were read before.
+        self.shared.head.store(self.head, Ordering::Release);
+        n
+    }
+}
+
+impl Drop for FrameReceiver {
+    fn drop(&mut self) {
+        // What comes later is freed with the producer's end.
+        self.shared.deserted.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+impl FrameSender {
+    /// Begins with other indices. The ring is empty.
+    pub(super) fn start_at(&mut self, index: usize, other: &mut FrameReceiver) {
+        (self.tail, self.head, other.head, other.tail) = (index, index, index, index);
+        self.shared.tail.store(index, Ordering::Relaxed);
+        self.shared.head.store(index, Ordering::Relaxed);
+    }
+}

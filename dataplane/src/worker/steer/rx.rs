@@ -1,0 +1,168 @@
+//! The receiving end of a worker.
+
+use arrayvec::ArrayVec;
+use heddle_tcp::{Spread, Steer};
+
+use super::SteerCounters;
+use super::ring::{FrameReceiver, FrameSender};
+use crate::queue::RxCounters;
+use crate::{BURST, Mbuf, Mempool, RxQueue};
+
+/// Where a worker's frames come from.
+#[derive(Debug)]
+pub enum RxEnd {
+    /// A queue, all of whose frames are the worker's.
+    Queue(RxQueue),
+    /// A queue whose frames may be other workers' of the port, rings from others, or both.
+    Steered(Box<SteeredRx>),
+}
+
+impl From<RxQueue> for RxEnd {
+    fn from(queue: RxQueue) -> RxEnd {
+        RxEnd::Queue(queue)
+    }
+}
+
+impl RxEnd {
+    pub(crate) fn counters(&self) -> RxCounters {
+        match self {
+            RxEnd::Queue(queue) => *queue.counters(),
+            RxEnd::Steered(s) => s.queue.as_ref().map(|q| *q.counters()).unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn steer_counters(&self) -> SteerCounters {
+        match self {
+            RxEnd::Queue(_) => SteerCounters::default(),
+            RxEnd::Steered(s) => s.counters,
+        }
+    }
+}
+
+/// What a worker has instead of a queue that is its alone.
+#[derive(Debug)]
+pub struct SteeredRx {
+    pub(super) queue: Option<RxQueue>,
+    pub(super) spread: Spread,
+    /// Frames of the queue are any worker's, and nobody else gives them to it.
+    pub(super) by_software: bool,
+    /// By number of the worker; none for itself, and where it has no queue.
+    pub(super) outlets: Vec<Option<Outlet>>,
+    pub(super) inlets: Vec<FrameReceiver>,
+    /// Where copies come from of frames that are everybody's.
+    pub(super) pool: Mempool,
+    /// What came out of the queue and was not looked at yet, the last first.
+    pub(super) taken: ArrayVec<Mbuf, BURST>,
+    /// The ring that is looked at first.
+    pub(super) first: usize,
+    pub(super) counters: SteerCounters,
+}
+
+/// The way to another worker.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    ring: FrameSender,
+    /// Frames of the burst that is being looked at.
+    staged: ArrayVec<Mbuf, BURST>,
+}
+
+impl Outlet {
+    pub(super) fn new(ring: FrameSender) -> Outlet {
+        Outlet { ring, staged: ArrayVec::new() }
+    }
+
+    fn stage(&mut self, frame: Mbuf) {
+        // A burst gives each worker no more frames than it has.
+        let staged = self.staged.try_push(frame);
+        debug_assert!(staged.is_ok());
+    }
+
+    fn send(&mut self, counters: &mut SteerCounters) {
+        if self.staged.is_empty() {
+            return;
+        }
+        if self.ring.is_deserted() {
+            counters.steer_gone += self.staged.len() as u64;
+        } else {
+            counters.rx_steered += self.ring.push_all(&mut self.staged) as u64;
+            counters.steer_full += self.staged.len() as u64;
+        }
+        Mbuf::free_bulk(&mut self.staged);
+    }
+}
+
+impl SteeredRx {
+    pub(crate) fn queue(&self) -> Option<&RxQueue> {
+        self.queue.as_ref()
+    }
+
+    /// Whether other workers get frames from here that nobody else would give them.
+    pub(crate) fn feeds_others(&self) -> bool {
+        self.queue.is_some() && self.by_software
+    }
+
+    /// Fills `out`, which is empty, with up to `most` received frames of this worker's own, and hands
+    /// others on. True when there was any frame.
+    #[inline(never)]
+    pub(crate) fn receive(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
+        let most = most.min(out.capacity());
+        // Half of the room at most where there is a queue as well: neither starves the other.
+        let share = if self.queue.is_some() { most.div_ceil(2) } else { most };
+        let passed_on = self.take_passed_on(out, share);
+        passed_on | self.take_received(out, most)
+    }
+
+    fn take_passed_on(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
+        let (mut got, n) = (0, self.inlets.len());
+        for at in 0..n {
+            let inlet = &mut self.inlets[(self.first + at) % n];
+            got += inlet.pop_into(out, most.saturating_sub(got));
+        }
+        self.first = if n > 0 { (self.first + 1) % n } else { 0 };
+        self.counters.rx_from_workers += got as u64;
+        got > 0
+    }
+
+    /// Until `out` has `most` frames.
+    fn take_received(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
+        let Some(queue) = &mut self.queue else { return false };
+        if self.taken.is_empty() {
+            if queue.burst(&mut self.taken) == 0 {
+                return false;
+            }
+            // What is looked at lies in the frames.
+            for f in &self.taken {
+                f.prefetch_head();
+            }
+            for f in &self.taken {
+                f.prefetch();
+            }
+            self.taken.reverse();
+        }
+        while out.len() < most
+            && let Some(frame) = self.taken.pop()
+        {
+            match self.spread.steer(frame.data()) {
+                Steer::Own => out.push(frame),
+                Steer::Other(worker) => match self.outlets.get_mut(usize::from(worker)) {
+                    Some(Some(outlet)) => outlet.stage(frame),
+                    _ => out.push(frame),
+                },
+                Steer::All => {
+                    for outlet in self.outlets.iter_mut().flatten() {
+                        // A received frame is its worker's alone: others get copies.
+                        match frame.copy(&self.pool) {
+                            Some(copy) => outlet.stage(copy),
+                            None => self.counters.steer_no_mbuf += 1,
+                        }
+                    }
+                    out.push(frame);
+                }
+            }
+        }
+        for outlet in self.outlets.iter_mut().flatten() {
+            outlet.send(&mut self.counters);
+        }
+        true
+    }
+}

@@ -1,0 +1,150 @@
+//! The sending end of a worker.
+
+use arrayvec::ArrayVec;
+
+use super::SteerCounters;
+use super::ring::{FrameReceiver, FrameSender};
+use crate::queue::TxCounters;
+use crate::{BURST, Mbuf, TxQueue};
+
+/// Where a worker's frames go.
+#[derive(Debug)]
+pub enum TxEnd {
+    /// A queue of its own.
+    Queue(TxQueue),
+    /// A queue that others send through as well.
+    Shared(Box<SharedTx>),
+    /// A ring to the worker that has the queue.
+    Relay(Box<Relay>),
+}
+
+impl From<TxQueue> for TxEnd {
+    fn from(queue: TxQueue) -> TxEnd {
+        TxEnd::Queue(queue)
+    }
+}
+
+/// A queue, and the rings by which other workers' frames come to it.
+#[derive(Debug)]
+pub struct SharedTx {
+    pub(super) queue: TxQueue,
+    pub(super) inlets: Vec<FrameReceiver>,
+    /// Others' frames that the port has not taken yet.
+    pub(super) waiting: ArrayVec<Mbuf, BURST>,
+    /// The ring whose turn it is.
+    pub(super) first: usize,
+    pub(super) counters: SteerCounters,
+}
+
+/// The way to another worker's queue.
+#[derive(Debug)]
+pub struct Relay {
+    pub(super) ring: FrameSender,
+    pub(super) multi_segs: bool,
+    pub(super) counters: SteerCounters,
+}
+
+impl TxEnd {
+    /// Sends frames from the front of `frames`; the others stay there. No frame is dropped for want of
+    /// room: the worker that made them makes no more until there is some.
+    #[inline]
+    pub(crate) fn burst<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        match self {
+            TxEnd::Queue(queue) => {
+                queue.burst(frames);
+            }
+            TxEnd::Shared(shared) => {
+                shared.queue.burst(frames);
+            }
+            TxEnd::Relay(relay) => relay.send(frames),
+        }
+    }
+
+    /// Whether frames of several segments go out as they are.
+    #[inline]
+    pub(crate) fn supports_multi_segs(&self) -> bool {
+        match self {
+            TxEnd::Queue(queue) => queue.supports_multi_segs(),
+            TxEnd::Shared(shared) => shared.queue.supports_multi_segs(),
+            TxEnd::Relay(relay) => relay.multi_segs,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> TxCounters {
+        match self {
+            TxEnd::Queue(queue) => *queue.counters(),
+            TxEnd::Shared(shared) => *shared.queue.counters(),
+            TxEnd::Relay(_) => TxCounters::default(),
+        }
+    }
+
+    pub(crate) fn steer_counters(&self) -> SteerCounters {
+        match self {
+            TxEnd::Queue(_) => SteerCounters::default(),
+            TxEnd::Shared(shared) => shared.counters,
+            TxEnd::Relay(relay) => relay.counters,
+        }
+    }
+
+    /// Takes the frames of one more worker that has no queue.
+    pub(super) fn serve(self, inlet: FrameReceiver) -> TxEnd {
+        let mut shared = match self {
+            TxEnd::Shared(shared) => shared,
+            TxEnd::Queue(queue) => Box::new(SharedTx {
+                queue,
+                inlets: Vec::new(),
+                waiting: ArrayVec::new(),
+                first: 0,
+                counters: SteerCounters::default(),
+            }),
+            TxEnd::Relay(_) => return self,
+        };
+        shared.inlets.push(inlet);
+        TxEnd::Shared(shared)
+    }
+
+    /// Whether others' frames go out through here.
+    pub(crate) fn serves_others(&self) -> bool {
+        matches!(self, TxEnd::Shared(_))
+    }
+
+    /// Sends what other workers have to send; true when there was something.
+    #[inline]
+    pub(crate) fn relay(&mut self) -> bool {
+        match self {
+            TxEnd::Shared(shared) => shared.relay(),
+            TxEnd::Queue(_) | TxEnd::Relay(_) => false,
+        }
+    }
+}
+
+impl SharedTx {
+    /// A burst of each ring at most, so that none waits for another's.
+    fn relay(&mut self) -> bool {
+        let n = self.inlets.len();
+        let mut busy = false;
+        for at in 0..n {
+            let inlet = &mut self.inlets[(self.first + at) % n];
+            busy |= inlet.pop_into(&mut self.waiting, BURST) > 0;
+            if !self.waiting.is_empty() {
+                self.counters.tx_for_workers += self.queue.burst(&mut self.waiting) as u64;
+            }
+            if self.waiting.is_full() {
+                break;
+            }
+        }
+        self.first = if n > 0 { (self.first + 1) % n } else { 0 };
+        busy
+    }
+}
+
+impl Relay {
+    #[inline]
+    fn send<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
+        if self.ring.is_deserted() {
+            self.counters.steer_gone += frames.len() as u64;
+            return Mbuf::free_bulk(frames);
+        }
+        self.counters.tx_relayed += self.ring.push_all(frames) as u64;
+    }
+}

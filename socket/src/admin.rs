@@ -1,0 +1,490 @@
+//! What an appliance is asked by those who look after it.
+//!
+//! | `op` | `args` | answer | may |
+//! |---|---|---|---|
+//! | `status` | | [`Status`] | look |
+//! | `conns` | [`ConnsArgs`], may be absent | [`Conns`] | look |
+//! | `mrs` | [`MrsArgs`], may be absent | [`Mrs`] | look |
+//! | `ports` | | [`Ports`] | look |
+//! | `stats` | | [`Stats`] | look |
+//! | `listen-add` | [`ListenAdd`] | null | change |
+//! | `listen-del` | [`ListenDel`] | null | change |
+//! | `conn-kill` | [`ConnKill`] | null | change |
+//! | `reload` | | [`Reloaded`] | change |
+//! | `log-level` | [`LogLevel`] | null | change |
+//!
+//! Queue pairs are shown with their connections. Times of the appliance are nanoseconds since it was
+//! started (`at_ns`): the difference of two answers is what a rate is made of. Counters begin at 0 with
+//! the appliance, or with the connection, and wrap at 2^64. Addresses are written `ADDRESS:PORT`.
+//! Fields may be added to answers; those who ask leave what they do not know.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", content = "args", rename_all = "kebab-case")]
+pub enum Request {
+    /// How it fares, in short.
+    Status,
+    /// Connections and their queue pairs.
+    Conns(Option<ConnsArgs>),
+    /// Registered memory.
+    Mrs(Option<MrsArgs>),
+    /// Ports.
+    Ports,
+    /// All counters.
+    Stats,
+    /// Start a service.
+    ListenAdd(ListenAdd),
+    /// Stop one from taking connections; those it has go on.
+    ListenDel(ListenDel),
+    /// End a connection.
+    ConnKill(ConnKill),
+    /// Read the configuration anew and carry out what has changed.
+    Reload,
+    /// Log from another level on, until the configuration is read anew.
+    LogLevel(LogLevel),
+}
+
+impl Request {
+    /// Whether it changes something.
+    pub const fn changes(&self) -> bool {
+        match self {
+            Request::Status
+            | Request::Conns(_)
+            | Request::Mrs(_)
+            | Request::Ports
+            | Request::Stats => false,
+            Request::ListenAdd(_)
+            | Request::ListenDel(_)
+            | Request::ConnKill(_)
+            | Request::Reload
+            | Request::LogLevel(_) => true,
+        }
+    }
+}
+
+/// Most connections in one answer; more are had by asking again from the last on.
+pub const MAX_CONNS: usize = 4096;
+
+/// Most regions in one answer.
+pub const MAX_MRS: usize = 16_384;
+
+/// Which connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConnsArgs {
+    /// Those whose numbers are higher than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    /// So many at most, and never more than [`MAX_CONNS`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// Those whose peer has this address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<std::net::IpAddr>,
+    /// Those at this port of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Those of this worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
+    /// Those in this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+}
+
+/// Which regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MrsArgs {
+    /// Show STags, with which a peer could be given access: to root and the appliance's own user
+    /// only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stags: bool,
+}
+
+/// A service to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenAdd {
+    /// Where, `ADDRESS:PORT`.
+    pub address: String,
+    /// What, with its options, as in the configuration.
+    pub service: String,
+}
+
+/// A service to stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenDel {
+    /// Where it listens, `ADDRESS:PORT`.
+    pub address: String,
+}
+
+/// A connection to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnKill {
+    /// Its number.
+    pub conn: u64,
+    /// What is posted is sent first, then FIN; otherwise it is reset.
+    #[serde(default)]
+    pub in_order: bool,
+}
+
+/// Another level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// `off`, `error`, `warn`, `info`, `debug` or `trace`.
+    pub level: String,
+}
+
+/// How the appliance fares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it answered, since its start.
+    pub at_ns: u64,
+    /// The file it is configured by, if it is.
+    pub config: Option<String>,
+    /// The last time that was read anew.
+    pub last_reload: Option<LastReload>,
+    /// Ports by name.
+    pub ports: Vec<String>,
+    /// Workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Connections, in whatever state.
+    pub conns: usize,
+    /// Of them, those of peers that are not established.
+    pub startups: usize,
+    /// Applications that have something, the services together being one.
+    pub applications: usize,
+    /// STags there are.
+    pub registrations: usize,
+    /// STags there can be.
+    pub registrations_max: usize,
+    /// Regions that are deregistered and still referred to.
+    pub draining: usize,
+    /// Those who listen.
+    pub listeners: Vec<Listener>,
+    /// The control socket.
+    pub control: ControlStatus,
+}
+
+/// The last reading of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LastReload {
+    /// When, since the start.
+    pub at_ns: u64,
+    /// What went wrong, if something did.
+    pub error: Option<String>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub worker: usize,
+    /// Its port.
+    pub port: String,
+    /// The processor it runs on.
+    pub lcore: Option<usize>,
+    /// Whether it runs.
+    pub running: bool,
+}
+
+/// Somebody who listens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Listener {
+    /// Where.
+    pub address: String,
+    /// What is served there; an application's number where it is none of the services.
+    pub service: String,
+    /// `starting`, `listening`, or `ending`: it takes no more, and those it has go on.
+    pub state: String,
+    /// Connections that are not established yet.
+    pub startups: usize,
+    /// So many there may be.
+    pub backlog: usize,
+}
+
+/// The control socket's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ControlStatus {
+    /// Connections to it, this one included.
+    pub clients: usize,
+    /// Requests carried out.
+    pub requests: u64,
+    /// Requests refused, for whatever reason.
+    pub refused: u64,
+    /// Connections turned away because there were too many.
+    pub turned_away: u64,
+    /// Connections dropped because they did not take their answers.
+    pub slow: u64,
+    /// Connections dropped because of what they sent.
+    pub broken: u64,
+}
+
+/// Connections.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conns {
+    /// When they were asked for, since the start.
+    pub at_ns: u64,
+    /// In the order of their numbers.
+    pub conns: Vec<Conn>,
+    /// Where to go on, when there may be more.
+    pub next: Option<u64>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conn {
+    /// Its number, never given again. Those of 2^63 and more were made by peers.
+    pub conn: u64,
+    /// Our end.
+    pub local: String,
+    /// The peer's.
+    pub remote: String,
+    /// Where it is in its life.
+    pub state: String,
+    /// The worker that has it.
+    pub worker: usize,
+    /// The service, or the number of the application.
+    pub service: String,
+    /// What was agreed, once it is established.
+    pub agreed: Option<Agreed>,
+    /// Its queue pair, once there is one.
+    pub qp: Option<Qp>,
+    /// TCP, while the worker has it.
+    pub tcp: Option<Tcp>,
+    /// Every counter of TCP and the queue pair that is not 0.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// What the start-up has agreed on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// Revision of MPA.
+    pub revision: u8,
+    /// Whether FPDUs have a CRC.
+    pub crc: bool,
+    /// Reads the peer may have outstanding.
+    pub ird: u16,
+    /// Reads we may have outstanding.
+    pub ord: u16,
+    /// We put markers in.
+    pub send_markers: bool,
+    /// The peer puts markers in.
+    pub recv_markers: bool,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// Its state.
+    pub state: String,
+    /// Depth of the send queue.
+    pub sq_depth: u32,
+    /// Depth of the receive queue.
+    pub rq_depth: u32,
+    /// Its receives are of a shared receive queue.
+    pub shared: bool,
+    /// Requests of the send queue the worker has taken and not completed.
+    pub sq_outstanding: u32,
+    /// Requests of the receive queue the worker has taken and not completed.
+    pub rq_outstanding: u32,
+    /// Octets of payload put into FPDUs.
+    pub tx_bytes: u64,
+    /// Octets of payload placed.
+    pub rx_bytes: u64,
+    /// FPDUs made.
+    pub tx_fpdus: u64,
+    /// FPDUs received and found good.
+    pub rx_fpdus: u64,
+}
+
+/// A TCP connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tcp {
+    /// The state of RFC 9293.
+    pub state: String,
+    /// Octets of payload in a full segment.
+    pub emss: u32,
+    /// Smoothed round-trip time; absent before the first measurement.
+    pub srtt_ns: Option<u64>,
+    /// Its variation.
+    pub rttvar_ns: u64,
+    /// Retransmission timeout.
+    pub rto_ns: u64,
+    /// Congestion window in octets.
+    pub cwnd: u32,
+    /// Slow start threshold in octets.
+    pub ssthresh: u32,
+    /// Octets believed to be in the network.
+    pub in_flight: u64,
+    /// The peer's window in octets.
+    pub snd_wnd: u32,
+    /// Octets the peer has acknowledged.
+    pub acked: u64,
+    /// Octets received in order.
+    pub received: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Expiries of the retransmission timer.
+    pub timeouts: u64,
+}
+
+/// Registered memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mrs {
+    /// Regions, windows and fast registrations whose STag is valid.
+    pub mrs: Vec<Mr>,
+    /// There are more than an answer takes.
+    pub cut: bool,
+}
+
+/// A region.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mr {
+    /// Its slot in the table of STags. An STag is a capability, and this is none.
+    pub index: u32,
+    /// The STag, where it was asked for by somebody who may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stag: Option<u32>,
+    /// Its protection domain.
+    pub pd: u32,
+    /// The only queue pair that may use it, if it is bound to one.
+    pub qpn: Option<u32>,
+    /// Octets.
+    pub len: u64,
+    /// Rights.
+    pub access: Vec<String>,
+}
+
+/// Ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ports {
+    /// When they were asked, since the start.
+    pub at_ns: u64,
+    /// In the order of the configuration.
+    pub ports: Vec<Port>,
+}
+
+/// A port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its device in DPDK.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// Its Ethernet address.
+    pub mac: String,
+    /// Octets of an IP packet.
+    pub mtu: u16,
+    /// Whether the link is up.
+    pub up: bool,
+    /// Mb/s, where the device knows.
+    pub mbps: Option<u32>,
+    /// Our addresses, with their prefixes.
+    pub addresses: Vec<String>,
+    /// Pairs of queues.
+    pub queues: usize,
+    /// What the device has counted.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// All counters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When they were asked for, since the start.
+    pub at_ns: u64,
+    /// Numbers of the workers that have answered.
+    pub workers: Vec<usize>,
+    /// Those that have not, within their time.
+    pub silent: Vec<usize>,
+    /// The counters.
+    pub counters: Vec<Counter>,
+}
+
+/// A counter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Of what part.
+    pub part: String,
+    /// Its name there.
+    pub name: String,
+    /// What it counts.
+    pub help: String,
+    /// Its value, of all workers together.
+    pub value: u64,
+    /// That of each worker that has answered; none where it is none of theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<u64>,
+}
+
+/// What came of a new configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// What was changed, in order.
+    pub applied: Vec<String>,
+    /// What could not be, and why; the next reload tries it again.
+    pub failed: Vec<String>,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::document::{Call, VERSION, read_call, to_line};
+
+    #[test]
+    fn test_every_request_goes_round() {
+        let address = || "10.0.0.1:1".to_owned();
+        let filter = ConnsArgs { port: Some(1), ..ConnsArgs::default() };
+        for (request, changes) in [
+            (Request::Status, false),
+            (Request::Conns(None), false),
+            (Request::Conns(Some(filter)), false),
+            (Request::Mrs(Some(MrsArgs { stags: true })), false),
+            (Request::Ports, false),
+            (Request::Stats, false),
+            (Request::ListenAdd(ListenAdd { address: address(), service: "sink".into() }), true),
+            (Request::ListenDel(ListenDel { address: address() }), true),
+            (Request::ConnKill(ConnKill { conn: u64::MAX, in_order: true }), true),
+            (Request::Reload, true),
+            (Request::LogLevel(LogLevel { level: "info".into() }), true),
+        ] {
+            let line = to_line(&Call { v: VERSION, id: 1, request: &request });
+            let back: (u64, Request) = read_call(&line).unwrap();
+            assert_eq!(back, (1, request.clone()));
+            assert_eq!(request.changes(), changes, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn test_arguments_that_all_have_defaults_may_be_left_out_and_unknown_ones_may_not() {
+        for op in ["conns", "mrs"] {
+            let line = format!("{{\"v\":1,\"id\":1,\"op\":\"{op}\"}}");
+            assert!(read_call::<Request>(line.as_bytes()).is_ok(), "{line}");
+            let line = format!("{{\"v\":1,\"id\":1,\"op\":\"{op}\",\"args\":{{\"limits\":1}}}}");
+            assert!(read_call::<Request>(line.as_bytes()).is_err(), "{line}");
+        }
+        let kill: (u64, Request) =
+            read_call(b"{\"v\":1,\"id\":1,\"op\":\"conn-kill\",\"args\":{\"conn\":9}}").unwrap();
+        assert_eq!(kill.1, Request::ConnKill(ConnKill { conn: 9, in_order: false }));
+    }
+}

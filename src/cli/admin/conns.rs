@@ -1,0 +1,123 @@
+//! Connections and queue pairs.
+
+use heddle::perf::report::align;
+use heddle::socket::Client;
+use heddle::socket::admin::{Conn, Conns, ConnsArgs, MAX_CONNS, Qp, Request};
+use serde::Serialize;
+
+use super::super::Failure;
+
+/// All connections that pass, however many answers that takes.
+pub(super) fn all(client: &mut Client, args: ConnsArgs) -> Result<Conns, Failure> {
+    let most = args.limit.unwrap_or(usize::MAX);
+    let mut all = Conns::default();
+    let mut after = args.after;
+    loop {
+        let limit = Some((most - all.conns.len()).min(MAX_CONNS));
+        let args = ConnsArgs { after, limit, ..args.clone() };
+        let mut more: Conns = client.call(&Request::Conns(Some(args)))?;
+        if all.conns.is_empty() {
+            all.at_ns = more.at_ns;
+        }
+        all.conns.append(&mut more.conns);
+        all.next = more.next;
+        after = more.next;
+        if after.is_none() || all.conns.len() >= most {
+            return Ok(all);
+        }
+    }
+}
+
+/// Queue pairs, each with its connection.
+#[derive(Serialize)]
+pub(super) struct Qps {
+    at_ns: u64,
+    pub(super) qps: Vec<OfConn>,
+}
+
+#[derive(Serialize)]
+pub(super) struct OfConn {
+    conn: u64,
+    local: String,
+    remote: String,
+    worker: usize,
+    service: String,
+    #[serde(flatten)]
+    qp: Qp,
+}
+
+pub(super) fn qps(all: &Conns) -> Qps {
+    let of = |c: &Conn| {
+        Some(OfConn {
+            conn: c.conn,
+            local: c.local.clone(),
+            remote: c.remote.clone(),
+            worker: c.worker,
+            service: c.service.clone(),
+            qp: c.qp.clone()?,
+        })
+    };
+    Qps { at_ns: all.at_ns, qps: all.conns.iter().filter_map(of).collect() }
+}
+
+pub(super) fn table(conns: &[Conn]) -> String {
+    let rows = conns.iter().map(|c| {
+        let tcp = c.tcp.clone().unwrap_or_default();
+        vec![
+            c.conn.to_string(),
+            c.service.clone(),
+            c.state.clone(),
+            c.local.clone(),
+            c.remote.clone(),
+            c.worker.to_string(),
+            c.agreed.as_ref().map_or_else(String::new, agreed),
+            tcp.srtt_ns.map_or_else(|| "-".into(), micros),
+            tcp.cwnd.to_string(),
+            tcp.in_flight.to_string(),
+            tcp.acked.to_string(),
+            tcp.received.to_string(),
+            tcp.retransmits.to_string(),
+        ]
+    });
+    let head = [
+        "conn", "service", "state", "local", "remote", "worker", "agreed", "srtt us", "cwnd",
+        "flight", "sent", "received", "retx",
+    ];
+    align(&head, rows, 5)
+}
+
+/// Revision, CRC, Reads each way, markers: `2 crc 16/16`.
+fn agreed(a: &heddle::socket::admin::Agreed) -> String {
+    let crc = if a.crc { " crc" } else { "" };
+    let markers = if a.send_markers || a.recv_markers { " markers" } else { "" };
+    format!("{}{crc} {}/{}{markers}", a.revision, a.ird, a.ord)
+}
+
+pub(super) fn qp_table(qps: &[OfConn]) -> String {
+    let rows = qps.iter().map(|o| {
+        let q = &o.qp;
+        vec![
+            q.qpn.to_string(),
+            q.state.clone(),
+            o.service.clone(),
+            o.remote.clone(),
+            o.worker.to_string(),
+            q.pd.to_string(),
+            format!("{}/{}", q.sq_outstanding, q.sq_depth),
+            format!("{}/{}{}", q.rq_outstanding, q.rq_depth, if q.shared { " srq" } else { "" }),
+            q.tx_bytes.to_string(),
+            q.rx_bytes.to_string(),
+            o.conn.to_string(),
+        ]
+    });
+    let head = [
+        "qp", "state", "service", "remote", "worker", "pd", "sends", "receives", "tx bytes",
+        "rx bytes", "conn",
+    ];
+    align(&head, rows, 4)
+}
+
+/// Nanoseconds as microseconds.
+fn micros(ns: u64) -> String {
+    format!("{}.{}", ns / 1000, ns % 1000 / 100)
+}

@@ -1,0 +1,232 @@
+//! Commands that ask an appliance which runs, over its control socket.
+//!
+//! Each has `--json`, which prints what was answered as one document, and tables for people otherwise.
+
+mod conns;
+mod show;
+pub(crate) mod top;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use heddle::socket::admin::{
+    ConnKill, ConnsArgs, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs, Ports, Reloaded, Request,
+    Stats, Status,
+};
+use heddle::socket::{Client, DEFAULT_PATH};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Failure, say};
+
+/// Where to ask, and how to show what is answered.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Where {
+    /// Control socket of the appliance
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_PATH)]
+    socket: PathBuf,
+    /// One JSON document instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Where {
+    fn connect(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.socket)?)
+    }
+
+    /// Asks once, and shows the answer.
+    fn show<A: DeserializeOwned + Serialize>(
+        &self,
+        request: &Request,
+        table: impl FnOnce(&A) -> String,
+    ) -> Result<(), Failure> {
+        let answer: A = self.connect()?.call(request)?;
+        self.print(&answer, table)
+    }
+
+    fn print<A: Serialize>(
+        &self,
+        answer: &A,
+        table: impl FnOnce(&A) -> String,
+    ) -> Result<(), Failure> {
+        if self.json {
+            say(&format!("{}\n", serde_json::to_string(answer)?));
+        } else {
+            say(&table(answer));
+        }
+        Ok(())
+    }
+}
+
+/// Nothing but where to ask.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plain {
+    #[command(flatten)]
+    at: Where,
+}
+
+/// Which connections.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConnsCommand {
+    /// Those whose peer has this address
+    #[arg(long, value_name = "IP")]
+    remote: Option<IpAddr>,
+    /// Those at this port of ours
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Those of this worker
+    #[arg(long, value_name = "N")]
+    worker: Option<usize>,
+    /// Those in this state
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// So many at most [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    at: Where,
+}
+
+impl ConnsCommand {
+    fn args(&self) -> ConnsArgs {
+        ConnsArgs {
+            after: None,
+            limit: self.limit,
+            remote: self.remote,
+            port: self.port,
+            worker: self.worker,
+            state: self.state.clone(),
+        }
+    }
+}
+
+/// Registered memory.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MrsCommand {
+    /// Show STags as well, with which a peer could be given access (root only)
+    #[arg(long)]
+    stags: bool,
+    #[command(flatten)]
+    at: Where,
+}
+
+/// All counters.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatsCommand {
+    /// Those that are 0 as well
+    #[arg(long)]
+    all: bool,
+    /// What each counts
+    #[arg(long)]
+    help_texts: bool,
+    #[command(flatten)]
+    at: Where,
+}
+
+/// A listener.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ListenCommand {
+    /// Start a service
+    Add {
+        /// Where and what, as 10.0.0.1:7174=rping
+        #[arg(value_name = "ADDR:PORT=SERVICE")]
+        listen: String,
+        #[command(flatten)]
+        at: Where,
+    },
+    /// Take no more connections there; those there are go on
+    Del {
+        /// Where
+        #[arg(value_name = "ADDR:PORT")]
+        address: String,
+        #[command(flatten)]
+        at: Where,
+    },
+}
+
+/// A connection.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConnCommand {
+    /// End it, whoever has it
+    Kill {
+        /// Its number, as `heddle conns` shows it
+        #[arg(value_name = "NUMBER")]
+        conn: u64,
+        /// Send what is posted and close, instead of a reset
+        #[arg(long)]
+        in_order: bool,
+        #[command(flatten)]
+        at: Where,
+    },
+}
+
+/// Another level of the log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogCommand {
+    /// off, error, warn, info, debug or trace
+    level: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(crate) fn status(args: &Plain) -> Result<(), Failure> {
+    args.at.show(&Request::Status, |s: &Status| show::status(s))
+}
+
+pub(crate) fn conns(args: &ConnsCommand) -> Result<(), Failure> {
+    let all = conns::all(&mut args.at.connect()?, args.args())?;
+    args.at.print(&all, |c| conns::table(&c.conns))
+}
+
+pub(crate) fn qps(args: &ConnsCommand) -> Result<(), Failure> {
+    let all = conns::all(&mut args.at.connect()?, args.args())?;
+    args.at.print(&conns::qps(&all), |q| conns::qp_table(&q.qps))
+}
+
+pub(crate) fn mrs(args: &MrsCommand) -> Result<(), Failure> {
+    let request = Request::Mrs(Some(MrsArgs { stags: args.stags }));
+    args.at.show(&request, |m: &Mrs| show::mrs(m))
+}
+
+pub(crate) fn ports(args: &Plain) -> Result<(), Failure> {
+    args.at.show(&Request::Ports, |p: &Ports| show::ports(p))
+}
+
+pub(crate) fn stats(args: &StatsCommand) -> Result<(), Failure> {
+    args.at.show(&Request::Stats, |s: &Stats| show::stats(s, args.all, args.help_texts))
+}
+
+pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
+    match command {
+        ListenCommand::Add { listen, at } => {
+            let form = "expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping";
+            let (address, service) = listen.split_once('=').ok_or_else(|| Failure::usage(form))?;
+            let args = ListenAdd { address: address.into(), service: service.into() };
+            at.show(&Request::ListenAdd(args), |(): &()| String::new())
+        }
+        ListenCommand::Del { address, at } => {
+            let args = ListenDel { address: address.clone() };
+            at.show(&Request::ListenDel(args), |(): &()| String::new())
+        }
+    }
+}
+
+pub(crate) fn conn(command: &ConnCommand) -> Result<(), Failure> {
+    let ConnCommand::Kill { conn, in_order, at } = command;
+    let args = ConnKill { conn: *conn, in_order: *in_order };
+    at.show(&Request::ConnKill(args), |(): &()| String::new())
+}
+
+/// What could not be carried out makes it fail, although the rest was.
+pub(crate) fn reload(args: &Plain) -> Result<(), Failure> {
+    let done: Reloaded = args.at.connect()?.call(&Request::Reload)?;
+    args.at.print(&done, show::reloaded)?;
+    if done.failed.is_empty() { Ok(()) } else { Err(Failure::failed(done.failed.join("; "))) }
+}
+
+pub(crate) fn log(args: &LogCommand) -> Result<(), Failure> {
+    let level = LogLevel { level: args.level.clone() };
+    args.at.show(&Request::LogLevel(level), |(): &()| String::new())
+}

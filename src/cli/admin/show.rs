@@ -1,0 +1,128 @@
+//! Answers as tables.
+
+use std::fmt::Write;
+
+use heddle::perf::report::align;
+use heddle::socket::admin::{Mrs, Ports, Reloaded, Stats, Status};
+
+pub(super) fn status(s: &Status) -> String {
+    let mut text = String::new();
+    let up = s.at_ns / 1_000_000_000;
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "heddle {}, process {}, up {}:{:02}:{:02}",
+        s.version,
+        s.pid,
+        up / 3600,
+        up / 60 % 60,
+        up % 60
+    );
+    let _ = writeln!(text, "configuration: {}", s.config.as_deref().unwrap_or("flags"));
+    if let Some(r) = &s.last_reload {
+        let ago = s.at_ns.saturating_sub(r.at_ns) / 1_000_000_000;
+        let how = r.error.as_deref().unwrap_or("done");
+        let _ = writeln!(text, "last reload: {ago} s ago, {how}");
+    }
+    let _ = writeln!(
+        text,
+        "connections: {} ({} in their start-up); applications: {}",
+        s.conns, s.startups, s.applications
+    );
+    let _ = writeln!(
+        text,
+        "registrations: {} of {} ({} to be given back)",
+        s.registrations, s.registrations_max, s.draining
+    );
+    let c = &s.control;
+    let _ = writeln!(
+        text,
+        "control socket: {} connected, {} requests, {} refused, {} turned away, {} too slow\n",
+        c.clients, c.requests, c.refused, c.turned_away, c.slow
+    );
+    let workers = s.workers.iter().map(|w| {
+        let lcore = w.lcore.map_or_else(|| "-".into(), |l| l.to_string());
+        let running = if w.running { "running" } else { "ended" };
+        vec![w.port.clone(), running.into(), w.worker.to_string(), lcore]
+    });
+    text += &align(&["port", "worker is", "worker", "lcore"], workers, 2);
+    text.push('\n');
+    let listeners = s.listeners.iter().map(|l| {
+        let startups = format!("{}/{}", l.startups, l.backlog);
+        vec![l.address.clone(), l.service.clone(), l.state.clone(), startups]
+    });
+    text += &align(&["listener", "service", "state", "start-ups"], listeners, 3);
+    text
+}
+
+pub(super) fn mrs(m: &Mrs) -> String {
+    let rows = m.mrs.iter().map(|r| {
+        let stag = r.stag.map_or_else(|| "-".into(), |s| format!("{s:#010x}"));
+        let qpn = r.qpn.map_or_else(|| "-".into(), |q| q.to_string());
+        let index = r.index.to_string();
+        vec![index, r.access.join(","), r.pd.to_string(), qpn, r.len.to_string(), stag]
+    });
+    let mut text = align(&["index", "access", "pd", "qp", "octets", "stag"], rows, 2);
+    if m.cut {
+        text += "and more\n";
+    }
+    text
+}
+
+pub(super) fn ports(p: &Ports) -> String {
+    let rows = p.ports.iter().map(|p| {
+        let link = match (p.up, p.mbps) {
+            (false, _) => "down".into(),
+            (true, None) => "up".into(),
+            (true, Some(mbps)) => format!("up {mbps} Mb/s"),
+        };
+        let (name, device, driver) = (p.name.clone(), p.device.clone(), p.driver.clone());
+        let (mtu, queues) = (p.mtu.to_string(), p.queues.to_string());
+        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, queues]
+    });
+    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "queues"];
+    let mut text = align(&head, rows, 6);
+    for port in &p.ports {
+        let rows = port.counters.iter();
+        let rows = rows.map(|(n, v)| vec![port.name.clone(), n.clone(), v.to_string()]);
+        text.push('\n');
+        text += &align(&["port", "counter", "value"], rows, 2);
+    }
+    text
+}
+
+pub(super) fn stats(s: &Stats, all: bool, help: bool) -> String {
+    let mut head = vec!["part".to_owned(), "counter".to_owned(), "value".to_owned()];
+    let several = s.workers.len() > 1;
+    if several {
+        head.extend(s.workers.iter().map(|w| format!("worker {w}")));
+    }
+    let counters = s.counters.iter().filter(|c| all || c.value > 0);
+    let rows = counters.map(|c| {
+        let mut row = vec![c.part.clone(), c.name.clone(), c.value.to_string()];
+        if several {
+            let of = |n| c.workers.get(n).map_or_else(String::new, u64::to_string);
+            row.extend((0..s.workers.len()).map(of));
+        }
+        if help {
+            row.push(c.help.clone());
+        }
+        row
+    });
+    let mut head: Vec<&str> = head.iter().map(String::as_str).collect();
+    if help {
+        head.push("what it counts");
+    }
+    let mut text = align(&head, rows, 2);
+    for w in &s.silent {
+        let _ = writeln!(text, "worker {w} has not answered");
+    }
+    text
+}
+
+pub(super) fn reloaded(r: &Reloaded) -> String {
+    if r.applied.is_empty() && r.failed.is_empty() {
+        return "nothing has changed\n".into();
+    }
+    r.applied.iter().fold(String::new(), |text, a| text + a + "\n")
+}

@@ -1,0 +1,264 @@
+//! Two samples and what happened between them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use heddle::socket::admin::{Conn, Conns, Ports, Stats};
+
+/// What was answered at about one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) stats: Stats,
+    pub(super) ports: Ports,
+    pub(super) conns: Conns,
+}
+
+/// What the table of connections is ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Octets each way, most first.
+    Rate,
+    /// Segments sent again, most first.
+    Retransmits,
+    /// Round-trip time, longest first.
+    Rtt,
+    /// Number, oldest first.
+    Number,
+}
+
+impl Order {
+    pub(super) const fn next(self) -> Order {
+        match self {
+            Order::Rate => Order::Retransmits,
+            Order::Retransmits => Order::Rtt,
+            Order::Rtt => Order::Number,
+            Order::Number => Order::Rate,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Order::Rate => "rate",
+            Order::Retransmits => "retransmissions",
+            Order::Rtt => "round-trip time",
+            Order::Number => "number",
+        }
+    }
+}
+
+/// A worker over the time between two samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WorkerRow {
+    pub(super) worker: usize,
+    /// Share of its turns that found something to do, 0 to 1.
+    pub(super) busy: f64,
+    pub(super) tx_bits: f64,
+    pub(super) rx_bits: f64,
+    pub(super) tx_fpdus: f64,
+    pub(super) rx_fpdus: f64,
+    pub(super) retransmits: f64,
+}
+
+/// A port over the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PortRow {
+    pub(super) name: String,
+    pub(super) up: bool,
+    pub(super) tx_bits: f64,
+    pub(super) rx_bits: f64,
+    pub(super) tx_frames: f64,
+    pub(super) rx_frames: f64,
+    /// Frames lost, of whatever cause.
+    pub(super) lost: f64,
+}
+
+/// A connection over the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ConnRow {
+    pub(super) conn: Conn,
+    pub(super) tx_bits: f64,
+    pub(super) rx_bits: f64,
+    pub(super) retransmits: f64,
+}
+
+/// Per second, of a counter that went from `old` to `new` in `ns`; 0 when no time has passed.
+fn rate(old: u64, new: u64, ns: u64) -> f64 {
+    if ns == 0 {
+        return 0.0;
+    }
+    // Counters wrap; what is counted in a second is far from that.
+    #[expect(clippy::cast_precision_loss, reason = "for people to read")]
+    let (count, seconds) = (new.wrapping_sub(old) as f64, ns as f64 / 1e9);
+    count / seconds
+}
+
+pub(super) fn workers(old: &Stats, new: &Stats) -> Vec<WorkerRow> {
+    let ns = new.at_ns.saturating_sub(old.at_ns);
+    let of = |s: &Stats, worker: usize| {
+        let at = s.workers.iter().position(|w| *w == worker);
+        let values = s
+            .counters
+            .iter()
+            .filter_map(|c| Some(((c.part.clone(), c.name.clone()), *c.workers.get(at?)?)));
+        values.collect::<HashMap<_, _>>()
+    };
+    let row = |worker: usize| {
+        let (old, new) = (of(old, worker), of(new, worker));
+        let per_second = |part: &str, name: &str| {
+            let key = (part.to_owned(), name.to_owned());
+            let value = |m: &HashMap<_, u64>| m.get(&key).copied();
+            // One that has not answered before has no rate yet.
+            value(&old).zip(value(&new)).map_or(0.0, |(old, new)| rate(old, new, ns))
+        };
+        let polls = per_second("worker", "polls");
+        WorkerRow {
+            worker,
+            busy: if polls > 0.0 { per_second("worker", "busy_polls") / polls } else { 0.0 },
+            tx_bits: 8.0 * per_second("qp", "tx_bytes"),
+            rx_bits: 8.0 * per_second("qp", "rx_bytes"),
+            tx_fpdus: per_second("qp", "tx_fpdus"),
+            rx_fpdus: per_second("qp", "rx_fpdus"),
+            retransmits: per_second("tcp", "retransmits"),
+        }
+    };
+    new.workers.iter().map(|w| row(*w)).collect()
+}
+
+pub(super) fn ports(old: &Ports, new: &Ports) -> Vec<PortRow> {
+    let ns = new.at_ns.saturating_sub(old.at_ns);
+    let row = |p: &heddle::socket::admin::Port| {
+        let before = old.ports.iter().find(|o| o.name == p.name);
+        let per_second = |name: &str| {
+            let value = |p: &heddle::socket::admin::Port| p.counters.get(name).copied();
+            before.and_then(value).zip(value(p)).map_or(0.0, |(old, new)| rate(old, new, ns))
+        };
+        let lost = ["rx_missed", "rx_errors", "rx_no_mbuf", "tx_errors"];
+        PortRow {
+            name: p.name.clone(),
+            up: p.up,
+            tx_bits: 8.0 * per_second("tx_bytes"),
+            rx_bits: 8.0 * per_second("rx_bytes"),
+            tx_frames: per_second("tx_frames"),
+            rx_frames: per_second("rx_frames"),
+            lost: lost.into_iter().map(per_second).sum(),
+        }
+    };
+    new.ports.iter().map(row).collect()
+}
+
+pub(super) fn conns(old: &Conns, new: &Conns, order: Order) -> Vec<ConnRow> {
+    let ns = new.at_ns.saturating_sub(old.at_ns);
+    let before: HashMap<u64, &Conn> = old.conns.iter().map(|c| (c.conn, c)).collect();
+    let row = |c: &Conn| {
+        let tcp = |c: &Conn| c.tcp.clone();
+        let both = before.get(&c.conn).copied().and_then(tcp).zip(tcp(c));
+        let per_second = |f: fn(&heddle::socket::admin::Tcp) -> u64| {
+            both.as_ref().map_or(0.0, |(old, new)| rate(f(old), f(new), ns))
+        };
+        ConnRow {
+            tx_bits: 8.0 * per_second(|t| t.acked),
+            rx_bits: 8.0 * per_second(|t| t.received),
+            retransmits: per_second(|t| t.retransmits),
+            conn: c.clone(),
+        }
+    };
+    let mut rows: Vec<ConnRow> = new.conns.iter().map(row).collect();
+    // They come in the order of their numbers, which these keep among equals.
+    match order {
+        Order::Number => {}
+        Order::Rate => {
+            rows.sort_by(|a, b| (b.tx_bits + b.rx_bits).total_cmp(&(a.tx_bits + a.rx_bits)))
+        }
+        Order::Retransmits => rows.sort_by(|a, b| b.retransmits.total_cmp(&a.retransmits)),
+        Order::Rtt => {
+            rows.sort_by_key(|r| Reverse(r.conn.tcp.as_ref().and_then(|t| t.srtt_ns)));
+        }
+    }
+    rows
+}
+
+/// A number with a prefix of its unit: `12.3G`.
+pub(super) fn short(value: f64) -> String {
+    const UNITS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let unit = UNITS.into_iter().find(|(size, _)| value >= *size);
+    match unit {
+        Some((size, name)) => format!("{:.1}{name}", value / size),
+        None => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use heddle::socket::admin::{Counter, Port, Tcp};
+
+    fn stats(at_ns: u64, workers: &[usize], bytes: &[u64]) -> Stats {
+        let counter = |part: &str, name: &str, workers: &[u64]| Counter {
+            part: part.into(),
+            name: name.into(),
+            workers: workers.to_vec(),
+            ..Counter::default()
+        };
+        let polls: Vec<u64> = bytes.iter().map(|b| b * 4).collect();
+        let counters = vec![
+            counter("worker", "polls", &polls),
+            counter("worker", "busy_polls", bytes),
+            counter("qp", "tx_bytes", bytes),
+        ];
+        Stats { at_ns, workers: workers.to_vec(), counters, ..Stats::default() }
+    }
+
+    #[test]
+    fn test_rates_are_of_the_time_between_answers_and_of_each_worker() {
+        let (old, new) = (stats(0, &[0, 1], &[10, 0]), stats(2_000_000_000, &[0, 1], &[30, 6]));
+        let rows = workers(&old, &new);
+        assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (80.0, 24.0));
+        assert_eq!((rows[0].busy, rows[0].rx_bits), (0.25, 0.0));
+        // A worker that did not answer before has no rate yet, and does not take another's.
+        let rows = workers(&stats(0, &[1], &[5]), &new);
+        assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (0.0, 4.0));
+        // No time, no rate.
+        assert_eq!(workers(&old, &old)[0].tx_bits, 0.0);
+    }
+
+    #[test]
+    fn test_ports_are_found_by_name() {
+        let port = |name: &str, bytes| Port {
+            name: name.into(),
+            counters: [("tx_bytes".to_owned(), bytes), ("rx_missed".to_owned(), bytes)].into(),
+            ..Port::default()
+        };
+        let old = Ports { at_ns: 0, ports: vec![port("a", 1)] };
+        let new = Ports { at_ns: 1_000_000_000, ports: vec![port("b", 9), port("a", 4)] };
+        let rows = ports(&old, &new);
+        assert_eq!((rows[0].tx_bits, rows[1].tx_bits, rows[1].lost), (0.0, 24.0, 3.0));
+    }
+
+    #[test]
+    fn test_connections_are_ordered_as_is_asked() {
+        let conn = |conn, acked, retransmits, srtt_ns| Conn {
+            conn,
+            tcp: Some(Tcp { acked, retransmits, srtt_ns, ..Tcp::default() }),
+            ..Conn::default()
+        };
+        let zero = |n| conn(n, 0, 0, None);
+        let old = Conns { at_ns: 0, conns: vec![zero(1), zero(2), zero(3)], next: None };
+        let now = vec![conn(1, 5, 0, Some(9)), conn(2, 9, 1, None), conn(3, 1, 4, Some(10))];
+        let new = Conns { at_ns: 1_000_000_000, conns: now, next: None };
+        let order = |o| conns(&old, &new, o).iter().map(|r| r.conn.conn).collect::<Vec<_>>();
+        assert_eq!(order(Order::Number), [1, 2, 3]);
+        assert_eq!(order(Order::Rate), [2, 1, 3]);
+        assert_eq!(order(Order::Retransmits), [3, 2, 1]);
+        assert_eq!(order(Order::Rtt), [3, 1, 2]);
+        // New ones have no rate yet.
+        let rows = conns(&Conns::default(), &new, Order::Rate);
+        assert!(rows.iter().all(|r| r.tx_bits == 0.0));
+    }
+
+    #[test]
+    fn test_numbers_are_short() {
+        let all = [0.0, 999.0, 1000.0, 12_345.0, 1.5e9, 2e12].map(short);
+        assert_eq!(all, ["0", "999", "1.0k", "12.3k", "1.5G", "2.0T"]);
+    }
+}

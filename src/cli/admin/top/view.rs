@@ -1,0 +1,190 @@
+//! What is drawn.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row, Table};
+
+use super::model::{ConnRow, Order, PortRow, Sample, WorkerRow, conns, ports, short, workers};
+
+/// Everything on the screen.
+pub(super) struct View {
+    pub(super) order: Order,
+    /// Connections left out at the top.
+    pub(super) skip: usize,
+    /// What went wrong with the last sample.
+    pub(super) trouble: Option<String>,
+}
+
+/// Columns of the tables, and the least their widths can be.
+const WORKER: [&str; 7] =
+    ["worker", "busy", "tx bit/s", "rx bit/s", "tx FPDU/s", "rx FPDU/s", "retx/s"];
+const PORT: [&str; 7] = ["port", "link", "tx bit/s", "rx bit/s", "tx frm/s", "rx frm/s", "lost/s"];
+const CONN: [&str; 7] = ["service", "remote", "tx bit/s", "rx bit/s", "srtt us", "cwnd", "retx/s"];
+
+pub(super) fn worker_cells(w: &WorkerRow) -> [String; 7] {
+    [
+        w.worker.to_string(),
+        format!("{:.0}%", 100.0 * w.busy),
+        short(w.tx_bits),
+        short(w.rx_bits),
+        short(w.tx_fpdus),
+        short(w.rx_fpdus),
+        short(w.retransmits),
+    ]
+}
+
+pub(super) fn port_cells(p: &PortRow) -> [String; 7] {
+    [
+        p.name.clone(),
+        if p.up { "up" } else { "down" }.into(),
+        short(p.tx_bits),
+        short(p.rx_bits),
+        short(p.tx_frames),
+        short(p.rx_frames),
+        short(p.lost),
+    ]
+}
+
+pub(super) fn conn_cells(c: &ConnRow) -> [String; 7] {
+    let tcp = c.conn.tcp.clone().unwrap_or_default();
+    [
+        c.conn.service.clone(),
+        c.conn.remote.clone(),
+        short(c.tx_bits),
+        short(c.rx_bits),
+        tcp.srtt_ns.map_or_else(|| "-".into(), |ns| (ns / 1000).to_string()),
+        #[expect(clippy::cast_lossless, reason = "for people to read")]
+        short(tcp.cwnd as f64),
+        short(c.retransmits),
+    ]
+}
+
+/// Heads of the three tables, for whoever prints them.
+pub(super) const HEADS: [[&str; 7]; 3] = [WORKER, PORT, CONN];
+
+impl View {
+    pub(super) fn draw(&self, frame: &mut Frame<'_>, old: &Sample, new: &Sample) {
+        let (workers, ports) = (workers(&old.stats, &new.stats), ports(&old.ports, &new.ports));
+        let conns = conns(&old.conns, &new.conns, self.order);
+        let rows = |n: usize| u16::try_from(n + 2).unwrap_or(u16::MAX);
+        // Connections get what is left, and a third of the screen at least.
+        let few = frame.area().height / 3;
+        let [title, worker, port, conn] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(rows(workers.len()).min(few)),
+            Constraint::Length(rows(ports.len()).min(few)),
+            Constraint::Min(3),
+        ])
+        .areas(frame.area());
+        frame.render_widget(self.title(conns.len()), title);
+        table(frame, worker, WORKER, workers.iter().map(worker_cells), [7, 5]);
+        table(frame, port, PORT, ports.iter().map(port_cells), [7, 5]);
+        let shown = conns.iter().skip(self.skip);
+        table(frame, conn, CONN, shown.map(conn_cells), [12, 21]);
+    }
+
+    fn title(&self, conns: usize) -> Line<'static> {
+        let text = match &self.trouble {
+            Some(trouble) => format!("heddle: {trouble}"),
+            None => format!(
+                "heddle: {conns} connections by {}   q quits, s sorts, arrows move",
+                self.order.name()
+            ),
+        };
+        Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
+    }
+}
+
+fn table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    head: [&str; 7],
+    rows: impl Iterator<Item = [String; 7]>,
+    [first, second]: [u16; 2],
+) {
+    let row = |cells: [String; 7]| {
+        let cell = |(n, text): (usize, String)| {
+            let text = Line::from(text);
+            Cell::from(if n < 2 { text } else { text.right_aligned() })
+        };
+        Row::new(cells.into_iter().enumerate().map(cell))
+    };
+    let head = row(head.map(str::to_owned)).style(Style::new().add_modifier(Modifier::REVERSED));
+    let widths = [
+        Constraint::Min(first),
+        Constraint::Min(second),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(9),
+        Constraint::Length(7),
+    ];
+    let fits = usize::from(area.height);
+    let table = Table::new(rows.take(fits).map(row), widths).header(head).column_spacing(1);
+    frame.render_widget(table, area);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use heddle::socket::admin::{Conn, Conns, Port, Ports, Stats, Tcp};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    fn screen(width: u16, height: u16, conns: usize, view: &View) -> Vec<String> {
+        let conn = |n| Conn {
+            conn: n,
+            service: "ib_write_bw".into(),
+            remote: format!("10.255.255.{n}:65535"),
+            tcp: Some(Tcp { cwnd: 123_456, srtt_ns: Some(1_234_000), ..Tcp::default() }),
+            ..Conn::default()
+        };
+        let sample = Sample {
+            stats: Stats { workers: vec![0, 1], ..Stats::default() },
+            ports: Ports {
+                ports: vec![Port { name: "port0".into(), up: true, ..Port::default() }],
+                ..Ports::default()
+            },
+            conns: Conns { conns: (0..conns as u64).map(conn).collect(), ..Conns::default() },
+        };
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|f| view.draw(f, &sample, &sample)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(line).collect()
+    }
+
+    const VIEW: View = View { order: Order::Number, skip: 0, trouble: None };
+
+    #[test]
+    fn test_a_small_terminal_shows_all_columns_and_as_many_connections_as_fit() {
+        let lines = screen(80, 24, 100, &VIEW);
+        let all = lines.join("\n");
+        for what in WORKER.iter().chain(&PORT).chain(&CONN) {
+            assert!(all.contains(what), "{what}:\n{all}");
+        }
+        assert!(all.contains("10.255.255.0:65535 "), "whole:\n{all}");
+        assert!(all.contains("ib_write_bw") && all.contains("123.5k"), "{all}");
+        assert!(lines[23].contains("10.255.255."), "the last line is of use:\n{all}");
+    }
+
+    #[test]
+    fn test_what_is_skipped_is_not_shown_and_trouble_is() {
+        let view = View { skip: 3, trouble: Some("no answer".into()), ..VIEW };
+        let all = screen(80, 24, 5, &view).join("\n");
+        assert!(!all.contains("10.255.255.2:") && all.contains("10.255.255.3:"), "{all}");
+        assert!(all.contains("no answer"), "{all}");
+    }
+
+    /// Nothing is drawn outside, however little there is.
+    #[test]
+    fn test_no_terminal_is_too_small() {
+        for (w, h) in [(1, 1), (10, 3), (80, 5), (3, 24)] {
+            screen(w, h, 9, &VIEW);
+        }
+    }
+}

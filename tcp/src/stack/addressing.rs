@@ -1,0 +1,302 @@
+//! Our addresses on the links of a port, and the routes to everywhere else.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+/// Addresses a port can have. Each is looked at for every connection that is opened, by us or by a
+/// peer.
+pub const MAX_ADDRS: usize = 64;
+/// Routes a port can have. As with addresses, each is looked at.
+pub const MAX_ROUTES: usize = 256;
+
+/// An address with a prefix: one of ours and the link it is on, or the addresses a route leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    addr: IpAddr,
+    prefix: u8,
+}
+
+impl Cidr {
+    /// `addr` on a link whose addresses share their first `prefix` bits; `None` when there are not
+    /// as many bits.
+    pub fn new(addr: IpAddr, prefix: u8) -> Option<Cidr> {
+        let bits = if addr.is_ipv4() { 32 } else { 128 };
+        (prefix <= bits).then_some(Cidr { addr, prefix })
+    }
+
+    /// The address.
+    pub fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    /// Bits the addresses of the link share.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether `other` is on the same link.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        match (self.addr, other) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) & self.mask4() == 0,
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let shift = 128 - u32::from(self.prefix);
+                (a.to_bits() ^ b.to_bits()).checked_shr(shift).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether `other` names all stations of the link, in today's form or the old all-zeros one.
+    fn is_broadcast(&self, other: Ipv4Addr) -> bool {
+        let IpAddr::V4(_) = self.addr else { return false };
+        let host = other.to_bits() & !self.mask4();
+        // A /31 has two hosts and no broadcast address (RFC 3021); a /32 has no link.
+        self.prefix < 31 && self.contains(IpAddr::V4(other)) && (host == 0 || host == !self.mask4())
+    }
+
+    /// Whether it has no bits beyond its prefix: it names a network, and no address in it.
+    fn is_network(&self) -> bool {
+        match self.addr {
+            IpAddr::V4(a) => a.to_bits() & !self.mask4() == 0,
+            IpAddr::V6(a) => a.to_bits().checked_shl(u32::from(self.prefix)).unwrap_or(0) == 0,
+        }
+    }
+
+    fn mask4(&self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.addr, self.prefix)
+    }
+}
+
+/// Text that is no `ADDRESS/PREFIX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected ADDRESS/PREFIX, such as 192.0.2.1/24")]
+pub struct CidrError;
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    fn from_str(s: &str) -> Result<Cidr, CidrError> {
+        let (addr, prefix) = s.split_once('/').ok_or(CidrError)?;
+        let addr = addr.parse().map_err(|_| CidrError)?;
+        Cidr::new(addr, prefix.parse().map_err(|_| CidrError)?).ok_or(CidrError)
+    }
+}
+
+/// A way to hosts that are on no link of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The hosts it leads to: a network, without bits beyond its prefix.
+    pub dest: Cidr,
+    /// The router that passes datagrams on to them; it is itself on a link of ours.
+    pub via: IpAddr,
+}
+
+impl Route {
+    /// The way to everywhere that no other route leads to.
+    pub fn default_via(via: IpAddr) -> Route {
+        let any = match via {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        Route { dest: Cidr { addr: any, prefix: 0 }, via }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} via {}", self.dest, self.via)
+    }
+}
+
+/// Why a port cannot have the addresses or the routes it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddrError {
+    /// The address family is not served.
+    #[error("{0}: IPv6 is not served yet")]
+    Family(IpAddr),
+    /// No single host can have the address on its link.
+    #[error("{0} is no address for a host: it names none, many, or the host itself")]
+    NotAHost(Cidr),
+    /// The same address twice.
+    #[error("{0} is given twice")]
+    Twice(IpAddr),
+    /// A gateway cannot be reached, being on no link of ours.
+    #[error("the gateway {0} is on no link of ours")]
+    Gateway(IpAddr),
+    /// A route to a host's address with the prefix of its network: one of the two is meant.
+    #[error("{0} is no network: it has bits beyond its prefix")]
+    NotANetwork(Cidr),
+    /// Two routes to the same network.
+    #[error("there are two routes to {0}")]
+    RouteTwice(Cidr),
+    /// More than [`MAX_ADDRS`] addresses.
+    #[error("{0} addresses: a port can have {MAX_ADDRS}")]
+    TooManyAddrs(usize),
+    /// More than [`MAX_ROUTES`] routes.
+    #[error("{0} routes: a port can have {MAX_ROUTES}")]
+    TooManyRoutes(usize),
+}
+
+/// The addresses of a port and its routes, in which there is no [`AddrError`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addressing {
+    addrs: Vec<Cidr>,
+    routes: Vec<Route>,
+}
+
+/// How a host is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Our address on the link the frames go over; our end of connections to the host unless
+    /// another of our addresses is asked for.
+    pub local: Ipv4Addr,
+    /// The neighbor they go to: the host itself, or a gateway.
+    pub next: Ipv4Addr,
+    /// Bits of the prefix by which it was found.
+    pub prefix: u8,
+}
+
+impl Addressing {
+    /// These addresses and routes, as far as a host can have them.
+    ///
+    /// # Errors
+    /// The first of them that it cannot have; see [`AddrError`].
+    pub fn new(addrs: Vec<Cidr>, routes: Vec<Route>) -> Result<Addressing, AddrError> {
+        if addrs.len() > MAX_ADDRS {
+            return Err(AddrError::TooManyAddrs(addrs.len()));
+        }
+        if routes.len() > MAX_ROUTES {
+            return Err(AddrError::TooManyRoutes(routes.len()));
+        }
+        let mut net = Addressing::default();
+        for c in addrs {
+            net.add_addr(c)?;
+        }
+        for r in routes {
+            net.add_route(r)?;
+        }
+        Ok(net)
+    }
+
+    fn add_addr(&mut self, c: Cidr) -> Result<(), AddrError> {
+        let IpAddr::V4(addr) = c.addr else { return Err(AddrError::Family(c.addr)) };
+        if self.is_ours(c.addr) {
+            return Err(AddrError::Twice(c.addr));
+        }
+        if !self.is_peer(addr) || c.is_broadcast(addr) {
+            return Err(AddrError::NotAHost(c));
+        }
+        let named = |o: &&Cidr| matches!(o.addr, IpAddr::V4(o) if c.is_broadcast(o));
+        if let Some(&other) = self.addrs.iter().find(named) {
+            return Err(AddrError::NotAHost(other));
+        }
+        self.addrs.push(c);
+        Ok(())
+    }
+
+    fn add_route(&mut self, r: Route) -> Result<(), AddrError> {
+        let IpAddr::V4(_) = r.dest.addr else { return Err(AddrError::Family(r.dest.addr)) };
+        let IpAddr::V4(via) = r.via else { return Err(AddrError::Family(r.via)) };
+        if !r.dest.is_network() {
+            return Err(AddrError::NotANetwork(r.dest));
+        }
+        if self.routes.iter().any(|other| other.dest == r.dest) {
+            return Err(AddrError::RouteTwice(r.dest));
+        }
+        if !self.is_peer(via) || self.link_to(via).is_none() {
+            return Err(AddrError::Gateway(r.via));
+        }
+        self.routes.push(r);
+        Ok(())
+    }
+
+    /// The addresses.
+    pub fn addrs(&self) -> &[Cidr] {
+        &self.addrs
+    }
+
+    /// The routes.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// Whether `ip` is one of our addresses.
+    pub fn is_ours(&self, ip: IpAddr) -> bool {
+        self.addrs.iter().any(|c| c.addr == ip)
+    }
+
+    /// Whether `ip` can be the address of another host we speak TCP with.
+    pub(super) fn is_peer(&self, ip: Ipv4Addr) -> bool {
+        !(ip.is_unspecified()
+            || ip.octets()[0] == 0
+            || ip.is_loopback()
+            || ip.is_multicast()
+            || ip.octets()[0] >= 240
+            || self.is_ours(IpAddr::V4(ip))
+            || self.is_broadcast(ip))
+    }
+
+    /// Whether `ip` names all stations of a link of ours.
+    pub(super) fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+        self.addrs.iter().any(|c| c.is_broadcast(ip))
+    }
+
+    /// Our address on the link that `ip` is on, and the link's prefix: of several the longest, and
+    /// of those the first.
+    fn link(&self, ip: Ipv4Addr) -> Option<(Ipv4Addr, u8)> {
+        longest(self.addrs.iter().filter_map(|c| match c.addr {
+            IpAddr::V4(a) if c.contains(IpAddr::V4(ip)) => Some((a, c.prefix)),
+            _ => None,
+        }))
+    }
+
+    /// Our address on the link that `ip` is on.
+    pub(super) fn link_to(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        self.link(ip).map(|(local, _)| local)
+    }
+
+    /// How `remote` is reached: by the longest prefix that it has in common with a link or a
+    /// route's network; the link, when they are as long.
+    pub fn route(&self, remote: IpAddr) -> Option<Hop> {
+        let IpAddr::V4(to) = remote else { return None };
+        let link = self.link(to);
+        let route = longest(self.routes.iter().filter_map(|r| match r.via {
+            IpAddr::V4(via) if r.dest.contains(remote) => Some((via, r.dest.prefix)),
+            _ => None,
+        }));
+        match (link, route) {
+            (Some((local, prefix)), None) => Some(Hop { local, next: to, prefix }),
+            (Some((local, prefix)), Some((_, other))) if other <= prefix => {
+                Some(Hop { local, next: to, prefix })
+            }
+            (_, Some((next, prefix))) => {
+                self.link_to(next).map(|local| Hop { local, next, prefix })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// The one with the longest prefix; of several the first.
+fn longest(found: impl Iterator<Item = (Ipv4Addr, u8)>) -> Option<(Ipv4Addr, u8)> {
+    found.reduce(|best, other| if other.1 > best.1 { other } else { best })
+}
+
+/// Whether a port can have these addresses and this gateway, and no other route.
+///
+/// # Errors
+/// See [`AddrError`].
+pub fn check_addrs(addrs: &[Cidr], gateway: Option<IpAddr>) -> Result<(), AddrError> {
+    Addressing::new(addrs.to_vec(), gateway.map(Route::default_via).into_iter().collect()).map(drop)
+}
+
+#[cfg(test)]
+mod tests;

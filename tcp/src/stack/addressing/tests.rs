@@ -1,0 +1,203 @@
+//! Which addresses and routes a port can have, and which way they lead.
+
+use super::*;
+
+fn ip(s: &str) -> Ipv4Addr {
+    s.parse().unwrap()
+}
+
+fn net(addrs: &[&str], routes: &[(&str, &str)]) -> Result<Addressing, AddrError> {
+    let route = |&(dest, via): &(&str, &str)| Route {
+        dest: dest.parse().unwrap(),
+        via: via.parse().unwrap(),
+    };
+    Addressing::new(
+        addrs.iter().map(|a| a.parse().unwrap()).collect(),
+        routes.iter().map(route).collect(),
+    )
+}
+
+#[test]
+fn test_prefixes_at_their_bounds() {
+    let c: Cidr = "10.1.2.3/24".parse().unwrap();
+    assert!(c.contains("10.1.2.255".parse().unwrap()));
+    assert!(!c.contains("10.1.3.0".parse().unwrap()));
+    assert!(!c.contains("::1".parse().unwrap()));
+    let all: Cidr = "10.1.2.3/0".parse().unwrap();
+    assert!(all.contains("192.0.2.1".parse().unwrap()));
+    let one: Cidr = "10.1.2.3/32".parse().unwrap();
+    assert!(one.contains("10.1.2.3".parse().unwrap()));
+    assert!(!one.contains("10.1.2.2".parse().unwrap()));
+    let six: Cidr = "2001:db8::1/64".parse().unwrap();
+    assert!(six.contains("2001:db8::ffff".parse().unwrap()));
+    assert!(!six.contains("2001:db8:0:1::".parse().unwrap()));
+    assert!("::1/0".parse::<Cidr>().unwrap().contains("::2".parse().unwrap()));
+    for bad in ["10.0.0.1", "10.0.0.1/33", "::/129", "x/8", "10.0.0.1/x"] {
+        assert_eq!(bad.parse::<Cidr>(), Err(CidrError), "{bad}");
+    }
+    assert_eq!(c.to_string(), "10.1.2.3/24");
+}
+
+#[test]
+fn test_broadcast_of_a_link() {
+    let c: Cidr = "10.1.2.3/24".parse().unwrap();
+    assert!(c.is_broadcast(ip("10.1.2.255")) && c.is_broadcast(ip("10.1.2.0")));
+    assert!(!c.is_broadcast(ip("10.1.2.1")) && !c.is_broadcast(ip("10.1.3.255")));
+    let pair: Cidr = "10.1.2.0/31".parse().unwrap();
+    assert!(!pair.is_broadcast(ip("10.1.2.1")) && !pair.is_broadcast(ip("10.1.2.0")));
+}
+
+#[test]
+fn test_peers_are_single_other_hosts() {
+    let c = net(&["10.1.2.3/24"], &[]).unwrap();
+    for bad in [
+        "0.0.0.0",
+        "0.1.2.3",
+        "127.0.0.1",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "10.1.2.3",
+        "10.1.2.255",
+        "10.1.2.0",
+    ] {
+        assert!(!c.is_peer(ip(bad)), "{bad}");
+    }
+    assert!(c.is_peer(ip("10.1.2.4")) && c.is_peer(ip("10.1.3.255")));
+}
+
+#[test]
+fn test_addresses_a_host_can_have() {
+    let check = |addrs: &[&str], gateway: Option<&str>| {
+        let addrs: Vec<Cidr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
+        check_addrs(&addrs, gateway.map(|g| g.parse().unwrap())).map_err(|e| e.to_string())
+    };
+    for (addrs, gateway) in [
+        (&["10.0.0.1/24"][..], None),
+        (&["10.0.0.1/24", "10.0.0.2/24", "192.0.2.1/32"], Some("10.0.0.254")),
+        (&["10.0.0.0/31"], Some("10.0.0.1")),
+        (&["10.0.0.1/0"], Some("192.0.2.1")),
+    ] {
+        assert_eq!(check(addrs, gateway), Ok(()), "{addrs:?}");
+    }
+    for (addrs, gateway, why) in [
+        (&["fd00::1/64"][..], None, "IPv6"),
+        (&["10.0.0.0/24"], None, "no address for a host"),
+        (&["10.0.0.255/24"], None, "no address for a host"),
+        (&["127.0.0.1/8"], None, "no address for a host"),
+        (&["0.0.0.0/0"], None, "no address for a host"),
+        (&["224.0.0.1/24"], None, "no address for a host"),
+        (&["255.255.255.255/32"], None, "no address for a host"),
+        (&["10.0.0.1/24", "10.0.0.1/16"], None, "10.0.0.1 is given twice"),
+        (&["10.0.0.1/24", "10.0.0.255/16"], None, "10.0.0.255/16 is no address for a host"),
+        (&["10.0.0.255/16", "10.0.0.1/24"], None, "10.0.0.255/16 is no address for a host"),
+        (&["10.0.0.1/24"], Some("10.0.1.1"), "10.0.1.1 is on no link"),
+        (&["10.0.0.1/24"], Some("10.0.0.1"), "10.0.0.1 is on no link"),
+        (&["10.0.0.1/24"], Some("10.0.0.255"), "10.0.0.255 is on no link"),
+        (&["10.0.0.1/24"], Some("fd00::1"), "IPv6"),
+    ] {
+        let e = check(addrs, gateway).unwrap_err();
+        assert!(e.contains(why), "{addrs:?} {gateway:?}: {e}");
+    }
+}
+
+#[test]
+fn test_routes_a_host_can_have() {
+    let ours = ["10.0.0.1/24", "10.1.0.1/16"];
+    for routes in [
+        &[("0.0.0.0/0", "10.0.0.254")][..],
+        &[("192.0.2.0/24", "10.1.9.9"), ("192.0.2.0/25", "10.0.0.9"), ("192.0.2.1/32", "10.0.0.9")],
+        // A part of a link may be behind a router of it.
+        &[("10.1.128.0/17", "10.1.0.254")],
+    ] {
+        let net = net(&ours, routes).unwrap();
+        assert_eq!(net.routes().len(), routes.len());
+        assert_eq!(net.routes()[0].to_string(), format!("{} via {}", routes[0].0, routes[0].1));
+    }
+    for (routes, why) in [
+        (&[("192.0.2.0/24", "10.2.0.1")][..], "the gateway 10.2.0.1 is on no link"),
+        (&[("192.0.2.0/24", "10.0.0.1")], "the gateway 10.0.0.1 is on no link"),
+        (&[("192.0.2.0/24", "10.0.0.255")], "the gateway 10.0.0.255 is on no link"),
+        (&[("192.0.2.1/24", "10.0.0.9")], "192.0.2.1/24 is no network"),
+        (&[("128.0.0.0/0", "10.0.0.9")], "128.0.0.0/0 is no network"),
+        (&[("2001:db8::/32", "10.0.0.9")], "IPv6"),
+        (&[("192.0.2.0/24", "fe80::1")], "IPv6"),
+        (
+            &[("192.0.2.0/24", "10.0.0.9"), ("192.0.2.0/24", "10.1.0.9")],
+            "there are two routes to 192.0.2.0/24",
+        ),
+    ] {
+        let e = net(&ours, routes).unwrap_err().to_string();
+        assert!(e.contains(why), "{routes:?}: {e}");
+    }
+    assert_eq!(
+        net(&[], &[("0.0.0.0/0", "10.0.0.9")]),
+        Err(AddrError::Gateway(ip("10.0.0.9").into()))
+    );
+    assert!(net(&[], &[]).is_ok());
+    let fe80 = "fe80::1".parse().unwrap();
+    assert_eq!(Route::default_via(fe80).to_string(), "::/0 via fe80::1");
+}
+
+#[test]
+fn test_there_are_so_many_and_no_more() {
+    let addr = |i: u32| Cidr::new(Ipv4Addr::from_bits(0x0a00_0001 + i).into(), 8).unwrap();
+    let addrs = |n: usize| (0..).take(n).map(addr).collect::<Vec<_>>();
+    assert!(Addressing::new(addrs(MAX_ADDRS), vec![]).is_ok());
+    let more = Addressing::new(addrs(MAX_ADDRS + 1), vec![]);
+    assert_eq!(more, Err(AddrError::TooManyAddrs(MAX_ADDRS + 1)));
+    let via = ip("10.9.9.9").into();
+    let dest = |i: u32| Cidr::new(Ipv4Addr::from_bits(0xc000_0000 + i).into(), 32).unwrap();
+    let routes = |n: usize| (0..).take(n).map(|i| Route { dest: dest(i), via }).collect::<Vec<_>>();
+    assert!(Addressing::new(addrs(1), routes(MAX_ROUTES)).is_ok());
+    let more = Addressing::new(addrs(1), routes(MAX_ROUTES + 1));
+    assert_eq!(more, Err(AddrError::TooManyRoutes(MAX_ROUTES + 1)));
+}
+
+/// Our address, the next hop and the length of the prefix for a host.
+fn way(net: &Addressing, to: &str) -> Option<(String, String, u8)> {
+    let hop = net.route(to.parse().unwrap())?;
+    Some((hop.local.to_string(), hop.next.to_string(), hop.prefix))
+}
+
+#[test]
+fn test_the_longest_prefix_says_the_way() {
+    let net = net(
+        &["10.0.0.1/24", "10.1.0.1/16", "10.1.5.1/24", "10.0.0.2/24"],
+        &[
+            ("0.0.0.0/0", "10.0.0.254"),
+            ("192.0.2.0/24", "10.1.0.254"),
+            ("192.0.2.128/25", "10.1.5.254"),
+            ("10.1.128.0/17", "10.1.0.253"),
+            ("10.0.0.0/24", "10.1.0.252"),
+        ],
+    )
+    .unwrap();
+    for (to, local, next, prefix) in [
+        // Beside us: by the first of two addresses of the link, and of two links by the longer one.
+        // A route to just that link changes nothing.
+        ("10.0.0.9", "10.0.0.1", "10.0.0.9", 24),
+        ("10.1.0.9", "10.1.0.1", "10.1.0.9", 16),
+        ("10.1.5.9", "10.1.5.1", "10.1.5.9", 24),
+        // Part of a link is behind a router, which is itself reached as it is.
+        ("10.1.200.1", "10.1.0.1", "10.1.0.253", 17),
+        ("10.1.0.253", "10.1.0.1", "10.1.0.253", 16),
+        // Over a gateway, from our address on the gateway's link.
+        ("192.0.2.1", "10.1.0.1", "10.1.0.254", 24),
+        ("192.0.2.129", "10.1.5.1", "10.1.5.254", 25),
+        ("198.51.100.1", "10.0.0.1", "10.0.0.254", 0),
+    ] {
+        let want = Some((local.to_owned(), next.to_owned(), prefix));
+        assert_eq!(way(&net, to), want, "to {to}");
+    }
+    assert_eq!(way(&net, "2001:db8::1"), None);
+}
+
+#[test]
+fn test_without_a_route_there_is_no_way() {
+    let net = net(&["10.0.0.1/24"], &[("192.0.2.0/24", "10.0.0.254")]).unwrap();
+    assert_eq!(way(&net, "198.51.100.1"), None);
+    assert_eq!(way(&net, "192.0.3.0"), None);
+    assert!(way(&net, "192.0.2.255").is_some());
+    assert_eq!(way(&Addressing::default(), "10.0.0.1"), None);
+}
