@@ -52,8 +52,6 @@ enum Command {
     Pcap(pcap::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
     Demo(demo::Args),
-    /// Make man pages and completions for shells
-    Generate(generate::Args),
     /// How an appliance fares that runs (heddle serve), in short
     Status(admin::Plain),
     /// Its connections, with what was agreed and how TCP fares
@@ -78,6 +76,8 @@ enum Command {
     Reload(admin::Plain),
     /// Make it log from another level on
     LogLevel(admin::LogCommand),
+    /// Make man pages and completions for shells
+    Generate(generate::Args),
 }
 
 /// Why a command did not do what was asked for.
@@ -137,7 +137,6 @@ pub(crate) fn run() -> ExitCode {
         Command::Cm(a) => cm::run(&a),
         Command::Pcap(a) => pcap::run(&a),
         Command::Demo(a) => demo::run(&a),
-        Command::Generate(a) => generate::run(&a, Cli::command()),
         Command::Status(a) => admin::status(&a),
         Command::Conns(a) => admin::conns(&a),
         Command::Qps(a) => admin::qps(&a),
@@ -149,6 +148,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Conn(a) => admin::conn(&a),
         Command::Reload(a) => admin::reload(&a),
         Command::LogLevel(a) => admin::log(&a),
+        Command::Generate(a) => generate::run(&a, Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

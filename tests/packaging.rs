@@ -29,7 +29,7 @@ fn installed(more: &[&str]) -> tempfile::TempDir {
     dir
 }
 
-fn text(out: &Output) -> String {
+fn text_of(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
@@ -71,6 +71,9 @@ fn test_every_file_is_in_its_place_and_only_the_program_can_be_run() {
         "/usr/share/fish/vendor_completions.d/heddle.fish",
         "/usr/lib/systemd/system/heddle.service",
         "/usr/lib/sysusers.d/heddle.conf",
+        "/usr/lib/tmpfiles.d/heddle.conf",
+        "/usr/share/doc/heddle/grafana.json",
+        "/etc/heddle/heddle.toml",
         "/usr/lib/udev/rules.d/60-heddle.rules",
         "/usr/share/doc/heddle/drop-ins/vfio-only.conf",
     ] {
@@ -101,8 +104,33 @@ fn test_a_configuration_that_is_there_stays() {
     fs::create_dir_all(config.parent().unwrap()).unwrap();
     fs::write(&config, "# mine\n").unwrap();
     let out = install(dir.path(), &[]);
-    assert!(out.status.success(), "{}", text(&out));
+    assert!(out.status.success(), "{}", text_of(&out));
     assert_eq!(fs::read_to_string(&config).unwrap(), "# mine\n");
+}
+
+/// What is installed can be used, but for the name of the interface.
+#[test]
+fn test_the_configuration_is_one_and_its_socket_is_where_the_service_may_write() {
+    let text = fs::read_to_string(root().join("packaging/heddle.toml")).unwrap();
+    // Whoever runs the tests need not have the group.
+    let text = text.replace("group = \"heddle\"\n", "").replace("group:heddle", "any");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("heddle.toml");
+    fs::write(&file, &text).unwrap();
+    let check = |file: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_heddle"))
+            .args(["serve", "--check-config", "--config", file.to_str().unwrap()])
+            .output()
+            .unwrap()
+    };
+    let out = check(&file);
+    assert!(out.status.success(), "{}", text_of(&out));
+    fs::write(&file, text.replace("[metrics]", "[metric]")).unwrap();
+    assert!(!check(&file).status.success());
+    let unit = fs::read_to_string(root().join("packaging/systemd/heddle.service")).unwrap();
+    assert!(text.contains("socket = \"/run/heddle/heddle.sock\""));
+    assert!(unit.contains("RuntimeDirectory=heddle\n"));
+    assert!(unit.contains("reload --socket /run/heddle/heddle.sock\n"));
 }
 
 #[test]
@@ -114,7 +142,7 @@ fn test_install_without_a_program_says_how_to_build_it() {
         .output()
         .unwrap();
     assert_eq!(out.status.code(), Some(1));
-    assert!(text(&out).contains("cargo build --release"), "{}", text(&out));
+    assert!(text_of(&out).contains("cargo build --release"), "{}", text_of(&out));
     assert_eq!(files(dir.path()), BTreeSet::new());
 }
 
@@ -145,9 +173,9 @@ fn test_systemd_takes_the_unit_with_every_drop_in() {
         }
         let out = analyze(dir.path(), &["verify", "--man=no", "heddle.service"]);
         assert!(
-            out.status.success() && text(&out).trim().is_empty(),
+            out.status.success() && text_of(&out).trim().is_empty(),
             "{drop_in:?}: {}",
-            text(&out)
+            text_of(&out)
         );
     }
 }
@@ -161,7 +189,7 @@ fn test_the_unit_is_hardened() {
         analyze(dir, &["security", "--offline=true", "--threshold=25", "heddle.service"])
     };
     let out = security(dir.path());
-    assert!(out.status.success(), "{}", text(&out));
+    assert!(out.status.success(), "{}", text_of(&out));
     let path = dir.path().join("usr/lib/systemd/system/heddle.service");
     let unit = fs::read_to_string(&path).unwrap();
     let soft: String =

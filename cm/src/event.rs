@@ -16,6 +16,7 @@ use crate::request::RequestError;
 
 /// What a connection runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Transport {
     /// iWARP: RDMAP, DDP and MPA on TCP.
     #[default]
@@ -131,6 +132,7 @@ pub enum ConnectFailure {
 
 /// Why a connection of InfiniBand did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IbRefusal {
     /// The peer's REJ has this reason.
     Reason(u16),

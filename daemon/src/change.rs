@@ -114,6 +114,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (old.dpdk != new.dpdk, "dpdk", "DPDK is started once"),
         (old.log.format != new.log.format, "log.format", "lines of both would follow each other"),
         (path(old) != path(new), "control.socket", "who is connected would be cut off"),
+        (old.metrics != new.metrics, "metrics.listen", "the server is started once"),
         (
             old.ports.len() != new.ports.len(),
             "[[port]]",

@@ -20,6 +20,7 @@ pub mod config;
 mod front;
 pub mod interfaces;
 pub mod log;
+mod metrics;
 pub mod rnic;
 mod services;
 

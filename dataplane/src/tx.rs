@@ -83,6 +83,11 @@ impl Tx {
         &self.queue
     }
 
+    /// Buffers of the pool that are free, and that are not.
+    pub(crate) fn buffers(&self) -> (u32, u32) {
+        (self.pool.available(), self.pool.in_use())
+    }
+
     pub(crate) fn fault(&self) -> Option<&FaultInjector> {
         self.fault.as_ref()
     }

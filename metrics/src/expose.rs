@@ -70,6 +70,7 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
         }
         at += 1;
     });
+    buffers(t, workers);
     let mut times = Vec::new();
     WorkerTimes::default().for_each(|name, help, _| times.push((name, help)));
     for (at, (name, help)) in times.into_iter().enumerate() {
@@ -80,6 +81,26 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
             s.times.for_each(|_, _, h| all.push(*h));
             t.histogram(&[("worker", n), ("port", &w.port)], &all[at]);
         }
+    }
+}
+
+/// Workers of one port have one pool: the first of them that has answered tells of it.
+fn buffers(t: &mut Text, workers: &[WorkerSample]) {
+    let mut pools: Vec<(&str, (u32, u32))> = Vec::new();
+    for w in workers {
+        if let Some(s) = &w.snapshot
+            && pools.iter().all(|(port, _)| *port != w.port)
+        {
+            pools.push((&w.port, s.buffers));
+        }
+    }
+    t.family("heddle_port_buffers", Kind::Gauge, "Packet buffers of a port.");
+    for (port, (free, used)) in &pools {
+        t.value(&[("port", port)], u64::from(*free) + u64::from(*used));
+    }
+    t.family("heddle_port_buffers_free", Kind::Gauge, "Packet buffers of a port that are free.");
+    for (port, (free, _)) in &pools {
+        t.value(&[("port", port)], free);
     }
 }
 
@@ -117,14 +138,6 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
         if let Some(mbps) = p.mbps {
             t.value(&[("port", &p.name)], u64::from(mbps) * (1_000_000 / 8));
         }
-    }
-    t.family("heddle_port_buffers", Kind::Gauge, "Packet buffers of a port.");
-    for p in ports {
-        t.value(&[("port", &p.name)], p.buffers);
-    }
-    t.family("heddle_port_buffers_free", Kind::Gauge, "Packet buffers of a port that are free.");
-    for p in ports {
-        t.value(&[("port", &p.name)], p.buffers_free);
     }
 }
 

@@ -48,10 +48,6 @@ pub struct PortSample {
     pub mbps: Option<u32>,
     /// What it has counted.
     pub stats: PortStats,
-    /// Packet buffers it has.
-    pub buffers: usize,
-    /// Of them, those that are free.
-    pub buffers_free: usize,
 }
 
 /// Registered memory.

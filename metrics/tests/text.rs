@@ -123,3 +123,37 @@ fn test_promtool_has_no_complaint() {
     let bad = text.replace("heddle_worker_polls_total", "heddle_worker_polls");
     assert!(promtool(&bad).1.contains("heddle_worker_polls"));
 }
+
+/// Families that the guide's tables and queries name, by their names in code.
+#[test]
+fn test_the_guide_names_every_gauge_and_histogram_and_nothing_else() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/metrics.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    let all = read(&expose(&sample()));
+    let words: BTreeSet<&str> = guide
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|w| w.starts_with("heddle_") && *w != "heddle_GROUP_NAME_total")
+        .collect();
+    for word in &words {
+        let known = all.contains_key(*word) || all.contains_key(word.trim_end_matches("_bucket"));
+        assert!(known, "{word} is not exposed");
+    }
+    for (name, family) in &all {
+        assert!(family.kind == "counter" || words.contains(name.as_str()), "{name} is not told of");
+    }
+}
+
+/// The guide's rules, as Prometheus reads them.
+#[test]
+fn test_promtool_takes_the_guides_alerts() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/metrics.md");
+    let guide = std::fs::read_to_string(path).unwrap();
+    let rules = guide.split("## Alerts").nth(1).unwrap();
+    let rules = rules.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let file = std::env::temp_dir().join(format!("heddle-rules-{}.yaml", std::process::id()));
+    std::fs::write(&file, rules).unwrap();
+    let out = Command::new("promtool").args(["check", "rules"]).arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && said.contains("7 rules found"), "{said}");
+}

@@ -54,12 +54,16 @@ pub(crate) struct Args {
     /// Where to be asked while it runs [default: nowhere]
     #[arg(long, value_name = "PATH", conflicts_with = "inline")]
     socket: Option<PathBuf>,
+    /// Where Prometheus may ask (127.0.0.1:9184), in the kernel's network [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "inline")]
+    metrics: Option<std::net::SocketAddr>,
     #[command(flatten)]
     log: LogArgs,
 }
 
 /// What a file says in their place.
-const FLAGS: [&str; 15] = [
+const FLAGS: [&str; 16] = [
+    "metrics",
     "vdev",
     "pci",
     "ips",
@@ -141,6 +145,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         dpdk: Dpdk { memory: None, hugepages: Hugepages::Auto },
         log: Log { level: args.log.level(), format: LogFormat::Text },
         control: args.socket.as_ref().map(Control::at),
+        metrics: args.metrics,
         ports: vec![config::Port {
             name: "port0".into(),
             source,

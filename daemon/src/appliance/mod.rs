@@ -33,7 +33,7 @@ const SERVICE: Duration = Duration::from_secs(5);
 /// The appliance.
 pub(crate) struct Appliance {
     pub(crate) node: Node,
-    asker: Asker,
+    pub(crate) asker: Asker,
     services: RefCell<ServiceThread>,
     /// What is in force.
     pub(crate) config: RefCell<Config>,

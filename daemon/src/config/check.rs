@@ -1,6 +1,7 @@
 //! From what is written to what is meant: defaults, ranges, and what does not go together.
 
 use core::fmt::Display;
+use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
@@ -38,6 +39,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         dpdk: c.dpdk(&file.dpdk),
         log: c.log(&file.log),
         control: c.control(&file.control),
+        metrics: c.metrics(&file.metrics),
         listen: c.listen(&file.listen, &ports),
         workers: c.workers(&file.workers, workers),
         memory: c.memory(&file.memory),
@@ -117,6 +119,13 @@ impl Checker<'_> {
             level: self.choice(&f.level, &LEVELS, LevelFilter::WARN),
             format: self.choice(&f.format, &formats, LogFormat::Text),
         }
+    }
+
+    fn metrics(&mut self, f: &file::Metrics) -> Option<SocketAddr> {
+        let form =
+            |s: &str| format!("'{s}' is no address with a port (expected \"127.0.0.1:9184\")");
+        let given = f.listen.as_ref()?;
+        self.word(given, |s| s.parse().map_err(|_| form(s)))
     }
 
     /// A path of nothing is no socket.

@@ -14,6 +14,7 @@ pub(super) struct File {
     pub(super) dpdk: Dpdk,
     pub(super) log: Log,
     pub(super) control: Control,
+    pub(super) metrics: Metrics,
     pub(super) port: Vec<Spanned<Port>>,
     pub(super) workers: Workers,
     pub(super) memory: Memory,
@@ -48,6 +49,12 @@ pub(super) struct Control {
     pub(super) read: Vec<Spanned<String>>,
     pub(super) change: Vec<Spanned<String>>,
     pub(super) clients: Key<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) listen: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

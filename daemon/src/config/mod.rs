@@ -41,6 +41,8 @@ pub struct Config {
     pub log: Log,
     /// The control socket; none when absent.
     pub control: Option<Control>,
+    /// Where Prometheus asks, over HTTP of the kernel's TCP; nowhere when absent.
+    pub metrics: Option<SocketAddr>,
     /// Where it is reached, one at least.
     pub ports: Vec<Port>,
     /// The threads that move data.

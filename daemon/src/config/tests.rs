@@ -52,6 +52,8 @@ group = "rdma"
 read = ["any"]
 change = ["group:rdma", "user:7"]
 clients = 9
+[metrics]
+listen = "127.0.0.1:9184"
 [workers]
 lcores = [3, 0]
 idle = "backoff"

@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use heddle_ctl::{Kill, Snapshot};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -72,12 +73,20 @@ pub fn run(
     };
     let socket = config.control.as_ref().map(socket::Socket::bind).transpose();
     let socket = socket.map_err(StartError::Failed)?;
+    // Bound while nothing else is there to be undone.
+    let metrics = match config.metrics {
+        None => None,
+        Some(addr) => {
+            let bound = runtime.block_on(TcpListener::bind(addr));
+            Some(bound.map_err(|e| StartError::Failed(format!("metrics on {addr}: {e}")))?)
+        }
+    };
     let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     let node = rnic::start(&config)?;
     let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
     let app = Rc::new(app);
     let tasks = LocalSet::new();
-    let life = live(&app, signals, socket.as_ref(), &interfaces, say);
+    let life = live(&app, signals, socket.as_ref(), metrics, &interfaces, say);
     let ended = tasks.block_on(&runtime, life);
     drop(tasks);
     // A thread that reads a file may never come back.
@@ -117,6 +126,7 @@ async fn live(
     app: &Rc<Appliance>,
     mut signals: Signals,
     socket: Option<&socket::Socket>,
+    metrics: Option<TcpListener>,
     interfaces: &Interfaces,
     say: impl Fn(&str),
 ) -> Result<(), String> {
@@ -131,6 +141,12 @@ async fn live(
         if let Some(socket) = socket {
             let listener = socket.listener().map_err(|e| e.to_string())?;
             spawn_local(client::accept(listener, Rc::clone(app)));
+        }
+        if let Some(listener) = metrics {
+            if let Ok(addr) = listener.local_addr() {
+                say(&format!("metrics on http://{addr}/metrics\n"));
+            }
+            spawn_local(heddle_metrics::serve(listener, Rc::clone(app)));
         }
         notify::ready();
         run_on(app, &mut signals, interfaces).await?;

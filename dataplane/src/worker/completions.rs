@@ -48,7 +48,9 @@ impl Worker {
             && let Some(qp) = self.rnic.qp(conn)
         {
             slot.qp.retire(qp.sq_retired(), qp.rq_retired());
-            self.watch.retired(conn.index(), qp.sq_retired());
+            if self.watch.follows(conn.index()) {
+                self.watch.retired(qp.sq_retired(), self.clock.now());
+            }
         }
     }
 

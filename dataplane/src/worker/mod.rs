@@ -186,6 +186,7 @@ impl Worker {
 
     /// Does what there is to do once: received frames, orders, new work requests, timers,
     /// completions, frames to send. True when there was something.
+    #[inline]
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
         self.watch.begin(now);
@@ -203,7 +204,7 @@ impl Worker {
         self.mem.quiescent();
         self.counters.polls += 1;
         self.counters.busy_polls += u64::from(busy);
-        self.watch.end(busy);
+        self.watch.end(now, busy, self.counters.busy_polls);
         busy
     }
 

@@ -45,7 +45,7 @@ impl Worker {
     /// Takes work requests from the rings of one queue pair, at most a turn of each; whether there may
     /// be more.
     pub(super) fn take_from(&mut self, index: usize) -> bool {
-        let Worker { rnic, queues, entry, watch, .. } = self;
+        let Worker { rnic, queues, entry, watch, clock, .. } = self;
         let Some(slot) = queues.slot(index) else { return false };
         if slot.broken {
             return false;
@@ -57,8 +57,9 @@ impl Worker {
             let before = ends.outstanding().0;
             let more = take_wrs(qp, ends, entry);
             let outstanding = ends.outstanding().0;
-            if outstanding > before {
-                watch.taken(conn.index(), qp.sq_retired().wrapping_add(outstanding));
+            if outstanding > before && watch.is_due() {
+                let until = qp.sq_retired().wrapping_add(outstanding);
+                watch.follow(conn.index(), until, clock.now());
             }
             more
         });

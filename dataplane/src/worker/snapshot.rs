@@ -38,6 +38,9 @@ pub struct WorkerSnapshot {
     pub fault: FaultCounters,
     /// What it has measured.
     pub times: WorkerTimes,
+    /// Buffers of the pool of its port that are free, and that are not. Not added up: workers of one
+    /// port have one pool.
+    pub buffers: (u32, u32),
 }
 
 impl WorkerSnapshot {
@@ -71,6 +74,7 @@ impl WorkerSnapshot {
             steer,
             fault,
             times,
+            buffers: _,
         } = other;
         self.worker.add(worker);
         self.rnic.add(rnic);
@@ -155,6 +159,7 @@ impl Worker {
             steer,
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
             times: self.watch.times(self.rnic.round_trips()),
+            buffers: self.tx.buffers(),
         }
     }
 }

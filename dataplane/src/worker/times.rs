@@ -1,30 +1,40 @@
-//! How long things take, as a worker sees them. No clock is read for it: all times are those at which
-//! turns began.
+//! How long things take, as a worker sees them: samples, since a turn that finds nothing to measure
+//! should not cost more than looking.
 
 use heddle_base::{Histogram, Instant};
 
+/// Of so many turns that found work one is measured.
+const TURNS: u64 = 8;
+
 /// Of so many takings of work requests one is followed to its completion.
-const ONE_IN: u32 = 16;
+const BATCHES: u32 = 64;
+
+/// No slot of a connection.
+const NONE: usize = usize::MAX;
 
 /// What a worker has measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerTimes {
-    /// Turns that found work, from their beginning to that of the next one: how long a frame may have
-    /// waited for the worker. Between turns of an RNIC that runs on its caller's thread is whatever
-    /// the caller does.
+    /// One in 8 turns that found work, from its beginning to that of the next: how long a frame may
+    /// have waited for the worker. Between turns of an RNIC that runs on its caller's thread is
+    /// whatever the caller does.
     pub turns: Histogram,
-    /// Round trips that TCP measured, one for about each window.
+    /// Round trips that TCP measured: those of its handshakes, and a sample of the others.
     pub round_trips: Histogram,
     /// Requests of send queues, from being taken to their completion, or to that of the next signaled
-    /// one: the last of one in 16 batches taken.
+    /// one: the last of one in 64 batches taken, one at a time.
     pub requests: Histogram,
 }
 
 impl WorkerTimes {
     /// Calls `f` with name, help text and distribution of each.
     pub fn for_each(&self, mut f: impl FnMut(&'static str, &'static str, &Histogram)) {
-        f("turn", "Turns of a worker that found work, to the beginning of the next.", &self.turns);
-        f("round_trip", "Round trips that TCP measured.", &self.round_trips);
+        f(
+            "turn",
+            "Turns of a worker that found work, to the beginning of the next; a sample.",
+            &self.turns,
+        );
+        f("round_trip", "Round trips that TCP measured; a sample.", &self.round_trips);
         f(
             "request",
             "Requests of send queues from being taken by the worker to their completion; a sample.",
@@ -40,76 +50,94 @@ impl WorkerTimes {
     }
 }
 
-/// A request that is being followed.
-#[derive(Debug)]
-struct Probe {
-    /// The slot of its connection.
-    conn: usize,
-    /// Requests of its send queue retired when it is, modulo 2^32.
-    retired: u32,
-    since: Instant,
-}
-
 /// What the worker measures with.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stopwatch {
-    /// The beginning of this turn.
-    now: Instant,
-    /// The turn before found work.
-    busy: bool,
+    /// The beginning of the turn before, if that is measured.
+    turn: Option<Instant>,
     batches: u32,
-    probe: Option<Probe>,
+    /// The slot of the connection of which a request is followed, or none.
+    followed: usize,
+    /// Requests of its send queue retired when it is, modulo 2^32.
+    until: u32,
+    since: Instant,
     turns: Histogram,
     requests: Histogram,
 }
 
+impl Default for Stopwatch {
+    fn default() -> Stopwatch {
+        Stopwatch {
+            turn: None,
+            batches: 0,
+            followed: NONE,
+            until: 0,
+            since: Instant::ZERO,
+            turns: Histogram::ZERO,
+            requests: Histogram::ZERO,
+        }
+    }
+}
+
 impl Stopwatch {
     /// A turn begins.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&mut self, now: Instant) {
-        if self.busy {
-            self.turns.record(now.as_nanos().wrapping_sub(self.now.as_nanos()));
-        }
-        self.now = now;
-    }
-
-    /// It is over, and has found work or not.
-    #[inline]
-    pub(super) fn end(&mut self, busy: bool) {
-        self.busy = busy;
-    }
-
-    /// Requests have been taken; all have been completed when `retired` of their queue are.
-    #[inline]
-    pub(super) fn taken(&mut self, conn: usize, retired: u32) {
-        self.batches = self.batches.wrapping_add(1);
-        if self.batches.is_multiple_of(ONE_IN) && self.probe.is_none() {
-            self.probe = Some(Probe { conn, retired, since: self.now });
-        }
-    }
-
-    /// So many requests of a queue are retired by now.
-    #[inline]
-    pub(super) fn retired(&mut self, conn: usize, retired: u32) {
-        if let Some(p) = &self.probe
-            && p.conn == conn
-            && retired.wrapping_sub(p.retired).cast_signed() >= 0
-        {
-            self.take_probe();
+        if self.turn.is_some() {
+            self.count_turn(now);
         }
     }
 
     #[cold]
-    fn take_probe(&mut self) {
-        if let Some(p) = self.probe.take() {
-            self.requests.record_time(self.now - p.since);
+    fn count_turn(&mut self, now: Instant) {
+        if let Some(began) = self.turn.take() {
+            self.turns.record_time(now - began);
         }
     }
 
-    /// The connection is over, and its slot may be another's; what became of its requests is no measure.
+    /// The turn that began at `now` has found work, as so many before.
+    #[inline(always)]
+    pub(super) fn end(&mut self, now: Instant, busy: bool, busy_turns: u64) {
+        if busy && busy_turns.is_multiple_of(TURNS) {
+            self.turn = Some(now);
+        }
+    }
+
+    /// Requests have been taken: whether the last of them is to be followed.
+    #[inline(always)]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.batches = self.batches.wrapping_add(1);
+        self.batches.is_multiple_of(BATCHES)
+    }
+
+    /// Follows the request that is complete when `until` of the queue are retired.
+    #[cold]
+    pub(super) fn follow(&mut self, conn: usize, until: u32, now: Instant) {
+        if self.followed == NONE {
+            (self.followed, self.until, self.since) = (conn, until, now);
+        }
+    }
+
+    /// Whether a request of that connection is followed.
+    #[inline(always)]
+    pub(super) fn follows(&self, conn: usize) -> bool {
+        self.followed == conn
+    }
+
+    /// So many requests of the followed connection's queue are retired by now.
+    #[cold]
+    pub(super) fn retired(&mut self, retired: u32, now: Instant) {
+        if retired.wrapping_sub(self.until).cast_signed() >= 0 {
+            self.requests.record_time(now - self.since);
+            self.followed = NONE;
+        }
+    }
+
+    /// The connection is over, and its slot may be another's; what became of its requests is no
+    /// measure.
     pub(super) fn forget(&mut self, conn: usize) {
-        if self.probe.as_ref().is_some_and(|p| p.conn == conn) {
-            self.probe = None;
+        if self.followed == conn {
+            self.followed = NONE;
         }
     }
 
@@ -134,58 +162,53 @@ mod tests {
         h
     }
 
-    /// A stopwatch that follows the next batch.
-    fn ready(conn: usize) -> Stopwatch {
+    #[test]
+    fn test_one_in_eight_turns_that_found_work_counts_to_the_beginning_of_the_next() {
         let mut w = Stopwatch::default();
-        for _ in 1..ONE_IN {
-            w.taken(conn, 0);
-        }
-        w
+        let mut turn = |start, busy, busy_turns| {
+            w.begin(at(start));
+            w.end(at(start), busy, busy_turns);
+            w.turns
+        };
+        assert_eq!(turn(10, true, 7), Histogram::ZERO);
+        assert_eq!(turn(20, true, 8), Histogram::ZERO);
+        assert_eq!(turn(25, false, 8), one(5));
+        // One that found nothing is no turn that did.
+        assert_eq!(turn(90, false, 8), one(5));
+        assert_eq!(turn(95, true, 9), one(5));
+        assert_eq!(turn(96, true, 10), one(5));
     }
 
     #[test]
-    fn test_only_turns_that_found_work_count_and_to_the_beginning_of_the_next() {
+    fn test_one_in_64_batches_is_due() {
         let mut w = Stopwatch::default();
-        for (start, busy) in [(10, false), (20, true), (25, false), (90, false)] {
-            w.begin(at(start));
-            w.end(busy);
-        }
-        assert_eq!(w.times(&Histogram::ZERO).turns, one(5));
+        assert_eq!((0..640).filter(|_| w.is_due()).count(), 10);
     }
 
     #[test]
     fn test_a_request_lasts_until_it_is_retired_also_beyond_the_end_of_numbers() {
-        let conn = 3;
-        let mut w = ready(conn);
-        w.begin(at(100));
-        w.taken(conn, 3);
-        // Others that are taken meanwhile change nothing.
-        w.taken(conn, 4);
-        w.begin(at(150));
-        w.retired(conn + 1, 3);
-        w.retired(conn, u32::MAX);
-        w.retired(conn, 2);
-        assert_eq!(w.requests, Histogram::ZERO);
-        w.begin(at(170));
-        w.retired(conn, 3);
-        assert_eq!(w.requests, one(70));
-        w.retired(conn, 4);
-        assert_eq!(w.requests, one(70));
+        let mut w = Stopwatch::default();
+        w.follow(5, 3, at(100));
+        // One at a time.
+        w.follow(6, 1, at(120));
+        assert!(w.follows(5) && !w.follows(6));
+        w.retired(u32::MAX, at(150));
+        w.retired(2, at(160));
+        assert_eq!((w.requests, w.follows(5)), (Histogram::ZERO, true));
+        w.retired(3, at(170));
+        assert_eq!((w.requests, w.follows(5)), (one(70), false));
     }
 
     #[test]
     fn test_what_ends_with_its_connection_is_no_measure_and_makes_room() {
-        let conn = 3;
-        let mut w = ready(conn);
-        w.taken(conn, 3);
-        w.forget(conn);
-        w.retired(conn, 3);
-        assert_eq!(w.requests, Histogram::ZERO);
-        for _ in 0..ONE_IN {
-            w.taken(conn, 9);
-        }
-        w.begin(at(7));
-        w.retired(conn, 9);
+        let mut w = Stopwatch::default();
+        w.follow(5, 3, at(100));
+        w.forget(6);
+        assert!(w.follows(5));
+        w.forget(5);
+        assert!(!w.follows(5));
+        w.follow(6, 9, at(200));
+        w.retired(10, at(207));
         assert_eq!(w.requests, one(7));
     }
 }

@@ -46,7 +46,7 @@ impl Connection {
     }
 
     /// Everything before `una` is acknowledged, and more than before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance_una(
         &mut self,
         now: Instant,

@@ -7,6 +7,8 @@ const GRANULARITY_NS: u64 = 1_000_000;
 
 /// Samples that make one half of the window of the least round trip.
 const MIN_RTT_SAMPLES: u32 = 10_000;
+/// Of so many samples one is handed on, the first included.
+const HANDED_ON: u32 = 8;
 /// No sample yet.
 const NONE: u64 = u64::MAX;
 /// Tail probes are not sent sooner than this: a round trip on a quiet link is a few microseconds,
@@ -30,7 +32,8 @@ pub(super) struct Rto {
     /// and of those since, in ns: a path that has become longer is noticed after a while.
     min_rtt: [u64; 2],
     samples: u32,
-    /// The last sample, in ns, until somebody takes it; 0 when there is none. Beyond 4 s: that.
+    /// One in [`HANDED_ON`] samples, in ns, until somebody takes it; 0 when there is none. Beyond
+    /// 4 s: that.
     fresh: u32,
     min: u64,
     max: u64,
@@ -74,7 +77,9 @@ impl Rto {
             }
         };
         self.srtt = srtt;
-        self.fresh = u32::try_from(r).unwrap_or(u32::MAX).max(1);
+        if self.samples.is_multiple_of(HANDED_ON) {
+            self.fresh = u32::try_from(r).unwrap_or(u32::MAX).max(1);
+        }
         self.min_rtt[1] = self.min_rtt[1].min(r);
         self.samples += 1;
         if self.samples == MIN_RTT_SAMPLES {
@@ -86,7 +91,7 @@ impl Rto {
         self.current = self.base;
     }
 
-    /// The last sample, in ns, once: `None` until there is another.
+    /// The last sample to be handed on, in ns, once: `None` until there is another.
     #[inline(always)]
     pub(super) fn take_fresh(&mut self) -> Option<u32> {
         if self.fresh == 0 {
@@ -191,15 +196,20 @@ mod tests {
     }
 
     #[test]
-    fn test_a_sample_is_taken_once_and_a_long_one_is_cut() {
+    fn test_one_in_eight_samples_is_handed_on_once_and_a_long_one_is_cut() {
         let mut r = rto(1);
         assert_eq!(r.take_fresh(), None);
         r.sample(Duration::ZERO);
         assert_eq!((r.take_fresh(), r.take_fresh()), (Some(1), None));
-        r.sample(2 * MS);
+        for _ in 1..HANDED_ON {
+            r.sample(2 * MS);
+            assert_eq!(r.take_fresh(), None);
+        }
         r.sample(3 * MS);
         assert_eq!((r.take_fresh(), r.take_fresh()), (Some(3_000_000), None));
-        r.sample(5000 * MS);
+        for _ in 0..HANDED_ON {
+            r.sample(5000 * MS);
+        }
         assert_eq!(r.take_fresh(), Some(u32::MAX));
     }
 

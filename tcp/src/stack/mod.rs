@@ -365,8 +365,8 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Round trips of all connections as they were measured for the retransmission timeout (RFC
-    /// 6298): about one for each window, of a connection in a burst of frames the last. Those above
-    /// 4 s count as that.
+    /// 6298): of each connection that of its handshake and one in 8 of the others, of which there is
+    /// about one for each window. Those above 4 s count as that.
     pub fn round_trips(&self) -> &Histogram {
         &self.round_trips
     }

@@ -1,0 +1,86 @@
+//! What Prometheus is told of the appliance. Workers are asked side by side, with one deadline for
+//! all: one that does not answer is missing, and no reason to be silent about the others.
+
+use core::time::Duration;
+
+use heddle_cm::WorkerId;
+use heddle_ctl::{Question, Reply};
+use heddle_metrics::{Clients, Memory, PortSample, Sample, Source, WorkerSample};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::appliance::Appliance;
+
+/// How long workers may take; less than whoever asks waits, who is to hear which of them are silent.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+impl Source for Appliance {
+    async fn sample(&self) -> Result<Sample, String> {
+        let until = Instant::now() + PATIENCE;
+        let control = self.put(|reply| Question::Control { reply });
+        let places: Vec<_> = self.node.places().collect();
+        let asked: Vec<_> = (0..places.len())
+            .map(|n| self.put(|reply| Question::Snapshot { worker: WorkerId(n), reply }))
+            .collect();
+        let ports = self.node.ports();
+        let mut workers = Vec::with_capacity(places.len());
+        for (place, answer) in places.iter().zip(asked) {
+            let snapshot = timeout_at(until, answer).await.ok().and_then(Result::ok);
+            let port = ports.get(place.port).map(|p| p.name().to_owned()).unwrap_or_default();
+            workers.push(WorkerSample { port, snapshot });
+        }
+        let control = timeout_at(until, control).await.ok().and_then(Result::ok);
+        let control = control.ok_or("the control plane does not answer")?;
+        let registry = self.node.hub().registry().mrs();
+        let mut registered = 0u64;
+        registry.for_each(|mr| registered = registered.saturating_add(mr.len));
+        let c = &self.counters;
+        Ok(Sample {
+            version: env!("CARGO_PKG_VERSION").into(),
+            dpdk: heddle_dataplane::Eal::get().map(|e| e.version().to_owned()).unwrap_or_default(),
+            uptime: Duration::from_nanos(self.at_ns()),
+            workers,
+            ports: ports.iter().map(port).collect(),
+            control: control.counters,
+            memory: Memory {
+                registrations: registry.len(),
+                registrations_max: registry.capacity(),
+                registered_bytes: registered,
+                bytes: u64::from(self.config.borrow().memory.registered) << 20,
+                draining: self.node.hub().registry().draining(),
+            },
+            clients: Clients {
+                connected: c.clients.get(),
+                requests: c.requests.get(),
+                refused: c.refused.get(),
+                turned_away: c.turned_away.get(),
+                slow: c.slow.get(),
+                broken: c.broken.get(),
+            },
+        })
+    }
+}
+
+impl Appliance {
+    /// Asks, and leaves it to the caller how long to wait.
+    fn put<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(Reply<T>) -> Question,
+    ) -> oneshot::Receiver<T> {
+        let (to, from) = oneshot::channel();
+        // Who cannot be asked drops the other end, and that is the answer.
+        let _ = self.asker.ask(question(Reply::new(move |answer| drop(to.send(answer)))));
+        from
+    }
+}
+
+fn port(port: &heddle_dataplane::Port) -> PortSample {
+    let link = port.link();
+    PortSample {
+        name: port.name().into(),
+        driver: port.driver().into(),
+        up: link.up,
+        mbps: link.mbps,
+        stats: port.stats(),
+    }
+}

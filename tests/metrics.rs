@@ -1,0 +1,97 @@
+//! A `heddle serve` that runs, asked as Prometheus asks.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Ends with the test, however that ends.
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server on a device that neither gives nor takes anything. Where it can be asked.
+fn serve() -> (Served, SocketAddr) {
+    let child = Command::new(env!("CARGO_BIN_EXE_heddle"))
+        .args(["serve", "--vdev", "net_null0,no-rx=1", "--ip", "10.0.0.1/24"])
+        .args(["--listen", "10.0.0.1:7174=rping", "--memory", "16", "--metrics", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut served = Served(child);
+    let mut lines = BufReader::new(served.0.stdout.take().unwrap()).lines();
+    let addr = loop {
+        let line = lines.next().expect("it says where").unwrap();
+        if let Some(rest) = line.strip_prefix("metrics on http://") {
+            break rest.strip_suffix("/metrics").unwrap().parse().unwrap();
+        }
+    };
+    // What it says at its end has a reader too.
+    std::thread::spawn(move || lines.count());
+    (served, addr)
+}
+
+/// Status and body.
+fn get(addr: SocketAddr, path: &str) -> (u16, String) {
+    let mut s = TcpStream::connect(addr).unwrap();
+    s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(s, "GET {path} HTTP/1.1\r\nHost: heddle\r\n\r\n").unwrap();
+    let mut all = String::new();
+    s.read_to_string(&mut all).unwrap();
+    let (head, body) = all.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The value of the line that starts so.
+fn value(text: &str, line: &str) -> f64 {
+    let found = text.lines().find(|l| l.starts_with(line)).unwrap_or_else(|| panic!("no {line}"));
+    found.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn test_a_server_that_runs_is_well_and_its_counters_go_on() {
+    let (mut served, addr) = serve();
+    assert_eq!(get(addr, "/healthz"), (200, "ok\n".to_owned()));
+    let (status, first) = get(addr, "/metrics");
+    assert_eq!(status, 200);
+    assert_eq!(value(&first, "heddle_worker_up{worker=\"0\""), 1.0);
+    assert_eq!(value(&first, "heddle_listeners "), 1.0);
+    assert_eq!(value(&first, "heddle_registrable_bytes "), f64::from(16 << 20));
+    let (all, free) =
+        (value(&first, "heddle_port_buffers{"), value(&first, "heddle_port_buffers_free{"));
+    assert!(all > 1000.0 && free > 0.0 && free <= all, "{free} of {all}");
+    // Longer than a sample is kept.
+    std::thread::sleep(Duration::from_millis(400));
+    let (_, second) = get(addr, "/metrics");
+    // One turn in eight, and each sample made it work: so soon there may be none yet.
+    let turns = |text: &str| value(text, "heddle_turn_seconds_count{worker=\"0\"");
+    assert!(turns(&second) >= turns(&first));
+    for line in ["heddle_worker_polls_total{worker=\"0\"", "heddle_uptime_seconds "] {
+        assert!(value(&second, line) > value(&first, line), "{line}");
+    }
+    assert_eq!(get(addr, "/").0, 404);
+    // By the shell's: no unsafe call for one signal.
+    let kill = Command::new("kill").arg(served.0.id().to_string()).status().unwrap();
+    assert!(kill.success());
+    assert!(served.0.wait().unwrap().success());
+}
+
+#[test]
+fn test_an_address_that_is_taken_is_said_and_nothing_is_started() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    let out = Command::new(env!("CARGO_BIN_EXE_heddle"))
+        .args(["serve", "--vdev", "net_null0,no-rx=1", "--ip", "10.0.0.1/24"])
+        .args(["--listen", "10.0.0.1:7174=rping", "--metrics", &addr])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("metrics on {addr}")), "{said}");
+}
