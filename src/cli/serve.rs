@@ -62,7 +62,7 @@ pub(crate) struct Args {
 }
 
 /// What a file says in their place.
-const FLAGS: [&str; 16] = [
+const FLAGS: [&str; 17] = [
     "metrics",
     "vdev",
     "pci",
@@ -76,10 +76,32 @@ const FLAGS: [&str; 16] = [
     "markers",
     "keepalive",
     "memory",
-    "lcore",
+    "lcores",
+    "idle",
     "inline",
     "socket",
 ];
+
+/// [`IdlePolicy`], with the usual naps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Idle {
+    /// Look again at once, and take all of a processor
+    Spin,
+    /// Sleep for growing times
+    Backoff,
+    /// Sleep until the device interrupts, where it can
+    Interrupt,
+}
+
+impl Idle {
+    fn policy(self) -> IdlePolicy {
+        match self {
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Backoff => IdlePolicy::Backoff(Naps::default()),
+            Idle::Interrupt => IdlePolicy::Interrupt(Naps::default()),
+        }
+    }
+}
 
 fn listen_help() -> String {
     format!(
