@@ -45,7 +45,8 @@ pub struct PortConfig {
     /// right where the host itself has no address on the device.
     pub broadcast_arp: bool,
     /// Let queues interrupt, so that a worker can sleep until a frame comes
-    /// ([`crate::RxQueue::interrupt`]). A device that cannot is opened without.
+    /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores it; one that has them and
+    /// finds too few vectors refuses the port.
     pub rx_interrupt: bool,
 }
 
