@@ -34,7 +34,7 @@ mod testing;
 pub use assembly::OpenPort;
 pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
-pub use endpoint::Endpoint;
+pub use endpoint::{Detached, Endpoint};
 pub use lcore::Lcores;
 pub use node::Node;
 pub use seed::random_seed;

@@ -81,7 +81,8 @@ impl NetArgs {
         let source = self.source()?;
         let config = EndpointConfig::new(self.ips.clone());
         let config = change(EndpointConfig { gateway: self.gateway, ..config });
-        let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;
+        let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
+        let eal = start_eal(&config, pools, self.pci.iter().cloned().collect())?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
         Ok((eal, endpoint))
     }
@@ -90,10 +91,10 @@ impl NetArgs {
 /// File descriptors that DPDK opens as it starts, and some for its devices.
 const DESCRIPTORS: usize = 12;
 
-/// Starts DPDK with memory for `ports` ports set up as `config` says.
+/// Starts DPDK with memory for the frames of `workers` workers set up as `config` says.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
-    ports: u32,
+    workers: u32,
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
     // DPDK would say so on its own, in a line beside ours.
@@ -103,7 +104,7 @@ pub(crate) fn start_eal(
     })?;
     // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
     let frame = u32::from(config.mtu).max(2048) + 512;
-    let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
+    let pools = u64::from(workers) * u64::from(config.frames) * u64::from(frame);
     let memory_mb = 64 + u32::try_from(pools >> 20).unwrap_or(u32::MAX);
     Eal::init(&EalConfig { memory_mb, pci, ..EalConfig::default() }).map_err(|e| match e {
         EalError::BadPci(_) => Failure::usage(e),

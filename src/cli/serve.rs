@@ -5,8 +5,8 @@ use std::time::Duration;
 use heddle::perf::service::{Limits, SERVICES, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
 use heddle::{
-    ConnConfig, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams, Node, Sleeper,
-    Waker,
+    ConnConfig, CoreList, Device, Eal, Endpoint, EndpointConfig, Keepalive, ListenParams, Node,
+    Sleeper, Waker,
 };
 
 use super::interfaces::Interfaces;
@@ -36,9 +36,10 @@ pub(crate) struct Args {
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
-    /// Processor of the worker [default: the first]
-    #[arg(long, value_name = "N", conflicts_with = "inline")]
-    lcore: Option<usize>,
+    /// Processors, one for each worker: flows are spread over the workers by the port if it can, or by
+    /// themselves. One named twice has two threads that take turns [default: the first]
+    #[arg(long, alias = "lcore", value_name = "LIST", conflicts_with = "inline")]
+    lcores: Option<CoreList>,
     /// One thread does everything
     #[arg(long)]
     inline: bool,
@@ -65,6 +66,12 @@ const NAP: Duration = Duration::from_millis(50);
 /// How long connections have to end in order.
 const FAREWELL: Duration = Duration::from_millis(300);
 
+impl Args {
+    fn workers(&self) -> usize {
+        self.lcores.as_ref().map_or(1, |list| list.cores().len())
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.net.source()?;
     args.mpa.server()?;
@@ -84,6 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let (eal, endpoint) = args.net.open_with(|config| EndpointConfig {
         mtu: args.mtu,
+        workers: args.workers(),
         memory: (args.memory as usize) << 20,
         queues: QUEUES,
         tcp: ConnConfig { keepalive: keepalive(args.keepalive.0), ..config.tcp },
@@ -111,8 +119,11 @@ fn announce(args: &Args) {
 }
 
 fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(), Failure> {
-    let core = args.lcore.map_or_else(first_core, Ok)?;
-    let node = Node::start(eal, endpoint, &[core])?;
+    let cores = match &args.lcores {
+        Some(list) => list.cores().to_vec(),
+        None => vec![first_core()?],
+    };
+    let node = Node::start(eal, endpoint, &cores)?;
     let sleeper = Sleeper::new();
     let waker = sleeper.waker();
     let mut services = services(args, node.device(), Some(&waker))?;
@@ -127,7 +138,7 @@ fn threaded(args: &Args, stop: &Stop, eal: &Eal, endpoint: Endpoint) -> Result<(
             sleeper.sleep(NAP, || services.has_work());
         }
         if !node.is_running() {
-            return Err(Failure::failed("the worker has ended by itself, which is a defect"));
+            return Err(Failure::failed("no worker is left, which is a defect"));
         }
         interfaces.check()?;
     }
