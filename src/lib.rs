@@ -70,8 +70,8 @@ pub use heddle_cm::{
     RequestError, StartupTimes, WorkerId,
 };
 pub use heddle_ctl::{
-    ControlCounters, CtlCounters, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node, OpenError,
-    OpenPort, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus, random_seed,
+    ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node,
+    OpenError, OpenPort, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus, random_seed,
 };
 pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};

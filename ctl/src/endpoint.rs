@@ -18,6 +18,26 @@ pub(crate) struct WorkerPlace {
     pub(crate) port: usize,
 }
 
+/// A worker that is polled on a thread of its own, apart from its endpoint.
+#[derive(Debug)]
+pub struct Detached {
+    number: usize,
+    place: WorkerPlace,
+}
+
+impl Detached {
+    /// Its number among the RNIC's workers.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Does what there is to do; true when there was something.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        self.place.worker.poll()
+    }
+}
+
 /// An RNIC that runs on the thread that polls it. See the crate's documentation.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -136,7 +156,20 @@ impl Endpoint {
         busy
     }
 
-    /// Everything counted so far.
+    /// Takes all workers but the first away, for threads of the caller's own to poll. Whoever polls the
+    /// endpoint polls the first, and the control plane of all.
+    pub fn detach(&mut self) -> Vec<Detached> {
+        let others = self.workers.drain(1..).enumerate();
+        others.map(|(n, place)| Detached { number: n + 1, place }).collect()
+    }
+
+    /// Takes back those that [`detach`](Endpoint::detach) gave.
+    pub fn attach(&mut self, mut workers: Vec<Detached>) {
+        workers.sort_by_key(|w| w.number);
+        self.workers.extend(workers.into_iter().map(|w| w.place));
+    }
+
+    /// Everything counted so far, by workers that are not detached.
     pub fn snapshot(&self) -> Snapshot {
         let status = |w: &WorkerPlace| WorkerStatus {
             port: w.port,

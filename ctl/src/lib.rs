@@ -36,7 +36,7 @@ pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Questio
 pub use assembly::OpenPort;
 pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
-pub use endpoint::Endpoint;
+pub use endpoint::{Detached, Endpoint};
 pub use lcore::Lcores;
 pub use node::{Node, WorkerPlace};
 pub use seed::random_seed;

@@ -53,7 +53,11 @@ pub enum LcoreError {
     },
 }
 
-/// Processor numbers, in the order they were given, as `0,2` or `1-3`.
+/// Numbers in a list of processors at most.
+const MAX_CORES: usize = 1024;
+
+/// Processor numbers, in the order they were given, as `0,2` or `1-3`. One that is given twice is there
+/// twice: it is for whoever uses the list to say what that means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreList(Vec<usize>);
 
@@ -84,8 +88,8 @@ impl FromStr for CoreList {
                 return Err(bad("a range goes down"));
             }
             for c in first..=last {
-                if cores.contains(&c) {
-                    return Err(bad("a processor is named twice"));
+                if cores.len() == MAX_CORES {
+                    return Err(bad("there are more than 1024 numbers"));
                 }
                 cores.push(c);
             }
@@ -310,7 +314,7 @@ mod tests {
             ("0,", "missing"),
             ("a", "malformed"),
             ("3-1", "down"),
-            ("1,0-2", "twice"),
+            ("0-1023,0", "more than"),
             ("1024", "above"),
             ("-1", "missing"),
         ] {

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(cpus(&two().place(&[0, 1], &[Some(0)])), [1]);
         assert_eq!(cpus(&two().place(&[0, 1], &[Some(0); 2])), [0, 1]);
         assert_eq!(cpus(&two().place(&[0, 1], &[Some(0); 3])), [0, 1, 0], "they take turns");
-        assert_eq!(cpus(&two().place(&[], &[Some(0)])), []);
+        assert!(cpus(&two().place(&[], &[Some(0)])).is_empty());
         assert_eq!(cpus(&Topology::default().place(&[0, 1, 2], &[None, Some(3)])), [1, 2]);
     }
 

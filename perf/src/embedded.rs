@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_ctl::{Endpoint, EndpointConfig, OpenError, Snapshot};
-use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker};
+use heddle_ctl::{Detached, Endpoint, EndpointConfig, OpenError, Snapshot};
+use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker, WorkerSnapshot};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::Progress;
-use crate::report::BenchReport;
+use crate::report::{BenchReport, WorkerShare};
 use crate::spec::{BenchSpec, Faults, Wire};
 use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
 
@@ -27,7 +27,7 @@ use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, sen
 pub enum Placement {
     /// Everything on the calling thread.
     Inline,
-    /// Client and server on processors of their own.
+    /// Client and server on processors of their own. [`Pair::run_on`] takes several for each.
     Lcores([usize; 2]),
 }
 
@@ -46,6 +46,14 @@ pub enum BenchError {
     /// The run.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// Processors that do not go with the workers.
+    #[error("{given} processors for workers that take {wanted}")]
+    Processors {
+        /// Processors that were named.
+        given: usize,
+        /// One for each worker of both sides.
+        wanted: usize,
+    },
     /// An earlier run took the RNICs with it.
     #[error("the benchmark's RNICs were lost when an earlier run failed")]
     Lost,
@@ -60,6 +68,7 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)
 /// Two RNICs joined by rings.
 pub struct Pair {
     sides: Option<(Side, ServerSide)>,
+    workers: usize,
     eal: Eal,
     /// Where runs say how far they are.
     pub progress: Progress,
@@ -143,13 +152,21 @@ fn fault_config(f: &Faults) -> FaultConfig {
 }
 
 impl Pair {
-    /// Sets up what all runs of `spec` need.
+    /// Sets up what all runs of `spec` need, with one worker on either side.
     pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
+        Pair::with_workers(eal, spec, 1)
+    }
+
+    /// The same with `workers` workers on either side, each joined to its counterpart by rings.
+    /// Connections are spread over them evenly.
+    pub fn with_workers(eal: &Eal, spec: &BenchSpec, workers: usize) -> Result<Pair, BenchError> {
         let seed = Seed::from_u64(spec.faults.seed);
         let config = |n: u8| EndpointConfig {
             mtu: spec.mtu,
             memory: memory_for(spec),
-            queues: queues_for(spec),
+            // Completion queues have room for each worker.
+            queues: queues_for(spec) + (workers - 1) * (16 << 20),
+            workers,
             frames: frames_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
@@ -181,9 +198,15 @@ impl Pair {
         let side = Side { endpoint: a, clock: Clock::new(eal) };
         Ok(Pair {
             sides: Some((side, ServerSide { endpoint: b, server })),
+            workers,
             eal: *eal,
             progress: Progress::default(),
         })
+    }
+
+    /// How many workers either side has.
+    pub fn workers(&self) -> usize {
+        self.workers
     }
 
     /// Runs one size.
@@ -193,23 +216,52 @@ impl Pair {
         run: Run,
         placement: Placement,
     ) -> Result<BenchReport, BenchError> {
+        match placement {
+            Placement::Inline => self.measure(spec, run, &[]),
+            Placement::Lcores(cores) => self.run_on(spec, run, &cores),
+        }
+    }
+
+    /// Runs one size on these processors, the first half of them for the client, the others for the
+    /// server: one for each worker, the first of which also runs the program. One that is named more
+    /// than once has as many threads, which take turns as the scheduler has it.
+    ///
+    /// # Errors
+    /// [`BenchError::Processors`] when there are not two for each pair of workers.
+    pub fn run_on(
+        &mut self,
+        spec: &BenchSpec,
+        run: Run,
+        cores: &[usize],
+    ) -> Result<BenchReport, BenchError> {
+        if cores.len() != 2 * self.workers {
+            let (given, wanted) = (cores.len(), 2 * self.workers);
+            return Err(BenchError::Processors { given, wanted });
+        }
+        self.measure(spec, run, cores)
+    }
+
+    /// `cores`: none for the calling thread.
+    fn measure(
+        &mut self,
+        spec: &BenchSpec,
+        run: Run,
+        cores: &[usize],
+    ) -> Result<BenchReport, BenchError> {
         let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
         let before = [a.endpoint.snapshot(), b.endpoint.snapshot()];
         self.progress.set(0);
-        let outcome = match placement {
-            Placement::Inline => run_inline(&mut a, &mut b, run, &self.progress),
-            Placement::Lcores(cores) => {
-                let outcome;
-                (a, b, outcome) = run_on(&self.eal, cores, a, b, run, &self.progress)?;
-                outcome
-            }
+        let outcome = if cores.is_empty() {
+            run_inline(&mut a, &mut b, run, &self.progress)
+        } else {
+            let outcome;
+            (a, b, outcome) = run_on(&self.eal, cores, a, b, run, &self.progress)?;
+            outcome
         };
         let after = [a.endpoint.snapshot(), b.endpoint.snapshot()];
         self.sides = Some((a, b));
         let mut report = report(spec, &run, &outcome?, Wire::Ring);
-        if let Placement::Lcores(cores) = placement {
-            report.lcores = cores.to_vec();
-        }
+        report.lcores = cores.to_vec();
         for (side, s) in ["client", "server"].iter().zip(&after) {
             s.worker.for_each(|part, name, _, value| {
                 if value > 0 {
@@ -217,8 +269,10 @@ impl Pair {
                 }
             });
         }
-        for (before, after) in before.iter().zip(&after) {
+        let halves = [&cores[..cores.len() / 2], &cores[cores.len() / 2..]];
+        for (n, (before, after)) in before.iter().zip(&after).enumerate() {
             add_losses(&mut report, before, after);
+            add_workers(&mut report, ["client", "server"][n], halves[n], before, after);
         }
         Ok(report)
     }
@@ -283,32 +337,64 @@ type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
 
 fn run_on(
     eal: &Eal,
-    cores: [usize; 2],
+    cores: &[usize],
     a: Side,
     b: ServerSide,
     run: Run,
     progress: &Progress,
 ) -> Result<Both, BenchError> {
-    let mut b = b;
-    let server = LcoreWorker::spawn(eal, cores[1], "heddle-server", move |stop| {
+    let (ours, theirs) = cores.split_at(cores.len() / 2);
+    let (mut a, mut b) = (a, b);
+    let helpers = [
+        spawn_workers(eal, &ours[1..], a.endpoint.detach())?,
+        spawn_workers(eal, &theirs[1..], b.endpoint.detach())?,
+    ];
+    let server = LcoreWorker::spawn(eal, theirs[0], "heddle-server", move |stop| {
         while !stop.is_set() {
             b.endpoint.poll();
             b.server.step();
         }
         b
     })?;
-    let mut a = a;
     let progress = progress.clone();
-    let client = LcoreWorker::spawn(eal, cores[0], "heddle-client", move |_| {
+    let client = LcoreWorker::spawn(eal, ours[0], "heddle-client", move |_| {
         let result = run_client(&mut a, SERVER, run, &progress);
         (a, result)
     })?;
     while !client.is_finished() && !server.is_finished() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let (a, result) = client.join()?;
-    let b = server.join()?;
+    let (mut a, result) = client.join()?;
+    let mut b = server.join()?;
+    let [ours, theirs] = helpers;
+    a.endpoint.attach(join_workers(ours)?);
+    b.endpoint.attach(join_workers(theirs)?);
     Ok((a, b, result))
+}
+
+/// A thread for each worker beside the first of a side.
+fn spawn_workers(
+    eal: &Eal,
+    cores: &[usize],
+    workers: Vec<Detached>,
+) -> Result<Vec<LcoreWorker<Detached>>, BenchError> {
+    let spawn = |(mut worker, &core): (Detached, &usize)| {
+        let name = format!("heddle-w{}", worker.number());
+        let thread = LcoreWorker::spawn(eal, core, &name, move |stop| {
+            while !stop.is_set() {
+                if !worker.poll() {
+                    std::hint::spin_loop();
+                }
+            }
+            worker
+        });
+        Ok(thread?)
+    };
+    workers.into_iter().zip(cores).map(spawn).collect()
+}
+
+fn join_workers(threads: Vec<LcoreWorker<Detached>>) -> Result<Vec<Detached>, BenchError> {
+    threads.into_iter().map(|t| Ok(t.join()?)).collect()
 }
 
 /// Runs a client on the calling thread, against a server somewhere else.
@@ -360,6 +446,8 @@ impl Remote {
         let after = self.side.endpoint.snapshot();
         let mut report = report(spec, &run, &outcome, Wire::Vdev);
         report.lcores.extend(core);
+        let cores: Vec<_> = core.into_iter().collect();
+        add_workers(&mut report, "client", &cores, &before, &after);
         // What the server sent again and lost is not known here.
         report.sides = 1;
         add_losses(&mut report, &before, &after);
@@ -394,6 +482,7 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
         tail_probes: 0,
         spurious_retransmits: 0,
         drops: 0,
+        workers: Vec::new(),
         verified: outcome.verified,
     }
 }
@@ -407,6 +496,28 @@ fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
     report.tail_probes += since(|s| s.worker.tcp.tail_probes);
     report.spurious_retransmits += since(|s| s.worker.tcp.spurious_retransmits);
     report.drops += since(drops);
+}
+
+/// Adds what each worker of one side has done in a run.
+fn add_workers(
+    report: &mut BenchReport,
+    side: &str,
+    cores: &[usize],
+    before: &Snapshot,
+    after: &Snapshot,
+) {
+    for (n, (before, after)) in before.workers.iter().zip(&after.workers).enumerate() {
+        let (Some(before), Some(after)) = (&before.counters, &after.counters) else { continue };
+        let since = |of: fn(&WorkerSnapshot) -> u64| of(after).saturating_sub(of(before));
+        report.workers.push(WorkerShare {
+            side: side.into(),
+            lcore: cores.get(n).copied(),
+            connections: after.stack.opened + after.stack.accepted,
+            tx_bytes: since(|s| s.rnic.tx_fpdu_bytes),
+            rx_bytes: since(|s| s.rnic.rx_payload_bytes),
+            retransmits: since(|s| s.rnic.tx_retransmits),
+        });
+    }
 }
 
 /// Frames that were lost, on purpose or for want of room.

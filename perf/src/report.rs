@@ -29,6 +29,7 @@
 //! | `tail_probes` | segments sent to learn whether the last ones were lost, by either of `sides` |
 //! | `spurious_retransmits` | segments sent again although the first had arrived, by either of `sides` |
 //! | `drops` | frames lost or refused, by either of `sides`, those lost on purpose included |
+//! | `workers` | each worker of `sides`: `side` (`"client"`, `"server"`), `lcore` (or null), `connections` it has opened and accepted so far, and in this run `tx_bytes` (octets of FPDUs), `rx_bytes` (octets of TCP payload) and `retransmits` |
 //! | `verified` | true when every byte was compared and was right; false when nothing was compared |
 //!
 //! A comparison that fails is an error of the run, not a report.
@@ -69,7 +70,21 @@ pub struct BenchReport {
     pub tail_probes: u64,
     pub spurious_retransmits: u64,
     pub drops: u64,
+    #[serde(default)]
+    pub workers: Vec<WorkerShare>,
     pub verified: bool,
+}
+
+/// What one worker has done in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the module's table says it all")]
+pub struct WorkerShare {
+    pub side: String,
+    pub lcore: Option<usize>,
+    pub connections: u64,
+    pub tx_bytes: u64,
+    pub rx_bytes: u64,
+    pub retransmits: u64,
 }
 
 /// A report that could not be written.
@@ -193,6 +208,7 @@ mod tests {
             tail_probes: 0,
             spurious_retransmits: 0,
             drops: 3,
+            workers: Vec::new(),
             verified: true,
         }
     }
@@ -205,7 +221,7 @@ mod tests {
         let v: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores sides seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops verified".split(' ').collect();
+        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores sides seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops workers verified".split(' ').collect();
         names.sort_unstable();
         documented.sort_unstable();
         assert_eq!(names, documented);

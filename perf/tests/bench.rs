@@ -13,6 +13,7 @@ use heddle_dataplane::{Clock, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::embedded::{Pair, Placement, Remote};
 use heddle_perf::pin;
+use heddle_perf::report::WorkerShare;
 use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until, Wire};
 use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
@@ -138,6 +139,35 @@ fn test_two_lcores() {
             assert_eq!((r.ops, r.verified, &r.lcores[..]), (200, true, &cores[..]), "{op} {mode}");
         }
     }
+}
+
+/// Two workers a side, on as many processors as there are, and with threads that share one.
+#[test]
+fn test_two_workers_a_side() {
+    let (eal, _turn) = eal();
+    let cpus = pin::available();
+    let core = |n: usize| cpus[n % cpus.len()];
+    let cores = [core(0), core(1), core(0), core(1)];
+    let most = BenchSpec { qps: 4, ..BenchSpec::default() };
+    let mut pair = Pair::with_workers(&eal, &most, 2).unwrap();
+    for (n, op) in OPS.into_iter().enumerate() {
+        let s = BenchSpec { qps: 4, ..spec(op, Mode::Bw, 4000, 200) };
+        let r = pair.run_on(&s, Run::new(&s, Size(4000)), &cores).unwrap();
+        assert_eq!((r.ops, r.verified, &r.lcores[..]), (800, true, &cores[..]), "{op}");
+        let names: Vec<_> = r.workers.iter().map(|w| (w.side.as_str(), w.lcore)).collect();
+        let lcore = |n: usize| Some(cores[n]);
+        let sides = ["client", "client", "server", "server"];
+        assert_eq!(names, [0, 1, 2, 3].map(|n: usize| (sides[n], lcore(n))));
+        // As many connections for each; later ones may find some of an earlier run still closing.
+        let fair = |w: &WorkerShare| n > 0 || w.connections == 2;
+        assert!(r.workers.iter().all(fair), "{:?}", r.workers);
+        assert!(r.workers.iter().all(|w| w.tx_bytes + w.rx_bytes > 0), "{:?}", r.workers);
+        let inline = pair.run(&s, Run::new(&s, Size(4000)), Placement::Inline).unwrap();
+        assert_eq!((inline.ops, inline.verified), (800, true));
+        assert!(inline.workers.iter().all(|w| w.lcore.is_none()));
+    }
+    let wrong = pair.run(&most, Run::new(&most, Size(4000)), Placement::Lcores([cores[0]; 2]));
+    assert!(wrong.is_err(), "two processors for four workers");
 }
 
 #[test]

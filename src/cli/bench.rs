@@ -14,7 +14,7 @@ use heddle::perf::spec::{
     Until,
 };
 use heddle::perf::workload::Run;
-use heddle::{CoreList, EndpointConfig, Seed};
+use heddle::{CoreList, EndpointConfig, MAX_WORKERS, Seed};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
@@ -53,7 +53,10 @@ pub(crate) struct Args {
     /// What carries the frames
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
-    /// Processors: of client and server; with --connect of the client [default: the first ones; the last one]
+    /// Processors, one for each worker: the first half for the client, the others for the server; with
+    /// --connect one, of the client. Connections are spread over the workers of a side, the first of
+    /// which shares its processor with the program. One named twice has two threads that take turns
+    /// [default: the first two; the last one]
     #[arg(long, value_name = "LIST", conflicts_with = "inline")]
     lcores: Option<CoreList>,
     /// One thread does everything
@@ -109,7 +112,7 @@ impl Args {
             qps: self.qps,
             depth: self.depth,
             outstanding: match self.connect {
-                None if self.placement()? == Placement::Inline => OUTSTANDING_INLINE,
+                None if self.cores()?.is_empty() => OUTSTANDING_INLINE,
                 _ => OUTSTANDING,
             },
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
@@ -127,17 +130,17 @@ impl Args {
         Ok(spec)
     }
 
-    /// Where the client, or client and server, run.
-    fn placement(&self) -> Result<Placement, Failure> {
+    /// Where client and server run; nowhere: on one thread, bound to none.
+    fn cores(&self) -> Result<Vec<usize>, Failure> {
         match &self.lcores {
-            _ if self.inline => Ok(Placement::Inline),
-            None => Ok(pin::first().map_or(Placement::Inline, Placement::Lcores)),
-            Some(list) => match *list.cores() {
-                [a, b] => Ok(Placement::Lcores([a, b])),
-                _ => Err(Failure::usage(
-                    "--lcores needs two processors, of client and server, as 0,1",
-                )),
-            },
+            _ if self.inline => Ok(Vec::new()),
+            None => Ok(pin::first::<2>().map_or(Vec::new(), |two| two.to_vec())),
+            Some(list) if list.cores().len() % 2 == 0 && list.cores().len() <= 2 * MAX_WORKERS => {
+                Ok(list.cores().to_vec())
+            }
+            Some(_) => Err(Failure::usage(
+                "--lcores needs two processors for each pair of workers, of client and server, as 0,1",
+            )),
         }
     }
 
@@ -179,18 +182,24 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
             "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
         ));
     }
-    let placement = args.placement()?;
+    let cores = args.cores()?;
+    let workers = (cores.len() / 2).max(1);
     args.log.start();
     let shape = EndpointConfig {
         mtu: spec.mtu,
         ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0))
     };
-    let eal = start_eal(&shape, 2, Vec::new())?;
-    let mut pair = Pair::open(&eal, spec)?;
+    let pools = u32::try_from(2 * workers).unwrap_or(u32::MAX);
+    let eal = start_eal(&shape, pools, Vec::new())?;
+    let mut pair = Pair::with_workers(&eal, spec, workers)?;
     let mut reports = Vec::new();
     for size in spec.sizes.iter() {
         let _line = line(args, spec, size, &pair.progress);
-        reports.push(pair.run(spec, Run::new(spec, size), placement)?);
+        let run = Run::new(spec, size);
+        reports.push(match cores.is_empty() {
+            true => pair.run(spec, run, Placement::Inline)?,
+            false => pair.run_on(spec, run, &cores)?,
+        });
     }
     Ok(reports)
 }

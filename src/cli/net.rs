@@ -67,20 +67,20 @@ impl NetArgs {
         let source = self.source()?;
         let config = EndpointConfig::new(self.ips.clone());
         let config = change(EndpointConfig { gateway: self.gateway, ..config });
-        let eal = start_eal(&config, 1, self.pci.iter().cloned().collect())?;
+        let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
+        let eal = start_eal(&config, pools, self.pci.iter().cloned().collect())?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
         Ok((eal, endpoint))
     }
 }
 
-/// Starts DPDK with memory for `ports` ports set up as `config` says.
+/// Starts DPDK with memory for the frames of `workers` workers set up as `config` says.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
-    ports: u32,
+    workers: u32,
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
     let eal = EalConfig { pci, ..EalConfig::default() };
-    let workers = u64::from(ports) * config.workers as u64;
-    let pools = [(config.mtu, workers * u64::from(config.frames))];
+    let pools = [(config.mtu, u64::from(workers) * u64::from(config.frames))];
     rnic::start_eal(pools, eal, None).map_err(Failure::of_start)
 }

@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
-    /// Processors, one for each worker [default: one worker, on the first]
+    /// Processors, one for each worker: flows are spread over the workers by the port if it can, or by
+    /// themselves. One named twice has two threads that take turns [default: one worker, on the first]
     #[arg(long, value_name = "LIST", alias = "lcore", conflicts_with = "inline")]
     lcores: Option<CoreList>,
     /// What a worker does when there is nothing to do
@@ -115,6 +116,12 @@ const QUEUES: u32 = 64;
 
 /// How long connections have to end in order, where no file says it.
 const FAREWELL: Duration = Duration::from_millis(300);
+
+impl Args {
+    fn workers(&self) -> usize {
+        self.lcores.as_ref().map_or(1, |list| list.cores().len())
+    }
+}
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = match &args.config {

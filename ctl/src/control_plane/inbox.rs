@@ -1,5 +1,6 @@
 //! Requests, on their way to a control plane that may end meanwhile.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
@@ -11,20 +12,28 @@ use super::ThreadRequest;
 /// is either refused or found by [`Inbox::close`], and none is lost between the two. It is held for
 /// as long as it takes to queue one.
 #[derive(Clone, Debug)]
-pub(super) struct Gate(Arc<Mutex<Option<Sender<ThreadRequest>>>>);
+pub(super) struct Gate {
+    sender: Arc<Mutex<Option<Sender<ThreadRequest>>>>,
+    waiting: Arc<AtomicUsize>,
+}
 
 impl Gate {
     pub(super) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
         let sender = self.lock();
-        let sent = sender.as_ref().ok_or(DeviceError::Gone)?.try_send(request);
-        sent.map_err(|e| match e {
-            TrySendError::Full(_) => DeviceError::Overloaded,
-            TrySendError::Disconnected(_) => DeviceError::Gone,
+        let sender = sender.as_ref().ok_or(DeviceError::Gone)?;
+        // Before: whoever takes it finds it counted.
+        self.waiting.fetch_add(1, Ordering::Release);
+        sender.try_send(request).map_err(|e| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            match e {
+                TrySendError::Full(_) => DeviceError::Overloaded,
+                TrySendError::Disconnected(_) => DeviceError::Gone,
+            }
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Sender<ThreadRequest>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -39,17 +48,22 @@ impl Inbox {
     /// The two ends of a queue of so many.
     pub(super) fn new(len: usize) -> (Gate, Inbox) {
         let (sender, queue) = crossbeam_channel::bounded(len);
-        let gate = Gate(Arc::new(Mutex::new(Some(sender))));
+        let waiting = Arc::default();
+        let gate = Gate { sender: Arc::new(Mutex::new(Some(sender))), waiting };
         (gate.clone(), Inbox { queue, gate })
     }
 
+    /// Whether nothing waits; one that is just being queued may count already. It is asked after
+    /// every turn of a worker: one load, and no call.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.gate.waiting.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn take(&self) -> Option<ThreadRequest> {
-        self.queue.try_recv().ok()
+        let request = self.queue.try_recv().ok()?;
+        self.gate.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(request)
     }
 
     /// Takes no more. Those that were taken and not carried out can still be had.

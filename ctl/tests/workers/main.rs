@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "one program in several files")]
 #![allow(clippy::needless_range_loop, reason = "a side, or a connection, has a number here")]
 
+mod devices;
 mod hazards;
 mod rig;
 mod shared;

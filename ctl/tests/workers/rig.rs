@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig, Node, Snapshot};
 use heddle_dataplane::eal::allowed_cpus;
-use heddle_dataplane::{Clock, Eal, EalConfig, ManualClock};
+use heddle_dataplane::{Clock, Eal, EalConfig, ManualClock, Port};
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, EventQueue, ListenParams, Mr,
@@ -102,7 +102,8 @@ impl Rig {
             let mut config = EndpointConfig {
                 workers: shape.workers[usize::from(n) - 1],
                 memory: 8 << 20,
-                frames: 4095,
+                // Pools stay as long as the process.
+                frames: 2047,
                 max_conns: 256,
                 queues: 64 << 20,
                 clock: (!shape.threads).then(|| clock.clone()),
@@ -129,14 +130,28 @@ impl Rig {
         Rig { sides, hand, start: Instant::now(), _turn: turn }
     }
 
+    /// Two RNICs without threads, in the time of the world.
+    pub fn inline(a: Endpoint, b: Endpoint, turn: MutexGuard<'static, ()>) -> Rig {
+        let sides = [a, b].map(|e| Rnic::Inline(Box::new(e)));
+        Rig { sides, hand: None, start: Instant::now(), _turn: turn }
+    }
+
+    /// The first port of each side.
+    pub fn ports(&self) -> [&Port; 2] {
+        self.sides.each_ref().map(|s| match s {
+            Rnic::Inline(e) => e.port(),
+            Rnic::Threads(n) => n.port(),
+        })
+    }
+
     pub fn poll(&mut self) {
         let [a, b] = &mut self.sides;
+        let busy = a.poll() | b.poll();
         match &self.hand {
+            _ if busy => {}
             None => std::thread::yield_now(),
             Some(hand) => {
-                if !(a.poll() | b.poll()) {
-                    hand.advance(Duration::from_micros(50));
-                }
+                hand.advance(Duration::from_micros(50));
             }
         }
     }

@@ -111,9 +111,12 @@ fn count_together(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], side: usiz
     assert!(seen.iter().copied().eq(0..CONNS as u64 * ADDS), "each came between two others");
 }
 
-/// 64 connections, half of them opened by either side.
 fn run(shape: Shape) {
-    let mut rig = Rig::new(shape);
+    use_everything(&mut Rig::new(shape));
+}
+
+/// 64 connections, half of them opened by either side.
+pub fn use_everything(rig: &mut Rig) {
     let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
     let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));
     let (first, second) = (0..CONNS / 2, CONNS / 2..CONNS);
@@ -128,11 +131,11 @@ fn run(shape: Shape) {
         let workers = spread.len() as u64;
         assert!(spread.iter().all(|n| is_fair(CONNS as u64, workers, *n)), "{spread:?}");
     }
-    exchange(&mut rig, &apps, &qps, 0..SENDS);
-    count_together(&mut rig, &apps, &qps, 0);
-    count_together(&mut rig, &apps, &qps, 1);
+    exchange(rig, &apps, &qps, 0..SENDS);
+    count_together(rig, &apps, &qps, 0);
+    count_together(rig, &apps, &qps, 1);
     // They are as they were.
-    exchange(&mut rig, &apps, &qps, SENDS..2 * SENDS);
+    exchange(rig, &apps, &qps, SENDS..2 * SENDS);
     for side in 0..2 {
         let s = rig.sides[side].snapshot();
         assert_eq!(s.worker.worker.cq_overflows, 0);
