@@ -4,8 +4,8 @@
 //! plane. Each application has a [`Device`] of its own, with memory, queues and doorbells that it
 //! shares with the workers and with no other application.
 //!
-//! What a device cannot do by itself it asks of whoever has the RNIC ([`Backend`]): the hub in the same
-//! process ([`local`]), or another process through a socket ([`remote`](crate::remote)). Posts and
+//! What a device cannot do by itself it asks of whoever has the RNIC (`backend`): the hub in the same
+//! process (`local`), or another process through a socket ([`remote`](crate::remote)). Posts and
 //! completions ask nobody.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{
-    Access, BindError, CmEvent, ConnectParams, ConnectionError, CqeOp, Device, DeviceError,
-    EventQueue, QpInit, QpState, RecvWr, Region, SendWr, Sleeper, Stag,
+    AcceptParams, Access, BindError, CmEvent, ConnectParams, ConnectionError, CqeOp, Device,
+    DeviceError, Ends, EventQueue, QpInit, QpState, RecvWr, Region, SendWr, Sleeper, Stag,
 };
 
 use crate::child::App;
@@ -189,11 +189,12 @@ fn listens(device: &Device) {
     first.reject(b"no").unwrap();
     let second = listener.request(WAIT).unwrap();
     assert_eq!(second.private_data, b"two");
-    let mut connection = second.accept().unwrap();
-    let mr = connection.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let ends = Ends::new(device, device.create_pd().unwrap()).unwrap();
+    let mr = device.alloc_mr(ends.qp.pd(), 64, Access::LOCAL_WRITE).unwrap();
     mr.write(0, b"welcome");
-    // It may send when the peer has: in the client-server model the other side begins.
-    connection.post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(32, 32)] }).unwrap();
+    // Before it is accepted: the peer sends at once, and a Send that finds no receive is the end.
+    ends.qp.post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(32, 32)] }).unwrap();
+    let mut connection = second.accept_with(AcceptParams::new(ends.qp.clone()), ends).unwrap();
     let c = connection.wait(WAIT).unwrap();
     assert!(c.status.is_success() && c.op == CqeOp::Recv, "{c:?}");
     connection.post_send(&SendWr::send(2, &[mr.sge(0, 7)])).unwrap();

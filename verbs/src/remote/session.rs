@@ -76,7 +76,13 @@ const MAX_UNTAKEN: usize = 1 << 14;
 /// Objects dropped at a time when the application is gone.
 const DROPPED: usize = 64;
 
-/// One application of another process. See the [module](self).
+/// One application of another process.
+///
+/// Whoever has the socket calls [`handle`](Session::handle) with each line and sends what
+/// [`poll_transmit`](Session::poll_transmit) gives, while there is room; while
+/// [`has_work`](Session::has_work), [`work`](Session::work) is called as well; at the end
+/// [`close`](Session::close), until it is done. None of them waits. Dropped without being closed, it gives
+/// everything back at once, and tells the control plane only if that has room.
 #[derive(Debug)]
 pub struct Session {
     hub: Arc<Hub>,
