@@ -6,7 +6,7 @@
 //!   child                                   parent
 //!     Area    ◀── memfd: queues, doorbells ── Device::area
 //!     Region  ◀── memfd: registered memory ── Device::memory
-//!     Sleeper ◀── eventfd: completions ────── Connection::completion_fd
+//!     Sleeper ◀── socket: completions ────── Connection::completion_fd
 //! ```
 //!
 //! Both RNICs live in the parent, joined by rings: no NIC, no privileges.

@@ -20,6 +20,7 @@ mod mpa;
 mod net;
 mod pcap;
 mod progress;
+mod rnic;
 mod rping;
 mod serve;
 mod signals;

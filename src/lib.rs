@@ -77,10 +77,10 @@ pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};
 pub use heddle_dataplane::steer::SteerCounters;
 pub use heddle_dataplane::{
-    BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, LcoreError, LogLevel,
-    ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Port, PortCaps, PortConfig,
-    PortError, PortSource, PortStats, TxBuildCounters, VdevArg, WorkerCounters, WorkerSnapshot,
-    WorkerTimes,
+    BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy,
+    LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Naps,
+    Port, PortCaps, PortConfig, PortError, PortSource, PortStats, TxBuildCounters, VdevArg,
+    WorkerCounters, WorkerSnapshot, WorkerTimes,
 };
 pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};
@@ -90,10 +90,11 @@ pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    SpreadError, StackCounters, check_addrs,
+    Route, SpreadError, StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
+pub use heddle_verbs::remote;
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,

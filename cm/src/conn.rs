@@ -56,6 +56,7 @@ pub(crate) struct ConnInfo {
     pub(crate) worker: WorkerId,
     /// The worker's name of it; absent in `Opening` and `Unopened`.
     pub(crate) conn: Option<ConnId>,
+    /// Our end, as far as it is known: absent, or with port 0, until TCP has told it.
     pub(crate) local: Option<SmallAddr>,
     pub(crate) remote: SmallAddr,
     /// Start-up octets received.

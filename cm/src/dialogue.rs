@@ -19,6 +19,7 @@ pub use mpa::MpaOptions;
 
 /// Which dialogue is spoken, and with which options.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Protocol {
     /// MPA Request and Reply (RFC 5044 section 7.1, RFC 6581).
     Mpa(MpaOptions),
@@ -46,6 +47,7 @@ impl Protocol {
 
 /// What was asked for cannot be said in the dialogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ParamsError {
     /// MPA cannot say it.
     #[error("{0}")]
@@ -54,6 +56,7 @@ pub enum ParamsError {
 
 /// The peer broke the dialogue's rules, or the two cannot agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DialogueError {
     /// In MPA.
     #[error("{0}")]

@@ -14,6 +14,7 @@ use crate::request::RequestError;
 
 /// What both ends agreed on in the start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Agreed {
     /// MPA revision: 1 or 2.
     pub revision: u8,
@@ -35,6 +36,7 @@ pub struct Agreed {
 
 /// What a peer says of its RDMA Reads (RFC 6581 section 9.1). MPA revision 1 has no field for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerDepths {
     /// How many of ours it takes at a time; [`Depth::UNNEGOTIATED`] leaves that to the applications.
     pub ird: Depth,
@@ -44,6 +46,7 @@ pub struct PeerDepths {
 
 /// What was awaited in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Awaited {
     /// TCP's handshake.
     #[error("the TCP connection")]
@@ -58,6 +61,7 @@ pub enum Awaited {
 
 /// Why a connection did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConnectFailure {
     /// The worker could not start the TCP connection.
     #[error("TCP connection failed: {0}")]
@@ -95,6 +99,7 @@ pub enum ConnectFailure {
 
 /// What becomes of the queue pair of a connection that did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpFate {
     /// None had been given.
     NoQp,
@@ -106,6 +111,7 @@ pub enum QpFate {
 
 /// Why an established connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DisconnectReason {
     /// Either side asked for it, and both streams ended in order.
     Orderly,
@@ -144,6 +150,7 @@ impl fmt::Display for DisconnectReason {
 
 /// Why there is no listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ListenFailure {
     /// A worker refused; the others do not listen either.
     #[error("{0}")]
@@ -151,6 +158,9 @@ pub enum ListenFailure {
     /// The application took the request back before all workers had answered.
     #[error("taken back")]
     Withdrawn,
+    /// The address is ours no more.
+    #[error("the address was removed")]
+    AddressRemoved,
     /// No worker is left to listen.
     #[error("the worker has ended")]
     WorkerLost,
@@ -161,8 +171,9 @@ pub enum ListenFailure {
 
 /// Something an application has to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Event {
-    /// Every worker listens.
+    /// Every worker of the port that has the address listens.
     Listening {
         /// The listener.
         id: ListenerId,

@@ -5,6 +5,7 @@ use core::fmt;
 /// The connections an application asks for are named by whoever hands the request in, with numbers
 /// below [`PASSIVE`](Self::PASSIVE); those that peers make are named by the manager, from there on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CmId(pub u64);
 
 impl CmId {
@@ -26,10 +27,13 @@ impl fmt::Display for CmId {
 /// Names a listener; chosen by whoever hands the request in, and never used again while the manager
 /// lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenerId(pub u64);
 
-/// A worker: its index, below the number of workers the manager was made with.
+/// A worker: its index, below the number of workers the manager was made with; see
+/// [`Ports`](crate::Ports).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkerId(pub usize);
 
 /// Who owns listeners and connections: a process or a tenant. Never used again after

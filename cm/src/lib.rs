@@ -22,6 +22,7 @@ mod listener;
 mod manager;
 mod notice;
 mod params;
+mod ports;
 mod request;
 mod small;
 
@@ -34,4 +35,5 @@ pub use event::{
 pub use id::{AppId, CmId, ListenerId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
+pub use ports::{Ports, PortsError};
 pub use request::{Request, RequestError};

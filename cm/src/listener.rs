@@ -1,4 +1,4 @@
-//! Listeners: one each over all workers, and the places they give to peers.
+//! Listeners: one each over several workers, and the places they give to peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +68,8 @@ pub(crate) struct Listener {
     pub(crate) params: ListenParams,
     pub(crate) places: Places,
     peers: BTreeMap<IpAddr, Peer>,
+    /// Those it was ordered at.
+    workers: Vec<WorkerId>,
     /// Absent once all workers listen.
     pending: Option<Pending>,
 }
@@ -94,12 +96,12 @@ impl Listener {
         app: AppId,
         addr: SocketAddr,
         params: ListenParams,
-        workers: &[WorkerId],
+        workers: Vec<WorkerId>,
     ) -> Listener {
         let waiting = workers.iter().copied().collect();
         let pending = Some(Pending { waiting, listening: BTreeSet::new(), refused: None });
         let (places, peers) = (Places::default(), BTreeMap::new());
-        Listener { app, addr, params, places, peers, pending }
+        Listener { app, addr, params, places, peers, workers, pending }
     }
 
     /// Whether it takes connections: every worker listens.
@@ -137,6 +139,11 @@ impl Listener {
         self.outcome()
     }
 
+    /// The workers it was ordered at, whether they are still there or not.
+    pub(crate) fn workers(&self) -> &[WorkerId] {
+        &self.workers
+    }
+
     /// The outcome, when all have answered.
     fn outcome(&mut self) -> Option<Result<(), ListenError>> {
         let p = self.pending.take_if(|p| p.waiting.is_empty())?;
@@ -145,9 +152,9 @@ impl Listener {
 
     /// The workers to tell when the application takes the listener back: those that listen, and
     /// those that may when they come to it.
-    pub(crate) fn workers(&self, all: usize) -> Vec<WorkerId> {
+    pub(crate) fn listening_at(&self) -> Vec<WorkerId> {
         match &self.pending {
-            None => (0..all).map(WorkerId).collect(),
+            None => self.workers.clone(),
             Some(p) => p.waiting.union(&p.listening).copied().collect(),
         }
     }
@@ -212,10 +219,9 @@ impl Listeners {
         self.by_id.get_mut(&id)
     }
 
-    /// Whether a listener may be added, as far as the manager can say: by the rules of the workers'
-    /// stacks, which hold for all of them alike. Asked here, the answer comes at once, and not from
-    /// N workers some of which have begun to listen by then. Which addresses are ours they alone
-    /// know.
+    /// Whether a listener may be added to those there are: by the rules of the workers' stacks,
+    /// which hold for all of them alike. Asked here, the answer comes at once, and not from N
+    /// workers some of which have begun to listen by then.
     pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
         let taken = self.by_addr.contains_key(&(addr.port(), bind(addr)));
         ListenError::check(addr.port(), self.by_id.len(), taken)
@@ -256,7 +262,7 @@ mod tests {
     fn listener(workers: usize) -> Listener {
         let addr = "10.0.0.1:7174".parse().unwrap();
         let workers: Vec<_> = (0..workers).map(WorkerId).collect();
-        Listener::new(AppId(1), addr, ListenParams::default(), &workers)
+        Listener::new(AppId(1), addr, ListenParams::default(), workers)
     }
 
     #[test]
@@ -267,7 +273,7 @@ mod tests {
         assert_eq!(l.answered(WorkerId(7), Ok(())), Answered::default(), "not one of them");
         assert_eq!(l.answered(WorkerId(0), Ok(())), Answered::default());
         assert!(!l.is_listening());
-        assert_eq!(l.workers(3), [WorkerId(0), WorkerId(1), WorkerId(2)]);
+        assert_eq!(l.listening_at(), [WorkerId(0), WorkerId(1), WorkerId(2)]);
         let last = l.answered(WorkerId(1), Ok(()));
         assert_eq!(last, Answered { withdraw: vec![], outcome: Some(Ok(())) });
         assert!(l.is_listening());

@@ -1,6 +1,7 @@
 //! The manager: what is known by which name, and what comes out of it.
 
 mod lost;
+mod readdress;
 mod reports;
 mod requests;
 #[cfg(test)]
@@ -33,7 +34,8 @@ pub use view::{ConnView, ListenerView};
 /// # Calling order
 ///
 /// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
-/// [`handle_worker_lost`](Self::handle_worker_lost) and, when [`poll_timeout`](Self::poll_timeout)
+/// [`handle_worker_lost`](Self::handle_worker_lost),
+/// [`set_addressing`](Self::set_addressing) and, when [`poll_timeout`](Self::poll_timeout)
 /// has passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not
 /// decrease. After each, or after several:
 /// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
@@ -58,7 +60,8 @@ pub use view::{ConnView, ListenerView};
 ///   by [`CmConfig::max_events`] and a few more for each connection and each application.
 ///
 /// An order or a report takes time that grows with the logarithm of the number of connections, and
-/// so does the choice of a start-up that makes room. `AppGone` walks over what the application has.
+/// so does the choice of a start-up that makes room; a connect looks at each port and at each worker
+/// of one. `AppGone` walks over what the application has.
 #[derive(Debug)]
 pub struct ConnectionManager {
     config: CmConfig,
@@ -70,8 +73,7 @@ pub struct ConnectionManager {
     apps: BTreeMap<AppId, App>,
     claims: Claims,
     timers: BTreeSet<(Instant, CmId)>,
-    /// Start-ups of each worker.
-    workers: Vec<Places>,
+    workers: Vec<Work>,
     /// Workers that have ended.
     lost: BTreeSet<WorkerId>,
     orders: VecDeque<(WorkerId, Order)>,
@@ -100,6 +102,15 @@ pub const CONN_OCTETS: usize = size_of::<Conn>()
     + 2 * size_of::<((WorkerId, ConnId), CmId)>()
     + 2 * size_of::<CmId>()
     + 2 * Claims::ENTRY;
+
+/// What a worker has to do.
+#[derive(Debug, Default)]
+struct Work {
+    /// Passive connections in their start-up.
+    startups: Places,
+    /// Connections in whatever state.
+    conns: usize,
+}
 
 /// What an application has.
 #[derive(Debug, Default)]
@@ -133,7 +144,9 @@ pub struct CmGauges {
 impl ConnectionManager {
     /// A manager that knows of nothing.
     pub fn new(config: CmConfig) -> ConnectionManager {
+        let workers = (0..config.ports.workers()).map(|_| Work::default()).collect();
         ConnectionManager {
+            notices: Notices::new(config.notice_burst),
             config,
             now: Instant::ZERO,
             conns: BTreeMap::new(),
@@ -142,11 +155,10 @@ impl ConnectionManager {
             apps: BTreeMap::new(),
             claims: Claims::default(),
             timers: BTreeSet::new(),
-            workers: (0..config.workers).map(|_| Places::default()).collect(),
+            workers,
             lost: BTreeSet::new(),
             orders: VecDeque::new(),
             events: VecDeque::new(),
-            notices: Notices::new(config.notice_burst),
             next_passive: CmId::PASSIVE.0,
             fx: Effects::default(),
             startups: StartupTimes::default(),
@@ -203,7 +215,7 @@ impl ConnectionManager {
     pub fn gauges(&self) -> CmGauges {
         CmGauges {
             conns: self.conns.len(),
-            startups: self.workers.iter().map(Places::len).sum(),
+            startups: self.workers.iter().map(|w| w.startups.len()).sum(),
             listeners: self.listeners.len(),
             claims: self.claims.len(),
             timers: self.timers.len(),
@@ -248,13 +260,13 @@ impl ConnectionManager {
             Effect::Deadline(after) => self.set_deadline(id, after),
             Effect::Redial { old, closed } => {
                 let (worker, remote) = (c.link.worker, c.link.remote());
+                let local = c.link.local.as_ref().map(|l| l.get().ip());
                 self.by_worker.remove(&(worker, old));
                 if !closed {
                     self.orders.push_back((worker, Order::Abort { conn: old }));
                 }
                 self.orders.push_back((worker, Order::Release { conn: old }));
-                self.orders
-                    .push_back((worker, Order::Connect { token: id.0, local: None, remote }));
+                self.orders.push_back((worker, Order::Connect { token: id.0, local, remote }));
             }
             Effect::Free(qpn) => self.claims.free(qpn),
             Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),
@@ -322,8 +334,8 @@ impl ConnectionManager {
         if from == to {
             return;
         }
-        if let Some(places) = self.workers.get_mut(link.worker.0) {
-            places.change(id, from, to);
+        if let Some(w) = self.workers.get_mut(link.worker.0) {
+            w.startups.change(id, from, to);
         }
         // A listener that has ended has no places.
         if let Some(l) = self.listeners.get_mut(passive.listener) {
@@ -338,6 +350,9 @@ impl ConnectionManager {
         if let Some(name) = conn.link.conn {
             self.by_worker.insert((worker, name), id);
         }
+        if let Some(w) = self.workers.get_mut(worker.0) {
+            w.conns += 1;
+        }
         self.apps.entry(conn.link.app).or_default().conns.insert(id);
         self.conns.insert(id, Box::new(conn));
         self.change_place(id, Place::None, to);
@@ -347,6 +362,9 @@ impl ConnectionManager {
     fn remove(&mut self, id: CmId) {
         self.set_deadline(id, None);
         let Some(link) = self.conns.remove(&id).map(|c| c.link) else { return };
+        if let Some(w) = self.workers.get_mut(link.worker.0) {
+            w.conns -= 1;
+        }
         if let Some(name) = link.conn {
             self.by_worker.remove(&(link.worker, name));
         }

@@ -1,17 +1,19 @@
+use core::net::IpAddr;
 use core::time::Duration;
 
 use heddle_iwarp::{Pd, Qpn};
 
 use crate::dialogue::{MpaOptions, Protocol};
+use crate::ports::Ports;
 
 /// RDMA Reads outstanding at a time in either direction, unless something else is asked for.
 pub const DEFAULT_READ_DEPTH: u16 = 16;
 
 /// What a manager is made with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// Workers; their ids are the numbers below.
-    pub workers: usize,
+    /// The ports with their workers, whose ids are the numbers below how many there are.
+    pub ports: Ports,
     /// TCP connections of one worker that may be passive and not established at a time, over all
     /// listeners. Keep it below what the worker's TCP stack holds: start-ups alone then never fill
     /// it.
@@ -27,9 +29,9 @@ pub struct CmConfig {
 
 impl CmConfig {
     /// 512 start-ups for each worker, 4096 events for each application, closes of 20 s, 16 notices.
-    pub const fn new(workers: usize) -> CmConfig {
+    pub const fn new(ports: Ports) -> CmConfig {
         CmConfig {
-            workers,
+            ports,
             max_startups: 512,
             max_events: 4096,
             close_timeout: Duration::from_secs(20),
@@ -53,10 +55,12 @@ pub struct QpSpec {
 
 /// How a listener answers, and what it takes from its peers.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenParams {
     /// The start-up dialogue to answer in.
     pub protocol: Protocol,
-    /// Connections that may be in their start-up at a time; TCP takes as many half-open ones.
+    /// Connections that may be in their start-up at a time, at all workers together. TCP takes as
+    /// many half-open ones at each worker.
     pub backlog: usize,
     /// How long a peer may take from TCP connection to a complete request.
     pub request_timeout: Duration,
@@ -68,11 +72,11 @@ pub struct ListenParams {
     /// The same in the peer-to-peer model, where the initiator sends its first FPDU without being
     /// told (RFC 6581 section 9.2).
     pub rtr_timeout: Duration,
-    /// Connections of one peer address that may be in their start-up at a time; as many as there
-    /// are places when absent.
+    /// Connections of one peer address that may be in their start-up at a time, at all workers
+    /// together; as many as there are places when absent.
     pub max_startups_per_peer: Option<usize>,
-    /// Connections of one peer address there may be at a time, established or not; any number when
-    /// absent.
+    /// Connections of one peer address there may be at a time, established or not, at all workers
+    /// together; any number when absent.
     pub max_conns_per_peer: Option<usize>,
 }
 
@@ -106,6 +110,8 @@ impl ListenParams {
 pub struct ConnectTerms {
     /// The queue pair that is to run on it.
     pub qp: QpSpec,
+    /// Our address, which says the port too; when absent, both are those of the way to the peer.
+    pub local: Option<IpAddr>,
     /// The start-up dialogue to ask in.
     pub protocol: Protocol,
     /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
@@ -120,10 +126,11 @@ pub struct ConnectTerms {
 }
 
 impl ConnectTerms {
-    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s.
+    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s, from any address of ours.
     pub fn new(qp: QpSpec) -> ConnectTerms {
         ConnectTerms {
             qp,
+            local: None,
             protocol: Protocol::default(),
             ird: DEFAULT_READ_DEPTH,
             ord: DEFAULT_READ_DEPTH,

@@ -1,16 +1,16 @@
 use core::net::SocketAddr;
 
 use heddle_iwarp::Qpn;
-use heddle_tcp::ListenError;
+use heddle_tcp::{ConnectError, ListenError};
 
 use crate::dialogue::ParamsError;
-use crate::id::{CmId, ListenerId, WorkerId};
+use crate::id::{CmId, ListenerId};
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
 
 /// What an application, or the shell for it, asks of the manager.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Listen at every worker; [`Event::Listening`](crate::Event::Listening) or
+    /// Listen at every worker of the port that has the address; [`Event::Listening`](crate::Event::Listening) or
     /// [`Event::ListenFailed`](crate::Event::ListenFailed) follows.
     Listen {
         /// The listener's name.
@@ -32,8 +32,6 @@ pub enum Request {
     Connect {
         /// The connection's name, below [`CmId::PASSIVE`].
         id: CmId,
-        /// The worker that is to have it.
-        worker: WorkerId,
         /// The peer.
         remote: SocketAddr,
         /// How.
@@ -80,6 +78,7 @@ pub enum Request {
 
 /// Why a request is refused. It has changed nothing then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RequestError {
     /// The name is taken, or not one to be given.
     #[error("the id is in use or reserved")]
@@ -93,9 +92,12 @@ pub enum RequestError {
     /// The connection is not one that waits to be accepted or rejected.
     #[error("the connection does not wait for an answer")]
     NotAsked,
-    /// There is no such worker, or it has ended.
-    #[error("no such worker")]
+    /// All workers of the port that it takes have ended.
+    #[error("no worker is left")]
     NoWorker,
+    /// Cannot connect there: no port has the address or a way to the peer.
+    #[error("{0}")]
+    Connect(#[from] ConnectError),
     /// The queue pair is in another connection.
     #[error("queue pair {} is in use", .0.0)]
     QpBusy(Qpn),

@@ -7,6 +7,7 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
@@ -15,7 +16,7 @@ use heddle_iwarp::mpa::frame::Kind;
 use heddle_iwarp::rdmap::TermCode;
 use heddle_iwarp::{QpEvent, Qpn, Side};
 use heddle_rnic::{CloseReason, Event as RnicEvent, Order, Report, RnicError};
-use heddle_tcp::{ConnId, ConnectError, ListenError};
+use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError, Route};
 use support::{below, conn_ids, frame, qp, spoil};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,10 +34,43 @@ struct Worker {
     reports: VecDeque<Report>,
     conns: BTreeMap<ConnId, Phase>,
     passive: BTreeSet<ConnId>,
-    listening: BTreeSet<u16>,
+    /// Where it listens: an address of ours, or all.
+    listening: BTreeSet<(Option<IpAddr>, u16)>,
+    net: Addressing,
+    /// Our end of each connection.
+    local: BTreeMap<ConnId, IpAddr>,
 }
 
 impl Worker {
+    /// A connection from or to one of its addresses; the one asked for, or any.
+    fn open(
+        &mut self,
+        r: &mut Random,
+        conn: ConnId,
+        phase: Phase,
+        asked: Option<IpAddr>,
+    ) -> IpAddr {
+        let any = self.net.addrs()[below(r, self.net.addrs().len())].addr();
+        let local = asked.unwrap_or(any);
+        self.conns.insert(conn, phase);
+        self.local.insert(conn, local);
+        local
+    }
+
+    /// What a stack does when its addresses are changed.
+    fn readdress(&mut self, net: Addressing) {
+        self.net = net;
+        let net = &self.net;
+        self.listening.retain(|(addr, _)| addr.is_none_or(|a| net.is_ours(a)));
+        let gone: Vec<_> =
+            self.local.iter().filter(|(_, a)| !net.is_ours(**a)).map(|(c, _)| *c).collect();
+        for conn in gone {
+            if self.conns.contains_key(&conn) {
+                self.close(conn, CloseReason::Withdrawn);
+            }
+        }
+    }
+
     fn event(&mut self, event: RnicEvent) {
         self.reports.push_back(Report::Event(event));
     }
@@ -52,21 +86,25 @@ impl Worker {
     fn carry_out(&mut self, r: &mut Random, names: &mut impl Iterator<Item = ConnId>) {
         let Some(order) = self.orders.pop_front() else { return };
         match order {
-            Order::Listen { token, port, .. } => {
-                assert!(!self.listening.contains(&port), "one listener for each port");
+            Order::Listen { token, addr, port, .. } => {
+                assert!(!self.listening.contains(&(addr, port)), "one listener for each port");
+                assert!(addr.is_none_or(|a| self.net.is_ours(a)), "only at its own addresses");
                 let result = if r.chance(0.1) { Err(ListenError::Full) } else { Ok(()) };
                 if result.is_ok() {
-                    self.listening.insert(port);
+                    self.listening.insert((addr, port));
                 }
                 self.reports.push_back(Report::Listening { token, result });
             }
-            Order::Unlisten { port, .. } => drop(self.listening.remove(&port)),
-            Order::Connect { token, .. } => {
+            Order::Unlisten { addr, port } => drop(self.listening.remove(&(addr, port))),
+            Order::Connect { token, local, remote } => {
+                // What was asked for before the addresses changed is carried out before.
+                assert!(local.is_none_or(|a| self.net.is_ours(a)), "from its own addresses");
+                assert!(self.net.route(remote.ip()).is_some(), "where a way leads");
                 let result = if r.chance(0.1) {
-                    Err(ConnectError::NoRoute)
+                    Err(ConnectError::PortInUse)
                 } else {
                     let conn = names.next().unwrap();
-                    self.conns.insert(conn, Phase::Handshake);
+                    self.open(r, conn, Phase::Handshake, local);
                     Ok(conn)
                 };
                 self.reports.push_back(Report::Connecting { token, result });
@@ -97,19 +135,18 @@ impl Worker {
             Order::Release { conn } => {
                 assert_eq!(self.conns.remove(&conn), Some(Phase::Closed), "released when closed");
             }
-            Order::SetAddressing { .. } => {}
+            Order::SetAddressing { net } => self.readdress(*net),
         }
     }
 
     /// Something a peer does.
     fn peer(&mut self, r: &mut Random, names: &mut impl Iterator<Item = ConnId>) {
-        if r.chance(0.2) && !self.listening.is_empty() {
-            let port = *self.listening.iter().nth(below(r, self.listening.len())).unwrap();
+        if r.chance(0.2) && !self.listening.is_empty() && !self.net.addrs().is_empty() {
+            let (addr, port) = *self.listening.iter().nth(below(r, self.listening.len())).unwrap();
             let conn = names.next().unwrap();
-            self.conns.insert(conn, Phase::Startup);
+            let local = SocketAddr::new(self.open(r, conn, Phase::Startup, addr), port);
             self.passive.insert(conn);
             let remote = ([10, 0, 1, below(r, 4) as u8], 999).into();
-            let local = ([10, 0, 0, 1], port).into();
             return self.event(RnicEvent::Accepted { conn, local, remote });
         }
         if self.conns.is_empty() {
@@ -121,7 +158,8 @@ impl Worker {
             (_, 0) => self.close(conn, CloseReason::Reset),
             (Phase::Handshake, _) => {
                 self.conns.insert(conn, Phase::Startup);
-                self.event(RnicEvent::Connected { conn, local: "10.0.0.1:5".parse().unwrap() });
+                let local = SocketAddr::new(self.local[&conn], 5);
+                self.event(RnicEvent::Connected { conn, local });
             }
             (_, 1) => self.event(RnicEvent::PeerClosed { conn }),
             (Phase::Startup, _) => {
@@ -175,12 +213,15 @@ impl App {
         !self.holds(qpn) && !self.spent.contains(&qpn)
     }
 
-    fn tell(&mut self, event: Event, counts: &mut [u64; 4]) {
+    fn tell(&mut self, event: Event, counts: &mut [u64; 6]) {
         self.taken += 1;
         match event {
             Event::Listening { id } => assert_eq!(self.listeners.insert(id, true), Some(false)),
-            Event::ListenFailed { id, .. } => {
-                assert_eq!(self.listeners.remove(&id), Some(false));
+            Event::ListenFailed { id, error } => {
+                let removed = error == ListenFailure::AddressRemoved;
+                let listened = self.listeners.remove(&id);
+                assert!(listened == Some(false) || removed && listened.is_some());
+                counts[5] += u64::from(removed);
             }
             Event::ConnectRequest { id, .. } => {
                 assert_eq!(self.conns.insert(id, Known::Asked), None);
@@ -206,8 +247,10 @@ impl App {
                     }
                 }
             }
-            Event::Disconnected { id, qpn, .. } => {
+            Event::Disconnected { id, qpn, reason, .. } => {
                 counts[3] += 1;
+                let withdrawn = DisconnectReason::Tcp(CloseReason::Withdrawn);
+                counts[4] += u64::from(reason == withdrawn);
                 assert_eq!(self.conns.remove(&id), Some(Known::Established(qpn)));
                 self.spent.insert(qpn);
             }
@@ -223,8 +266,39 @@ struct Model<N> {
     apps: BTreeMap<AppId, App>,
     names: N,
     next: u64,
-    /// Established, rejected, failed, disconnected.
-    counts: [u64; 4],
+    /// How the ports are addressed: an index of [`NETS`].
+    net: usize,
+    /// Established, rejected, failed, disconnected; of these for their address; listeners that ended
+    /// with theirs.
+    counts: [u64; 6],
+}
+
+/// Workers of each of the two ports.
+const WORKERS: [usize; 2] = [2, 1];
+
+/// Addresses of the two ports, of which the first can go from one to the other, and whether the
+/// second has a way to everywhere.
+const NETS: [([&[&str]; 2], bool); 4] = [
+    ([&["10.0.0.1/8"], &["172.16.0.1/16"]], true),
+    ([&["10.0.0.1/8", "10.0.0.2/8"], &["172.16.0.1/16"]], false),
+    ([&["10.0.0.2/8"], &["172.16.0.1/16", "10.0.0.1/8"]], true),
+    ([&["10.0.0.1/8"], &[]], false),
+];
+
+fn nets(n: usize) -> Vec<Addressing> {
+    let (addrs, everywhere) = NETS[n];
+    let net = |port: usize| {
+        let addrs = addrs[port].iter().map(|a| a.parse().unwrap()).collect();
+        let route = Route::default_via("172.16.0.254".parse().unwrap());
+        let routes = if everywhere && port == 1 { vec![route] } else { vec![] };
+        Addressing::new(addrs, routes).unwrap()
+    };
+    vec![net(0), net(1)]
+}
+
+/// Some address that one of the ports may have.
+fn some_addr(r: &mut Random) -> IpAddr {
+    ["10.0.0.1", "10.0.0.2", "172.16.0.1"][below(r, 3)].parse().unwrap()
 }
 
 /// Queue pairs an application tries; few, so that claims collide.
@@ -247,17 +321,19 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
                 let port = 1 + below(r, 4) as u16;
                 let id = ListenerId(self.next);
                 let params = ListenParams { backlog: 3, ..ListenParams::default() };
-                Request::Listen { id, addr: ([10, 0, 0, 1], port).into(), params }
+                let any = IpAddr::from([0; 4]);
+                let addr = if r.chance(0.3) { any } else { some_addr(r) };
+                Request::Listen { id, addr: SocketAddr::new(addr, port), params }
             }
             2 => {
                 let id = a.listeners.keys().nth(below(r, 3)).copied();
                 Request::Unlisten { id: id.unwrap_or(ListenerId(u64::MAX)) }
             }
             3..=5 => {
-                let worker = WorkerId(below(r, self.workers.len()));
-                let params = ConnectTerms::new(qp(qpn.0));
-                let remote = "10.0.0.9:9".parse().unwrap();
-                Request::Connect { id: CmId(self.next), worker, remote, params }
+                let local = r.chance(0.3).then(|| some_addr(r));
+                let params = ConnectTerms { local, ..ConnectTerms::new(qp(qpn.0)) };
+                let remote = ["10.0.0.9:9", "172.16.0.9:9", "192.0.2.1:9"][below(r, 3)];
+                Request::Connect { id: CmId(self.next), remote: remote.parse().unwrap(), params }
             }
             6..=8 => {
                 let (id, _) = some(r, a);
@@ -345,6 +421,11 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
                 }
             }
         }
+        if self.r.chance(0.002) {
+            self.net = below(&mut self.r, NETS.len());
+            self.cm.set_addressing(self.now, nets(self.net)).unwrap();
+            self.take_events();
+        }
         if self.r.chance(0.0005) {
             let app = *self.apps.keys().next().unwrap();
             self.apps.remove(&app);
@@ -379,19 +460,27 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
 
 #[test]
 fn test_random_requests_and_reports_keep_every_promise() {
-    let mut counts = [0; 4];
+    let mut counts = [0; 6];
     let mut names = conn_ids();
-    for seed in 0..60 {
+    for seed in 0..120 {
         println!("seed {seed}");
+        let given = WORKERS.into_iter().zip(nets(0));
+        let workers = given
+            .clone()
+            .flat_map(|(n, net)| vec![net; n])
+            .map(|net| Worker { net, ..Worker::default() })
+            .collect();
+        let ports = Ports::new(given.collect()).unwrap();
         let mut m = Model {
             r: Random::new(&Seed::from_u64(seed)),
             now: Instant::from_millis(1000),
-            cm: ConnectionManager::new(CmConfig { max_startups: 8, ..CmConfig::new(3) }),
-            workers: (0..3).map(|_| Worker::default()).collect(),
+            cm: ConnectionManager::new(CmConfig { max_startups: 8, ..CmConfig::new(ports) }),
+            workers,
             apps: [1, 2].map(|n| (AppId(n), App::default())).into(),
             names: &mut names,
             next: 10,
-            counts: [0; 4],
+            net: 0,
+            counts: [0; 6],
         };
         for _ in 0..4000 {
             m.step();
@@ -431,5 +520,6 @@ fn test_random_requests_and_reports_keep_every_promise() {
         }
     }
     // All of it happens, and often.
-    assert!(counts.iter().all(|n| *n > 100), "{counts:?}");
+    let enough = counts.iter().zip([100, 100, 100, 100, 40, 100]).all(|(n, least)| *n > least);
+    assert!(enough, "{counts:?}");
 }

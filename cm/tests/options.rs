@@ -166,8 +166,8 @@ fn test_markers_and_crc_are_asked_for_as_configured_and_reach_the_queue_pair() {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams { protocol: mpa(options), ..ListenParams::default() });
         let theirs = MpaOptions::new().markers(bits).crc(policy(bits));
-        let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
-        net.ask(0, Request::Connect { id, worker, remote, params: terms(theirs) });
+        let (id, remote) = (CmId(1), US.into());
+        net.ask(0, Request::Connect { id, remote, params: terms(theirs) });
         let Event::ConnectRequest { id, .. } = net.event() else { panic!() };
         net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(2)) });
         let Event::Established { agreed: a, .. } = net.event() else { panic!() };
@@ -295,9 +295,9 @@ fn test_rejection_names_the_reads_that_are_needed_and_both_applications_know() {
     for needs_ord in [None, Some(40)] {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
-        let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
+        let (id, remote) = (CmId(1), US.into());
         let params = ConnectTerms { ird: 2, ord: 3, ..ConnectTerms::new(qp(7)) };
-        net.ask(0, Request::Connect { id, worker, remote, params });
+        net.ask(0, Request::Connect { id, remote, params });
         let Event::ConnectRequest { id: theirs, peer, .. } = net.event() else { panic!() };
         assert_eq!(peer, Some(depths(2, 3)));
         let private_data = b"too few".to_vec();
@@ -341,9 +341,9 @@ fn test_local_failure_before_fpdu_mode_is_told_to_the_peer() {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
         net.hosts[1].refuses_fpdu_mode = true;
-        let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
+        let (id, remote) = (CmId(1), US.into());
         let params = terms(MpaOptions::new().revision(revision));
-        net.ask(0, Request::Connect { id, worker, remote, params });
+        net.ask(0, Request::Connect { id, remote, params });
         let Event::ConnectRequest { id, .. } = net.event() else { panic!() };
         net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(2)) });
         let Event::ConnectError { error, .. } = net.event() else { panic!() };
@@ -360,8 +360,8 @@ fn test_terminate_of_a_failed_initiator_ends_the_responders_queue_pair() {
     let mut net = Net::new(1, true, 0.0);
     net.listen(1, ListenParams::default());
     net.hosts[0].refuses_fpdu_mode = true;
-    let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
-    net.ask(0, Request::Connect { id, worker, remote, params: terms(MpaOptions::new()) });
+    let (id, remote) = (CmId(1), US.into());
+    net.ask(0, Request::Connect { id, remote, params: terms(MpaOptions::new()) });
     let Event::ConnectRequest { id, .. } = net.event() else { panic!() };
     net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(2)) });
     assert!(matches!(net.event(), Event::Established { .. }));

@@ -174,9 +174,9 @@ fn test_responder_speaks_first_between_two_managers() {
     for rtr in FORMS {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
-        let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
+        let (id, remote) = (CmId(1), US.into());
         let params = ConnectTerms { ird: 0, ord: 0, ..terms(RtrSet::of(rtr)) };
-        net.ask(0, Request::Connect { id, worker, remote, params });
+        net.ask(0, Request::Connect { id, remote, params });
         let Event::ConnectRequest { id: theirs, peer, .. } = net.event() else { panic!() };
         assert_eq!(peer.map(|p| (p.ird.get(), p.ord.get())), Some((Some(0), Some(0))));
         let params = AcceptTerms { ird: 0, ord: 0, ..AcceptTerms::new(qp(2)) };
@@ -203,9 +203,9 @@ fn test_responder_hears_that_there_is_nothing_in_common() {
     let mut net = Net::new(1, true, 0.0);
     let protocol = with_rtr(RtrSet::of(Rtr::Write));
     net.listen(1, ListenParams { protocol, ..ListenParams::default() });
-    let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
+    let (id, remote) = (CmId(1), US.into());
     let params = terms(RtrSet::of(Rtr::Read));
-    net.ask(0, Request::Connect { id, worker, remote, params });
+    net.ask(0, Request::Connect { id, remote, params });
     let Event::ConnectRequest { id: theirs, .. } = net.event() else { panic!() };
     net.ask(1, Request::Accept { id: theirs, params: AcceptTerms::new(qp(2)) });
     assert!(matches!(net.event(), Event::Established { .. }));

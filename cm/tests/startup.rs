@@ -182,7 +182,7 @@ fn connect(net: &mut Net, id: CmId, qpn: u32) -> (ConnId, usize) {
     let remote = ([10, 0, 0, 1], 99).into();
     let params = ConnectTerms::new(qp(qpn));
     net.hosts[0].raw.clear();
-    net.ask(1, Request::Connect { id, worker: WorkerId(0), remote, params });
+    net.ask(1, Request::Connect { id, remote, params });
     let conn = net.until("connection", |n| {
         n.hosts[0].raw.iter().find_map(|e| match e {
             RnicEvent::Accepted { conn, .. } => Some(*conn),
@@ -335,7 +335,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
             let mut params = ConnectTerms::new(qp(n as u32));
             params.private_data = there.clone();
             params.protocol = Protocol::Mpa(MpaOptions { revision, ..MpaOptions::default() });
-            net.ask(0, Request::Connect { id, worker: WorkerId(0), remote, params });
+            net.ask(0, Request::Connect { id, remote, params });
             let request = net.event();
             let Event::ConnectRequest { id: theirs, private_data, peer, .. } = request else {
                 panic!("{request:?}");

@@ -45,7 +45,7 @@ impl App {
                 let mut params = ConnectTerms::new(qp(qpn));
                 params.private_data = vec![7; below(r, 500)];
                 let remote = ([10, 0, 0, 2 - host as u8], PORT).into();
-                net.ask(host, Request::Connect { id, worker: WorkerId(0), remote, params });
+                net.ask(host, Request::Connect { id, remote, params });
                 assert_eq!(self.conns.insert(id, Known::Wanted(Qpn(qpn))), None);
             }
             2 => {
@@ -206,9 +206,9 @@ fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
     for speaks in [true, false] {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
-        let (id, worker, remote) = (CmId(1), WorkerId(0), US.into());
+        let (id, remote) = (CmId(1), US.into());
         let params = ConnectTerms::new(qp(1));
-        net.ask(0, Request::Connect { id, worker, remote, params });
+        net.ask(0, Request::Connect { id, remote, params });
         let Event::ConnectRequest { id: theirs, .. } = net.event() else { panic!("a request") };
         net.ask(1, Request::Accept { id: theirs, params: AcceptTerms::new(qp(2)) });
         assert!(matches!(net.event(), Event::Established { qpn: Qpn(2), .. }));

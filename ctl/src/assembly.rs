@@ -1,9 +1,9 @@
 //! Putting an RNIC together: workers for the queues of its ports, and what they share.
 
 use heddle_base::{Random, Seed};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
+use heddle_cm::Ports;
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
@@ -132,8 +132,8 @@ impl Endpoint {
         ports: Vec<OpenPort>,
         setup: &RnicSetup,
     ) -> Result<Endpoint, OpenError> {
-        check(&ports)?;
-        let total = ports.iter().map(|p| p.setup.workers).sum();
+        let addressed = check(&ports)?;
+        let total = addressed.workers();
         let dma = ports.iter().fold(DmaPorts::default(), |all, p| all.with(p.port.dma()));
         let mrs = Arc::new(MrTable::new(&setup.seed.derive(LABEL_STAGS), setup.max_mrs));
         let hook = Box::new(DpdkRegions::new(dma));
@@ -166,27 +166,26 @@ impl Endpoint {
             ..DeviceConfig::default()
         })?;
         let asked = (requests_out, sleeper);
-        let control = Control::new(asked, links, registry, setup.max_conns);
+        let control = Control::new(asked, links, registry, addressed, setup.max_conns);
         Ok(Endpoint::new(workers, control, requests, open, clock, device))
     }
 }
 
-/// Whether the ports go together.
-fn check(ports: &[OpenPort]) -> Result<(), OpenError> {
+/// Ports that go together, as the connection manager has them.
+fn check(ports: &[OpenPort]) -> Result<Ports, OpenError> {
     if ports.is_empty() {
         return Err(OpenError::NoPort);
     }
-    let mut addrs = BTreeSet::new();
-    for port in ports {
-        port.setup.check()?;
-        for addr in port.setup.addrs.iter().map(|c| c.addr()) {
-            if !addrs.insert(addr) {
-                return Err(OpenError::Twice(addr));
-            }
-        }
+    let mut all = Vec::with_capacity(ports.len());
+    for OpenPort { setup, .. } in ports {
+        setup.check()?;
+        all.push((setup.workers, setup.addressing()?));
     }
-    let total = ports.iter().map(|p| p.setup.workers).sum();
-    if total > MAX_WORKERS { Err(OpenError::Workers(total)) } else { Ok(()) }
+    let ports = Ports::new(all)?;
+    match ports.workers() {
+        n if n > MAX_WORKERS => Err(OpenError::Workers(n)),
+        _ => Ok(ports),
+    }
 }
 
 /// Entries of the table by which workers share the flows of a port themselves: many for each, so

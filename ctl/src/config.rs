@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use heddle_base::Seed;
+use heddle_cm::PortsError;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError};
@@ -269,9 +270,9 @@ pub enum OpenError {
         /// Workers that share it.
         workers: usize,
     },
-    /// Two ports have the same address.
-    #[error("{0} is the address of two ports")]
-    Twice(IpAddr),
+    /// The ports do not go together.
+    #[error(transparent)]
+    Ports(#[from] PortsError),
     /// The port's queues are somebody else's.
     #[error("the queues of the port are taken already")]
     NoQueues,

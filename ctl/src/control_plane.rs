@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_cm::{
-    Agreed, AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, QpFate, WorkerId,
+    Agreed, AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, Ports, QpFate,
+    WorkerId,
 };
 use heddle_dataplane::{Command, NoReport, WorkerReport};
 use heddle_rnic::{Order, Report, RnicError};
@@ -76,9 +77,10 @@ impl Control {
         (requests, sleeper): (Inbox, Sleeper),
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
+        ports: Ports,
         max_conns: usize,
     ) -> Control {
-        let config = CmConfig::new(links.len());
+        let config = CmConfig::new(ports);
         // Start-ups leave room for established connections and those that are closing.
         let max_startups = config.max_startups.min((max_conns / 2).max(1));
         Control {

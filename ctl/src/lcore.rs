@@ -110,8 +110,9 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
 
     /// Gives up a worker that has ended by a defect, its own or the control plane's.
     fn close(&mut self, mut hand: Hand, panicked: bool) {
-        hand.worker.end(panicked);
+        // First: whoever hears of the end finds that it does not run.
         hand.ended.set();
+        hand.worker.end(panicked);
         // Not when all have ended with the control plane: nobody is left to be served.
         self.serving |= panicked && hand.worker.serves_others();
         self.closed.push(hand);

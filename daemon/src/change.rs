@@ -13,7 +13,7 @@ use heddle_perf::service::ServiceSpec;
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Config, Control, Limits};
+use crate::config::{ClientRule, Config, Control, Limits, Port};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Change {
     ListenDel(SocketAddr),
     /// Start a service.
     ListenAdd(ServiceSpec),
+    /// What applications that open a device from here on may have.
+    Clients(Vec<ClientRule>),
     /// Other time to end in.
     Deadline(Duration),
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Change {
             Change::Terms(..) => f.write_str("start-up options and shares of services"),
             Change::ListenDel(addr) => write!(f, "no service on {addr}"),
             Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
+            Change::Clients(_) => f.write_str("quotas of applications"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
         }
     }
@@ -88,6 +91,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
     let come = new.listen.iter().filter(|s| !same(s, &old.listen));
     changes.extend(come.map(|s| Change::ListenAdd(*s)));
+    if old.clients != new.clients {
+        changes.push(Change::Clients(new.clients.clone()));
+    }
     if old.shutdown != new.shutdown {
         changes.push(Change::Deadline(new.shutdown));
     }
@@ -98,23 +104,30 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     const DEVICE: &str = "the device would have to be stopped";
     const MEMORY: &str = "memory is taken when it starts";
     const STACK: &str = "each worker's TCP has it from its start";
-    let (port, other) = (&old.port, &new.port);
+    const THREADS: &str = "connections cannot move to another thread";
     let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
+    // One by one, in their order: what is a port's stays with it.
+    let port = |differs: fn(&Port, &Port) -> bool| {
+        old.ports.iter().zip(&new.ports).any(|(old, new)| differs(old, new))
+    };
     let checks = [
         (old.dpdk != new.dpdk, "dpdk", "DPDK is started once"),
         (old.log.format != new.log.format, "log.format", "lines of both would follow each other"),
         (path(old) != path(new), "control.socket", "who is connected would be cut off"),
         (old.metrics != new.metrics, "metrics.listen", "the server is started once"),
-        (port.name != other.name, "port.name", "it would seem another one"),
         (
-            format!("{:?}", port.source) != format!("{:?}", other.source),
-            "port.vdev or port.pci",
-            DEVICE,
+            old.ports.len() != new.ports.len(),
+            "[[port]]",
+            "workers are made for the ports there are",
         ),
-        (port.mtu != other.mtu, "port.mtu", DEVICE),
-        (port.addresses != other.addresses, "port.addresses", STACK),
-        (port.gateway != other.gateway, "port.gateway", STACK),
-        (old.workers != new.workers, "workers", "connections cannot move to another thread"),
+        (port(|a, b| a.name != b.name), "port.name", "it would seem another one"),
+        (port(|a, b| !a.is_same_device(b)), "port.vdev or port.pci", DEVICE),
+        (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
+        (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
+        (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
+        (port(|a, b| a.addresses != b.addresses), "port.addresses", STACK),
+        (port(|a, b| a.routes != b.routes), "port.routes or port.gateway", STACK),
+        (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),
         (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
         (old.limits.registrations != new.limits.registrations, "limits.registrations", MEMORY),
@@ -133,6 +146,7 @@ pub fn apply(config: &mut Config, change: &Change) {
         Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),
         Change::ListenDel(addr) => config.listen.retain(|s| s.addr != *addr),
         Change::ListenAdd(spec) => config.listen.push(*spec),
+        Change::Clients(rules) => config.clients.clone_from(rules),
         Change::Deadline(d) => config.shutdown = *d,
     }
 }

@@ -90,7 +90,7 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
     let text = "[dpdk]\nmemory = 999\n[log]\nformat = \"json\"\n[control]\nsocket = \"/x\"\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
                 registrations = 9\nframes = 4096\n[tcp]\nkeepalive = \"1s\"\n[[port]]\n\
-                name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\naddresses = [\"10.0.0.2/24\"]\n\
+                name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\naddresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
     let new = Config::parse(text, &Accounts::default()).unwrap();
     let keys: Vec<_> = changes(&old, &new).unwrap_err().iter().map(|f| f.key).collect();
@@ -103,8 +103,10 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
             "port.name",
             "port.vdev or port.pci",
             "port.mtu",
+            "port.workers",
+            "port.queues",
             "port.addresses",
-            "port.gateway",
+            "port.routes or port.gateway",
             "workers",
             "memory",
             "limits.connections",
@@ -131,6 +133,8 @@ fn test_no_change_goes_unnoticed() {
         "[control]\nchange = [\"user:1\"]\n",
         "[control]\nclients = 3\n",
         "[workers]\nlcores = [1]\n",
+        "[workers]\nidle = \"backoff\"\n",
+        "[[port]]\nvdev = \"net_null1\"\naddresses = [\"10.1.0.1/24\"]\n",
         "[memory]\nregistered = 1\n",
         "[memory]\nqueues = 1\n",
         "[limits]\nconnections = 9\n",
@@ -144,6 +148,7 @@ fn test_no_change_goes_unnoticed() {
         "[mpa]\nmarkers = true\n",
         "[tcp]\nkeepalive = \"9s\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",
+        "[[client]]\nwho = \"any\"\n",
     ] {
         let new = config(&format!("{}{more}", listen(&[("1", "sink")])));
         assert_ne!(changes(&old, &new), Ok(vec![]), "{more}");

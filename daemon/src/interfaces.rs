@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use heddle_dataplane::VdevArg;
+use heddle_dataplane::PortSource;
 
 /// How often they are looked for.
 const EVERY: Duration = Duration::from_millis(500);
@@ -25,10 +25,16 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Looks after those that `vdev` names and that are there now.
-    pub fn watch(vdev: Option<&VdevArg>) -> Interfaces {
+    /// Looks after those that virtual devices name and that are there now.
+    pub fn watch<'a>(sources: impl IntoIterator<Item = &'a PortSource>) -> Interfaces {
         let gone = Arc::new(OnceLock::new());
-        let there = named(vdev.map(ToString::to_string).as_deref().unwrap_or_default());
+        let there: Vec<_> = sources
+            .into_iter()
+            .flat_map(|source| match source {
+                PortSource::Vdev(vdev) => named(&vdev.to_string()),
+                PortSource::Device(_) => Vec::new(),
+            })
+            .collect();
         if there.is_empty() {
             return Interfaces { gone, stop: None, thread: None };
         }

@@ -2,12 +2,12 @@
 
 use std::fs::File;
 
-use heddle_ctl::{Endpoint, EndpointConfig, Node};
-use heddle_dataplane::{Eal, EalConfig, EalError};
+use heddle_ctl::{Endpoint, Lcores, Node, OpenPort, PortSetup, RnicSetup};
+use heddle_dataplane::{Eal, EalConfig, EalError, IdlePolicy, PortSource};
 use heddle_perf::pin;
 use heddle_tcp::ConnConfig;
 
-use crate::config::Config;
+use crate::config::{Config, Port};
 
 /// Why there is no RNIC.
 #[derive(Debug, thiserror::Error)]
@@ -29,13 +29,13 @@ impl StartError {
 /// File descriptors that DPDK opens as it starts, and some for its devices.
 const DESCRIPTORS: usize = 12;
 
-/// Starts DPDK with memory for `ports` ports set up as `config` says.
+/// Starts DPDK with memory for pools: of each, the MTU of its frames and their number. `memory` in MiB
+/// is instead of what they need.
 ///
 /// # Errors
 /// [`StartError`]; an address of a PCI device that is none is [`StartError::Usage`].
 pub fn start_eal(
-    config: &EndpointConfig,
-    ports: u32,
+    pools: impl IntoIterator<Item = (u16, u64)>,
     eal: EalConfig,
     memory: Option<u32>,
 ) -> Result<Eal, StartError> {
@@ -46,9 +46,9 @@ pub fn start_eal(
         StartError::Failed(what)
     })?;
     // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
-    let frame = u32::from(config.mtu).max(2048) + 512;
-    let pools = u64::from(ports) * u64::from(config.frames) * u64::from(frame);
-    let needed = 64 + u32::try_from(pools >> 20).unwrap_or(u32::MAX);
+    let frame = |mtu: u16| u64::from(mtu.max(2048)) + 512;
+    let needed: u64 = pools.into_iter().map(|(mtu, frames)| frames * frame(mtu)).sum();
+    let needed = 64 + u32::try_from(needed >> 20).unwrap_or(u32::MAX);
     let memory_mb = memory.unwrap_or(needed);
     Eal::init(&EalConfig { memory_mb, ..eal }).map_err(|e| match e {
         EalError::BadPci(_) => StartError::Usage(e.to_string()),
@@ -61,39 +61,55 @@ pub fn start_eal(
 /// # Errors
 /// [`StartError`].
 pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
-    let (port, limits) = (&config.port, &config.limits);
-    let endpoint = EndpointConfig::new(port.addresses.clone());
-    let endpoint = EndpointConfig {
-        gateway: port.gateway,
-        mtu: port.mtu,
+    let limits = &config.limits;
+    let pci = config.ports.iter().filter_map(|p| match &p.source {
+        PortSource::Device(pci) => Some(pci.clone()),
+        PortSource::Vdev(_) => None,
+    });
+    let eal =
+        EalConfig { hugepages: config.dpdk.hugepages, pci: pci.collect(), ..EalConfig::default() };
+    let pools = config.ports.iter();
+    let pools = pools.map(|p| (p.mtu, p.workers as u64 * u64::from(limits.frames)));
+    let eal = start_eal(pools, eal, config.dpdk.memory)?;
+    let open = |p: &Port| {
+        let setup = PortSetup {
+            routes: p.routes.clone(),
+            mtu: p.mtu,
+            workers: p.workers,
+            queue_pairs: p.queues,
+            frames: limits.frames,
+            rx_interrupt: matches!(config.workers.idle, IdlePolicy::Interrupt(_)),
+            ..PortSetup::new(p.addresses.clone())
+        };
+        // With one port nobody asks which.
+        let which = if config.ports.len() > 1 { format!("{}: ", p.name) } else { String::new() };
+        OpenPort::open(&eal, &p.source, &setup)
+            .map_err(|e| StartError::Failed(format!("{which}{e}")))
+    };
+    let ports = config.ports.iter().map(open).collect::<Result<_, _>>()?;
+    let setup = RnicSetup::new();
+    let setup = RnicSetup {
         max_conns: limits.connections,
         max_mrs: limits.registrations,
-        frames: limits.frames,
         memory: (config.memory.registered as usize) << 20,
         queues: (config.memory.queues as usize) << 20,
-        tcp: ConnConfig { keepalive: config.keepalive, ..endpoint.tcp },
-        ..endpoint
+        tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
+        ..setup
     };
-    let pci = match &port.source {
-        heddle_dataplane::PortSource::Device(pci) => vec![pci.clone()],
-        heddle_dataplane::PortSource::Vdev(_) => Vec::new(),
-    };
-    let hugepages = config.dpdk.hugepages;
-    let eal = EalConfig { hugepages, pci, ..EalConfig::default() };
-    let eal = start_eal(&endpoint, 1, eal, config.dpdk.memory)?;
-    let made = Endpoint::open(&eal, &port.source, &endpoint).map_err(StartError::failed)?;
-    Ok((eal, made))
+    let endpoint = Endpoint::assemble(&eal, ports, &setup).map_err(StartError::failed)?;
+    Ok((eal, endpoint))
 }
 
-/// Makes the RNIC and lets it run. The processors of its workers come with it.
+/// Makes the RNIC and lets it run.
 ///
 /// # Errors
 /// [`StartError`].
-pub fn start(config: &Config) -> Result<(Node, Vec<usize>), StartError> {
+pub fn start(config: &Config) -> Result<Node, StartError> {
     let (eal, endpoint) = open(config)?;
-    let core = match config.workers.lcores.first() {
-        Some(core) => *core,
-        None => pin::first::<1>().map_err(StartError::failed)?[0],
+    let cores = match &config.workers.lcores[..] {
+        [] => pin::first::<1>().map_err(StartError::failed)?.to_vec(),
+        cores => cores.to_vec(),
     };
-    Ok((Node::start(&eal, endpoint, &[core]).map_err(StartError::failed)?, vec![core]))
+    let lcores = Lcores { cores, idle: config.workers.idle };
+    Node::start_with(&eal, endpoint, &lcores).map_err(StartError::failed)
 }

@@ -11,6 +11,7 @@ pub mod mpa_fpdus;
 pub mod mpa_startup;
 pub mod qp_receive;
 pub mod rings;
+pub mod session;
 mod stream;
 pub mod tcp_stack;
 pub mod tcp_wire;
@@ -36,5 +37,6 @@ macro_rules! targets {
 }
 
 /// All there are.
-pub const TARGETS: &[Target] =
-    targets![early headers markers mpa_fpdus mpa_startup qp_receive rings tcp_stack tcp_wire];
+pub const TARGETS: &[Target] = targets![
+    early headers markers mpa_fpdus mpa_startup qp_receive rings session tcp_stack tcp_wire
+];

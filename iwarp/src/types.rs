@@ -6,6 +6,7 @@ macro_rules! number {
     ($(#[$meta:meta])* $name:ident, $fmt:literal) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(pub u32);
 
         impl fmt::Debug for $name {

@@ -246,7 +246,7 @@ fn run_inline(
 }
 
 /// Steps a client to its end, with `poll` for what it needs to get on in between.
-fn drive(
+pub(crate) fn drive(
     mut client: Client,
     progress: &Progress,
     mut poll: impl FnMut(),
@@ -367,7 +367,7 @@ impl Remote {
     }
 }
 
-fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchReport {
+pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchReport {
     let seconds = outcome.elapsed.as_secs_f64();
     let bytes = outcome.ops * u64::from(run.size);
     let per_second = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };

@@ -16,6 +16,7 @@ pub mod embedded;
 mod inbox;
 pub mod instructions;
 pub mod latency;
+pub mod own_process;
 pub mod perftest;
 pub mod pin;
 pub mod progress;

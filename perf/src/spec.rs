@@ -86,6 +86,8 @@ pub enum Wire {
     Ring,
     /// A device given on the command line.
     Vdev,
+    /// The RNIC of another process on this machine, through its control socket.
+    Socket,
 }
 
 macro_rules! words {
@@ -129,6 +131,7 @@ impl fmt::Display for Wire {
         f.write_str(match self {
             Wire::Ring => "ring",
             Wire::Vdev => "vdev",
+            Wire::Socket => "socket",
         })
     }
 }

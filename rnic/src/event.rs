@@ -64,6 +64,7 @@ pub enum Event {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CloseReason {
     /// Both sides finished.
     #[error("closed in order")]

@@ -37,6 +37,7 @@ pub struct RnicConfig {
 
 /// An order the RNIC could not carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RnicError {
     /// The connection does not exist (any more).
     #[error("no such connection")]

@@ -174,8 +174,34 @@ pub struct Status {
     pub draining: usize,
     /// Those who listen.
     pub listeners: Vec<Listener>,
+    /// Applications of other processes that have a device.
+    #[serde(default)]
+    pub clients: Vec<Application>,
     /// The control socket.
     pub control: ControlStatus,
+}
+
+/// An application of another process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Application {
+    /// Its number, never given again.
+    pub application: u64,
+    /// What it calls itself.
+    pub name: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its process, as the system had it when it connected.
+    pub pid: Option<i32>,
+    /// Connections it makes or has accepted.
+    pub connections: usize,
+    /// Listeners it has.
+    pub listeners: usize,
+    /// Requests that were read.
+    pub requests: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Requests that were beyond a quota.
+    pub over_quota: u64,
 }
 
 /// The last reading of the configuration.
@@ -401,8 +427,10 @@ pub struct Port {
     pub mbps: Option<u32>,
     /// Our addresses, with their prefixes.
     pub addresses: Vec<String>,
-    /// Pairs of queues.
-    pub queues: usize,
+    /// Routes, `NETWORK/PREFIX via GATEWAY`.
+    pub routes: Vec<String>,
+    /// Workers that share it.
+    pub workers: usize,
     /// What the device has counted.
     pub counters: BTreeMap<String, u64>,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
+use heddle::perf::own_process::OwnProcess;
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
@@ -17,8 +18,9 @@ use heddle::{CoreList, EndpointConfig, Seed};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{NetArgs, mtu, start_eal};
+use super::net::{mtu, start_eal};
 use super::progress::Line;
+use super::rnic::{Rnic, RnicArgs};
 use super::{Failure, say};
 
 /// Without --connect, client and server run in this process, joined by rings.
@@ -80,11 +82,11 @@ pub(crate) struct Args {
     /// Write the figures to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The perf service of another process or host; needs --vdev or --pci, and --ip
+    /// The perf service of another process or host; needs --vdev or --pci, and --ip, or --socket
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
     #[command(flatten)]
-    net: NetArgs,
+    rnic: RnicArgs,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -170,9 +172,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> {
-    if args.net.vdev.is_some() || args.net.pci.is_some() || !args.net.ips.is_empty() {
+    let net = &args.rnic.net;
+    let device = net.vdev.is_some() || net.pci.is_some() || args.rnic.socket.is_some();
+    if device || !net.ips.is_empty() {
         return Err(Failure::usage(
-            "--vdev, --pci and --ip go with --connect: without it the wire is a ring",
+            "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
         ));
     }
     let placement = args.placement()?;
@@ -197,18 +201,29 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
             "--loss, --reorder and --dup go with the ring, not with --connect",
         ));
     }
-    args.net.source()?;
+    args.rnic.check()?;
     let core = args.remote_core()?;
     args.log.start();
-    let (eal, endpoint) = args.net.open(spec.mtu, memory_for(spec), queues_for(spec))?;
+    let rnic = args.rnic.open(spec.mtu, memory_for(spec), queues_for(spec))?;
     if let Some(core) = core {
         pin::pin_to(core)?;
     }
-    let mut remote = Remote::new(&eal, endpoint, server);
     let mut reports = Vec::new();
-    for size in spec.sizes.iter() {
-        let _line = line(args, spec, size, &remote.progress);
-        reports.push(remote.run(spec, Run::new(spec, size), core)?);
+    match rnic {
+        Rnic::Own { eal, endpoint } => {
+            let mut remote = Remote::new(&eal, *endpoint, server);
+            for size in spec.sizes.iter() {
+                let _line = line(args, spec, size, &remote.progress);
+                reports.push(remote.run(spec, Run::new(spec, size), core)?);
+            }
+        }
+        Rnic::Served(device) => {
+            let mut client = OwnProcess::new(device, server);
+            for size in spec.sizes.iter() {
+                let _line = line(args, spec, size, &client.progress);
+                reports.push(client.run(spec, Run::new(spec, size), core)?);
+            }
+        }
     }
     Ok(reports)
 }

@@ -80,5 +80,7 @@ pub(crate) fn start_eal(
     pci: Vec<String>,
 ) -> Result<Eal, Failure> {
     let eal = EalConfig { pci, ..EalConfig::default() };
-    rnic::start_eal(config, ports, eal, None).map_err(Failure::of_start)
+    let workers = u64::from(ports) * config.workers as u64;
+    let pools = [(config.mtu, workers * u64::from(config.frames))];
+    rnic::start_eal(pools, eal, None).map_err(Failure::of_start)
 }

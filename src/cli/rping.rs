@@ -7,11 +7,12 @@ use heddle::perf::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
 use heddle::perf::workload::Step;
-use heddle::{Clock, Eal, Endpoint, ListenParams, MpaOptions};
+use heddle::{ListenParams, MpaOptions};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::mpa::MpaArgs;
-use super::net::{NetArgs, mtu};
+use super::net::mtu;
+use super::rnic::{Rnic, RnicArgs};
 use super::signals::Stop;
 use super::{Failure, log, say};
 
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
-    net: NetArgs,
+    rnic: RnicArgs,
 }
 
 /// Registered memory: a client has four small regions, a server as many for each of its clients.
@@ -68,27 +69,31 @@ const QUEUES: usize = 4 << 20;
 const LINGER: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    args.net.source()?;
+    args.rnic.check()?;
     log::start(if args.debug { LevelFilter::DEBUG } else { LevelFilter::WARN });
     let stop = Stop::on_signals()?;
     let mpa = if args.server { args.mpa.server()? } else { args.mpa.client()? };
-    let own = args.net.ips.first().map(heddle::Cidr::addr);
+    let ips = &args.rnic.net.ips;
+    let own = ips.first().map(heddle::Cidr::addr);
     let Some(ip) = args.addr.or(own) else {
         return Err(Failure::usage("-a is missing"));
     };
-    if args.server && !ip.is_unspecified() && !args.net.ips.iter().any(|c| c.addr() == ip) {
+    let ours = args.rnic.socket.is_some() || ip.is_unspecified();
+    if args.server && !ours && !ips.iter().any(|c| c.addr() == ip) {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);
-    let (eal, mut endpoint) = args.net.open(args.mtu, MEMORY, QUEUES)?;
+    let mut rnic = args.rnic.open(args.mtu, MEMORY, QUEUES)?;
     let result = if args.server {
-        serve(args, &stop, &mut endpoint, addr, mpa)
+        serve(args, &stop, &mut rnic, addr, mpa)
     } else {
-        ping(args, &stop, &eal, &mut endpoint, addr, mpa)
+        ping(args, &stop, &mut rnic, addr, mpa)
     };
-    let until = endpoint.now() + LINGER;
-    while endpoint.now() < until {
-        endpoint.poll();
+    if let Rnic::Own { endpoint, .. } = &mut rnic {
+        let until = endpoint.now() + LINGER;
+        while endpoint.now() < until {
+            endpoint.poll();
+        }
     }
     result
 }
@@ -96,16 +101,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn ping(
     args: &Args,
     stop: &Stop,
-    eal: &Eal,
-    endpoint: &mut Endpoint,
+    rnic: &mut Rnic,
     remote: SocketAddr,
     mpa: MpaOptions,
 ) -> Result<(), Failure> {
     let Args { count, size, validate, .. } = *args;
     let config = RpingConfig { remote, count, size, validate, mpa };
-    let mut client = RpingClient::new(endpoint.device(), &Clock::new(eal), config, args.show)?;
+    let mut client = RpingClient::new(rnic.device(), &rnic.clock(), config, args.show)?;
     loop {
-        endpoint.poll();
+        rnic.poll();
         if client.step()? == Step::Done {
             break;
         }
@@ -124,19 +128,19 @@ fn ping(
 fn serve(
     args: &Args,
     stop: &Stop,
-    endpoint: &mut Endpoint,
+    rnic: &mut Rnic,
     addr: SocketAddr,
     mpa: MpaOptions,
 ) -> Result<(), Failure> {
     let params = ListenParams::default().mpa(mpa);
-    let mut server = RpingServer::new(endpoint.device(), addr, params, None, args.show)?;
+    let mut server = RpingServer::new(rnic.device(), addr, params, None, args.show)?;
     while !stop.is_set() && !server.is_listening()? {
-        endpoint.poll();
+        rnic.poll();
         server.step();
     }
     say(&format!("rping listening on {addr}\n"));
     while !stop.is_set() && (args.persistent || server.closed() == 0) {
-        endpoint.poll();
+        rnic.poll();
         if server.step() {
             for line in server.take_lines() {
                 say(&format!("server ping data: {line}\n"));

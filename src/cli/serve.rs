@@ -8,7 +8,7 @@ use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::{self, rnic};
 use heddle::perf::service::{self, SERVICES, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
-use heddle::{Device, Endpoint, Hugepages, ListenParams};
+use heddle::{CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, Route};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
@@ -42,9 +42,12 @@ pub(crate) struct Args {
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
-    /// Processor of the worker [default: the first]
-    #[arg(long, value_name = "N", conflicts_with = "inline")]
-    lcore: Option<usize>,
+    /// Processors, one for each worker [default: one worker, on the first]
+    #[arg(long, value_name = "LIST", alias = "lcore", conflicts_with = "inline")]
+    lcores: Option<CoreList>,
+    /// What a worker does when there is nothing to do
+    #[arg(long, value_enum, default_value_t = Idle::Spin)]
+    idle: Idle,
     /// One thread does everything
     #[arg(long)]
     inline: bool,
@@ -59,7 +62,7 @@ pub(crate) struct Args {
 }
 
 /// What a file says in their place.
-const FLAGS: [&str; 16] = [
+const FLAGS: [&str; 17] = [
     "metrics",
     "vdev",
     "pci",
@@ -73,10 +76,32 @@ const FLAGS: [&str; 16] = [
     "markers",
     "keepalive",
     "memory",
-    "lcore",
+    "lcores",
+    "idle",
     "inline",
     "socket",
 ];
+
+/// [`IdlePolicy`], with the usual naps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Idle {
+    /// Look again at once, and take all of a processor
+    Spin,
+    /// Sleep for growing times
+    Backoff,
+    /// Sleep until the device interrupts, where it can
+    Interrupt,
+}
+
+impl Idle {
+    fn policy(self) -> IdlePolicy {
+        match self {
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Backoff => IdlePolicy::Backoff(Naps::default()),
+            Idle::Interrupt => IdlePolicy::Interrupt(Naps::default()),
+        }
+    }
+}
 
 fn listen_help() -> String {
     format!(
@@ -143,19 +168,26 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         log: Log { level: args.log.level(), format: LogFormat::Text },
         control: args.socket.as_ref().map(Control::at),
         metrics: args.metrics,
-        port: config::Port {
+        ports: vec![config::Port {
             name: "port0".into(),
             source,
             mtu: args.mtu,
+            // All on one thread need no more than one.
+            workers: args.lcores.as_ref().map_or(1, |l| l.cores().len()),
+            queues: None,
             addresses: args.net.ips.clone(),
-            gateway: args.net.gateway,
+            routes: args.net.gateway.map(Route::default_via).into_iter().collect(),
+        }],
+        workers: config::Workers {
+            lcores: args.lcores.as_ref().map(|l| l.cores().to_vec()).unwrap_or_default(),
+            idle: args.idle.policy(),
         },
-        workers: config::Workers { lcores: args.lcore.into_iter().collect() },
         memory: config::Memory { registered: args.memory, queues: QUEUES },
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
         listen: args.listen.clone(),
+        clients: Vec::new(),
         shutdown: FAREWELL,
     })
 }
@@ -172,10 +204,7 @@ fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
 fn inline(config: &Config, stop: &Stop) -> Result<(), Failure> {
     let (_eal, mut endpoint): (_, Endpoint) = rnic::open(config).map_err(Failure::of_start)?;
     let mut services = services(config, endpoint.device())?;
-    let interfaces = Interfaces::watch(match &config.port.source {
-        heddle::PortSource::Vdev(vdev) => Some(vdev),
-        heddle::PortSource::Device(_) => None,
-    });
+    let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     while !stop.is_set() && !services.is_listening()? {
         endpoint.poll();
         services.step();

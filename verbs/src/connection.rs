@@ -113,7 +113,7 @@ impl Device {
         addr: impl ToSocketAddrs,
         params: ListenParams,
     ) -> Result<Listener, ConnectionError> {
-        if self.hub().is_inline() {
+        if self.is_inline() {
             return Err(ConnectionError::Inline);
         }
         let sleeper = Sleeper::with_fd()?;
@@ -149,7 +149,7 @@ impl Device {
         params: ConnectParams,
         ends: Ends,
     ) -> Result<Connecting, ConnectionError> {
-        if self.hub().is_inline() {
+        if self.is_inline() {
             return Err(ConnectionError::Inline);
         }
         let timeout = params.timeout;

@@ -10,13 +10,14 @@ mod tests;
 pub use producer::{CqLink, CqProducer};
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;
 
 use crate::error::DeviceError;
 use crate::limits::count::Place;
+use crate::qp::Owner;
 use crate::ring::cqe::{self, RawCqe};
 use crate::ring::layout::{CQE, armed, cq as at};
 use crate::ring::{Area, AreaError, Block};
@@ -66,6 +67,8 @@ struct Inner {
     attached: bool,
     /// Among those of its application.
     _place: Option<Place>,
+    /// Whoever made it for this process is told of its end.
+    _owner: Option<Owner>,
 }
 
 /// The application's side of one ring. Whoever has the lock writes it; who only wants to know whether
@@ -160,7 +163,7 @@ impl Cq {
         words[at::NUMBER].store(u64::from(number), Ordering::Relaxed);
         words[at::RINGS].store(workers as u64, Ordering::Relaxed);
         entries.write(&block);
-        Ok(Cq::over(block, (number, workers), entries, waker, Some(place)))
+        Ok(Cq::over(block, (number, workers), entries, waker, (Some(place), None)))
     }
 
     /// Continues with `workers` rings where they are.
@@ -169,7 +172,7 @@ impl Cq {
         (number, workers): (u32, usize),
         entries: Entries,
         waker: Option<Waker>,
-        place: Option<Place>,
+        (place, owner): (Option<Place>, Option<Owner>),
     ) -> Cq {
         let end = |r: usize| {
             let start = start_of(r);
@@ -181,7 +184,16 @@ impl Cq {
         let consumer = Mutex::new(Consumer { next: 0, rings, newest: entries });
         let block = Arc::new(block);
         let attached = place.is_none();
-        Cq(Arc::new(Inner { block, number, waker, ends, consumer, attached, _place: place }))
+        Cq(Arc::new(Inner {
+            block,
+            number,
+            waker,
+            ends,
+            consumer,
+            attached,
+            _place: place,
+            _owner: owner,
+        }))
     }
 
     /// Where it lies in its area: offset and words, for another process.
@@ -191,7 +203,26 @@ impl Cq {
 
     /// The queue at `(offset, words)` of an area that another process has made. There is one consumer
     /// at a time: whoever made it must not poll it meanwhile. `None` also while it is being resized.
-    pub fn attach(area: &Arc<Area>, (off, words): (usize, usize)) -> Option<Cq> {
+    pub fn attach(area: &Arc<Area>, at: (usize, usize)) -> Option<Cq> {
+        Cq::attach_with(area, at, None, None)
+    }
+
+    /// The same, of a device whose RNIC is another process's.
+    pub(crate) fn remote(
+        area: &Arc<Area>,
+        at: (usize, usize),
+        waker: Option<Waker>,
+        owner: Owner,
+    ) -> Option<Cq> {
+        Cq::attach_with(area, at, waker, Some(owner))
+    }
+
+    fn attach_with(
+        area: &Arc<Area>,
+        (off, words): (usize, usize),
+        waker: Option<Waker>,
+        owner: Option<Owner>,
+    ) -> Option<Cq> {
         let block = area.at(off, words)?;
         let get = |i: usize| block.words().get(i).map(|v| v.load(Ordering::Relaxed));
         let (number, workers) = (get(at::NUMBER)?, get(at::RINGS)?);
@@ -201,7 +232,12 @@ impl Cq {
         }
         let entries = Entries::attach(&block, workers)?;
         let moved = (0..workers).all(|r| has_moved(&block, r, entries.generation));
-        moved.then(|| Cq::over(block, (number, workers), entries, None, None))
+        moved.then(|| Cq::over(block, (number, workers), entries, waker, (None, owner)))
+    }
+
+    /// What holds it no longer than others do.
+    pub(crate) fn downgrade(&self) -> WeakCq {
+        WeakCq(Arc::downgrade(&self.0))
     }
 
     /// Whether it lies in this area, which each application has one of.
@@ -298,7 +334,11 @@ impl Cq {
 
     /// Completions it holds for each worker, or will when its workers have heard of a new size.
     pub fn depth(&self) -> u32 {
-        u32::try_from(self.consumer().newest.size).unwrap_or(u32::MAX)
+        let size = match self.0.block.words().get(at::SIZE) {
+            Some(size) if self.0.attached => size.load(Ordering::Relaxed),
+            _ => self.consumer().newest.size,
+        };
+        u32::try_from(size).unwrap_or(u32::MAX)
     }
 
     /// Takes room for `depth` completions of each worker and has the workers told by `tell`, which
@@ -345,6 +385,28 @@ impl Cq {
     #[inline]
     fn consumer(&self) -> MutexGuard<'_, Consumer> {
         self.0.consumer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See [`Cq::downgrade`].
+#[derive(Debug)]
+pub(crate) struct WeakCq(Weak<Inner>);
+
+impl WeakCq {
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Nobody writes completions any more: the queue says that some were lost, and whoever sleeps on it
+    /// is woken.
+    pub(crate) fn lose(&self) {
+        let Some(q) = self.0.upgrade() else { return };
+        if let Some(w) = q.block.words().get(at::OVERFLOWED) {
+            w.store(1, Ordering::Release);
+        }
+        if let Some(w) = &q.waker {
+            w.wake();
+        }
     }
 }
 

@@ -3,29 +3,33 @@
 //! A [`Hub`] is the RNIC for all of them: STags, regions, numbers, and the way to the control
 //! plane. Each application has a [`Device`] of its own, with memory, queues and doorbells that it
 //! shares with the workers and with no other application.
+//!
+//! What a device cannot do by itself it asks of whoever has the RNIC ([`Backend`]): the hub in the same
+//! process ([`local`]), or another process through a socket ([`remote`](crate::remote)). Posts and
+//! completions ask nobody.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_cm::AppId;
-use heddle_iwarp::{Pd, Qpn};
+use heddle_iwarp::Pd;
 
 use crate::cq::{Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
-use crate::limits::count::{Count, Place};
 use crate::limits::{DeviceLimits, within};
-use crate::memory::{Pool, Quota, Region};
-use crate::qp::{Owner, Qp, QpInit};
-use crate::ring::{Area, BELLS, Bells};
+use crate::memory::Region;
+use crate::qp::{Qp, QpInit};
+use crate::ring::{Area, Bells};
 use crate::srq::Srq;
 use crate::waker::Waker;
 
+mod backend;
 mod connections;
 mod hub;
+pub(crate) mod local;
 mod registration;
 
+pub(crate) use backend::{Backend, Reserved};
 pub use hub::Hub;
 pub use registration::{MrInit, Reservation};
 
@@ -84,6 +88,8 @@ pub struct DeviceConfig {
     pub shared: bool,
     /// How many of each thing it can have.
     pub limits: DeviceLimits,
+    /// Whether a registration waits a little for memory that is on its way back.
+    pub patient: bool,
 }
 
 impl Default for DeviceConfig {
@@ -94,6 +100,7 @@ impl Default for DeviceConfig {
             queues: 16 << 20,
             shared: false,
             limits: DeviceLimits::default(),
+            patient: true,
         }
     }
 }
@@ -108,36 +115,30 @@ pub struct Device(Arc<App>);
 #[derive(Debug)]
 struct App {
     id: AppId,
-    hub: Arc<Hub>,
     area: Arc<Area>,
     bells: Bells,
-    pool: Option<Arc<Pool>>,
-    /// Doorbells in use, a bit each.
-    slots: Mutex<Vec<u64>>,
-    /// With the STags each has.
-    pds: Mutex<HashMap<Pd, Arc<Quota>>>,
-    quota: Arc<Quota>,
+    memory: Option<Arc<Region>>,
     limits: DeviceLimits,
-    qps: Count,
-    cqs: Count,
-    srqs: Count,
-    next_cq: AtomicU32,
+    backend: Arc<dyn Backend>,
 }
 
-impl Drop for App {
-    fn drop(&mut self) {
-        let request = heddle_cm::Request::AppGone;
-        // Without a control plane there is nothing left to end.
-        let _ = self.hub.control.request(ControlRequest::Cm {
-            app: self.id,
-            request,
-            qp: None,
-            events: None,
-        });
-    }
+/// What a device is made of, whoever has the RNIC.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) id: AppId,
+    pub(crate) area: Arc<Area>,
+    pub(crate) bells: Bells,
+    pub(crate) memory: Option<Arc<Region>>,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) backend: Arc<dyn Backend>,
 }
 
 impl Device {
+    pub(crate) fn new(parts: Parts) -> Device {
+        let Parts { id, area, bells, memory, limits, backend } = parts;
+        Device(Arc::new(App { id, area, bells, memory, limits, backend }))
+    }
+
     /// What can be had of it; see there for what each number bounds.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
@@ -156,32 +157,18 @@ impl Device {
     /// # Errors
     /// [`DeviceError::TooMany`].
     pub fn create_pd(&self) -> Result<Pd, DeviceError> {
-        let a = &*self.0;
-        let most = a.limits.max_pds;
-        let mut pds = lock(&a.pds);
-        if pds.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
-            return Err(DeviceError::TooMany { what: "protection domains", most });
-        }
-        // Applications come and go for longer than numbers last, perhaps; none is given twice.
-        let next = |n: u32| n.checked_add(1);
-        let relaxed = Ordering::Relaxed;
-        let pd = a.hub.next_pd.fetch_update(relaxed, relaxed, next);
-        let pd =
-            pd.map(Pd).map_err(|_| DeviceError::TooMany { what: "protection domains", most })?;
-        pds.insert(pd, Quota::new(a.limits.mrs_per_pd()));
-        Ok(pd)
+        self.0.backend.create_pd()
     }
 
     /// A completion queue; `waker` is woken when it is armed and a completion arrives.
     ///
     /// # Errors
-    /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`].
+    /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`];
+    /// [`DeviceError::WakerWithoutFd`] for a futex, where the RNIC is another process's.
     pub fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
-        let place = a.cqs.take("completion queues", a.limits.max_cqs)?;
-        let number = a.next_cq.fetch_add(1, Ordering::Relaxed);
-        Ok(Cq::new(&a.area, number, depth, a.hub.workers, waker, place)?)
+        a.backend.create_cq(depth, waker)
     }
 
     /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more
@@ -198,7 +185,7 @@ impl Device {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
         self.check_cq(cq)?;
-        cq.resize(depth, |link| a.hub.control.request(ControlRequest::ResizeCq { app: a.id, link }))
+        a.backend.resize_cq(cq, depth)
     }
 
     /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs
@@ -206,7 +193,7 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`],
-    /// [`DeviceError::ForeignPd`].
+    /// [`DeviceError::ForeignPd`]; [`DeviceError::WakerWithoutFd`] as of a completion queue.
     pub fn create_srq(
         &self,
         pd: Pd,
@@ -218,8 +205,7 @@ impl Device {
         within("a depth", depth, 1, a.limits.max_srq_wrs)?;
         within("a number of SGEs", max_sge.into(), 1, a.limits.max_sges.into())?;
         self.check_pd(pd)?;
-        let place = a.srqs.take("shared receive queues", a.limits.max_srqs)?;
-        Ok(Srq::new(&a.area, pd, (depth, max_sge), waker, place)?)
+        a.backend.create_srq(pd, (depth, max_sge), waker)
     }
 
     /// A queue pair that is not connected yet. Receives may be posted at once.
@@ -237,21 +223,10 @@ impl Device {
         self.check_pd(pd)?;
         self.check_cq(&init.send_cq)?;
         self.check_cq(&init.recv_cq)?;
-        let user = match &init.srq {
-            Some(srq) if srq.is_for(&app.area, pd) => Some(srq.join()?),
-            Some(_) => return Err(DeviceError::ForeignSrq),
-            None => None,
-        };
-        let place = app.qps.take("queue pairs", most.max_qps)?;
-        let full = DeviceError::TooMany { what: "queue pairs", most: most.max_qps };
-        let bell = take_slot(&mut lock(&app.slots)).ok_or(full)?;
-        let qpn = Qpn(lock(&app.hub.qpns).take());
-        let owner = app.clone();
-        let owner = Owner(Some(Box::new(move || {
-            drop(user);
-            owner.forget(qpn, bell, place);
-        })));
-        Ok(Qp::new(&app.area, app.id, (qpn, pd), (app.bells.clone(), bell), init, owner)?)
+        if init.srq.as_ref().is_some_and(|srq| !srq.is_for(&app.area, pd)) {
+            return Err(DeviceError::ForeignSrq);
+        }
+        app.backend.clone().create_qp(pd, init)
     }
 
     /// Makes a queue pair whose connection is over fit for another one, with the number and all
@@ -267,8 +242,7 @@ impl Device {
     /// Nothing has changed then.
     pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
-        let request = heddle_cm::Request::ForgetQp { qpn: qp.qpn() };
-        qp.reset(|| self.request(request, None, None))
+        qp.reset(|| self.0.backend.forget_qp(qp))
     }
 
     /// The application's number.
@@ -277,8 +251,18 @@ impl Device {
     }
 
     /// The RNIC it is a device of.
+    ///
+    /// # Panics
+    /// When that is another process's ([`Device::open`]). It is for whoever has the RNIC.
     pub fn hub(&self) -> &Arc<Hub> {
-        &self.0.hub
+        let hub = self.0.backend.hub();
+        #[expect(clippy::expect_used, reason = "documented")]
+        hub.expect("the RNIC is another process's")
+    }
+
+    /// Whether the thread that polls the RNIC is the one that would wait for it.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.0.backend.hub().is_some_and(|hub| hub.is_inline())
     }
 
     /// The shared memory its queues and doorbells lie in, for another process.
@@ -293,15 +277,11 @@ impl Device {
 
     /// The memory that [`alloc_mr`](Device::alloc_mr) takes from.
     pub fn memory(&self) -> Option<&Arc<Region>> {
-        self.0.pool.as_ref().map(|p| p.region())
+        self.0.memory.as_ref()
     }
 
-    fn next_id(&self) -> u64 {
-        self.0.hub.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
-        if lock(&self.0.pds).contains_key(&pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
+    pub(crate) fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+        if self.0.backend.has_pd(pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
     /// A completion queue of another application would show what is not its own, and be filled by
@@ -319,40 +299,8 @@ impl Device {
     }
 }
 
-impl App {
-    /// The last handle of a queue pair is gone.
-    fn forget(&self, qpn: Qpn, bell: u32, place: Place) {
-        let request = heddle_cm::Request::ForgetQp { qpn };
-        let _ = self.hub.control.request(ControlRequest::Cm {
-            app: self.id,
-            request,
-            qp: None,
-            events: None,
-        });
-        if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
-            *word &= !(1 << (bell % 64));
-        }
-        lock(&self.hub.qpns).taken.remove(&qpn.0);
-        drop(place);
-    }
-}
-
 /// A protection domain that is nobody's: numbers start at 1.
 const NO_PD: Pd = Pd(0);
-
-/// A free doorbell, now taken.
-fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
-    let at = slots.iter().position(|w| *w != u64::MAX).unwrap_or(slots.len());
-    if at >= BELLS / 64 {
-        return None;
-    }
-    if at == slots.len() {
-        slots.push(0);
-    }
-    let bit = slots[at].trailing_ones();
-    slots[at] |= 1 << bit;
-    Some(u32::try_from(at).ok()? * 64 + bit)
-}
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,7 @@
 //! What can go wrong between an application and its device.
 
 use heddle_iwarp::{Pd, PostError, Qpn};
+use heddle_socket::Fault;
 
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
@@ -94,6 +95,18 @@ pub enum DeviceError {
     /// The memory was not registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The RNIC is another process's, and the waker has no descriptor to give it
+    /// ([`Sleeper::with_fd`](crate::Sleeper::with_fd) makes one that has).
+    #[error(
+        "the RNIC is in another process, and a waker without a descriptor cannot be given to it"
+    )]
+    WakerWithoutFd,
+    /// The process that has the RNIC refuses: for a quota, mostly.
+    #[error(transparent)]
+    Refused(#[from] Fault),
+    /// The process that has the RNIC cannot be reached, or makes no sense.
+    #[error("{0}")]
+    Socket(String),
     /// The control plane has as many requests as it can keep: try again.
     #[error("the control plane is overloaded")]
     Overloaded,

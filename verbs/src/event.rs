@@ -32,6 +32,11 @@ impl Taken {
     pub fn swap(&self) -> u64 {
         if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, Ordering::Relaxed) }
     }
+
+    /// One more was taken.
+    pub(crate) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl EventQueue {
@@ -42,17 +47,20 @@ impl EventQueue {
 
     /// The oldest event.
     pub fn poll(&self) -> Option<Event> {
+        let (event, taken) = self.pass_on()?;
+        taken.add_one();
+        Some(event)
+    }
+
+    /// The oldest event, for somebody else who is to take it: where to count that.
+    pub(crate) fn pass_on(&self) -> Option<(Event, Taken)> {
         if self.is_empty() {
             return None;
         }
-        let (event, taken) = {
-            let mut queue = self.queue();
-            let front = queue.pop_front();
-            self.0.len.store(queue.len(), Ordering::Release);
-            front?
-        };
-        taken.0.fetch_add(1, Ordering::Relaxed);
-        Some(event)
+        let mut queue = self.queue();
+        let front = queue.pop_front();
+        self.0.len.store(queue.len(), Ordering::Release);
+        front
     }
 
     /// Whether there is nothing to poll at this moment.

@@ -12,7 +12,8 @@
 //! There is no DPDK here. Work requests and completions go through rings in shared memory
 //! ([`ring`]) straight to and from the workers, which may be threads of this process or of another
 //! one; what happens once per connection goes to the control plane through
-//! [`ControlPlane`](device::ControlPlane).
+//! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
+//! ([`remote`]).
 //!
 //! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area` and `waker`; each block says why
 //! it is sound.
@@ -27,6 +28,7 @@ pub mod memory;
 mod mr;
 mod params;
 mod qp;
+pub mod remote;
 pub mod ring;
 pub mod srq;
 mod state;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use heddle_iwarp::{MrError, Sge, Stag};
+use heddle_iwarp::{Sge, Stag};
 
-use crate::memory::{Region, Registered, Registry};
+use crate::memory::Region;
 
 /// A registered memory region; deregistered when dropped. Its memory is used again when nobody
 /// refers to it any more: see [`memory`](crate::memory).
@@ -20,7 +20,13 @@ pub struct Mr {
     stag: Stag,
     to: u64,
     /// `None` in a process that was handed the region and did not register it.
-    registered: Option<(Arc<Registry>, Registered)>,
+    owner: Option<Box<dyn MrOwner>>,
+}
+
+/// Who has registered a region: dropping it deregisters it.
+pub(crate) trait MrOwner: Send + Sync + std::fmt::Debug {
+    /// Deregisters it unless something that derives from it is valid: how many do.
+    fn deregister(&self) -> Result<(), u32>;
 }
 
 /// What another process needs to use a region that was registered for it, beside the mapping.
@@ -37,15 +43,10 @@ pub struct MrInfo {
 }
 
 impl Mr {
-    pub(crate) fn new(registry: Arc<Registry>, r: Registered) -> Mr {
-        Mr {
-            region: r.region.clone(),
-            off: r.off,
-            len: r.len,
-            stag: r.stag,
-            to: r.to,
-            registered: Some((registry, r)),
-        }
+    /// A region that lies in the mapping.
+    pub(crate) fn new(region: Arc<Region>, info: MrInfo, owner: Box<dyn MrOwner>) -> Mr {
+        let MrInfo { stag, to, off, len } = info;
+        Mr { region, off, len, stag, to, owner: Some(owner) }
     }
 
     /// A region that somebody else has registered, over a mapping of its memory; `None` when it does
@@ -53,7 +54,7 @@ impl Mr {
     pub fn attach(region: &Arc<Region>, info: MrInfo) -> Option<Mr> {
         region.ptr(info.off, info.len)?;
         let MrInfo { stag, to, off, len } = info;
-        Some(Mr { region: region.clone(), off, len, stag, to, registered: None })
+        Some(Mr { region: region.clone(), off, len, stag, to, owner: None })
     }
 
     /// Deregisters it unless a window or fast registration of it is valid. Dropping it instead ends
@@ -62,12 +63,10 @@ impl Mr {
     /// # Errors
     /// [`Bound`], with the region.
     pub fn deregister(self) -> Result<(), Bound> {
-        if let Some((registry, _)) = &self.registered
-            && let Err(MrError::Bound(count)) = registry.mrs().retire_unbound(self.stag)
-        {
-            return Err(Bound { mr: Box::new(self), count });
+        match self.owner.as_ref().map_or(Ok(()), |owner| owner.deregister()) {
+            Ok(()) => Ok(()),
+            Err(count) => Err(Bound { mr: Box::new(self), count }),
         }
-        Ok(())
     }
 
     /// What another process needs beside the mapping.
@@ -180,11 +179,3 @@ impl std::fmt::Display for Bound {
 }
 
 impl std::error::Error for Bound {}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        if let Some((registry, registered)) = self.registered.take() {
-            registry.give(registered);
-        }
-    }
-}

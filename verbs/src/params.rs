@@ -1,5 +1,6 @@
 //! How connections are made and accepted.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use heddle_cm::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec};
@@ -13,6 +14,8 @@ pub use heddle_cm::ListenParams;
 pub struct ConnectParams {
     /// The queue pair that is to run on it.
     pub qp: Qp,
+    /// Our address, which says the port too; when absent, both are those of the way to the peer.
+    pub local: Option<IpAddr>,
     /// The start-up dialogue and its options: MPA revision, CRC, markers, the peer-to-peer model.
     pub protocol: Protocol,
     /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
@@ -27,10 +30,11 @@ pub struct ConnectParams {
 }
 
 impl ConnectParams {
-    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s.
+    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s, from any address of ours.
     pub fn new(qp: Qp) -> ConnectParams {
         ConnectParams {
             qp,
+            local: None,
             protocol: Protocol::default(),
             ird: DEFAULT_READ_DEPTH,
             ord: DEFAULT_READ_DEPTH,
@@ -45,6 +49,12 @@ impl ConnectParams {
         ConnectParams { protocol: Protocol::Mpa(options), ..self }
     }
 
+    /// The same from this address of ours (as `rdma_bind_addr` chooses it).
+    #[must_use]
+    pub fn from(self, local: IpAddr) -> ConnectParams {
+        ConnectParams { local: Some(local), ..self }
+    }
+
     /// The same with this IRD and ORD.
     #[must_use]
     pub fn reads(self, ird: u16, ord: u16) -> ConnectParams {
@@ -52,9 +62,9 @@ impl ConnectParams {
     }
 
     pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectTerms) {
-        let ConnectParams { qp, protocol, ird, ord, private_data, timeout } = self;
+        let ConnectParams { qp, local, protocol, ird, ord, private_data, timeout } = self;
         let spec = spec(&qp);
-        (qp, heddle_cm::ConnectTerms { qp: spec, protocol, ird, ord, private_data, timeout })
+        (qp, heddle_cm::ConnectTerms { qp: spec, local, protocol, ird, ord, private_data, timeout })
     }
 }
 

@@ -15,7 +15,7 @@
 //! refused. So nothing posted is ever silently lost.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use heddle_cm::AppId;
 use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
@@ -154,7 +154,13 @@ impl Inner {
 }
 
 /// What is told when the last handle of a queue pair is gone.
-pub(crate) struct Owner(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
+pub(crate) struct Owner(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Owner {
+    pub(crate) fn new(told: impl FnOnce() + Send + Sync + 'static) -> Owner {
+        Owner(Some(Box::new(told)))
+    }
+}
 
 impl std::fmt::Debug for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -423,6 +429,28 @@ impl Qp {
         Some(Qp::over(block, app, ids, (bells, bell), rings, init, None))
     }
 
+    /// The queue pair of a device whose RNIC is another process's, which has made it with `init`;
+    /// `None` when it is not such.
+    pub(crate) fn remote(
+        area: &Arc<Area>,
+        app: AppId,
+        ids: (Qpn, Pd),
+        bells: (Bells, u32),
+        (off, words): (usize, usize),
+        init: QpInit,
+        owner: Owner,
+    ) -> Option<Qp> {
+        let rings = Rings::new(&init);
+        let block = Arc::new(area.at(off, words)?);
+        let fits = rings.words() <= words;
+        fits.then(|| Qp::over(block, app, ids, bells, rings, init, Some(owner)))
+    }
+
+    /// What holds it no longer than others do.
+    pub(crate) fn downgrade(&self) -> WeakQp {
+        WeakQp(Arc::downgrade(&self.0))
+    }
+
     /// Its number, as completions carry it.
     pub fn qpn(&self) -> Qpn {
         self.0.qpn
@@ -647,6 +675,28 @@ impl Qp {
     /// Block and rings, for the worker.
     pub(crate) fn rings(&self) -> (Arc<Block>, Rings, u32) {
         (self.0.block.clone(), self.0.rings, self.0.bell)
+    }
+}
+
+/// See [`Qp::downgrade`].
+#[derive(Clone, Debug)]
+pub(crate) struct WeakQp(Weak<Inner>);
+
+impl WeakQp {
+    pub(crate) fn upgrade(&self) -> Option<Qp> {
+        self.0.upgrade().map(Qp)
+    }
+
+    /// No worker runs it any more, and none has said so: posts from here on are refused. What was posted
+    /// has no completions; the completion queues say that.
+    pub(crate) fn lose(&self) {
+        let Some(q) = self.upgrade() else { return };
+        let header = header(&q.0.block);
+        for last in [at::SQ_FINAL, at::RQ_FINAL] {
+            header[last].store(0, Ordering::Release);
+        }
+        header[at::STATE].store(state::DEAD, Ordering::SeqCst);
+        q.set_over();
     }
 }
 

@@ -31,6 +31,7 @@ use heddle_iwarp::{Data, Pd, PostError, RecvWr, Sge, SharedBroken, SharedReceive
 
 use crate::error::{BatchError, DeviceError};
 use crate::limits::count::{Count, Place};
+use crate::qp::Owner;
 use crate::ring::layout::{self, LINE, opcode, srq as at};
 use crate::ring::{Area, AreaError, Block, BlockRing, Broken, encode_recv, read_recv, store};
 use crate::waker::Waker;
@@ -54,6 +55,8 @@ struct Inner {
     /// Whoever made it is another process.
     attached: bool,
     _place: Option<Place>,
+    /// Whoever made it for this process is told of its end.
+    _owner: Option<Owner>,
 }
 
 /// The workers' end, which all of them share.
@@ -114,7 +117,7 @@ impl Srq {
         set(at::PD, pd.0.into());
         set(at::DEPTH, depth.into());
         set(at::MAX_SGE, max_sge.into());
-        Ok(Srq::over(block, (pd, depth, max_sge), waker, Some(place)))
+        Ok(Srq::over(block, (pd, depth, max_sge), waker, Some(place), None))
     }
 
     fn over(
@@ -122,6 +125,7 @@ impl Srq {
         (pd, depth, max_sge): (Pd, u32, u16),
         waker: Option<Waker>,
         place: Option<Place>,
+        owner: Option<Owner>,
     ) -> Srq {
         let tail = Mutex::new(header(&block)[at::TAIL].load(Ordering::Relaxed));
         let places = Places::new(depth, max_sge);
@@ -134,8 +138,9 @@ impl Srq {
             pool: Arc::new(pool),
             told: AtomicU64::new(0),
             users: Count::default(),
-            attached: place.is_none(),
+            attached: place.is_none() && owner.is_none(),
             _place: place,
+            _owner: owner,
         }))
     }
 
@@ -155,7 +160,20 @@ impl Srq {
         let (pd, depth) = (u32::try_from(get(at::PD)).ok()?, u32::try_from(get(at::DEPTH)).ok()?);
         let max_sge = u16::try_from(get(at::MAX_SGE)).ok()?;
         let fits = Places::new(depth, max_sge).words() <= words;
-        fits.then(|| Srq::over(block, (Pd(pd), depth, max_sge), None, None))
+        fits.then(|| Srq::over(block, (Pd(pd), depth, max_sge), None, None, None))
+    }
+
+    /// The same, of a device whose RNIC is another process's: as good as one that was made here.
+    pub(crate) fn remote(
+        area: &Arc<Area>,
+        (off, words): (usize, usize),
+        (pd, depth, max_sge): (Pd, u32, u16),
+        waker: Option<Waker>,
+        owner: Owner,
+    ) -> Option<Srq> {
+        let block = area.at(off, words)?;
+        let fits = Places::new(depth, max_sge).words() <= words;
+        fits.then(|| Srq::over(block, (pd, depth, max_sge), waker, None, Some(owner)))
     }
 
     /// The protection domain of its queue pairs and buffers.

@@ -7,10 +7,28 @@ use heddle_iwarp::{Access, BindError, Pd, Stag};
 use crate::memory::{Registry, Ticket};
 use crate::mr::Mr;
 
-/// An STag, given back when dropped. Its memory is a region's, so there is none to wait for.
+/// An STag without memory of its own, given back when dropped.
+pub(crate) trait HeldStag: Send + Sync + std::fmt::Debug {
+    /// As it is now.
+    fn stag(&self) -> Stag;
+
+    /// Shows `len` octets at `to` of the region with this STag, the first of which peers call `as_to`.
+    fn bind(
+        &mut self,
+        memory: (Stag, u64, u32),
+        as_to: u64,
+        access: Access,
+    ) -> Result<Stag, BindError>;
+
+    /// It names nothing any more.
+    fn revoke(&mut self);
+}
+
+/// One of the RNIC of this process. Its memory is a region's, so there is none to wait for.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     registry: Arc<Registry>,
+    pd: Pd,
     stag: Stag,
     tied: Option<Arc<Tied>>,
     _tickets: [Ticket; 2],
@@ -27,16 +45,39 @@ impl Drop for Held {
 }
 
 impl Held {
-    fn new(
+    pub(crate) fn new(
         registry: Arc<Registry>,
-        stag: Stag,
+        (pd, stag): (Pd, Stag),
         tied: Option<Arc<Tied>>,
         tickets: [Ticket; 2],
     ) -> Held {
         if let Some(tied) = &tied {
             tied.add(registry.clone(), stag);
         }
-        Held { registry, stag, tied, _tickets: tickets }
+        Held { registry, pd, stag, tied, _tickets: tickets }
+    }
+}
+
+impl HeldStag for Held {
+    fn stag(&self) -> Stag {
+        self.stag
+    }
+
+    fn bind(
+        &mut self,
+        memory: (Stag, u64, u32),
+        as_to: u64,
+        access: Access,
+    ) -> Result<Stag, BindError> {
+        let mrs = self.registry.mrs();
+        let bound = mrs.bind_window(self.pd, self.stag, memory, as_to, access)?;
+        self.stag = bound.stag;
+        Ok(bound.stag)
+    }
+
+    fn revoke(&mut self) {
+        let known = self.registry.mrs().revoke(self.stag);
+        debug_assert!(known.is_ok(), "it is ours");
     }
 }
 
@@ -45,24 +86,19 @@ impl Held {
 /// the peer's Send with Invalidate ends that. Given back when dropped.
 #[derive(Debug)]
 pub struct FastMr {
-    held: Held,
+    held: Box<dyn HeldStag>,
     len: u64,
 }
 
 impl FastMr {
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        (stag, len): (Stag, u64),
-        tied: Option<Arc<Tied>>,
-        tickets: [Ticket; 2],
-    ) -> FastMr {
-        FastMr { held: Held::new(registry, stag, tied, tickets), len }
+    pub(crate) fn new(held: Box<dyn HeldStag>, len: u64) -> FastMr {
+        FastMr { held, len }
     }
 
     /// Its STag with `key`. Another key for each registration keeps a peer from using a later one by
     /// an STag it was told earlier.
     pub fn stag(&self, key: u8) -> Stag {
-        self.held.stag.with_key(key)
+        self.held.stag().with_key(key)
     }
 
     /// Most octets it can name, in whole pages of 4096.
@@ -76,39 +112,27 @@ impl FastMr {
 /// queue pair it was made for, invalidated as a [`FastMr`] is. It ends with the queue pair's
 /// connection. Given back when dropped.
 #[derive(Debug)]
-pub struct QpWindow(Held);
+pub struct QpWindow(Box<dyn HeldStag>);
 
 impl QpWindow {
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        stag: Stag,
-        tied: Arc<Tied>,
-        tickets: [Ticket; 2],
-    ) -> QpWindow {
-        QpWindow(Held::new(registry, stag, Some(tied), tickets))
+    pub(crate) fn new(held: Box<dyn HeldStag>) -> QpWindow {
+        QpWindow(held)
     }
 
     /// Its STag with `key`.
     pub fn stag(&self, key: u8) -> Stag {
-        self.0.stag.with_key(key)
+        self.0.stag().with_key(key)
     }
 }
 
 /// A memory window of type 1: peers of all queue pairs of its protection domain may use it. Given back
 /// when dropped.
 #[derive(Debug)]
-pub struct Window {
-    held: Held,
-    pd: Pd,
-}
+pub struct Window(Box<dyn HeldStag>);
 
 impl Window {
-    pub(crate) fn new(
-        registry: Arc<Registry>,
-        (pd, stag): (Pd, Stag),
-        tickets: [Ticket; 2],
-    ) -> Window {
-        Window { held: Held::new(registry, stag, None, tickets), pd }
+    pub(crate) fn new(held: Box<dyn HeldStag>) -> Window {
+        Window(held)
     }
 
     /// Shows `len` octets at `off` of a region that has [`Access::BIND`], the first of which peers call
@@ -125,16 +149,12 @@ impl Window {
         access: Access,
     ) -> Result<Stag, BindError> {
         let memory = (mr.stag(), mr.to().saturating_add(off as u64), len);
-        let mrs = self.held.registry.mrs();
-        let bound = mrs.bind_window(self.pd, self.held.stag, memory, to, access)?;
-        self.held.stag = bound.stag;
-        Ok(bound.stag)
+        self.0.bind(memory, to, access)
     }
 
     /// Shows nothing any more.
     pub fn unbind(&mut self) {
-        let known = self.held.registry.mrs().revoke(self.held.stag);
-        debug_assert!(known.is_ok(), "it is ours");
+        self.0.revoke();
     }
 }
 

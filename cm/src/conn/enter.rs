@@ -1,5 +1,7 @@
 //! From the start-up into FPDU mode, and ways out that several states share.
 
+use core::net::SocketAddr;
+
 use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpConfig, Qpn, RtrConfig};
 use heddle_rnic::{CloseReason, FpduMode, Order};
@@ -85,7 +87,11 @@ impl ConnInfo {
         if let Some(old) = self.conn.take() {
             fx.list.push(Effect::Redial { old, closed });
         }
-        (self.local, self.received) = (None, 0);
+        // From the same address; the port will be another.
+        if let Some(local) = &mut self.local {
+            *local = SocketAddr::new(local.get().ip(), 0).into();
+        }
+        self.received = 0;
         State::Opening { ask, qp }
     }
 

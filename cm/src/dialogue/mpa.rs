@@ -19,6 +19,7 @@ use crate::params::{AcceptTerms, ConnectTerms};
 /// let options = MpaOptions::new().markers(true).peer_to_peer(RtrSet::ALL);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MpaOptions {
     /// The revision to ask in; the highest to answer in.
     pub revision: Revision,

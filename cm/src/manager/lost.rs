@@ -12,7 +12,7 @@ use crate::id::WorkerId;
 
 impl ConnectionManager {
     /// A worker has ended, by a defect or because it was stopped: every connection it had is over,
-    /// and so is every listener when no other worker is left. It is to be called after all reports
+    /// and so is every listener of which it was the last worker. It is to be called after all reports
     /// of the worker; those that come later count for nothing.
     ///
     /// `untouched` are the connections of which it was ordered to enter FPDU mode and never took
@@ -40,8 +40,12 @@ impl ConnectionManager {
             self.drive(id, Input::WorkerLost { touched });
         }
         // Afterwards: those that wait for a listener's application are gone, and not evicted.
-        let last = self.running_workers().next().is_none();
         for id in self.listeners.ids() {
+            let Some(l) = self.listeners.get(id) else { continue };
+            let last = !l.workers().iter().any(|w| self.is_running(*w));
+            if !l.workers().contains(&worker) {
+                continue;
+            }
             let Some(l) = self.listeners.get_mut(id) else { continue };
             let app = l.app;
             let error = match l.worker_lost(worker) {
@@ -60,11 +64,16 @@ impl ConnectionManager {
 
     /// Whether there is such a worker, and it has not ended.
     pub(super) fn is_running(&self, worker: WorkerId) -> bool {
-        worker.0 < self.config.workers && !self.lost.contains(&worker)
+        worker.0 < self.workers.len() && !self.lost.contains(&worker)
+    }
+
+    /// The workers of a port that have not ended.
+    pub(super) fn workers_at(&self, port: usize) -> impl Iterator<Item = WorkerId> {
+        self.config.ports.workers_of(port).filter(|w| self.is_running(*w))
     }
 
     /// The workers that have not ended.
     pub(super) fn running_workers(&self) -> impl Iterator<Item = WorkerId> {
-        (0..self.config.workers).map(WorkerId).filter(|w| !self.lost.contains(w))
+        (0..self.workers.len()).map(WorkerId).filter(|w| !self.lost.contains(w))
     }
 }

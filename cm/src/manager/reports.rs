@@ -6,12 +6,11 @@ use heddle_base::Instant;
 use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{ConnId, ConnectError, ListenError};
 
-use super::ConnectionManager;
+use super::{ConnectionManager, Work};
 use crate::conn::{ConnInfo, Input, Passive, State};
 use crate::dialogue::Answer;
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
-use crate::listener::Places;
 use crate::small::Stamp;
 
 /// What a new passive connection is made with.
@@ -166,7 +165,7 @@ impl ConnectionManager {
         } else {
             None
         };
-        let places = self.workers.get(worker.0).ok_or(Refusal::Startups)?;
+        let places = &self.workers.get(worker.0).ok_or(Refusal::Startups)?.startups;
         let of_worker = if places.len() >= self.config.max_startups {
             Some(places.to_evict().ok_or(Refusal::Startups)?)
         } else {
@@ -176,7 +175,7 @@ impl ConnectionManager {
             self.evict(id);
         }
         // The first may have been the worker's too.
-        let is_full = |w: &Places| w.len() >= self.config.max_startups;
+        let is_full = |w: &Work| w.startups.len() >= self.config.max_startups;
         if let Some(id) = of_worker
             && self.workers.get(worker.0).is_some_and(is_full)
         {

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use heddle_base::Instant;
 use heddle_rnic::Order;
+use heddle_tcp::ListenError;
 
 use super::ConnectionManager;
 use crate::conn::{Conn, ConnInfo, Input, State};
@@ -30,9 +31,7 @@ impl ConnectionManager {
         let result = match request {
             Request::Listen { id, addr, params } => self.listen(app, id, addr, params),
             Request::Unlisten { id } => self.unlisten(app, id),
-            Request::Connect { id, worker, remote, params } => {
-                self.connect(app, id, worker, remote, params)
-            }
+            Request::Connect { id, remote, params } => self.connect(app, id, remote, params),
             Request::Accept { id, params } => self.accept(app, id, &params),
             Request::Reject { id, private_data, needs_ord } => {
                 self.ask(app, id, Input::Reject(&private_data, needs_ord))
@@ -64,22 +63,29 @@ impl ConnectionManager {
         if self.listeners.get(id).is_some() || self.is_gone(app) {
             return Err(RequestError::Id);
         }
-        if self.running_workers().next().is_none() {
-            return Err(RequestError::NoWorker);
-        }
         if self.is_overfull(app) {
             return Err(RequestError::EventsNotTaken);
         }
         self.listeners.check(addr)?;
+        // Only the workers of the port that has the address are ever asked for it.
+        let workers: Vec<_> = match bind(addr) {
+            None => self.running_workers().collect(),
+            Some(ip) => {
+                let port = self.config.ports.with_addr(ip).ok_or(ListenError::NotOurs)?;
+                self.workers_at(port).collect()
+            }
+        };
+        if workers.is_empty() {
+            return Err(RequestError::NoWorker);
+        }
         // Made for each connection anew; here to see whether it can be.
         params.protocol.answer()?;
-        let workers: Vec<_> = self.running_workers().collect();
         for &worker in &workers {
             let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
             let order = Order::Listen { token: id.0, addr: bind, port, backlog };
             self.orders.push_back((worker, order));
         }
-        self.listeners.insert(id, Listener::new(app, addr, params, &workers));
+        self.listeners.insert(id, Listener::new(app, addr, params, workers));
         self.apps.entry(app).or_default().listeners.insert(id);
         Ok(())
     }
@@ -87,7 +93,7 @@ impl ConnectionManager {
     fn unlisten(&mut self, app: AppId, id: ListenerId) -> Result<(), RequestError> {
         let l = self.listeners.get(id).filter(|l| l.app == app).ok_or(RequestError::NoListener)?;
         // Now and not after the workers' answers: the next request may be to listen there.
-        let (workers, addr, listening) = (l.workers(self.config.workers), l.addr, l.is_listening());
+        let (workers, addr, listening) = (l.listening_at(), l.addr, l.is_listening());
         self.withdraw(&workers, addr);
         if !listening {
             let error = ListenFailure::Withdrawn;
@@ -124,19 +130,19 @@ impl ConnectionManager {
         &mut self,
         app: AppId,
         id: CmId,
-        worker: WorkerId,
         remote: SocketAddr,
         params: ConnectTerms,
     ) -> Result<(), RequestError> {
         if id.is_passive() || self.conns.contains_key(&id) || self.is_gone(app) {
             return Err(RequestError::Id);
         }
-        if !self.is_running(worker) {
-            return Err(RequestError::NoWorker);
-        }
         if self.is_overfull(app) {
             return Err(RequestError::EventsNotTaken);
         }
+        let local = params.local;
+        let has_worker = |port| self.workers_at(port).next().is_some();
+        let port = self.config.ports.choose(local, remote.ip(), has_worker)?;
+        let worker = self.least_busy(port).ok_or(RequestError::NoWorker)?;
         let qp = params.qp;
         self.claims.check(qp.qpn)?;
         let ask = params.protocol.ask(&params)?;
@@ -146,7 +152,8 @@ impl ConnectionManager {
             app,
             worker,
             conn: None,
-            local: None,
+            // The port comes with the connection.
+            local: local.map(|ip| SocketAddr::new(ip, 0).into()),
             remote: remote.into(),
             received: 0,
             since: Stamp::of(self.now),
@@ -155,8 +162,15 @@ impl ConnectionManager {
         };
         self.insert(link, State::Opening { ask, qp });
         self.set_deadline(id, Some(params.timeout));
-        self.orders.push_back((worker, Order::Connect { token: id.0, local: None, remote }));
+        self.orders.push_back((worker, Order::Connect { token: id.0, local, remote }));
         Ok(())
+    }
+
+    /// The worker of a port that has the fewest connections, of several the first. Counted, and not
+    /// taken in turn: connections last, and peers spread theirs by chance, so this evens out what
+    /// they, and a worker's connections that ended together, have left uneven.
+    fn least_busy(&self, port: usize) -> Option<WorkerId> {
+        self.workers_at(port).min_by_key(|w| self.workers.get(w.0).map(|w| w.conns))
     }
 
     fn accept(&mut self, app: AppId, id: CmId, params: &AcceptTerms) -> Result<(), RequestError> {

@@ -5,10 +5,11 @@ mod claims;
 mod limits;
 mod listeners;
 mod lost;
+mod ports;
 mod times;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_iwarp::{Pd, QpEvent, Qpn};
@@ -19,6 +20,8 @@ use super::*;
 use crate::conn::tests::conn_ids;
 use crate::event::{ConnectFailure, DisconnectReason, ListenFailure, QpFate};
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams, QpSpec};
+use crate::ports::Ports;
+use crate::ports::tests::net;
 use crate::request::Request;
 
 const APP: AppId = AppId(1);
@@ -32,6 +35,11 @@ fn qp(qpn: u32) -> QpSpec {
 
 fn local() -> SocketAddr {
     "10.0.0.1:7174".parse().unwrap()
+}
+
+/// One port, on whose link everyone is.
+fn config(workers: usize) -> CmConfig {
+    CmConfig::new(Ports::one(workers, net(&["10.0.0.1/8"], &[])))
 }
 
 fn peer(n: u8) -> SocketAddr {
@@ -100,7 +108,7 @@ impl Bench {
 
     fn listen_as(&mut self, app: AppId, id: ListenerId, addr: SocketAddr, params: ListenParams) {
         self.ask(app, Request::Listen { id, addr, params }).unwrap();
-        for w in 0..self.cm.config.workers {
+        for w in 0..self.cm.workers.len() {
             let report = Report::Listening { token: id.0, result: Ok(()) };
             self.cm.handle_report(self.now, WorkerId(w), report);
         }
@@ -127,7 +135,7 @@ impl Bench {
 
     fn connect(&mut self, id: u64, qpn: u32) -> Result<(), RequestError> {
         let params = ConnectTerms::new(qp(qpn));
-        self.ask(APP, Request::Connect { id: CmId(id), worker: W, remote: peer(1), params })
+        self.ask(APP, Request::Connect { id: CmId(id), remote: peer(1), params })
     }
 
     fn accept(&mut self, id: CmId, qpn: u32) -> Result<(), RequestError> {

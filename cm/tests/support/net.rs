@@ -7,13 +7,13 @@ use std::time::Duration;
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::{
     AppId, CmConfig, CmId, ConnectTerms, ConnectionManager, Event, ListenParams, ListenerId,
-    Notice, Request, RequestError, WorkerId,
+    Notice, Ports, Request, RequestError, WorkerId,
 };
 use heddle_iwarp::mpa::frame::{Frame as MpaFrame, Kind, Revision};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
 use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, RnicError, TxSink};
-use heddle_tcp::ConnId;
+use heddle_tcp::{Addressing, Cidr, ConnId};
 
 use super::{Frame, rnic};
 
@@ -21,6 +21,12 @@ pub const APP: AppId = AppId(1);
 pub const PORT: u16 = 7174;
 pub const US: ([u8; 4], u16) = ([10, 0, 0, 2], PORT);
 const W: WorkerId = WorkerId(0);
+
+/// The port of host `n` as its manager knows it.
+fn one_port(n: u8) -> Ports {
+    let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
+    Ports::one(1, Addressing::new(vec![addr], vec![]).unwrap())
+}
 
 struct VecSink<'a> {
     mem: &'a TestMemory,
@@ -171,7 +177,7 @@ impl Net {
     pub fn new(seed: u64, both: bool, loss: f64) -> Net {
         let host = |n: u8| {
             let (rnic, _) = rnic(n, seed);
-            let cm = (both || n == 2).then(|| ConnectionManager::new(CmConfig::new(1)));
+            let cm = (both || n == 2).then(|| ConnectionManager::new(CmConfig::new(one_port(n))));
             Host {
                 rnic,
                 mem: TestMemory::new(64, 0),
@@ -311,7 +317,7 @@ impl Net {
     pub fn asked(&mut self, id: CmId, params: ConnectTerms) -> (ConnId, Vec<u8>) {
         let remote = ([10, 0, 0, 1], 99).into();
         self.hosts[0].raw.clear();
-        self.ask(1, Request::Connect { id, worker: W, remote, params });
+        self.ask(1, Request::Connect { id, remote, params });
         self.next_asked()
     }
 

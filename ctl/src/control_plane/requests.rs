@@ -232,7 +232,10 @@ impl Control {
         }
         if let Some(events) = events {
             let qp = qp.map_or(QpFate::NoQp, QpFate::Free);
-            let error = ConnectFailure::Request(error);
+            let error = match error {
+                RequestError::Connect(e) => ConnectFailure::Open(e),
+                other => ConnectFailure::Request(other),
+            };
             // Not the manager's event: it does not count it.
             events.push(Event::ConnectError { id, error, qp }, &Taken::default());
         }

@@ -28,6 +28,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let regions = Arc::new(RegionTable::new(1, None));
     let addr = "10.0.0.1/24".parse().unwrap();
     let stack = StackConfig::new(port.mac(), addr, seed.clone());
+    let ports = Ports::one(1, stack.net.clone());
     let (clock, hand) = Clock::manual();
     let (requests, requests_out, sleeper) = Requests::new();
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
@@ -50,7 +51,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
         DeviceConfig { memory: 0, queues: 1 << 16, shared: false, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
-    let mut control = Control::new((requests_out, sleeper), vec![link], registry, 16);
+    let mut control = Control::new((requests_out, sleeper), vec![link], registry, ports, 16);
     // The worker is told of the application.
     control.poll(hand.now());
 

@@ -24,7 +24,7 @@ pub(crate) enum Work {
 /// What it is handed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
-    /// Area, memory, eventfd.
+    /// Area, memory, what it is woken by.
     pub(crate) fds: [RawFd; 3],
     pub(crate) area: usize,
     pub(crate) memory: usize,
@@ -81,7 +81,8 @@ impl Spec {
     }
 }
 
-struct App {
+/// An application that works with every slot of its peer's region.
+pub(crate) struct App {
     cq: Cq,
     qp: Qp,
     /// Sources in the first half, sinks in the second.
@@ -106,26 +107,15 @@ pub(crate) fn run(spec: &str) {
     let qp = Qp::attach(&area, spec.qp, bells, cq.clone(), cq.clone()).unwrap();
     let (stag, to, off, len) = spec.mr;
     let mr = Mr::attach(&memory, MrInfo { stag: Stag(stag), to, off, len }).unwrap();
-    let mut app = App {
-        cq,
-        qp,
-        mr,
-        sleeper: Sleeper::from_fd(event),
-        remote: (Stag(spec.remote.0), spec.remote.1),
-        shadow: vec![0; SLOTS * SLOT],
-        random: Random::new(&Seed::from_u64(u64::from(std::process::id()))),
-        echoes: std::collections::VecDeque::new(),
-    };
+    let remote = (Stag(spec.remote.0), spec.remote.1);
+    let mut app = App::new((cq, qp, mr), Sleeper::from_fd(event), remote);
     match spec.work {
         Work::Operations(n) => {
             let mut done = 0;
             while done < n {
                 done += app.round();
             }
-            // All of the peer's region once more.
-            for slot in 0..SLOTS {
-                app.read_back(slot);
-            }
+            app.read_all();
         }
         Work::UntilKilled => loop {
             app.round();
@@ -138,12 +128,33 @@ fn mark(signaled: bool, wr: SendWr<'_>) -> SendWr<'_> {
 }
 
 impl App {
+    /// With a region of twice the peer's size, and the STag and tagged offset of that.
+    pub(crate) fn new((cq, qp, mr): (Cq, Qp, Mr), sleeper: Sleeper, remote: (Stag, u64)) -> App {
+        App {
+            cq,
+            qp,
+            mr,
+            sleeper,
+            remote,
+            shadow: vec![0; SLOTS * SLOT],
+            random: Random::new(&Seed::from_u64(u64::from(std::process::id()))),
+            echoes: std::collections::VecDeque::new(),
+        }
+    }
+
+    /// All of the peer's region once more.
+    pub(crate) fn read_all(&mut self) {
+        for slot in 0..SLOTS {
+            self.read_back(slot);
+        }
+    }
+
     fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.random.below(n as u64)).unwrap()
     }
 
     /// One operation in each slot, in batches with one doorbell; every byte of it is compared.
-    fn round(&mut self) -> u64 {
+    pub(crate) fn round(&mut self) -> u64 {
         let sink = SLOTS * SLOT;
         let (mut reads, mut recvs, mut posted) = (Vec::new(), 0, 0);
         for slot in 0..SLOTS {
@@ -239,7 +250,7 @@ impl App {
         assert!(got == want, "{what} at {at} is not what it should be");
     }
 
-    /// The next completion, asleep on the eventfd until it comes.
+    /// The next completion, asleep until it comes.
     fn next(&self) -> heddle_verbs::Cqe {
         loop {
             if let Some(c) = self.cq.poll() {

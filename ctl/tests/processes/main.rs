@@ -6,11 +6,15 @@
 //! from then on a child posts and polls without the parent. A third party, an application of the
 //! parent on the same RNIC, must not notice anything of what happens to the others.
 //!
+//! Other children open their devices themselves, through a socket that a thread of the parent serves.
+//!
 //! There is no test harness: a child is this program again.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 #![allow(clippy::cast_possible_truncation, reason = "bytes of a pattern")]
 
 mod child;
+mod client;
+mod remote;
 mod tenant;
 mod world;
 
@@ -23,15 +27,22 @@ use world::{Neighbor, World};
 
 type Test = (&'static str, fn(&mut World));
 
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 7] = [
     ("test_another_process_posts_a_million_operations", million),
     ("test_a_killed_process_gives_everything_back", killed),
     ("test_nonsense_in_rings_hurts_only_its_writer", nonsense),
+    ("test_every_verb_through_a_socket", remote::every_verb),
+    ("test_a_killed_client_gives_everything_back_within_a_second", remote::killed),
+    ("test_ten_clients_of_which_one_is_killed_all_the_time", remote::ten),
+    ("test_hostile_clients_hurt_only_themselves", remote::hostile),
 ];
 
 fn main() {
     if let Ok(spec) = std::env::var(child::SPEC) {
         return child::run(&spec);
+    }
+    if let Ok(path) = std::env::var(client::SOCKET) {
+        return client::run(&path);
     }
     // What a harness prints, for those who look for tests by name; none of these is ignored.
     if std::env::args().any(|a| a == "--list") {
@@ -56,7 +67,7 @@ fn main() {
     );
 }
 
-/// Every byte is right, both ways, and the process sleeps on an eventfd between its rounds.
+/// Every byte is right, both ways, and the process sleeps between its rounds.
 fn million(world: &mut World) {
     let before = world.numbers();
     let tenant = Tenant::new(world);

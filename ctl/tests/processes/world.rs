@@ -18,12 +18,12 @@ pub(crate) const SLOT: usize = 4096;
 /// it.
 pub(crate) const MARK: u8 = 0xd5;
 
-const PEER: ([u8; 4], u16) = ([10, 0, 0, 2], 7174);
+pub(crate) const PEER: ([u8; 4], u16) = ([10, 0, 0, 2], 7174);
 
 pub(crate) struct World {
     /// The RNIC under test.
     pub(crate) a: Endpoint,
-    b: Endpoint,
+    pub(crate) b: Endpoint,
     requests: EventQueue,
     served: Vec<Served>,
     foreign: bool,

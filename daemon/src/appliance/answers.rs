@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_cm::{CmId, WorkerId};
+use heddle_cm::{AppId, CmId, WorkerId};
 use heddle_ctl::{ConnStatus, Question};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_iwarp::Access as Rights;
@@ -14,6 +14,7 @@ use heddle_socket::admin::{
 
 use super::{Appliance, silent};
 use crate::access::Access;
+use crate::config;
 use crate::services::Stage;
 
 /// Connections in an answer where no number was asked for.
@@ -32,7 +33,7 @@ impl Appliance {
         let listeners = control.listeners.iter().map(|l| Listener {
             address: l.addr.to_string(),
             service: of(l.addr)
-                .map_or_else(|| format!("application {}", l.app.0), |(s, _)| s.kind.to_string()),
+                .map_or_else(|| self.application(l.app), |(s, _)| s.kind.to_string()),
             state: if l.listening { Stage::Listening } else { Stage::Starting }.name().into(),
             startups: l.startups,
             backlog: l.backlog,
@@ -45,12 +46,12 @@ impl Appliance {
             state: stage.name().into(),
             ..Listener::default()
         });
-        let running = self.node.is_running();
-        let workers = self.lcores.iter().enumerate().map(|(worker, lcore)| WorkerStatus {
+        let port = |n: usize| config.ports.get(n).map_or_else(String::new, |p| p.name.clone());
+        let workers = self.node.places().enumerate().map(|(worker, place)| WorkerStatus {
             worker,
-            port: config.port.name.clone(),
-            lcore: Some(*lcore),
-            running,
+            port: port(place.port),
+            lcore: Some(place.lcore),
+            running: place.running,
         });
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -58,7 +59,7 @@ impl Appliance {
             at_ns: self.at_ns(),
             config: self.file.as_ref().map(|f| f.display().to_string()),
             last_reload: self.last_reload.borrow().clone(),
-            ports: vec![config.port.name.clone()],
+            ports: config.ports.iter().map(|p| p.name.clone()).collect(),
             workers: workers.collect(),
             conns: control.gauges.conns,
             startups: control.gauges.startups,
@@ -67,8 +68,16 @@ impl Appliance {
             registrations_max: registry.mrs().capacity(),
             draining: registry.draining(),
             listeners: listeners.chain(ending).collect(),
+            clients: self.applications.borrow().values().cloned().collect(),
             control: self.control_status(),
         })
+    }
+
+    /// What an application calls itself, with its number, which nobody chooses.
+    fn application(&self, app: AppId) -> String {
+        let applications = self.applications.borrow();
+        let name = applications.get(&app.0).map_or("", |a| a.name.as_str());
+        format!("{name}#{}", app.0)
     }
 
     fn control_status(&self) -> ControlStatus {
@@ -134,8 +143,7 @@ impl Appliance {
             remote: c.view.remote.to_string(),
             state: c.view.state.into(),
             worker: c.view.worker.0,
-            service: service
-                .map_or_else(|| format!("application {}", c.view.app.0), |s| s.kind.to_string()),
+            service: service.map_or_else(|| self.application(c.view.app), |s| s.kind.to_string()),
             agreed: c.agreed.map(|a| Agreed {
                 revision: a.revision,
                 crc: a.crc,
@@ -172,34 +180,14 @@ impl Appliance {
     }
 
     pub(crate) fn ports(&self) -> Ports {
-        let (port, config) = (self.node.port(), self.config.borrow());
-        let [a, b, c, d, e, f] = port.mac();
-        let link = port.link();
-        let s = port.stats();
-        let counters = [
-            ("rx_frames", s.rx_frames),
-            ("rx_bytes", s.rx_bytes),
-            ("rx_missed", s.rx_missed),
-            ("rx_errors", s.rx_errors),
-            ("rx_no_mbuf", s.rx_no_mbuf),
-            ("tx_frames", s.tx_frames),
-            ("tx_bytes", s.tx_bytes),
-            ("tx_errors", s.tx_errors),
-        ];
-        let addresses = config.port.addresses.iter();
-        let port = Port {
-            name: config.port.name.clone(),
-            device: port.name().into(),
-            driver: port.driver().into(),
-            mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
-            mtu: port.mtu(),
-            up: link.up,
-            mbps: link.mbps,
-            addresses: addresses.map(|a| format!("{}/{}", a.addr(), a.prefix())).collect(),
-            queues: 1,
-            counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
-        };
-        Ports { at_ns: self.at_ns(), ports: vec![port] }
+        let config = self.config.borrow();
+        let places: Vec<_> = self.node.places().collect();
+        let ports = self.node.ports().iter().zip(&config.ports).enumerate();
+        let ports = ports.map(|(n, (port, config))| {
+            let workers = places.iter().filter(|p| p.port == n).count();
+            answer_port(port, config, workers)
+        });
+        Ports { at_ns: self.at_ns(), ports: ports.collect() }
     }
 
     pub(crate) async fn stats(&self) -> Result<Stats, Fault> {
@@ -208,7 +196,7 @@ impl Appliance {
         let control = self.ask(|reply| Question::Control { reply }).await;
         let control = control.ok_or_else(|| silent("the control plane"))?;
         let mut sum = Sum::default();
-        for n in 0..self.lcores.len() {
+        for n in 0..self.node.workers() {
             let worker = WorkerId(n);
             match self.ask(|reply| Question::Snapshot { worker, reply }).await {
                 Some(snapshot) => sum.add(n, &snapshot),
@@ -218,10 +206,39 @@ impl Appliance {
         control.counters.for_each(|name, help, value| sum.push("ctl", name, help, value));
         for port in self.ports().ports {
             for (name, value) in port.counters {
-                sum.push("port", &name, "", value);
+                sum.push(&port.name, &name, "", value);
             }
         }
         Ok(Stats { at_ns, workers: sum.workers, silent: sum.silent, counters: sum.counters })
+    }
+}
+
+fn answer_port(port: &heddle_dataplane::Port, config: &config::Port, workers: usize) -> Port {
+    let [a, b, c, d, e, f] = port.mac();
+    let link = port.link();
+    let s = port.stats();
+    let counters = [
+        ("rx_frames", s.rx_frames),
+        ("rx_bytes", s.rx_bytes),
+        ("rx_missed", s.rx_missed),
+        ("rx_errors", s.rx_errors),
+        ("rx_no_mbuf", s.rx_no_mbuf),
+        ("tx_frames", s.tx_frames),
+        ("tx_bytes", s.tx_bytes),
+        ("tx_errors", s.tx_errors),
+    ];
+    Port {
+        name: config.name.clone(),
+        device: port.name().into(),
+        driver: port.driver().into(),
+        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+        mtu: port.mtu(),
+        up: link.up,
+        mbps: link.mbps,
+        addresses: config.addresses.iter().map(ToString::to_string).collect(),
+        routes: config.routes.iter().map(ToString::to_string).collect(),
+        workers,
+        counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
     }
 }
 

@@ -8,13 +8,14 @@ mod operations;
 
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
 use heddle_perf::service;
-use heddle_socket::admin::LastReload;
+use heddle_socket::admin::{Application, LastReload};
 use heddle_socket::{Fault, FaultKind};
 use heddle_verbs::ListenParams;
 use tokio::sync::{Mutex, oneshot};
@@ -32,8 +33,6 @@ const SERVICE: Duration = Duration::from_secs(5);
 /// The appliance.
 pub(crate) struct Appliance {
     pub(crate) node: Node,
-    /// Processors of the workers.
-    lcores: Vec<usize>,
     pub(crate) asker: Asker,
     services: RefCell<ServiceThread>,
     /// What is in force.
@@ -48,6 +47,8 @@ pub(crate) struct Appliance {
     /// One question to the workers at a time, whoever asks and however often.
     asking: Mutex<()>,
     pub(crate) counters: SocketCounters,
+    /// Those that have a device, by their numbers.
+    pub(crate) applications: RefCell<BTreeMap<u64, Application>>,
     ending: Cell<bool>,
 }
 
@@ -71,7 +72,7 @@ impl Appliance {
     /// # Errors
     /// When the services' thread does not start.
     pub(crate) fn new(
-        (node, lcores): (Node, Vec<usize>),
+        node: Node,
         config: Config,
         file: Option<PathBuf>,
         logging: Logging,
@@ -80,7 +81,6 @@ impl Appliance {
         Ok(Appliance {
             asker: node.asker(),
             node,
-            lcores,
             services: RefCell::new(services),
             config: RefCell::new(config),
             file,
@@ -90,6 +90,7 @@ impl Appliance {
             changing: Mutex::default(),
             asking: Mutex::default(),
             counters: SocketCounters::default(),
+            applications: RefCell::default(),
             ending: Cell::new(false),
         })
     }
@@ -102,7 +103,7 @@ impl Appliance {
     /// Whether all that moves data or serves runs; what does not, otherwise. It is a defect.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !self.node.is_running() {
-            return Err("the worker has ended by itself, which is a defect".into());
+            return Err("all workers have ended by themselves, which is a defect".into());
         }
         if !self.services.borrow().is_running() {
             return Err("the services have ended by themselves, which is a defect".into());
@@ -155,12 +156,12 @@ impl Appliance {
         self.ending.get()
     }
 
-    /// Resets all connections there are.
-    pub(crate) async fn reset_all(&self) {
+    /// Ends all connections there are.
+    pub(crate) async fn end_all(&self, how: Kill) {
         let mut after = None;
         while let Some(page) = self.ask(|reply| Question::Conns { after, reply }).await {
             for c in &page.conns {
-                let (id, how) = (c.view.id, Kill::Reset);
+                let id = c.view.id;
                 self.ask(|reply| Question::Kill { id, how, reply }).await;
             }
             after = page.next;

@@ -103,7 +103,7 @@ impl Appliance {
             Change::ListenDel(addr) => self.serve(|s, done| s.stop(*addr, done)).await?,
             Change::ListenAdd(spec) => self.start_service(*spec).await?,
             // They are looked at when they are needed.
-            Change::Terms(..) | Change::Deadline(_) => {}
+            Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }
         change::apply(&mut self.config.borrow_mut(), change);
         Ok(())

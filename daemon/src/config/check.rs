@@ -6,20 +6,22 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
 
-use heddle_dataplane::{Hugepages, PortSource, VdevArg};
+use heddle_ctl::MAX_WORKERS;
+use heddle_dataplane::{Hugepages, IdlePolicy, Naps, PortSource, VdevArg};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_perf::spec::{MTU, Span};
-use heddle_tcp::{Cidr, check_addrs};
-use heddle_verbs::MpaOptions;
+use heddle_tcp::{Addressing, Cidr, Route};
+use heddle_verbs::remote::{Addresses, Policy};
+use heddle_verbs::{DeviceLimits, MpaOptions};
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::file::{self, File, Key};
 use super::{
-    Accounts, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port, Problem,
-    Workers, keepalive, value,
+    Accounts, ClientRule, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port,
+    Problem, Workers, keepalive, value,
 };
 
 /// Collects what is wrong, so that all of it can be said at once.
@@ -31,24 +33,22 @@ struct Checker<'a> {
 
 pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Config, Vec<Problem>> {
     let mut c = Checker { text, accounts, problems: Vec::new() };
-    let port = c.port(file.port);
+    let ports = c.ports(file.port);
+    let workers = ports.iter().map(|p| p.workers).sum();
     let config = Config {
         dpdk: c.dpdk(&file.dpdk),
         log: c.log(&file.log),
         control: c.control(&file.control),
         metrics: c.metrics(&file.metrics),
-        listen: c.listen(&file.listen, port.as_ref()),
-        workers: c.workers(&file.workers),
+        listen: c.listen(&file.listen, &ports),
+        workers: c.workers(&file.workers, workers),
         memory: c.memory(&file.memory),
         limits: c.limits(&file.limits),
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
+        clients: c.clients(&file.client),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
-        port: match port {
-            Some(port) => port,
-            // Said already.
-            None => return Err(c.done()),
-        },
+        ports,
     };
     if c.problems.is_empty() { Ok(config) } else { Err(c.done()) }
 }
@@ -158,17 +158,42 @@ impl Checker<'_> {
         }
     }
 
-    fn port(&mut self, mut ports: Vec<Spanned<file::Port>>) -> Option<Port> {
-        if let Some(second) = ports.get(1) {
-            let span = second.span();
-            self.problems.push(Problem::at(self.text, span, "one port is served so far"));
-        }
-        let Some(f) = (!ports.is_empty()).then(|| ports.remove(0)) else {
+    fn ports(&mut self, files: Vec<Spanned<file::Port>>) -> Vec<Port> {
+        if files.is_empty() {
             self.problems.push(Problem::at(self.text, 0..0, "there is no [[port]]"));
-            return None;
-        };
-        let at = Spanned::new(f.span(), ());
-        let f = f.into_inner();
+        }
+        let mut ports: Vec<Port> = Vec::new();
+        for (n, f) in files.into_iter().enumerate() {
+            let at = Spanned::new(f.span(), ());
+            let f = f.into_inner();
+            let names = (f.name.clone(), f.addresses.clone());
+            let Some(port) = self.port(n, &at, f) else { continue };
+            if ports.iter().any(|p| p.name == port.name) {
+                let what = format!("another port is called {}", port.name);
+                match &names.0 {
+                    Some(name) => self.wrong(name, what),
+                    None => self.wrong(&at, what),
+                }
+            }
+            for (given, addr) in names.1.iter().zip(&port.addresses) {
+                let taken = |p: &Port| p.addresses.iter().any(|a| a.addr() == addr.addr());
+                if ports.iter().any(taken) {
+                    self.wrong(given, format!("{} is the address of another port", addr.addr()));
+                }
+            }
+            ports.push(port);
+        }
+        let workers: usize = ports.iter().map(|p| p.workers).sum();
+        if workers > MAX_WORKERS {
+            let what =
+                format!("{workers} workers: there can be {MAX_WORKERS} on all ports together");
+            self.problems.push(Problem::at(self.text, 0..0, what));
+        }
+        ports
+    }
+
+    /// Everything about it is said; nothing comes of it when its device is not known.
+    fn port(&mut self, number: usize, at: &Spanned<()>, f: file::Port) -> Option<Port> {
         let source = match (&f.vdev, &f.pci) {
             (Some(_), Some(pci)) => {
                 self.wrong(pci, "a port has vdev or pci, not both");
@@ -177,36 +202,71 @@ impl Checker<'_> {
             (Some(v), None) => self.word(v, VdevArg::from_str).map(PortSource::Vdev),
             (None, Some(p)) => Some(PortSource::Device(p.get_ref().clone())),
             (None, None) => {
-                self.wrong(&at, "a port needs vdev or pci");
+                self.wrong(at, "a port needs vdev or pci");
                 None
             }
         };
         let (min, max) = (i64::from(*MTU.start()), i64::from(*MTU.end()));
         let mtu = self.number(&f.mtu, min..=max, 1500);
+        let most = i64::try_from(MAX_WORKERS).unwrap_or(i64::MAX);
+        let workers = self.number(&f.workers, 1..=most, 1);
+        let most = i64::try_from(workers).unwrap_or(i64::MAX);
+        let queues = f.queues.is_some().then(|| self.number(&f.queues, 1..=most, 1));
+        let addresses = self.addresses(&f.addresses);
+        if f.addresses.is_empty() {
+            self.wrong(at, "a port needs addresses");
+        }
+        let routes = self.routes(&f, &addresses);
+        let name = f.name.map_or_else(|| format!("port{number}"), Spanned::into_inner);
+        Some(Port { name, source: source?, mtu, workers, queues, addresses, routes })
+    }
+
+    fn addresses(&mut self, given: &[Spanned<String>]) -> Vec<Cidr> {
         let mut addresses: Vec<Cidr> = Vec::new();
-        for a in &f.addresses {
+        for a in given {
             let Some(cidr) = self.word(a, value::cidr) else { continue };
             addresses.push(cidr);
             // With those before it: this one is the first that does not fit.
-            if let Err(e) = check_addrs(&addresses, None) {
+            if let Err(e) = Addressing::new(addresses.clone(), Vec::new()) {
                 self.wrong(a, e);
                 addresses.pop();
             }
         }
-        if f.addresses.is_empty() {
-            self.wrong(&at, "a port needs addresses");
-        }
-        let gateway = f.gateway.as_ref().and_then(|g| {
-            let addr =
-                self.word(g, |s| s.parse().map_err(|_| format!("'{s}' is no IP address")))?;
-            check_addrs(&addresses, Some(addr)).map_err(|e| self.wrong(g, e)).ok()?;
-            Some(addr)
-        });
-        let name = f.name.map_or_else(|| "port0".to_owned(), Spanned::into_inner);
-        Some(Port { name, source: source?, mtu, addresses, gateway })
+        addresses
     }
 
-    fn workers(&mut self, f: &file::Workers) -> Workers {
+    /// A gateway is the route to everywhere.
+    fn routes(&mut self, f: &file::Port, addresses: &[Cidr]) -> Vec<Route> {
+        let mut routes = Vec::new();
+        if let Some(g) = &f.gateway
+            && let Some(via) = self.word(g, value::ip)
+        {
+            self.route(g, Route::default_via(via), addresses, &mut routes);
+        }
+        for r in &f.routes {
+            let (Some(to), Some(via)) = (&r.get_ref().to, &r.get_ref().via) else {
+                self.wrong(r, "a route needs to and via");
+                continue;
+            };
+            let dest = self.word(to, Cidr::from_str);
+            let via = self.word(via, value::ip);
+            if let (Some(dest), Some(via)) = (dest, via) {
+                self.route(r, Route { dest, via }, addresses, &mut routes);
+            }
+        }
+        routes
+    }
+
+    /// One more, if it fits with those before it.
+    fn route<T>(&mut self, at: &Spanned<T>, r: Route, addresses: &[Cidr], all: &mut Vec<Route>) {
+        all.push(r);
+        if let Err(e) = Addressing::new(addresses.to_vec(), all.clone()) {
+            self.wrong(at, e);
+            all.pop();
+        }
+    }
+
+    fn workers(&mut self, f: &file::Workers, workers: usize) -> Workers {
         let mut lcores = Vec::new();
         for given in &f.lcores {
             let lcore = usize::try_from(*given.get_ref()).ok().filter(|n| *n < 4096);
@@ -214,14 +274,29 @@ impl Checker<'_> {
                 Some(n) if lcores.contains(&n) => {
                     self.wrong(given, format!("processor {n} is given twice"));
                 }
+                // Without ports there is nobody to count, and that is said already.
+                Some(_) if workers > 0 && lcores.len() == workers => {
+                    self.wrong(given, format!("there are {workers} workers for the processors"));
+                }
                 Some(n) => lcores.push(n),
                 None => self.wrong(given, "processors are numbers between 0 and 4095"),
             }
         }
-        if let Some(second) = f.lcores.get(1) {
-            self.wrong(second, "one worker runs so far");
+        let usual = Naps::default();
+        let after = self.time(&f.nap_after, usual.after);
+        let longest = self.time(&f.nap_longest, usual.longest);
+        if let Some(given) = &f.nap_longest
+            && !(Duration::from_micros(1)..=Duration::from_millis(10)).contains(&longest)
+        {
+            self.wrong(given, "naps are between 1us and 10ms long");
         }
-        Workers { lcores }
+        let naps = Naps { after, first: usual.first.min(longest), longest };
+        let policies = [
+            ("spin", IdlePolicy::Spin),
+            ("backoff", IdlePolicy::Backoff(naps)),
+            ("interrupt", IdlePolicy::Interrupt(naps)),
+        ];
+        Workers { lcores, idle: self.choice(&f.idle, &policies, IdlePolicy::Spin) }
     }
 
     fn memory(&mut self, f: &file::Memory) -> Memory {
@@ -263,7 +338,54 @@ impl Checker<'_> {
         options.markers(is(&f.markers, false))
     }
 
-    fn listen(&mut self, all: &[Spanned<file::Listen>], port: Option<&Port>) -> Vec<ServiceSpec> {
+    /// In MiB what a policy has in octets.
+    fn clients(&mut self, all: &[Spanned<file::Client>]) -> Vec<ClientRule> {
+        let usual = Policy::default();
+        let mut rules = Vec::new();
+        for given in all {
+            let f = given.get_ref();
+            let accounts = self.accounts;
+            let Some(who) = &f.who else {
+                self.wrong(given, "a client rule needs who");
+                continue;
+            };
+            let who = self.word(who, |s| accounts.principal(s));
+            let mib = |c: &mut Self, key: &Key<i64>, usual: u64| {
+                c.number(key, 0..=i64::from(MAX_MEMORY), usual >> 20) << 20
+            };
+            let most = 1 << 20;
+            let limits = DeviceLimits {
+                max_qps: self.number(
+                    &f.queue_pairs,
+                    0..=i64::from(DeviceLimits::MOST.max_qps),
+                    usual.limits.max_qps,
+                ),
+                max_mrs: self.number(&f.registrations, 0..=most, usual.limits.max_mrs),
+                ..usual.limits
+            };
+            let policy = Policy {
+                memory: mib(self, &f.memory, usual.memory),
+                queues: mib(self, &f.queues, usual.queues),
+                regions: self.number(&f.regions, 0..=most, usual.regions),
+                connections: self.number(&f.connections, 0..=most, usual.connections),
+                listeners: self.number(&f.listeners, 0..=most, usual.listeners),
+                backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
+                limits,
+                listen: self.where_to(f.listen.as_deref()),
+                connect: self.where_to(f.connect.as_deref()),
+            };
+            rules.extend(who.map(|who| ClientRule { who, policy }));
+        }
+        rules
+    }
+
+    /// Anywhere, when nothing is said; nowhere, when that is an empty list.
+    fn where_to(&mut self, given: Option<&[Spanned<String>]>) -> Vec<Addresses> {
+        let Some(given) = given else { return Addresses::any() };
+        given.iter().filter_map(|g| self.word(g, value::addresses)).flatten().collect()
+    }
+
+    fn listen(&mut self, all: &[Spanned<file::Listen>], ports: &[Port]) -> Vec<ServiceSpec> {
         let mut specs: Vec<ServiceSpec> = Vec::new();
         for l in all {
             let at = Spanned::new(l.span(), ());
@@ -276,7 +398,8 @@ impl Checker<'_> {
             let kind = self.word(service, ServiceKind::from_str);
             let (Some(addr), Some(kind)) = (addr, kind) else { continue };
             let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
-            if !addr.ip().is_unspecified() && port.is_some_and(|p| !ours(p)) {
+            // Without ports that is said already.
+            if !addr.ip().is_unspecified() && !ports.is_empty() && !ports.iter().any(ours) {
                 self.wrong(address, format!("no port has the address {}", addr.ip()));
             }
             if specs.iter().any(|s| s.addr == addr) {

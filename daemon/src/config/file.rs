@@ -22,6 +22,7 @@ pub(super) struct File {
     pub(super) mpa: Mpa,
     pub(super) tcp: Tcp,
     pub(super) listen: Vec<Spanned<Listen>>,
+    pub(super) client: Vec<Spanned<Client>>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -63,14 +64,27 @@ pub(super) struct Port {
     pub(super) vdev: Key<String>,
     pub(super) pci: Key<String>,
     pub(super) mtu: Key<i64>,
+    pub(super) workers: Key<i64>,
+    pub(super) queues: Key<i64>,
     pub(super) addresses: Vec<Spanned<String>>,
     pub(super) gateway: Key<String>,
+    pub(super) routes: Vec<Spanned<Route>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Route {
+    pub(super) to: Key<String>,
+    pub(super) via: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Workers {
     pub(super) lcores: Vec<Spanned<i64>>,
+    pub(super) idle: Key<String>,
+    pub(super) nap_after: Key<String>,
+    pub(super) nap_longest: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -116,4 +130,20 @@ pub(super) struct Listen {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
     pub(super) deadline: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Client {
+    pub(super) who: Key<String>,
+    pub(super) memory: Key<i64>,
+    pub(super) queues: Key<i64>,
+    pub(super) regions: Key<i64>,
+    pub(super) connections: Key<i64>,
+    pub(super) listeners: Key<i64>,
+    pub(super) backlog: Key<i64>,
+    pub(super) queue_pairs: Key<i64>,
+    pub(super) registrations: Key<i64>,
+    pub(super) listen: Option<Vec<Spanned<String>>>,
+    pub(super) connect: Option<Vec<Spanned<String>>>,
 }

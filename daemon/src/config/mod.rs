@@ -15,14 +15,15 @@ mod file;
 mod problem;
 mod value;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use heddle_dataplane::{Hugepages, PortSource};
+use heddle_dataplane::{Hugepages, IdlePolicy, PortSource};
 use heddle_perf::service::ServiceSpec;
-use heddle_tcp::{Cidr, Keepalive};
+use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
+use heddle_verbs::remote::Policy;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use problem::{ConfigError, Problem};
@@ -42,8 +43,8 @@ pub struct Config {
     pub control: Option<Control>,
     /// Where Prometheus asks, over HTTP of the kernel's TCP; nowhere when absent.
     pub metrics: Option<SocketAddr>,
-    /// Where its device is, and what it is there.
-    pub port: Port,
+    /// Where it is reached, one at least.
+    pub ports: Vec<Port>,
     /// The threads that move data.
     pub workers: Workers,
     /// Memory of the services.
@@ -56,6 +57,8 @@ pub struct Config {
     pub keepalive: Option<Keepalive>,
     /// Services, each at an address of its own.
     pub listen: Vec<ServiceSpec>,
+    /// What applications of other processes may have: the first rule that covers one is its own.
+    pub clients: Vec<ClientRule>,
     /// How long connections have to end in order when the appliance is told to.
     pub shutdown: Duration,
 }
@@ -121,19 +124,30 @@ pub struct Port {
     pub source: PortSource,
     /// Octets of an IP packet.
     pub mtu: u16,
+    /// Workers that share it.
+    pub workers: usize,
+    /// Pairs of queues; as many as there are workers, or as the device has, when absent.
+    pub queues: Option<usize>,
     /// Our addresses there, with their prefixes.
     pub addresses: Vec<Cidr>,
     /// Where peers outside the prefixes are reached.
-    pub gateway: Option<IpAddr>,
+    pub routes: Vec<Route>,
 }
 
 impl PartialEq for Port {
     fn eq(&self, other: &Port) -> bool {
-        let Port { name, source, mtu, addresses, gateway } = self;
-        // A device is what it is called.
-        format!("{source:?}") == format!("{:?}", other.source)
-            && (name, mtu, addresses, gateway)
-                == (&other.name, &other.mtu, &other.addresses, &other.gateway)
+        let Port { name, source: _, mtu, workers, queues, addresses, routes } = self;
+        let o = other;
+        self.is_same_device(o)
+            && (name, mtu, workers, queues) == (&o.name, &o.mtu, &o.workers, &o.queues)
+            && (addresses, routes) == (&o.addresses, &o.routes)
+    }
+}
+
+impl Port {
+    /// Whether both name the same device: a device is what it is called.
+    pub fn is_same_device(&self, other: &Port) -> bool {
+        format!("{:?}", self.source) == format!("{:?}", other.source)
     }
 }
 
@@ -142,6 +156,8 @@ impl PartialEq for Port {
 pub struct Workers {
     /// Their processors; the first that the process may use when empty.
     pub lcores: Vec<usize>,
+    /// What they do when there is nothing to do.
+    pub idle: IdlePolicy,
 }
 
 /// Memory of the services.
@@ -151,6 +167,15 @@ pub struct Memory {
     pub registered: u32,
     /// MiB for queues.
     pub queues: u32,
+}
+
+/// What some applications of other processes may have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientRule {
+    /// Whose they are.
+    pub who: Principal,
+    /// What each may have and do.
+    pub policy: Policy,
 }
 
 /// How much there may be of each thing.
@@ -203,7 +228,12 @@ impl Config {
         check::check(text, accounts, file)
     }
 
-    /// The services that listen at `addr`.
+    /// Workers of all ports.
+    pub fn worker_count(&self) -> usize {
+        self.ports.iter().map(|p| p.workers).sum()
+    }
+
+    /// The service that listens at `addr`.
     pub fn service_at(&self, addr: SocketAddr) -> Option<&ServiceSpec> {
         self.listen.iter().find(|s| s.addr == addr)
     }

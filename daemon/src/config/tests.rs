@@ -1,7 +1,9 @@
 use super::*;
 
+use heddle_dataplane::Naps;
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_verbs::DeviceLimits;
 
 /// The least there can be.
 const LEAST: &str = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";
@@ -23,7 +25,9 @@ fn wrong(text: &str) -> Vec<(usize, usize, String)> {
 #[test]
 fn test_what_is_left_out_is_the_usual() {
     let c = parse(LEAST);
-    assert_eq!(c.port.mtu, 1500);
+    let [port] = &c.ports[..] else { panic!("{c:?}") };
+    assert_eq!((port.name.as_str(), port.mtu, port.workers, port.queues), ("port0", 1500, 1, None));
+    assert_eq!(c.workers, Workers { lcores: vec![], idle: IdlePolicy::Spin });
     assert_eq!(c.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
     assert_eq!(c.control, Some(Control::at(heddle_socket::DEFAULT_PATH)));
     assert_eq!(c.limits, Limits::default());
@@ -51,7 +55,10 @@ clients = 9
 [metrics]
 listen = "127.0.0.1:9184"
 [workers]
-lcores = [3]
+lcores = [3, 0]
+idle = "backoff"
+nap-after = "1ms"
+nap-longest = "2ms"
 [memory]
 registered = 12
 queues = 13
@@ -75,9 +82,15 @@ name = "left"
 pci = "0000:3b:00.0"
 mtu = 9000
 addresses = ["10.0.0.1/24", "10.1.0.1/16"]
+workers = 2
+queues = 1
 gateway = "10.0.0.254"
+routes = [{ to = "10.9.0.0/16", via = "10.1.9.9" }]
+[[port]]
+vdev = "net_ring0"
+addresses = ["10.2.0.1/24"]
 [[listen]]
-address = "10.1.0.1:7174"
+address = "10.2.0.1:7174"
 service = "ib_write_bw,size=8"
 [[listen]]
 address = "0.0.0.0:1"
@@ -96,7 +109,13 @@ service = "sink"
         clients: 9,
     };
     assert_eq!(c.control, Some(control));
-    assert_eq!(c.workers.lcores, [3]);
+    assert_eq!(c.workers.lcores, [3, 0]);
+    let naps = Naps {
+        after: Duration::from_millis(1),
+        longest: Duration::from_millis(2),
+        ..Naps::default()
+    };
+    assert_eq!(c.workers.idle, IdlePolicy::Backoff(naps));
     assert_eq!(c.memory, Memory { registered: 12, queues: 13 });
     let limits = Limits {
         connections: 7,
@@ -110,11 +129,16 @@ service = "sink"
     let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
     assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
-    assert_eq!((c.port.name.as_str(), c.port.mtu), ("left", 9000));
-    assert!(matches!(&c.port.source, PortSource::Device(d) if d == "0000:3b:00.0"));
-    assert_eq!((c.port.addresses.len(), c.port.gateway), (2, Some([10, 0, 0, 254].into())));
+    let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
+    assert_eq!((left.name.as_str(), left.mtu), ("left", 9000));
+    assert_eq!((left.workers, left.queues, c.worker_count()), (2, Some(1), 3));
+    assert!(matches!(&left.source, PortSource::Device(d) if d == "0000:3b:00.0"));
+    let routes: Vec<_> = left.routes.iter().map(ToString::to_string).collect();
+    assert_eq!(left.addresses.len(), 2);
+    assert_eq!(routes, ["0.0.0.0/0 via 10.0.0.254", "10.9.0.0/16 via 10.1.9.9"]);
+    assert_eq!(other.name, "port1");
     let listen: Vec<_> = c.listen.iter().map(|s| format!("{}={}", s.addr, s.kind)).collect();
-    assert_eq!(listen, ["10.1.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
+    assert_eq!(listen, ["10.2.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
     assert_eq!(parse(&format!("[control]\nsocket = \"\"\n{LEAST}")).control, None);
 }
 
@@ -190,6 +214,39 @@ fn test_an_address_is_of_a_port_and_listened_on_once() {
 }
 
 #[test]
+fn test_ports_do_not_share_what_is_each_ones_own() {
+    let port = |more: &str| format!("[[port]]\nvdev = \"net_null0\"\n{more}\n");
+    let (a, b) = ("addresses = [\"10.0.0.1/24\"]", "addresses = [\"10.1.0.1/24\"]");
+    let two = |a: &str, b: &str| format!("{}{}", port(a), port(b));
+    for (text, line, column, expected) in [
+        (two(a, a), 6, 14, "the address of another port"),
+        (two(a, &format!("name = \"port0\"\n{b}")), 6, 8, "another port is called port0"),
+        (port(&format!("{a}\nworkers = 2\nqueues = 3")), 5, 10, "between 1 and 2"),
+        (port(&format!("{a}\nworkers = 65")), 4, 11, "between 1 and 64"),
+        (port(&format!("{a}\nroutes = [{{ to = \"10.9.0.0/16\" }}]")), 4, 11, "to and via"),
+        (
+            port(&format!("{a}\nroutes = [{{ to = \"10.9.0.1/16\", via = \"10.0.0.2\" }}]")),
+            4,
+            11,
+            "is no network",
+        ),
+        (
+            format!("{}[workers]\nlcores = [0, 1]\n", port(a)),
+            5,
+            14,
+            "there are 1 workers for the processors",
+        ),
+        (format!("{}[workers]\nlcores = [1, 1]\n", two(a, b)), 8, 14, "given twice"),
+        (format!("{}[workers]\nnap-longest = \"1s\"\n", port(a)), 5, 15, "10ms"),
+    ] {
+        let problems = wrong(&text);
+        let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
+        assert_eq!((*l, *c), (line, column), "{text}: {what}");
+        assert!(what.contains(expected), "{text}: {what}");
+    }
+}
+
+#[test]
 fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
     for (text, line, column, expected) in [
         ("[port]\n", 1, 1, "expected"),
@@ -221,4 +278,77 @@ fn test_a_file_that_is_not_there_is_named() {
     let e = Config::read(&path).unwrap_err().to_string();
     assert!(e.contains(&format!("{}:2:9: 'loud'", path.display())), "{e}");
     assert_eq!(e.lines().count(), 2, "and no port: {e}");
+}
+
+/// A file of this repository.
+fn document(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::fs::read_to_string(root.join(path)).unwrap()
+}
+
+#[test]
+fn test_the_example_can_be_used_as_it_is_and_with_every_key() {
+    let accounts = Accounts::parse("", "root:x:0:\n");
+    let text = document("docs/heddle.toml");
+    let plain = Config::parse(&text, &accounts).unwrap_or_else(|p| panic!("{p:?}"));
+    // What is taken when a key is left out is written as a comment without a space.
+    let is_key =
+        |l: &str| l.starts_with('#') && l[1..].starts_with(|c: char| c.is_ascii_lowercase());
+    let full: Vec<_> = text.lines().map(|l| if is_key(l) { &l[1..] } else { l }).collect();
+    let full = Config::parse(&full.join("\n"), &accounts).unwrap_or_else(|p| panic!("{p:?}"));
+    // Where it says what is taken, that is what is taken.
+    assert_eq!((full.log, full.memory, full.limits), (plain.log, plain.memory, plain.limits));
+    assert_eq!((full.workers.idle, full.keepalive), (plain.workers.idle, plain.keepalive));
+    assert_eq!((full.shutdown, full.listen), (plain.shutdown, plain.listen));
+    let usual = &plain.control.unwrap();
+    assert_eq!(full.control.unwrap(), Control { group: Some(0), ..usual.clone() });
+    let (full, plain) = (&full.clients[0].policy, &plain.clients[0].policy);
+    let limits = DeviceLimits { max_mrs: 16_384, ..plain.limits };
+    assert_eq!(full, &Policy { connect: full.connect.clone(), limits, ..plain.clone() });
+}
+
+/// The keys of a table, as the reader of the file tells them.
+fn keys(head: &str, tail: &str) -> Vec<String> {
+    let text = format!("{head}no_such_key = 1\n{tail}");
+    let problems = Config::parse(&text, &accounts()).unwrap_err();
+    let (_, expected) = problems[0].text.split_once("expected").expect("it says what there is");
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
+    let mut all = Vec::new();
+    for section in keys("", "") {
+        let head = match section.as_str() {
+            "port" | "listen" | "client" => format!("[[{section}]]\n"),
+            _ => format!("[{section}]\n"),
+        };
+        all.extend(keys(&head, "").into_iter().map(|key| format!("{section}.{key}")));
+    }
+    let route = keys("[[port]]\n[[port.routes]]\n", "");
+    all.extend(route.into_iter().map(|key| format!("port.routes.{key}")));
+    assert!(all.len() > 40, "{all:?}");
+
+    let guide = document("docs/guide/appliance.md");
+    let listed = guide.lines().filter_map(|l| l.strip_prefix("| `")?.split_once("` |"));
+    let mut listed: Vec<_> = listed.map(|(key, _)| key.to_owned()).collect();
+    listed.sort();
+    all.sort();
+    assert_eq!(listed, all, "in the guide, and what there is");
+
+    let example = document("docs/heddle.toml");
+    for key in &all {
+        // It has one or the other.
+        if key == "port.pci" {
+            continue;
+        }
+        let name = key.rsplit('.').next().unwrap();
+        let has = example.lines().any(|l| {
+            let l = l.trim_start_matches('#');
+            l.starts_with(&format!("{name} ="))
+                || l.contains(&format!("{{ {name} ="))
+                || l.contains(&format!(", {name} ="))
+        });
+        assert!(has, "{key} is not in the example");
+    }
 }

@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_tcp::Cidr;
+use heddle_verbs::remote::Addresses;
 
 /// An address with its prefix length.
 ///
@@ -20,6 +21,38 @@ pub fn cidr(s: &str) -> Result<Cidr, String> {
         return Err("an RNIC needs an address of its own, not that of none or many".into());
     }
     Cidr::new(addr, prefix).ok_or_else(|| form.into())
+}
+
+/// An address.
+///
+/// # Errors
+/// That it is none.
+pub(super) fn ip(s: &str) -> Result<IpAddr, String> {
+    s.parse().map_err(|_| format!("'{s}' is no IP address"))
+}
+
+/// `ADDRESS[/PREFIX]:PORT[-PORT]`, or `any`.
+///
+/// # Errors
+/// What is expected.
+pub(super) fn addresses(s: &str) -> Result<Vec<Addresses>, String> {
+    if s == "any" {
+        return Ok(Addresses::any());
+    }
+    let wrong = || format!("'{s}' is none of any, ADDRESS[/PREFIX]:PORT[-PORT]");
+    let (at, ports) = s.rsplit_once(':').ok_or_else(wrong)?;
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port = |p: &str| p.parse::<u16>().map_err(|_| wrong());
+    let ports = port(first)?..=port(last)?;
+    let (addr, prefix) = at.split_once('/').map_or((at, None), |(a, p)| (a, Some(p)));
+    let addr: IpAddr =
+        addr.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| wrong())?;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.map_or(Ok(most), |p| p.parse::<u8>().map_err(|_| wrong()))?;
+    if prefix > most || ports.is_empty() {
+        return Err(wrong());
+    }
+    Ok(vec![Addresses { addr, prefix, ports }])
 }
 
 /// Who may do something.
@@ -157,6 +190,20 @@ mod tests {
             "10.0.0.1/24/2",
         ] {
             assert!(cidr(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_addresses_to_listen_on_are_of_ranges_of_ports_and_of_networks() {
+        let contain = |s: &str, at: &str| {
+            addresses(s).unwrap().iter().any(|a| a.contain(at.parse().unwrap()))
+        };
+        assert!(contain("10.0.0.0/24:7000-7999", "10.0.0.9:7999"));
+        assert!(!contain("10.0.0.0/24:7000-7999", "10.0.1.9:7999"));
+        assert!(contain("10.0.0.1:80", "10.0.0.1:80") && !contain("10.0.0.1:80", "10.0.0.1:81"));
+        assert!(contain("[fd00::]/16:1-65535", "[fd00::7]:9") && contain("any", "0.0.0.0:1"));
+        for bad in ["", "10.0.0.1", "10.0.0.1:", ":80", "10.0.0.1:9-8", "10.0.0.1/33:80", "x:1"] {
+            assert!(addresses(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -12,18 +12,21 @@ use std::rc::Rc;
 use heddle_socket::admin::Request;
 use heddle_socket::document::{read_call, to_line};
 use heddle_socket::wire::{MAX_REQUEST, Received, receive, send};
-use heddle_socket::{Answer, Fault, FaultKind, Inbox};
+use heddle_socket::{Answer, Fault, FaultKind, Head, Inbox};
+use heddle_verbs::remote::Policy;
+use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::seats::{Seat, Seats};
+use super::session;
 use crate::access::{Access, Peer};
 use crate::appliance::{Appliance, count};
 
 /// How long a client may take to an octet of its answer.
-const SLOW: Duration = Duration::from_secs(5);
+pub(super) const SLOW: Duration = Duration::from_secs(5);
 
 /// How long a client may say nothing.
 const IDLE: Duration = Duration::from_secs(120);
@@ -32,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a client was dropped.
-enum End {
+pub(super) enum End {
     /// It has gone.
     Gone,
     /// It said nothing.
@@ -60,7 +63,7 @@ pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>) {
 fn admit(stream: UnixStream, app: &Rc<Appliance>, seats: &Seats) {
     let Ok(cred) = stream.peer_cred() else { return };
     let peer = Peer { uid: cred.uid(), gid: cred.gid() };
-    if !access(app, peer).look {
+    if !access(app, peer).look && policy(app, peer).is_none() {
         count(&app.counters.refused);
         return turn_away(&stream, FaultKind::Denied, "you may not look here");
     }
@@ -70,7 +73,16 @@ fn admit(stream: UnixStream, app: &Rc<Appliance>, seats: &Seats) {
         return turn_away(&stream, FaultKind::Busy, "too many are connected");
     };
     app.counters.clients.set(seats.taken());
-    spawn_local(serve(stream, Rc::clone(app), peer, seat, seats.clone()));
+    spawn_local(serve(stream, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
+}
+
+/// What a client may have of the RNIC itself: by the first rule that covers it; as usual for those who
+/// may do all; nothing for others.
+fn policy(app: &Appliance, peer: Peer) -> Option<Policy> {
+    let config = app.config.borrow();
+    let rule = config.clients.iter().find(|r| r.who.covers(peer.uid, peer.gid));
+    let all = access(app, peer).secrets;
+    rule.map(|r| r.policy.clone()).or_else(|| all.then(Policy::default))
 }
 
 /// Says why, if that can be said at once.
@@ -85,9 +97,15 @@ fn access(app: &Appliance, peer: Peer) -> Access {
     config.control.as_ref().map(|c| Access::of(peer, c, own)).unwrap_or_default()
 }
 
-async fn serve(stream: UnixStream, app: Rc<Appliance>, peer: Peer, seat: Seat, seats: Seats) {
+async fn serve(
+    stream: UnixStream,
+    app: Rc<Appliance>,
+    (peer, pid): (Peer, Option<i32>),
+    seat: Seat,
+    seats: Seats,
+) {
     let counters = &app.counters;
-    match talk(&stream, &app, peer).await {
+    match talk(&stream, &app, (peer, pid)).await {
         End::Gone => {}
         End::Idle => tracing::debug!(uid = peer.uid, "a control client says nothing"),
         End::Slow => {
@@ -103,10 +121,25 @@ async fn serve(stream: UnixStream, app: Rc<Appliance>, peer: Peer, seat: Seat, s
     counters.clients.set(seats.taken());
 }
 
-async fn talk(stream: &UnixStream, app: &Appliance, peer: Peer) -> End {
+async fn talk(stream: &UnixStream, app: &Appliance, (peer, pid): (Peer, Option<i32>)) -> End {
     let mut inbox = Inbox::new(MAX_REQUEST);
     loop {
         while let Some(line) = inbox.pop() {
+            if wants_device(&line) {
+                match policy(app, peer).filter(|_| !app.is_ending()) {
+                    Some(policy) => {
+                        let at = (line, inbox);
+                        return session::serve(stream, app, (peer, pid), policy, at).await;
+                    }
+                    None => count(&app.counters.refused),
+                }
+                let fault = Fault::new(FaultKind::Denied, "you may have no device here");
+                if let Err(end) = write(stream, &to_line(&Answer::fault(id_of(&line), fault))).await
+                {
+                    return end;
+                }
+                continue;
+            }
             let answer = answer(app, peer, &line).await;
             if let Err(end) = write(stream, &to_line(&answer)).await {
                 return end;
@@ -122,6 +155,21 @@ async fn talk(stream: &UnixStream, app: &Appliance, peer: Peer) -> End {
             Ok(Err(e)) => return End::Broken(e),
         }
     }
+}
+
+/// What a line begins a session with; anything else it says is the session's to read.
+#[derive(Deserialize)]
+struct Op<'a> {
+    #[serde(borrow)]
+    op: std::borrow::Cow<'a, str>,
+}
+
+fn wants_device(line: &[u8]) -> bool {
+    serde_json::from_slice::<Op<'_>>(line).is_ok_and(|o| o.op == "device-open")
+}
+
+fn id_of(line: &[u8]) -> u64 {
+    serde_json::from_slice::<Head>(line).map_or(0, |h| h.id)
 }
 
 async fn read(stream: &UnixStream, inbox: &mut Inbox) -> std::io::Result<Received> {

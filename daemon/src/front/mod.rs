@@ -13,6 +13,7 @@
 mod client;
 mod notify;
 mod seats;
+mod session;
 mod socket;
 
 use core::time::Duration;
@@ -22,8 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use heddle_ctl::Snapshot;
-use heddle_dataplane::PortSource;
+use heddle_ctl::{Kill, Snapshot};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
@@ -81,10 +81,7 @@ pub fn run(
             Some(bound.map_err(|e| StartError::Failed(format!("metrics on {addr}: {e}")))?)
         }
     };
-    let interfaces = Interfaces::watch(match &config.port.source {
-        PortSource::Vdev(vdev) => Some(vdev),
-        PortSource::Device(_) => None,
-    });
+    let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     let node = rnic::start(&config)?;
     let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
     let app = Rc::new(app);
@@ -200,11 +197,13 @@ async fn run_on(
 /// In order as long as the deadline lets it, then not.
 async fn end(app: &Appliance) {
     app.end_services();
+    // Those of other processes have theirs ended for them, and hear of it.
+    app.end_all(Kill::InOrder).await;
     let deadline = app.config.borrow().shutdown;
     let left = wait_for_none(app, deadline).await;
     if left > 0 {
         tracing::warn!("{left} connections did not end within {deadline:?} and are reset");
-        app.reset_all().await;
+        app.end_all(Kill::Reset).await;
         wait_for_none(app, FAREWELL).await;
     }
 }

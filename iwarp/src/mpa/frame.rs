@@ -57,6 +57,7 @@ impl Kind {
 
 /// A revision of MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Revision(pub u8);
 
 impl Revision {
@@ -74,6 +75,8 @@ impl fmt::Display for Revision {
 
 /// How many RDMA Reads may be outstanding, as 14 bits on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u16"))]
 pub struct Depth(u16);
 
 impl Depth {
@@ -97,8 +100,17 @@ impl Depth {
     }
 }
 
+#[cfg(feature = "serde")]
+impl From<u16> for Depth {
+    /// Of a document: what does not belong to the number is left out.
+    fn from(word: u16) -> Depth {
+        Depth::from_bits(word)
+    }
+}
+
 /// A message an initiator can send first to say that it is ready to receive (RFC 6581 section 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Rtr {
     /// An RDMA Write of no bytes.
     Write,
@@ -110,7 +122,17 @@ pub enum Rtr {
 
 /// A set of [`Rtr`] messages.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u8"))]
 pub struct RtrSet(u8);
+
+#[cfg(feature = "serde")]
+impl From<u8> for RtrSet {
+    /// Of a document: bits of no message are left out.
+    fn from(bits: u8) -> RtrSet {
+        RtrSet(bits & RtrSet::ALL.0)
+    }
+}
 
 impl RtrSet {
     /// No message.
@@ -233,6 +255,7 @@ pub struct Frame<'a> {
 
 /// Why bytes are not the frame that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FrameError {
     /// The peer does not speak MPA.
     #[error("not an MPA frame: key differs at byte {at}")]
@@ -360,6 +383,7 @@ impl<'a> Frame<'a> {
 /// More private data than a frame can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes of private data, at most {max} fit")]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PrivateDataError {
     /// Bytes there are.
     pub len: usize,

@@ -48,6 +48,7 @@ pub struct Bind {
 
 /// Why an STag was not registered, bound or invalidated by its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BindError {
     /// It is not one that this operation is for, or is another PD's or QP's.
     #[error("no STag for this operation")]

@@ -133,6 +133,7 @@ pub enum MrError {
 
 /// Why a use of an STag was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MrFault {
     /// No region has it.
     #[error("invalid STag")]

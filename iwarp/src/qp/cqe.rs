@@ -117,6 +117,7 @@ pub enum Side {
 
 /// What the peer's stream broke off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
     /// An FPDU.
     Fpdu,

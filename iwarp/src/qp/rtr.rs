@@ -17,6 +17,7 @@ use crate::{Memory, Stag};
 
 /// What comes before the applications' messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RtrConfig {
     /// Nothing: the client-server model.
     #[default]

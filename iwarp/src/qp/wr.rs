@@ -320,6 +320,7 @@ impl<'a> RecvWr<'a> {
 /// What is wrong with a work request. [`Full`](PostError::Full) is about the moment; the others
 /// are static: the same request will be refused again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PostError {
     /// The queue holds as many requests as it can; poll completions first.
     #[error("queue full")]

@@ -6,6 +6,7 @@ use core::fmt;
 /// and RFC 6581 section 8; RFC 7306 adds none. What we say when is [`Fault`](crate::fault::Fault)'s
 /// table. Any other value a peer sends survives and prints as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TermCode {
     /// Who found the error: 0 RDMAP, 1 DDP, 2 the layer below DDP. 4 bits.
     pub layer: u8,

@@ -18,6 +18,8 @@ const RDMAP_HEADER: u8 = 0x20;
 
 /// The payload of a Terminate (section 4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "document::Written", into = "document::Written"))]
 pub struct Terminate {
     /// What went wrong.
     pub code: TermCode,
@@ -146,6 +148,37 @@ impl Terminate {
         let mut body = [0; TERMINATE_MAX_LEN];
         let len = self.emit(&mut body);
         head.into_iter().chain(body.into_iter().take(len)).collect()
+    }
+}
+
+/// As a document: the octets of the RFC's layout, so that what is read is what a peer may have sent.
+#[cfg(feature = "serde")]
+mod document {
+    use super::{TERMINATE_MAX_LEN, TermCode, Terminate, TerminateError};
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    pub(super) struct Written {
+        payload: Vec<u8>,
+        swapped: bool,
+    }
+
+    impl From<Terminate> for Written {
+        fn from(t: Terminate) -> Written {
+            let mut out = [0; TERMINATE_MAX_LEN];
+            let len = t.emit(&mut out);
+            Written { payload: out[..len].to_vec(), swapped: t.swapped }
+        }
+    }
+
+    impl From<Written> for Terminate {
+        /// What ends too early is as much as there is of it.
+        fn from(w: Written) -> Terminate {
+            let read = match Terminate::parse(&w.payload) {
+                Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => t,
+                Err(TerminateError::Short { .. }) => Terminate::new(TermCode::new(0, 0, 0)),
+            };
+            Terminate { swapped: w.swapped, ..read }
+        }
     }
 }
 

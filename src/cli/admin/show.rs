@@ -52,6 +52,17 @@ pub(super) fn status(s: &Status) -> String {
         vec![l.address.clone(), l.service.clone(), l.state.clone(), startups]
     });
     text += &align(&["listener", "service", "state", "start-ups"], listeners, 3);
+    if !s.clients.is_empty() {
+        let clients = s.clients.iter().map(|c| {
+            let pid = c.pid.map_or_else(|| "-".into(), |p| p.to_string());
+            let name = format!("{}#{}", c.name, c.application);
+            let (conns, listeners) = (c.connections.to_string(), c.listeners.to_string());
+            vec![name, c.uid.to_string(), pid, conns, listeners, c.over_quota.to_string()]
+        });
+        text.push('\n');
+        let head = ["application", "user", "process", "conns", "listeners", "over quota"];
+        text += &align(&head, clients, 1);
+    }
     text
 }
 
@@ -77,11 +88,16 @@ pub(super) fn ports(p: &Ports) -> String {
             (true, Some(mbps)) => format!("up {mbps} Mb/s"),
         };
         let (name, device, driver) = (p.name.clone(), p.device.clone(), p.driver.clone());
-        let (mtu, queues) = (p.mtu.to_string(), p.queues.to_string());
-        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, queues]
+        let (mtu, workers) = (p.mtu.to_string(), p.workers.to_string());
+        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, workers]
     });
-    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "queues"];
+    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "workers"];
     let mut text = align(&head, rows, 6);
+    for port in &p.ports {
+        for route in &port.routes {
+            let _ = writeln!(text, "{}: {route}", port.name);
+        }
+    }
     for port in &p.ports {
         let rows = port.counters.iter();
         let rows = rows.map(|(n, v)| vec![port.name.clone(), n.clone(), v.to_string()]);

@@ -115,6 +115,7 @@ pub enum IcmpError {
 /// Why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConnectError {
     /// The remote address or port is not one a single other host has.
     #[error("not the address of a peer")]

@@ -11,6 +11,7 @@ pub const MAX_LISTENERS: usize = 1024;
 /// Why a stack does not listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ListenError {
     /// The address is not one of ours.
     #[error("not an address of this stack")]

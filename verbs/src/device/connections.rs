@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use heddle_cm::{CmId, ListenerId};
 
-use super::{ControlRequest, Device};
+use super::Device;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::limits::within;
@@ -24,10 +24,7 @@ impl Device {
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
-        let id = ListenerId(self.next_id());
-        let request = heddle_cm::Request::Listen { id, addr, params };
-        self.request(request, None, Some(events.clone()))?;
-        Ok(id)
+        self.0.backend.listen(addr, params, events)
     }
 
     /// Stops listening; connections go on.
@@ -35,7 +32,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Unlisten { id }, None, None)
+        self.0.backend.unlisten(id)
     }
 
     /// Connects to a peer; the outcome comes through `events`.
@@ -49,15 +46,10 @@ impl Device {
         params: ConnectParams,
         events: &EventQueue,
     ) -> Result<CmId, DeviceError> {
-        let id = CmId(self.next_id());
         let (qp, params) = params.split();
         self.check_depths(params.ird, params.ord)?;
         self.claim(&qp)?;
-        let worker = self.0.hub.next_worker();
-        let request = heddle_cm::Request::Connect { id, worker, remote, params };
-        self.request(request, Some(qp.clone()), Some(events.clone()))
-            .inspect_err(|_| qp.unclaim())?;
-        Ok(id)
+        self.0.backend.connect(remote, &qp, params, events).inspect_err(|_| qp.unclaim())
     }
 
     /// Accepts a connection request.
@@ -79,20 +71,19 @@ impl Device {
         params: AcceptParams,
         events: &EventQueue,
     ) -> Result<(), DeviceError> {
-        self.answer(id, params, Some(events.clone()))
+        self.answer(id, params, Some(events))
     }
 
     fn answer(
         &self,
         id: CmId,
         params: AcceptParams,
-        events: Option<EventQueue>,
+        events: Option<&EventQueue>,
     ) -> Result<(), DeviceError> {
         let (qp, params) = params.split();
         self.check_depths(params.ird, params.ord)?;
         self.claim(&qp)?;
-        let request = heddle_cm::Request::Accept { id, params };
-        self.request(request, Some(qp.clone()), events).inspect_err(|_| qp.unclaim())
+        self.0.backend.accept(id, &qp, params, events).inspect_err(|_| qp.unclaim())
     }
 
     /// Rejects a connection request, with at most 508 octets for the peer's application.
@@ -100,7 +91,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn reject(&self, id: CmId, private_data: Vec<u8>) -> Result<(), DeviceError> {
-        self.reject_with(id, private_data, None)
+        self.0.backend.reject(id, private_data, None)
     }
 
     /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding:
@@ -114,16 +105,7 @@ impl Device {
         private_data: Vec<u8>,
         ord: u16,
     ) -> Result<(), DeviceError> {
-        self.reject_with(id, private_data, Some(ord))
-    }
-
-    fn reject_with(
-        &self,
-        id: CmId,
-        private_data: Vec<u8>,
-        needs_ord: Option<u16>,
-    ) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Reject { id, private_data, needs_ord }, None, None)
+        self.0.backend.reject(id, private_data, Some(ord))
     }
 
     /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.
@@ -133,7 +115,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn disconnect(&self, id: CmId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Disconnect { id }, None, None)
+        self.0.backend.disconnect(id)
     }
 
     /// Ends everything the application has, whoever still holds handles: listeners end, connections
@@ -143,7 +125,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     pub fn close(&self) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::AppGone, None, None)
+        self.0.backend.close()
     }
 
     /// What is kept of a peer's Reads, and of our own, is bounded by the device whatever is agreed.
@@ -160,14 +142,5 @@ impl Device {
             return Err(DeviceError::QpDead);
         }
         if qp.claim() { Ok(()) } else { Err(DeviceError::QpInUse) }
-    }
-
-    pub(super) fn request(
-        &self,
-        request: heddle_cm::Request,
-        qp: Option<Qp>,
-        events: Option<EventQueue>,
-    ) -> Result<(), DeviceError> {
-        self.0.hub.control.request(ControlRequest::Cm { app: self.0.id, request, qp, events })
     }
 }

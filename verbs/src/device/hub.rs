@@ -1,18 +1,18 @@
 //! The RNIC, as all its applications share it.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use heddle_base::{Random, Seed};
-use heddle_cm::{AppId, WorkerId};
+use heddle_cm::AppId;
 
-use super::{App, ControlPlane, ControlRequest, Device, DeviceConfig, lock};
+use super::local::Local;
+use super::{ControlPlane, ControlRequest, Device, DeviceConfig, Parts, lock};
 use crate::error::DeviceError;
 use crate::event::Taken;
 use crate::limits::DeviceLimits;
-use crate::limits::count::Count;
-use crate::memory::{Quota, Region, RegisterError, Registry};
+use crate::memory::{Region, RegisterError, Registry};
 use crate::ring::{Area, Bells};
 
 /// One RNIC, for all applications.
@@ -28,7 +28,6 @@ pub struct Hub {
     pub(super) next_pd: AtomicU32,
     pub(super) next_app: AtomicU64,
     pub(super) next_id: AtomicU64,
-    next_worker: AtomicUsize,
 }
 
 impl Hub {
@@ -49,7 +48,6 @@ impl Hub {
             next_pd: AtomicU32::new(1),
             next_app: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
-            next_worker: AtomicUsize::new(0),
         })
     }
 
@@ -63,11 +61,6 @@ impl Hub {
         self.inline.load(Ordering::Relaxed)
     }
 
-    /// The worker that is to have the next connection made from here: each in turn.
-    pub(super) fn next_worker(&self) -> WorkerId {
-        WorkerId(self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.max(1))
-    }
-
     /// The memory of the RNIC.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
@@ -78,22 +71,41 @@ impl Hub {
     /// # Errors
     /// [`DeviceError`], when there is no memory or the control plane is gone.
     pub fn open(self: &Arc<Hub>, config: &DeviceConfig) -> Result<Device, DeviceError> {
-        let area = Area::new(config.queues.max(Bells::octets(self.workers) + 4096))?;
-        let bells = Bells::new(&area, self.workers)?;
-        let pool = match config.memory {
+        let area = Area::new(self.area_octets(config.queues))?;
+        let region = match config.memory {
             0 => None,
-            len => {
-                let region =
-                    if config.shared { Region::shared(len) } else { Region::anonymous(len) };
+            len if config.shared => Some(Region::shared(len)?),
+            len => Some(Region::anonymous(len)?),
+        };
+        Ok(self.open_on(area, region, config)?.0)
+    }
+
+    /// Octets of an area for an application that asked for so many for its queues.
+    pub(crate) fn area_octets(&self, queues: usize) -> usize {
+        queues.max(Bells::octets(self.workers) + 4096)
+    }
+
+    /// A device on memory that there is already, and what is behind it.
+    pub(crate) fn open_on(
+        self: &Arc<Hub>,
+        area: Arc<Area>,
+        region: Option<Region>,
+        config: &DeviceConfig,
+    ) -> Result<(Device, Arc<Local>), DeviceError> {
+        let bells = Bells::new(&area, self.workers)?;
+        let pool = match region {
+            None => None,
+            Some(region) => {
                 // Tagged offsets start anywhere in the lower half of the address space, at a page.
                 let to = lock(&self.random).next_u64() >> 1 & !0xfff;
-                let pool = self.registry.pool(Arc::new(region?), to);
+                let pool = self.registry.pool(Arc::new(region), to);
                 Some(pool.ok_or(RegisterError::TooManyRegions)?)
             }
         };
-        let app = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
+        let memory = pool.as_ref().map(|p| p.region().clone());
+        let id = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
-        self.control.request(ControlRequest::Open { app, bells: bells.clone(), taken })?;
+        self.control.request(ControlRequest::Open { app: id, bells: bells.clone(), taken })?;
         let stags = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
         let most = DeviceLimits {
             max_mrs: stags,
@@ -103,21 +115,10 @@ impl Hub {
             ..DeviceLimits::MOST
         };
         let limits = config.limits.within(&most);
-        Ok(Device(Arc::new(App {
-            id: app,
-            hub: self.clone(),
-            area,
-            bells,
-            pool,
-            slots: Mutex::default(),
-            pds: Mutex::default(),
-            quota: Quota::new(limits.mrs()),
-            limits,
-            qps: Count::default(),
-            cqs: Count::default(),
-            srqs: Count::default(),
-            next_cq: AtomicU32::new(0),
-        })))
+        let own = (area.clone(), bells.clone(), pool);
+        let local = Arc::new(Local::new((id, self.clone()), own, limits, config.patient));
+        let backend = local.clone();
+        Ok((Device::new(Parts { id, area, bells, memory, limits, backend }), local))
     }
 }
 

@@ -56,6 +56,18 @@ impl Stretch {
     }
 }
 
+impl Stretch {
+    /// Leaves in it what is there: whoever gets it has had all of it, and clears it.
+    pub(crate) fn leave(&mut self) {
+        self.cleared = self.len;
+    }
+
+    /// Offset and octets.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.at, self.len)
+    }
+}
+
 impl Drop for Stretch {
     fn drop(&mut self) {
         if !self.registered {

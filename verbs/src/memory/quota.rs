@@ -26,7 +26,7 @@ impl Default for MrLimits {
 }
 
 /// What is in use of [`MrLimits`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MrUsage {
     /// Regions and fast registrations.
     pub regions: u32,

@@ -40,6 +40,13 @@ pub enum RegionError {
     /// The file could become shorter than the mapping.
     #[error("the file is not sealed against shrinking (F_SEAL_SHRINK)")]
     NotSealed,
+    /// The file is none of ordinary memory. One of hugepages may lose a page that the pool has no other
+    /// for, and a worker that touches it is killed.
+    #[error("the file is not one in ordinary memory (memfd_create without MFD_HUGETLB)")]
+    NotMemory,
+    /// No other process can be given it: it has no file.
+    #[error("the region cannot be given to another process (Region::shared can)")]
+    NotShared,
     /// The file is shorter than what was to be mapped.
     #[error("the file has {has} bytes, fewer than {wanted}")]
     FileTooShort {
@@ -107,25 +114,73 @@ impl Region {
         let bytes = len.next_multiple_of(PAGE);
         check_available(bytes).map_err(no_memory)?;
         let fd = sealed_file(bytes).map_err(no_memory)?;
-        Region::map_fd(fd, len)
+        Region::map_fd(fd, len, libc::MAP_POPULATE)
+    }
+
+    /// As [`shared`](Region::shared), with pages that are not there yet: see
+    /// [`populate`](Region::populate).
+    ///
+    /// # Errors
+    /// As [`shared`](Region::shared).
+    pub fn shared_unpopulated(len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let bytes = len.next_multiple_of(PAGE);
+        check_available(bytes).map_err(no_memory)?;
+        Region::map_fd(sealed_file(bytes).map_err(no_memory)?, len, 0)
     }
 
     /// The first `len` bytes of a file in memory that somebody else has made.
     ///
     /// # Errors
-    /// [`RegionError::NotSealed`], [`RegionError::FileTooShort`], [`RegionError::Size`],
-    /// [`RegionError::NoMemory`].
+    /// [`RegionError::NotSealed`], [`RegionError::NotMemory`], [`RegionError::FileTooShort`],
+    /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        Region::from_file(fd, len, libc::MAP_POPULATE)
+    }
+
+    /// As [`from_fd`](Region::from_fd), with pages that are not mapped yet: see
+    /// [`populate`](Region::populate).
+    ///
+    /// # Errors
+    /// As [`from_fd`](Region::from_fd).
+    pub fn from_fd_unpopulated(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        Region::from_file(fd, len, 0)
+    }
+
+    fn from_file(fd: OwnedFd, len: usize, populate: i32) -> Result<Region, RegionError> {
         check_size(len)?;
         // SAFETY: asks a descriptor that we own for its seals.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(RegionError::NotSealed);
         }
-        Region::map_fd(fd, len)
+        if !is_ordinary_memory(&fd) {
+            return Err(RegionError::NotMemory);
+        }
+        Region::map_fd(fd, len, populate)
     }
 
-    fn map_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+    /// Touches `[off, off + len)`, so that nobody takes a page fault there later. For whoever maps
+    /// much and has something else to do in between.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`].
+    pub fn populate(&self, off: usize, len: usize) -> Result<(), RegionError> {
+        let end = off.saturating_add(len).div_ceil(PAGE).saturating_mul(PAGE);
+        self.checked(off, len)?;
+        let Some(bytes) = self.mapped_len() else { return Ok(()) };
+        let (first, end) = (off / PAGE * PAGE, end.min(bytes));
+        // SAFETY: whole pages of our mapping, which keep what is in them. Linux 5.14; older kernels
+        // map them at first use.
+        unsafe {
+            let at = self.base.as_ptr().add(first);
+            libc::madvise(at.cast(), end - first, libc::MADV_POPULATE_WRITE);
+        }
+        Ok(())
+    }
+
+    fn map_fd(fd: OwnedFd, len: usize, populate: i32) -> Result<Region, RegionError> {
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let file = std::fs::File::from(fd);
         let has = file.metadata().map_err(no_memory)?.len();
@@ -133,8 +188,7 @@ impl Region {
             return Err(RegionError::FileTooShort { has, wanted: len });
         }
         let bytes = len.next_multiple_of(PAGE);
-        let base = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, file.as_raw_fd())
-            .map_err(no_memory)?;
+        let base = mmap(bytes, libc::MAP_SHARED | populate, file.as_raw_fd()).map_err(no_memory)?;
         let backing = Backing::Mapped { bytes, fd: Some(file.into()) };
         Ok(Region { base, len, page: PAGE, backing })
     }
@@ -277,6 +331,15 @@ fn check_size(len: usize) -> Result<(), RegionError> {
     if (1..=max).contains(&len) { Ok(()) } else { Err(RegionError::Size(len)) }
 }
 
+/// Whether a file lies in ordinary memory, which a hole that is punched into it is filled from again.
+fn is_ordinary_memory(fd: &OwnedFd) -> bool {
+    // SAFETY: a structure of integers, for which all zeros are values.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: writes into a live structure of the type it is for.
+    let known = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut fs) } == 0;
+    known && fs.f_type == libc::TMPFS_MAGIC
+}
+
 /// Maps `len` bytes: base, bytes mapped, page size.
 fn map_anonymous(len: usize) -> std::io::Result<(NonNull<u8>, usize, usize)> {
     const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -398,6 +461,44 @@ mod tests {
         let err = Region::from_fd(fd, 4097).err();
         assert_eq!(err, Some(RegionError::FileTooShort { has: 4096, wanted: 4097 }));
         assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
+    }
+
+    /// The pool of hugepages may be empty when a hole that somebody punched is touched.
+    #[test]
+    fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
+        const HOW: libc::c_uint = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        // SAFETY: as in `sealed_file`.
+        let raw = unsafe { libc::memfd_create(c"t".as_ptr(), HOW) };
+        assert!(raw >= 0, "this kernel has no hugepages");
+        // SAFETY: a descriptor just made.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: calls on our descriptor with integer arguments.
+        let sealed = unsafe {
+            libc::ftruncate(raw, 2 << 20) == 0
+                && libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0
+        };
+        assert!(sealed);
+        assert_eq!(Region::from_fd(fd, 2 << 20).err(), Some(RegionError::NotMemory));
+    }
+
+    #[test]
+    fn test_region_is_populated_piece_by_piece() {
+        let r = Region::shared_unpopulated(5 * PAGE + 1).unwrap();
+        let resident = |page: usize| {
+            let mut found = 0u8;
+            // SAFETY: asks for one page of the mapping, into one live octet.
+            let rc = unsafe {
+                let at = r.base().as_ptr().add(page * PAGE);
+                libc::mincore(at.cast(), 1, &raw mut found)
+            };
+            rc == 0 && found & 1 == 1
+        };
+        assert!((0..6).all(|p| !resident(p)));
+        r.populate(PAGE + 5, PAGE).unwrap();
+        assert_eq!([0, 1, 2, 3].map(resident), [false, true, true, false]);
+        r.populate(5 * PAGE, 1).unwrap();
+        assert!(resident(5));
+        assert!(r.populate(5 * PAGE, 2).is_err() && r.populate(usize::MAX, 2).is_err());
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub trait References: Send + Sync + std::fmt::Debug {
     fn is_referred(&self, mr: u32) -> bool;
 }
 
+/// Regions that wait which are looked through with each that comes.
+const FEW: usize = 64;
+
 /// Why memory was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
@@ -140,7 +143,8 @@ impl Registry {
     }
 
     /// Registers `len` zeroed bytes of `pool`.
-    pub(crate) fn take(
+    #[cfg(test)]
+    fn take(
         &self,
         pool: &Arc<Pool>,
         len: usize,
@@ -226,8 +230,16 @@ impl Registry {
         let _ = self.mrs.retire(r.stag);
         let grace = self.regions.readers().grace();
         let Registered { stag, backing, tickets, .. } = r;
-        lock(&self.draining).push(Draining { stag, grace, backing, _tickets: tickets });
-        self.reclaim();
+        let waiting = {
+            let mut draining = lock(&self.draining);
+            draining.push(Draining { stag, grace, backing, _tickets: tickets });
+            draining.len()
+        };
+        // An application that goes gives back thousands, each of which would look through all those
+        // before it: the next registration does, or the control plane.
+        if waiting <= FEW {
+            self.reclaim();
+        }
     }
 
     /// Hands back the memory that nobody refers to any more; how many regions still wait.

@@ -74,6 +74,12 @@ impl Area {
         Ok(Arc::new(Area { region, free }))
     }
 
+    /// An area over a zeroed region that nobody else has.
+    pub(crate) fn over(region: Region) -> Arc<Area> {
+        let free = Mutex::new(Stretches::new(region.len()));
+        Arc::new(Area { region, free })
+    }
+
     /// An area that another process has made.
     ///
     /// # Errors

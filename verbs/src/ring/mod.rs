@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   application ── post ──▶ [SQ] [RQ] ── doorbell bit ──▶ worker
-//!               ◀─ poll ─── [CQ: one ring per worker] ◀── worker ── eventfd, when armed ──▶
+//!               ◀─ poll ─── [CQ: one ring per worker] ◀── worker ── wake-up, when armed ──▶
 //! ```
 //!
 //! Every ring has one producer and one consumer. What crosses is 64-bit words in the byte order of

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn test_a_queue_pair_is_in_one_connection_and_the_healthy_one_goes_on() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (conn, id) = b.established(7);
     b.orders();
@@ -30,7 +30,7 @@ fn test_a_queue_pair_is_in_one_connection_and_the_healthy_one_goes_on() {
 
 #[test]
 fn test_a_queue_pair_is_free_again_after_a_failure_before_fpdu_mode() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     for id in 1..4 {
         b.connect(id, 7).unwrap();
@@ -57,7 +57,7 @@ fn test_a_connection_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queu
     for (entered, fate) in
         [(Ok(()), QpFate::Spent(Qpn(7))), (Err(RnicError::NotStartup), QpFate::Free(Qpn(7)))]
     {
-        let mut b = Bench::new(CmConfig::new(1));
+        let mut b = Bench::new(config(1));
         b.listen(ListenParams::default());
         let (conn, id) = b.asked(peer(1));
         b.accept(id, 7).unwrap();
@@ -74,7 +74,7 @@ fn test_a_connection_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queu
 
 #[test]
 fn test_what_belongs_to_another_application_is_not_there() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (_, waiting) = b.asked(peer(1));
     let (_, running) = b.established(7);
@@ -99,7 +99,7 @@ fn test_what_belongs_to_another_application_is_not_there() {
 
 #[test]
 fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (_, id) = b.asked(peer(1));
     b.connect(1, 1).unwrap();
@@ -109,10 +109,10 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
         let params = ListenParams::default();
         Request::Listen { id: ListenerId(id), addr: addr.parse().unwrap(), params }
     };
-    let connect = |id, worker, change: fn(&mut ConnectTerms)| {
+    let connect = |id, change: fn(&mut ConnectTerms)| {
         let mut params = ConnectTerms::new(qp(50));
         change(&mut params);
-        Request::Connect { id, worker: WorkerId(worker), remote: peer(1), params }
+        Request::Connect { id, remote: peer(1), params }
     };
     let mut long = AcceptTerms::new(qp(50));
     long.private_data = vec![0; 513];
@@ -123,11 +123,12 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
         (listen(2, "10.0.0.1:7174"), "already listening"),
         (listen(2, "10.0.0.1:0"), "port 0"),
         (Request::Unlisten { id: ListenerId(9) }, "no such listener"),
-        (connect(CmId(1), 0, |_| {}), "in use or reserved"),
-        (connect(CmId::PASSIVE, 0, |_| {}), "in use or reserved"),
-        (connect(CmId(2), 1, |_| {}), "no such worker"),
-        (connect(CmId(2), 0, |p| p.private_data = vec![0; 509]), "509"),
-        (connect(CmId(2), 0, |p| p.ord = 0x3fff), "16383"),
+        (listen(2, "10.0.0.2:1"), "not an address of this stack"),
+        (connect(CmId(1), |_| {}), "in use or reserved"),
+        (connect(CmId::PASSIVE, |_| {}), "in use or reserved"),
+        (connect(CmId(2), |p| p.local = Some(peer(2).ip())), "not ours"),
+        (connect(CmId(2), |p| p.private_data = vec![0; 509]), "509"),
+        (connect(CmId(2), |p| p.ord = 0x3fff), "16383"),
         (Request::Accept { id, params: long }, "513"),
         (Request::Accept { id, params: deep }, "16383"),
         (Request::Reject { id, private_data: vec![0; 513], needs_ord: None }, "513"),
@@ -148,7 +149,7 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
 
 #[test]
 fn test_an_application_that_is_gone_leaves_nothing_and_others_go_on() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (done, _) = b.established(6);
     b.closed(done);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait_longest() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams { backlog: 3, ..ListenParams::default() });
     let (_, id) = b.asked(peer(1));
     let old = b.accepted(peer(2));
@@ -40,7 +40,7 @@ fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait
 
 #[test]
 fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
-    let mut b = Bench::new(CmConfig { max_startups: 4, ..CmConfig::new(1) });
+    let mut b = Bench::new(CmConfig { max_startups: 4, ..config(1) });
     b.listen(ListenParams::default());
     let elsewhere = "10.0.0.1:80".parse().unwrap();
     b.listen_as(OTHER, ListenerId(2), elsewhere, ListenParams::default());
@@ -65,7 +65,7 @@ fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
 
 #[test]
 fn test_one_peer_cannot_take_all_places() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     let (startups, conns) = (Some(3), Some(5));
     b.listen(ListenParams {
         backlog: 4,
@@ -94,7 +94,7 @@ fn test_one_peer_cannot_take_all_places() {
 
 #[test]
 fn test_events_that_nobody_takes_keep_peers_out_and_the_application_from_asking() {
-    let mut b = Bench::new(CmConfig { max_events: 10, ..CmConfig::new(1) });
+    let mut b = Bench::new(CmConfig { max_events: 10, ..config(1) });
     b.listen(ListenParams::default());
     for n in 0..50 {
         let conn = b.accepted(peer(n));
@@ -122,7 +122,7 @@ fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
     for (timeout, speaks, resets) in
         [(Some(seconds(60)), false, true), (Some(seconds(60)), true, false), (None, false, false)]
     {
-        let mut b = Bench::new(CmConfig::new(1));
+        let mut b = Bench::new(config(1));
         b.listen(ListenParams { first_fpdu_timeout: timeout, ..ListenParams::default() });
         let (conn, id) = b.established(7);
         b.orders();
@@ -150,7 +150,7 @@ fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
 /// What peers can do alone, without limit: the manager stays as small as its limits say.
 #[test]
 fn test_floods_leave_the_manager_small() {
-    let mut b = Bench::new(CmConfig { max_startups: 100, ..CmConfig::new(1) });
+    let mut b = Bench::new(CmConfig { max_startups: 100, ..config(1) });
     b.listen(ListenParams { backlog: 80, ..ListenParams::default() });
     let peers = |n: u32| SocketAddr::from((n.to_be_bytes(), 1000));
     let mut most = CmGauges::default();

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
-    let mut b = Bench::new(CmConfig::new(3));
+    let mut b = Bench::new(config(3));
     let listen =
         |id| Request::Listen { id: ListenerId(id), addr: local(), params: ListenParams::default() };
     b.ask(APP, listen(1)).unwrap();
@@ -52,7 +52,7 @@ fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
 
 #[test]
 fn test_unlisten_resets_those_nobody_was_told_of_and_leaves_the_others() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (running, _) = b.established(7);
     let (asked, id) = b.asked(peer(2));

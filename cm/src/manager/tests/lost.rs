@@ -1,10 +1,16 @@
 //! A worker that has ended: everything it had has its end at once, and the others go on.
 
-use std::collections::BTreeSet;
-
 use super::*;
 
 const OTHER_WORKER: WorkerId = WorkerId(1);
+/// A peer of the other worker's port.
+const ELSEWHERE: ([u8; 4], u16) = ([172, 16, 0, 9], 1000);
+
+/// Two ports with a worker each.
+fn two_ports() -> Bench {
+    let ports = vec![(1, net(&["10.0.0.1/8"], &[])), (1, net(&["172.16.0.1/16"], &[]))];
+    Bench::new(CmConfig::new(Ports::new(ports).unwrap()))
+}
 
 impl Bench {
     /// A connection of ours for which the worker has a name.
@@ -38,8 +44,8 @@ fn told(events: Vec<(AppId, Event)>) -> BTreeMap<CmId, String> {
 
 #[test]
 fn test_every_connection_of_a_lost_worker_has_its_end() {
-    let mut b = Bench::new(CmConfig::new(2));
-    b.listen(ListenParams::default());
+    let mut b = two_ports();
+    b.listen_as(APP, L, "0.0.0.0:7174".parse().unwrap(), ListenParams::default());
     // One in each state.
     b.connect(1, 1).unwrap();
     b.opened(2, 2);
@@ -65,7 +71,7 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
     b.ask(APP, Request::Disconnect { id: CmId(5) }).unwrap();
     // One of the other worker's.
     let params = ConnectTerms::new(qp(13));
-    let elsewhere = Request::Connect { id: CmId(6), worker: OTHER_WORKER, remote: peer(1), params };
+    let elsewhere = Request::Connect { id: CmId(6), remote: ELSEWHERE.into(), params };
     b.ask(APP, elsewhere).unwrap();
     while !b.events().is_empty() {}
 
@@ -100,7 +106,7 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
     // Free is free, and the worker is not to be had any more.
     assert_eq!(b.connect(7, 1), Err(RequestError::NoWorker));
     let params = ConnectTerms::new(qp(7));
-    let request = Request::Connect { id: CmId(7), worker: OTHER_WORKER, remote: peer(1), params };
+    let request = Request::Connect { id: CmId(7), remote: ELSEWHERE.into(), params };
     b.ask(APP, request).unwrap();
     let conn = b.names.next().unwrap();
     let report = Report::Connecting { token: 6, result: Ok(conn) };
@@ -110,7 +116,7 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
 
 #[test]
 fn test_a_listener_lives_as_long_as_a_worker_does() {
-    let mut b = Bench::new(CmConfig::new(3));
+    let mut b = Bench::new(config(3));
     b.listen(ListenParams::default());
     b.lose(W, &[]);
     assert_eq!((b.events(), b.cm.gauges().listeners), (vec![], 1));

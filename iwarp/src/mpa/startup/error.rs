@@ -5,6 +5,7 @@ use crate::rdmap::TermCode;
 /// Why the start-up failed. Every variant but [`Finished`](Self::Finished) is the peer's doing, or
 /// something the two sides cannot agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum StartupError {
     /// What came is no frame of the kind that is due.
     #[error(transparent)]
@@ -85,6 +86,7 @@ impl StartupError {
 
 /// What the caller asked for cannot be said on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConfigError {
     /// Too much private data.
     #[error(transparent)]

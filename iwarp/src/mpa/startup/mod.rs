@@ -37,6 +37,7 @@ pub use responder::{ReplyParams, Responder, ResponderConfig, ResponderStep};
 
 /// Whether we ask for CRCs. They are used if either side asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CrcPolicy {
     /// Ask for them.
     #[default]
@@ -47,6 +48,7 @@ pub enum CrcPolicy {
 
 /// Who sees to it that neither side has more RDMA Reads outstanding than the other serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Depths {
     /// Revision 2 does: each side says its IRD and ORD, and goes by what the other says.
     #[default]

@@ -1,0 +1,145 @@
+//! Clients that have opened a device: applications of other processes.
+//!
+//! What they may have is in their policy; what they do is [`Session`]'s to judge. Here lines and
+//! descriptors go in and out. A client that does not read what it is told is dropped like any other, and
+//! nothing more of it is looked at meanwhile; when it has gone, all it had is given back, a part at a
+//! time.
+
+use core::time::Duration;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+
+use heddle_socket::admin::Application;
+use heddle_socket::wire::{Received, receive, send};
+use heddle_socket::{Inbox, Line};
+use heddle_verbs::Sleeper;
+use heddle_verbs::remote::{Outgoing, Policy, Session};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+use super::client::{End, SLOW};
+use crate::access::Peer;
+use crate::appliance::Appliance;
+
+/// Requests of one client that are carried out before others have their turn.
+const TURN: usize = 16;
+
+/// Between two parts of what is given back.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Serves an application until it goes. `first` is its request for a device.
+pub(super) async fn serve(
+    stream: &UnixStream,
+    app: &Appliance,
+    (peer, pid): (Peer, Option<i32>),
+    policy: Policy,
+    (first, mut inbox): (Line, Inbox),
+) -> End {
+    let sleeper = match Sleeper::with_fd() {
+        Ok(sleeper) => sleeper,
+        Err(e) => return End::Broken(e),
+    };
+    let mut session = Session::new(app.node.hub(), policy, sleeper.waker());
+    session.handle(&first, &mut inbox);
+    let end = exchange(stream, app, (peer, pid), &sleeper, &mut session, &mut inbox).await;
+    if let Some(number) = session.app() {
+        app.applications.borrow_mut().remove(&number.0);
+    }
+    while !session.close() {
+        sleep(PAUSE).await;
+    }
+    match end {
+        Ok(never) => match never {},
+        Err(end) => end,
+    }
+}
+
+async fn exchange(
+    stream: &UnixStream,
+    app: &Appliance,
+    (peer, pid): (Peer, Option<i32>),
+    sleeper: &Sleeper,
+    session: &mut Session,
+    inbox: &mut Inbox,
+) -> Result<core::convert::Infallible, End> {
+    let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
+    let Some(woken) = woken else { return Err(End::Gone) };
+    // A waker is a pair of stream sockets, which the runtime can wait for as such.
+    let woken = std::os::unix::net::UnixStream::from(woken);
+    woken.set_nonblocking(true).map_err(End::Broken)?;
+    let woken = UnixStream::from_std(woken).map_err(End::Broken)?;
+    loop {
+        flush(stream, session).await?;
+        let mut taken = 0;
+        while taken < TURN
+            && let Some(line) = inbox.pop()
+        {
+            session.handle(&line, inbox);
+            flush(stream, session).await?;
+            taken += 1;
+        }
+        if session.has_work() {
+            session.work();
+        }
+        show(app, (peer, pid), session);
+        if session.has_work() || taken == TURN {
+            yield_now().await;
+            continue;
+        }
+        tokio::select! {
+            received = stream.async_io(Interest::READABLE, || receive(stream.as_fd(), inbox)) => {
+                match received {
+                    Ok(Received::Octets(_)) => {}
+                    Ok(Received::End) => return Err(End::Gone),
+                    Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Gone),
+                    Err(e) => return Err(End::Broken(e)),
+                }
+            }
+            ready = woken.readable() => {
+                ready.map_err(End::Broken)?;
+                // What comes after it is cleared wakes anew.
+                let _ = woken.try_io(Interest::READABLE, || {
+                    sleeper.clear();
+                    Err::<(), _>(ErrorKind::WouldBlock.into())
+                });
+            }
+        }
+    }
+}
+
+/// What there is to be seen of it.
+fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &Session) {
+    let Some(number) = session.app() else { return };
+    let (connections, listeners) = session.connections();
+    let counters = session.counters();
+    let seen = Application {
+        application: number.0,
+        name: session.name().into(),
+        uid: peer.uid,
+        pid,
+        connections,
+        listeners,
+        requests: counters.requests,
+        refused: counters.refused,
+        over_quota: counters.over_quota,
+    };
+    app.applications.borrow_mut().insert(number.0, seen);
+}
+
+async fn flush(stream: &UnixStream, session: &mut Session) -> Result<(), End> {
+    while let Some(Outgoing { bytes, fds }) = session.poll_transmit() {
+        let (mut bytes, mut fds) = (&bytes[..], fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        while !bytes.is_empty() {
+            let sent = stream.async_io(Interest::WRITABLE, || send(stream.as_fd(), bytes, &fds));
+            match timeout(SLOW, sent).await {
+                Err(_) => return Err(End::Slow),
+                Ok(Err(_)) => return Err(End::Gone),
+                Ok(Ok(n)) => bytes = &bytes[n..],
+            }
+            fds.clear();
+        }
+    }
+    Ok(())
+}

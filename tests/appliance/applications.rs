@@ -1,0 +1,63 @@
+//! Applications of other processes on an appliance.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::{Appliance, PATIENCE, Running, heddle, listen};
+
+/// `heddle rping` as a server on the appliance's RNIC.
+fn serve(a: &Appliance, port: &str) -> Running {
+    let mut c = heddle();
+    c.args(["rping", "-s", "-P", "-a", "10.77.0.1", "-p", port, "--socket"]).arg(a.socket());
+    c.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    Running(c.stderr(std::process::Stdio::piped()).spawn().unwrap())
+}
+
+fn wait_for(what: &str, mut is: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    start.elapsed()
+}
+
+#[test]
+fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
+    let a = Appliance::start(&listen(7174, "rping"));
+    let _other = a.rping(7174);
+    a.assert_moves();
+    let before = a.ask(&["status"])["registrations"].as_u64().unwrap();
+    let server = serve(&a, "7200");
+    let clients = |a: &Appliance| a.ask(&["status"])["clients"].as_array().unwrap().clone();
+    wait_for("it listens", || clients(&a).first().is_some_and(|c| c["listeners"] == 1));
+    let client = clients(&a)[0].clone();
+    assert_eq!(client["pid"].as_u64(), Some(server.0.id().into()), "{client}");
+    let listeners = a.ask(&["status"])["listeners"].clone();
+    let names: Vec<_> = listeners.as_array().unwrap().iter().map(|l| &l["service"]).collect();
+    assert!(names.iter().any(|n| n.as_str().unwrap().contains('#')), "{names:?}");
+    // Killed: not a word from it.
+    drop(server);
+    let took = wait_for("it is gone", || {
+        let status = a.ask(&["status"]);
+        status["clients"].as_array().unwrap().is_empty()
+            && status["listeners"].as_array().unwrap().len() == 1
+            && status["registrations"].as_u64() == Some(before)
+    });
+    // Asking alone takes a part of that.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    a.assert_moves();
+}
+
+#[test]
+fn test_quotas_and_addresses_are_those_of_the_file() {
+    let rule = "[[client]]\nwho = \"any\"\nlisten = [\"10.77.0.1:7000-7100\"]\n";
+    let a = Appliance::start(rule);
+    let mut refused = serve(&a, "7200");
+    assert!(!refused.wait().success(), "it may not listen there");
+    let _served = serve(&a, "7050");
+    wait_for("it listens", || a.ask(&["status"])["clients"][0]["listeners"] == 1);
+    a.write("[[client]]\nwho = \"any\"\nmemory = 0\nqueues = 0\n");
+    a.ask(&["reload"]);
+    let mut refused = serve(&a, "7051");
+    assert!(!refused.wait().success(), "no octet for it");
+}

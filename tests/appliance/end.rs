@@ -1,0 +1,76 @@
+//! How it ends.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::lab::{Appliance, PATIENCE, listen};
+use crate::net::SERVER;
+
+/// An MPA Request of revision 1 with CRC and no private data (RFC 5044 section 7.1.1).
+const REQUEST: [u8; 20] = *b"MPA ID Req Frame\x40\x01\0\0";
+
+/// A connection of the kernel that is established in MPA.
+fn connect(a: &Appliance, port: u16) -> TcpStream {
+    let addr = SocketAddr::new(SERVER.into(), port);
+    let mut tcp = a.lab.peers.run(|| TcpStream::connect_timeout(&addr, PATIENCE)).unwrap();
+    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    tcp.write_all(&REQUEST).unwrap();
+    let mut reply = [0; 20];
+    tcp.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply[..16], b"MPA ID Rep Frame");
+    assert_eq!(reply[16] & 0x20, 0, "it was rejected");
+    tcp
+}
+
+#[test]
+fn test_peers_see_a_fin_and_one_that_answers_ends_it_before_the_deadline() {
+    let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"20s\"\n{}", listen(1, "sink")));
+    let mut tcp = connect(&a, 1);
+    a.conns_of("sink");
+    let told = Instant::now();
+    a.signal(libc::SIGTERM);
+    assert_eq!(tcp.read(&mut [0; 64]).unwrap(), 0, "a FIN");
+    drop(tcp);
+    let status = a.wait(PATIENCE).expect("it ends");
+    assert_eq!(status.code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(15), "nobody had to be waited for");
+    assert!(!a.socket().exists(), "it leaves no file behind");
+}
+
+#[test]
+fn test_one_that_does_not_answer_is_reset_when_the_deadline_has_passed() {
+    let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"2s\"\n{}", listen(1, "sink")));
+    let mut tcp = connect(&a, 1);
+    a.conns_of("sink");
+    let told = Instant::now();
+    a.signal(libc::SIGINT);
+    assert_eq!(tcp.read(&mut [0; 64]).unwrap(), 0, "a FIN");
+    // Meanwhile it can be asked, and not changed.
+    let (_, text) = a.refusal(&["listen", "add", "10.77.0.1:2=sink"]);
+    assert!(text.contains("about to end"), "{text}");
+    let status = a.wait(PATIENCE).expect("it ends");
+    assert_eq!(status.code(), Some(0));
+    let took = told.elapsed();
+    assert!(took >= Duration::from_secs(2), "it was given its time: {took:?}");
+    let reset =
+        |e: &std::io::Error| matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
+    // Sending finds out, at once: the RST was there before the process went.
+    let until = Instant::now() + Duration::from_secs(1);
+    while !tcp.write_all(&[0]).is_err_and(|e| reset(&e)) {
+        assert!(Instant::now() < until, "it was not reset");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn test_a_second_signal_ends_it_at_once() {
+    let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"60s\"\n{}", listen(1, "sink")));
+    let mut tcp = connect(&a, 1);
+    a.signal(libc::SIGTERM);
+    assert_eq!(tcp.read(&mut [0; 64]).unwrap(), 0, "a FIN");
+    assert!(a.wait(Duration::from_millis(300)).is_none(), "it waits for the peer");
+    a.signal(libc::SIGTERM);
+    assert_eq!(a.wait(Duration::from_secs(10)).and_then(|s| s.code()), Some(1));
+}

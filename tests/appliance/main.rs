@@ -1,0 +1,14 @@
+//! `heddle serve --config`, asked and changed while it serves, on a wire between two network namespaces.
+//! That needs root; without it the tests fail and say so.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub, reason = "parts of a test")]
+
+#[path = "../hostile/net.rs"]
+#[allow(dead_code, reason = "the wire of other tests, of which not all is used here")]
+mod net;
+
+mod applications;
+mod end;
+mod guests;
+mod lab;
+mod operations;
+mod reload;

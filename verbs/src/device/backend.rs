@@ -1,0 +1,123 @@
+//! What a device needs of whoever has the RNIC.
+//!
+//! [`Device`](super::Device) has checked what can be known without asking: numbers against the limits,
+//! and that what is named is the application's own.
+
+use core::fmt::Debug;
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use heddle_cm::{AcceptTerms, CmId, ConnectTerms, ListenerId};
+use heddle_iwarp::{Access, Pd};
+
+use super::{Hub, MrInit};
+use crate::cq::Cq;
+use crate::error::DeviceError;
+use crate::event::EventQueue;
+use crate::memory::{MrUsage, Region};
+use crate::mr::Mr;
+use crate::params::ListenParams;
+use crate::qp::{Qp, QpInit};
+use crate::srq::Srq;
+use crate::waker::Waker;
+use crate::window::HeldStag;
+
+/// See the [module](self). Handles that it makes tell it when they are dropped.
+pub(crate) trait Backend: Send + Sync + Debug {
+    /// The RNIC, if it is this process's.
+    fn hub(&self) -> Option<&Arc<Hub>>;
+
+    fn has_pd(&self, pd: Pd) -> bool;
+
+    fn create_pd(&self) -> Result<Pd, DeviceError>;
+
+    fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError>;
+
+    fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError>;
+
+    fn create_srq(
+        &self,
+        pd: Pd,
+        size: (u32, u16),
+        waker: Option<Waker>,
+    ) -> Result<Srq, DeviceError>;
+
+    fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError>;
+
+    /// A queue pair is about to be as new: nothing refers to its last connection.
+    fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
+
+    fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError>;
+
+    fn register_mr(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+    ) -> Result<Mr, DeviceError>;
+
+    fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError>;
+
+    /// An STag for fast registrations of up to `len` octets.
+    fn alloc_fast(
+        &self,
+        pd: Pd,
+        qp: Option<&Qp>,
+        len: u64,
+    ) -> Result<Box<dyn HeldStag>, DeviceError>;
+
+    fn alloc_window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Box<dyn HeldStag>, DeviceError>;
+
+    /// STags of the application, or of one of its protection domains.
+    fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;
+
+    fn listen(
+        &self,
+        addr: SocketAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, DeviceError>;
+
+    fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError>;
+
+    /// Connects a queue pair that was taken for it.
+    fn connect(
+        &self,
+        remote: SocketAddr,
+        qp: &Qp,
+        terms: ConnectTerms,
+        events: &EventQueue,
+    ) -> Result<CmId, DeviceError>;
+
+    /// The same for one that accepts; further events come through those of the listener unless others
+    /// are named.
+    fn accept(
+        &self,
+        id: CmId,
+        qp: &Qp,
+        terms: AcceptTerms,
+        events: Option<&EventQueue>,
+    ) -> Result<(), DeviceError>;
+
+    fn reject(
+        &self,
+        id: CmId,
+        private_data: Vec<u8>,
+        needs_ord: Option<u16>,
+    ) -> Result<(), DeviceError>;
+
+    fn disconnect(&self, id: CmId) -> Result<(), DeviceError>;
+
+    /// Ends all there is.
+    fn close(&self) -> Result<(), DeviceError>;
+}
+
+/// Memory that was set aside; free again when dropped.
+pub(crate) trait Reserved: Send + Debug {
+    /// Clears up to `most` octets more; true when all are clear.
+    fn clear(&mut self, most: usize) -> bool;
+
+    /// Registers it; what is not clear yet is cleared first.
+    fn register(self: Box<Self>, pd: Pd, access: Access) -> Result<Mr, DeviceError>;
+}

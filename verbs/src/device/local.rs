@@ -1,0 +1,132 @@
+//! The device of an application in the RNIC's process, or of one that is served there.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use heddle_cm::{AppId, CmId, ListenerId, Request};
+use heddle_iwarp::{Pd, Qpn};
+
+use super::{ControlRequest, Hub, lock};
+use crate::cq::Cq;
+use crate::error::DeviceError;
+use crate::event::EventQueue;
+use crate::limits::DeviceLimits;
+use crate::limits::count::{Count, Place};
+use crate::memory::{Pool, Quota};
+use crate::qp::{Owner, Qp, QpInit};
+use crate::ring::{Area, BELLS, Bells};
+use crate::srq::Srq;
+use crate::waker::Waker;
+
+mod backend;
+mod registration;
+
+pub(crate) use registration::Aside;
+
+/// What one application has of an RNIC.
+#[derive(Debug)]
+pub(crate) struct Local {
+    id: AppId,
+    hub: Arc<Hub>,
+    area: Arc<Area>,
+    bells: Bells,
+    pool: Option<Arc<Pool>>,
+    /// Doorbells in use, a bit each.
+    slots: Mutex<Vec<u64>>,
+    /// With the STags each has.
+    pds: Mutex<HashMap<Pd, Arc<Quota>>>,
+    quota: Arc<Quota>,
+    limits: DeviceLimits,
+    qps: Count,
+    cqs: Count,
+    srqs: Count,
+    next_cq: AtomicU32,
+    /// Registrations wait a little for memory that is on its way back.
+    patient: bool,
+    /// The control plane knows that it is gone.
+    closed: AtomicBool,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // Without a control plane there is nothing left to end.
+        let _ = self.end();
+    }
+}
+
+impl Local {
+    pub(super) fn new(
+        (id, hub): (AppId, Arc<Hub>),
+        (area, bells, pool): (Arc<Area>, Bells, Option<Arc<Pool>>),
+        limits: DeviceLimits,
+        patient: bool,
+    ) -> Local {
+        Local {
+            id,
+            hub,
+            area,
+            bells,
+            pool,
+            slots: Mutex::default(),
+            pds: Mutex::default(),
+            quota: Quota::new(limits.mrs()),
+            limits,
+            qps: Count::default(),
+            cqs: Count::default(),
+            srqs: Count::default(),
+            next_cq: AtomicU32::new(0),
+            patient,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Tells the control plane, once, that the application is gone.
+    fn end(&self) -> Result<(), DeviceError> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.request(Request::AppGone, None, None)
+            .inspect_err(|_| self.closed.store(false, Ordering::Release))
+    }
+
+    fn next_id(&self) -> u64 {
+        self.hub.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn request(
+        &self,
+        request: Request,
+        qp: Option<Qp>,
+        events: Option<EventQueue>,
+    ) -> Result<(), DeviceError> {
+        self.hub.control.request(ControlRequest::Cm { app: self.id, request, qp, events })
+    }
+
+    /// The last handle of a queue pair is gone.
+    fn forget(&self, qpn: Qpn, bell: u32, place: Place) {
+        // Of an application that is gone nothing is known any more.
+        if !self.closed.load(Ordering::Acquire) {
+            let _ = self.request(Request::ForgetQp { qpn }, None, None);
+        }
+        if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
+            *word &= !(1 << (bell % 64));
+        }
+        lock(&self.hub.qpns).taken.remove(&qpn.0);
+        drop(place);
+    }
+}
+
+/// A free doorbell, now taken.
+fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
+    let at = slots.iter().position(|w| *w != u64::MAX).unwrap_or(slots.len());
+    if at >= BELLS / 64 {
+        return None;
+    }
+    if at == slots.len() {
+        slots.push(0);
+    }
+    let bit = slots[at].trailing_ones();
+    slots[at] |= 1 << bit;
+    Some(u32::try_from(at).ok()? * 64 + bit)
+}

@@ -1,0 +1,173 @@
+//! What a device asks for, carried out here.
+
+use core::net::SocketAddr;
+
+use heddle_cm::{AcceptTerms, ConnectTerms};
+
+use super::*;
+use crate::device::{Backend, MrInit, Reserved};
+use crate::memory::{MrUsage, Region};
+use crate::mr::Mr;
+use crate::params::ListenParams;
+use crate::window::HeldStag;
+
+impl Backend for Local {
+    fn hub(&self) -> Option<&Arc<Hub>> {
+        Some(&self.hub)
+    }
+
+    fn has_pd(&self, pd: Pd) -> bool {
+        lock(&self.pds).contains_key(&pd)
+    }
+
+    fn create_pd(&self) -> Result<Pd, DeviceError> {
+        let most = self.limits.max_pds;
+        let mut pds = lock(&self.pds);
+        if pds.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
+            return Err(DeviceError::TooMany { what: "protection domains", most });
+        }
+        // Applications come and go for longer than numbers last, perhaps; none is given twice.
+        let next = |n: u32| n.checked_add(1);
+        let relaxed = Ordering::Relaxed;
+        let pd = self.hub.next_pd.fetch_update(relaxed, relaxed, next);
+        let pd =
+            pd.map(Pd).map_err(|_| DeviceError::TooMany { what: "protection domains", most })?;
+        pds.insert(pd, Quota::new(self.limits.mrs_per_pd()));
+        Ok(pd)
+    }
+
+    fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
+        let place = self.cqs.take("completion queues", self.limits.max_cqs)?;
+        let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
+        Ok(Cq::new(&self.area, number, depth, self.hub.workers, waker, place)?)
+    }
+
+    fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
+        let app = self.id;
+        cq.resize(depth, |link| self.hub.control.request(ControlRequest::ResizeCq { app, link }))
+    }
+
+    fn create_srq(
+        &self,
+        pd: Pd,
+        size: (u32, u16),
+        waker: Option<Waker>,
+    ) -> Result<Srq, DeviceError> {
+        let place = self.srqs.take("shared receive queues", self.limits.max_srqs)?;
+        Ok(Srq::new(&self.area, pd, size, waker, place)?)
+    }
+
+    fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {
+        let user = init.srq.as_ref().map(Srq::join).transpose()?;
+        let most = self.limits.max_qps;
+        let place = self.qps.take("queue pairs", most)?;
+        let full = DeviceError::TooMany { what: "queue pairs", most };
+        let bell = take_slot(&mut lock(&self.slots)).ok_or(full)?;
+        let qpn = Qpn(lock(&self.hub.qpns).take());
+        let owner = self.clone();
+        let owner = Owner::new(move || {
+            drop(user);
+            owner.forget(qpn, bell, place);
+        });
+        Ok(Qp::new(&self.area, self.id, (qpn, pd), (self.bells.clone(), bell), init, owner)?)
+    }
+
+    fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.request(Request::ForgetQp { qpn: qp.qpn() }, None, None)
+    }
+
+    fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError> {
+        self.take_mr(pd, len, init, true)
+    }
+
+    fn register_mr(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+    ) -> Result<Mr, DeviceError> {
+        self.bring_mr(pd, region, range, init)
+    }
+
+    fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError> {
+        Ok(Box::new(self.set_aside(len)?))
+    }
+
+    fn alloc_fast(
+        &self,
+        pd: Pd,
+        qp: Option<&Qp>,
+        len: u64,
+    ) -> Result<Box<dyn HeldStag>, DeviceError> {
+        Ok(Box::new(self.fast(pd, qp, len)?))
+    }
+
+    fn alloc_window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Box<dyn HeldStag>, DeviceError> {
+        Ok(Box::new(self.window(pd, qp)?))
+    }
+
+    fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage> {
+        match pd {
+            None => Some(self.quota.usage()),
+            Some(pd) => lock(&self.pds).get(&pd).map(|q| q.usage()),
+        }
+    }
+
+    fn listen(
+        &self,
+        addr: SocketAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, DeviceError> {
+        let id = ListenerId(self.next_id());
+        let request = heddle_cm::Request::Listen { id, addr, params };
+        self.request(request, None, Some(events.clone()))?;
+        Ok(id)
+    }
+
+    fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Unlisten { id }, None, None)
+    }
+
+    fn connect(
+        &self,
+        remote: SocketAddr,
+        qp: &Qp,
+        params: ConnectTerms,
+        events: &EventQueue,
+    ) -> Result<CmId, DeviceError> {
+        let id = CmId(self.next_id());
+        let request = heddle_cm::Request::Connect { id, remote, params };
+        self.request(request, Some(qp.clone()), Some(events.clone()))?;
+        Ok(id)
+    }
+
+    fn accept(
+        &self,
+        id: CmId,
+        qp: &Qp,
+        params: AcceptTerms,
+        events: Option<&EventQueue>,
+    ) -> Result<(), DeviceError> {
+        let request = heddle_cm::Request::Accept { id, params };
+        self.request(request, Some(qp.clone()), events.cloned())
+    }
+
+    fn reject(
+        &self,
+        id: CmId,
+        private_data: Vec<u8>,
+        needs_ord: Option<u16>,
+    ) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Reject { id, private_data, needs_ord }, None, None)
+    }
+
+    fn disconnect(&self, id: CmId) -> Result<(), DeviceError> {
+        self.request(heddle_cm::Request::Disconnect { id }, None, None)
+    }
+
+    fn close(&self) -> Result<(), DeviceError> {
+        self.end()
+    }
+}

@@ -1,0 +1,187 @@
+//! Registration in the RNIC's own process.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use heddle_iwarp::{Access, MrError, Stag};
+
+use super::*;
+use crate::device::{MrInit, Reserved};
+use crate::memory::{Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket};
+use crate::mr::{Mr, MrInfo, MrOwner};
+use crate::window::Held;
+
+/// How long an allocation waits for memory that is on its way back.
+const RECLAIM_WAIT: Duration = Duration::from_millis(100);
+
+impl Local {
+    /// Registers `len` octets of the device's memory; with what was in them unless they are cleared.
+    pub(crate) fn take_mr(
+        &self,
+        pd: Pd,
+        len: usize,
+        init: &MrInit<'_>,
+        clear: bool,
+    ) -> Result<Mr, DeviceError> {
+        let (terms, pool) = (terms(pd, init), self.pool(len)?);
+        self.register(pd, || {
+            let mut stretch = self.hub.registry.reserve(pool, len)?;
+            if !clear {
+                stretch.leave();
+            }
+            self.hub.registry.register(stretch, terms)
+        })
+    }
+
+    pub(super) fn bring_mr(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+    ) -> Result<Mr, DeviceError> {
+        self.register(pd, || self.hub.registry.bring(region, range, terms(pd, init)))
+    }
+
+    /// Registers what `take` takes, within the limits.
+    fn register(
+        &self,
+        pd: Pd,
+        mut take: impl FnMut() -> Result<Registered, RegisterError>,
+    ) -> Result<Mr, DeviceError> {
+        let registered = self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Region)?;
+            take().map(|r| r.counted(tickets))
+        })?;
+        Ok(self.hand_out(registered))
+    }
+
+    fn hand_out(&self, r: Registered) -> Mr {
+        let info = MrInfo { stag: r.stag, to: r.to, off: r.off, len: r.len };
+        let region = r.region.clone();
+        let registry = self.hub.registry.clone();
+        Mr::new(region, info, Box::new(Given { registry, registered: Some(r) }))
+    }
+
+    /// One more STag for the application and for the protection domain.
+    fn tickets(&self, pd: Pd, sort: Sort) -> Result<[Ticket; 2], RegisterError> {
+        let domain = lock(&self.pds).get(&pd).cloned();
+        let domain = domain.as_ref().unwrap_or(&self.quota);
+        Ok([self.quota.take(sort)?, domain.take(sort)?])
+    }
+
+    pub(super) fn fast(&self, pd: Pd, qp: Option<&Qp>, len: u64) -> Result<Held, DeviceError> {
+        let registry = &self.hub.registry;
+        let (stag, tickets) = self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Region)?;
+            Ok((registry.mrs().allocate(pd, qp.map(Qp::qpn), len)?, tickets))
+        })?;
+        let tied = qp.map(|qp| qp.tied().clone());
+        Ok(Held::new(registry.clone(), (pd, stag), tied, tickets))
+    }
+
+    pub(super) fn window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Held, DeviceError> {
+        let registry = &self.hub.registry;
+        let (stag, tickets) = self.patiently(|| {
+            let tickets = self.tickets(pd, Sort::Window)?;
+            Ok((registry.mrs().allocate_window(pd, qp.map(Qp::qpn))?, tickets))
+        })?;
+        let tied = qp.map(|qp| qp.tied().clone());
+        Ok(Held::new(registry.clone(), (pd, stag), tied, tickets))
+    }
+
+    pub(crate) fn set_aside(self: Arc<Self>, len: usize) -> Result<Aside, DeviceError> {
+        let (registry, pool) = (&self.hub.registry, self.pool(len)?);
+        let stretch = self.patiently(|| registry.reserve(pool, len))?;
+        Ok(Aside { app: self, stretch })
+    }
+
+    /// Registers what was set aside, with what is in it unless it is clear.
+    pub(crate) fn register_stretch(
+        &self,
+        pd: Pd,
+        stretch: Stretch,
+        access: Access,
+    ) -> Result<Mr, DeviceError> {
+        let (registry, tickets) = (&self.hub.registry, self.tickets(pd, Sort::Region)?);
+        let registered = registry.register(stretch, Terms { pd, qpn: None, access, to: None })?;
+        Ok(self.hand_out(registered.counted(tickets)))
+    }
+
+    pub(crate) fn pool(&self, wanted: usize) -> Result<&Arc<Pool>, DeviceError> {
+        let none = RegisterError::NoMemory { wanted, free: 0, size: 0 };
+        self.pool.as_ref().ok_or(none.into())
+    }
+
+    /// Tries again for a while when memory or a place in a table is on its way back. The thread
+    /// that runs an RNIC inline cannot wait for itself.
+    fn patiently<T>(
+        &self,
+        mut take: impl FnMut() -> Result<T, RegisterError>,
+    ) -> Result<T, RegisterError> {
+        let hub = &self.hub;
+        let end = Instant::now() + RECLAIM_WAIT;
+        loop {
+            let result = take();
+            let hopeless = matches!(
+                result,
+                Ok(_)
+                    | Err(RegisterError::OutOfRange)
+                    | Err(RegisterError::Mr(
+                        MrError::Wrap | MrError::SharedInvalidate | MrError::FastLen
+                    ))
+            );
+            let waits = hub.registry.draining() > 0 && !hub.inline.load(Ordering::Relaxed);
+            if hopeless || !waits || !self.patient || Instant::now() >= end {
+                return result;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+fn terms(pd: Pd, init: &MrInit<'_>) -> Terms {
+    Terms { pd, qpn: init.qp.map(Qp::qpn), access: init.access, to: init.to }
+}
+
+/// A registration; taken back when dropped.
+#[derive(Debug)]
+struct Given {
+    registry: Arc<Registry>,
+    registered: Option<Registered>,
+}
+
+impl MrOwner for Given {
+    fn deregister(&self) -> Result<(), u32> {
+        let stag = self.registered.as_ref().map_or(Stag(0), |r| r.stag);
+        match self.registry.mrs().retire_unbound(stag) {
+            Err(MrError::Bound(count)) => Err(count),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            self.registry.give(registered);
+        }
+    }
+}
+
+/// Memory of an application that was set aside.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    app: Arc<Local>,
+    pub(crate) stretch: Stretch,
+}
+
+impl Reserved for Aside {
+    fn clear(&mut self, most: usize) -> bool {
+        self.stretch.clear(most)
+    }
+
+    fn register(self: Box<Self>, pd: Pd, access: Access) -> Result<Mr, DeviceError> {
+        self.app.register_stretch(pd, self.stretch, access)
+    }
+}

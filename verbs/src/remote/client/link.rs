@@ -1,0 +1,281 @@
+//! The socket: requests out, answers and events in.
+//!
+//! Any thread asks, one at a time writes, and one thread of the link's own reads. It waits for nobody:
+//! answers are handed to whoever asked, events put into queues, and what it tells the server it leaves
+//! for later when somebody else is writing.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use heddle_cm::Event;
+use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
+use heddle_socket::wire::{Inbox, MAX_ANSWER, Received, receive, send};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::lock;
+use super::routes::Routes;
+use crate::cq::Cq;
+use crate::error::DeviceError;
+use crate::qp::Qp;
+use crate::remote::protocol::{Count, Request};
+use crate::waker::Waker;
+
+/// How long a server may take to answer, and to read. One that takes longer is as good as gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How soon a server hears that events were taken.
+const TELL_TAKEN: Duration = Duration::from_millis(20);
+
+/// One connection to a server.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: UnixStream,
+    /// Whoever has it writes whole lines.
+    writer: Mutex<()>,
+    next: AtomicU64,
+    calls: Mutex<Calls>,
+    routes: Mutex<Routes>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    waiting: HashMap<u64, Waiting>,
+    gone: bool,
+}
+
+/// What is done with an answer before events that come after it.
+pub(super) type Then = Box<dyn FnOnce(&Value, &mut Routes) + Send>;
+
+struct Waiting {
+    answer: SyncSender<Result<(Value, Vec<OwnedFd>), Fault>>,
+    then: Option<Then>,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Waiting")
+    }
+}
+
+/// A line of a server: an answer or an event.
+#[derive(Debug, Deserialize)]
+struct Said {
+    #[serde(default)]
+    id: u64,
+    #[serde(default)]
+    fds: u32,
+    #[serde(default)]
+    ok: Value,
+    error: Option<Fault>,
+    event: Option<Event>,
+}
+
+/// `f` with an answer of its type.
+pub(super) fn then<A: DeserializeOwned>(f: impl FnOnce(&A, &mut Routes) + Send + 'static) -> Then {
+    Box::new(move |value, routes| {
+        // An answer of another type is an error to whoever asked.
+        if let Ok(answer) = A::deserialize(value) {
+            f(&answer, routes);
+        }
+    })
+}
+
+impl Link {
+    /// Starts to read.
+    pub(super) fn start(socket: UnixStream) -> io::Result<Arc<Link>> {
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let link = Arc::new(Link {
+            socket,
+            writer: Mutex::new(()),
+            next: AtomicU64::new(1),
+            calls: Mutex::default(),
+            routes: Mutex::default(),
+        });
+        let theirs = link.clone();
+        let read = move || {
+            theirs.read();
+            theirs.end();
+        };
+        std::thread::Builder::new().name("heddle-device".to_owned()).spawn(read)?;
+        Ok(link)
+    }
+
+    /// Ends the connection; the reading thread ends everything else.
+    pub(super) fn shut(&self) {
+        // It may have ended already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
+        lock(&self.routes)
+    }
+
+    pub(super) fn watch_qp(&self, qp: &Qp) {
+        self.routes().watch_qp(qp.downgrade());
+    }
+
+    pub(super) fn watch_cq(&self, cq: &Cq) {
+        self.routes().watch_cq(cq.downgrade());
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn call<A: DeserializeOwned>(&self, request: &Request) -> Result<A, DeviceError> {
+        self.call_with(request, &[], None).map(|(answer, _)| answer)
+    }
+
+    /// The same, with a waker for the server.
+    pub(super) fn call_waking<A: DeserializeOwned>(
+        &self,
+        request: &Request,
+        waker: Option<&Waker>,
+    ) -> Result<A, DeviceError> {
+        let fd = waker.map(|w| w.fd().ok_or(DeviceError::WakerWithoutFd)).transpose()?;
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        self.call_with(request, &fds, None).map(|(answer, _)| answer)
+    }
+
+    /// The same, with descriptors there and back; `then` has its turn before later events.
+    pub(super) fn call_with<A: DeserializeOwned>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        then: Option<Then>,
+    ) -> Result<(A, Vec<OwnedFd>), DeviceError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = sync_channel(1);
+        {
+            let mut calls = lock(&self.calls);
+            if calls.gone {
+                return Err(DeviceError::Gone);
+            }
+            calls.waiting.insert(id, Waiting { answer, then });
+        }
+        let line = to_line(&Call { v: VERSION, id, request });
+        let sent = {
+            let _mine = lock(&self.writer);
+            self.write(&line, fds)
+        };
+        if sent.is_err() {
+            self.shut();
+        }
+        match answered.recv_timeout(PATIENCE) {
+            Ok(Ok((value, fds))) => {
+                let answer = serde_json::from_value(value);
+                let answer = answer.map_err(|e| DeviceError::Socket(e.to_string()))?;
+                Ok((answer, fds))
+            }
+            Ok(Err(fault)) if fault.kind == FaultKind::Failed => Err(DeviceError::Gone),
+            Ok(Err(fault)) => Err(DeviceError::Refused(fault)),
+            Err(_) => {
+                // Nobody knows whether it was done.
+                self.shut();
+                Err(DeviceError::Gone)
+            }
+        }
+    }
+
+    /// Says something that is not answered.
+    pub(super) fn tell(&self, request: &Request) {
+        let _mine = lock(&self.writer);
+        // Without a server there is nothing to be told.
+        let _ = self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]);
+    }
+
+    /// With the lock.
+    fn write(&self, mut bytes: &[u8], mut fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = send(self.socket.as_fd(), bytes, fds)?;
+            (bytes, fds) = (&bytes[sent..], &[]);
+        }
+        Ok(())
+    }
+
+    /// Reads until there is nothing more to come, or what comes makes no sense.
+    fn read(&self) {
+        let mut inbox = Inbox::new(MAX_ANSWER);
+        // Events that were handed out and of which the server has not heard that they were taken.
+        let mut untold = 0u64;
+        loop {
+            let until = if untold > 0 { Some(TELL_TAKEN) } else { None };
+            if self.socket.set_read_timeout(until).is_err() {
+                return;
+            }
+            match receive(self.socket.as_fd(), &mut inbox) {
+                Ok(Received::Octets(_)) => {}
+                Ok(Received::End) => return,
+                Err(e) if is_timeout(&e) => {}
+                Err(_) => return,
+            }
+            while let Some(line) = inbox.pop() {
+                let Ok(said) = serde_json::from_slice::<Said>(&line) else { return };
+                match said.event {
+                    Some(event) => {
+                        untold += 1;
+                        self.routes().tell(event);
+                    }
+                    None => {
+                        let Some(fds) = inbox.take_fds(said.fds as usize) else { return };
+                        self.answer(said, fds);
+                    }
+                }
+            }
+            self.tell_taken(&mut untold);
+        }
+    }
+
+    fn answer(&self, said: Said, fds: Vec<OwnedFd>) {
+        // What nobody asked for, or waits for no more.
+        let Some(waiting) = lock(&self.calls).waiting.remove(&said.id) else { return };
+        let result = match said.error {
+            Some(fault) => Err(fault),
+            None => {
+                if let Some(then) = waiting.then {
+                    then(&said.ok, &mut self.routes());
+                }
+                Ok((said.ok, fds))
+            }
+        };
+        let _ = waiting.answer.try_send(result);
+    }
+
+    fn tell_taken(&self, untold: &mut u64) {
+        // Whoever writes may wait for the server, which may wait for us.
+        let _mine = match self.writer.try_lock() {
+            Ok(mine) => mine,
+            Err(TryLockError::Poisoned(mine)) => mine.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let count = self.routes().taken.swap();
+        if count > 0 {
+            *untold = untold.saturating_sub(count);
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            let request = Request::Taken(Count { count });
+            let _ = self.write(&to_line(&Call { v: VERSION, id: 0, request: &request }), &[]);
+        }
+    }
+
+    /// The server is gone, or is as good as that.
+    fn end(&self) {
+        self.shut();
+        let waiting = {
+            let mut calls = lock(&self.calls);
+            calls.gone = true;
+            std::mem::take(&mut calls.waiting)
+        };
+        self.routes().end();
+        // Whoever waits for an answer finds that there is nobody to give it.
+        drop(waiting);
+    }
+}
+
+fn is_timeout(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}

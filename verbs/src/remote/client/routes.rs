@@ -1,0 +1,160 @@
+//! Where events go.
+
+use std::collections::{HashMap, VecDeque};
+
+use heddle_cm::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate};
+
+use crate::cq::WeakCq;
+use crate::event::{EventQueue, Taken};
+use crate::qp::WeakQp;
+
+/// Listeners that were given up and may still have an event on its way.
+const ENDED: usize = 64;
+
+/// Listeners, connections, and what has to hear of the server's end.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    listeners: HashMap<u64, EventQueue>,
+    /// Those of them that the application has given up, the oldest first.
+    ended: VecDeque<u64>,
+    conns: HashMap<u64, Conn>,
+    qps: Vec<WeakQp>,
+    cqs: Vec<WeakCq>,
+    /// Where the application's taking of events is counted.
+    pub(super) taken: Taken,
+    /// Nobody tells anything any more.
+    pub(super) gone: bool,
+}
+
+#[derive(Debug)]
+struct Conn {
+    events: EventQueue,
+    qp: Option<WeakQp>,
+    established: bool,
+}
+
+impl Routes {
+    pub(super) fn listen(&mut self, id: u64, events: EventQueue) {
+        self.listeners.insert(id, events);
+    }
+
+    /// What came before may still be told.
+    pub(super) fn unlisten(&mut self, id: u64) {
+        self.ended.push_back(id);
+        if self.ended.len() > ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.listeners.remove(&oldest);
+        }
+    }
+
+    pub(super) fn connect(&mut self, id: u64, events: EventQueue, qp: WeakQp) {
+        self.conns.insert(id, Conn { events, qp: Some(qp), established: false });
+    }
+
+    pub(super) fn accept(&mut self, id: u64, events: Option<EventQueue>, qp: WeakQp) {
+        if let Some(c) = self.conns.get_mut(&id) {
+            c.qp = Some(qp);
+            c.events = events.unwrap_or_else(|| c.events.clone());
+        }
+    }
+
+    /// No event follows.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.conns.remove(&id);
+    }
+
+    pub(super) fn watch_qp(&mut self, qp: WeakQp) {
+        if self.gone {
+            return qp.lose();
+        }
+        if self.qps.len().is_power_of_two() {
+            self.qps.retain(|qp| qp.upgrade().is_some());
+        }
+        self.qps.push(qp);
+    }
+
+    pub(super) fn watch_cq(&mut self, cq: WeakCq) {
+        if self.gone {
+            return cq.lose();
+        }
+        if self.cqs.len().is_power_of_two() {
+            self.cqs.retain(|cq| !cq.is_gone());
+        }
+        self.cqs.push(cq);
+    }
+
+    /// Hands an event to whoever it is for.
+    pub(super) fn tell(&mut self, event: Event) {
+        let events = match &event {
+            Event::Listening { id } => self.listeners.get(&id.0).cloned(),
+            Event::ListenFailed { id, .. } => {
+                self.ended.retain(|ended| *ended != id.0);
+                self.listeners.remove(&id.0)
+            }
+            Event::ConnectRequest { id, listener, .. } => {
+                let events = self.listeners.get(&listener.0).cloned();
+                if let Some(events) = events.clone() {
+                    self.conns.insert(id.0, Conn { events, qp: None, established: false });
+                }
+                events
+            }
+            Event::Established { id, .. } => self.conns.get_mut(&id.0).map(|c| {
+                c.established = true;
+                c.events.clone()
+            }),
+            Event::Rejected { id, .. } => self.over(*id, true),
+            Event::ConnectError { id, qp, .. } => self.over(*id, !matches!(qp, QpFate::Spent(_))),
+            Event::Disconnected { id, .. } => self.over(*id, false),
+        };
+        match events {
+            Some(events) => events.push(event, &self.taken),
+            // Nobody waits for it.
+            None => self.taken.add_one(),
+        }
+    }
+
+    /// A connection is over; its queue pair may have another one, if no worker has had it.
+    fn over(&mut self, CmId(id): CmId, free: bool) -> Option<EventQueue> {
+        let c = self.conns.remove(&id)?;
+        match c.qp.and_then(|qp| qp.upgrade()) {
+            Some(qp) if free => qp.unclaim(),
+            Some(qp) => qp.set_over(),
+            None => {}
+        }
+        Some(c.events)
+    }
+
+    /// The server is gone: everything ends, and everybody hears of it.
+    pub(super) fn end(&mut self) {
+        self.gone = true;
+        for qp in std::mem::take(&mut self.qps) {
+            qp.lose();
+        }
+        for cq in std::mem::take(&mut self.cqs) {
+            cq.lose();
+        }
+        for (id, c) in std::mem::take(&mut self.conns) {
+            let qpn = c.qp.and_then(|qp| qp.upgrade()).map(|qp| qp.qpn());
+            let id = CmId(id);
+            let event = match qpn {
+                Some(qpn) if c.established => {
+                    let (reason, terminate) = (DisconnectReason::ControlLost, None);
+                    Event::Disconnected { id, qpn, reason, terminate }
+                }
+                qpn => {
+                    let qp = qpn.map_or(QpFate::NoQp, QpFate::Spent);
+                    Event::ConnectError { id, error: ConnectFailure::ControlLost, qp }
+                }
+            };
+            c.events.push(event, &Taken::default());
+        }
+        let ended = std::mem::take(&mut self.ended);
+        for (id, events) in std::mem::take(&mut self.listeners) {
+            if !ended.contains(&id) {
+                let (id, error) = (ListenerId(id), ListenFailure::ControlLost);
+                events.push(Event::ListenFailed { id, error }, &Taken::default());
+            }
+        }
+    }
+}

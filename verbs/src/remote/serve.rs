@@ -1,0 +1,78 @@
+//! A server of one connection on a thread of its own: for programs that have an RNIC and are not
+//! `heddle serve`, which serves all its clients on one thread.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, receive, send};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Policy, Session};
+use crate::device::Hub;
+use crate::waker::Sleeper;
+
+/// How long a client may take to read what is sent to it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves one application until it goes; then all it had is given back.
+///
+/// # Errors
+/// The system's, or of a client that breaks the rules of the socket or does not read.
+pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<()> {
+    let sleeper = Sleeper::with_fd()?;
+    let mut session = Session::new(hub, policy, sleeper.waker());
+    let result = socket
+        .set_write_timeout(Some(PATIENCE))
+        .and_then(|()| exchange(&mut session, socket, &sleeper));
+    while !session.close() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    result
+}
+
+fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io::Result<()> {
+    let mut inbox = Inbox::new(MAX_REQUEST);
+    let Some(woken) = sleeper.fd() else { return Ok(()) };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    loop {
+        while let Some(line) = inbox.pop() {
+            session.handle(&line, &mut inbox);
+            flush(session, socket)?;
+        }
+        if session.has_work() {
+            session.work();
+        }
+        flush(session, socket)?;
+        let at_once = session.has_work().then_some(&now);
+        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+        match poll(&mut fds, at_once) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let [from_client, from_hub] = fds.map(|fd| !fd.revents().is_empty());
+        if from_hub {
+            // Before the events are looked at.
+            sleeper.clear();
+        }
+        if from_client && receive(socket.as_fd(), &mut inbox)? == Received::End {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends all there is. Waits for the client, which has a thread that reads.
+fn flush(session: &mut Session, socket: &UnixStream) -> io::Result<()> {
+    while let Some(out) = session.poll_transmit() {
+        let mut bytes = &out.bytes[..];
+        let mut fds: Vec<_> = out.fds.iter().map(AsFd::as_fd).collect();
+        while !bytes.is_empty() {
+            let sent = send(socket.as_fd(), bytes, &fds)?;
+            bytes = &bytes[sent..];
+            fds.clear();
+        }
+    }
+    Ok(())
+}

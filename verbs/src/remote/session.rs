@@ -1,0 +1,360 @@
+//! The serving side of one application: lines in, lines out.
+//!
+//! Whoever has the socket calls [`handle`](Session::handle) with each line and sends what
+//! [`poll_transmit`](Session::poll_transmit) gives; while [`has_work`](Session::has_work),
+//! [`work`](Session::work) is called as well; at the end [`close`](Session::close), until it is done.
+//! None of them waits, and each does a bounded amount of work:
+//!
+//! - memory is populated piece by piece, by `work`, and never cleared (see [`remote`](super));
+//! - a registration for which memory is on its way back is refused as busy, and the client tries again;
+//! - objects of an application that is gone are dropped a few at a time, by `close`.
+//!
+//! A request leads to one answer at most, so it is the caller who bounds what waits to be sent: while
+//! much does, it reads no more lines and asks for no more. Events then wait where those of applications
+//! in this process do, and are bounded as those are: while thousands were not taken by the application,
+//! listeners refuse peers, and further connections are refused.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use heddle_base::counters;
+use heddle_cm::AppId;
+use heddle_socket::document::{Answer, Fault, FaultKind, VERSION, read_call, to_line};
+use heddle_socket::wire::Inbox;
+use serde::Serialize;
+
+use super::policy::Policy;
+use super::protocol::{Request, Told};
+use crate::cq::Cq;
+use crate::device::local::Local;
+use crate::device::{Device, Hub};
+use crate::error::DeviceError;
+use crate::event::{EventQueue, Taken};
+use crate::memory::RegisterError;
+use crate::mr::Mr;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::waker::Waker;
+
+mod connections;
+mod objects;
+mod opening;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests;
+
+use objects::Objects;
+use opening::Job;
+
+counters! {
+    /// What a session has seen.
+    pub struct SessionCounters {
+        /// Requests that were read, whatever became of them.
+        requests,
+        /// Those that were refused.
+        refused,
+        /// Those of them that were beyond a quota.
+        over_quota,
+        /// Events that were passed on.
+        events,
+    }
+}
+
+/// Octets to send, and descriptors to go with the first of them.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// One line.
+    pub bytes: Vec<u8>,
+    /// At most two.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Events that were passed on and not taken, beyond which the application can ask for none.
+const MAX_UNTAKEN: usize = 1 << 14;
+
+/// Objects dropped at a time when the application is gone.
+const DROPPED: usize = 64;
+
+/// One application of another process. See the [module](self).
+#[derive(Debug)]
+pub struct Session {
+    hub: Arc<Hub>,
+    policy: Policy,
+    /// What was asked for, for people.
+    name: String,
+    state: State,
+    /// Where the control plane tells of listeners and connections.
+    events: EventQueue,
+    /// Where each event that was passed on is to be counted when it is taken, the oldest first.
+    untaken: VecDeque<Taken>,
+    out: VecDeque<Outgoing>,
+    jobs: VecDeque<Job>,
+    objects: Objects,
+    listeners: HashSet<u64>,
+    /// Peers that wait for the application's answer.
+    asked: HashSet<u64>,
+    /// Connections it makes or has accepted.
+    conns: HashSet<u64>,
+    counters: SessionCounters,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first request is awaited.
+    New,
+    /// It is being carried out.
+    Opening,
+    Open(Open),
+    /// The application has ended it, or is gone.
+    Closing(Option<Open>),
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    device: Device,
+    local: Arc<Local>,
+}
+
+/// What a request has led to.
+enum Outcome {
+    /// An answer, with descriptors.
+    Done(serde_json::Value, Vec<OwnedFd>),
+    /// A job will answer.
+    Later,
+}
+
+fn done(answer: &impl Serialize) -> Result<Outcome, Fault> {
+    with_fds(answer, Vec::new())
+}
+
+fn with_fds(answer: &impl Serialize, fds: Vec<OwnedFd>) -> Result<Outcome, Fault> {
+    let written = serde_json::to_value(answer);
+    let value = written.map_err(|e| Fault::new(FaultKind::Failed, e.to_string()))?;
+    Ok(Outcome::Done(value, fds))
+}
+
+impl Session {
+    /// A session on `hub`; `waker` is woken when there may be an event to send.
+    pub fn new(hub: &Arc<Hub>, policy: Policy, waker: Waker) -> Session {
+        Session {
+            hub: hub.clone(),
+            policy,
+            name: String::new(),
+            state: State::New,
+            events: EventQueue::new(Some(waker)),
+            untaken: VecDeque::new(),
+            out: VecDeque::new(),
+            jobs: VecDeque::new(),
+            objects: Objects::default(),
+            listeners: HashSet::new(),
+            asked: HashSet::new(),
+            conns: HashSet::new(),
+            counters: SessionCounters::default(),
+        }
+    }
+
+    /// Takes a request; `inbox` is where the line came from, for descriptors that came with it.
+    pub fn handle(&mut self, line: &[u8], inbox: &mut Inbox) {
+        self.counters.requests += 1;
+        let (id, outcome) = match read_call::<Request>(line) {
+            Ok((id, request)) => (id, self.carry_out(id, request, inbox)),
+            Err(refusal) => {
+                self.counters.refused += 1;
+                return self.send(refusal.id, *refusal, Vec::new());
+            }
+        };
+        match outcome {
+            Ok(Outcome::Later) => {}
+            Ok(Outcome::Done(value, fds)) => self.send(id, Answer::ok(id, &value), fds),
+            Err(fault) => self.refuse(id, fault),
+        }
+    }
+
+    fn refuse(&mut self, id: u64, fault: Fault) {
+        self.counters.refused += 1;
+        self.counters.over_quota += u64::from(fault.kind == FaultKind::Quota);
+        self.send(id, Answer::fault(id, fault), Vec::new());
+    }
+
+    fn send(&mut self, id: u64, answer: Answer, fds: Vec<OwnedFd>) {
+        // Nobody waits for what has no number; what could not be read as a request is said.
+        if id != 0 || answer.error.as_ref().is_some_and(|e| e.kind == FaultKind::Malformed) {
+            let fds_count = u32::try_from(fds.len()).unwrap_or(0);
+            let bytes = to_line(&Answer { fds: fds_count, ..answer });
+            self.out.push_back(Outgoing { bytes, fds });
+        }
+    }
+
+    /// The next line to send: answers first, then events.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        if let Some(answer) = self.out.pop_front() {
+            return Some(answer);
+        }
+        let (event, taken) = self.events.pass_on()?;
+        self.note(&event);
+        self.untaken.push_back(taken);
+        self.counters.events += 1;
+        let bytes = to_line(&Told { v: VERSION, event });
+        Some(Outgoing { bytes, fds: Vec::new() })
+    }
+
+    /// Whether [`work`](Session::work) has something to do.
+    pub fn has_work(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Does a piece of what takes longer.
+    pub fn work(&mut self) {
+        self.step();
+    }
+
+    /// Ends all the application has, a part of it with each call; true when all is done. The control
+    /// plane has heard of it as soon as it could.
+    pub fn close(&mut self) -> bool {
+        self.jobs.clear();
+        self.end_device();
+        let State::Closing(open) = &mut self.state else { return true };
+        if let Some(o) = open
+            && o.device.close() == Err(DeviceError::Overloaded)
+        {
+            return false;
+        }
+        if !self.objects.drop_some(DROPPED) {
+            return false;
+        }
+        *open = None;
+        true
+    }
+
+    /// The application is to have nothing from here on.
+    fn end_device(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Closing(None)) {
+            State::Open(open) => State::Closing(Some(open)),
+            closing @ State::Closing(_) => closing,
+            State::New | State::Opening => State::Closing(None),
+        };
+    }
+
+    /// What the application calls itself.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number, once it has a device.
+    pub fn app(&self) -> Option<AppId> {
+        match &self.state {
+            State::Open(o) => Some(o.device.app()),
+            _ => None,
+        }
+    }
+
+    /// What it has seen.
+    pub fn counters(&self) -> SessionCounters {
+        self.counters
+    }
+
+    /// Connections it has, and listeners.
+    pub fn connections(&self) -> (usize, usize) {
+        (self.conns.len(), self.listeners.len())
+    }
+
+    fn carry_out(
+        &mut self,
+        id: u64,
+        request: Request,
+        inbox: &mut Inbox,
+    ) -> Result<Outcome, Fault> {
+        if let Request::DeviceOpen(args) = request {
+            return self.open(id, args);
+        }
+        let open = match &self.state {
+            State::Open(open) => open.clone(),
+            State::New | State::Opening => return Err(invalid("the device is not open")),
+            State::Closing(_) => return Err(invalid("the device is closed")),
+        };
+        match request {
+            Request::AddRegion(args) => self.add_region(id, args.len, inbox),
+            Request::Listen(_)
+            | Request::Unlisten(_)
+            | Request::Connect(_)
+            | Request::Accept(_)
+            | Request::Reject(_)
+            | Request::Disconnect(_)
+            | Request::Taken(_) => self.carry_out_connection(&open, request),
+            Request::Close => {
+                open.device.close().map_err(|e| self.fault(e))?;
+                self.end_device();
+                done(&())
+            }
+            other => {
+                let result = self.objects.carry_out(&open, other, inbox);
+                result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
+            }
+        }
+    }
+
+    /// An error of the device, as the client is told.
+    fn fault(&self, error: DeviceError) -> Fault {
+        use DeviceError as E;
+        let kind = match &error {
+            E::TooMany { .. } | E::Area(_) | E::Register(RegisterError::Quota { .. }) => {
+                FaultKind::Quota
+            }
+            E::Register(
+                RegisterError::NoMemory { .. }
+                | RegisterError::TooManyRegions
+                | RegisterError::Mr(heddle_iwarp::MrError::Full),
+            ) if self.hub.registry().draining() > 0 => FaultKind::Busy,
+            E::Register(
+                RegisterError::NoMemory { .. }
+                | RegisterError::TooManyRegions
+                | RegisterError::Mr(heddle_iwarp::MrError::Full),
+            ) => FaultKind::Quota,
+            E::ForeignPd(_) | E::ForeignCq | E::ForeignSrq | E::ForeignQp(_) => FaultKind::NotFound,
+            E::Overloaded | E::CqResizing => FaultKind::Busy,
+            E::Gone => FaultKind::Failed,
+            _ => FaultKind::Invalid,
+        };
+        Fault::new(kind, error.to_string())
+    }
+}
+
+/// Why a request about an object is refused.
+enum Refused {
+    Fault(Fault),
+    Device(DeviceError),
+}
+
+impl Refused {
+    fn into_fault(self, by_device: impl FnOnce(DeviceError) -> Fault) -> Fault {
+        match self {
+            Refused::Fault(fault) => fault,
+            Refused::Device(e) => by_device(e),
+        }
+    }
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Refused {
+        Refused::Fault(fault)
+    }
+}
+
+impl From<DeviceError> for Refused {
+    fn from(e: DeviceError) -> Refused {
+        Refused::Device(e)
+    }
+}
+
+fn invalid(text: impl Into<String>) -> Fault {
+    Fault::new(FaultKind::Invalid, text)
+}
+
+fn not_found(text: impl Into<String>) -> Fault {
+    Fault::new(FaultKind::NotFound, text)
+}
+
+fn quota(what: &str, most: impl std::fmt::Display) -> Fault {
+    Fault::new(FaultKind::Quota, format!("no more than {most} {what}"))
+}

@@ -1,0 +1,341 @@
+//! Queues, regions and STags of one session.
+
+use std::collections::hash_map::Entry;
+use std::sync::Weak;
+
+use heddle_iwarp::{Access, Pd, Qpn, Stag};
+
+use super::opening::take_fd;
+use super::{
+    Arc, Cq, DeviceError, FaultKind, HashMap, Inbox, Mr, Open, Outcome, Qp, Refused, Request, Srq,
+    Waker, done, invalid, not_found, quota,
+};
+use crate::device::local::Aside;
+use crate::device::{Backend, MrInit};
+use crate::memory::Region;
+use crate::qp::QpInit;
+use crate::remote::protocol::{
+    self, Block, Deregistered, NewMr, NewPd, NewQp, NewStag, Resized, SetAside, Usage, WindowBound,
+};
+use crate::window::HeldStag;
+
+/// Stretches that may be set aside at a time.
+const MAX_RESERVED: usize = 1024;
+
+/// All a session has made, by the names its client has for it.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    cqs: HashMap<usize, Cq>,
+    srqs: HashMap<usize, Srq>,
+    qps: HashMap<u32, Qp>,
+    mrs: HashMap<u64, Mr>,
+    stags: HashMap<u64, Box<dyn HeldStag>>,
+    reserved: HashMap<u64, Aside>,
+    regions: HashMap<u64, Arc<Region>>,
+    /// Memory of the application's own that may still be mapped here, with the octets of each.
+    brought: Vec<(Weak<Region>, usize)>,
+    next: u64,
+}
+
+impl Objects {
+    fn name(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn add_region(&mut self, region: Region) -> u64 {
+        let (name, region) = (self.name(), Arc::new(region));
+        self.brought.push((Arc::downgrade(&region), region.len()));
+        self.regions.insert(name, region);
+        name
+    }
+
+    /// Octets of its own memory that are mapped here, of regions that are given back until nobody
+    /// refers to them.
+    pub(super) fn brought(&mut self) -> usize {
+        self.brought.retain(|(region, _)| region.strong_count() > 0);
+        self.brought.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Regions of its own memory, of those given back as well.
+    pub(super) fn region_count(&mut self) -> usize {
+        self.brought.retain(|(region, _)| region.strong_count() > 0);
+        self.brought.len()
+    }
+
+    /// Drops up to `most` objects; true when none are left. What queue pairs need goes after them.
+    pub(super) fn drop_some(&mut self, most: usize) -> bool {
+        let mut left = most;
+        drain(&mut self.qps, &mut left);
+        drain(&mut self.stags, &mut left);
+        drain(&mut self.mrs, &mut left);
+        drain(&mut self.reserved, &mut left);
+        drain(&mut self.regions, &mut left);
+        drain(&mut self.srqs, &mut left);
+        drain(&mut self.cqs, &mut left);
+        left > 0
+    }
+
+    fn qp(&self, name: u32) -> Result<&Qp, Refused> {
+        self.qps.get(&name).ok_or_else(|| DeviceError::ForeignQp(Qpn(name)).into())
+    }
+
+    /// A queue pair for a connection that is to be.
+    pub(super) fn qp_for_connection(&self, name: u32) -> Result<Qp, heddle_socket::Fault> {
+        self.qps.get(&name).cloned().ok_or_else(|| unknown("queue pair", name))
+    }
+
+    fn cq(&self, place: usize) -> Result<&Cq, Refused> {
+        self.cqs.get(&place).ok_or_else(|| DeviceError::ForeignCq.into())
+    }
+
+    fn optional_qp(&self, name: Option<u32>) -> Result<Option<&Qp>, Refused> {
+        name.map(|n| self.qp(n)).transpose()
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        open: &Open,
+        request: Request,
+        inbox: &mut Inbox,
+    ) -> Result<Outcome, Refused> {
+        match request {
+            Request::CreatePd
+            | Request::CreateCq(_)
+            | Request::ResizeCq(_)
+            | Request::CreateSrq(_)
+            | Request::CreateQp(_)
+            | Request::ResetQp(_) => self.make_queue(open, request, inbox),
+            Request::AllocMr(_)
+            | Request::Reserve(_)
+            | Request::RegisterReserved(_)
+            | Request::RegisterMr(_)
+            | Request::DeregisterMr(_)
+            | Request::AllocFast(_)
+            | Request::AllocWindow(_)
+            | Request::BindWindow(_)
+            | Request::UnbindWindow(_)
+            | Request::Usage(_) => self.register(open, request),
+            other => self.give_up(other),
+        }
+    }
+
+    fn make_queue(
+        &mut self,
+        open: &Open,
+        request: Request,
+        inbox: &mut Inbox,
+    ) -> Result<Outcome, Refused> {
+        let device = &open.device;
+        match request {
+            Request::CreatePd => Ok(done(&NewPd { pd: device.create_pd()?.0 })?),
+            Request::CreateCq(a) => {
+                let waker = waker(a.waker, inbox)?;
+                let cq = device.create_cq(a.depth, waker)?;
+                let (off, words) = cq.share();
+                self.cqs.insert(off, cq);
+                Ok(done(&Block { off, words })?)
+            }
+            Request::ResizeCq(a) => {
+                let (held, resizing) = match device.resize_cq(self.cq(a.cq)?, a.depth) {
+                    Ok(()) => (0, false),
+                    Err(DeviceError::CqTooSmall { held, .. }) => (held, false),
+                    Err(DeviceError::CqResizing) => (0, true),
+                    Err(e) => return Err(e.into()),
+                };
+                Ok(done(&Resized { held, resizing })?)
+            }
+            Request::CreateSrq(a) => {
+                let waker = waker(a.waker, inbox)?;
+                let srq = device.create_srq(Pd(a.pd), a.depth, a.max_sge, waker)?;
+                let (off, words) = srq.share();
+                self.srqs.insert(off, srq);
+                Ok(done(&Block { off, words })?)
+            }
+            Request::CreateQp(a) => {
+                let srq = a.srq.map(|place| self.srqs.get(&place).ok_or(DeviceError::ForeignSrq));
+                let init = QpInit {
+                    send_cq: self.cq(a.send_cq)?.clone(),
+                    recv_cq: self.cq(a.recv_cq)?.clone(),
+                    sq_depth: a.sq_depth,
+                    rq_depth: a.rq_depth,
+                    srq: srq.transpose()?.cloned(),
+                    max_send_sge: a.max_send_sge,
+                    max_recv_sge: a.max_recv_sge,
+                    max_inline: a.max_inline,
+                };
+                let qp = device.create_qp(Pd(a.pd), init)?;
+                let ((off, words), (_, _, bell)) = (qp.share(), qp.rings());
+                let name = qp.qpn().0;
+                self.qps.insert(name, qp);
+                Ok(done(&NewQp { qp: name, bell, off, words })?)
+            }
+            Request::ResetQp(a) => {
+                device.reset_qp(self.qp(a.qp)?)?;
+                Ok(done(&())?)
+            }
+            _ => Err(invalid("not here").into()),
+        }
+    }
+
+    fn register(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
+        let device = &open.device;
+        match request {
+            Request::AllocMr(a) => {
+                let init =
+                    MrInit { access: rights(a.access)?, to: a.to, qp: self.optional_qp(a.qp)? };
+                device.check_terms(Pd(a.pd), &init)?;
+                device.check_mr_size(a.len)?;
+                let mr = open.local.take_mr(Pd(a.pd), a.len, &init, false)?;
+                self.add_mr(mr)
+            }
+            Request::Reserve(a) => {
+                if self.reserved.len() >= MAX_RESERVED {
+                    return Err(quota("stretches set aside", MAX_RESERVED).into());
+                }
+                device.check_mr_size(a.len)?;
+                let mut aside = open.local.clone().set_aside(a.len)?;
+                aside.stretch.leave();
+                let (off, _) = aside.stretch.range();
+                let id = self.name();
+                self.reserved.insert(id, aside);
+                Ok(done(&SetAside { id, off })?)
+            }
+            Request::RegisterReserved(a) => {
+                // Registered or not: it is set aside no longer.
+                let aside = self.reserved.remove(&a.id).ok_or_else(|| unknown("memory", a.id))?;
+                let access = rights(a.access)?;
+                device.check_pd(Pd(a.pd))?;
+                let mr = open.local.register_stretch(Pd(a.pd), aside.stretch, access)?;
+                self.add_mr(mr)
+            }
+            Request::RegisterMr(a) => {
+                let init = MrInit {
+                    access: rights(a.access)?,
+                    to: Some(a.to),
+                    qp: self.optional_qp(a.qp)?,
+                };
+                let region =
+                    self.regions.get(&a.region).ok_or_else(|| unknown("region", a.region))?;
+                let mr = device.register_mr_with(Pd(a.pd), region, (a.off, a.len), &init)?;
+                self.add_mr(mr)
+            }
+            Request::DeregisterMr(a) => {
+                let mr = self.mrs.remove(&a.id).ok_or_else(|| unknown("region", a.id))?;
+                let bound = match mr.deregister() {
+                    Ok(()) => 0,
+                    Err(bound) => {
+                        self.mrs.insert(a.id, *bound.mr);
+                        bound.count
+                    }
+                };
+                Ok(done(&Deregistered { bound })?)
+            }
+            Request::AllocFast(a) => {
+                device.check_pd(Pd(a.pd))?;
+                let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
+                if qp.is_some() != a.qp.is_some() {
+                    return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
+                }
+                let held = open.local.alloc_fast(Pd(a.pd), qp, a.len)?;
+                self.add_stag(held)
+            }
+            Request::AllocWindow(a) => {
+                device.check_pd(Pd(a.pd))?;
+                let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
+                if qp.is_some() != a.qp.is_some() {
+                    return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
+                }
+                let held = open.local.alloc_window(Pd(a.pd), qp)?;
+                self.add_stag(held)
+            }
+            Request::BindWindow(a) => {
+                let access = rights(a.access)?;
+                let window = self.stags.get_mut(&a.id).ok_or_else(|| unknown("window", a.id))?;
+                let bound = window.bind((Stag(a.mr), a.at, a.len), a.to, access);
+                let stag = window.stag().0;
+                Ok(done(&WindowBound { stag, refused: bound.err() })?)
+            }
+            Request::UnbindWindow(a) => {
+                let window = self.stags.get_mut(&a.id).ok_or_else(|| unknown("window", a.id))?;
+                window.revoke();
+                Ok(done(&())?)
+            }
+            Request::Usage(a) => {
+                let usage = open.local.mr_usage(a.pd.map(Pd));
+                let usage = usage.ok_or(DeviceError::ForeignPd(Pd(a.pd.unwrap_or(0))))?;
+                Ok(done(&Usage {
+                    regions: usage.regions,
+                    windows: usage.windows,
+                    refused: usage.refused,
+                    most_regions: usage.limits.regions,
+                    most_windows: usage.limits.windows,
+                })?)
+            }
+            _ => Err(invalid("not here").into()),
+        }
+    }
+
+    fn add_mr(&mut self, mr: Mr) -> Result<Outcome, Refused> {
+        let (id, info) = (self.name(), mr.info());
+        self.mrs.insert(id, mr);
+        Ok(done(&NewMr { id, stag: info.stag.0, to: info.to, off: info.off })?)
+    }
+
+    fn add_stag(&mut self, held: Box<dyn HeldStag>) -> Result<Outcome, Refused> {
+        let (id, stag) = (self.name(), held.stag().0);
+        self.stags.insert(id, held);
+        Ok(done(&NewStag { id, stag })?)
+    }
+
+    fn give_up(&mut self, request: Request) -> Result<Outcome, Refused> {
+        match request {
+            Request::DestroyCq(a) => give(&mut self.cqs, a.off, "completion queue"),
+            Request::DestroySrq(a) => give(&mut self.srqs, a.off, "shared receive queue"),
+            Request::DestroyQp(a) => give(&mut self.qps, a.qp, "queue pair"),
+            Request::DestroyMr(a) => give(&mut self.mrs, a.id, "region"),
+            Request::DestroyStag(a) => give(&mut self.stags, a.id, "STag"),
+            Request::DestroyReserved(a) => give(&mut self.reserved, a.id, "memory set aside"),
+            Request::DestroyRegion(a) => give(&mut self.regions, a.id, "region"),
+            _ => Err(invalid("not here").into()),
+        }
+    }
+}
+
+fn give<K, V>(from: &mut HashMap<K, V>, name: K, what: &str) -> Result<Outcome, Refused>
+where
+    K: Eq + std::hash::Hash + std::fmt::Display + Copy,
+{
+    match from.entry(name) {
+        Entry::Occupied(e) => {
+            drop(e.remove());
+            Ok(done(&())?)
+        }
+        Entry::Vacant(_) => Err(unknown(what, name).into()),
+    }
+}
+
+fn drain<K: Copy + Eq + std::hash::Hash, V>(from: &mut HashMap<K, V>, left: &mut usize) {
+    let some: Vec<K> = from.keys().take(*left).copied().collect();
+    for name in some {
+        from.remove(&name);
+        *left -= 1;
+    }
+}
+
+fn unknown(what: &str, name: impl std::fmt::Display) -> heddle_socket::Fault {
+    not_found(format!("there is no {what} {name}"))
+}
+
+fn rights(bits: u8) -> Result<Access, Refused> {
+    protocol::access(bits).ok_or_else(|| invalid("there are no such rights").into())
+}
+
+fn waker(comes: bool, inbox: &mut Inbox) -> Result<Option<Waker>, Refused> {
+    if !comes {
+        return Ok(None);
+    }
+    let fd = take_fd(inbox)?;
+    let waker = Waker::from_fd(fd);
+    Ok(Some(waker.map_err(|e| heddle_socket::Fault::new(FaultKind::Invalid, e.to_string()))?))
+}
