@@ -28,7 +28,21 @@ struct Groups {
 
 /// No `..`: a group that is added has to get a name here.
 fn groups(s: WorkerSnapshot) -> Groups {
-    let WorkerSnapshot { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, steer, fault } = s;
+    let WorkerSnapshot {
+        worker,
+        rnic,
+        stack,
+        tcp,
+        qps,
+        sink,
+        memory,
+        rx,
+        tx,
+        steer,
+        fault,
+        times: _,
+        buffers: _,
+    } = s;
     Groups { worker, rnic, stack, tcp, qps, sink, memory, rx, tx, steer, fault }
 }
 
