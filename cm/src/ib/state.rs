@@ -140,6 +140,8 @@ pub(crate) enum Input<'a> {
     Accept(&'a AcceptTerms),
     /// The application rejects.
     Reject(&'a [u8]),
+    /// The application refuses with a reason of InfiniBand's REJ.
+    Refuse(u16),
     /// The application closes, or gives up.
     Disconnect,
     /// The deadline has passed.

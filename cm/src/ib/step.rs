@@ -24,7 +24,7 @@ impl IbState {
         now: Instant,
         fx: &mut Effects,
     ) -> IbState {
-        if let Input::Accept(_) | Input::Reject(_) = input
+        if let Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) = input
             && !matches!(self, IbState::ReqRcvd { .. })
         {
             fx.denied = Some(RequestError::NotAsked);
@@ -96,7 +96,7 @@ fn req_sent(
             link.refuse(Answered::OTHER, RejReason::TIMEOUT, now, fx)
         }
         Input::WorkerLost => link.lost(QpFate::Free(qpn), fx),
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => {
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1;
             again(wait)
         }
@@ -171,6 +171,10 @@ fn req_rcvd(
                 asked(mra_at)
             }
         },
+        Input::Refuse(reason) => {
+            fx.cm.rejects_sent += 1;
+            link.refuse(Answered::REQ, RejReason(reason), now, fx)
+        }
         Input::Timeout if now >= accept_by => {
             fx.cm.startup_timeouts += 1;
             link.fail(ConnectFailure::TimedOut(Awaited::Application), QpFate::NoQp, fx);
@@ -258,7 +262,7 @@ fn rep_sent(
             link.consumer_refuses(now, fx)
         }
         Input::WorkerLost => link.lost(free, fx),
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => {
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1;
             again(wait)
         }
@@ -305,7 +309,9 @@ fn established(
             link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
             return IbState::Gone;
         }
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => fx.ib.rx_unexpected += 1,
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
+            fx.ib.rx_unexpected += 1
+        }
         Input::Timeout => {}
     }
     IbState::Established { qpn }
@@ -345,9 +351,11 @@ fn dreq_sent(
             fx.ib.rx_unexpected += 1;
             IbState::DreqSent { wait, qpn }
         }
-        Input::Disconnect | Input::AppGone | Input::Accept(_) | Input::Reject(_) => {
-            IbState::DreqSent { wait, qpn }
-        }
+        Input::Disconnect
+        | Input::AppGone
+        | Input::Accept(_)
+        | Input::Reject(_)
+        | Input::Refuse(_) => IbState::DreqSent { wait, qpn },
     }
 }
 
@@ -383,6 +391,7 @@ fn time_wait(
         Input::Timeout
         | Input::Accept(_)
         | Input::Reject(_)
+        | Input::Refuse(_)
         | Input::Disconnect
         | Input::AppGone => {}
     }

@@ -21,7 +21,7 @@ use crate::ib::{
 };
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::params::{AcceptTerms, ConnectTerms};
-use crate::request::RequestError;
+use crate::request::{Request, RequestError};
 
 /// Source port of answers that are about no connection.
 const PLAIN_PORT: u16 = 0xc000;
@@ -356,6 +356,29 @@ impl ConnectionManager {
     /// Whether InfiniBand has a connection of that name.
     pub(super) fn is_ib(&self, id: CmId) -> bool {
         self.ib.as_ref().is_some_and(|ib| ib.get(id).is_some())
+    }
+
+    /// Refuses a connection request in the name of InfiniBand, with `reason` as in a REJ, instead of the
+    /// application's: what a gateway has heard elsewhere. Over iWARP, which has no reasons, it is a
+    /// rejection without private data. No event follows.
+    ///
+    /// # Errors
+    /// As of [`Request::Reject`](crate::Request::Reject).
+    pub fn refuse(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        id: CmId,
+        reason: u16,
+    ) -> Result<(), RequestError> {
+        if !self.is_ib(id) {
+            let private_data = Vec::new();
+            let reject = Request::Reject { id, private_data, needs_ord: None };
+            return self.handle_request(now, app, reject);
+        }
+        self.now = now;
+        self.ask_ib(app, id, Input::Refuse(reason))
+            .inspect_err(|_| self.fx.counters.requests_refused += 1)
     }
 
     /// Those whose time has come.
