@@ -67,7 +67,7 @@ pub struct IbConfig {
     /// How long we wait for an answer before we ask again, and how long a peer is told to wait for
     /// ours.
     pub response: TimeCode,
-    /// How often a message is sent again: 15 at most.
+    /// How often a message is sent again, whatever a peer asks for: 15 at most.
     pub max_retries: u8,
     /// How long a connection that has ended answers copies.
     pub time_wait: Duration,

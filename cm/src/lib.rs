@@ -18,6 +18,7 @@ mod conn;
 mod counters;
 mod dialogue;
 mod event;
+pub mod gateway;
 mod ib;
 mod id;
 mod listener;

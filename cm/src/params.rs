@@ -61,7 +61,8 @@ pub struct ListenParams {
     pub protocol: Protocol,
     /// Whether InfiniBand's requests for this port are answered too. Such connections carry no data
     /// ([`Transport::carries_data`](crate::Transport::carries_data)), so an application has to ask
-    /// for them. Their start-ups have places of their own, as many as there are for iWARP.
+    /// for them. Their start-ups have places of their own, as many as there are for iWARP; limits of a
+    /// peer count each protocol by itself.
     pub infiniband: bool,
     /// Connections that may be in their start-up at a time, at all workers together. TCP takes as
     /// many half-open ones at each worker.

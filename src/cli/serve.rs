@@ -117,12 +117,6 @@ const QUEUES: u32 = 64;
 /// How long connections have to end in order, where no file says it.
 const FAREWELL: Duration = Duration::from_millis(300);
 
-impl Args {
-    fn workers(&self) -> usize {
-        self.lcores.as_ref().map_or(1, |list| list.cores().len())
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let config = match &args.config {
         Some(file) => {

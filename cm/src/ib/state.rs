@@ -126,7 +126,7 @@ impl Wait {
     /// The peer has the message and needs `more` time.
     pub(crate) fn put_off(&mut self, now: Instant, more: Duration) {
         let next = now + more + self.interval;
-        self.next = next.max(self.next).min(self.limit);
+        self.next = next.max(self.next);
         self.give_up = next.max(self.give_up).min(self.limit);
     }
 }
@@ -140,6 +140,8 @@ pub(crate) enum Input<'a> {
     Accept(&'a AcceptTerms),
     /// The application rejects.
     Reject(&'a [u8]),
+    /// The application refuses with a reason of InfiniBand's REJ.
+    Refuse(u16),
     /// The application closes, or gives up.
     Disconnect,
     /// The deadline has passed.

@@ -1,17 +1,20 @@
 //! The transition function: what follows from an input in a state.
 
+mod ends;
+mod late;
+
 use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message, Mra, Rej, RejReason, Rep};
 use heddle_ib::ip_cm::Ari;
-use heddle_iwarp::{Qpn, RtrConfig};
+use heddle_iwarp::Qpn;
 
+use late::{dreq_sent, established, time_wait};
+
+use super::MAX_PUT_OFF;
 use super::link::{Depths, IbLink};
 use super::state::{Effect, Effects, IbState, Input, Wait};
-use super::{MAX_PUT_OFF, MIN_INTERVAL};
 use crate::dialogue::ParamsError;
-use crate::event::{
-    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, QpFate, Transport,
-};
+use crate::event::{Agreed, Awaited, ConnectFailure, Event, IbRefusal, QpFate};
 use crate::params::AcceptTerms;
 use crate::request::RequestError;
 
@@ -24,7 +27,7 @@ impl IbState {
         now: Instant,
         fx: &mut Effects,
     ) -> IbState {
-        if let Input::Accept(_) | Input::Reject(_) = input
+        if let Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) = input
             && !matches!(self, IbState::ReqRcvd { .. })
         {
             fx.denied = Some(RequestError::NotAsked);
@@ -96,7 +99,7 @@ fn req_sent(
             link.refuse(Answered::OTHER, RejReason::TIMEOUT, now, fx)
         }
         Input::WorkerLost => link.lost(QpFate::Free(qpn), fx),
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => {
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1;
             again(wait)
         }
@@ -171,6 +174,10 @@ fn req_rcvd(
                 asked(mra_at)
             }
         },
+        Input::Refuse(reason) => {
+            fx.cm.rejects_sent += 1;
+            link.refuse(Answered::REQ, RejReason(reason), now, fx)
+        }
         Input::Timeout if now >= accept_by => {
             fx.cm.startup_timeouts += 1;
             link.fail(ConnectFailure::TimedOut(Awaited::Application), QpFate::NoQp, fx);
@@ -258,135 +265,11 @@ fn rep_sent(
             link.consumer_refuses(now, fx)
         }
         Input::WorkerLost => link.lost(free, fx),
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => {
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1;
             again(wait)
         }
     }
-}
-
-fn established(
-    qpn: Qpn,
-    link: &mut IbLink,
-    input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
-) -> IbState {
-    match input {
-        // Our RTU is lost.
-        Input::Message(tid, Message::Rep(rep))
-            if tid == link.tid && link.listener.is_none() && rep.local_qpn == link.remote_qpn =>
-        {
-            fx.ib.rx_duplicates += 1;
-            fx.send(tid, link.rtu());
-        }
-        Input::Message(_, Message::Req(_) | Message::Rtu(_)) if link.listener.is_some() => {
-            fx.ib.rx_duplicates += 1;
-        }
-        Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
-            fx.send(tid, link.drep());
-            link.disconnected(qpn, DisconnectReason::Orderly, fx);
-            return link.time_wait(None, now);
-        }
-        // None of our RTUs came, and it has given up.
-        Input::Message(tid, Message::Rej(rej)) if tid == link.tid => {
-            link.disconnected(qpn, DisconnectReason::InfiniBand(rej.reason.0), fx);
-            return link.time_wait(None, now);
-        }
-        Input::Disconnect | Input::AppGone => {
-            let dreq = link.dreq();
-            fx.send(link.dreq_tid, dreq.clone());
-            let (interval, retries) = (link.interval, link.retries);
-            let wait = Wait::new(now, link.dreq_tid, dreq, interval, retries, MAX_PUT_OFF);
-            return IbState::DreqSent { wait, qpn };
-        }
-        Input::WorkerLost => {
-            fx.cm.worker_lost += 1;
-            link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
-            return IbState::Gone;
-        }
-        Input::Message(..) | Input::Accept(_) | Input::Reject(_) => fx.ib.rx_unexpected += 1,
-        Input::Timeout => {}
-    }
-    IbState::Established { qpn }
-}
-
-fn dreq_sent(
-    mut wait: Wait,
-    qpn: Qpn,
-    link: &mut IbLink,
-    input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
-) -> IbState {
-    match input {
-        Input::Message(tid, Message::Drep(_)) if tid == link.dreq_tid => {
-            link.disconnected(qpn, DisconnectReason::Orderly, fx);
-            link.time_wait(None, now)
-        }
-        // Both at once.
-        Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
-            fx.send(tid, link.drep());
-            link.disconnected(qpn, DisconnectReason::Orderly, fx);
-            link.time_wait(None, now)
-        }
-        Input::Timeout if wait.again(now, fx) => IbState::DreqSent { wait, qpn },
-        Input::Timeout => {
-            fx.cm.close_timeouts += 1;
-            link.disconnected(qpn, DisconnectReason::Unanswered, fx);
-            link.time_wait(None, now)
-        }
-        Input::WorkerLost => {
-            fx.cm.worker_lost += 1;
-            link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
-            IbState::Gone
-        }
-        Input::Message(..) => {
-            fx.ib.rx_unexpected += 1;
-            IbState::DreqSent { wait, qpn }
-        }
-        Input::Disconnect | Input::AppGone | Input::Accept(_) | Input::Reject(_) => {
-            IbState::DreqSent { wait, qpn }
-        }
-    }
-}
-
-fn time_wait(
-    last: Option<Message>,
-    until: Instant,
-    link: &mut IbLink,
-    input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
-) -> IbState {
-    match input {
-        Input::Timeout if now >= until => return IbState::Gone,
-        Input::WorkerLost => return IbState::Gone,
-        Input::Message(tid, Message::Dreq(_)) => {
-            fx.ib.rx_duplicates += 1;
-            fx.send(tid, link.drep());
-        }
-        Input::Message(_, message @ (Message::Req(_) | Message::Rep(_))) => {
-            fx.ib.rx_duplicates += 1;
-            let to_req = matches!(message, Message::Req(_));
-            let answered = if to_req { Answered::REQ } else { Answered::REP };
-            let stale = || link.rej(answered, RejReason::STALE_CONNECTION);
-            fx.send(link.tid, last.clone().unwrap_or_else(stale));
-        }
-        // It holds for established what we have refused after our REP: it is to know, in a way that
-        // one who is established understands.
-        Input::Message(_, Message::Rtu(_)) if last.is_some() => {
-            fx.ib.rx_duplicates += 1;
-            fx.send(link.dreq_tid, link.dreq());
-        }
-        Input::Message(..) => fx.ib.rx_unexpected += 1,
-        Input::Timeout
-        | Input::Accept(_)
-        | Input::Reject(_)
-        | Input::Disconnect
-        | Input::AppGone => {}
-    }
-    IbState::TimeWait { last, until }
 }
 
 fn put_off(wait: &mut Wait, mra: &Mra, now: Instant, fx: &mut Effects) {
@@ -402,81 +285,5 @@ fn refusal(rej: &Rej) -> Option<IbRefusal> {
     match Ari::parse(rej.ari()) {
         Ari::Service { code, .. } => Some(IbRefusal::Service(code.0)),
         Ari::Absent | Ari::Ulp(_) | Ari::Other(_) => None,
-    }
-}
-
-impl IbLink {
-    pub(super) fn agreed(&self, ours: Depths) -> Agreed {
-        Agreed {
-            transport: Transport::InfiniBand,
-            revision: 0,
-            crc: true,
-            ird: ours.responder_resources.into(),
-            ord: ours.initiator_depth.into(),
-            peer: Some(self.peer.told()),
-            rtr: RtrConfig::None,
-            send_markers: false,
-            recv_markers: false,
-        }
-    }
-
-    fn establish(
-        &self,
-        qpn: Qpn,
-        agreed: Agreed,
-        private_data: Vec<u8>,
-        fx: &mut Effects,
-    ) -> IbState {
-        fx.cm.established += 1;
-        let IbLink { id, worker, local, remote, .. } = *self;
-        fx.tell(Event::Established { id, qpn, worker, private_data, agreed, local, remote });
-        IbState::Established { qpn }
-    }
-
-    /// The application is told that the connection did not come about.
-    fn fail(&self, error: ConnectFailure, qp: QpFate, fx: &mut Effects) {
-        fx.cm.failed += 1;
-        if let QpFate::Free(qpn) = qp {
-            fx.list.push(Effect::Free(qpn));
-        }
-        fx.tell(Event::ConnectError { id: self.id, error, qp });
-    }
-
-    /// The application is told of the end.
-    fn disconnected(&self, qpn: Qpn, reason: DisconnectReason, fx: &mut Effects) {
-        fx.list.push(Effect::Spend(qpn));
-        fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate: None });
-    }
-
-    fn lost(&self, qp: QpFate, fx: &mut Effects) -> IbState {
-        fx.cm.worker_lost += 1;
-        self.fail(ConnectFailure::WorkerLost, qp, fx);
-        IbState::Gone
-    }
-
-    /// A REJ of ours, and what is left after it.
-    fn refuse(
-        &self,
-        answered: Answered,
-        reason: RejReason,
-        now: Instant,
-        fx: &mut Effects,
-    ) -> IbState {
-        self.last_word(self.rej(answered, reason), now, fx)
-    }
-
-    /// The application refuses, and says nothing.
-    fn consumer_refuses(&self, now: Instant, fx: &mut Effects) -> IbState {
-        let plain = || self.rej(Answered::REQ, RejReason::CONSUMER);
-        self.last_word(self.consumer_rej(&[]).unwrap_or_else(plain), now, fx)
-    }
-
-    fn last_word(&self, rej: Message, now: Instant, fx: &mut Effects) -> IbState {
-        fx.send(self.tid, rej.clone());
-        self.time_wait(Some(rej), now)
-    }
-
-    fn time_wait(&self, last: Option<Message>, now: Instant) -> IbState {
-        IbState::TimeWait { last, until: now + self.time_wait.max(MIN_INTERVAL) }
     }
 }

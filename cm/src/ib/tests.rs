@@ -252,6 +252,7 @@ fn test_matrix_of_every_state_with_every_input() {
             ("accept, unsayable", Input::Accept(&too_much)),
             ("reject", Input::Reject(b"no")),
             ("reject, unsayable", Input::Reject(&long)),
+            ("refuse", Input::Refuse(3)),
             ("disconnect", Input::Disconnect),
             ("time-out", Input::Timeout),
             ("app gone", Input::AppGone),

@@ -1,27 +1,26 @@
 //! InfiniBand: datagrams in and out, and what applications ask of its connections.
 
+mod req;
+
 use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
 use heddle_ib::cm::{
-    Answered, Apr, CLASS_VERSION, ClassPortInfo, Lap, Mad, Message, RejReason, Req, SidrRep,
-    SidrStatus,
+    Answered, Apr, CLASS_VERSION, ClassPortInfo, Lap, Mad, Message, RejReason, SidrRep, SidrStatus,
 };
-use heddle_ib::ip_cm::{self, Header, IpVersions};
 use heddle_ib::mad::BASE_VERSION;
 use heddle_ib::roce::{PacketError, UdPacket};
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
 
 use super::ConnectionManager;
 use crate::dialogue::ParamsError;
-use crate::event::{Event, Refusal, Transport};
 use crate::ib::{
     Depths, Effect, IbConfig, IbConn, IbCounters, IbDatagram, IbLink, IbPort, IbState, Input,
-    MAX_INTERVAL, MAX_PUT_OFF, MIN_INTERVAL, Refused, Table, Wait,
+    MAX_INTERVAL, MIN_INTERVAL, Table, Wait,
 };
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::id::{AppId, CmId, WorkerId};
 use crate::params::{AcceptTerms, ConnectTerms};
-use crate::request::RequestError;
+use crate::request::{Request, RequestError};
 
 /// Source port of answers that are about no connection.
 const PLAIN_PORT: u16 = 0xc000;
@@ -36,9 +35,9 @@ struct Way {
 }
 
 impl ConnectionManager {
-    /// Speaks InfiniBand from now on, beside iWARP. Connections of an earlier call are forgotten.
+    /// Speaks InfiniBand from now on, beside iWARP. A second call changes nothing.
     pub fn enable_infiniband(&mut self, config: IbConfig) {
-        self.ib = Some(Box::new(Table::new(config)));
+        self.ib.get_or_insert_with(|| Box::new(Table::new(config)));
     }
 
     /// What it has counted of InfiniBand; `None` when it does not speak it.
@@ -151,128 +150,6 @@ impl ConnectionManager {
         self.drive_ib(id, Input::Message(way.tid, message));
     }
 
-    /// A REQ.
-    fn requested(&mut self, way: Way, req: &Req, message: &Message) {
-        let Some(ib) = &mut self.ib else { return };
-        if let Some(id) = ib.by_peer(way.peer, req.local_comm_id) {
-            let is_copy = ib.get(id).is_some_and(|c| {
-                let l = &c.link;
-                l.listener.is_some()
-                    && (l.tid, l.remote_qpn, l.remote_guid)
-                        == (way.tid, req.local_qpn, req.local_ca_guid)
-            });
-            if is_copy {
-                self.drive_ib(id, Input::Message(way.tid, message));
-            } else {
-                self.refuse_req(way, req, Refused::Stale);
-            }
-            return;
-        }
-        match self.admit_req(way, req) {
-            Ok((listener, header)) => self.take_req(way, req, listener, header),
-            Err(why) => self.refuse_req(way, req, why),
-        }
-    }
-
-    fn refuse_req(&mut self, way: Way, req: &Req, why: Refused) {
-        let Some(ib) = &mut self.ib else { return };
-        let none = RejReason::default();
-        let mut rej = crate::ib::rej(CommId(0), req.local_comm_id, Answered::REQ, none);
-        why.say(&mut rej, &mut ib.fx.ib);
-        self.reply(way, Message::Rej(Box::new(rej)));
-    }
-
-    /// Who is to answer the REQ. A peer's own limits come first, as with iWARP.
-    fn admit_req(&mut self, way: Way, req: &Req) -> Result<(ListenerId, Header), Refused> {
-        let ib = self.ib.as_mut().ok_or(Refused::NoService)?;
-        if ib.by_qp(way.peer, req.local_ca_guid, req.local_qpn).is_some() {
-            return Err(Refused::Stale);
-        }
-        let local = SocketAddr::new(way.ours, crate::ib::port(req)?);
-        let listener = self.listeners.at(local).ok_or(Refused::NoService)?;
-        let l = self.listeners.get(listener).ok_or(Refused::NoService)?;
-        if !l.params.infiniband {
-            return Err(Refused::NoService);
-        }
-        let header = crate::ib::header(req, IpVersions::BOTH, way.peer, way.ours)?;
-        let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(way.peer)));
-        let reached = |limit: Option<usize>, n: usize| limit.is_some_and(|most| n >= most);
-        let why = if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
-            Refusal::PeerConns
-        } else if reached(l.params.max_startups_per_peer, its.asked) {
-            Refusal::PeerStartups
-        } else if self.apps.get(&l.app).is_some_and(|a| a.waiting >= self.config.max_events) {
-            Refusal::Events
-        } else if all.asked >= l.params.backlog {
-            Refusal::Backlog
-        } else if ib.asked() >= ib.config.max_startups || !ib.make_room() {
-            Refusal::Startups
-        } else {
-            return Ok((listener, header));
-        };
-        let remote = SocketAddr::new(header.src, header.src_port);
-        self.refused(Some(listener), local, remote, why);
-        Err(Refused::NoRoom)
-    }
-
-    /// The application is asked.
-    fn take_req(&mut self, way: Way, req: &Req, listener: ListenerId, header: Header) {
-        let Some(ib) = &mut self.ib else { return };
-        let Some(l) = self.listeners.get(listener) else { return };
-        let port = crate::ib::port(req).unwrap_or_default();
-        let id = CmId(self.next_passive);
-        self.next_passive += 1;
-        let peer = Depths {
-            responder_resources: req.responder_resources,
-            initiator_depth: req.initiator_depth,
-        };
-        let mut link = IbLink {
-            id,
-            app: l.app,
-            worker: way.worker,
-            listener: Some(listener),
-            local: SocketAddr::new(way.ours, port),
-            remote: SocketAddr::new(header.src, header.src_port),
-            src_port: PLAIN_PORT,
-            local_comm: CommId(0),
-            remote_comm: Some(req.local_comm_id),
-            tid: way.tid,
-            dreq_tid: 0,
-            ca_guid: ib.config.ca_guid,
-            local_qpn: IbQpn::default(),
-            local_psn: 0,
-            remote_qpn: req.local_qpn,
-            remote_guid: req.local_ca_guid,
-            peer,
-            interval: interval(req.local_cm_response_timeout),
-            retries: req.max_cm_retries,
-            // As long as it may send this REQ again, or it would be taken for another after we have
-            // refused it.
-            time_wait: ib.config.time_wait.max(req_lives(req)),
-        };
-        ib.name(&mut link);
-        let accept_by = self.now + l.params.accept_timeout;
-        // Half of the time it waits before it asks again.
-        let mra_at = Some(self.now + req.remote_cm_response_timeout.duration() / 2);
-        let state = IbState::ReqRcvd { accept_by, mra_at };
-        let event = Event::ConnectRequest {
-            id,
-            listener,
-            worker: way.worker,
-            transport: Transport::InfiniBand,
-            local: link.local,
-            remote: link.remote,
-            private_data: ip_cm::consumer(&req.private_data).to_vec(),
-            peer: Some(peer.told()),
-            peer_to_peer: false,
-        };
-        let app = link.app;
-        ib.insert(IbConn { link, state, deadline: None });
-        self.fx.counters.requests_received += 1;
-        self.apps.entry(app).or_default().conns.insert(id);
-        self.tell(app, event);
-    }
-
     /// Asks a peer.
     pub(super) fn connect_ib(
         &mut self,
@@ -363,6 +240,29 @@ impl ConnectionManager {
         self.ib.as_ref().is_some_and(|ib| ib.get(id).is_some())
     }
 
+    /// Refuses a connection request in the name of InfiniBand, with `reason` as in a REJ, instead of the
+    /// application's: what a gateway has heard elsewhere. Over iWARP, which has no reasons, it is a
+    /// rejection without private data. No event follows.
+    ///
+    /// # Errors
+    /// As of [`Request::Reject`](crate::Request::Reject).
+    pub fn refuse(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        id: CmId,
+        reason: u16,
+    ) -> Result<(), RequestError> {
+        if !self.is_ib(id) {
+            let private_data = Vec::new();
+            let reject = Request::Reject { id, private_data, needs_ord: None };
+            return self.handle_request(now, app, reject);
+        }
+        self.now = now;
+        self.ask_ib(app, id, Input::Refuse(reason))
+            .inspect_err(|_| self.fx.counters.requests_refused += 1)
+    }
+
     /// Those whose time has come.
     pub(super) fn ib_timeouts(&mut self) {
         while let Some(id) = self.ib.as_ref().and_then(|ib| ib.due(self.now)) {
@@ -443,12 +343,6 @@ impl Table {
             private_data: [0; Apr::PRIVATE_LEN],
         }))
     }
-}
-
-/// How long the peer sends a REQ again by what it says, but no longer than we wait for anyone.
-fn req_lives(req: &Req) -> core::time::Duration {
-    let each = interval(req.remote_cm_response_timeout);
-    (each * (u32::from(req.max_cm_retries) + 2)).min(MAX_PUT_OFF)
 }
 
 /// The time between two attempts, whatever a peer says it takes.

@@ -266,17 +266,21 @@ fn test_giving_up_is_told_to_the_peer_at_every_stage() {
     assert!(matches!(net.event(0), Event::ConnectError { .. }));
     assert!(matches!(net.event(1), Event::Rejected { .. }));
     net.assert_nothing_left();
-    // After it, while the RTU is on its way: who is established is told in the way it understands.
-    let mut net = Net::new(13);
-    net.connect(7, |_| {});
-    let server = net.request();
-    net.accept(server, 8);
-    net.ask(0, Request::Disconnect { id: server }).unwrap();
-    assert!(matches!(net.event(1), Event::Established { .. }));
-    let Event::ConnectError { qp, .. } = net.event(0) else { panic!() };
-    assert_eq!(qp, QpFate::Free(Qpn(8)));
-    assert!(matches!(net.event(1), Event::Disconnected { .. }));
-    net.assert_nothing_left();
+    // After it, while the RTU is on its way: who is established is told in the way it understands,
+    // though the REJ may be lost.
+    for lost in [false, true] {
+        let mut net = Net::new(13);
+        net.drop = Box::new(move |n, m| lost && n == 0 && matches!(m, Message::Rej(_)));
+        net.connect(7, |_| {});
+        let server = net.request();
+        net.accept(server, 8);
+        net.ask(0, Request::Disconnect { id: server }).unwrap();
+        assert!(matches!(net.event(1), Event::Established { .. }));
+        let Event::ConnectError { qp, .. } = net.event(0) else { panic!() };
+        assert_eq!(qp, QpFate::Free(Qpn(8)));
+        assert!(matches!(net.event(1), Event::Disconnected { .. }));
+        net.assert_nothing_left();
+    }
 }
 
 #[test]

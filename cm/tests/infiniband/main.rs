@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod exchange;
+mod gateway;
 mod hostile;
 mod lossy;
 mod refusals;

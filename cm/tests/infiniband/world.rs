@@ -75,7 +75,7 @@ impl Net {
         Net::with(seed, |_, _| {})
     }
 
-    /// A server at node 0 that listens, and a client at node 1.
+    /// A server at node 0 that listens, a client at node 1, and node 2.
     pub(crate) fn with(seed: u64, change: impl Fn(usize, &mut IbConfig)) -> Net {
         let node = |n| {
             let mut cm = ConnectionManager::new(manager_config(1, n));
@@ -86,7 +86,7 @@ impl Net {
         };
         let mut net = Net {
             now: Instant::from_millis(1000),
-            nodes: vec![node(0), node(1)],
+            nodes: vec![node(0), node(1), node(2)],
             weather: Weather { loss: 0.0, duplicates: 0.0, latency: 1 },
             random: Random::new(&Seed::from_u64(seed ^ 0xabcd)),
             wire: BTreeMap::new(),
@@ -99,17 +99,15 @@ impl Net {
     }
 
     pub(crate) fn listen(&mut self, params: ListenParams) {
-        let (id, addr) = (ListenerId(1), server());
-        self.nodes[0]
-            .cm
-            .handle_request(self.now, APP, Request::Listen { id, addr, params })
-            .unwrap();
-        self.settle_listener();
+        self.listen_at(0, server(), params);
     }
 
-    /// The worker's part of listening.
-    fn settle_listener(&mut self) {
-        let node = &mut self.nodes[0];
+    pub(crate) fn listen_at(&mut self, node: usize, addr: SocketAddr, params: ListenParams) {
+        let id = ListenerId(1);
+        let listen = Request::Listen { id, addr, params };
+        self.nodes[node].cm.handle_request(self.now, APP, listen).unwrap();
+        // The worker's part.
+        let node = &mut self.nodes[node];
         while let Some((worker, order)) = node.cm.poll_order() {
             if let heddle_rnic::Order::Listen { token, .. } = order {
                 let report = heddle_rnic::Report::Listening { token, result: Ok(()) };
@@ -154,11 +152,13 @@ impl Net {
                 if (self.drop)(n, &mad.message) || self.random.chance(self.weather.loss) {
                     continue;
                 }
+                // Node by address.
+                let to = usize::from(packet[19] - 1);
                 let copies = 1 + u64::from(self.random.chance(self.weather.duplicates));
                 for _ in 0..copies {
                     self.sent += 1;
                     let late = ms(1 + self.random.below(self.weather.latency));
-                    self.wire.insert((self.now + late, self.sent), (1 - n, packet.clone()));
+                    self.wire.insert((self.now + late, self.sent), (to, packet.clone()));
                 }
             }
             let node = &mut self.nodes[n];

@@ -1,0 +1,191 @@
+//! One connection on either side of a gateway, and what each event of them leads to.
+
+use core::net::SocketAddr;
+
+use super::{Gateway, GatewayAction, INVALID_SERVICE_ID, NO_RESOURCES, UNSUPPORTED, reason};
+use crate::event::{Agreed, ConnectFailure, PeerDepths, Transport};
+use crate::id::{CmId, ListenerId};
+use crate::params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, QpSpec};
+use crate::request::Request;
+
+/// The connection that was made for one that asks.
+#[derive(Debug)]
+pub(super) struct Pair {
+    listener: ListenerId,
+    active: CmId,
+    qps: [QpSpec; 2],
+    stage: Stage,
+    /// Whether each side has come to its end: the asker's, the target's.
+    over: [bool; 2],
+}
+
+/// Which of its two connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Asker,
+    Target,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The target is asked.
+    Asking,
+    /// It has accepted, and so is the asker accepted.
+    Accepting,
+    /// Both are established.
+    Up,
+    /// One has ended, and the other is being ended.
+    Ending,
+}
+
+/// Depths of a peer that says nothing of them.
+fn depths(peer: Option<PeerDepths>) -> (u16, u16) {
+    let told = |d: Option<u16>| d.unwrap_or(DEFAULT_READ_DEPTH);
+    peer.map_or((DEFAULT_READ_DEPTH, DEFAULT_READ_DEPTH), |p| {
+        (told(p.ird.get()), told(p.ord.get()))
+    })
+}
+
+impl Gateway {
+    pub(super) fn asked(
+        &mut self,
+        id: CmId,
+        listener: ListenerId,
+        transport: Transport,
+        remote: SocketAddr,
+        private_data: Vec<u8>,
+        peer: Option<PeerDepths>,
+    ) {
+        let Some(rule) = self.rules.get(&listener) else {
+            return self.act(GatewayAction::Refuse { id, reason: INVALID_SERVICE_ID });
+        };
+        let mine = self.pairs.values().filter(|p| p.listener == listener).count();
+        let refused = if rule.from != transport {
+            Some((&mut self.counters.refused_protocol, INVALID_SERVICE_ID))
+        } else if rule.target.ip() == remote.ip() {
+            Some((&mut self.counters.refused_loop, INVALID_SERVICE_ID))
+        } else if mine >= rule.most || self.qps.len() < 2 {
+            Some((&mut self.counters.refused_full, NO_RESOURCES))
+        } else {
+            None
+        };
+        if let Some((counter, reason)) = refused {
+            *counter += 1;
+            return self.act(GatewayAction::Refuse { id, reason });
+        }
+        let (Some(ours), Some(theirs)) = (self.qps.pop(), self.qps.pop()) else { return };
+        let active = CmId(self.next);
+        self.next += 1;
+        // Towards the target we stand for the asker: what it takes we take, what it has outstanding
+        // we have.
+        let (ird, ord) = depths(peer);
+        let (timeout, protocol) = (rule.timeout, rule.protocol);
+        let params =
+            ConnectTerms { qp: theirs, local: None, protocol, ird, ord, private_data, timeout };
+        let connect = Request::Connect { id: active, remote: rule.target, params };
+        let (qps, stage, over) = ([ours, theirs], Stage::Asking, [false; 2]);
+        self.pairs.insert(id, Pair { listener, active, qps, stage, over });
+        self.by_active.insert(active, id);
+        self.counters.forwarded += 1;
+        self.request(connect);
+    }
+
+    /// The connection that asks, and which side of it `id` is.
+    fn side(&self, id: CmId) -> Option<(CmId, Side)> {
+        match self.by_active.get(&id) {
+            Some(passive) => Some((*passive, Side::Target)),
+            None => self.pairs.contains_key(&id).then_some((id, Side::Asker)),
+        }
+    }
+
+    pub(super) fn established(&mut self, id: CmId, private_data: Vec<u8>, agreed: Agreed) {
+        let Some((passive, side)) = self.side(id) else { return };
+        let Some(pair) = self.pairs.get_mut(&passive) else { return };
+        match (side, pair.stage) {
+            (Side::Target, Stage::Asking) => {
+                pair.stage = Stage::Accepting;
+                // Towards the asker we stand for the target.
+                let (ird, ord) = depths(agreed.peer);
+                let params = AcceptTerms { qp: pair.qps[0], ird, ord, private_data };
+                self.request(Request::Accept { id: passive, params });
+            }
+            (Side::Asker, Stage::Accepting) => {
+                pair.stage = Stage::Up;
+                self.counters.established += 1;
+            }
+            // It was being ended already, and will be.
+            _ => {}
+        }
+    }
+
+    /// The target's application rejects.
+    pub(super) fn rejected(&mut self, id: CmId, private_data: Vec<u8>) {
+        let Some((passive, Side::Target)) = self.side(id) else { return };
+        if self.over(passive, Side::Target) {
+            self.counters.rejected += 1;
+            self.request(Request::Reject { id: passive, private_data, needs_ord: None });
+            // A rejection has no event.
+            self.over(passive, Side::Asker);
+        }
+    }
+
+    /// A connection did not come about.
+    pub(super) fn failed(&mut self, id: CmId, error: ConnectFailure) {
+        let Some((passive, side)) = self.side(id) else { return };
+        let Some(pair) = self.pairs.get(&passive) else { return };
+        let active = pair.active;
+        if !self.over(passive, side) {
+            return;
+        }
+        match side {
+            Side::Target => {
+                self.counters.failed += 1;
+                self.act(GatewayAction::Refuse { id: passive, reason: reason(error) });
+                self.over(passive, Side::Asker);
+            }
+            Side::Asker => {
+                self.counters.abandoned += 1;
+                self.request(Request::Disconnect { id: active });
+            }
+        }
+    }
+
+    /// An established connection has ended.
+    pub(super) fn ended(&mut self, id: CmId) {
+        let Some((passive, side)) = self.side(id) else { return };
+        let Some(pair) = self.pairs.get(&passive) else { return };
+        let other = if side == Side::Target { passive } else { pair.active };
+        if self.over(passive, side) {
+            self.request(Request::Disconnect { id: other });
+        }
+    }
+
+    /// The asker could not be told what the target has said.
+    pub(super) fn unsayable(&mut self, passive: CmId) {
+        let Some(pair) = self.pairs.get(&passive) else { return };
+        let id = pair.active;
+        self.counters.private_data_too_long += 1;
+        self.act(GatewayAction::Refuse { id: passive, reason: UNSUPPORTED });
+        if self.over(passive, Side::Asker) {
+            self.request(Request::Disconnect { id });
+        }
+    }
+
+    /// One side is over. Whether the other is to be ended now: that is so once. When both are, the
+    /// pair is forgotten.
+    fn over(&mut self, passive: CmId, side: Side) -> bool {
+        let Some(pair) = self.pairs.get_mut(&passive) else { return false };
+        pair.over[side as usize] = true;
+        if pair.over != [true; 2] {
+            return core::mem::replace(&mut pair.stage, Stage::Ending) != Stage::Ending;
+        }
+        if let Some(pair) = self.pairs.remove(&passive) {
+            self.by_active.remove(&pair.active);
+            for qp in pair.qps {
+                self.act(GatewayAction::Spent(qp));
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,276 @@
+//! What a gateway asks for after each event of either side.
+
+use heddle_iwarp::mpa::frame::Depth;
+use heddle_iwarp::{Pd, Qpn, RtrConfig};
+
+use super::*;
+use crate::event::{Agreed, Awaited, DisconnectReason, PeerDepths, QpFate};
+
+const ASKER: CmId = CmId(CmId::PASSIVE.0 + 5);
+const TARGET: CmId = CmId(1000);
+const L: ListenerId = ListenerId(1);
+
+fn qp(n: u32) -> QpSpec {
+    QpSpec { qpn: Qpn(n), pd: Pd(1), sq_depth: 1, rq_depth: 1 }
+}
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn rule(listener: u64, at: &str, target: &str) -> GatewayRule {
+    GatewayRule {
+        listener: ListenerId(listener),
+        addr: addr(at),
+        from: Transport::InfiniBand,
+        target: addr(target),
+        protocol: Protocol::default(),
+        timeout: Duration::from_secs(10),
+        most: 2,
+    }
+}
+
+/// One that forwards from InfiniBand at 10.0.0.1 to iWARP at 10.0.0.9.
+fn gateway() -> Gateway {
+    let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
+    g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
+    for n in 1..=8 {
+        g.give_qp(qp(n));
+    }
+    g
+}
+
+fn depths(ird: u16, ord: u16) -> Option<PeerDepths> {
+    Some(PeerDepths { ird: Depth::new(ird).unwrap(), ord: Depth::new(ord).unwrap() })
+}
+
+fn request(id: CmId, transport: Transport, from: &str) -> Event {
+    Event::ConnectRequest {
+        worker: WorkerId(0),
+        id,
+        listener: L,
+        transport,
+        local: addr("10.0.0.1:7"),
+        remote: addr(from),
+        private_data: b"question".to_vec(),
+        peer: depths(3, 4),
+        peer_to_peer: false,
+    }
+}
+
+fn established(id: CmId) -> Event {
+    let agreed = Agreed {
+        transport: Transport::Iwarp,
+        revision: 2,
+        crc: true,
+        ird: 3,
+        ord: 4,
+        peer: depths(5, 6),
+        rtr: RtrConfig::None,
+        send_markers: false,
+        recv_markers: false,
+    };
+    Event::Established {
+        worker: WorkerId(0),
+        id,
+        qpn: Qpn(1),
+        private_data: b"answer".to_vec(),
+        agreed,
+        local: addr("10.0.0.1:1"),
+        remote: addr("10.0.0.9:8"),
+    }
+}
+
+fn disconnected(id: CmId) -> Event {
+    let reason = DisconnectReason::Orderly;
+    Event::Disconnected { id, qpn: Qpn(1), reason, terminate: None }
+}
+
+fn error(id: CmId, error: ConnectFailure) -> Event {
+    Event::ConnectError { id, error, qp: QpFate::NoQp }
+}
+
+/// What it asks for, in few words.
+fn does(g: &mut Gateway) -> Vec<String> {
+    let text = |action| match action {
+        GatewayAction::Request(r) => match r {
+            Request::Connect { id, remote, params, .. } => {
+                let data = String::from_utf8(params.private_data).unwrap();
+                let at = params.qp.qpn.0;
+                format!("connect {} {remote} {}/{} {data} {at}", id.0, params.ird, params.ord)
+            }
+            Request::Accept { id, params } => {
+                assert_eq!(id, ASKER);
+                let data = String::from_utf8(params.private_data).unwrap();
+                format!("accept {}/{} {data}", params.ird, params.ord)
+            }
+            Request::Reject { id, private_data, .. } => {
+                assert_eq!(id, ASKER);
+                format!("reject {}", String::from_utf8(private_data).unwrap())
+            }
+            Request::Disconnect { id } if id == ASKER => "end asker".into(),
+            Request::Disconnect { id } => {
+                assert_eq!(id, TARGET);
+                "end target".into()
+            }
+            other => format!("{other:?}"),
+        },
+        GatewayAction::Refuse { reason, .. } => format!("refuse {reason}"),
+        GatewayAction::Spent(_) => "spent".into(),
+    };
+    std::iter::from_fn(|| g.poll_action()).map(text).collect()
+}
+
+/// A gateway to which all but the last of `events` have happened, and what it does after that.
+fn after(events: &[Event]) -> (Gateway, Vec<String>) {
+    let mut g = gateway();
+    let mut last = Vec::new();
+    for event in events {
+        g.handle_event(event.clone());
+        last = does(&mut g);
+    }
+    (g, last)
+}
+
+fn asked() -> Event {
+    request(ASKER, Transport::InfiniBand, "10.0.0.2:50000")
+}
+
+#[test]
+fn test_request_and_answer_are_carried_over_with_depths_and_private_data() {
+    let (_, does) = after(&[asked()]);
+    assert_eq!(does, ["connect 1000 10.0.0.9:8 3/4 question 7"]);
+    let (_, does) = after(&[asked(), established(TARGET)]);
+    assert_eq!(does, ["accept 5/6 answer"]);
+    let (g, does) = after(&[asked(), established(TARGET), established(ASKER)]);
+    assert!(does.is_empty());
+    assert_eq!((g.counters().forwarded, g.counters().established, g.len()), (1, 1, 1));
+}
+
+#[test]
+fn test_an_end_on_either_side_ends_the_other_and_frees_both() {
+    for (first, second, word) in [(ASKER, TARGET, "end target"), (TARGET, ASKER, "end asker")] {
+        let up = [asked(), established(TARGET), established(ASKER), disconnected(first)];
+        let (mut g, did) = after(&up);
+        assert_eq!((did, g.len()), (vec![word.to_string()], 1));
+        g.handle_event(disconnected(second));
+        assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+    }
+}
+
+#[test]
+fn test_rejection_and_failure_are_told_to_the_asker() {
+    let no = Event::Rejected { id: TARGET, qpn: Qpn(1), private_data: b"no".to_vec(), peer: None };
+    let (g, does) = after(&[asked(), no]);
+    assert_eq!(
+        (does, g.is_empty()),
+        (vec!["reject no".into(), "spent".into(), "spent".into()], true)
+    );
+    for (why, reason) in [
+        (ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused), 8),
+        (ConnectFailure::Tcp(heddle_rnic::CloseReason::Reset), 4),
+        (ConnectFailure::TimedOut(Awaited::Reply), 4),
+        (ConnectFailure::InfiniBand(IbRefusal::Reason(10)), 10),
+        (ConnectFailure::InfiniBand(IbRefusal::Service(6)), 5),
+        (ConnectFailure::WorkerLost, 5),
+    ] {
+        let (g, does) = after(&[asked(), error(TARGET, why)]);
+        assert_eq!(does, [&format!("refuse {reason}"), "spent", "spent"], "{why}");
+        assert_eq!((g.is_empty(), g.counters().failed), (true, 1));
+    }
+}
+
+#[test]
+fn test_asker_that_gives_up_ends_what_was_made_for_it() {
+    let gone = || error(ASKER, ConnectFailure::PeerClosed);
+    let (mut g, did) = after(&[asked(), gone()]);
+    assert_eq!((did, g.counters().abandoned), (vec!["end target".to_string()], 1));
+    g.handle_event(error(TARGET, ConnectFailure::Cancelled));
+    assert_eq!(does(&mut g), ["spent", "spent"]);
+    assert_eq!((g.is_empty(), g.counters().failed), (true, 0));
+    // It had just come about.
+    let (mut g, _) = after(&[asked(), gone(), established(TARGET)]);
+    g.handle_event(disconnected(TARGET));
+    assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+    // While it was being accepted.
+    let (_, did) = after(&[asked(), established(TARGET), gone()]);
+    assert_eq!(did, ["end target"]);
+}
+
+#[test]
+fn test_target_that_ends_while_the_asker_is_accepted() {
+    let (mut g, did) = after(&[asked(), established(TARGET), disconnected(TARGET)]);
+    assert_eq!(did, ["end asker"]);
+    g.handle_event(error(ASKER, ConnectFailure::Cancelled));
+    assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+}
+
+/// The other protocol has no room for what was said: the asker is refused, and nothing is cut off.
+#[test]
+fn test_private_data_that_do_not_fit_are_not_cut() {
+    let (mut g, _) = after(&[asked(), established(TARGET)]);
+    let params = crate::AcceptTerms::new(qp(1));
+    g.handle_refused(&Request::Accept { id: ASKER, params });
+    assert_eq!(does(&mut g), ["refuse 5", "end target"]);
+    assert_eq!(g.counters().private_data_too_long, 1);
+    g.handle_event(disconnected(TARGET));
+    assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+
+    let (mut g, _) = after(&[asked()]);
+    let private_data = b"much".to_vec();
+    g.handle_refused(&Request::Reject { id: ASKER, private_data, needs_ord: None });
+    assert_eq!(does(&mut g), ["reject "]);
+}
+
+#[test]
+fn test_connect_that_is_refused_at_once_refuses_the_asker() {
+    let (mut g, _) = after(&[asked()]);
+    let params = crate::ConnectTerms::new(qp(1));
+    let (id, remote) = (TARGET, addr("10.0.0.9:8"));
+    g.handle_refused(&Request::Connect { id, remote, params });
+    assert_eq!(
+        (does(&mut g), g.is_empty()),
+        (vec!["refuse 5".into(), "spent".into(), "spent".into()], true)
+    );
+}
+
+#[test]
+fn test_requests_that_would_go_back_or_are_too_many_are_refused() {
+    let mut g = gateway();
+    g.handle_event(request(ASKER, Transport::InfiniBand, "10.0.0.9:50000"));
+    assert_eq!((does(&mut g), g.counters().refused_loop), (vec!["refuse 8".to_string()], 1));
+    g.handle_event(request(ASKER, Transport::Iwarp, "10.0.0.2:50000"));
+    assert_eq!((does(&mut g), g.counters().refused_protocol), (vec!["refuse 8".to_string()], 1));
+    for n in 0..3 {
+        g.handle_event(request(CmId(ASKER.0 + n), Transport::InfiniBand, "10.0.0.2:50000"));
+    }
+    let did = does(&mut g);
+    assert_eq!((did.len(), did[2].as_str(), g.len()), (3, "refuse 3", 2));
+    // No queue pairs.
+    let mut g = Gateway::new(vec![], TARGET);
+    g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
+    g.give_qp(qp(1));
+    g.handle_event(asked());
+    assert_eq!((does(&mut g), g.counters().refused_full), (vec!["refuse 3".to_string()], 1));
+    // A listener that forwards no more.
+    g.remove(L);
+    g.handle_event(asked());
+    assert_eq!(does(&mut g), ["refuse 8"]);
+}
+
+#[test]
+fn test_rules_that_make_a_loop_are_refused() {
+    let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
+    let own = rule(1, "10.0.0.1:7", "10.0.0.1:7");
+    assert_eq!(g.add(own), Err(GatewayError::Loop));
+    assert_eq!(g.add(rule(1, "0.0.0.0:7", "10.0.0.1:7")), Err(GatewayError::Loop));
+    // Over two rules, and over three; whichever comes last is refused.
+    g.add(rule(1, "10.0.0.1:7", "10.0.0.1:8")).unwrap();
+    assert_eq!(g.add(rule(1, "10.0.0.1:9", "10.0.0.9:9")), Err(GatewayError::Taken));
+    assert_eq!(g.add(rule(2, "10.0.0.1:8", "10.0.0.1:7")), Err(GatewayError::Loop));
+    g.add(rule(2, "0.0.0.0:8", "10.0.0.1:9")).unwrap();
+    assert_eq!(g.add(rule(3, "10.0.0.1:9", "10.0.0.1:7")), Err(GatewayError::Loop));
+    g.add(rule(3, "10.0.0.1:9", "10.0.0.9:7")).unwrap();
+    // A rule that leads into others without coming back is none.
+    g.add(rule(4, "10.0.0.1:10", "10.0.0.1:7")).unwrap();
+}

@@ -1,0 +1,86 @@
+//! What several states do: beginnings that succeed, and ends.
+
+use heddle_base::Instant;
+use heddle_ib::cm::{Answered, Message, RejReason};
+use heddle_iwarp::{Qpn, RtrConfig};
+
+use crate::event::{Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Transport};
+use crate::ib::MIN_INTERVAL;
+use crate::ib::link::{Depths, IbLink};
+use crate::ib::state::{Effect, Effects, IbState};
+
+impl IbLink {
+    pub(in crate::ib) fn agreed(&self, ours: Depths) -> Agreed {
+        Agreed {
+            transport: Transport::InfiniBand,
+            revision: 0,
+            crc: true,
+            ird: ours.responder_resources.into(),
+            ord: ours.initiator_depth.into(),
+            peer: Some(self.peer.told()),
+            rtr: RtrConfig::None,
+            send_markers: false,
+            recv_markers: false,
+        }
+    }
+
+    pub(super) fn establish(
+        &self,
+        qpn: Qpn,
+        agreed: Agreed,
+        private_data: Vec<u8>,
+        fx: &mut Effects,
+    ) -> IbState {
+        fx.cm.established += 1;
+        let IbLink { id, worker, local, remote, .. } = *self;
+        fx.tell(Event::Established { id, qpn, worker, private_data, agreed, local, remote });
+        IbState::Established { qpn }
+    }
+
+    /// The application is told that the connection did not come about.
+    pub(super) fn fail(&self, error: ConnectFailure, qp: QpFate, fx: &mut Effects) {
+        fx.cm.failed += 1;
+        if let QpFate::Free(qpn) = qp {
+            fx.list.push(Effect::Free(qpn));
+        }
+        fx.tell(Event::ConnectError { id: self.id, error, qp });
+    }
+
+    /// The application is told of the end.
+    pub(super) fn disconnected(&self, qpn: Qpn, reason: DisconnectReason, fx: &mut Effects) {
+        fx.list.push(Effect::Spend(qpn));
+        fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate: None });
+    }
+
+    pub(super) fn lost(&self, qp: QpFate, fx: &mut Effects) -> IbState {
+        fx.cm.worker_lost += 1;
+        self.fail(ConnectFailure::WorkerLost, qp, fx);
+        IbState::Gone
+    }
+
+    /// A REJ of ours, and what is left after it.
+    pub(super) fn refuse(
+        &self,
+        answered: Answered,
+        reason: RejReason,
+        now: Instant,
+        fx: &mut Effects,
+    ) -> IbState {
+        self.last_word(self.rej(answered, reason), now, fx)
+    }
+
+    /// The application refuses, and says nothing.
+    pub(super) fn consumer_refuses(&self, now: Instant, fx: &mut Effects) -> IbState {
+        let plain = || self.rej(Answered::REQ, RejReason::CONSUMER);
+        self.last_word(self.consumer_rej(&[]).unwrap_or_else(plain), now, fx)
+    }
+
+    pub(super) fn last_word(&self, rej: Message, now: Instant, fx: &mut Effects) -> IbState {
+        fx.send(self.tid, rej.clone());
+        self.time_wait(Some(rej), now)
+    }
+
+    pub(super) fn time_wait(&self, last: Option<Message>, now: Instant) -> IbState {
+        IbState::TimeWait { last, until: now + self.time_wait.max(MIN_INTERVAL) }
+    }
+}

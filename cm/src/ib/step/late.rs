@@ -1,0 +1,139 @@
+//! From "established" on.
+
+use heddle_base::Instant;
+use heddle_ib::cm::{Answered, Message, RejReason};
+use heddle_iwarp::Qpn;
+
+use crate::event::DisconnectReason;
+use crate::ib::MAX_PUT_OFF;
+use crate::ib::link::IbLink;
+use crate::ib::state::{Effects, IbState, Input, Wait};
+
+pub(super) fn established(
+    qpn: Qpn,
+    link: &mut IbLink,
+    input: Input<'_>,
+    now: Instant,
+    fx: &mut Effects,
+) -> IbState {
+    match input {
+        // Our RTU is lost.
+        Input::Message(tid, Message::Rep(rep))
+            if tid == link.tid && link.listener.is_none() && rep.local_qpn == link.remote_qpn =>
+        {
+            fx.ib.rx_duplicates += 1;
+            fx.send(tid, link.rtu());
+        }
+        Input::Message(_, Message::Req(_) | Message::Rtu(_)) if link.listener.is_some() => {
+            fx.ib.rx_duplicates += 1;
+        }
+        Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
+            fx.send(tid, link.drep());
+            link.disconnected(qpn, DisconnectReason::Orderly, fx);
+            return link.time_wait(None, now);
+        }
+        // None of our RTUs came, and it has given up.
+        Input::Message(tid, Message::Rej(rej)) if tid == link.tid => {
+            link.disconnected(qpn, DisconnectReason::InfiniBand(rej.reason.0), fx);
+            return link.time_wait(None, now);
+        }
+        Input::Disconnect | Input::AppGone => {
+            let dreq = link.dreq();
+            fx.send(link.dreq_tid, dreq.clone());
+            let (interval, retries) = (link.interval, link.retries);
+            let wait = Wait::new(now, link.dreq_tid, dreq, interval, retries, MAX_PUT_OFF);
+            return IbState::DreqSent { wait, qpn };
+        }
+        Input::WorkerLost => {
+            fx.cm.worker_lost += 1;
+            link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
+            return IbState::Gone;
+        }
+        Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
+            fx.ib.rx_unexpected += 1
+        }
+        Input::Timeout => {}
+    }
+    IbState::Established { qpn }
+}
+
+pub(super) fn dreq_sent(
+    mut wait: Wait,
+    qpn: Qpn,
+    link: &mut IbLink,
+    input: Input<'_>,
+    now: Instant,
+    fx: &mut Effects,
+) -> IbState {
+    match input {
+        Input::Message(tid, Message::Drep(_)) if tid == link.dreq_tid => {
+            link.disconnected(qpn, DisconnectReason::Orderly, fx);
+            link.time_wait(None, now)
+        }
+        // Both at once.
+        Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
+            fx.send(tid, link.drep());
+            link.disconnected(qpn, DisconnectReason::Orderly, fx);
+            link.time_wait(None, now)
+        }
+        Input::Timeout if wait.again(now, fx) => IbState::DreqSent { wait, qpn },
+        Input::Timeout => {
+            fx.cm.close_timeouts += 1;
+            link.disconnected(qpn, DisconnectReason::Unanswered, fx);
+            link.time_wait(None, now)
+        }
+        Input::WorkerLost => {
+            fx.cm.worker_lost += 1;
+            link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
+            IbState::Gone
+        }
+        Input::Message(..) => {
+            fx.ib.rx_unexpected += 1;
+            IbState::DreqSent { wait, qpn }
+        }
+        Input::Disconnect
+        | Input::AppGone
+        | Input::Accept(_)
+        | Input::Reject(_)
+        | Input::Refuse(_) => IbState::DreqSent { wait, qpn },
+    }
+}
+
+pub(super) fn time_wait(
+    last: Option<Message>,
+    until: Instant,
+    link: &mut IbLink,
+    input: Input<'_>,
+    now: Instant,
+    fx: &mut Effects,
+) -> IbState {
+    match input {
+        Input::Timeout if now >= until => return IbState::Gone,
+        Input::WorkerLost => return IbState::Gone,
+        Input::Message(tid, Message::Dreq(_)) => {
+            fx.ib.rx_duplicates += 1;
+            fx.send(tid, link.drep());
+        }
+        Input::Message(_, message @ (Message::Req(_) | Message::Rep(_))) => {
+            fx.ib.rx_duplicates += 1;
+            let to_req = matches!(message, Message::Req(_));
+            let answered = if to_req { Answered::REQ } else { Answered::REP };
+            let stale = || link.rej(answered, RejReason::STALE_CONNECTION);
+            fx.send(link.tid, last.clone().unwrap_or_else(stale));
+        }
+        // It holds for established what we have refused after our REP: it is to know, in a way that
+        // one who is established understands.
+        Input::Message(_, Message::Rtu(_)) if last.is_some() => {
+            fx.ib.rx_duplicates += 1;
+            fx.send(link.dreq_tid, link.dreq());
+        }
+        Input::Message(..) => fx.ib.rx_unexpected += 1,
+        Input::Timeout
+        | Input::Accept(_)
+        | Input::Reject(_)
+        | Input::Refuse(_)
+        | Input::Disconnect
+        | Input::AppGone => {}
+    }
+    IbState::TimeWait { last, until }
+}
