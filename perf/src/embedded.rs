@@ -19,6 +19,7 @@ use tracing::debug;
 
 use crate::progress::Progress;
 use crate::report::{BenchReport, WorkerShare};
+use crate::server::Serve as _;
 use crate::spec::{BenchSpec, Faults, Wire};
 use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
 
@@ -181,7 +182,7 @@ impl Pair {
         // Names of devices are the process's.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
-        let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
+        let (a, mut b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
         // Whether there is a CRC is the client's to say: it is used when either side asks. Markers
         // are each side's own to ask for.
         let params = ListenParams {
@@ -194,7 +195,13 @@ impl Pair {
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
-        let server = PerfServer::new(b.device(), SERVER, params, None)?;
+        let mut server = PerfServer::new(b.device(), SERVER, params, None)?;
+        // Every worker of the server has to: a client that comes before is refused.
+        let until = b.now() + SETTLE;
+        while !matches!(server.is_listening(), Ok(true)) && b.now() < until {
+            b.poll();
+            server.step();
+        }
         let side = Side { endpoint: a, clock: Clock::new(eal) };
         Ok(Pair {
             sides: Some((side, ServerSide { endpoint: b, server })),
