@@ -5,6 +5,7 @@ use heddle_iwarp::{Pd, Qpn, RtrConfig};
 
 use super::*;
 use crate::event::{Agreed, Awaited, DisconnectReason, PeerDepths, QpFate};
+use crate::id::WorkerId;
 
 const ASKER: CmId = CmId(CmId::PASSIVE.0 + 5);
 const TARGET: CmId = CmId(1000);
