@@ -327,8 +327,8 @@ fn test_failed_devices_that_do_not_start() {
 fn test_failed_processor_and_peer_that_are_not_there() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |args: &[&'static str]| [args, &net[..]].concat();
-    let serve = with(&["serve", "--listen", "10.0.0.1:1=sink", "--lcore", "9999"]);
-    assert_complains(&serve, 1, "processor 9999");
+    let serve = with(&["serve", "--listen", "10.0.0.1:1=sink", "--lcore", "999"]);
+    assert_complains(&serve, 1, "processor 999");
     for (peer, what) in [
         ("192.0.2.1", "cannot connect to 192.0.2.1:7174: TCP connection failed: no route"),
         ("10.0.0.1", "not the address of a peer"),
