@@ -19,7 +19,7 @@ fn one(time: Duration) -> Histogram {
 
 #[test]
 fn test_a_passive_start_up_lasts_from_tcps_handshake_to_the_queue_pair() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let conn = b.accepted(peer(1));
     b.pass(ms(3));
@@ -40,7 +40,7 @@ fn test_a_passive_start_up_lasts_from_tcps_handshake_to_the_queue_pair() {
 
 #[test]
 fn test_an_active_start_up_lasts_from_the_request_to_the_queue_pair() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.connect(1, 7).unwrap();
     b.pass(ms(2));
     let conn = b.names.next().unwrap();
@@ -72,7 +72,7 @@ fn test_an_active_start_up_lasts_from_the_request_to_the_queue_pair() {
 
 #[test]
 fn test_what_fails_is_no_start_up() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let conn = b.accepted(peer(1));
     b.pass(ms(3));
