@@ -7,8 +7,9 @@
 
 use std::fmt;
 
-use heddle_cm::{Agreed, CmGauges, CmId, ConnView, ListenerView, WorkerId};
+use heddle_cm::{Agreed, CmGauges, CmId, ConnView, ListenerView, PortsError, WorkerId};
 use heddle_dataplane::{ConnFacts, WorkerSnapshot};
+use heddle_tcp::Addressing;
 use heddle_verbs::{DeviceError, Pd, QpState, Qpn};
 
 use crate::CtlCounters;
@@ -55,6 +56,15 @@ pub enum Question {
     Control {
         /// Who hears it.
         reply: Reply<ControlState>,
+    },
+    /// Use other addresses and routes, one entry for each port, from here on; see
+    /// [`set_addressing`](heddle_cm::ConnectionManager::set_addressing) for what becomes of listeners and
+    /// connections.
+    SetAddressing {
+        /// Of each port.
+        nets: Vec<Addressing>,
+        /// Whether that was done; nothing has changed otherwise.
+        reply: Reply<Result<(), PortsError>>,
     },
     /// End a connection, whoever has it.
     Kill {

@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_perf::service::ServiceSpec;
+use heddle_tcp::{Cidr, Route};
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -26,12 +27,23 @@ pub enum Change {
     Terms(MpaOptions, Limits),
     /// Take no more connections there.
     ListenDel(SocketAddr),
+    /// Other addresses and routes, those of each port. Listeners at an address that goes have gone
+    /// before; connections at it end.
+    Addresses(Vec<Net>),
     /// Start a service.
     ListenAdd(ServiceSpec),
     /// What applications that open a device from here on may have.
     Clients(Vec<ClientRule>),
     /// Other time to end in.
     Deadline(Duration),
+}
+
+/// Addresses and routes of a port.
+pub type Net = (Vec<Cidr>, Vec<Route>);
+
+/// Those of each port.
+fn nets(config: &Config) -> Vec<Net> {
+    config.ports.iter().map(|p| (p.addresses.clone(), p.routes.clone())).collect()
 }
 
 impl fmt::Display for Change {
@@ -41,6 +53,7 @@ impl fmt::Display for Change {
             Change::Access(_) => f.write_str("permissions of the control socket"),
             Change::Terms(..) => f.write_str("start-up options and shares of services"),
             Change::ListenDel(addr) => write!(f, "no service on {addr}"),
+            Change::Addresses(_) => f.write_str("addresses and routes"),
             Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
             Change::Clients(_) => f.write_str("quotas of applications"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
@@ -89,6 +102,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     let same = |s: &ServiceSpec, others: &[ServiceSpec]| !terms && others.contains(s);
     let gone = old.listen.iter().filter(|s| !same(s, &new.listen));
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
+    if nets(old) != nets(new) {
+        changes.push(Change::Addresses(nets(new)));
+    }
     let come = new.listen.iter().filter(|s| !same(s, &old.listen));
     changes.extend(come.map(|s| Change::ListenAdd(*s)));
     if old.clients != new.clients {
@@ -125,8 +141,6 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
         (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
         (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
-        (port(|a, b| a.addresses != b.addresses), "port.addresses", STACK),
-        (port(|a, b| a.routes != b.routes), "port.routes or port.gateway", STACK),
         (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),
         (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
@@ -145,6 +159,11 @@ pub fn apply(config: &mut Config, change: &Change) {
         Change::Access(control) => config.control = Some(control.clone()),
         Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),
         Change::ListenDel(addr) => config.listen.retain(|s| s.addr != *addr),
+        Change::Addresses(nets) => {
+            for (port, (addresses, routes)) in config.ports.iter_mut().zip(nets) {
+                (port.addresses, port.routes) = (addresses.clone(), routes.clone());
+            }
+        }
         Change::ListenAdd(spec) => config.listen.push(*spec),
         Change::Clients(rules) => config.clients.clone_from(rules),
         Change::Deadline(d) => config.shutdown = *d,

@@ -57,6 +57,28 @@ fn test_what_listeners_answer_with_makes_them_anew() {
     }
 }
 
+/// A listener at an address that goes, goes before it; one at an address that comes, comes after it.
+#[test]
+fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
+    let file = |addr: &str, more: &str| {
+        let text = format!(
+            "[[port]]\nvdev = \"net_null0\"\naddresses = [\"{addr}/24\"]\n{more}\
+             [[listen]]\naddress = \"{addr}:1\"\nservice = \"sink\"\n"
+        );
+        Config::parse(&text, &Accounts::default()).unwrap()
+    };
+    let (old, new) = (file("10.0.0.1", ""), file("10.0.0.2", ""));
+    assert_eq!(
+        named(&old, &new),
+        ["no service on 10.0.0.1:1", "addresses and routes", "sink on 10.0.0.2:1"]
+    );
+    let mut now = old.clone();
+    changes(&old, &new).unwrap().iter().for_each(|c| apply(&mut now, c));
+    assert_eq!(now, new);
+    let routed = file("10.0.0.1", "gateway = \"10.0.0.9\"\n");
+    assert_eq!(named(&old, &routed), ["addresses and routes"]);
+}
+
 /// What each change puts into force leads to what was asked for.
 #[test]
 fn test_changes_lead_from_any_configuration_to_any_other() {
@@ -105,8 +127,6 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
             "port.mtu",
             "port.workers",
             "port.queues",
-            "port.addresses",
-            "port.routes or port.gateway",
             "workers",
             "memory",
             "limits.connections",

@@ -92,8 +92,12 @@ impl Client {
     ) -> Result<(A, Vec<OwnedFd>), ClientError> {
         let id = self.next;
         self.next += 1;
-        self.send(&to_line(&Call { v: VERSION, id, request }), fds)?;
-        let answer = self.answer()?;
+        let sent = self.send(&to_line(&Call { v: VERSION, id, request }), fds);
+        let answer = match (sent, self.answer()) {
+            (_, Ok(answer)) => answer,
+            // A server that turns us away says why before it closes.
+            (Err(e), Err(_)) | (Ok(()), Err(e)) => return Err(e),
+        };
         if answer.id != id && answer.id != 0 {
             return Err(ClientError::Confused(format!("{} for {id}", answer.id)));
         }
@@ -170,6 +174,17 @@ mod tests {
         ));
         let asked = served.join().unwrap();
         assert_eq!(asked[1], "{\"v\":1,\"id\":2,\"op\":\"status\"}");
+    }
+
+    /// It has closed before we could ask.
+    #[test]
+    fn test_a_server_that_turns_us_away_is_heard() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let why = b"{\"v\":1,\"id\":0,\"error\":{\"kind\":\"denied\",\"text\":\"not you\"}}\n";
+        (&theirs).write_all(why).unwrap();
+        drop(theirs);
+        let fault = Client::new(ours).unwrap().call::<u8>(&Ask::Status).unwrap_err();
+        assert!(matches!(&fault, ClientError::Fault(f) if f.kind == FaultKind::Denied), "{fault}");
     }
 
     #[test]

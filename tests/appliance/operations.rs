@@ -63,7 +63,7 @@ fn test_everything_that_can_be_asked_is_answered() {
         (&["status"][..], &["10.77.0.1:7174", "rping", "running"][..]),
         (&["conns"], &[PEER, "ESTABLISHED"][..1]),
         (&["qps"], &["rts"]),
-        (&["mrs"], &["remote-read"]),
+        (&["mrs"], &["local-write"]),
         (&["ports"], &["net_af_packet", "10.77.0.1/16"]),
         (&["stats", "--help-texts"], &["rx_fpdus", "FPDUs received and found good."]),
         (&["top", "--once", "--every", "100ms"], &["retx/s", PEER]),
@@ -110,7 +110,8 @@ fn test_services_come_and_go_and_their_connections_stay() {
     let listeners = a.ask(&["status"])["listeners"].clone();
     assert_eq!(listeners[0]["state"], "ending", "{listeners}");
     rping.assert_runs();
-    drop(rping);
+    let conn = a.ask(&["conns"])["conns"][0]["conn"].as_u64().unwrap().to_string();
+    a.ask(&["conn", "kill", &conn]);
     // With its last connection it is gone.
     let until = std::time::Instant::now() + crate::lab::PATIENCE;
     while a.ask(&["status"])["listeners"] != Value::Array(vec![]) {

@@ -54,3 +54,36 @@ fn test_what_cannot_be_is_refused_as_a_whole_with_the_reason() {
     rping.assert_runs();
     a.assert_moves();
 }
+
+#[test]
+fn test_an_address_comes_and_goes_under_a_connection_at_another() {
+    let a = Appliance::start(&listen(7174, "rping"));
+    let mut rping = a.rping(7174);
+    a.assert_moves();
+    let with = |addr: &str, more: &str| {
+        let path = a.socket();
+        let text = crate::lab::file(path.parent().unwrap(), more);
+        a.write_as_it_is(&text.replace("10.77.0.1/16", addr));
+    };
+    let other = "[[listen]]\naddress = \"10.77.0.77:7174\"\nservice = \"rping\"\n";
+    let both = listen(7174, "rping") + other;
+    with("10.77.0.1/16\", \"10.77.0.77/16", &both);
+    let done = a.ask(&["reload"]);
+    let applied = serde_json::json!(["addresses and routes", "rping on 10.77.0.77:7174"]);
+    assert_eq!((&done["applied"], &done["failed"]), (&applied, &serde_json::json!([])));
+    assert_eq!(listeners(&a).len(), 2);
+    // The kernel of the peers finds it.
+    let addr = "10.77.0.77:7174".parse().unwrap();
+    let connect =
+        || a.lab.peers.run(|| std::net::TcpStream::connect_timeout(&addr, crate::lab::PATIENCE));
+    let tcp = connect().expect("somebody listens there");
+    let timeout = Some(crate::lab::PATIENCE);
+    tcp.set_read_timeout(timeout).unwrap();
+    with("10.77.0.1/16", &listen(7174, "rping"));
+    a.ask(&["reload"]);
+    assert_eq!(listeners(&a), ["10.77.0.1:7174"]);
+    let read = std::io::Read::read(&mut &tcp, &mut [0; 8]);
+    assert!(read.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset), "it is reset");
+    rping.assert_runs();
+    a.assert_moves();
+}

@@ -41,6 +41,11 @@ impl Control {
                 gauges: self.cm.gauges(),
                 listeners: self.cm.listeners().collect(),
             }),
+            Question::SetAddressing { nets, reply } => {
+                let done = self.cm.set_addressing(now, nets);
+                self.settle();
+                reply.answer(done);
+            }
             Question::Kill { id, how, reply } => {
                 let known = self.kill(now, id, how);
                 reply.answer(known);

@@ -7,9 +7,10 @@ use heddle_ctl::{Kill, Question};
 use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_socket::admin::{ConnKill, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded};
 use heddle_socket::{Fault, FaultKind};
+use heddle_tcp::Addressing;
 
 use super::{Appliance, silent};
-use crate::change::{self, Change};
+use crate::change::{self, Change, Net};
 use crate::config::{Config, ConfigError, level};
 
 fn invalid(what: impl ToString) -> Fault {
@@ -101,12 +102,23 @@ impl Appliance {
             Change::LogLevel(level) => self.logging.set_level(*level)?,
             Change::Access(control) => crate::front::permit(control)?,
             Change::ListenDel(addr) => self.serve(|s, done| s.stop(*addr, done)).await?,
+            Change::Addresses(nets) => self.set_addresses(nets).await?,
             Change::ListenAdd(spec) => self.start_service(*spec).await?,
             // They are looked at when they are needed.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }
         change::apply(&mut self.config.borrow_mut(), change);
         Ok(())
+    }
+}
+
+impl Appliance {
+    async fn set_addresses(&self, nets: &[Net]) -> Result<(), String> {
+        let net = |(addrs, routes): &Net| Addressing::new(addrs.clone(), routes.clone());
+        let nets: Vec<_> =
+            nets.iter().map(net).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
+        let done = self.ask(|reply| Question::SetAddressing { nets, reply }).await;
+        done.ok_or("the control plane does not answer")?.map_err(|e| e.to_string())
     }
 }
 

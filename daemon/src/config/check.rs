@@ -394,7 +394,7 @@ impl Checker<'_> {
                 self.wrong(&at, "a listener needs address and service");
                 continue;
             };
-            let addr = self.word(address, |s| ServiceSpec::address(s));
+            let addr = self.word(address, ServiceSpec::address);
             let kind = self.word(service, ServiceKind::from_str);
             let (Some(addr), Some(kind)) = (addr, kind) else { continue };
             let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());

@@ -82,6 +82,8 @@ async fn exchange(
         }
         if session.has_work() {
             session.work();
+            // What has come of it is to be sent before anything is waited for.
+            flush(stream, session).await?;
         }
         show(app, (peer, pid), session);
         if session.has_work() || taken == TURN {

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (conn, first) = b.established(7);
     let (_, second) = b.asked(peer(2));
@@ -34,7 +34,7 @@ fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
 
 #[test]
 fn test_listeners_are_seen_with_the_places_they_give() {
-    let mut b = Bench::new(CmConfig::new(1));
+    let mut b = Bench::new(config(1));
     b.listen(ListenParams { backlog: 3, ..ListenParams::default() });
     b.asked(peer(1));
     b.accepted(peer(2));
