@@ -13,7 +13,7 @@ use core::time::Duration;
 use heddle_base::{Instant, Seed};
 use heddle_cm::{
     AcceptTerms, AppId, CmConfig, CmGauges, CmId, ConnectTerms, ConnectionManager, Event, IbConfig,
-    IbPort, ListenParams, ListenerId, Protocol, QpSpec, Request, WorkerId,
+    IbPort, ListenParams, ListenerId, Ports, Protocol, QpSpec, Request, WorkerId,
 };
 use heddle_ib::cm::{Mad, Message, Req};
 use heddle_ib::ip_cm::{Header, Service};
@@ -21,6 +21,7 @@ use heddle_ib::roce::UdRepr;
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
 use heddle_iwarp::{Pd, Qpn};
 use heddle_rnic::{Order, Report};
+use heddle_tcp::{Addressing, Cidr};
 
 use crate::Seeds;
 
@@ -63,7 +64,9 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut cm = ConnectionManager::new(CmConfig::new(1));
+        let link = Cidr::new(ours(), 8).expect("a prefix");
+        let net = Addressing::new(vec![link], Vec::new()).expect("an address");
+        let mut cm = ConnectionManager::new(CmConfig::new(Ports::one(1, net)));
         let ports = vec![IbPort { addr: ours(), worker: W }];
         let mut config = IbConfig::new(Seed::from_u64(1), 1, ports);
         (config.max_conns, config.max_startups) = (MOST, 6);
@@ -211,7 +214,7 @@ impl World {
                 (params.protocol, params.ird) = (Protocol::InfiniBand, u16::from(a));
                 let id = CmId(self.next);
                 let remote = SocketAddr::new(peer(b), PORT);
-                let connect = Request::Connect { id, worker: W, remote, params };
+                let connect = Request::Connect { id, remote, params };
                 if self.cm.handle_request(self.now, APP, connect).is_ok() {
                     self.open.insert(id, false);
                 }
