@@ -172,7 +172,7 @@ impl Drop for MbufSink<'_> {
 }
 
 impl Tx {
-    #[inline]
+    #[inline(always)]
     fn spare(&mut self) -> Option<RawMbuf> {
         if self.spare.is_empty() {
             self.pool.alloc_raw_bulk(&mut self.spare, SPARE_MBUFS);
