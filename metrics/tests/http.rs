@@ -187,16 +187,18 @@ fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
     assert_eq!(source.asked.get(), 3);
 }
 
-/// Those who drip their request, or send none, take all places there are, and lose them.
+/// Those who drip their request, or send none, take all places there are, and lose them: by either of
+/// the deadlines alone.
 #[test]
 fn test_slow_requests_lose_their_places_to_others() {
+    let (soon, never) = (Duration::from_millis(400), Duration::from_secs(600));
+    for (header, whole) in [(soon, never), (never, soon)] {
+        slow_requests(Limits { connections: 4, header, whole, ..Limits::default() });
+    }
+}
+
+fn slow_requests(limits: Limits) {
     let source = Told::new(Some(Ok(well())));
-    let limits = Limits {
-        connections: 4,
-        header: Duration::from_millis(300),
-        whole: Duration::from_millis(600),
-        ..Limits::default()
-    };
     with(&source, limits, async |addr| {
         let mut slow = JoinSet::new();
         for n in 0..8 {
