@@ -57,7 +57,7 @@ pub(crate) struct Conn {
 
 /// What is taken on the RNIC under test: STags, regions that wait, connections, places of the
 /// connection manager.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
     stags: usize,
     draining: usize,
