@@ -1,7 +1,7 @@
-/* Loaded in front of a server that speaks over net_memif: tells the driver's own fault from others.
+/* Loaded in front of a program that speaks over net_memif: tells the driver's own fault from others.
  *
  * DPDK's net_memif (seen with 22.11) unmaps its rings when the peer goes, on a thread of its own,
- * although a worker may just be reading them. The server then ends with PEER_GONE. Any other fault,
+ * although a worker may just be reading them. The program then ends with PEER_GONE. Any other fault,
  * also one inside the driver before its peer went or at another address, ends it with SIGSEGV as
  * ever. */
 #define _GNU_SOURCE
