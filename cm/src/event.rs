@@ -114,6 +114,10 @@ pub enum ConnectFailure {
     /// The application itself ended it before it was established.
     #[error("cancelled")]
     Cancelled,
+    /// Our address, or the way from it to the peer, was removed meanwhile (InfiniBand; over iWARP it is
+    /// [`CloseReason::Withdrawn`]).
+    #[error("the local address or the route to the peer was removed")]
+    Withdrawn,
     /// The worker could not carry out an order.
     #[error("the worker refused: {0}")]
     Worker(RnicError),
@@ -140,8 +144,6 @@ pub enum IbRefusal {
     Service(u8),
     /// Our REJ has this reason: we cannot take what the peer has answered.
     Ours(u16),
-    /// The peer has ended it before we had heard that it was up.
-    Ended,
 }
 
 impl fmt::Display for IbRefusal {
@@ -151,7 +153,6 @@ impl fmt::Display for IbRefusal {
             IbRefusal::Service(n) => {
                 write!(f, "refused by the peer's RDMA IP CM service: {}", AriCode(n))
             }
-            IbRefusal::Ended => f.write_str("ended by the peer at once"),
             IbRefusal::Ours(n) => write!(f, "refused by us: {}", RejReason(n)),
         }
     }
@@ -185,8 +186,14 @@ pub enum DisconnectReason {
     RemoteTerminate(TermCode),
     /// Our DREQ was not answered, as often as it was sent (InfiniBand).
     Unanswered,
+    /// The peer, which made the connection, was asked whether it is there and did not answer (InfiniBand;
+    /// over iWARP it is [`CloseReason::TimedOut`]).
+    PeerSilent,
     /// The peer has given up what we held for established: its REJ has this reason (InfiniBand).
     InfiniBand(u16),
+    /// Our address, or the way from it to the peer, was removed (InfiniBand; over iWARP it is
+    /// [`CloseReason::Withdrawn`]).
+    Withdrawn,
     /// We reset it: the peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
     /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
@@ -206,7 +213,11 @@ impl fmt::Display for DisconnectReason {
             DisconnectReason::LocalTerminate(c) => write!(f, "terminated by us: {c}"),
             DisconnectReason::RemoteTerminate(c) => write!(f, "terminated by the peer: {c}"),
             DisconnectReason::Unanswered => f.write_str("closed without an answer"),
+            DisconnectReason::PeerSilent => f.write_str("the peer does not answer any more"),
             DisconnectReason::InfiniBand(n) => write!(f, "given up by the peer: {}", RejReason(*n)),
+            DisconnectReason::Withdrawn => {
+                f.write_str("the local address or the route to the peer was removed")
+            }
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
             DisconnectReason::WorkerLost => f.write_str("the worker has ended"),
             DisconnectReason::ControlLost => f.write_str("the control plane has ended"),

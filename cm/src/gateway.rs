@@ -120,6 +120,8 @@ pub struct Gateway {
     pairs: BTreeMap<CmId, Pair>,
     /// The connection that asks, by the name of the one that was made for it.
     by_active: BTreeMap<CmId, CmId>,
+    /// Of each listener, those whose rule is gone included.
+    load: BTreeMap<ListenerId, usize>,
     qps: Vec<QpSpec>,
     /// Names of connections that we make, below [`CmId::PASSIVE`].
     next: u64,
@@ -141,6 +143,7 @@ impl Gateway {
             rules: BTreeMap::new(),
             pairs: BTreeMap::new(),
             by_active: BTreeMap::new(),
+            load: BTreeMap::new(),
             qps: Vec::new(),
             next: first.0,
             actions: VecDeque::new(),
@@ -153,6 +156,35 @@ impl Gateway {
         self.qps.push(qp);
     }
 
+    /// Queue pairs that no connection has.
+    pub fn free_qps(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Other addresses of ours. Rules stay, whatever comes of them: who changes addresses changes rules
+    /// that would become a loop before.
+    pub fn set_addresses(&mut self, ours: Vec<IpAddr>) {
+        self.ours = ours;
+    }
+
+    /// Whether what comes to `addr` may be sent to `target`, as far as rules can say.
+    ///
+    /// # Errors
+    /// [`GatewayError::Loop`].
+    pub fn check(&self, addr: SocketAddr, target: SocketAddr) -> Result<(), GatewayError> {
+        // What reaches a rule's listener goes to its target. As many steps as there are rules, and the
+        // new one, are enough to come back.
+        let mut at = target;
+        for _ in 0..=self.rules.len() {
+            if self.reaches(at, addr) {
+                return Err(GatewayError::Loop);
+            }
+            let Some(next) = self.rules.values().find(|r| self.reaches(at, r.addr)) else { break };
+            at = next.target;
+        }
+        Ok(())
+    }
+
     /// Adds a rule.
     ///
     /// # Errors
@@ -161,16 +193,7 @@ impl Gateway {
         if self.rules.contains_key(&rule.listener) {
             return Err(GatewayError::Taken);
         }
-        // What reaches a rule's listener goes to its target. As many steps as there are rules, and the
-        // new one, are enough to come back.
-        let mut at = rule.target;
-        for _ in 0..=self.rules.len() {
-            if self.reaches(at, &rule) {
-                return Err(GatewayError::Loop);
-            }
-            let Some(next) = self.rules.values().find(|r| self.reaches(at, r)) else { break };
-            at = next.target;
-        }
+        self.check(rule.addr, rule.target)?;
         self.rules.insert(rule.listener, rule);
         Ok(())
     }
@@ -180,10 +203,10 @@ impl Gateway {
         self.rules.remove(&listener);
     }
 
-    /// Whether a request to `to` comes to the listener of a rule.
-    fn reaches(&self, to: SocketAddr, rule: &GatewayRule) -> bool {
-        let any = rule.addr.ip().is_unspecified() && self.ours.contains(&to.ip());
-        to.port() == rule.addr.port() && (to.ip() == rule.addr.ip() || any)
+    /// Whether a request to `to` comes to a listener at `addr`.
+    fn reaches(&self, to: SocketAddr, addr: SocketAddr) -> bool {
+        let any = addr.ip().is_unspecified() && self.ours.contains(&to.ip());
+        to.port() == addr.port() && (to.ip() == addr.ip() || any)
     }
 
     /// The next thing to do.
@@ -194,6 +217,19 @@ impl Gateway {
     /// What it has counted.
     pub fn counters(&self) -> &GatewayCounters {
         &self.counters
+    }
+
+    /// What belongs together: the connection that asks, and the one that was made for it.
+    pub fn pairs(&self) -> impl Iterator<Item = (CmId, CmId)> {
+        self.pairs.iter().map(|(asker, pair)| (*asker, pair.active))
+    }
+
+    /// Ends all connections in order, and forgets all rules: what comes from here on is refused.
+    pub fn end(&mut self) {
+        self.rules.clear();
+        for passive in self.pairs.keys().copied().collect::<Vec<_>>() {
+            self.give_up(passive);
+        }
     }
 
     /// Connections it stands between, or is about to.

@@ -21,10 +21,15 @@
 //! - **Names cannot be guessed.** Communication ids and transaction ids of ours are random. A message
 //!   counts when it names ours, comes from the peer's address, and has the peer's.
 //! - **What peers can cause is bounded**: connections in all; requests no application has answered, in
-//!   all, of a listener, and of a peer at a listener; one datagram out for one that comes in.
+//!   all, of a listener, and of a peer at a listener; one datagram out for one that comes in. Where there
+//!   is no place left, an accepted peer that does not answer makes room.
+//! - **A peer that made a connection is asked whether it is there**, when it has been silent for
+//!   [`IbConfig::keepalive`]. One that we have asked for a connection cannot be: InfiniBand has no
+//!   message that it would answer.
 
 mod admit;
 mod counters;
+mod keepalive;
 mod link;
 mod message;
 mod state;
@@ -44,6 +49,7 @@ use crate::id::WorkerId;
 pub use counters::IbCounters;
 
 pub(crate) use admit::{Refused, header, port};
+pub(crate) use keepalive::Keepalive;
 pub(crate) use link::{Depths, IbConn, IbLink};
 pub(crate) use message::{drep, names, rej};
 pub(crate) use state::{Effect, IbState, Input, Wait};
@@ -71,6 +77,11 @@ pub struct IbConfig {
     pub max_retries: u8,
     /// How long a connection that has ended answers copies.
     pub time_wait: Duration,
+    /// Silence after which the peer that made an established connection is asked whether it is there;
+    /// never when absent. See [`ConnectionManager::set_ib_keepalive`].
+    ///
+    /// [`ConnectionManager::set_ib_keepalive`]: crate::ConnectionManager::set_ib_keepalive
+    pub keepalive: Option<Duration>,
 }
 
 /// An address that speaks InfiniBand.
@@ -83,7 +94,8 @@ pub struct IbPort {
 }
 
 impl IbConfig {
-    /// 4096 connections, 256 requests, 0.54 s for an answer and 10 more attempts, 5 s for copies.
+    /// 4096 connections, 256 requests, 0.54 s for an answer and 10 more attempts, 5 s for copies, a
+    /// minute of silence.
     pub fn new(seed: Seed, ca_guid: u64, ports: Vec<IbPort>) -> IbConfig {
         IbConfig {
             seed,
@@ -94,6 +106,7 @@ impl IbConfig {
             response: TimeCode::new(17),
             max_retries: 10,
             time_wait: Duration::from_secs(5),
+            keepalive: Some(Duration::from_secs(60)),
         }
     }
 

@@ -3,7 +3,9 @@
 use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
-use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError, RxDatagram, TxDatagram};
+use heddle_tcp::{
+    Addressing, ConnId, ConnectError, Keepalive, ListenError, RxDatagram, TxDatagram,
+};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -74,6 +76,12 @@ pub enum Order {
     SetAddressing {
         /// All there are to be.
         net: Box<Addressing>,
+    },
+    /// Probe silent peers so from now on, those of connections that stand included
+    /// ([`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)).
+    SetKeepalive {
+        /// How; never when absent.
+        keepalive: Option<Keepalive>,
     },
     /// Take UDP datagrams to this port, and to no other; [`Report::Datagram`] brings each.
     BindUdp {
@@ -166,6 +174,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::SetAddressing { net } => {
                 self.set_addressing(now, *net);
+                None
+            }
+            Order::SetKeepalive { keepalive } => {
+                self.stack.set_keepalive(now, keepalive);
                 None
             }
             Order::BindUdp { port } => {

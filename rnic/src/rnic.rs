@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use heddle_base::{Histogram, Instant};
-use heddle_iwarp::{Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, SendWr};
+use heddle_iwarp::{
+    Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, Retired, SendWr,
+};
 use heddle_tcp::{
     Addressing, ConnEvent, ConnId, ConnectError, ListenError, RxDatagram, Stack, StackConfig,
     StackCounters, StackEvent, TxFrame,
@@ -315,11 +317,12 @@ impl<F: RnicFrame> Rnic<F> {
 
     /// Calls `f` with all completions of one queue pair, and their connection; `None` when there are
     /// none of any. They lie where they were made: the queue pair that completes much is not the one
-    /// that is looked up for each.
+    /// that is looked up for each. `f` is also told whose places in the queues are free again, unless
+    /// the connection is over: whoever sees the completions may count on these places.
     #[inline]
     pub fn take_completions<R>(
         &mut self,
-        f: impl FnOnce(ConnId, &Completions) -> R,
+        f: impl FnOnce(ConnId, &Completions, Option<Retired>) -> R,
     ) -> Option<(ConnId, R)> {
         while let Some(conn) = self.shared.completed.pop_front() {
             let Some((_, state)) = self.stack.get_mut(conn) else { continue };
@@ -327,11 +330,12 @@ impl<F: RnicFrame> Rnic<F> {
             if let Mode::Fpdu(qp) = &mut state.mode
                 && qp.has_completions()
             {
-                return Some((conn, qp.take_completions(|all| f(conn, all))));
+                let result = qp.take_completions(|all, retired| f(conn, all, Some(retired)));
+                return Some((conn, result));
             }
         }
         let (conn, left) = self.shared.left.pop_front()?;
-        Some((conn, f(conn, &left)))
+        Some((conn, f(conn, &left, None)))
     }
 
     /// The next completion, and the connection of its queue pair: one at a time what

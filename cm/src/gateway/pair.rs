@@ -2,7 +2,10 @@
 
 use core::net::SocketAddr;
 
+use heddle_ib::cm::{Rej, Rep};
+
 use super::{Gateway, GatewayAction, INVALID_SERVICE_ID, NO_RESOURCES, UNSUPPORTED, reason};
+use crate::dialogue::Protocol;
 use crate::event::{Agreed, ConnectFailure, PeerDepths, Transport};
 use crate::id::{CmId, ListenerId};
 use crate::params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, QpSpec};
@@ -12,7 +15,9 @@ use crate::request::Request;
 #[derive(Debug)]
 pub(super) struct Pair {
     listener: ListenerId,
-    active: CmId,
+    /// What the asker speaks.
+    transport: Transport,
+    pub(super) active: CmId,
     qps: [QpSpec; 2],
     stage: Stage,
     /// Whether each side has come to its end: the asker's, the target's.
@@ -47,6 +52,27 @@ fn depths(peer: Option<PeerDepths>) -> (u16, u16) {
     })
 }
 
+/// What private data are part of.
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    Request,
+    Answer,
+    Rejection,
+}
+
+impl Said {
+    /// Whether the message has room for them. MPA has for whatever comes from InfiniBand; what comes
+    /// from a revision of its own that has a little more, its manager refuses.
+    fn fits(self, transport: Transport, private_data: &[u8]) -> bool {
+        let most = match self {
+            Said::Request => heddle_ib::ip_cm::CONSUMER_LEN,
+            Said::Answer => Rep::PRIVATE_LEN,
+            Said::Rejection => Rej::PRIVATE_LEN,
+        };
+        transport == Transport::Iwarp || private_data.len() <= most
+    }
+}
+
 impl Gateway {
     pub(super) fn asked(
         &mut self,
@@ -60,11 +86,18 @@ impl Gateway {
         let Some(rule) = self.rules.get(&listener) else {
             return self.act(GatewayAction::Refuse { id, reason: INVALID_SERVICE_ID });
         };
-        let mine = self.pairs.values().filter(|p| p.listener == listener).count();
+        let mine = self.load.get(&listener).copied().unwrap_or_default();
+        let to = if matches!(rule.protocol, Protocol::InfiniBand) {
+            Transport::InfiniBand
+        } else {
+            Transport::Iwarp
+        };
         let refused = if rule.from != transport {
             Some((&mut self.counters.refused_protocol, INVALID_SERVICE_ID))
         } else if rule.target.ip() == remote.ip() {
             Some((&mut self.counters.refused_loop, INVALID_SERVICE_ID))
+        } else if !Said::Request.fits(to, &private_data) {
+            Some((&mut self.counters.private_data_too_long, UNSUPPORTED))
         } else if mine >= rule.most || self.qps.len() < 2 {
             Some((&mut self.counters.refused_full, NO_RESOURCES))
         } else {
@@ -85,8 +118,9 @@ impl Gateway {
             ConnectTerms { qp: theirs, local: None, protocol, ird, ord, private_data, timeout };
         let connect = Request::Connect { id: active, remote: rule.target, params };
         let (qps, stage, over) = ([ours, theirs], Stage::Asking, [false; 2]);
-        self.pairs.insert(id, Pair { listener, active, qps, stage, over });
+        self.pairs.insert(id, Pair { listener, transport, active, qps, stage, over });
         self.by_active.insert(active, id);
+        *self.load.entry(listener).or_default() += 1;
         self.counters.forwarded += 1;
         self.request(connect);
     }
@@ -103,6 +137,9 @@ impl Gateway {
         let Some((passive, side)) = self.side(id) else { return };
         let Some(pair) = self.pairs.get_mut(&passive) else { return };
         match (side, pair.stage) {
+            (Side::Target, Stage::Asking) if !Said::Answer.fits(pair.transport, &private_data) => {
+                self.unsayable(passive);
+            }
             (Side::Target, Stage::Asking) => {
                 pair.stage = Stage::Accepting;
                 // Towards the asker we stand for the target.
@@ -122,8 +159,13 @@ impl Gateway {
     /// The target's application rejects.
     pub(super) fn rejected(&mut self, id: CmId, private_data: Vec<u8>) {
         let Some((passive, Side::Target)) = self.side(id) else { return };
+        let Some(transport) = self.pairs.get(&passive).map(|p| p.transport) else { return };
         if self.over(passive, Side::Target) {
             self.counters.rejected += 1;
+            // That it is rejected can be said without the words.
+            let fits = Said::Rejection.fits(transport, &private_data);
+            self.counters.private_data_too_long += u64::from(!fits);
+            let private_data = if fits { private_data } else { Vec::new() };
             self.request(Request::Reject { id: passive, private_data, needs_ord: None });
             // A rejection has no event.
             self.over(passive, Side::Asker);
@@ -172,6 +214,26 @@ impl Gateway {
         }
     }
 
+    /// Ends both sides, whatever has become of them so far.
+    pub(super) fn give_up(&mut self, passive: CmId) {
+        let Some(pair) = self.pairs.get_mut(&passive) else { return };
+        let (active, over, was) = (pair.active, pair.over, pair.stage);
+        pair.stage = Stage::Ending;
+        if was == Stage::Ending {
+            return;
+        }
+        if !over[Side::Target as usize] {
+            self.request(Request::Disconnect { id: active });
+        }
+        // A request that waits has no other end than an answer, and no event follows on it.
+        if was == Stage::Asking {
+            self.act(GatewayAction::Refuse { id: passive, reason: NO_RESOURCES });
+            self.over(passive, Side::Asker);
+        } else if !over[Side::Asker as usize] {
+            self.request(Request::Disconnect { id: passive });
+        }
+    }
+
     /// One side is over. Whether the other is to be ended now: that is so once. When both are, the
     /// pair is forgotten.
     fn over(&mut self, passive: CmId, side: Side) -> bool {
@@ -182,6 +244,12 @@ impl Gateway {
         }
         if let Some(pair) = self.pairs.remove(&passive) {
             self.by_active.remove(&pair.active);
+            if let Some(load) = self.load.get_mut(&pair.listener) {
+                *load -= 1;
+                if *load == 0 {
+                    self.load.remove(&pair.listener);
+                }
+            }
             for qp in pair.qps {
                 self.act(GatewayAction::Spent(qp));
             }

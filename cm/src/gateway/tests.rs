@@ -209,18 +209,94 @@ fn test_target_that_ends_while_the_asker_is_accepted() {
 /// The other protocol has no room for what was said: the asker is refused, and nothing is cut off.
 #[test]
 fn test_private_data_that_do_not_fit_are_not_cut() {
+    let long = |event: Event, n: usize| match event {
+        Event::ConnectRequest { worker, id, listener, transport, local, remote, peer, .. } => {
+            let (private_data, peer_to_peer) = (vec![b'x'; n], false);
+            Event::ConnectRequest {
+                worker,
+                id,
+                listener,
+                transport,
+                local,
+                remote,
+                private_data,
+                peer,
+                peer_to_peer,
+            }
+        }
+        Event::Established { worker, id, qpn, agreed, local, remote, .. } => {
+            let private_data = vec![b'x'; n];
+            Event::Established { worker, id, qpn, private_data, agreed, local, remote }
+        }
+        other => panic!("{other:?}"),
+    };
+    // An answer, towards InfiniBand: 196 octets fit, and 197 do not.
+    let (_, did) = after(&[asked(), long(established(TARGET), 196)]);
+    assert!(did[0].starts_with("accept"), "{did:?}");
+    let (mut g, did) = after(&[asked(), long(established(TARGET), 197)]);
+    assert_eq!(did, ["refuse 5", "end target"]);
+    assert_eq!(g.counters().private_data_too_long, 1);
+    g.handle_event(disconnected(TARGET));
+    assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+    // A rejection: it is one, without its words.
+    for (n, words, counted) in [(148, 148, 0), (149, 0, 1)] {
+        let private_data = vec![b'x'; n];
+        let no = Event::Rejected { id: TARGET, qpn: Qpn(1), private_data, peer: None };
+        let (g, does) = after(&[asked(), no]);
+        assert_eq!(does[0], format!("reject {}", "x".repeat(words)));
+        assert_eq!(g.counters().private_data_too_long, counted);
+    }
+    // A request, the other way. Nobody is asked.
+    for (n, does_first, counted, left) in [(56, "connect", 0, 1), (57, "refuse 5", 1, 0)] {
+        let mut g = Gateway::new(vec![], TARGET);
+        let over = Protocol::InfiniBand;
+        let rule = rule(1, "10.0.0.1:7", "10.0.0.9:8");
+        g.add(GatewayRule { from: Transport::Iwarp, protocol: over, ..rule }).unwrap();
+        (1..=2).for_each(|n| g.give_qp(qp(n)));
+        g.handle_event(long(request(ASKER, Transport::Iwarp, "10.0.0.2:50000"), n));
+        let did = does(&mut g);
+        assert!(did[0].starts_with(does_first), "{did:?}");
+        assert_eq!((g.counters().private_data_too_long, g.len()), (counted, left));
+    }
+}
+
+/// The manager has found what the gateway does not know of.
+#[test]
+fn test_answer_that_is_refused_at_once_refuses_the_asker() {
     let (mut g, _) = after(&[asked(), established(TARGET)]);
     let params = crate::AcceptTerms::new(qp(1));
     g.handle_refused(&Request::Accept { id: ASKER, params });
     assert_eq!(does(&mut g), ["refuse 5", "end target"]);
-    assert_eq!(g.counters().private_data_too_long, 1);
-    g.handle_event(disconnected(TARGET));
-    assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
-
     let (mut g, _) = after(&[asked()]);
     let private_data = b"much".to_vec();
     g.handle_refused(&Request::Reject { id: ASKER, private_data, needs_ord: None });
     assert_eq!(does(&mut g), ["reject "]);
+}
+
+/// However far each is.
+#[test]
+fn test_the_end_of_the_gateway_ends_all_of_it_once() {
+    for (events, words) in [
+        (&[asked()][..], &["end target", "refuse 3"][..]),
+        (&[asked(), established(TARGET)], &["end target", "end asker"]),
+        (&[asked(), established(TARGET), established(ASKER)], &["end target", "end asker"]),
+        // It is being ended already.
+        (&[asked(), established(TARGET), established(ASKER), disconnected(ASKER)], &[]),
+    ] {
+        let (mut g, _) = after(events);
+        assert_eq!(g.pairs().collect::<Vec<_>>(), [(ASKER, TARGET)]);
+        g.end();
+        assert_eq!(does(&mut g), words);
+        g.end();
+        assert!(does(&mut g).is_empty());
+        g.handle_event(error(TARGET, ConnectFailure::Cancelled));
+        if words.get(1) != Some(&"refuse 3") {
+            g.handle_event(disconnected(ASKER));
+        }
+        assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
+        g.handle_event(asked());
+        assert_eq!(does(&mut g), ["refuse 8"], "nothing more is taken");
+    }
 }
 
 #[test]

@@ -48,5 +48,12 @@ heddle_base::counters! {
         tx_full,
         /// Connections that had ended and made room for others before their time.
         time_wait_evicted,
+        /// Accepted connections whose peer did not answer and that made room for others before their
+        /// time.
+        half_open_evicted,
+        /// REPs sent to established peers to see whether they are there.
+        keepalives,
+        /// Established connections given up because their peer was not there.
+        keepalive_timeouts,
     }
 }

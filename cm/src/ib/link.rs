@@ -50,6 +50,8 @@ pub(crate) struct IbLink {
     pub(crate) retries: u8,
     /// How long a connection that has ended answers copies.
     pub(crate) time_wait: Duration,
+    /// How long its peer may be silent, when it was the peer that made it.
+    pub(crate) keepalive: Option<Duration>,
 }
 
 /// RDMA Reads and Atomics of one side: responder resources and initiator depth, as the messages have

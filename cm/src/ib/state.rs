@@ -5,6 +5,7 @@ use heddle_ib::cm::Message;
 use heddle_iwarp::Qpn;
 
 use super::counters::IbCounters;
+use super::keepalive::Keepalive;
 use super::link::Depths;
 use crate::counters::CmCounters;
 use crate::event::{Agreed, Event};
@@ -21,8 +22,9 @@ pub(crate) enum IbState {
     ReqRcvd { accept_by: Instant, mra_at: Option<Instant> },
     /// A REP is on its way.
     RepSent { wait: Wait, qpn: Qpn, agreed: Agreed },
-    /// Both sides know of each other.
-    Established { qpn: Qpn },
+    /// Both sides know of each other. Whether the peer is still there can be asked when it made the
+    /// connection.
+    Established { qpn: Qpn, keepalive: Option<Box<Keepalive>> },
     /// A DREQ is on its way.
     DreqSent { wait: Wait, qpn: Qpn },
     /// It has ended, and copies of its messages are answered with `last` until `until`.
@@ -52,9 +54,27 @@ impl IbState {
         }
     }
 
+    /// For people.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            IbState::ReqSent { .. } => "req-sent",
+            IbState::ReqRcvd { .. } => "req-received",
+            IbState::RepSent { .. } => "rep-sent",
+            IbState::Established { .. } => "established",
+            IbState::DreqSent { .. } => "dreq-sent",
+            IbState::TimeWait { .. } => "time-wait",
+            IbState::Gone => "gone",
+        }
+    }
+
     /// Whether its end has been told: it is no application's any more.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self, IbState::TimeWait { .. } | IbState::Gone)
+    }
+
+    /// Whether our REP was sent twice at least and the peer has not said anything.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        matches!(self, IbState::RepSent { wait, .. } if wait.unanswered >= 2)
     }
 
     /// When something has to happen.
@@ -67,7 +87,8 @@ impl IbState {
                 Some(mra_at.map_or(*accept_by, |at| at.min(*accept_by)))
             }
             IbState::TimeWait { until, .. } => Some(*until),
-            IbState::Established { .. } | IbState::Gone => None,
+            IbState::Established { keepalive, .. } => keepalive.as_ref()?.deadline(),
+            IbState::Gone => None,
         }
     }
 }
@@ -86,6 +107,8 @@ pub(crate) struct Wait {
     limit: Instant,
     /// How often it is sent again.
     left: u8,
+    /// How often it was sent since the peer last put us off.
+    unanswered: u8,
 }
 
 impl Wait {
@@ -108,6 +131,7 @@ impl Wait {
             give_up: now + all.min(limit),
             limit: now + limit,
             left: retries,
+            unanswered: 1,
         }
     }
 
@@ -117,6 +141,7 @@ impl Wait {
             return false;
         }
         self.left -= 1;
+        self.unanswered = self.unanswered.saturating_add(1);
         self.next = now + self.interval;
         fx.ib.retransmissions += 1;
         fx.send(self.tid, self.message.clone());
@@ -128,6 +153,7 @@ impl Wait {
         let next = now + more + self.interval;
         self.next = next.max(self.next);
         self.give_up = next.max(self.give_up).min(self.limit);
+        self.unanswered = 0;
     }
 }
 
@@ -146,8 +172,12 @@ pub(crate) enum Input<'a> {
     Disconnect,
     /// The deadline has passed.
     Timeout,
+    /// Its place is needed.
+    MakeRoom,
     /// The application is no more.
     AppGone,
+    /// Our address, or the way from it to the peer, is no more.
+    Withdrawn,
     /// The worker that has its datagrams is no more.
     WorkerLost,
 }

@@ -10,11 +10,11 @@ use heddle_iwarp::Qpn;
 
 use late::{dreq_sent, established, time_wait};
 
-use super::MAX_PUT_OFF;
 use super::link::{Depths, IbLink};
 use super::state::{Effect, Effects, IbState, Input, Wait};
+use super::{Keepalive, MAX_PUT_OFF};
 use crate::dialogue::ParamsError;
-use crate::event::{Agreed, Awaited, ConnectFailure, Event, IbRefusal, QpFate};
+use crate::event::{Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, QpFate};
 use crate::params::AcceptTerms;
 use crate::request::RequestError;
 
@@ -41,7 +41,9 @@ impl IbState {
             IbState::RepSent { wait, qpn, agreed } => {
                 rep_sent(wait, qpn, agreed, link, input, now, fx)
             }
-            IbState::Established { qpn } => established(qpn, link, input, now, fx),
+            IbState::Established { qpn, keepalive } => {
+                established(qpn, keepalive, link, input, now, fx)
+            }
             IbState::DreqSent { wait, qpn } => dreq_sent(wait, qpn, link, input, now, fx),
             IbState::TimeWait { last, until } => time_wait(last, until, link, input, now, fx),
             IbState::Gone => IbState::Gone,
@@ -98,7 +100,12 @@ fn req_sent(
             fx.list.push(Effect::Free(qpn));
             link.refuse(Answered::OTHER, RejReason::TIMEOUT, now, fx)
         }
+        Input::Withdrawn => {
+            fx.send(link.tid, link.rej(Answered::OTHER, RejReason::TIMEOUT));
+            link.withdrawn(QpFate::Free(qpn), fx)
+        }
         Input::WorkerLost => link.lost(QpFate::Free(qpn), fx),
+        Input::MakeRoom => again(wait),
         Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1;
             again(wait)
@@ -129,7 +136,7 @@ fn take_rep(
     let ord = ours.initiator_depth.min(responder_resources);
     let agreed = link.agreed(Depths { initiator_depth: ord, ..ours });
     fx.send(link.tid, link.rtu());
-    link.establish(qpn, agreed, rep.private_data.to_vec(), fx)
+    link.establish(qpn, agreed, rep.private_data.to_vec(), None, fx)
 }
 
 fn req_rcvd(
@@ -190,7 +197,12 @@ fn req_rcvd(
             link.consumer_refuses(now, fx)
         }
         Input::AppGone => link.consumer_refuses(now, fx),
+        Input::Withdrawn => {
+            fx.send(link.tid, link.rej(Answered::REQ, RejReason::INVALID_SERVICE_ID));
+            link.withdrawn(QpFate::NoQp, fx)
+        }
         Input::WorkerLost => link.lost(QpFate::NoQp, fx),
+        Input::MakeRoom => asked(mra_at),
         Input::Message(..) => {
             fx.ib.rx_unexpected += 1;
             asked(mra_at)
@@ -228,7 +240,10 @@ fn rep_sent(
     let again = |wait| IbState::RepSent { wait, qpn, agreed };
     let free = QpFate::Free(qpn);
     match input {
-        Input::Message(_, Message::Rtu(_)) => link.establish(qpn, agreed, Vec::new(), fx),
+        Input::Message(_, Message::Rtu(_)) => {
+            let keepalive = Keepalive::new(wait.message, link.keepalive, now);
+            link.establish(qpn, agreed, Vec::new(), Some(Box::new(keepalive)), fx)
+        }
         Input::Message(_, Message::Req(_)) => {
             fx.ib.rx_duplicates += 1;
             fx.send(wait.tid, wait.message.clone());
@@ -243,14 +258,16 @@ fn rep_sent(
             link.fail(ConnectFailure::InfiniBand(why), free, fx);
             link.time_wait(None, now)
         }
-        // Its RTU is lost, and it is through with the connection.
+        // Its RTU is lost or late, and it is through with the connection: that it names our queue pair
+        // says that it has our REP. So it was up, if only there, and has ended in order.
         Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
-            link.fail(ConnectFailure::InfiniBand(IbRefusal::Ended), free, fx);
+            link.establish(qpn, agreed, Vec::new(), None, fx);
             fx.send(tid, link.drep());
+            link.disconnected(qpn, DisconnectReason::Orderly, fx);
             link.time_wait(None, now)
         }
         Input::Timeout if wait.again(now, fx) => again(wait),
-        Input::Timeout => {
+        Input::Timeout | Input::MakeRoom => {
             fx.cm.startup_timeouts += 1;
             link.fail(ConnectFailure::TimedOut(Awaited::ReadyToUse), free, fx);
             link.refuse(Answered::OTHER, RejReason::TIMEOUT, now, fx)
@@ -263,6 +280,12 @@ fn rep_sent(
         Input::AppGone => {
             fx.list.push(Effect::Free(qpn));
             link.consumer_refuses(now, fx)
+        }
+        // In both ways it may understand: it holds the connection for established if our REP has come.
+        Input::Withdrawn => {
+            fx.send(link.tid, link.rej(Answered::REQ, RejReason::INVALID_SERVICE_ID));
+            fx.send(link.dreq_tid, link.dreq());
+            link.withdrawn(free, fx)
         }
         Input::WorkerLost => link.lost(free, fx),
         Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::net::{IpAddr, SocketAddr};
+use core::ops::Bound;
+use core::time::Duration;
 
 use heddle_base::{Instant, Random};
 use heddle_ib::cm::{Mad, Message};
@@ -12,7 +14,7 @@ use heddle_ib::{CommId, Qpn as IbQpn};
 use super::counters::IbCounters;
 use super::link::{IbConn, IbLink};
 use super::message::qpn;
-use super::state::{Effects, Place};
+use super::state::{Effects, IbState, Place};
 use super::{IbConfig, IbDatagram, MAX_OUT};
 use crate::id::{CmId, ListenerId, WorkerId};
 
@@ -31,6 +33,9 @@ pub(crate) struct Table {
     timers: BTreeSet<(Instant, CmId)>,
     /// Those that have ended, by when they are forgotten.
     over: BTreeSet<(Instant, CmId)>,
+    /// Accepted connections whose peers do not answer: all, those of a listener, and those of a peer at
+    /// a listener, each in the order in which they were begun.
+    unanswered: BTreeSet<(Option<ListenerId>, Option<IpAddr>, CmId)>,
     /// Requests no application has answered.
     asked: usize,
     usage: BTreeMap<(ListenerId, Option<IpAddr>), Usage>,
@@ -43,6 +48,8 @@ pub(crate) struct Table {
 pub(crate) struct Usage {
     pub(crate) asked: usize,
     pub(crate) taken: usize,
+    /// Of those that are taken, those whose peers do not answer.
+    pub(crate) unanswered: usize,
 }
 
 impl Table {
@@ -57,6 +64,7 @@ impl Table {
             our_qpns: BTreeSet::new(),
             timers: BTreeSet::new(),
             over: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
             asked: 0,
             usage: BTreeMap::new(),
             out: VecDeque::new(),
@@ -68,8 +76,15 @@ impl Table {
         &self.fx.ib
     }
 
+    /// Connections whose end has not been told.
     pub(crate) fn len(&self) -> usize {
-        self.conns.len()
+        self.conns.len() - self.over.len()
+    }
+
+    /// Those behind `after`, in the order of their names, whose end has not been told.
+    pub(crate) fn behind(&self, after: Bound<CmId>) -> impl Iterator<Item = &IbConn> {
+        let conns = self.conns.range((after, Bound::Unbounded)).map(|(_, c)| c.as_ref());
+        conns.filter(|c| !c.state.is_over())
     }
 
     pub(crate) fn timers(&self) -> usize {
@@ -84,10 +99,10 @@ impl Table {
         Some((self.conns.get_mut(&id)?, &mut self.fx))
     }
 
-    /// Those a worker has.
-    pub(crate) fn of_worker(&self, worker: WorkerId) -> Vec<CmId> {
-        let its = self.conns.iter().filter(|(_, c)| c.link.worker == worker);
-        its.map(|(id, _)| *id).collect()
+    /// All but those that `stay`.
+    pub(crate) fn all_but(&self, stay: impl Fn(&IbLink) -> bool) -> Vec<CmId> {
+        let go = self.conns.iter().filter(|(_, c)| !stay(&c.link));
+        go.map(|(id, _)| *id).collect()
     }
 
     pub(crate) fn by_comm(&self, name: CommId) -> Option<CmId> {
@@ -140,6 +155,44 @@ impl Table {
         u16::try_from(49152 + self.random.below(16384)).unwrap_or(49152)
     }
 
+    /// Whether there is room for one more, if whoever has ended makes it.
+    pub(crate) fn has_room(&self) -> bool {
+        self.conns.len() < self.config.max_conns || !self.over.is_empty()
+    }
+
+    /// Of the connections whose peers do not answer, all or those of a listener, or of a peer at a
+    /// listener, the one that was begun first.
+    pub(crate) fn unanswered(
+        &self,
+        listener: Option<ListenerId>,
+        peer: Option<IpAddr>,
+    ) -> Option<CmId> {
+        let its = (listener, peer, CmId(0))..=(listener, peer, CmId(u64::MAX));
+        self.unanswered.range(its).next().map(|(.., id)| *id)
+    }
+
+    /// A peer does not answer, or does after all.
+    pub(crate) fn change_unanswered(&mut self, link: &IbLink, was: bool, is: bool) {
+        let Some(listener) = link.listener.filter(|_| was != is) else { return };
+        let peer = Some(link.remote.ip());
+        for (listener, peer) in [(None, None), (Some(listener), None), (Some(listener), peer)] {
+            let entry = (listener, peer, link.id);
+            if is {
+                self.unanswered.insert(entry);
+            } else {
+                self.unanswered.remove(&entry);
+            }
+        }
+        for peer in [None, peer] {
+            if let Some(usage) = self.usage.get_mut(&(listener, peer)) {
+                usage.unanswered = match is {
+                    true => usage.unanswered + 1,
+                    false => usage.unanswered - 1,
+                };
+            }
+        }
+    }
+
     /// Whether there is room for one more; whoever has ended first makes it.
     pub(crate) fn make_room(&mut self) -> bool {
         while self.conns.len() >= self.config.max_conns {
@@ -188,6 +241,24 @@ impl Table {
         }
     }
 
+    /// Other patience with silent peers, those of connections that stand included.
+    pub(crate) fn set_keepalive(&mut self, now: Instant, idle: Option<Duration>) {
+        self.config.keepalive = idle;
+        let passive = self.conns.iter_mut().filter(|(_, c)| c.link.listener.is_some());
+        let changed: Vec<_> = passive
+            .map(|(id, conn)| {
+                conn.link.keepalive = idle;
+                if let IbState::Established { keepalive: Some(k), .. } = &mut conn.state {
+                    k.heard(idle, now);
+                }
+                *id
+            })
+            .collect();
+        for id in changed {
+            self.renew_deadline(id);
+        }
+    }
+
     pub(crate) fn next_timer(&self) -> Option<Instant> {
         self.timers.first().map(|(t, _)| *t)
     }
@@ -228,6 +299,7 @@ impl Table {
             self.timers.remove(&(old, id));
             self.over.remove(&(old, id));
         }
+        self.change_unanswered(&link, conn.state.is_unanswered(), false);
         self.change_place(&link, conn.state.place(), Place::None);
         self.by_comm.remove(&link.local_comm);
         self.our_qpns.remove(&link.local_qpn);

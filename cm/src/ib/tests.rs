@@ -51,6 +51,7 @@ fn link(passive: bool, known: bool) -> IbLink {
         interval: ms(500),
         retries: 3,
         time_wait: ms(5000),
+        keepalive: Some(ms(60_000)),
     }
 }
 
@@ -87,6 +88,16 @@ fn states() -> Vec<(&'static str, IbLink, IbState)> {
     let replied = |left| IbState::RepSent { wait: wait(TID, rep(), left), qpn, agreed };
     let ending = |left| IbState::DreqSent { wait: wait(DREQ_TID, active().dreq(), left), qpn };
     let asked = |by, mra_at| IbState::ReqRcvd { accept_by: until(by), mra_at };
+    // Its last word was at `heard`, and it was asked so often since.
+    let up = |heard, asked: u32| {
+        let (link, idle) = (passive(), Some(ms(60_000)));
+        let mut k = Keepalive::new(rep(), idle, heard);
+        for _ in 0..asked {
+            assert!(k.ask(&link, Instant::from_millis(99_500), &mut Default::default()));
+        }
+        IbState::Established { qpn, keepalive: Some(Box::new(k)) }
+    };
+    let long_ago = Instant::from_millis(40_000);
     let over = |last, by| IbState::TimeWait { last, until: until(by) };
     vec![
         ("ReqSent", link(false, false), sent(2)),
@@ -95,8 +106,11 @@ fn states() -> Vec<(&'static str, IbLink, IbState)> {
         ("ReqRcvd, for too long", passive(), asked(0, None)),
         ("RepSent", passive(), replied(2)),
         ("RepSent, for the last time", passive(), replied(0)),
-        ("Established, active", active(), IbState::Established { qpn }),
-        ("Established, passive", passive(), IbState::Established { qpn }),
+        ("Established, active", active(), IbState::Established { qpn, keepalive: None }),
+        ("Established, passive", passive(), up(NOW, 0)),
+        ("Established, passive and silent", passive(), up(long_ago, 0)),
+        ("Established, passive and asked", passive(), up(long_ago, 2)),
+        ("Established, passive and asked for the last time", passive(), up(long_ago, 4)),
         ("DreqSent", active(), ending(2)),
         ("DreqSent, for the last time", active(), ending(0)),
         ("TimeWait", passive(), over(None, 5000)),
@@ -255,7 +269,9 @@ fn test_matrix_of_every_state_with_every_input() {
             ("refuse", Input::Refuse(3)),
             ("disconnect", Input::Disconnect),
             ("time-out", Input::Timeout),
+            ("make room", Input::MakeRoom),
             ("app gone", Input::AppGone),
+            ("withdrawn", Input::Withdrawn),
             ("worker lost", Input::WorkerLost),
         ]);
         all

@@ -3,6 +3,7 @@
 mod req;
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use heddle_base::Instant;
 use heddle_ib::cm::{
@@ -190,6 +191,7 @@ impl ConnectionManager {
             interval: interval(ib.config.response),
             retries: ib.config.max_retries.min(15),
             time_wait: ib.config.time_wait,
+            keepalive: None,
         };
         ib.name(&mut link);
         let ours = Depths::ours(params.ird, params.ord);
@@ -263,6 +265,20 @@ impl ConnectionManager {
             .inspect_err(|_| self.fx.counters.requests_refused += 1)
     }
 
+    /// From here on asks peers that are silent for `idle` whether they are there, those of connections
+    /// that stand included, or none. Silence counts from now.
+    ///
+    /// It is asked of who made a connection: our REP is sent again, which its end answers with an RTU.
+    /// Who does not answer, as often as it would ask itself and three times at least, is sent one DREQ,
+    /// and the connection ends with [`DisconnectReason::PeerSilent`](crate::DisconnectReason::PeerSilent).
+    /// Of who was asked for a connection it cannot be known: it is not given to answer anything.
+    pub fn set_ib_keepalive(&mut self, now: Instant, idle: Option<Duration>) {
+        self.now = now;
+        if let Some(ib) = &mut self.ib {
+            ib.set_keepalive(now, idle);
+        }
+    }
+
     /// Those whose time has come.
     pub(super) fn ib_timeouts(&mut self) {
         while let Some(id) = self.ib.as_ref().and_then(|ib| ib.due(self.now)) {
@@ -274,8 +290,25 @@ impl ConnectionManager {
     pub(super) fn ib_worker_lost(&mut self, worker: WorkerId) {
         let Some(ib) = &mut self.ib else { return };
         ib.forget_datagrams(worker);
-        for id in ib.of_worker(worker) {
+        for id in ib.all_but(|link| link.worker != worker) {
             self.drive_ib(id, Input::WorkerLost);
+        }
+    }
+
+    /// Addresses and routes have changed: those that have lost theirs are over.
+    pub(super) fn ib_readdressed(&mut self) {
+        let Some(ib) = &self.ib else { return };
+        let has_way = |link: &IbLink| {
+            let remote = link.remote.ip();
+            // Of IPv6 there are no routes.
+            let leads =
+                |port| self.config.ports.net(port).is_some_and(|n| n.route(remote).is_some());
+            let port = self.config.ports.with_addr(link.local.ip());
+            ib.config.worker_of(link.local.ip()) == Some(link.worker)
+                && (remote.is_ipv6() || port.is_some_and(leads))
+        };
+        for id in ib.all_but(has_way) {
+            self.drive_ib(id, Input::Withdrawn);
         }
     }
 
@@ -285,15 +318,19 @@ impl ConnectionManager {
         let ib = self.ib.as_mut()?;
         let (conn, fx) = ib.get_mut(id)?;
         let (from, was_over) = (conn.state.place(), conn.state.is_over());
+        let was_unanswered = conn.state.is_unanswered();
         let was_known = conn.link.remote_comm.is_some();
         let state = core::mem::replace(&mut conn.state, IbState::Gone);
         conn.state = state.step(&mut conn.link, input, now, fx);
         let (to, over) = (conn.state.place(), conn.state.is_over());
+        let unanswered = conn.state.is_unanswered();
         let gone = matches!(conn.state, IbState::Gone);
         let link = conn.link.clone();
         if !was_known {
             ib.index_peer(&link);
         }
+        // While the place it had is still counted.
+        ib.change_unanswered(&link, was_unanswered, unanswered);
         ib.change_place(&link, from, to);
         ib.renew_deadline(id);
         self.fx.counters.add(&core::mem::take(&mut ib.fx.cm));
@@ -346,6 +383,6 @@ impl Table {
 }
 
 /// The time between two attempts, whatever a peer says it takes.
-fn interval(code: TimeCode) -> core::time::Duration {
+fn interval(code: TimeCode) -> Duration {
     code.duration().clamp(MIN_INTERVAL, MAX_INTERVAL)
 }

@@ -16,8 +16,12 @@ impl ConnectionManager {
     /// Workers are ordered accordingly, before anything that is asked for afterwards. Listeners at an
     /// address that its port has no more end with [`ListenFailure::AddressRemoved`]. Connections that
     /// lose their address or their route are ended by the worker, which says so
-    /// ([`CloseReason::Withdrawn`](heddle_rnic::CloseReason::Withdrawn)). An address that goes from
-    /// one port to another is removed from the one and new at the other.
+    /// ([`CloseReason::Withdrawn`](heddle_rnic::CloseReason::Withdrawn)); those of InfiniBand end here
+    /// and now ([`DisconnectReason::Withdrawn`](crate::DisconnectReason::Withdrawn),
+    /// [`ConnectFailure::Withdrawn`](crate::ConnectFailure::Withdrawn)). Their peers are told once, from
+    /// the address that goes: [`poll_datagram`](Self::poll_datagram) is to be called, and the workers
+    /// to be given what it has, before the orders are. An address that goes from one port to another
+    /// is removed from the one and new at the other.
     ///
     /// # Errors
     /// Nothing has been changed then.
@@ -41,6 +45,7 @@ impl ConnectionManager {
         if let Some(ib) = &mut self.ib {
             ib.config.ports = self.config.ports.datagrams().collect();
         }
+        self.ib_readdressed();
         for id in self.listeners.ids() {
             let Some(l) = self.listeners.get(id) else { continue };
             let Some(ip) = bind(l.addr) else { continue };

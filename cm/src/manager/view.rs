@@ -7,6 +7,7 @@ use heddle_tcp::ConnId;
 
 use super::ConnectionManager;
 use crate::conn::State;
+use crate::event::Transport;
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 
 /// A connection at one moment.
@@ -18,7 +19,8 @@ pub struct ConnView {
     pub app: AppId,
     /// The worker that has it.
     pub worker: WorkerId,
-    /// The worker's name of it; absent until the worker has given it one.
+    /// The worker's name of it; absent until the worker has given it one, and over InfiniBand, of
+    /// whose connections no worker knows.
     pub conn: Option<ConnId>,
     /// Our end; the peer's until TCP has told ours.
     pub local: SocketAddr,
@@ -26,6 +28,8 @@ pub struct ConnView {
     pub remote: SocketAddr,
     /// Where it came in, when the peer made it. The listener may be gone.
     pub listener: Option<ListenerId>,
+    /// What it runs on.
+    pub transport: Transport,
     /// The state's name, in lower case with hyphens.
     pub state: &'static str,
 }
@@ -48,11 +52,12 @@ pub struct ListenerView {
 }
 
 impl ConnectionManager {
-    /// Connections in the order of their names, from the first behind `after` on. A step takes time
-    /// that grows with the logarithm of their number, so that a few at a time can be had of many.
+    /// Connections of both transports in the order of their names, from the first behind `after` on. A
+    /// step takes time that grows with the logarithm of their number, so that a few at a time can be
+    /// had of many.
     pub fn conns(&self, after: Option<CmId>) -> impl Iterator<Item = ConnView> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.conns.range((from, Bound::Unbounded)).map(|(_, c)| ConnView {
+        let iwarp = self.conns.range((from, Bound::Unbounded)).map(|(_, c)| ConnView {
             id: c.link.id,
             app: c.link.app,
             worker: c.link.worker,
@@ -60,7 +65,25 @@ impl ConnectionManager {
             local: c.link.local(),
             remote: c.link.remote(),
             listener: c.link.passive.map(|p| p.listener),
+            transport: Transport::Iwarp,
             state: c.state.name(),
+        });
+        let ib = self.ib.iter().flat_map(move |ib| ib.behind(from)).map(|c| ConnView {
+            id: c.link.id,
+            app: c.link.app,
+            worker: c.link.worker,
+            conn: None,
+            local: c.link.local,
+            remote: c.link.remote,
+            listener: c.link.listener,
+            transport: Transport::InfiniBand,
+            state: c.state.name(),
+        });
+        let (mut iwarp, mut ib) = (iwarp.peekable(), ib.peekable());
+        core::iter::from_fn(move || match (iwarp.peek(), ib.peek()) {
+            (Some(a), Some(b)) if b.id < a.id => ib.next(),
+            (None, _) => ib.next(),
+            _ => iwarp.next(),
         })
     }
 

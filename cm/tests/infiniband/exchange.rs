@@ -6,6 +6,7 @@ use heddle_ib::cm::{Message, Req};
 use heddle_ib::ip_cm::{Header, Service};
 use heddle_iwarp::Qpn;
 use heddle_iwarp::mpa::frame::Depth;
+use heddle_tcp::{Addressing, Route};
 
 use crate::world::*;
 
@@ -331,6 +332,129 @@ fn test_worker_that_is_lost_ends_its_connections() {
         }
         assert_eq!(net.nodes[1].cm.gauges().conns, 0);
     }
+}
+
+/// The RTU is lost, and the client ends what it holds for established. As with iWARP, and with Linux,
+/// which reports "disconnected": it was up, if only for a moment, and was not refused.
+#[test]
+fn test_an_end_before_the_rtu_is_the_end_of_a_connection_that_was_up() {
+    let mut net = Net::new(16);
+    net.drop = Box::new(|node, m| node == 1 && matches!(m, Message::Rtu(_)));
+    net.connect(7, |_| {});
+    let id = net.request();
+    net.accept(id, 107);
+    assert!(matches!(net.event(1), Event::Established { .. }));
+    net.ask(1, Request::Disconnect { id: CmId(7) }).unwrap();
+    let Event::Established { qpn, agreed, .. } = net.event(0) else { panic!("established") };
+    assert_eq!((qpn, agreed.ird), (Qpn(107), 16));
+    for node in [0, 1] {
+        let Event::Disconnected { reason, .. } = net.event(node) else { panic!("disconnected") };
+        assert_eq!(reason, DisconnectReason::Orderly);
+    }
+    assert_eq!(net.said(0).last().unwrap(), "Drep", "the client need not ask again");
+    assert_eq!(net.nodes[0].cm.counters().failed, 0);
+    net.assert_nothing_left();
+}
+
+/// Another address in place of the one that a node has, or another way.
+fn readdress(net: &mut Net, node: usize, addrs: &[&str], routes: &[(&str, &str)]) {
+    let addrs = addrs.iter().map(|a| a.parse().unwrap()).collect();
+    let route =
+        |(to, via): &(&str, &str)| Route { dest: to.parse().unwrap(), via: via.parse().unwrap() };
+    let net_ = Addressing::new(addrs, routes.iter().map(route).collect()).unwrap();
+    net.nodes[node].cm.set_addressing(net.now, vec![net_]).unwrap();
+    net.collect();
+}
+
+/// At whatever stage: our side is told why, and the peer is told, as far as one datagram can.
+#[test]
+fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
+    let ours = |node: usize, e: Event| match e {
+        Event::ConnectError { error: ConnectFailure::Withdrawn, qp, .. } => {
+            format!("{node} {qp:?}")
+        }
+        Event::Disconnected { reason: DisconnectReason::Withdrawn, .. } => format!("{node} over"),
+        other => panic!("node {node}: {other:?}"),
+    };
+    // It has asked; it was asked; it has accepted, and its REP is lost; it is established; it has
+    // closed, and its DREQ is lost.
+    for (stage, node, what) in [
+        ("asked", 1, "1 Free(7)"),
+        ("asked", 0, "0 NoQp"),
+        ("accepted", 0, "0 Free(107)"),
+        ("established", 0, "0 over"),
+        ("established", 1, "1 over"),
+        ("closed", 1, "1 over"),
+    ] {
+        let mut net = Net::new(17);
+        net.drop = Box::new(move |_, m| {
+            matches!((stage, m), ("accepted", Message::Rep(_)) | ("closed", Message::Dreq(_)))
+        });
+        if stage == "asked" || stage == "accepted" {
+            net.connect(7, |_| {});
+            let id = net.request();
+            if stage == "accepted" {
+                net.accept(id, 107);
+            }
+        } else {
+            net.establish(7);
+        }
+        if stage == "closed" {
+            net.ask(1, Request::Disconnect { id: CmId(7) }).unwrap();
+        }
+        readdress(&mut net, node, &["10.0.0.77/24"], &[]);
+        let mut events: Vec<_> = net.nodes[node].events.drain(..).collect();
+        events.retain(|e| !matches!(e, Event::ListenFailed { .. }));
+        assert_eq!(events.len(), 1, "{stage}: {events:?}");
+        assert_eq!(ours(node, events.remove(0)), what, "{stage}");
+        assert_eq!(net.nodes[node].cm.gauges().conns, 0, "{stage}");
+        // The other side, at once; where the message is lost there is nobody to send it again.
+        if stage == "closed" {
+            continue;
+        }
+        let start = net.now;
+        let other = net.event(1 - node);
+        let over = matches!(other, Event::ConnectError { .. } | Event::Disconnected { .. });
+        assert!(over, "{stage}: {other:?}");
+        assert!(net.now.since(start) < ms(100), "{stage}: {other:?}");
+    }
+}
+
+/// One that stays is not touched, nor is one whose peer can be reached in another way.
+#[test]
+fn test_a_route_that_goes_ends_what_needed_it_and_nothing_else() {
+    let mut net = Net::new(18);
+    let id = net.establish(7);
+    readdress(&mut net, 0, &["10.0.0.1/24", "10.7.0.1/16"], &[]);
+    readdress(&mut net, 0, &["10.0.0.1/30"], &[]);
+    readdress(&mut net, 0, &["10.0.0.1/32", "10.7.0.1/16"], &[("10.0.0.0/8", "10.7.0.9")]);
+    assert!(net.nodes[0].events.is_empty());
+    readdress(&mut net, 0, &["10.0.0.1/32", "10.7.0.1/16"], &[]);
+    let Some(Event::Disconnected { id: ended, reason, .. }) = net.nodes[0].events.pop_front()
+    else {
+        panic!("the end")
+    };
+    assert_eq!((ended, reason), (id, DisconnectReason::Withdrawn));
+}
+
+#[test]
+fn test_connections_are_seen_until_their_end_is_told() {
+    let mut net = Net::new(19);
+    let id = net.establish(7);
+    let seen = |net: &Net, node: usize| -> Vec<_> {
+        net.nodes[node].cm.conns(None).map(|c| (c.id, c.transport, c.state)).collect()
+    };
+    let ib = Transport::InfiniBand;
+    assert_eq!(seen(&net, 0), [(id, ib, "established")]);
+    assert_eq!(seen(&net, 1), [(CmId(7), ib, "established")]);
+    net.connect(8, |_| {});
+    assert_eq!(seen(&net, 1)[1..], [(CmId(8), ib, "req-sent")]);
+    assert_eq!(net.nodes[1].cm.conns(Some(CmId(7))).count(), 1);
+    net.request();
+    net.ask(1, Request::Disconnect { id: CmId(7) }).unwrap();
+    assert!(matches!(net.event(1), Event::Disconnected { .. }));
+    assert_eq!(seen(&net, 1).len(), 1, "copies are still answered, and that is nobody's affair");
+    assert_eq!(net.nodes[1].cm.gauges().conns, 1);
 }
 
 #[test]

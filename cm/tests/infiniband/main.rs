@@ -5,6 +5,7 @@
 mod exchange;
 mod gateway;
 mod hostile;
+mod liveness;
 mod lossy;
 mod refusals;
 mod world;

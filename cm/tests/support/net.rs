@@ -139,7 +139,8 @@ impl Host {
             Order::Listen { .. }
             | Order::Unlisten { .. }
             | Order::Connect { .. }
-            | Order::SetAddressing { .. } => {}
+            | Order::SetAddressing { .. }
+            | Order::SetKeepalive { .. } => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }
             | Order::EnterFpduMode { conn, .. }

@@ -17,6 +17,15 @@ pub(super) struct Received {
     pub(super) immediate: Option<u64>,
 }
 
+/// Requests whose places are free again: see [`QpContext::sq_retired`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// Of the send queue.
+    pub sq: u32,
+    /// Of the receive queue.
+    pub rq: u32,
+}
+
 impl QpContext {
     /// Tells that the peer's TCP has everything before `upto`: Sends and Writes that end there
     /// complete.
@@ -54,15 +63,16 @@ impl QpContext {
 
     /// Calls `f` with all completions there are; then none is left. What
     /// [`poll_completion`](QpContext::poll_completion) does one by one, with one look at the places that
-    /// are free.
+    /// are free: they are free before `f` is called, which may have to say so before it hands on the
+    /// completions.
     #[inline]
-    pub fn take_completions<R>(&mut self, f: impl FnOnce(&Completions) -> R) -> R {
-        let result = f(&self.cq);
-        self.cq.clear();
+    pub fn take_completions<R>(&mut self, f: impl FnOnce(&Completions, Retired) -> R) -> R {
         self.sq.unpolled = 0;
         self.retire_silent();
         // Each receive buffer has a completion.
         self.rq.retired = self.rq.rqes.head();
+        let result = f(&self.cq, Retired { sq: self.sq.retired, rq: self.rq.retired });
+        self.cq.clear();
         result
     }
 

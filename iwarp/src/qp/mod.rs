@@ -60,6 +60,7 @@ mod wr;
 
 pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
+pub use complete::Retired;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cq::Completions;
 pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};

@@ -35,6 +35,7 @@ mod frame;
 mod icmp;
 mod ids;
 mod input;
+mod keepalive;
 mod limit;
 mod list;
 mod listen;

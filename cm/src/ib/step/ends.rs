@@ -5,9 +5,9 @@ use heddle_ib::cm::{Answered, Message, RejReason};
 use heddle_iwarp::{Qpn, RtrConfig};
 
 use crate::event::{Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Transport};
-use crate::ib::MIN_INTERVAL;
 use crate::ib::link::{Depths, IbLink};
 use crate::ib::state::{Effect, Effects, IbState};
+use crate::ib::{Keepalive, MIN_INTERVAL};
 
 impl IbLink {
     pub(in crate::ib) fn agreed(&self, ours: Depths) -> Agreed {
@@ -29,12 +29,13 @@ impl IbLink {
         qpn: Qpn,
         agreed: Agreed,
         private_data: Vec<u8>,
+        keepalive: Option<Box<Keepalive>>,
         fx: &mut Effects,
     ) -> IbState {
         fx.cm.established += 1;
         let IbLink { id, worker, local, remote, .. } = *self;
         fx.tell(Event::Established { id, qpn, worker, private_data, agreed, local, remote });
-        IbState::Established { qpn }
+        IbState::Established { qpn, keepalive }
     }
 
     /// The application is told that the connection did not come about.
@@ -55,6 +56,12 @@ impl IbLink {
     pub(super) fn lost(&self, qp: QpFate, fx: &mut Effects) -> IbState {
         fx.cm.worker_lost += 1;
         self.fail(ConnectFailure::WorkerLost, qp, fx);
+        IbState::Gone
+    }
+
+    /// The address it has is ours no more, so that nothing more can be said or heard.
+    pub(super) fn withdrawn(&self, qp: QpFate, fx: &mut Effects) -> IbState {
+        self.fail(ConnectFailure::Withdrawn, qp, fx);
         IbState::Gone
     }
 

@@ -5,25 +5,33 @@ use heddle_ib::cm::{Answered, Message, RejReason};
 use heddle_iwarp::Qpn;
 
 use crate::event::DisconnectReason;
-use crate::ib::MAX_PUT_OFF;
 use crate::ib::link::IbLink;
 use crate::ib::state::{Effects, IbState, Input, Wait};
+use crate::ib::{Keepalive, MAX_PUT_OFF};
 
 pub(super) fn established(
     qpn: Qpn,
+    mut keepalive: Option<Box<Keepalive>>,
     link: &mut IbLink,
     input: Input<'_>,
     now: Instant,
     fx: &mut Effects,
 ) -> IbState {
+    // Whatever it says, it is there.
+    let was_asked = match &mut keepalive {
+        Some(k) if matches!(input, Input::Message(..)) => k.heard(link.keepalive, now),
+        _ => false,
+    };
     match input {
-        // Our RTU is lost.
+        // Our RTU is lost, or the peer asks whether we are there.
         Input::Message(tid, Message::Rep(rep))
             if tid == link.tid && link.listener.is_none() && rep.local_qpn == link.remote_qpn =>
         {
             fx.ib.rx_duplicates += 1;
             fx.send(tid, link.rtu());
         }
+        // It is there.
+        Input::Message(_, Message::Rtu(_)) if was_asked => {}
         Input::Message(_, Message::Req(_) | Message::Rtu(_)) if link.listener.is_some() => {
             fx.ib.rx_duplicates += 1;
         }
@@ -44,6 +52,12 @@ pub(super) fn established(
             let wait = Wait::new(now, link.dreq_tid, dreq, interval, retries, MAX_PUT_OFF);
             return IbState::DreqSent { wait, qpn };
         }
+        // Once: nobody is there to send it again, or to hear the answer.
+        Input::Withdrawn => {
+            fx.send(link.dreq_tid, link.dreq());
+            link.disconnected(qpn, DisconnectReason::Withdrawn, fx);
+            return IbState::Gone;
+        }
         Input::WorkerLost => {
             fx.cm.worker_lost += 1;
             link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
@@ -52,9 +66,26 @@ pub(super) fn established(
         Input::Message(..) | Input::Accept(_) | Input::Reject(_) | Input::Refuse(_) => {
             fx.ib.rx_unexpected += 1
         }
-        Input::Timeout => {}
+        Input::Timeout => {
+            if let Some(k) = &mut keepalive
+                && k.deadline().is_some_and(|due| due <= now)
+                && !k.ask(link, now, fx)
+            {
+                return silent(qpn, link, now, fx);
+            }
+        }
+        Input::MakeRoom => {}
     }
-    IbState::Established { qpn }
+    IbState::Established { qpn, keepalive }
+}
+
+/// The peer does not answer. If it is there after all, one DREQ tells it; whoever has not heard a
+/// question as often as it was asked would not hear that more often either.
+fn silent(qpn: Qpn, link: &IbLink, now: Instant, fx: &mut Effects) -> IbState {
+    fx.ib.keepalive_timeouts += 1;
+    fx.send(link.dreq_tid, link.dreq());
+    link.disconnected(qpn, DisconnectReason::PeerSilent, fx);
+    link.time_wait(None, now)
 }
 
 pub(super) fn dreq_sent(
@@ -82,6 +113,10 @@ pub(super) fn dreq_sent(
             link.disconnected(qpn, DisconnectReason::Unanswered, fx);
             link.time_wait(None, now)
         }
+        Input::Withdrawn => {
+            link.disconnected(qpn, DisconnectReason::Withdrawn, fx);
+            IbState::Gone
+        }
         Input::WorkerLost => {
             fx.cm.worker_lost += 1;
             link.disconnected(qpn, DisconnectReason::WorkerLost, fx);
@@ -95,7 +130,8 @@ pub(super) fn dreq_sent(
         | Input::AppGone
         | Input::Accept(_)
         | Input::Reject(_)
-        | Input::Refuse(_) => IbState::DreqSent { wait, qpn },
+        | Input::Refuse(_)
+        | Input::MakeRoom => IbState::DreqSent { wait, qpn },
     }
 }
 
@@ -109,7 +145,7 @@ pub(super) fn time_wait(
 ) -> IbState {
     match input {
         Input::Timeout if now >= until => return IbState::Gone,
-        Input::WorkerLost => return IbState::Gone,
+        Input::WorkerLost | Input::Withdrawn => return IbState::Gone,
         Input::Message(tid, Message::Dreq(_)) => {
             fx.ib.rx_duplicates += 1;
             fx.send(tid, link.drep());
@@ -133,6 +169,7 @@ pub(super) fn time_wait(
         | Input::Reject(_)
         | Input::Refuse(_)
         | Input::Disconnect
+        | Input::MakeRoom
         | Input::AppGone => {}
     }
     IbState::TimeWait { last, until }

@@ -1,6 +1,6 @@
 //! A REQ: whose it is, whether there is room for it, and the connection that comes of it.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use heddle_ib::cm::{Answered, Message, RejReason, Req};
 use heddle_ib::ip_cm::{self, Header, IpVersions};
@@ -46,7 +46,7 @@ impl ConnectionManager {
 
     /// Who is to answer the REQ. A peer's own limits come first, as with iWARP.
     fn admit_req(&mut self, way: Way, req: &Req) -> Result<(ListenerId, Header), Refused> {
-        let ib = self.ib.as_mut().ok_or(Refused::NoService)?;
+        let ib = self.ib.as_ref().ok_or(Refused::NoService)?;
         if ib.by_qp(way.peer, req.local_ca_guid, req.local_qpn).is_some() {
             return Err(Refused::Stale);
         }
@@ -57,19 +57,12 @@ impl ConnectionManager {
             return Err(Refused::NoService);
         }
         let header = crate::ib::header(req, IpVersions::BOTH, way.peer, way.ours)?;
-        let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(way.peer)));
-        let reached = |limit: Option<usize>, n: usize| limit.is_some_and(|most| n >= most);
-        let why = if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
-            Refusal::PeerConns
-        } else if reached(l.params.max_startups_per_peer, its.asked) {
-            Refusal::PeerStartups
-        } else if self.apps.get(&l.app).is_some_and(|a| a.waiting >= self.config.max_events) {
-            Refusal::Events
-        } else if all.asked >= l.params.backlog {
-            Refusal::Backlog
-        } else if ib.asked() >= ib.config.max_startups || !ib.make_room() {
-            Refusal::Startups
-        } else {
+        let mut full = self.full(listener, way.peer);
+        if full.is_some_and(|why| self.give_up_unanswered(why, listener, way.peer)) {
+            full = self.full(listener, way.peer);
+        }
+        let Some(why) = full else {
+            self.bound_unanswered(listener);
             return Ok((listener, header));
         };
         let remote = SocketAddr::new(header.src, header.src_port);
@@ -77,9 +70,61 @@ impl ConnectionManager {
         Err(Refused::NoRoom)
     }
 
+    /// The limit that a REQ to `listener` of `peer` comes to first.
+    fn full(&self, listener: ListenerId, peer: IpAddr) -> Option<Refusal> {
+        let (ib, l) = (self.ib.as_ref()?, self.listeners.get(listener)?);
+        let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(peer)));
+        let reached = |limit: Option<usize>, n: usize| limit.is_some_and(|most| n >= most);
+        if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
+            Some(Refusal::PeerConns)
+        } else if reached(l.params.max_startups_per_peer, its.asked) {
+            Some(Refusal::PeerStartups)
+        } else if self.apps.get(&l.app).is_some_and(|a| a.waiting >= self.config.max_events) {
+            Some(Refusal::Events)
+        } else if all.asked >= l.params.backlog {
+            Some(Refusal::Backlog)
+        } else if ib.asked() >= ib.config.max_startups || !ib.has_room() {
+            Some(Refusal::Startups)
+        } else {
+            None
+        }
+    }
+
+    /// Whoever asks under addresses of others is not there to answer our REP: the first of such
+    /// connections makes room, of the peer where it has all it may have, of all where there are no more.
+    /// False when none can.
+    fn give_up_unanswered(&mut self, why: Refusal, listener: ListenerId, peer: IpAddr) -> bool {
+        let Some(ib) = &self.ib else { return false };
+        let first = match why {
+            Refusal::PeerConns => ib.unanswered(Some(listener), Some(peer)),
+            Refusal::Startups if !ib.has_room() => ib.unanswered(None, None),
+            _ => None,
+        };
+        self.evict_unanswered(first);
+        first.is_some()
+    }
+
+    /// Of peers that do not answer an accepted connection a listener has no more than of requests: its
+    /// application has given a queue pair for each.
+    fn bound_unanswered(&mut self, listener: ListenerId) {
+        let (Some(ib), Some(l)) = (&self.ib, self.listeners.get(listener)) else { return };
+        if ib.usage(listener, None).unanswered >= l.params.backlog {
+            let first = ib.unanswered(Some(listener), None);
+            self.evict_unanswered(first);
+        }
+    }
+
+    fn evict_unanswered(&mut self, first: Option<CmId>) {
+        if let (Some(ib), Some(id)) = (&mut self.ib, first) {
+            ib.fx.ib.half_open_evicted += 1;
+            self.drive_ib(id, Input::MakeRoom);
+        }
+    }
+
     /// The application is asked.
     fn take_req(&mut self, way: Way, req: &Req, listener: ListenerId, header: Header) {
         let Some(ib) = &mut self.ib else { return };
+        ib.make_room();
         let Some(l) = self.listeners.get(listener) else { return };
         let port = crate::ib::port(req).unwrap_or_default();
         let id = CmId(self.next_passive);
@@ -112,6 +157,7 @@ impl ConnectionManager {
             // As long as it may send this REQ again, or it would be taken for another after we have
             // refused it.
             time_wait: ib.config.time_wait.max(req_lives(req)),
+            keepalive: ib.config.keepalive,
         };
         ib.name(&mut link);
         let accept_by = self.now + l.params.accept_timeout;

@@ -21,6 +21,7 @@ fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
         local: local(),
         remote: all[0].remote,
         listener: Some(L),
+        transport: crate::Transport::Iwarp,
         state: "await-fpdu",
     };
     assert_eq!(b.cm.conn(first), Some(want));

@@ -111,7 +111,13 @@ impl Decoded<'_> {
 /// Iterates over the whole FPDUs at the start of `stream`, whose first byte is the first of FPDU
 /// mode; [`Fpdus::rest`] has what is left when it ends.
 pub const fn decode(stream: &[u8], framing: Framing) -> Fpdus<'_> {
-    Fpdus { rest: stream, offset: 0, framing }
+    decode_from(stream, 0, framing)
+}
+
+/// As [`decode`], of octets that begin with an FPDU `offset` octets into the FPDU stream: markers
+/// stand where the whole stream has them.
+pub const fn decode_from(stream: &[u8], offset: u64, framing: Framing) -> Fpdus<'_> {
+    Fpdus { rest: stream, offset, framing }
 }
 
 /// The iterator of [`decode`].

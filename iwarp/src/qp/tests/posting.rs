@@ -223,7 +223,12 @@ fn test_rts_taking_all_completions_is_polling_each() {
         };
         let taken = run(|qp| {
             let mut all = Vec::new();
-            qp.take_completions(|c| all.extend(c.iter().copied()));
+            let retired = qp.take_completions(|c, retired| {
+                all.extend(c.iter().copied());
+                retired
+            });
+            // Known while the completions are handed on, not only after.
+            assert_eq!(retired, Retired { sq: qp.sq_retired(), rq: qp.rq_retired() });
             all
         });
         assert_eq!(taken, run(completions));

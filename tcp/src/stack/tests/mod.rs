@@ -5,6 +5,7 @@ mod connect;
 mod flood;
 mod hostile;
 mod icmp;
+mod keepalive;
 mod net;
 mod peer;
 mod readdress;
