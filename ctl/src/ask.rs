@@ -6,10 +6,11 @@
 //! RNIC ends or a worker does not run; the call is dropped then.
 
 use std::fmt;
+use std::time::Duration;
 
-use heddle_cm::{Agreed, CmGauges, CmId, ConnView, ListenerView, PortsError, WorkerId};
+use heddle_cm::{Agreed, AppId, CmGauges, CmId, ConnView, ListenerView, PortsError, WorkerId};
 use heddle_dataplane::{ConnFacts, WorkerSnapshot};
-use heddle_tcp::Addressing;
+use heddle_tcp::{Addressing, Keepalive};
 use heddle_verbs::{DeviceError, Pd, QpState, Qpn};
 
 use crate::CtlCounters;
@@ -66,6 +67,32 @@ pub enum Question {
         /// Whether that was done; nothing has changed otherwise.
         reply: Reply<Result<(), PortsError>>,
     },
+    /// Refuse a connection request with a reason of InfiniBand's REJ; see
+    /// [`refuse`](heddle_cm::ConnectionManager::refuse). Of one that is over nobody hears.
+    Refuse {
+        /// Whose it is.
+        app: AppId,
+        /// Which.
+        id: CmId,
+        /// The reason.
+        reason: u16,
+    },
+    /// Probe silent peers so from here on; see [`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)
+    /// for what becomes of connections that stand.
+    SetKeepalive {
+        /// How; never when absent.
+        keepalive: Option<Keepalive>,
+        /// Who hears that workers have been told.
+        reply: Reply<()>,
+    },
+    /// Ask silent peers of InfiniBand so from here on; see
+    /// [`set_ib_keepalive`](heddle_cm::ConnectionManager::set_ib_keepalive).
+    SetIbKeepalive {
+        /// After how much silence; never when absent.
+        keepalive: Option<Duration>,
+        /// Who hears that it is so.
+        reply: Reply<()>,
+    },
     /// End a connection, whoever has it.
     Kill {
         /// Which.
@@ -82,7 +109,8 @@ pub enum Question {
 pub enum Kill {
     /// As its application would end it: what is posted is sent, then FIN.
     InOrder,
-    /// With a reset. Its application hears of it as of any other.
+    /// With a reset. Its application hears of it as of any other. InfiniBand's connection management
+    /// has none: such a connection is ended in order.
     Reset,
 }
 

@@ -7,13 +7,14 @@ use heddle_cm::{IbConfig, IbPort, Ports, WorkerId};
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
-    PortConfig, PortError, PortSource, QueueSpread, Worker, WorkerConfig,
+    PortConfig, PortError, PortSource, QueueSpread, Topology, Worker, WorkerConfig, home,
 };
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, Rss, StackConfig};
 use heddle_verbs::memory::{References, RegionTable, Registry};
+use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_verbs::{DeviceConfig, Hub};
 
 use crate::config::{MAX_WORKERS, OpenError, PortSetup, RnicSetup};
@@ -37,7 +38,7 @@ impl OpenPort {
     /// # Errors
     /// [`OpenError`].
     pub fn open(eal: &Eal, source: &PortSource, setup: &PortSetup) -> Result<OpenPort, OpenError> {
-        let pool = pool(eal, setup)?;
+        let pool = pool(eal, setup, source.socket(eal))?;
         let rss_key = secret(&crate::random_seed());
         let open = |queues| {
             let config = PortConfig { rss_key, ..port_config(setup, pool, queues) };
@@ -67,7 +68,7 @@ impl OpenPort {
         a: &PortSetup,
         b: &PortSetup,
     ) -> Result<(OpenPort, OpenPort), OpenError> {
-        let pools = (pool(eal, a)?, pool(eal, b)?);
+        let pools = (pool(eal, a, None)?, pool(eal, b, None)?);
         let asked = [a, b].map(|s| s.queue_pairs.unwrap_or(s.workers));
         let queues = if a.workers == b.workers && asked == [a.workers; 2] { a.workers } else { 1 };
         let (pa, pb) = (port_config(a, pools.0, queues), port_config(b, pools.1, queues));
@@ -87,11 +88,17 @@ impl OpenPort {
     }
 }
 
-fn pool(eal: &Eal, setup: &PortSetup) -> Result<Mempool, OpenError> {
+/// Frames of a port, at its processor socket.
+fn pool(eal: &Eal, setup: &PortSetup, socket: Option<u32>) -> Result<Mempool, OpenError> {
     setup.check()?;
     let workers = u32::try_from(setup.workers).unwrap_or(u32::MAX);
     let frames = setup.frames.saturating_mul(workers);
-    Ok(Mempool::new(eal, &MempoolConfig::for_mtu(frames, setup.mtu))?)
+    let config = MempoolConfig { socket, ..MempoolConfig::for_mtu(frames, setup.mtu) };
+    let pool = Mempool::new(eal, &config)?;
+    if let Some(socket) = socket.filter(|s| pool.socket() != Some(*s)) {
+        tracing::warn!("packet buffers lie elsewhere: no memory is left at socket {socket}");
+    }
+    Ok(pool)
 }
 
 fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
@@ -120,6 +127,7 @@ struct Shared<'a> {
     regions: Arc<RegionTable>,
     registry: Arc<Registry>,
     requests: Requests,
+    wakers: Arc<WorkerWakers>,
     clock: Clock,
 }
 
@@ -141,13 +149,17 @@ impl Endpoint {
         let regions = Arc::new(RegionTable::new(setup.max_regions, Some(hook)));
         let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
         let (requests, requests_out, sleeper) = Requests::new();
+        let wakers = WorkerWakers::new(total).map_err(OpenError::Wakers)?;
         let clock = setup.clock.clone().unwrap_or_else(|| Clock::new(eal));
-        let shared = Shared { setup, mrs, regions, registry, requests, clock };
+        let shared =
+            Shared { setup, mrs, regions, registry, requests, wakers: wakers.clone(), clock };
 
         let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut open = Vec::with_capacity(ports.len());
         let ca_guid = ca_guid(ports[0].port.mac());
         let mut ib_ports = Vec::new();
+        let homes = ports.iter().flat_map(|p| vec![p.port.socket(); p.setup.workers]);
+        let home = home(&homes.collect::<Vec<_>>());
         for (number, mut port) in ports.into_iter().enumerate() {
             let net = port.setup.addressing()?;
             // UDP comes to the first worker of a port.
@@ -156,7 +168,8 @@ impl Endpoint {
             let queues = port.port.take_queues();
             let sharing = sharing(&port, queues.len(), &setup.seed)?;
             let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
-            for ends in steer::share(queues, count, &sharing, port.pool)? {
+            let waking = Some((&wakers, workers.len()));
+            for ends in steer::share(queues, count, &sharing, port.pool, waking)? {
                 let (worker, link) = shared.worker(workers.len(), &port, net.clone(), ends);
                 workers.push(WorkerPlace { worker, port: number });
                 links.push(link);
@@ -165,17 +178,22 @@ impl Endpoint {
         }
         let Shared { registry, requests, clock, .. } = shared;
         let seed = setup.seed.derive(LABEL_TO);
-        let hub = Hub::new(registry.clone(), Box::new(requests.clone()), total, &seed);
-        let device = hub.open(&DeviceConfig {
+        let way = Box::new(requests.clone());
+        let hub = Hub::with_wakers(registry.clone(), way, wakers, &seed);
+        let config = DeviceConfig {
             memory: setup.memory,
             queues: setup.queues,
+            pages: setup.pages,
             ..DeviceConfig::default()
-        })?;
+        };
+        // Memory lies where the thread is that touches it first.
+        let device = Topology::read().run_at(home, || hub.open(&config))?;
         let asked = (requests_out, sleeper);
         let mut control = Control::new(asked, links, registry, addressed, setup.max_conns);
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
-            control.enable_infiniband(IbConfig::new(seed, ca_guid, ib_ports));
+            let config = IbConfig::new(seed, ca_guid, ib_ports);
+            control.enable_infiniband(IbConfig { keepalive: setup.ib_keepalive, ..config });
         }
         Ok(Endpoint::new(workers, control, requests, open, clock, device))
     }
@@ -281,6 +299,7 @@ impl Shared<'_> {
         });
         let pins = Arc::downgrade(&worker.pins());
         self.registry.add_references(Arc::new(WorkerReferences { pins, external }));
+        let commands = commands.waking(WorkerWaker::new(&self.wakers, index));
         (worker, WorkerLink::new(commands, reports))
     }
 

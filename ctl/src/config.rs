@@ -1,12 +1,13 @@
 //! How an RNIC is set up: what is the RNIC's, and what is each port's.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 use heddle_base::Seed;
 use heddle_cm::PortsError;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
-use heddle_verbs::{DeviceConfig, DeviceError};
+use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
 
 /// Workers an RNIC may have.
 pub const MAX_WORKERS: usize = 64;
@@ -20,6 +21,8 @@ pub struct RnicSetup {
     pub max_mrs: usize,
     /// Octets of memory the RNIC's own device can register without bringing its own.
     pub memory: usize,
+    /// Pages of that memory. It lies at the processor socket where most workers' ports are.
+    pub pages: PageSize,
     /// Octets of the RNIC's own device for queues. A completion queue takes room for each worker.
     pub queues: usize,
     /// Regions of memory at a time: one for each device, and those that applications bring.
@@ -36,6 +39,10 @@ pub struct RnicSetup {
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
     pub infiniband: bool,
+    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is there,
+    /// a minute unless told otherwise; never when absent. See
+    /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
+    pub ib_keepalive: Option<Duration>,
 }
 
 impl RnicSetup {
@@ -51,6 +58,7 @@ impl RnicSetup {
             max_conns: 1024,
             max_mrs: 4096,
             memory: 64 << 20,
+            pages: PageSize::Auto,
             queues: DeviceConfig::default().queues,
             max_regions: 256,
             seed,
@@ -58,6 +66,7 @@ impl RnicSetup {
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
             infiniband: false,
+            ib_keepalive: Some(Duration::from_secs(60)),
         }
     }
 }
@@ -154,6 +163,8 @@ pub struct EndpointConfig {
     pub max_mrs: usize,
     /// Octets of memory the RNIC's own device can register without bringing its own.
     pub memory: usize,
+    /// Pages of that memory.
+    pub pages: PageSize,
     /// Octets of the RNIC's own device for queues.
     pub queues: usize,
     /// Regions of memory at a time: one for each device, and those that applications bring.
@@ -174,6 +185,10 @@ pub struct EndpointConfig {
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
     pub infiniband: bool,
+    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is there,
+    /// a minute unless told otherwise; never when absent. See
+    /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
+    pub ib_keepalive: Option<Duration>,
 }
 
 impl EndpointConfig {
@@ -199,6 +214,7 @@ impl EndpointConfig {
             max_conns: rnic.max_conns,
             max_mrs: rnic.max_mrs,
             memory: rnic.memory,
+            pages: rnic.pages,
             queues: rnic.queues,
             max_regions: rnic.max_regions,
             frames: port.frames,
@@ -208,6 +224,7 @@ impl EndpointConfig {
             rx_burst: rnic.rx_burst,
             tcp: rnic.tcp,
             infiniband: rnic.infiniband,
+            ib_keepalive: rnic.ib_keepalive,
         }
     }
 
@@ -217,6 +234,7 @@ impl EndpointConfig {
             max_conns: self.max_conns,
             max_mrs: self.max_mrs,
             memory: self.memory,
+            pages: self.pages,
             queues: self.queues,
             max_regions: self.max_regions,
             seed: self.seed.clone(),
@@ -224,6 +242,7 @@ impl EndpointConfig {
             rx_burst: self.rx_burst,
             tcp: self.tcp,
             infiniband: self.infiniband,
+            ib_keepalive: self.ib_keepalive,
         }
     }
 
@@ -296,6 +315,9 @@ pub enum OpenError {
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
+    /// There is nothing to wake threads by that sleep.
+    #[error("cannot make what wakes workers: {0}")]
+    Wakers(std::io::Error),
     /// There are fewer workers than processors for them, or no processor.
     #[error(
         "{workers} workers cannot be spread over {lcores} processors: one needs a worker at least"

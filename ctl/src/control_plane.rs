@@ -283,6 +283,10 @@ impl Control {
         let behind = self.is_behind();
         // Memory comes back as workers go on, and they tell nobody.
         let drains = self.registry.draining() > 0 && self.links.iter().any(WorkerLink::is_up);
+        if drains {
+            // It waits for a turn of each, also of those that sleep.
+            self.links.iter().for_each(WorkerLink::wake);
+        }
         let limit = if behind || drains { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
         // Woken or timed out: either way the caller looks at everything.

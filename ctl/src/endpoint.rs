@@ -6,6 +6,7 @@ use heddle_base::Instant;
 use heddle_dataplane::{Clock, Eal, Mempool, Port, PortSource, Worker};
 use heddle_verbs::{Device, Hub};
 
+use crate::ask::Asker;
 use crate::assembly::OpenPort;
 use crate::config::{EndpointConfig, OpenError};
 use crate::control_plane::{Control, Requests};
@@ -131,6 +132,11 @@ impl Endpoint {
         &self.ports
     }
 
+    /// The port of each worker.
+    pub fn worker_ports(&self) -> impl Iterator<Item = &Port> {
+        self.workers.iter().filter_map(|w| self.ports.get(w.port))
+    }
+
     /// How many workers it has.
     pub fn workers(&self) -> usize {
         self.workers.len()
@@ -139,6 +145,11 @@ impl Endpoint {
     /// The time the RNIC goes by.
     pub fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// The way to ask about it, answered when it is polled.
+    pub fn asker(&self) -> Asker {
+        Asker::new(self.requests.clone())
     }
 
     /// Does what there is to do, worker by worker; true when there was something. The thread that
@@ -177,7 +188,7 @@ impl Endpoint {
             counters: Some(Box::new(w.worker.snapshot())),
         };
         let workers = self.workers.iter().map(status).collect();
-        Snapshot::of(workers, port_status(&self.ports), self.control.counters())
+        Snapshot::of(workers, port_status(&self.ports), Vec::new(), self.control.counters())
     }
 }
 

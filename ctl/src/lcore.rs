@@ -1,9 +1,11 @@
 //! What a thread does that polls workers, one or several in turn, for as long as they last.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use heddle_dataplane::{Clock, IdlePolicy, Rester, Stop, Worker};
+use heddle_dataplane::{Clock, IdlePolicy, RestShown, Rester, Stop, Worker};
+use heddle_verbs::wakeup::WorkerSleeper;
 
 /// Where the workers of a node run, and what their threads do when there is nothing to do.
 #[derive(Clone, Debug)]
@@ -59,10 +61,16 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         turn: F,
         orphaned: Stop,
         (idle, clock): (IdlePolicy, Clock),
+        sleeper: Option<WorkerSleeper>,
     ) -> Crew<F> {
         let queues: Vec<_> = live.iter().filter_map(|h| h.worker.rx_queue()).collect();
-        let rester = Rester::new(idle, clock, &queues);
+        let rester = Rester::new(idle, clock, &queues, sleeper);
         Crew { live, closed: Vec::new(), serving: false, turn, rester, orphaned }
+    }
+
+    /// What others see of the thread's rest.
+    pub(crate) fn rest(&self) -> Arc<RestShown> {
+        self.rester.shown()
     }
 
     /// Returns when it is told to stop; the workers end with it.
@@ -102,7 +110,7 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                     self.poll_closed();
                     looked = Instant::now();
                 }
-                self.rester.turn(busy, || next(&self.live));
+                self.rester.turn(busy, || next(&self.live, &self.closed, self.serving));
             }
         }));
         run.map_err(|_| at)
@@ -131,12 +139,15 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
     }
 }
 
-/// When there is something to do though nothing arrives.
+/// When there is something to do though nothing arrives, or what arrives wakes nobody: those that have
+/// ended are looked at now and then, those that others live on all the time.
 #[cold]
-fn next(live: &[Hand]) -> Option<heddle_base::Instant> {
+fn next(live: &[Hand], closed: &[Hand], serving: bool) -> Option<heddle_base::Instant> {
+    let look = if serving { Duration::ZERO } else { CLOSED_NAP };
+    let look = closed.first().map(|h| h.worker.now() + look);
     let next = |h: &Hand| {
         // Frames that wait for the port are due at once.
         if h.worker.is_idle() { h.worker.poll_timeout() } else { Some(h.worker.now()) }
     };
-    live.iter().filter_map(next).min()
+    live.iter().filter_map(next).chain(look).min()
 }

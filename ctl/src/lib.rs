@@ -16,6 +16,9 @@
 //! - a [`Node`] has its workers on pinned lcores and the control plane on a thread of its own,
 //!   which sleeps when there is nothing to do.
 //!
+//! [`Forwarding`] is an application beside the others, which has connections forwarded between
+//! InfiniBand's connection management and iWARP.
+//!
 //! Work requests and completions do not pass through here: they go through the rings of the device
 //! straight to and from the workers.
 
@@ -25,6 +28,7 @@ mod config;
 mod control_plane;
 mod counters;
 mod endpoint;
+mod forwarding;
 mod lcore;
 mod node;
 mod seed;
@@ -37,7 +41,8 @@ pub use assembly::OpenPort;
 pub use config::{EndpointConfig, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::{Detached, Endpoint};
+pub use forwarding::{ForwardError, ForwardRule, Forwarding, MAX_FORWARDED};
 pub use lcore::Lcores;
 pub use node::{Node, WorkerPlace};
 pub use seed::random_seed;
-pub use snapshot::{PortStatus, Snapshot, WorkerStatus};
+pub use snapshot::{LcoreStatus, PortStatus, Snapshot, WorkerStatus};

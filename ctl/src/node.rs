@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
-use heddle_dataplane::{Eal, LcoreWorker, Port, Stop, Worker, WorkerSnapshot};
+use heddle_dataplane::{
+    Eal, IdlePolicy, LcoreWorker, Place as CpuPlace, Port, RestShown, Stop, Topology, Worker,
+    WorkerSnapshot,
+};
+use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
 use heddle_verbs::{Device, Hub};
 
 use crate::ask::Asker;
@@ -15,7 +19,7 @@ use crate::control_plane::{ControlThread, Requests, ThreadRequest};
 use crate::counters::CtlCounters;
 use crate::endpoint::{Endpoint, port_status};
 use crate::lcore::{Crew, Hand, Lcores};
-use crate::snapshot::{Snapshot, WorkerStatus};
+use crate::snapshot::{LcoreStatus, Snapshot, WorkerStatus};
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -31,13 +35,32 @@ mod tests;
 /// addresses stay reachable, and what peers send to connections that were is answered with RST.
 #[derive(Debug)]
 pub struct Node {
-    // In this order: the control plane tells of workers that have ended.
+    // In this order: threads that sleep are told, and the control plane tells of workers that have ended.
+    ending: Ending,
     lcores: Vec<LcoreWorker<()>>,
+    /// How the threads rest, by their processors.
+    rests: Vec<(usize, Arc<RestShown>)>,
     control: ControlThread,
     requests: Requests,
     workers: Vec<Place>,
     device: Device,
     ports: Vec<Port>,
+}
+
+/// Tells the lcores to end, also those that sleep, when it is dropped.
+#[derive(Debug)]
+struct Ending {
+    lcores: Vec<Stop>,
+    wakers: Option<Arc<WorkerWakers>>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.lcores.iter().for_each(Stop::set);
+        if let Some(wakers) = &self.wakers {
+            wakers.wake_all();
+        }
+    }
 }
 
 /// Where a worker is, and how.
@@ -47,7 +70,11 @@ pub struct WorkerPlace {
     pub port: usize,
     /// The processor it runs on.
     pub lcore: usize,
-    /// Whether it does.
+    /// The processor socket that is at, where the system says.
+    pub socket: Option<u32>,
+    /// Where its port is, if that is elsewhere: every frame crosses.
+    pub wanted: Option<u32>,
+    /// Whether it runs.
     pub running: bool,
 }
 
@@ -55,9 +82,22 @@ pub struct WorkerPlace {
 #[derive(Debug)]
 struct Place {
     port: usize,
-    lcore: usize,
+    at: CpuPlace,
     /// It has, by a defect.
     ended: Stop,
+}
+
+/// What wakes a thread that may sleep.
+fn sleeper(
+    idle: IdlePolicy,
+    wakers: Option<&Arc<WorkerWakers>>,
+    crew: &[Hand],
+) -> Result<Option<WorkerSleeper>, OpenError> {
+    let workers: Vec<usize> = crew.iter().map(|h| h.number).collect();
+    match (idle, wakers) {
+        (IdlePolicy::Spin, _) | (_, None) => Ok(None),
+        (_, Some(wakers)) => wakers.sleeper(&workers).map(Some).map_err(OpenError::Wakers),
+    }
 }
 
 /// Asks a worker for all it has counted.
@@ -110,23 +150,46 @@ impl Node {
             return Err(OpenError::Lcores { lcores, workers });
         }
         device.hub().set_threaded();
+        let topology = Topology::read();
         let mut crews: Vec<_> = lcores.iter().map(|_| Vec::new()).collect();
         let mut places = Vec::with_capacity(workers.len());
         for (number, w) in workers.into_iter().enumerate() {
             let (thread, ended) = (number % lcores.len(), Stop::new());
-            places.push(Place { port: w.port, lcore: lcores[thread], ended: ended.clone() });
+            let socket = ports.get(w.port).and_then(Port::socket);
+            let at = topology.place_on(lcores[thread], socket);
+            places.push(Place { port: w.port, at, ended: ended.clone() });
             crews[thread].push(Hand { number, worker: w.worker, ended });
         }
+        // All of them before anybody runs: from then on it is known who may sleep.
+        let wakers = device.hub().wakers().cloned();
+        let sleepers = crews.iter().map(|crew| sleeper(*idle, wakers.as_ref(), crew));
+        let sleepers: Vec<_> = sleepers.collect::<Result<_, _>>()?;
         let orphaned = Stop::new();
-        let control = ControlThread::spawn(control, clock.clone(), orphaned.clone());
+        let left = (orphaned.clone(), wakers.clone());
+        let control = ControlThread::spawn(control, clock.clone(), left);
         let control = control.map_err(OpenError::Thread)?;
+        let mut ending = Ending { lcores: Vec::new(), wakers };
         let mut threads = Vec::with_capacity(lcores.len());
-        for (crew, &core) in crews.into_iter().zip(lcores) {
-            let crew = Crew::new(crew, turn.clone(), orphaned.clone(), (*idle, clock.clone()));
+        let mut rests = Vec::with_capacity(lcores.len());
+        for ((crew, sleeper), &core) in crews.into_iter().zip(sleepers).zip(lcores) {
+            let rest = (*idle, clock.clone());
+            let crew = Crew::new(crew, turn.clone(), orphaned.clone(), rest, sleeper);
+            rests.push((core, crew.rest()));
             let name = format!("heddle-w{core}");
-            threads.push(LcoreWorker::spawn(eal, core, &name, move |stop| crew.run(stop))?);
+            let thread = LcoreWorker::spawn(eal, core, &name, move |stop| crew.run(stop))?;
+            ending.lcores.push(thread.stop_handle());
+            threads.push(thread);
         }
-        Ok(Node { lcores: threads, control, requests, workers: places, device, ports })
+        Ok(Node {
+            ending,
+            lcores: threads,
+            rests,
+            control,
+            requests,
+            workers: places,
+            device,
+            ports,
+        })
     }
 
     /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each with
@@ -177,10 +240,17 @@ impl Node {
     pub fn places(&self) -> impl Iterator<Item = WorkerPlace> {
         let place = |p: &Place| WorkerPlace {
             port: p.port,
-            lcore: p.lcore,
+            lcore: p.at.cpu,
+            socket: p.at.socket,
+            wanted: p.at.wanted,
             running: !p.ended.is_set() && !self.lcores.iter().any(LcoreWorker::is_finished),
         };
         self.workers.iter().map(place)
+    }
+
+    /// The threads that poll workers, and how they rested.
+    pub fn lcores(&self) -> impl Iterator<Item = LcoreStatus> {
+        self.rests.iter().map(|(lcore, rest)| LcoreStatus { lcore: *lcore, rest: rest.counters() })
     }
 
     /// How many workers it has, those included that have ended.
@@ -194,7 +264,7 @@ impl Node {
         let asked = ask_control(&self.requests);
         let workers = self.ask_workers();
         let ctl = asked.and_then(|a| a.recv_timeout(ANSWER).ok()).unwrap_or_default();
-        Snapshot::of(workers, port_status(&self.ports), *ctl)
+        Snapshot::of(workers, port_status(&self.ports), self.lcores().collect(), *ctl)
     }
 
     /// All at once, so that they answer side by side.
@@ -203,7 +273,7 @@ impl Node {
         let until = Instant::now() + ANSWER;
         let status = |(place, answer): (&Place, Option<Receiver<Box<WorkerSnapshot>>>)| {
             let counters = answer.and_then(|a| a.recv_deadline(until).ok());
-            WorkerStatus { port: place.port, lcore: Some(place.lcore), counters }
+            WorkerStatus { port: place.port, lcore: Some(place.at.cpu), counters }
         };
         self.workers.iter().zip(asked).map(status).collect()
     }
@@ -211,9 +281,11 @@ impl Node {
     /// Ends all threads; everything they have counted.
     pub fn stop(self) -> Snapshot {
         let workers = self.ask_workers();
-        let Node { lcores, control, ports, .. } = self;
+        let rests: Vec<_> = self.lcores().collect();
+        let Node { ending, lcores, control, ports, .. } = self;
+        drop(ending);
         drop(lcores);
-        Snapshot::of(workers, port_status(&ports), control.stop())
+        Snapshot::of(workers, port_status(&ports), rests, control.stop())
     }
 
     /// Whether there is a worker and a control plane that run; they end early only by a defect.

@@ -1,6 +1,6 @@
 //! Everything an RNIC has counted.
 
-use heddle_dataplane::{PortStats, WorkerSnapshot};
+use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot};
 
 use crate::counters::CtlCounters;
 
@@ -17,6 +17,17 @@ pub struct Snapshot {
     pub workers: Vec<WorkerStatus>,
     /// Each port, by its number.
     pub ports: Vec<PortStatus>,
+    /// Each thread that polls workers; none when the RNIC runs inline.
+    pub lcores: Vec<LcoreStatus>,
+}
+
+/// A thread that polls workers.
+#[derive(Clone, Copy, Debug)]
+pub struct LcoreStatus {
+    /// The processor it is bound to.
+    pub lcore: usize,
+    /// How it rested.
+    pub rest: RestCounters,
 }
 
 /// One worker.
@@ -44,6 +55,7 @@ impl Snapshot {
     pub(crate) fn of(
         workers: Vec<WorkerStatus>,
         ports: Vec<PortStatus>,
+        lcores: Vec<LcoreStatus>,
         ctl: CtlCounters,
     ) -> Snapshot {
         let (mut worker, mut port) = (WorkerSnapshot::default(), PortStats::default());
@@ -53,6 +65,6 @@ impl Snapshot {
         for p in &ports {
             port.add(&p.stats);
         }
-        Snapshot { worker, ctl, port, workers, ports }
+        Snapshot { worker, ctl, port, workers, ports, lcores }
     }
 }

@@ -438,3 +438,26 @@ fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
     let error = connect_error(&mut net, &events, id, &end);
     assert!(error.to_string().contains("refused"), "{error}");
 }
+
+/// The end of the connection was told where its request came; who waits elsewhere hears of it there.
+#[test]
+fn test_accepting_a_connection_that_has_ended_is_told_to_whoever_waits_for_it() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let (requests, events) = (listen(&mut net, PORT, |_| {}), EventQueue::new(None));
+    let conn = net.tcp(PORT);
+    net.peer.send(conn, &request(b""));
+    let CmEvent::ConnectRequest { id, .. } = net.event(&requests) else { panic!("a request") };
+    net.peer.stack.abort(conn);
+    let CmEvent::ConnectError { id: gone, .. } = net.event(&requests) else { panic!("its end") };
+    assert_eq!(gone, id);
+    let end = new_end(&net);
+    // The queue pair is as good as before.
+    for _ in 0..2 {
+        let params = AcceptParams::new(end.qp.clone());
+        net.us.device().accept_on(id, params, &events).unwrap();
+        let error = connect_error(&mut net, &events, id, &end);
+        assert_eq!(error.to_string(), "no such connection");
+    }
+    assert_eq!(requests.poll(), None);
+}

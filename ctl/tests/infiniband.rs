@@ -11,7 +11,7 @@ use heddle_ctl::Endpoint;
 use heddle_dataplane::{Clock, Eal, ManualClock};
 use heddle_verbs::{
     AcceptParams, CmEvent, ConnectFailure, ConnectParams, DisconnectReason, EventQueue,
-    ListenParams, Protocol, Qp, QpInit, Transport,
+    ListenParams, Protocol, Qp, QpInit, QpState, Transport,
 };
 
 struct Pair {
@@ -89,8 +89,9 @@ fn test_a_connection_from_request_to_its_end() {
         (remote.ip(), private_data.len(), &private_data[..9]),
         (US.into(), 56, &b"from here"[..])
     );
+    let qp = p.qp(1);
     let params =
-        AcceptParams { private_data: b"from there".to_vec(), ..AcceptParams::new(p.qp(1)) };
+        AcceptParams { private_data: b"from there".to_vec(), ..AcceptParams::new(qp.clone()) };
     p.ends[1].device().accept(id, params.reads(3, 5)).unwrap();
     let CmEvent::Established { id: ours_id, agreed, local, private_data, .. } = p.event(&ours)
     else {
@@ -113,6 +114,9 @@ fn test_a_connection_from_request_to_its_end() {
             "{ended:?}"
         );
     }
+    // No worker has had its queue pair, which may have another connection all the same.
+    p.ends[1].device().reset_qp(&qp).unwrap();
+    assert_eq!(qp.qp_state(), QpState::Init);
     let s = p.ends[1].snapshot();
     assert_eq!((s.worker.stack.rx_datagrams, s.ctl.ib.rx_datagrams), (3, 3), "REQ, RTU, DREQ");
     assert_eq!((s.worker.stack.tx_datagrams, s.ctl.ib.tx_datagrams), (2, 2), "REP, DREP");

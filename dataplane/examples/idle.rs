@@ -1,8 +1,10 @@
-//! What a thread that polls costs while it has nothing to do, and what a frame waits for it then, under
-//! each policy of `heddle_dataplane::idle`.
+//! What a thread that polls costs while it has nothing to do, and what a frame or a doorbell waits for it
+//! then, under each policy of `heddle_dataplane::idle`.
 //!
 //! Two threads are joined by a pair of rings. One sends a frame, spins until it is back, and waits for
 //! a while that the table names; the other sends back what comes, and rests in between by the policy.
+//! For doorbells it rings instead, and spins until that was heard; once with a thread that is woken by
+//! it, and once with one that is not and hears it at the end of its nap.
 //!
 //! ```sh
 //! cargo run -p heddle-dataplane --example idle
@@ -11,6 +13,8 @@
 #![allow(clippy::print_stdout, reason = "what it is for")]
 
 use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
@@ -18,102 +22,191 @@ use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, IdlePolicy, LcoreWorker, Mbuf, Mempool, MempoolConfig, Naps,
     Port, PortConfig, Rester, RxQueue, Stop, TxQueue,
 };
+use heddle_verbs::ring::{Area, Bells};
+use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
+
+type Fault = Box<dyn Error + Send + Sync>;
 
 /// How long the thread has nothing to do.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// What lies between two frames or doorbells for a thread that is to fall asleep.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Frames that follow each other, and round trips with a pause before each.
+const STREAM: usize = 50_000;
+const SINGLE: usize = 400;
+
 /// Times the calling thread was on a processor.
-fn on_processor() -> Result<Duration, Box<dyn Error + Send + Sync>> {
+fn on_processor() -> Result<Duration, Fault> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(Duration::from_nanos(text.split_whitespace().next().unwrap_or("0").parse()?))
 }
 
-type Ends = (RxQueue, TxQueue);
-
-/// Sends back what comes until it is told to stop. The share of a processor that it took.
-fn echo(stop: &Stop, ends: Ends, clock: Clock, policy: IdlePolicy) -> Option<f64> {
-    let (mut rx, mut tx) = ends;
-    let mut rester = Rester::new(policy, clock, &[&rx]);
-    let (start, used) = (Instant::now(), on_processor().ok()?);
-    let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-    while !stop.is_set() {
-        let busy = rx.burst(&mut frames) > 0;
-        tx.burst(&mut frames);
-        rester.turn(busy, || None);
-    }
-    let used = on_processor().ok()?.saturating_sub(used);
-    Some(used.as_secs_f64() / start.elapsed().as_secs_f64())
+/// What a thread rests by.
+#[derive(Clone, Copy)]
+struct Row {
+    name: &'static str,
+    policy: IdlePolicy,
+    /// It polls a queue, which does not wake it.
+    queue: bool,
 }
 
-/// Round trips with a pause before each: the median and the 99th percentile.
-fn ping(ends: &mut Ends, pool: Mempool, rounds: usize, pause: Duration) -> Option<[Duration; 2]> {
+/// The thread that rests.
+struct Rests {
+    row: Row,
+    ends: (RxQueue, TxQueue),
+    bells: Bells,
+    heard: Arc<AtomicU64>,
+    sleeper: Option<WorkerSleeper>,
+    clock: Clock,
+}
+
+impl Rests {
+    /// Sends back what comes until it is told to stop. The share of a processor that it took.
+    fn run(self, stop: &Stop) -> Option<f64> {
+        let Rests { row, ends: (mut rx, mut tx), bells, heard, sleeper, clock } = self;
+        let queues: &[&RxQueue] = if row.queue { &[&rx] } else { &[] };
+        let mut rester = Rester::new(row.policy, clock, queues, sleeper);
+        let (start, used) = (Instant::now(), on_processor().ok()?);
+        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+        while !stop.is_set() {
+            let mut busy = row.queue && rx.burst(&mut frames) > 0;
+            tx.burst(&mut frames);
+            for _ in bells.take(0) {
+                heard.fetch_add(1, Ordering::Release);
+                busy = true;
+            }
+            rester.turn(busy, || None);
+        }
+        let used = on_processor().ok()?.saturating_sub(used);
+        Some(used.as_secs_f64() / start.elapsed().as_secs_f64())
+    }
+}
+
+/// The median and the 99th percentile of what `once` takes, with a pause before each.
+fn times(rounds: usize, pause: Duration, mut once: impl FnMut() -> Option<()>) -> Option<[f64; 2]> {
     let mut took = Vec::with_capacity(rounds);
-    let mut frames: ArrayVec<Mbuf, 1> = ArrayVec::new();
     for _ in 0..rounds {
-        let mut frame = pool.alloc()?;
-        frame.append(64)?.fill(1);
-        frames.push(frame);
         if !pause.is_zero() {
             std::thread::sleep(pause);
         }
         let start = Instant::now();
-        ends.1.burst(&mut frames);
-        while ends.0.burst(&mut frames) == 0 {
-            std::hint::spin_loop();
-        }
-        took.push(start.elapsed());
-        frames.clear();
+        once()?;
+        took.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    took.sort();
+    took.sort_by(f64::total_cmp);
     Some([*took.get(rounds / 2)?, *took.get(rounds * 99 / 100)?])
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// A frame there and back.
+fn exchange(ends: &mut (RxQueue, TxQueue), pool: Mempool) -> Option<()> {
+    let mut frames: ArrayVec<Mbuf, 1> = ArrayVec::new();
+    let mut frame = pool.alloc()?;
+    frame.append(64)?.fill(1);
+    frames.push(frame);
+    ends.1.burst(&mut frames);
+    while ends.0.burst(&mut frames) == 0 {
+        std::hint::spin_loop();
+    }
+    Some(())
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    /// A thread with nothing to do.
+    Idle,
+    Frames(usize, Duration),
+    Bells {
+        woken: bool,
+    },
+}
+
+struct Bed {
+    eal: Eal,
+    cpus: [usize; 2],
+    runs: usize,
+}
+
+impl Bed {
+    /// The share of a processor, and the times.
+    fn run(&mut self, row: Row, what: What) -> Result<(f64, [f64; 2]), Fault> {
+        self.runs += 1;
+        let pool = Mempool::new(&self.eal, &MempoolConfig::for_mtu(1023, 1500))?;
+        let config = PortConfig::new(pool);
+        let name = format!("i{}", self.runs);
+        let (mut a, mut b) = Port::ring_pair(&self.eal, &name, 64, &config, &config)?;
+        let (Some(mut ours), Some(ends)) = (a.take_queues().pop(), b.take_queues().pop()) else {
+            return Err("no queues".into());
+        };
+        let wakers = WorkerWakers::new(1)?;
+        let woken = what != What::Bells { woken: false } && row.policy != IdlePolicy::Spin;
+        let sleeper = if woken { Some(wakers.sleeper(&[0])?) } else { None };
+        let bells = Bells::new(&Area::new(Bells::octets(1))?, 1)?.waking(Some(wakers.clone()));
+        let (heard, clock) = (Arc::new(AtomicU64::new(0)), Clock::new(&self.eal));
+        let rests = Rests { row, ends, bells: bells.clone(), heard: heard.clone(), sleeper, clock };
+        let thread =
+            LcoreWorker::spawn(&self.eal, self.cpus[1], "rests", move |stop| rests.run(stop))?;
+        let other = LcoreWorker::spawn(&self.eal, self.cpus[0], "asks", move |_| match what {
+            What::Idle => {
+                std::thread::sleep(IDLE);
+                Some([0.0; 2])
+            }
+            What::Frames(rounds, pause) => times(rounds, pause, || exchange(&mut ours, pool)),
+            What::Bells { .. } => times(SINGLE, PAUSE, || {
+                let n = heard.load(Ordering::Acquire);
+                bells.ring(0, 7);
+                while heard.load(Ordering::Acquire) == n {
+                    std::hint::spin_loop();
+                }
+                Some(())
+            }),
+        })?;
+        let times = other.join()?.ok_or("no buffers")?;
+        thread.stop();
+        wakers.wake_all();
+        Ok((thread.join()?.ok_or("no times of threads")?, times))
+    }
+}
+
+fn main() -> Result<(), Fault> {
     let eal = Eal::init(&EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() })?;
     let cpus = heddle_dataplane::eal::allowed_cpus();
-    let (near, far) = (cpus.first().copied().unwrap_or(0), cpus.get(1).copied().unwrap_or(0));
+    let near = cpus.first().copied().unwrap_or(0);
+    let mut bed = Bed { eal, cpus: [near, cpus.get(1).copied().unwrap_or(near)], runs: 0 };
     let naps = |longest| {
         let longest = Duration::from_micros(longest);
         IdlePolicy::Backoff(Naps { longest, ..Naps::default() })
     };
-    println!("policy           idle    no pause, us     pause 5 ms, us");
-    println!("                 CPU %   p50      p99     p50      p99");
-    let policies = [
-        ("spin", IdlePolicy::Spin),
-        ("back-off  50 us", naps(50)),
-        ("back-off 500 us", naps(500)),
-        ("back-off   5 ms", naps(5000)),
-    ];
-    for (i, (name, policy)) in policies.into_iter().enumerate() {
-        let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(1023, 1500))?;
-        let config = PortConfig::new(pool);
-        let run = |label: &str, rounds: usize, pause: Duration| -> Result<_, Box<dyn Error>> {
-            let pair = format!("i{i}{label}");
-            let (mut a, mut b) = Port::ring_pair(&eal, &pair, 64, &config, &config)?;
-            let (Some(mut ours), Some(theirs)) = (a.take_queues().pop(), b.take_queues().pop())
-            else {
-                return Err("no queues".into());
-            };
-            let clock = Clock::new(&eal);
-            let thread = LcoreWorker::spawn(&eal, far, "echo", move |stop| {
-                echo(stop, theirs, clock, policy)
-            })?;
-            let pinger = LcoreWorker::spawn(&eal, near, "ping", move |_| {
-                if rounds == 0 {
-                    std::thread::sleep(IDLE);
-                    return Some([Duration::ZERO; 2]);
-                }
-                ping(&mut ours, pool, rounds, pause)
-            })?;
-            let times = pinger.join()?.ok_or("no buffers")?;
-            let share = thread.join()?.ok_or("no times of threads")?;
-            Ok((share, times.map(|t| t.as_secs_f64() * 1e6)))
+    println!(
+        "                   idle   frames, us       5 ms before, us    doorbell, 5 ms before, us"
+    );
+    println!(
+        "policy             CPU %  p50      p99     p50      p99       woken p50 p99     not p50 p99"
+    );
+    for (name, policy, queue) in [
+        ("spin", IdlePolicy::Spin, true),
+        ("back-off  50 us", naps(50), true),
+        ("back-off 500 us", naps(500), true),
+        ("back-off   5 ms", naps(5000), true),
+        ("no queue", naps(500), false),
+    ] {
+        let row = Row { name, policy, queue };
+        let (idle, _) = bed.run(row, What::Idle)?;
+        let frames = |bed: &mut Bed, rounds, pause| match queue {
+            true => bed.run(row, What::Frames(rounds, pause)).map(|r| r.1),
+            false => Ok([f64::NAN; 2]),
         };
-        let (idle, _) = run("idle", 0, Duration::ZERO)?;
-        let (_, fast) = run("fast", 50_000, Duration::ZERO)?;
-        let (_, slow) = run("slow", 400, Duration::from_millis(5))?;
-        let ([a, b], [c, d]) = (fast, slow);
-        println!("{name:<15} {:>6.1} {a:>6.1} {b:>8.1} {c:>8.1} {d:>8.1}", idle * 100.0);
+        let [a, b] = frames(&mut bed, STREAM, Duration::ZERO)?;
+        let [c, d] = frames(&mut bed, SINGLE, PAUSE)?;
+        let (_, [e, f]) = bed.run(row, What::Bells { woken: true })?;
+        let (_, [g, h]) = bed.run(row, What::Bells { woken: false })?;
+        println!(
+            "{:<17} {:>6.2} {a:>6.1} {b:>8.1} {c:>8.1} {d:>8.1} {e:>10.1} {f:>8.1} {g:>8.1} {h:>8.1}",
+            row.name,
+            idle * 100.0
+        );
     }
     Ok(())
 }

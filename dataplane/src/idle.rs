@@ -6,14 +6,16 @@
 //!
 //! A turn that finds nothing says little; only after a while of them ([`Naps::after`]) does the thread
 //! sleep, at first shortly and then for longer, up to a bound ([`Naps::longest`]). The bound is what a
-//! frame that comes meanwhile may have to wait, and a doorbell or an order of the control plane, which
-//! interrupt nobody. A timer is not late for it: what threads are found to oversleep by is kept off, and
-//! the rest is spun.
+//! frame may have to wait that comes meanwhile to a queue without interrupts. Doorbells, orders of the
+//! control plane and frames of other workers end the sleep ([`heddle_verbs::wakeup`]); where queues do as
+//! well, or the thread has none, it sleeps until its next timer ([`FULL`]). A timer is not late for it:
+//! what threads are found to oversleep by is kept off, and the rest is spun.
 //!
 //! ```text
-//!   something found ─▶ spin ──after──▶ sleep first, 2 first, 4 first .. longest, longest ..
-//!          ▲                             │
-//!          └──── something found ◀───────┘        with interrupts: arm, look once more, wait
+//!   something found ─▶ spin ──after──▶ arm ──▶ one more turn ──▶ sleep first, 2 first .. longest ..
+//!          ▲                            ▲            │                    │
+//!          │                            └────────────│──── woken by nothing but the time
+//!          └─────────────────────────────────────────┴─── something found, or woken
 //! ```
 
 use core::time::Duration;
@@ -26,7 +28,7 @@ pub enum IdlePolicy {
     /// It looks again at once, and takes all of a processor.
     #[default]
     Spin,
-    /// It sleeps for growing times.
+    /// It sleeps for growing times. Ports do not wake it, all else does.
     Backoff(Naps),
     /// It sleeps until a queue of a port interrupts, or for the longest nap. Queues that cannot
     /// interrupt are looked at after each nap.
@@ -40,9 +42,12 @@ pub struct Naps {
     pub after: Duration,
     /// The first nap; each is twice the one before.
     pub first: Duration,
-    /// The longest nap.
+    /// The longest nap of a thread that polls a queue which cannot wake it.
     pub longest: Duration,
 }
+
+/// The longest nap of a thread that everything wakes but its timers.
+pub const FULL: Duration = Duration::from_secs(1);
 
 impl Default for Naps {
     /// A round trip in a machine room long, and no longer than a delayed ACK.
@@ -60,13 +65,12 @@ impl Default for Naps {
 pub enum Rest {
     /// Nothing.
     Poll,
-    /// Sleep so long.
-    Sleep(Duration),
-    /// Let queues interrupt. There is another turn before the wait, for a frame that came just before.
+    /// Let queues interrupt, and everybody know that there is a thread to be woken. There is another
+    /// turn before the wait, for what came just before.
     Arm,
-    /// Sleep until one does, or so long; then let them interrupt no more.
+    /// Sleep until woken, or so long; then undo [`Rest::Arm`].
     Wait(Duration),
-    /// Let queues interrupt no more: the turn after [`Rest::Arm`] found something.
+    /// Undo [`Rest::Arm`]: the turn after it found something.
     Disarm,
 }
 
@@ -84,7 +88,9 @@ pub struct Idle {
     since: Option<Instant>,
     /// The next nap.
     nap: Duration,
-    /// Queues were told to interrupt.
+    /// All it has to do wakes it.
+    woken_by_all: bool,
+    /// The thread can be woken.
     armed: bool,
     /// What sleeps took longer than they were to.
     late: Duration,
@@ -93,7 +99,15 @@ pub struct Idle {
 impl Idle {
     /// Awake.
     pub fn new(policy: IdlePolicy) -> Idle {
-        Idle { policy, since: None, nap: Duration::ZERO, armed: false, late: LATE }
+        let (nap, woken_by_all) = (Duration::ZERO, false);
+        Idle { policy, since: None, nap, woken_by_all, armed: false, late: LATE }
+    }
+
+    /// The same for a thread that is woken by all there may be for it to do.
+    #[must_use]
+    pub fn woken_by_all(mut self) -> Idle {
+        self.woken_by_all = true;
+        self
     }
 
     /// The policy.
@@ -144,23 +158,31 @@ impl Idle {
         if room < SHORTEST {
             return self.awake();
         }
-        if matches!(self.policy, IdlePolicy::Interrupt(_)) {
-            self.armed = !self.armed;
-            return if self.armed { Rest::Arm } else { Rest::Wait(naps.longest.min(room)) };
+        self.armed = !self.armed;
+        if self.armed {
+            return Rest::Arm;
         }
-        let nap = self.nap.min(naps.longest);
-        self.nap = nap.saturating_mul(2);
-        Rest::Sleep(nap.min(room))
+        let nap = match self.policy {
+            _ if self.woken_by_all => FULL,
+            IdlePolicy::Interrupt(_) => naps.longest,
+            _ => {
+                let nap = self.nap.min(naps.longest);
+                self.nap = nap.saturating_mul(2);
+                nap
+            }
+        };
+        Rest::Wait(nap.min(room))
     }
 
-    /// A queue has interrupted. There is work, though it may take a moment to show: the next naps are
-    /// as after a turn that found some.
+    /// Something has woken the thread. There is work, though it may take a moment to show: the next naps
+    /// are as after a turn that found some.
     pub fn woken(&mut self) {
         self.since = None;
     }
 
     /// A sleep of `asked` has taken `took`. What a timer has to be kept off by follows upwards at once
-    /// and downwards slowly; beyond the longest nap it is the system that is late, not the sleep.
+    /// and downwards slowly; beyond the longest nap it is the system that is late, not the sleep. Not to
+    /// be called when the thread was woken.
     pub fn slept(&mut self, asked: Duration, took: Duration) {
         let bound = match self.policy {
             IdlePolicy::Spin => return,
@@ -216,7 +238,8 @@ mod tests {
             assert_eq!(idle(&mut i, now + 99, None), Rest::Poll, "not yet");
             now += 100;
             for nap in [10, 20, 40, 80, 160, 320, 500, 500, 500] {
-                assert_eq!(idle(&mut i, now, None), Rest::Sleep(nap * US));
+                assert_eq!(idle(&mut i, now, None), Rest::Arm);
+                assert_eq!(idle(&mut i, now, None), Rest::Wait(nap * US));
                 now += u64::from(nap);
             }
             assert_eq!(i.turn(true, || us(now), || None), Rest::Poll);
@@ -231,20 +254,19 @@ mod tests {
             let mut now = 0;
             loop {
                 match idle(&mut i, now, Some(due)) {
-                    Rest::Poll => now += 1,
-                    Rest::Sleep(d) => {
+                    Rest::Poll | Rest::Arm | Rest::Disarm => now += 1,
+                    Rest::Wait(d) => {
                         // As late as it is taken to be.
                         now += u64::try_from((d + LATE).as_micros()).unwrap();
                         assert!(now <= due, "slept until {now}, due at {due}");
                         i.slept(d, d + LATE);
                     }
-                    other => panic!("{other:?}"),
                 }
                 if now >= due {
                     break;
                 }
             }
-            assert_eq!(idle(&mut i, now, Some(due)), Rest::Poll, "it is due");
+            assert!(matches!(idle(&mut i, now, Some(due)), Rest::Poll | Rest::Disarm), "it is due");
         }
     }
 
@@ -252,18 +274,19 @@ mod tests {
     fn test_margin_follows_what_sleeps_take() {
         let mut i = Idle::new(IdlePolicy::Backoff(DEFAULT));
         let nap = |i: &mut Idle| {
-            idle(&mut Idle { since: Some(us(0)), nap: 500 * US, ..*i }, 0, Some(300))
+            let armed = Idle { since: Some(us(0)), nap: 500 * US, armed: true, ..*i };
+            idle(&mut { armed }, 0, Some(300))
         };
-        assert_eq!(nap(&mut i), Rest::Sleep(240 * US));
+        assert_eq!(nap(&mut i), Rest::Wait(240 * US));
         i.slept(10 * US, 110 * US);
-        assert_eq!(nap(&mut i), Rest::Sleep(200 * US), "later than thought");
+        assert_eq!(nap(&mut i), Rest::Wait(200 * US), "later than thought");
         for _ in 0..100 {
             i.slept(10 * US, 14 * US);
         }
-        let Rest::Sleep(d) = nap(&mut i) else { panic!() };
+        let Rest::Wait(d) = nap(&mut i) else { panic!() };
         assert!(d > 290 * US, "{d:?}");
         i.slept(10 * US, Duration::from_secs(3));
-        assert_eq!(nap(&mut i), Rest::Poll, "bounded by the longest nap");
+        assert_eq!(nap(&mut i), Rest::Disarm, "bounded by the longest nap");
         assert_eq!(i.late, 500 * US);
     }
 
@@ -278,6 +301,19 @@ mod tests {
         assert_eq!(idle(&mut i, 1100, None), Rest::Arm);
         assert_eq!(i.turn(true, || us(1100), || None), Rest::Disarm, "it came just before");
         assert_eq!(i.turn(true, || us(1100), || None), Rest::Poll);
+    }
+
+    /// A thread without a queue that could be missed sleeps for as long as there is no timer.
+    #[test]
+    fn test_who_is_woken_by_all_sleeps_until_a_timer() {
+        for policy in [IdlePolicy::Backoff(NAPS), IdlePolicy::Interrupt(NAPS)] {
+            let mut i = Idle::new(policy).woken_by_all();
+            assert_eq!(idle(&mut i, 0, None), Rest::Poll);
+            assert_eq!(idle(&mut i, 100, None), Rest::Arm);
+            assert_eq!(idle(&mut i, 100, None), Rest::Wait(FULL));
+            assert_eq!(idle(&mut i, 200, Some(30_200)), Rest::Arm);
+            assert_eq!(idle(&mut i, 200, Some(30_200)), Rest::Wait(30_000 * US - LATE));
+        }
     }
 
     #[test]

@@ -198,6 +198,11 @@ impl<T> LcoreWorker<T> {
         self.core
     }
 
+    /// What asks it to end.
+    pub fn stop_handle(&self) -> Stop {
+        self.stop.clone()
+    }
+
     /// Asks it to end, without waiting.
     pub fn stop(&self) {
         self.stop.set();

@@ -38,13 +38,13 @@ pub use idle::{Idle, IdlePolicy, Naps, Rest};
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
-pub use numa::{Place, Topology};
+pub use numa::{Place, Topology, home};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{
     DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortSource, PortStats, QueueSpread,
     VdevArg,
 };
-pub use rest::{RestCounters, Rester};
+pub use rest::{RestCounters, RestShown, Rester};
 pub use tx::TxBuildCounters;
 
 pub use worker::{

@@ -60,6 +60,14 @@ impl Topology {
         Place { cpu, socket: at, wanted: socket.filter(|_| elsewhere) }
     }
 
+    /// The processor for one thread that polls ports at these sockets, out of those that are `free`: the
+    /// first that is at [`home`], or the first there is.
+    pub fn first(&self, free: &[usize], ports: &[Option<u32>]) -> Option<usize> {
+        let home = home(ports);
+        let at_home = |cpu: &&usize| home.is_some() && self.socket_of(**cpu) == home;
+        free.iter().find(at_home).or(free.first()).copied()
+    }
+
     /// Runs `body` on a thread at a socket, so that memory it maps and touches lies there: the kernel
     /// gives a thread memory of its own node as long as there is some. On the calling thread when the
     /// socket, or a processor at it that this process may use, is not known.
@@ -119,6 +127,14 @@ impl Topology {
     }
 }
 
+/// Where most of these are, of workers or of their ports; at a tie the one with the lowest number. `None`
+/// when none of them is known.
+pub fn home(sockets: &[Option<u32>]) -> Option<u32> {
+    let count = |s: u32| sockets.iter().filter(|o| **o == Some(s)).count();
+    let known = sockets.iter().flatten().copied();
+    known.min_by_key(|&s| (core::cmp::Reverse(count(s)), s))
+}
+
 impl fmt::Display for Place {
     /// What there is to warn of, or where it is.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,6 +190,22 @@ mod tests {
         assert_eq!(cpus(&two().place(&[0, 1], &[Some(0); 3])), [0, 1, 0], "they take turns");
         assert!(cpus(&two().place(&[], &[Some(0)])).is_empty());
         assert_eq!(cpus(&Topology::default().place(&[0, 1, 2], &[None, Some(3)])), [1, 2]);
+    }
+
+    #[test]
+    fn test_one_thread_and_memory_are_where_most_workers_are() {
+        assert_eq!(home(&[Some(0), Some(1), Some(1), None]), Some(1));
+        assert_eq!(
+            home(&[Some(1), Some(0), None, None]),
+            Some(0),
+            "a tie, and two that do not care"
+        );
+        assert_eq!((home(&[None]), home(&[])), (None, None));
+        assert_eq!(two().first(&[0, 3, 4, 5], &[Some(1), Some(1), Some(0)]), Some(4));
+        assert_eq!(two().first(&[0, 3], &[Some(1)]), Some(0), "none is free there");
+        assert_eq!(two().first(&[3, 4], &[None]), Some(3));
+        assert_eq!(Topology::default().first(&[3, 4], &[Some(1)]), Some(3));
+        assert_eq!(two().first(&[], &[Some(1)]), None);
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn test_back_off_sleeps_nearly_always_and_hears_of_a_frame_within_a_nap() {
     let longest = Duration::from_millis(5);
     // Rings have no interrupts: naps are what is left.
     let policy = IdlePolicy::Interrupt(naps(longest));
-    let mut rester = Rester::new(policy, Clock::new(&eal()), &[&rx]);
+    let mut rester = Rester::new(policy, Clock::new(&eal()), &[&rx], None);
     assert_eq!(rester.interrupts(), 0);
     assert_eq!(until_a_frame(&mut rester, &mut rx, Duration::from_millis(300)), None);
     let slept = Duration::from_micros(rester.counters().rest_slept_us);
@@ -71,7 +71,7 @@ fn test_spinning_never_sleeps() {
     let config = PortConfig::new(pool);
     let (_a, mut b) = Port::ring_pair(&eal(), "spin", 64, &config, &config).unwrap();
     let (mut rx, _) = b.take_queues().pop().unwrap();
-    let mut rester = Rester::new(IdlePolicy::Spin, Clock::new(&eal()), &[&rx]);
+    let mut rester = Rester::new(IdlePolicy::Spin, Clock::new(&eal()), &[&rx], None);
     until_a_frame(&mut rester, &mut rx, Duration::from_millis(20));
     assert_eq!(rester.counters().rest_sleeps, 0);
 }
@@ -83,7 +83,7 @@ fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
         after: Duration::from_millis(5),
         ..naps(Duration::from_secs(4))
     });
-    let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx]);
+    let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx], None);
     assert_eq!(rester.interrupts(), 1);
     for round in 0..5 {
         std::thread::scope(|s| {

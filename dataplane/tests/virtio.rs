@@ -101,7 +101,7 @@ fn test_virtio_computes_checksums_and_says_what_it_checked() {
     let host = format!("net_vhost0,iface={},queues=1", path.display());
     let guest = format!("net_virtio_user0,path={},queues=1", path.display());
     let config = PortConfig { rx_desc: 256, tx_desc: 256, ..PortConfig::new(pool) };
-    let (mut a, mut qa) = open_with(&eal, &host, &config);
+    let (a, mut qa) = open_with(&eal, &host, &config);
     let (b, mut qb) = open_with(&eal, &guest, &config);
     assert!(b.wait_link(Duration::from_secs(5)).up && a.wait_link(Duration::from_secs(5)).up);
     // The host's end came up when the guest's was opened.

@@ -262,9 +262,9 @@ int heddle_flow_isolate(uint16_t port, char *why, size_t why_len)
 	return rc;
 }
 
-int heddle_flow_create(uint16_t port, const struct heddle_flow *f, const uint16_t *table,
-		       uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
-		       char *why, size_t why_len)
+void *heddle_flow_create(uint16_t port, const struct heddle_flow *f, const uint16_t *table,
+			 uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
+			 int *rc, char *why, size_t why_len)
 {
 	static const uint8_t any_mac[6];
 	struct rte_flow_item_eth eth, eth_mask;
@@ -283,6 +283,7 @@ int heddle_flow_create(uint16_t port, const struct heddle_flow *f, const uint16_
 	};
 	struct rte_flow_action actions[2];
 	struct rte_flow_error e = { .message = NULL };
+	struct rte_flow *made;
 	unsigned int n = 0;
 
 	memset(&eth, 0, sizeof(eth));
@@ -326,10 +327,21 @@ int heddle_flow_create(uint16_t port, const struct heddle_flow *f, const uint16_
 		actions[0].conf = &queue;
 	}
 	actions[1].type = RTE_FLOW_ACTION_TYPE_END;
-	if (rte_flow_create(port, &attr, items, actions, &e) != NULL)
-		return 0;
-	flow_why(&e, why, why_len);
-	return rte_errno != 0 ? -rte_errno : -1;
+	made = rte_flow_create(port, &attr, items, actions, &e);
+	*rc = made != NULL ? 0 : rte_errno != 0 ? -rte_errno : -1;
+	if (made == NULL)
+		flow_why(&e, why, why_len);
+	return made;
+}
+
+int heddle_flow_destroy(uint16_t port, void *flow, char *why, size_t why_len)
+{
+	struct rte_flow_error e = { .message = NULL };
+	int rc = rte_flow_destroy(port, flow, &e);
+
+	if (rc != 0)
+		flow_why(&e, why, why_len);
+	return rc;
 }
 
 void heddle_mbuf_number(struct rte_mbuf *m, uint16_t first)

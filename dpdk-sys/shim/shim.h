@@ -117,10 +117,13 @@ struct heddle_flow {
 	uint8_t priority;    /* the lower goes first */
 };
 /* Makes the rule: spread over `table` by `key` and what `types` name, or to queue 0 when the table is
- * empty. 0, or an error whose reason, where the driver gives one, is in `why`. */
-int heddle_flow_create(uint16_t port, const struct heddle_flow *flow, const uint16_t *table,
-		       uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
-		       char *why, size_t why_len);
+ * empty. The rule's name, or NULL, and the error in `rc`; its reason, where the driver gives one, is in
+ * `why`. */
+void *heddle_flow_create(uint16_t port, const struct heddle_flow *flow, const uint16_t *table,
+			 uint32_t table_len, const uint8_t *key, uint32_t key_len, uint64_t types,
+			 int *rc, char *why, size_t why_len);
+/* Takes a rule back. 0, or an error; the rule is there then, as before. */
+int heddle_flow_destroy(uint16_t port, void *flow, char *why, size_t why_len);
 int heddle_flow_isolate(uint16_t port, char *why, size_t why_len);
 
 /* This and that. */

@@ -112,8 +112,31 @@ pub struct MrsArgs {
 pub struct ListenAdd {
     /// Where, `ADDRESS:PORT`.
     pub address: String,
-    /// What, with its options, as in the configuration.
+    /// What, with its options, as in the configuration. Empty where it forwards.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
+    /// Answer InfiniBand's requests too, whose connections carry no data.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub infiniband: bool,
+    /// Forward what comes there, instead of a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<Forward>,
+}
+
+/// Where connections are forwarded to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forward {
+    /// `ADDRESS:PORT`.
+    pub to: String,
+    /// `iwarp` or `infiniband`; what comes over the other is forwarded.
+    pub over: String,
+    /// Connections at a time; as in the configuration when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<usize>,
+    /// Milliseconds that the target has to answer; as in the configuration when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// A service to stop.
@@ -172,6 +195,9 @@ pub struct Status {
     pub registrations_max: usize,
     /// Regions that are deregistered and still referred to.
     pub draining: usize,
+    /// Octets of a page of the memory that services register, as far as it was mapped in such.
+    #[serde(default)]
+    pub page: u64,
     /// Those who listen.
     pub listeners: Vec<Listener>,
     /// Applications of other processes that have a device.
@@ -202,6 +228,15 @@ pub struct Application {
     pub refused: u64,
     /// Requests that were beyond a quota.
     pub over_quota: u64,
+    /// Octets of memory: of its device, and that it has brought.
+    #[serde(default)]
+    pub memory: u64,
+    /// Queue pairs.
+    #[serde(default)]
+    pub queue_pairs: usize,
+    /// STags.
+    #[serde(default)]
+    pub registrations: u32,
 }
 
 /// The last reading of the configuration.
@@ -222,6 +257,12 @@ pub struct WorkerStatus {
     pub port: String,
     /// The processor it runs on.
     pub lcore: Option<usize>,
+    /// The processor socket (NUMA node) that is at, where the system says.
+    #[serde(default)]
+    pub socket: Option<u32>,
+    /// The one that its port is at, when that is another: every frame crosses.
+    #[serde(default)]
+    pub port_socket: Option<u32>,
     /// Whether it runs.
     pub running: bool,
 }
@@ -231,9 +272,10 @@ pub struct WorkerStatus {
 pub struct Listener {
     /// Where.
     pub address: String,
-    /// What is served there; an application's number where it is none of the services.
+    /// What is served there, or where it forwards to; an application's number where it is neither.
     pub service: String,
-    /// `starting`, `listening`, or `ending`: it takes no more, and those it has go on.
+    /// `starting`, `listening`, `ending`: it takes no more, and those it has go on; or `failed: ` and why:
+    /// its listener is gone, and it is to be taken away, or made anew.
     pub state: String,
     /// Connections that are not established yet.
     pub startups: usize,
@@ -282,8 +324,14 @@ pub struct Conn {
     pub state: String,
     /// The worker that has it.
     pub worker: usize,
-    /// The service, or the number of the application.
+    /// `iwarp` or `infiniband`.
+    #[serde(default)]
+    pub transport: String,
+    /// The service, `forward`, or the number of the application.
     pub service: String,
+    /// Of one that is forwarded, the number of the connection at the other side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair: Option<u64>,
     /// What was agreed, once it is established.
     pub agreed: Option<Agreed>,
     /// Its queue pair, once there is one.
@@ -391,6 +439,9 @@ pub struct Mr {
     pub stag: Option<u32>,
     /// Its protection domain.
     pub pd: u32,
+    /// Whose that is: `services`, or the name of an application with its number; nobody's once it is gone.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// The only queue pair that may use it, if it is bound to one.
     pub qpn: Option<u32>,
     /// Octets.
@@ -425,6 +476,12 @@ pub struct Port {
     pub up: bool,
     /// Mb/s, where the device knows.
     pub mbps: Option<u32>,
+    /// Times the link came up or went down since the start.
+    #[serde(default)]
+    pub link_changes: u64,
+    /// When it did so last, since the start; never when absent.
+    #[serde(default)]
+    pub link_changed_ns: Option<u64>,
     /// Our addresses, with their prefixes.
     pub addresses: Vec<String>,
     /// Routes, `NETWORK/PREFIX via GATEWAY`.
@@ -483,6 +540,14 @@ mod tests {
     fn test_every_request_goes_round() {
         let address = || "10.0.0.1:1".to_owned();
         let filter = ConnsArgs { port: Some(1), ..ConnsArgs::default() };
+        let listen = |forward: Option<Forward>| ListenAdd {
+            address: address(),
+            service: if forward.is_none() { "cmtime".into() } else { String::new() },
+            infiniband: forward.is_none(),
+            forward,
+        };
+        let over = "iwarp".into();
+        let forward = Forward { to: address(), over, connections: Some(1), timeout_ms: None };
         for (request, changes) in [
             (Request::Status, false),
             (Request::Conns(None), false),
@@ -490,7 +555,8 @@ mod tests {
             (Request::Mrs(Some(MrsArgs { stags: true })), false),
             (Request::Ports, false),
             (Request::Stats, false),
-            (Request::ListenAdd(ListenAdd { address: address(), service: "sink".into() }), true),
+            (Request::ListenAdd(listen(None)), true),
+            (Request::ListenAdd(listen(Some(forward.clone()))), true),
             (Request::ListenDel(ListenDel { address: address() }), true),
             (Request::ConnKill(ConnKill { conn: u64::MAX, in_order: true }), true),
             (Request::Reload, true),
@@ -511,6 +577,12 @@ mod tests {
             let line = format!("{{\"v\":1,\"id\":1,\"op\":\"{op}\",\"args\":{{\"limits\":1}}}}");
             assert!(read_call::<Request>(line.as_bytes()).is_err(), "{line}");
         }
+        // As those ask who know of services alone.
+        let add = b"{\"v\":1,\"id\":1,\"op\":\"listen-add\",\"args\":{\"address\":\"a\",\"service\":\"s\"}}";
+        let add: (u64, Request) = read_call(add).unwrap();
+        let (address, service) = ("a".into(), "s".into());
+        let plain = ListenAdd { address, service, infiniband: false, forward: None };
+        assert_eq!(add.1, Request::ListenAdd(plain));
         let kill: (u64, Request) =
             read_call(b"{\"v\":1,\"id\":1,\"op\":\"conn-kill\",\"args\":{\"conn\":9}}").unwrap();
         assert_eq!(kill.1, Request::ConnKill(ConnKill { conn: 9, in_order: false }));

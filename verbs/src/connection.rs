@@ -16,7 +16,7 @@ use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
 
 use crate::cq::{Cq, WaitError};
-use crate::device::Device;
+use crate::device::{Device, OwnedPd};
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::mr::Mr;
@@ -129,12 +129,13 @@ impl Device {
     }
 
     /// Begins to connect to `addr`, with a protection domain, a completion queue and a queue pair of
-    /// the connection's own.
+    /// the connection's own. The protection domain is given back with the connection: who goes on with
+    /// the queue pair, or with others beside it, takes [`dial_with`](Device::dial_with).
     ///
     /// # Errors
     /// [`ConnectionError`]; what fails later is told by [`Connecting::wait`].
     pub fn dial(&self, addr: impl ToSocketAddrs) -> Result<Connecting, ConnectionError> {
-        let ends = Ends::new(self, self.alloc_pd())?;
+        let ends = Ends::of_own(self)?;
         let params = ConnectParams::new(ends.qp.clone());
         self.dial_with(addr, params, ends)
     }
@@ -169,9 +170,18 @@ pub struct Ends {
     events: EventQueue,
     completions: Sleeper,
     sleeper: Sleeper,
+    /// Theirs alone, and given back with them.
+    _pd: Option<OwnedPd>,
 }
 
 impl Ends {
+    /// As [`new`](Ends::new), in a protection domain of their own.
+    pub(crate) fn of_own(device: &Device) -> Result<Ends, ConnectionError> {
+        let pd = device.own_pd()?;
+        let ends = Ends::new(device, pd.id())?;
+        Ok(Ends { _pd: Some(pd), ..ends })
+    }
+
     /// A queue pair of 128 requests each way, with a completion queue that holds them all.
     ///
     /// # Errors
@@ -195,7 +205,7 @@ impl Ends {
         let cq = device.create_cq(depth, Some(completions.waker()))?;
         let qp = device.create_qp(pd, configure(QpInit::new(cq.clone())))?;
         let events = EventQueue::new(Some(sleeper.waker()));
-        Ok(Ends { qp, cq, events, completions, sleeper })
+        Ok(Ends { qp, cq, events, completions, sleeper, _pd: None })
     }
 }
 

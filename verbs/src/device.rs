@@ -17,7 +17,7 @@ use crate::cq::{Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::limits::{DeviceLimits, within};
-use crate::memory::Region;
+use crate::memory::{PageSize, Region};
 use crate::qp::{Qp, QpInit};
 use crate::ring::{Area, Bells};
 use crate::srq::Srq;
@@ -27,10 +27,13 @@ mod backend;
 mod connections;
 mod hub;
 pub(crate) mod local;
+mod pd;
 mod registration;
 
 pub(crate) use backend::{Backend, Reserved};
 pub use hub::Hub;
+pub(crate) use local::Domain;
+pub use pd::OwnedPd;
 pub use registration::{MrInit, Reservation};
 
 /// Largest depth of a send, receive or completion queue.
@@ -86,6 +89,9 @@ pub struct DeviceConfig {
     pub queues: usize,
     /// Whether another process can be given the memory (then it is not on hugepages).
     pub shared: bool,
+    /// Pages of the memory, where it is for this process alone. It lies at the processor socket of the
+    /// thread that opens the device.
+    pub pages: PageSize,
     /// How many of each thing it can have.
     pub limits: DeviceLimits,
     /// Whether a registration waits a little for memory that is on its way back.
@@ -99,6 +105,7 @@ impl Default for DeviceConfig {
             memory: 64 << 20,
             queues: 16 << 20,
             shared: false,
+            pages: PageSize::Auto,
             limits: DeviceLimits::default(),
             patient: true,
         }
@@ -158,6 +165,26 @@ impl Device {
     /// [`DeviceError::TooMany`].
     pub fn create_pd(&self) -> Result<Pd, DeviceError> {
         self.0.backend.create_pd()
+    }
+
+    /// A new protection domain that is given back when its handle is dropped.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooMany`].
+    pub fn own_pd(&self) -> Result<OwnedPd, DeviceError> {
+        Ok(OwnedPd::new(self.clone(), self.create_pd()?))
+    }
+
+    /// Gives a protection domain back. Nothing can be made in it from here on; what is in it stays as
+    /// it is, and the domain counts against [`DeviceLimits::max_pds`] until all of that is gone,
+    /// regions whose memory is on its way back included. Its number is not given to another until all
+    /// other numbers were.
+    ///
+    /// # Errors
+    /// [`DeviceError::ForeignPd`], also when it was given back before; [`DeviceError::Gone`].
+    pub fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+        self.check_pd(pd)?;
+        self.0.backend.dealloc_pd(pd)
     }
 
     /// A completion queue; `waker` is woken when it is armed and a completion arrives.

@@ -39,6 +39,15 @@ impl Taken {
     }
 }
 
+/// What nobody can take any more counts as taken: its application has given up the handles of this
+/// queue, and goes on.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
+        queue.drain(..).for_each(|(_, taken)| taken.add_one());
+    }
+}
+
 impl EventQueue {
     /// An empty queue; `waker` is woken when an event arrives.
     pub fn new(waker: Option<Waker>) -> EventQueue {
@@ -82,5 +91,28 @@ impl EventQueue {
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<(Event, Taken)>> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_events_count_as_taken_when_they_are_and_when_nobody_can_take_them_any_more() {
+        let (taken, listening) =
+            (Taken::default(), Event::Listening { id: heddle_cm::ListenerId(1) });
+        let ours = EventQueue::new(None);
+        let theirs = ours.clone();
+        for _ in 0..3 {
+            theirs.push(listening.clone(), &taken);
+        }
+        assert!(ours.poll().is_some());
+        assert_eq!(taken.swap(), 1);
+        drop(ours);
+        theirs.push(listening, &taken);
+        assert_eq!(taken.swap(), 0, "there is a handle");
+        drop(theirs);
+        assert_eq!(taken.swap(), 3);
     }
 }

@@ -15,8 +15,8 @@
 //! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
 //! ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area` and `waker`; each block says why
-//! it is sound.
+//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `waker` and
+//! `wakeup::page`; each block says why it is sound.
 
 pub mod connection;
 pub mod cq;
@@ -33,12 +33,13 @@ pub mod ring;
 pub mod srq;
 mod state;
 mod waker;
+pub mod wakeup;
 mod window;
 pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub, MrInit, Reservation};
+pub use device::{Device, DeviceConfig, Hub, MrInit, OwnedPd, Reservation};
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{

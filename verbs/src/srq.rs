@@ -31,6 +31,7 @@ use heddle_iwarp::{Data, Pd, PostError, RecvWr, Sge, SharedBroken, SharedReceive
 
 use crate::error::{BatchError, DeviceError};
 use crate::limits::count::{Count, Place};
+use crate::memory::Quota;
 use crate::qp::Owner;
 use crate::ring::layout::{self, LINE, opcode, srq as at};
 use crate::ring::{Area, AreaError, Block, BlockRing, Broken, encode_recv, read_recv, store};
@@ -54,7 +55,8 @@ struct Inner {
     users: Count,
     /// Whoever made it is another process.
     attached: bool,
-    _place: Option<Place>,
+    /// Its place, and its protection domain.
+    _held: Option<(Place, Arc<Quota>)>,
     /// Whoever made it for this process is told of its end.
     _owner: Option<Owner>,
 }
@@ -109,7 +111,7 @@ impl Srq {
         pd: Pd,
         (depth, max_sge): (u32, u16),
         waker: Option<Waker>,
-        place: Place,
+        held: (Place, Arc<Quota>),
     ) -> Result<Srq, AreaError> {
         let places = Places::new(depth, max_sge);
         let block = area.take_clearing(places.words(), at::ENTRIES)?;
@@ -117,14 +119,14 @@ impl Srq {
         set(at::PD, pd.0.into());
         set(at::DEPTH, depth.into());
         set(at::MAX_SGE, max_sge.into());
-        Ok(Srq::over(block, (pd, depth, max_sge), waker, Some(place), None))
+        Ok(Srq::over(block, (pd, depth, max_sge), waker, Some(held), None))
     }
 
     fn over(
         block: Block,
         (pd, depth, max_sge): (Pd, u32, u16),
         waker: Option<Waker>,
-        place: Option<Place>,
+        held: Option<(Place, Arc<Quota>)>,
         owner: Option<Owner>,
     ) -> Srq {
         let tail = Mutex::new(header(&block)[at::TAIL].load(Ordering::Relaxed));
@@ -138,8 +140,8 @@ impl Srq {
             pool: Arc::new(pool),
             told: AtomicU64::new(0),
             users: Count::default(),
-            attached: place.is_none() && owner.is_none(),
-            _place: place,
+            attached: held.is_none() && owner.is_none(),
+            _held: held,
             _owner: owner,
         }))
     }

@@ -43,8 +43,26 @@ impl Control {
             }),
             Question::SetAddressing { nets, reply } => {
                 let done = self.cm.set_addressing(now, nets);
+                // From addresses that go, so that workers are to have them while they have these.
+                self.send_datagrams();
                 self.settle();
                 reply.answer(done);
+            }
+            Question::Refuse { app, id, reason } => {
+                // Of one that is over nothing is to be said.
+                if self.cm.refuse(now, app, id, reason).is_ok() {
+                    self.forget_asker(id);
+                }
+            }
+            Question::SetKeepalive { keepalive, reply } => {
+                for link in &mut self.links {
+                    link.order(Command::Order(Order::SetKeepalive { keepalive }));
+                }
+                reply.answer(());
+            }
+            Question::SetIbKeepalive { keepalive, reply } => {
+                self.cm.set_ib_keepalive(now, keepalive);
+                reply.answer(());
             }
             Question::Kill { id, how, reply } => {
                 let known = self.kill(now, id, how);

@@ -73,6 +73,13 @@ impl WorkerLink {
         true
     }
 
+    /// Has the worker take its turn should it sleep.
+    pub(super) fn wake(&self) {
+        if let Some((commands, _)) = &self.rings {
+            commands.wake();
+        }
+    }
+
     /// The next report.
     pub(super) fn recv(&mut self) -> Result<WorkerReport, NoReport> {
         self.rings.as_mut().map_or(Err(NoReport::Yet), |(_, reports)| reports.recv())

@@ -73,7 +73,8 @@ enum Subject {
     Unlisten(ListenerId),
     Reject(CmId),
     Connect(CmId),
-    Accept(CmId, Option<Qpn>),
+    /// With the queue it is to be told through, if the connection is not there to have it.
+    Accept(CmId, Option<Qpn>, Option<EventQueue>),
 }
 
 impl Control {
@@ -135,14 +136,15 @@ impl Control {
             }
             heddle_cm::Request::Accept { id, .. } => {
                 let qp = qp.map(|qp| self.hold(qp));
-                if let Some(c) = self.conns.get_mut(id)
-                    && c.app == app
-                    && c.qp.is_none()
-                {
-                    c.qp = qp;
-                    c.events = events.unwrap_or_else(|| c.events.clone());
+                match self.conns.get_mut(id) {
+                    Some(c) if c.app == app && c.qp.is_none() => {
+                        c.qp = qp;
+                        c.events = events.unwrap_or_else(|| c.events.clone());
+                        Subject::Accept(*id, qp, None)
+                    }
+                    Some(_) => Subject::Accept(*id, qp, None),
+                    None => Subject::Accept(*id, qp, events),
                 }
-                Subject::Accept(*id, qp)
             }
             heddle_cm::Request::Unlisten { id } => Subject::Unlisten(*id),
             heddle_cm::Request::Reject { id, .. } => Subject::Reject(*id),
@@ -179,11 +181,14 @@ impl Control {
                 self.settle();
                 self.listeners.remove(&id);
             }
-            Subject::Reject(id) => {
-                self.conns.remove(&id);
-            }
+            Subject::Reject(id) => self.forget_asker(id),
             _ => {}
         }
+    }
+
+    /// It was rejected, and no event follows.
+    pub(super) fn forget_asker(&mut self, id: CmId) {
+        self.conns.remove(&id);
     }
 
     fn hold(&mut self, qp: Qp) -> Qpn {
@@ -216,15 +221,16 @@ impl Control {
                 let Some(c) = self.conns.remove(&id) else { return };
                 (id, Some(c.events), c.qp)
             }
-            Subject::Accept(id, qp) => {
-                // An answer to a connection that is gone, runs or is another's changes nothing.
+            Subject::Accept(id, qp, given) => {
+                // An answer to a connection that is gone, runs or is another's changes nothing. That
+                // it is gone was told where requests come; who waits elsewhere is told there.
                 let c = self.conns.get(&id);
                 let mine = c.is_some_and(|c| c.app == app && c.qp == qp);
                 let c = if mine { self.conns.remove(&id) } else { None };
                 if mine {
                     self.reject(now, app, id);
                 }
-                (id, c.map(|c| c.events), qp)
+                (id, c.map(|c| c.events).or(given), qp)
             }
         };
         if let Some(qpn) = qp {

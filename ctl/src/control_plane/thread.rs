@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use heddle_dataplane::{Clock, Stop};
+use heddle_verbs::wakeup::WorkerWakers;
 
 use super::Control;
 use crate::counters::CtlCounters;
@@ -22,11 +23,12 @@ pub(crate) struct ControlThread {
 const NAP: Duration = Duration::from_millis(100);
 
 impl ControlThread {
-    /// Should it panic, it sets `orphaned`, which ends the workers, and then tells everybody.
+    /// Should it panic, it sets `orphaned`, which ends the workers, and wakes those that sleep; then it
+    /// tells everybody.
     pub(crate) fn spawn(
         mut control: Control,
         clock: Clock,
-        orphaned: Stop,
+        (orphaned, wakers): (Stop, Option<Arc<WorkerWakers>>),
     ) -> std::io::Result<ControlThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = stop.clone();
@@ -41,6 +43,9 @@ impl ControlThread {
             if run.is_err() {
                 tracing::error!("the control thread panicked: all connections are lost");
                 orphaned.set();
+                if let Some(wakers) = &wakers {
+                    wakers.wake_all();
+                }
                 control.end_after_panic();
             }
             control.counters()

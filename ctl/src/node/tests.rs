@@ -20,6 +20,8 @@ use super::*;
 mod ask;
 mod control;
 mod peers;
+mod ports;
+mod sleeping;
 mod workers;
 
 /// Far longer than anything takes here, far shorter than what is waited for would.

@@ -169,6 +169,9 @@ fn every_verb(device: &Device) {
     assert_eq!(qp.qp_state(), QpState::Init, "it is free again");
     // As any program, with a shared receive queue, which the traffic of another test does without.
     let cq = device.create_cq(8, None).unwrap();
+    // That of the connection was given back with it.
+    assert_eq!(device.create_srq(pd, 8, 1, None).unwrap_err(), DeviceError::ForeignPd(pd));
+    let pd = device.create_pd().unwrap();
     let srq = device.create_srq(pd, 8, 1, None).unwrap();
     let shared = device.create_qp(pd, QpInit::new(cq).shared(&srq)).unwrap();
     assert!(srq.is_empty() && shared.post_recv(&RecvWr { wr_id: 1, sges: &[] }).is_err());

@@ -6,5 +6,6 @@
 
 mod devices;
 mod hazards;
+mod ports;
 mod rig;
 mod shared;

@@ -114,20 +114,22 @@ impl Rig {
             config
         };
         let (a, b) = Endpoint::ring_pair(&eal, &name(), &config(1), &config(2)).unwrap();
+        if shape.threads {
+            return Rig::threads(&eal, a, b, turn);
+        }
+        Rig { hand: Some(hand), ..Rig::inline(a, b, turn) }
+    }
+
+    /// Two RNICs, each worker of which has a thread.
+    pub fn threads(eal: &Eal, a: Endpoint, b: Endpoint, turn: MutexGuard<'static, ()>) -> Rig {
         let cpus = allowed_cpus();
         // On a machine with few processors they share them.
         let node = |e: Endpoint, first: usize| {
             let lcores: Vec<_> = (0..e.workers()).map(|w| cpus[(first + w) % cpus.len()]).collect();
-            Node::start(&eal, e, &lcores).unwrap()
+            Rnic::Threads(Node::start(eal, e, &lcores).unwrap())
         };
-        let sides = if shape.threads {
-            let first = a.workers();
-            [Rnic::Threads(node(a, 0)), Rnic::Threads(node(b, first))]
-        } else {
-            [a, b].map(|e| Rnic::Inline(Box::new(e)))
-        };
-        let hand = (!shape.threads).then_some(hand);
-        Rig { sides, hand, start: Instant::now(), _turn: turn }
+        let first = a.workers();
+        Rig { sides: [node(a, 0), node(b, first)], hand: None, start: Instant::now(), _turn: turn }
     }
 
     /// Two RNICs without threads, in the time of the world.
@@ -177,9 +179,13 @@ impl Rig {
 
     /// Listens on side `n`.
     pub fn listen(&mut self, n: usize) -> EventQueue {
+        self.listen_at(n, addr(u8::try_from(n + 1).unwrap()))
+    }
+
+    /// The same at any address.
+    pub fn listen_at(&mut self, n: usize, at: SocketAddr) -> EventQueue {
         let events = EventQueue::new(None);
         let params = ListenParams { max_startups_per_peer: None, ..ListenParams::default() };
-        let at = addr(u8::try_from(n + 1).unwrap());
         let id = self.sides[n].device().listen(at, params, &events).unwrap();
         let event = self.until("a listener", |_| events.poll());
         assert_eq!(event, CmEvent::Listening { id });
@@ -208,8 +214,20 @@ impl Rig {
         clients: &[Qp],
         servers: &[Qp],
     ) -> Vec<[CmId; 2]> {
-        let events = EventQueue::new(None);
         let remote = addr(u8::try_from(to + 1).unwrap());
+        self.connect_at(device, (to, remote), listener, clients, servers)
+    }
+
+    /// The same to any address of side `to`.
+    pub fn connect_at(
+        &mut self,
+        device: &Device,
+        (to, remote): (usize, SocketAddr),
+        listener: &EventQueue,
+        clients: &[Qp],
+        servers: &[Qp],
+    ) -> Vec<[CmId; 2]> {
+        let events = EventQueue::new(None);
         let ids: Vec<_> = clients
             .iter()
             .enumerate()

@@ -8,7 +8,7 @@ use heddle_verbs::{Cqe, CqeOp, Qp, Qpn, RecvWr, SendWr};
 use super::rig::*;
 
 /// Connections.
-const CONNS: usize = 64;
+pub const CONNS: usize = 64;
 /// FetchAdds of each.
 const ADDS: u64 = 50;
 /// Sends of each, in either direction.
@@ -131,11 +131,16 @@ pub fn use_everything(rig: &mut Rig) {
         let workers = spread.len() as u64;
         assert!(spread.iter().all(|n| is_fair(CONNS as u64, workers, *n)), "{spread:?}");
     }
-    exchange(rig, &apps, &qps, 0..SENDS);
-    count_together(rig, &apps, &qps, 0);
-    count_together(rig, &apps, &qps, 1);
+    use_connections(rig, &apps, &qps);
+}
+
+/// 64 connections that are up do all there is to do, and end nothing.
+pub fn use_connections(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2]) {
+    exchange(rig, apps, qps, 0..SENDS);
+    count_together(rig, apps, qps, 0);
+    count_together(rig, apps, qps, 1);
     // They are as they were.
-    exchange(rig, &apps, &qps, SENDS..2 * SENDS);
+    exchange(rig, apps, qps, SENDS..2 * SENDS);
     for side in 0..2 {
         let s = rig.sides[side].snapshot();
         assert_eq!(s.worker.worker.cq_overflows, 0);

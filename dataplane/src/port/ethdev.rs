@@ -106,6 +106,11 @@ impl EthDev {
         self.link_events.as_deref()
     }
 
+    /// Whether it was made for the port.
+    pub(super) fn is_plugged(&self) -> bool {
+        self.plugged.is_some()
+    }
+
     /// Whether it is made of rings.
     pub(super) fn has_rings(&self) -> bool {
         self.rings.is_some()

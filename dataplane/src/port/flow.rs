@@ -15,7 +15,6 @@ use std::net::IpAddr;
 
 use heddle_dpdk_sys as sys;
 
-use super::config::PortConfig;
 use super::plan::PortPlan;
 
 /// Frames that come to us.
@@ -38,8 +37,8 @@ const ARP: u16 = 0x0806;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// The rules for a port, those that go first at the front.
-pub(super) fn rules(plan: &PortPlan, config: &PortConfig) -> Vec<FlowRule> {
+/// The rules for a port that has these addresses, those that go first at the front.
+pub(super) fn rules(plan: &PortPlan, addrs: &[IpAddr], broadcast_arp: bool) -> Vec<FlowRule> {
     if !plan.isolated {
         return Vec::new();
     }
@@ -47,7 +46,7 @@ pub(super) fn rules(plan: &PortPlan, config: &PortConfig) -> Vec<FlowRule> {
     let spread = plan.rss.is_some();
     let arp =
         |dst_mac| FlowRule { dst_mac, ether_type: ARP, dst_ip: None, tcp: false, spread: false };
-    let mut addrs = config.addrs.clone();
+    let mut addrs = addrs.to_vec();
     addrs.sort();
     addrs.dedup();
     let ip = |tcp: bool| {
@@ -61,7 +60,7 @@ pub(super) fn rules(plan: &PortPlan, config: &PortConfig) -> Vec<FlowRule> {
     };
     let mut all: Vec<FlowRule> = ip(true).chain(ip(false)).collect();
     all.push(arp(mac));
-    if config.broadcast_arp {
+    if broadcast_arp {
         all.push(arp(BROADCAST));
     }
     all
@@ -97,6 +96,7 @@ impl FlowRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::PortConfig;
     use crate::port::plan::{devices, plan};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -108,7 +108,8 @@ mod tests {
             broadcast_arp,
             ..crate::port::plan::tests::config()
         };
-        rules(&plan("dev", &devices::mlx5(), (queues, 2048), &config).unwrap(), &config)
+        let plan = plan("dev", &devices::mlx5(), (queues, 2048), &config).unwrap();
+        rules(&plan, &config.addrs, broadcast_arp)
     }
 
     #[test]
@@ -142,7 +143,7 @@ mod tests {
     fn test_a_device_of_our_own_needs_no_rules() {
         let config = crate::port::plan::tests::config();
         let p = plan("dev", &devices::ice(), (4, 2048), &config).unwrap();
-        assert_eq!(rules(&p, &config), []);
+        assert_eq!(rules(&p, &config.addrs, true), []);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The link: its state, and the news of it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::config::Link;
 
@@ -21,34 +22,38 @@ impl LinkEvents {
 
 /// What was last known of a link.
 #[derive(Debug)]
-pub(super) struct LinkWatch {
-    known: Link,
+pub(super) struct LinkWatch(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
+    link: Link,
     seen: u32,
 }
 
 impl LinkWatch {
     /// `known` is what it is now; no event before counts.
     pub(super) fn new(known: Link, events: Option<&LinkEvents>) -> LinkWatch {
-        LinkWatch { known, seen: events.map_or(0, LinkEvents::count) }
+        LinkWatch(Mutex::new(Known { link: known, seen: events.map_or(0, LinkEvents::count) }))
     }
 
     /// What the link has become since the last call, if it has changed. With `events` it is asked for
     /// only when there was one; without, each time.
     pub(super) fn news(
-        &mut self,
+        &self,
         events: Option<&LinkEvents>,
         read: impl FnOnce() -> Link,
     ) -> Option<Link> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(events) = events {
             // Before it is read: an event that comes meanwhile is for the next call.
             let count = events.count();
-            if count == self.seen {
+            if count == known.seen {
                 return None;
             }
-            self.seen = count;
+            known.seen = count;
         }
         let link = read();
-        (std::mem::replace(&mut self.known, link) != link).then_some(link)
+        (std::mem::replace(&mut known.link, link) != link).then_some(link)
     }
 }
 
@@ -61,7 +66,7 @@ mod tests {
 
     #[test]
     fn test_without_events_each_call_reads() {
-        let mut w = LinkWatch::new(DOWN, None);
+        let w = LinkWatch::new(DOWN, None);
         assert_eq!(w.news(None, || DOWN), None);
         assert_eq!(w.news(None, || UP), Some(UP));
         assert_eq!(w.news(None, || UP), None);
@@ -70,10 +75,20 @@ mod tests {
     }
 
     #[test]
+    fn test_who_asks_without_looking_for_events_hears_what_none_told() {
+        let events = LinkEvents::default();
+        let w = LinkWatch::new(UP, Some(&events));
+        assert_eq!(w.news(None, || DOWN), Some(DOWN));
+        // The event that comes for it afterwards says nothing new.
+        events.0.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(w.news(Some(&events), || DOWN), None);
+    }
+
+    #[test]
     fn test_with_events_only_they_make_it_read() {
         let events = LinkEvents::default();
         events.0.store(7, Ordering::Relaxed);
-        let mut w = LinkWatch::new(UP, Some(&events));
+        let w = LinkWatch::new(UP, Some(&events));
         assert_eq!(w.news(Some(&events), || panic!("nothing has happened")), None);
         events.0.fetch_add(2, Ordering::Relaxed);
         assert_eq!(w.news(Some(&events), || DOWN), Some(DOWN), "two events, one state");

@@ -18,11 +18,13 @@
 //! ```text
 //!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring, link ──▶ claim, lock
 //!        │                  │                          │ └────▶ dma
+//!        ├──▶ rules ──▶ flow│
 //!        └──────────────────┴──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heddle_dpdk_sys as sys;
@@ -45,6 +47,7 @@ mod plan;
 pub mod queue;
 mod quirks;
 mod ring;
+mod rules;
 mod setup;
 mod spread;
 mod vdev;
@@ -62,6 +65,8 @@ use ethdev::{EthDev, attach, plug};
 use link::LinkWatch;
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
+use rules::Rules;
+use setup::{FlowHandle, RuleMaker};
 
 impl PortSource {
     /// The processor socket the device is at, so that its pools can be made there before it is opened;
@@ -82,6 +87,11 @@ pub struct Port {
     plan: PortPlan,
     mtu: u16,
     spread: QueueSpread,
+    /// What the device takes from the host; none where it is ours alone.
+    flows: Mutex<Rules<FlowHandle>>,
+    broadcast_arp: bool,
+    /// The kernel's interface whose link it has; 0 where the device has one of its own.
+    interface: u32,
     watch: LinkWatch,
     queues: Vec<(RxQueue, TxQueue)>,
 }
@@ -136,7 +146,9 @@ impl Port {
         }
         device.start()?;
         let device = Arc::new(device);
-        device.make_rules(&flow::rules(&plan, config), &plan)?;
+        let mut flows = Rules::default();
+        let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
+        flows.change(&wanted, &mut RuleMaker { device: &device, plan: &plan })?;
         if config.promiscuous || all {
             // Virtual devices that cannot switch it receive everything anyway.
             // SAFETY: a started port.
@@ -155,8 +167,20 @@ impl Port {
                 )
             })
             .collect();
-        let watch = LinkWatch::new(read_link(device.id), device.link_events());
-        Ok(Port { device, capabilities, plan, mtu: config.mtu, spread, watch, queues })
+        let interface = if plan.kernel_link { info.if_index } else { 0 };
+        let watch = LinkWatch::new(read_link(device.id, interface), device.link_events());
+        Ok(Port {
+            device,
+            capabilities,
+            plan,
+            mtu: config.mtu,
+            spread,
+            flows: Mutex::new(flows),
+            broadcast_arp: config.broadcast_arp,
+            interface,
+            watch,
+            queues,
+        })
     }
 
     /// The queues, one pair for each mempool of the configuration; empty when taken before.
@@ -206,9 +230,28 @@ impl Port {
         &self.spread
     }
 
+    /// Has a device that the kernel of the host shares take what is for these addresses, and for no others,
+    /// as [`PortConfig::addrs`] had it take when it was opened. What is for addresses that it has had
+    /// before goes on to come. On any other device there is nothing to do. It may take milliseconds.
+    ///
+    /// # Errors
+    /// [`PortError::Setup`]: there is no rule for one of them, and nothing has changed; or the rule for
+    /// one that went stays for now, until the next change.
+    pub fn set_addrs(&self, addrs: &[IpAddr]) -> Result<(), PortError> {
+        let wanted = flow::rules(&self.plan, addrs, self.broadcast_arp);
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        flows.change(&wanted, &mut RuleMaker { device: &self.device, plan: &self.plan })
+    }
+
+    /// The processor socket it is at; `None` when that is not known, or of no matter: a device that is
+    /// not on a bus is where its workers are.
+    pub fn socket(&self) -> Option<u32> {
+        self.plan.socket.filter(|_| !self.device.is_plugged())
+    }
+
     /// State of its link, without waiting.
     pub fn link(&self) -> Link {
-        read_link(self.device.id)
+        read_link(self.device.id, self.interface)
     }
 
     /// Waits until the link is up, for `limit` at most; what it is then. A NIC takes seconds to
@@ -228,10 +271,15 @@ impl Port {
 
     /// What the link has become since the last call, or since the port was opened; `None` when it is as
     /// it was. Called by the control plane now and then: a device that interrupts is asked only after
-    /// it has, others each time.
-    pub fn poll_link(&mut self) -> Option<Link> {
-        let id = self.device.id;
-        self.watch.news(self.device.link_events(), || read_link(id))
+    /// it has, others each time, which for an interface of the kernel is a system call or three.
+    pub fn poll_link(&self) -> Option<Link> {
+        self.watch.news(self.device.link_events(), || self.link())
+    }
+
+    /// The same of a device that is asked whether it has interrupted or not: some drivers learn of a change
+    /// by an interrupt and tell nobody (`net_tap` of DPDK 22.11).
+    pub fn ask_link(&self) -> Option<Link> {
+        self.watch.news(None, || self.link())
     }
 
     /// What the driver counted.
@@ -315,10 +363,11 @@ impl fmt::Display for Port {
     }
 }
 
-fn read_link(port: u16) -> Link {
+fn read_link(port: u16, interface: u32) -> Link {
     let (mut mbps, mut up, mut full) = (0, 0, 0);
     // SAFETY: a started port; the callee fills all.
     let rc = unsafe { sys::heddle_link_get(port, &mut mbps, &mut up, &mut full) };
     let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-    Link { up: rc == 0 && up == 1, mbps: known.then_some(mbps), full_duplex: rc == 0 && full == 1 }
+    let up = rc == 0 && up == 1 && setup::runs(interface).unwrap_or(true);
+    Link { up, mbps: known.then_some(mbps), full_duplex: rc == 0 && full == 1 }
 }

@@ -44,6 +44,8 @@ pub struct PortPlan {
     pub mac: MacPlan,
     /// Whether the device interrupts when its link changes.
     pub link_interrupt: bool,
+    /// Whether the link is that of an interface of the kernel, which is asked instead of the device.
+    pub kernel_link: bool,
     /// The processor socket where its memory and its workers belong.
     pub socket: Option<u32>,
     /// The host's kernel uses the device as well: it takes all that no rule of ours takes.
@@ -181,6 +183,7 @@ pub(super) fn plan(
         max_segs: max_segs(caps, config.mtu),
         mac: mac_plan(device, caps, &quirks, config.mac),
         link_interrupt: caps.link_interrupt,
+        kernel_link: quirks.kernel_link,
         socket: caps.socket,
         isolated: quirks.bifurcated,
     })

@@ -16,6 +16,9 @@ pub(super) struct Quirks {
     /// The interface of the kernel behind it has an MTU of its own that frames must keep to, and that
     /// is not ours to change.
     pub(super) kernel_mtu: bool,
+    /// It says that its link is up whatever becomes of the interface of the kernel behind it, which
+    /// has to be asked instead.
+    pub(super) kernel_link: bool,
     /// It receives into several buffers without announcing it, or into none of the pool.
     pub(super) scatters: bool,
     /// The host's kernel goes on using the device, and frames are split between the two by rules.
@@ -32,8 +35,10 @@ impl Quirks {
         let none = Quirks::default();
         match driver {
             "net_pcap" => Quirks { takes_chains: true, scatters: true, ..none },
-            "net_af_packet" => Quirks { understates_mtu: true, kernel_mtu: true, ..none },
-            "net_af_xdp" => Quirks { kernel_mtu: true, ..none },
+            "net_af_packet" => {
+                Quirks { understates_mtu: true, kernel_mtu: true, kernel_link: true, ..none }
+            }
+            "net_af_xdp" => Quirks { kernel_mtu: true, kernel_link: true, ..none },
             "net_memif" => Quirks { understates_mtu: true, scatters: true, ..none },
             // A frame is the sender's mbufs.
             "net_ring" => Quirks { scatters: true, ..none },

@@ -1,6 +1,8 @@
 //! Carries out a [`PortPlan`] on a device.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
 
@@ -10,6 +12,7 @@ use super::ethdev::{EthDev, driver_name};
 use super::flow::FlowRule;
 use super::lock::control;
 use super::plan::{MacPlan, PortPlan};
+use super::rules::Maker;
 use super::spread::{QueueSpread, RssFound, RssPlan};
 use crate::eal;
 use crate::mempool::Mempool;
@@ -192,33 +195,6 @@ impl EthDev {
         self.flow_result("isolated mode", rc, &why)
     }
 
-    /// Makes the rules of a started device, all or none: with the port they go.
-    pub(super) fn make_rules(&self, rules: &[FlowRule], plan: &PortPlan) -> Result<(), PortError> {
-        let _control = control();
-        for rule in rules {
-            let spread = plan.rss.as_ref().filter(|_| rule.spread);
-            let (table, key) = spread.map_or((&[][..], &[][..]), |r| (&r.table[..], &r.key[..]));
-            let mut why = [0; 256];
-            // SAFETY: a started port; rule, table, key and `why` outlive the call, and their lengths
-            // are theirs.
-            let rc = unsafe {
-                sys::heddle_flow_create(
-                    self.id,
-                    &rule.raw(),
-                    table.as_ptr(),
-                    u32::try_from(table.len()).unwrap_or(0),
-                    key.as_ptr(),
-                    u32::try_from(key.len()).unwrap_or(0),
-                    spread.map_or(0, |r| r.types),
-                    why.as_mut_ptr(),
-                    why.len(),
-                )
-            };
-            self.flow_result("flow rule", rc, &why)?;
-        }
-        Ok(())
-    }
-
     fn flow_result(&self, step: &'static str, rc: i32, why: &[c_char]) -> Result<(), PortError> {
         if rc == 0 {
             return Ok(());
@@ -226,7 +202,11 @@ impl EthDev {
         let said: Vec<u8> = why.iter().map(|c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
         let said = String::from_utf8_lossy(&said).into_owned();
         let why = if said.is_empty() { eal::reason(rc) } else { said };
-        Err(PortError::Setup { device: self.name.clone(), step, why })
+        Err(self.failed(step, why))
+    }
+
+    fn failed(&self, step: &'static str, why: String) -> PortError {
+        PortError::Setup { device: self.name.clone(), step, why }
     }
 
     /// How frames come to the queues of a started device.
@@ -254,19 +234,100 @@ impl EthDev {
     }
 }
 
-/// MTU of a network interface of the host, by its number; `None` for 0, which is no interface.
-fn host_mtu(if_index: u32) -> Option<u32> {
+/// A flow rule, as its device calls it. It goes with the device, if not before.
+#[derive(Debug)]
+pub(super) struct FlowHandle(NonNull<c_void>);
+
+// SAFETY: a name that is given back to DPDK, whose flow calls may come from any thread.
+unsafe impl Send for FlowHandle {}
+
+/// Makes rules on a started device.
+pub(super) struct RuleMaker<'a> {
+    pub(super) device: &'a EthDev,
+    pub(super) plan: &'a PortPlan,
+}
+
+impl Maker for RuleMaker<'_> {
+    type Handle = FlowHandle;
+    type Error = PortError;
+
+    fn make(&mut self, rule: &FlowRule) -> Result<FlowHandle, PortError> {
+        let spread = self.plan.rss.as_ref().filter(|_| rule.spread);
+        let (table, key) = spread.map_or((&[][..], &[][..]), |r| (&r.table[..], &r.key[..]));
+        let (mut rc, mut why) = (0, [0; 256]);
+        let _control = control();
+        // SAFETY: a started port; rule, table, key, `rc` and `why` outlive the call, and their lengths
+        // are theirs.
+        let made = unsafe {
+            sys::heddle_flow_create(
+                self.device.id,
+                &rule.raw(),
+                table.as_ptr(),
+                u32::try_from(table.len()).unwrap_or(0),
+                key.as_ptr(),
+                u32::try_from(key.len()).unwrap_or(0),
+                spread.map_or(0, |r| r.types),
+                &mut rc,
+                why.as_mut_ptr(),
+                why.len(),
+            )
+        };
+        self.device.flow_result("flow rule", rc, &why)?;
+        NonNull::new(made)
+            .map(FlowHandle)
+            .ok_or_else(|| self.device.failed("flow rule", String::new()))
+    }
+
+    fn delete(&mut self, FlowHandle(rule): &FlowHandle) -> Result<(), PortError> {
+        let mut why = [0; 256];
+        let _control = control();
+        // SAFETY: a rule of this port that was not taken back; `why` has as many octets as is said.
+        let rc = unsafe {
+            sys::heddle_flow_destroy(self.device.id, rule.as_ptr(), why.as_mut_ptr(), why.len())
+        };
+        self.device.flow_result("end of a flow rule", rc, &why)
+    }
+}
+
+/// Name of a network interface of the host, by its number; `None` for 0, which is no interface.
+fn interface_name(if_index: u32) -> Option<CString> {
     if if_index == 0 {
         return None;
     }
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: `name` has room for IF_NAMESIZE characters, NUL included.
     let p = unsafe { libc::if_indextoname(if_index, name.as_mut_ptr()) };
-    if p.is_null() {
+    // SAFETY: the callee has written a NUL-terminated name.
+    (!p.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_owned())
+}
+
+/// Its MTU.
+fn host_mtu(if_index: u32) -> Option<u32> {
+    let name = interface_name(if_index)?;
+    let text =
+        std::fs::read_to_string(format!("/sys/class/net/{}/mtu", name.to_str().ok()?)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether it is up, and what it is connected to is as well; `None` when that is not known.
+pub(super) fn runs(if_index: u32) -> Option<bool> {
+    const BOTH: libc::c_int = libc::IFF_UP | libc::IFF_RUNNING;
+    let name = interface_name(if_index)?;
+    // SAFETY: a structure of integers and of a union of them, for which all zeros are values.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes_with_nul()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: no memory is passed; the result is checked.
+    let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
         return None;
     }
-    // SAFETY: the callee has written a NUL-terminated name.
-    let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) }.to_str().ok()?;
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
-    text.trim().parse().ok()
+    // SAFETY: a descriptor just made, which nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an open socket and a structure of the type that the request is for.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };
+    // SAFETY: the callee has filled the flags.
+    let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+    (rc == 0).then_some(flags & BOTH == BOTH)
 }

@@ -20,14 +20,18 @@ impl Worker {
     fn complete_all(&mut self) {
         loop {
             let Worker { rnic, queues, .. } = self;
-            let Some((conn, lost)) = rnic.take_completions(|conn, all| queues.complete(conn, all))
-            else {
-                return;
-            };
+            let taken = rnic.take_completions(|conn, all, retired| {
+                (queues.complete(conn, all, retired), retired)
+            });
+            let Some((conn, (lost, retired))) = taken else { return };
             if lost > 0 {
                 self.overflowed(conn, lost);
             }
-            self.retire_of(conn);
+            if let Some(retired) = retired
+                && self.watch.follows(conn.index())
+            {
+                self.watch.retired(retired.sq, self.clock.now());
+            }
         }
     }
 
@@ -38,19 +42,6 @@ impl Worker {
             && !std::mem::replace(&mut slot.broken, true)
         {
             self.rnic.abort(conn);
-        }
-    }
-
-    /// Tells an application how many of its requests are retired.
-    #[inline]
-    pub(super) fn retire_of(&mut self, conn: ConnId) {
-        if let Some(slot) = self.queues.of(conn)
-            && let Some(qp) = self.rnic.qp(conn)
-        {
-            slot.qp.retire(qp.sq_retired(), qp.rq_retired());
-            if self.watch.follows(conn.index()) {
-                self.watch.retired(qp.sq_retired(), self.clock.now());
-            }
         }
     }
 

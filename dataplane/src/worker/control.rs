@@ -7,6 +7,7 @@ use heddle_tcp::ConnId;
 use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::ring::Bells;
+use heddle_verbs::wakeup::WorkerWaker;
 use heddle_verbs::worker::WorkerQp;
 
 use super::ring::{Consumer, End, Producer};
@@ -80,17 +81,40 @@ pub enum NoReport {
 
 /// The control plane's end of the ring of orders; it has the only one.
 #[derive(Debug)]
-pub struct CommandSender(pub(super) Producer<Command>);
+pub struct CommandSender {
+    pub(super) ring: Producer<Command>,
+    /// Wakes the worker's thread.
+    waker: Option<WorkerWaker>,
+}
 
 impl CommandSender {
+    pub(super) fn new(ring: Producer<Command>) -> CommandSender {
+        CommandSender { ring, waker: None }
+    }
+
+    /// The same, whose orders wake the worker's thread should it sleep.
+    #[must_use]
+    pub fn waking(self, waker: WorkerWaker) -> CommandSender {
+        CommandSender { waker: Some(waker), ..self }
+    }
+
     /// Queues an order; hands it back when the ring is full.
     pub fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
-        self.0.push(command).map_err(Box::new)
+        self.ring.push(command).map_err(Box::new)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Has the worker take its turn should it sleep.
+    pub fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
     }
 
     /// The oldest order that was not carried out and never will be: the worker has ended.
     pub fn reclaim(&mut self) -> Option<Command> {
-        self.0.reclaim()
+        self.ring.reclaim()
     }
 }
 

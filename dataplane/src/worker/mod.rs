@@ -171,7 +171,7 @@ impl Worker {
             closed,
             ended: false,
         };
-        (worker, CommandSender(commands_in), ReportReceiver(reports_out))
+        (worker, CommandSender::new(commands_in), ReportReceiver(reports_out))
     }
 
     /// Counts of the FPDUs that refer to registered memory, for whoever hands memory back.

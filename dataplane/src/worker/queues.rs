@@ -1,7 +1,7 @@
 //! Applications' queues as a worker has them: doorbells, queue pairs, completion queues.
 
 use heddle_cm::AppId;
-use heddle_iwarp::{Completions, Cqe, Queue, SharedReceives};
+use heddle_iwarp::{Completions, Cqe, Queue, Retired, SharedReceives};
 use heddle_tcp::ConnId;
 use heddle_verbs::CqOverflow;
 use heddle_verbs::cq::{CqLink, CqProducer};
@@ -201,10 +201,20 @@ impl Queues {
         }
     }
 
-    /// Writes the completions of a queue pair; how many had no room.
+    /// Writes the completions of a queue pair; how many had no room. Before, its application is told
+    /// which places in its queues are free: when it sees a completion, it may post to the place of that
+    /// request.
     #[inline(never)]
-    pub(super) fn complete(&mut self, conn: ConnId, all: &Completions) -> u64 {
-        let Some(Slot { send_cq, recv_cq, .. }) = self.of(conn) else { return 0 };
+    pub(super) fn complete(
+        &mut self,
+        conn: ConnId,
+        all: &Completions,
+        retired: Option<Retired>,
+    ) -> u64 {
+        let Some(Slot { send_cq, recv_cq, qp, .. }) = self.of(conn) else { return 0 };
+        if let Some(Retired { sq, rq }) = retired {
+            qp.retire(sq, rq);
+        }
         let (send_cq, recv_cq) = (*send_cq, *recv_cq);
         let mut lost = 0;
         for (queue, run) in all.runs() {

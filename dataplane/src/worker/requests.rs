@@ -63,9 +63,11 @@ impl Worker {
             }
             more
         });
-        match taken.unwrap_or(Err(Broken::Overrun)) {
-            Ok(more) => more,
-            Err(e) => {
+        match taken {
+            Ok(Ok(more)) => more,
+            // The connection is over: its end is delivered in this turn and flushes what is posted.
+            Err(_) => false,
+            Ok(Err(e)) => {
                 slot.broken = true;
                 match e {
                     Broken::Overrun => self.counters.wr_overruns += 1,

@@ -162,7 +162,7 @@ fn test_an_order_that_is_half_written_holds_nothing_up() {
     let mut b = bench("half");
     b.order(Command::Snapshot);
     let Bench { worker, commands, reports, .. } = &mut b;
-    commands.0.half_push(Command::Snapshot, || {
+    commands.ring.half_push(Command::Snapshot, || {
         // All that was published is carried out, and the worker has time for everything else.
         assert!(worker.poll());
         assert!(matches!(reports.recv(), Ok(WorkerReport::Snapshot(_))));
@@ -256,6 +256,23 @@ fn test_all_is_flushed_when_a_worker_panics() {
         assert!(thread.join().is_err());
     });
     assert_eq!(ended, NoReport::Ended { panicked: true });
+}
+
+/// An application may post, and ring, until it hears that its connection is over.
+#[test]
+fn test_posts_between_the_end_of_a_connection_and_its_delivery_are_flushed_and_nobodys_fault() {
+    let mut b = bench("late");
+    let (conn, qp, cq, _) = b.run();
+    post_recv(&qp, 1).unwrap();
+    b.worker.poll();
+    b.worker.rnic.abort(conn);
+    post_recv(&qp, 2).unwrap();
+    post_write(&qp, 3).unwrap();
+    assert!(!b.worker.take_from(conn.index()));
+    b.worker.poll();
+    assert_eq!((flushed(&cq), cq.check()), (vec![1, 2, 3], Ok(())));
+    let counted = b.worker.snapshot().worker;
+    assert_eq!((counted.wr_overruns, counted.wr_broken), (0, 0));
 }
 
 /// The RNIC cannot be asked any more what it had taken.

@@ -96,7 +96,7 @@ impl Incoming {
     /// # Errors
     /// [`ConnectionError`].
     pub fn accept(self) -> Result<Connection, ConnectionError> {
-        let ends = Ends::new(&self.device, self.device.alloc_pd())?;
+        let ends = Ends::of_own(&self.device)?;
         let params = AcceptParams::new(ends.qp.clone());
         self.accept_with(params, ends)
     }

@@ -31,6 +31,8 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn create_pd(&self) -> Result<Pd, DeviceError>;
 
+    fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError>;
+
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError>;
 
     fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError>;

@@ -52,7 +52,8 @@ impl Device {
         self.0.backend.connect(remote, &qp, params, events).inspect_err(|_| qp.unclaim())
     }
 
-    /// Accepts a connection request.
+    /// Accepts a connection request. Where the peer has gone since,
+    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) was told for it and nothing happens.
     ///
     /// # Errors
     /// As [`connect`](Device::connect).
@@ -61,7 +62,7 @@ impl Device {
     }
 
     /// As [`accept`](Device::accept); further events of the connection come through `events` and
-    /// not through those of the listener.
+    /// not through those of the listener. That the peer has gone since is told there too.
     ///
     /// # Errors
     /// As [`connect`](Device::connect).

@@ -1,19 +1,21 @@
 //! The RNIC, as all its applications share it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use heddle_base::{Random, Seed};
 use heddle_cm::AppId;
+use heddle_iwarp::Pd;
 
 use super::local::Local;
-use super::{ControlPlane, ControlRequest, Device, DeviceConfig, Parts, lock};
+use super::{ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
 use crate::error::DeviceError;
 use crate::event::Taken;
 use crate::limits::DeviceLimits;
 use crate::memory::{Region, RegisterError, Registry};
 use crate::ring::{Area, Bells};
+use crate::wakeup::WorkerWakers;
 
 /// One RNIC, for all applications.
 #[derive(Debug)]
@@ -21,11 +23,15 @@ pub struct Hub {
     pub(super) registry: Arc<Registry>,
     pub(super) control: Box<dyn ControlPlane>,
     pub(super) workers: usize,
+    /// Wakes those that sleep.
+    pub(super) wakers: Option<Arc<WorkerWakers>>,
     /// Nobody polls the workers while an application waits.
     pub(super) inline: AtomicBool,
     pub(super) random: Mutex<Random>,
     pub(super) qpns: Mutex<Numbers>,
     pub(super) next_pd: AtomicU32,
+    /// Whose each protection domain is, of applications that are there.
+    pub(super) owners: Mutex<HashMap<Pd, AppId>>,
     pub(super) next_app: AtomicU64,
     pub(super) next_id: AtomicU64,
 }
@@ -38,14 +44,35 @@ impl Hub {
         workers: usize,
         seed: &Seed,
     ) -> Arc<Hub> {
+        Hub::waking(registry, control, (workers, None), seed)
+    }
+
+    /// The same whose workers may sleep, and are woken by `wakers`.
+    pub fn with_wakers(
+        registry: Arc<Registry>,
+        control: Box<dyn ControlPlane>,
+        wakers: Arc<WorkerWakers>,
+        seed: &Seed,
+    ) -> Arc<Hub> {
+        Hub::waking(registry, control, (wakers.workers(), Some(wakers)), seed)
+    }
+
+    fn waking(
+        registry: Arc<Registry>,
+        control: Box<dyn ControlPlane>,
+        (workers, wakers): (usize, Option<Arc<WorkerWakers>>),
+        seed: &Seed,
+    ) -> Arc<Hub> {
         Arc::new(Hub {
             registry,
             control,
             workers,
+            wakers,
             inline: AtomicBool::new(true),
             random: Mutex::new(Random::new(seed)),
             qpns: Mutex::default(),
             next_pd: AtomicU32::new(1),
+            owners: Mutex::default(),
             next_app: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
         })
@@ -59,6 +86,25 @@ impl Hub {
     /// Whether the thread that polls the RNIC is the one that would wait for it.
     pub fn is_inline(&self) -> bool {
         self.inline.load(Ordering::Relaxed)
+    }
+
+    /// A number for a protection domain, which is `app`'s from here on. One that was given back is not
+    /// given again before all others were: what is late, and names it, finds nothing.
+    pub(super) fn name_pd(&self, app: AppId) -> Pd {
+        let mut owners = lock(&self.owners);
+        loop {
+            let pd = Pd(self.next_pd.fetch_add(1, Ordering::Relaxed));
+            if pd != NO_PD && !owners.contains_key(&pd) {
+                owners.insert(pd, app);
+                return pd;
+            }
+        }
+    }
+
+    /// Whose a protection domain is; nobody's once it was given back, or the application is gone, and
+    /// nothing is in it any more.
+    pub fn owner(&self, pd: Pd) -> Option<AppId> {
+        lock(&self.owners).get(&pd).copied()
     }
 
     /// The memory of the RNIC.
@@ -75,9 +121,14 @@ impl Hub {
         let region = match config.memory {
             0 => None,
             len if config.shared => Some(Region::shared(len)?),
-            len => Some(Region::anonymous(len)?),
+            len => Some(Region::anonymous_on(len, config.pages)?),
         };
         Ok(self.open_on(area, region, config)?.0)
+    }
+
+    /// Wakes the workers that sleep; none where they cannot.
+    pub fn wakers(&self) -> Option<&Arc<WorkerWakers>> {
+        self.wakers.as_ref()
     }
 
     /// Octets of an area for an application that asked for so many for its queues.
@@ -92,7 +143,7 @@ impl Hub {
         region: Option<Region>,
         config: &DeviceConfig,
     ) -> Result<(Device, Arc<Local>), DeviceError> {
-        let bells = Bells::new(&area, self.workers)?;
+        let bells = Bells::new(&area, self.workers)?.waking(self.wakers.clone());
         let pool = match region {
             None => None,
             Some(region) => {
@@ -140,5 +191,42 @@ impl Numbers {
                 return self.last;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_iwarp::MrTable;
+
+    use super::*;
+    use crate::memory::RegionTable;
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl ControlPlane for Deaf {
+        fn request(&self, _: ControlRequest) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn test_numbers_of_protection_domains_go_round_and_leave_out_those_in_use() {
+        let regions = Arc::new(RegionTable::new(1, None));
+        let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
+        let registry = Arc::new(Registry::new(mrs, regions));
+        let hub = Hub::new(registry, Box::new(Deaf), 1, &Seed::from_u64(2));
+        let config = DeviceConfig { memory: 1 << 20, ..DeviceConfig::default() };
+        let device = hub.open(&config).unwrap();
+        let (first, second) = (device.create_pd().unwrap(), device.create_pd().unwrap());
+        assert_eq!((first, second), (Pd(1), Pd(2)));
+        // The first is given back, and a region holds it.
+        let mr = device.alloc_mr(first, 64, heddle_iwarp::Access::NONE).unwrap();
+        device.dealloc_pd(first).unwrap();
+        device.dealloc_pd(second).unwrap();
+        hub.next_pd.store(u32::MAX, Ordering::Relaxed);
+        let round = [device.create_pd().unwrap(), device.create_pd().unwrap()];
+        assert_eq!(round, [Pd(u32::MAX), Pd(2)], "0 is nobody's, and 1 has a region in it");
+        drop(mr);
     }
 }

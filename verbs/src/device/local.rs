@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use heddle_cm::{AppId, CmId, ListenerId, Request};
 use heddle_iwarp::{Pd, Qpn};
@@ -36,6 +36,8 @@ pub(crate) struct Local {
     slots: Mutex<Vec<u64>>,
     /// With the STags each has.
     pds: Mutex<HashMap<Pd, Arc<Quota>>>,
+    /// Those included that are given up, and have something in them yet.
+    domains: Count,
     quota: Arc<Quota>,
     limits: DeviceLimits,
     qps: Count,
@@ -46,6 +48,24 @@ pub(crate) struct Local {
     patient: bool,
     /// The control plane knows that it is gone.
     closed: AtomicBool,
+}
+
+/// A protection domain. What is in it holds it, beside the application: its number has an owner until
+/// all of that is gone.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pd: Pd,
+    /// Weak: memory on its way back is the hub's, and counts in its domain.
+    hub: Weak<Hub>,
+    _place: Place,
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if let Some(hub) = self.hub.upgrade() {
+            lock(&hub.owners).remove(&self.pd);
+        }
+    }
 }
 
 impl Drop for Local {
@@ -70,6 +90,7 @@ impl Local {
             pool,
             slots: Mutex::default(),
             pds: Mutex::default(),
+            domains: Count::default(),
             quota: Quota::new(limits.mrs()),
             limits,
             qps: Count::default(),
@@ -88,6 +109,11 @@ impl Local {
         }
         self.request(Request::AppGone, None, None)
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
+    }
+
+    /// What holds a protection domain.
+    fn domain(&self, pd: Pd) -> Result<Arc<Quota>, DeviceError> {
+        lock(&self.pds).get(&pd).cloned().ok_or(DeviceError::ForeignPd(pd))
     }
 
     fn next_id(&self) -> u64 {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::registry::RegisterError;
+use crate::device::Domain;
 
 /// Most STags there may be of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +54,18 @@ pub(crate) struct Quota {
     regions: AtomicU32,
     windows: AtomicU32,
     refused: AtomicU64,
+    /// What goes with the account, once nothing counts in it any more.
+    _domain: Option<Domain>,
 }
 
 impl Quota {
     pub(crate) fn new(limits: MrLimits) -> Arc<Quota> {
         Arc::new(Quota { limits, ..Quota::default() })
+    }
+
+    /// That of a protection domain, which lasts as long as anything is in it.
+    pub(crate) fn of_domain(limits: MrLimits, domain: Domain) -> Arc<Quota> {
+        Arc::new(Quota { limits, _domain: Some(domain), ..Quota::default() })
     }
 
     pub(crate) fn usage(&self) -> MrUsage {

@@ -19,6 +19,7 @@ use crate::memory::{Region, RegionError, RegisterError};
 use crate::mr::{Mr, MrInfo};
 use crate::qp::Owner;
 use crate::ring::{Area, Bells};
+use crate::wakeup::WorkerWakers;
 use crate::window::HeldStag;
 
 mod backend;
@@ -120,6 +121,16 @@ fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
         0 => None,
         len => Some(Arc::new(Region::from_fd(fds.next().ok_or_else(confused)?, len)?)),
     };
+    let wakers = match opened.wakers.len() {
+        0 => None,
+        n if n == opened.workers => {
+            let page = fds.next().ok_or_else(confused)?;
+            let wakers = WorkerWakers::attach(page, fds.collect(), &opened.wakers);
+            Some(wakers.map_err(|e| DeviceError::Socket(e.to_string()))?)
+        }
+        _ => return Err(confused()),
+    };
+    let bells = bells.waking(wakers);
     let (id, limits) = (AppId(opened.app), DeviceLimits::from(&opened.limits));
     let backend = Arc::new(Remote {
         link: link.clone(),

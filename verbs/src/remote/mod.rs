@@ -44,4 +44,4 @@ mod session;
 pub use client::OpenParams;
 pub use policy::{Addresses, Policy};
 pub use serve::serve;
-pub use session::{Outgoing, Session, SessionCounters};
+pub use session::{Outgoing, Session, SessionCounters, SessionUsage};

@@ -36,6 +36,7 @@ use crate::mr::Mr;
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::waker::Waker;
+use crate::wakeup::Lent;
 
 mod connections;
 mod objects;
@@ -61,12 +62,23 @@ counters! {
     }
 }
 
+/// What an application of another process has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionUsage {
+    /// Octets of memory: of its device, and that it has brought.
+    pub memory: u64,
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// STags: regions, of those given back until their memory is, and windows.
+    pub registrations: u32,
+}
+
 /// Octets to send, and descriptors to go with the first of them.
 #[derive(Debug)]
 pub struct Outgoing {
     /// One line.
     pub bytes: Vec<u8>,
-    /// At most two.
+    /// At most [`MAX_FDS`](heddle_socket::wire::MAX_FDS).
     pub fds: Vec<OwnedFd>,
 }
 
@@ -120,6 +132,8 @@ enum State {
 struct Open {
     device: Device,
     local: Arc<Local>,
+    /// What it wakes workers with, for as long as it has a device.
+    _lent: Option<Arc<Lent>>,
 }
 
 /// What a request has led to.
@@ -258,6 +272,19 @@ impl Session {
     /// What it has seen.
     pub fn counters(&self) -> SessionCounters {
         self.counters
+    }
+
+    /// What it has.
+    pub fn usage(&mut self) -> SessionUsage {
+        let (own, mrs) = match &self.state {
+            State::Open(o) => (o.device.memory().map_or(0, |m| m.len()), o.device.mr_usage()),
+            _ => return SessionUsage::default(),
+        };
+        SessionUsage {
+            memory: (own as u64).saturating_add(self.objects.brought() as u64),
+            queue_pairs: self.objects.queue_pairs(),
+            registrations: mrs.regions.saturating_add(mrs.windows),
+        }
     }
 
     /// Connections it has, and listeners.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::area::{Area, AreaError, Block, Line};
 use super::layout::LINE;
+use crate::wakeup::WorkerWakers;
 
 /// Queue pairs of one application that can ring at one worker.
 pub const BELLS: usize = 4096;
@@ -24,6 +25,8 @@ const PER_WORKER: usize = LINES * LINE;
 pub struct Bells {
     block: Arc<Block>,
     workers: usize,
+    /// Wakes workers that sleep.
+    wakers: Option<Arc<WorkerWakers>>,
 }
 
 impl Bells {
@@ -33,13 +36,20 @@ impl Bells {
     /// [`AreaError`].
     pub fn new(area: &Arc<Area>, workers: usize) -> Result<Bells, AreaError> {
         let block = Arc::new(area.take(workers * PER_WORKER)?);
-        Ok(Bells { block, workers })
+        Ok(Bells { block, workers, wakers: None })
     }
 
     /// Those at `off` of an area that another process has made.
     pub fn attach(area: &Arc<Area>, off: usize, workers: usize) -> Option<Bells> {
         let block = Arc::new(area.at(off, workers.checked_mul(PER_WORKER)?)?);
-        Some(Bells { block, workers })
+        Some(Bells { block, workers, wakers: None })
+    }
+
+    /// The same, which wake the worker they are rung at should it sleep.
+    #[must_use]
+    pub fn waking(mut self, wakers: Option<Arc<WorkerWakers>>) -> Bells {
+        self.wakers = wakers;
+        self
     }
 
     /// Where they lie in the area.
@@ -86,6 +96,10 @@ impl Bells {
         // The worker takes the summary first: where the bit stands, it has yet to look at the word.
         if summary.load(Ordering::SeqCst) & 1 << word == 0 {
             summary.fetch_or(1 << word, Ordering::SeqCst);
+            // Where the bit stood, whoever set it does this.
+            if let Some(wakers) = &self.wakers {
+                wakers.wake_after_rmw(worker);
+            }
         }
     }
 

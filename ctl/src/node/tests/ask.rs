@@ -44,8 +44,18 @@ fn test_a_connection_is_seen_with_what_each_layer_knows() {
     here.post_recv(&RecvWr::new(1, &[])).unwrap();
     there.post_send(&SendWr::send(2, &[memory.sge(0, 0)])).unwrap();
     assert!(here.wait(PROMPT).unwrap().status.is_success());
-    let [conn] = &all(&p.node.asker())[..] else { panic!("there is one") };
-    assert_eq!((conn.view.state, conn.view.local.port()), ("running", 7174));
+    // The control plane hears of the first FPDU behind the application.
+    let until = Instant::now() + PROMPT;
+    let conns = loop {
+        let conns = all(&p.node.asker());
+        if conns.iter().all(|c| c.view.state == "running") {
+            break conns;
+        }
+        assert!(Instant::now() < until, "{conns:?}");
+        thread::sleep(Duration::from_millis(1));
+    };
+    let [conn] = &conns[..] else { panic!("there is one") };
+    assert_eq!(conn.view.local.port(), 7174);
     let agreed = conn.agreed.expect("it is established");
     assert_eq!((agreed.revision, agreed.crc), (2, true));
     let qp = conn.qp.expect("it has one");
@@ -115,4 +125,35 @@ fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
     p.orders[0].panic.store(true, Ordering::Relaxed);
     let page: ConnPage = answer.recv_timeout(PROMPT).unwrap();
     assert!(page.conns.iter().all(|c| c.facts.is_none()));
+}
+
+/// Workers name their connections each for itself, so that the same name is several workers'.
+#[test]
+fn test_connections_of_several_workers_are_each_seen_with_their_own() {
+    let w = workers::workers("ask5", 2, 1);
+    let listener = w.peer.device().bind("10.0.0.2:7174").unwrap();
+    let mut conns = Vec::new();
+    let mut of_worker = [0; 2];
+    while of_worker.iter().any(|n| *n < 2) {
+        let (here, there, worker) = w.dial(&listener);
+        of_worker[worker] += 1;
+        conns.push((here, there, worker));
+    }
+    // Each has sent another number of octets.
+    for (n, (here, there, _)) in conns.iter().enumerate() {
+        (0..=n).for_each(|_| workers::talk(here, there, 1));
+    }
+    let seen = all(&w.node.asker());
+    assert_eq!(seen.len(), conns.len());
+    let mut names = Vec::new();
+    for (n, (here, _, worker)) in conns.iter().enumerate() {
+        let its = |c: &&ConnStatus| c.qp.is_some_and(|qp| qp.qpn == here.qp().qpn());
+        let c = seen.iter().find(its).expect("it is listed");
+        assert_eq!(c.view.worker, WorkerId(*worker));
+        let facts = c.facts.as_ref().expect("its worker has it");
+        assert_eq!(facts.qp.expect("it runs").counters.tx_bytes, 16 * (n as u64 + 1));
+        names.push(facts.conn);
+    }
+    names.sort();
+    assert!(names.windows(2).any(|w| w[0] == w[1]), "no name is two workers': {names:?}");
 }

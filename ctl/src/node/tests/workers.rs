@@ -3,16 +3,16 @@
 use super::*;
 
 /// A node with two workers, and its peer, each worker of which can be told what to do.
-struct Workers {
+pub(super) struct Workers {
     orders: Vec<Orders>,
-    node: Node,
-    peer: Node,
+    pub(super) node: Node,
+    pub(super) peer: Node,
     _turn: MutexGuard<'static, ()>,
 }
 
 /// `peers` workers on the other side: two are joined queue by queue, one shares its queue with both.
 /// `lcores`: threads of the node.
-fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
+pub(super) fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let config = |n, workers| EndpointConfig {
@@ -49,7 +49,7 @@ impl Workers {
     }
 
     /// A connection of the node to the peer, and the worker that has it.
-    fn dial(&self, listener: &Listener) -> (Connection, Connection, usize) {
+    pub(super) fn dial(&self, listener: &Listener) -> (Connection, Connection, usize) {
         let before = self.conns();
         let connecting = self.node.device().dial("10.0.0.2:7174").unwrap();
         let there = listener.accept().unwrap();
@@ -61,7 +61,7 @@ impl Workers {
 }
 
 /// Writes from one end to the other, and looks.
-fn talk(from: &Connection, to: &Connection, mark: u8) {
+pub(super) fn talk(from: &Connection, to: &Connection, mark: u8) {
     let target = to.alloc_mr(64, Access::REMOTE_WRITE).unwrap();
     to.post_recv(&RecvWr::new(1, &[])).unwrap();
     from.post_send(&SendWr::write_inline(2, &[mark; 16], target.stag(), target.to())).unwrap();
@@ -152,4 +152,37 @@ fn test_processors_that_do_not_go_with_the_workers_are_refused() {
         let error = Node::start(&eal, a, &vec![allowed_cpus()[0]; lcores]).unwrap_err();
         assert!(matches!(error, OpenError::Lcores { workers: 1, .. }), "{error}");
     }
+}
+
+/// One after the other, so that the workers of a port are at several threads. A processor that is named
+/// twice has two threads.
+#[test]
+fn test_workers_are_dealt_out_to_the_threads() {
+    let (eal, _turn) = crate::testing::eal();
+    let config = |n: u8| EndpointConfig {
+        memory: 1 << 16,
+        frames: 255,
+        workers: 4,
+        ..EndpointConfig::new(vec![format!("10.0.0.{n}/24").parse().unwrap()])
+    };
+    let (a, _b) = Endpoint::ring_pair(&eal, "dealt", &config(1), &config(2)).unwrap();
+    let cpus = allowed_cpus();
+    let cores = [cpus[0], cpus[cpus.len() - 1], cpus[0]];
+    let seen = Arc::new(std::sync::Mutex::new(std::collections::BTreeMap::new()));
+    let threads = seen.clone();
+    let turn_of = move |n: usize, w: &mut Worker| {
+        threads.lock().unwrap().insert(n, thread::current().id());
+        thread::yield_now();
+        w.poll()
+    };
+    let node = Node::run(&eal, a, &Lcores::new(cores), turn_of).unwrap();
+    let until = Instant::now() + PROMPT;
+    while seen.lock().unwrap().len() < 4 {
+        assert!(Instant::now() < until, "a worker is not polled");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let lcores: Vec<_> = node.places().map(|p| p.lcore).collect();
+    assert_eq!(lcores, [cores[0], cores[1], cores[2], cores[0]]);
+    let of = seen.lock().unwrap().clone();
+    assert!(of[&0] == of[&3] && of[&0] != of[&1] && of[&1] != of[&2] && of[&0] != of[&2], "{of:?}");
 }

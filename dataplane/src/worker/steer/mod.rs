@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use heddle_tcp::{Rss, Spread, SpreadError};
+use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 
 pub use rx::{RxEnd, SteeredRx};
 pub use tx::{Relay, SharedTx, TxEnd};
@@ -90,7 +91,8 @@ pub struct Ends {
 
 /// The ends of `workers` workers at a port with these queues, which are given to the first of them.
 /// There is at least one queue, and at most one for each worker; exactly one for each unless the
-/// workers spread flows themselves. `pool` is where copies of frames come from.
+/// workers spread flows themselves. `pool` is where copies of frames come from. `wakers` wakes those that
+/// sleep when frames are handed to them; the number beside it is the first worker's.
 ///
 /// # Errors
 /// The rule is one for another number of workers.
@@ -99,6 +101,7 @@ pub fn share(
     workers: u16,
     sharing: &Sharing,
     pool: Mempool,
+    wakers: Option<(&Arc<WorkerWakers>, usize)>,
 ) -> Result<Vec<Ends>, SpreadError> {
     let spread = |me| match sharing {
         Sharing::Alone => Ok(Spread::alone()),
@@ -120,13 +123,14 @@ pub fn share(
         };
         return Ok(queues.into_iter().zip(spreads).map(ends).collect());
     }
+    let waker = |to: usize| wakers.map(|(all, first)| WorkerWaker::new(all, first + to));
     let by_software = matches!(sharing, Sharing::BySoftware(_));
     let mut rxs: Vec<_> = spreads.iter().map(|s| steered(s.clone(), by_software, pool)).collect();
     // From each worker that has a queue to each other one.
     for from in 0..with {
         for to in (0..all).filter(|&to| to != from) {
             let (sender, receiver) = ring::ring(RING);
-            rxs[from].outlets[to] = Some(Outlet::new(sender));
+            rxs[from].outlets[to] = Some(Outlet::new(sender.waking(waker(to))));
             rxs[to].inlets.push(receiver);
         }
     }
@@ -142,7 +146,8 @@ pub fn share(
         let served = txs.remove(owner).serve(receiver);
         txs.insert(owner, served);
         let counters = SteerCounters::default();
-        txs.push(TxEnd::Relay(Box::new(Relay { ring: sender, multi_segs, counters })));
+        let ring = sender.waking(waker(owner));
+        txs.push(TxEnd::Relay(Box::new(Relay { ring, multi_segs, counters })));
     }
     let ends = |((rx, tx), spread)| Ends { rx: RxEnd::Steered(Box::new(rx)), tx, spread };
     Ok(rxs.into_iter().zip(txs).zip(spreads).map(ends).collect())

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use crossbeam_utils::CachePadded;
 use heddle_dpdk_sys as sys;
+use heddle_verbs::wakeup::WorkerWaker;
 
 use crate::Mbuf;
 
@@ -64,6 +65,8 @@ pub(super) struct FrameSender {
     tail: usize,
     /// The consumer's index as it was last seen: it may be further.
     head: usize,
+    /// Wakes the consumer's thread.
+    waker: Option<WorkerWaker>,
 }
 
 /// The end that takes them out, in order.
@@ -85,12 +88,17 @@ pub(super) fn ring(size: usize) -> (FrameSender, FrameReceiver) {
         deserted: AtomicBool::new(false),
     });
     (
-        FrameSender { shared: shared.clone(), tail: 0, head: 0 },
+        FrameSender { shared: shared.clone(), tail: 0, head: 0, waker: None },
         FrameReceiver { shared, head: 0, tail: 0 },
     )
 }
 
 impl FrameSender {
+    /// The same, whose frames wake the consumer's thread should it sleep.
+    pub(super) fn waking(self, waker: Option<WorkerWaker>) -> FrameSender {
+        FrameSender { waker, ..self }
+    }
+
     /// Moves frames from the front of `frames` into the ring, as many as there is room for; how many.
     #[inline]
     pub(super) fn push_all<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
@@ -108,6 +116,9 @@ impl FrameSender {
         }
         // Release: the frames, and the places they are in, were written before.
         self.shared.tail.store(self.tail, Ordering::Release);
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
         n
     }
 

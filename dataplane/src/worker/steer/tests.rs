@@ -172,7 +172,7 @@ fn bed(name: &str, workers: u16) -> Bed {
     let (mut near, mut far) = Port::ring_pair(&eal(), name, 1024, &config, &config).unwrap();
     let rss = Arc::new(Rss::even(&[0x5a; 40], 128, workers).unwrap());
     let sharing = Sharing::BySoftware(rss.clone());
-    let ends = share(near.take_queues(), workers, &sharing, pool).unwrap();
+    let ends = share(near.take_queues(), workers, &sharing, pool, None).unwrap();
     Bed { ends, far: far.take_queues().pop().unwrap(), rss, pool, _ports: (near, far) }
 }
 
@@ -372,6 +372,6 @@ fn test_a_rule_that_does_not_fit_is_refused() {
     let config = PortConfig::new(pool);
     let (mut near, _far) = Port::ring_pair(&eal(), "steer6", 64, &config, &config).unwrap();
     let rss = Arc::new(Rss::even(&[0x5a; 40], 128, 3).unwrap());
-    let refused = share(near.take_queues(), 2, &Sharing::BySoftware(rss), pool);
+    let refused = share(near.take_queues(), 2, &Sharing::BySoftware(rss), pool, None);
     assert!(refused.is_err());
 }

@@ -22,18 +22,17 @@ impl Backend for Local {
 
     fn create_pd(&self) -> Result<Pd, DeviceError> {
         let most = self.limits.max_pds;
-        let mut pds = lock(&self.pds);
-        if pds.len() >= usize::try_from(most).unwrap_or(usize::MAX) {
-            return Err(DeviceError::TooMany { what: "protection domains", most });
-        }
-        // Applications come and go for longer than numbers last, perhaps; none is given twice.
-        let next = |n: u32| n.checked_add(1);
-        let relaxed = Ordering::Relaxed;
-        let pd = self.hub.next_pd.fetch_update(relaxed, relaxed, next);
-        let pd =
-            pd.map(Pd).map_err(|_| DeviceError::TooMany { what: "protection domains", most })?;
-        pds.insert(pd, Quota::new(self.limits.mrs_per_pd()));
+        let place = self.domains.take("protection domains", most)?;
+        let pd = self.hub.name_pd(self.id);
+        let domain = Domain { pd, hub: Arc::downgrade(&self.hub), _place: place };
+        lock(&self.pds).insert(pd, Quota::of_domain(self.limits.mrs_per_pd(), domain));
         Ok(pd)
+    }
+
+    fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+        // Outside of the lock: the last one that has it gives its place back.
+        let given_up = lock(&self.pds).remove(&pd);
+        given_up.map(drop).ok_or(DeviceError::ForeignPd(pd))
     }
 
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
@@ -53,20 +52,22 @@ impl Backend for Local {
         size: (u32, u16),
         waker: Option<Waker>,
     ) -> Result<Srq, DeviceError> {
+        let domain = self.domain(pd)?;
         let place = self.srqs.take("shared receive queues", self.limits.max_srqs)?;
-        Ok(Srq::new(&self.area, pd, size, waker, place)?)
+        Ok(Srq::new(&self.area, pd, size, waker, (place, domain))?)
     }
 
     fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {
         let user = init.srq.as_ref().map(Srq::join).transpose()?;
         let most = self.limits.max_qps;
+        let domain = self.domain(pd)?;
         let place = self.qps.take("queue pairs", most)?;
         let full = DeviceError::TooMany { what: "queue pairs", most };
         let bell = take_slot(&mut lock(&self.slots)).ok_or(full)?;
         let qpn = Qpn(lock(&self.hub.qpns).take());
         let owner = self.clone();
         let owner = Owner::new(move || {
-            drop(user);
+            drop((user, domain));
             owner.forget(qpn, bell, place);
         });
         Ok(Qp::new(&self.area, self.id, (qpn, pd), (self.bells.clone(), bell), init, owner)?)

@@ -3,15 +3,18 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use heddle_cm::{AcceptTerms, CmId, ConnectTerms, ListenerId};
+use heddle_cm::{
+    AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, QpFate, RequestError,
+};
 use heddle_iwarp::{Pd, Qpn};
+use heddle_socket::FaultKind;
 
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};
 use crate::cq::Cq;
 use crate::device::{Backend, Hub, MrInit, Reserved};
 use crate::error::DeviceError;
-use crate::event::EventQueue;
+use crate::event::{EventQueue, Taken};
 use crate::memory::{MrLimits, MrUsage, Region, RegisterError};
 use crate::mr::Mr;
 use crate::params::ListenParams;
@@ -23,6 +26,12 @@ use crate::remote::protocol::{
 use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::HeldStag;
+
+/// Whether there is no such connection. It has ended while the request was on its way, which is no
+/// mistake of the application's: its last event tells.
+fn is_over<T>(answered: &Result<T, DeviceError>) -> bool {
+    matches!(answered, Err(DeviceError::Refused(fault)) if fault.kind == FaultKind::NotFound)
+}
 
 impl Backend for Remote {
     fn hub(&self) -> Option<&Arc<Hub>> {
@@ -37,6 +46,11 @@ impl Backend for Remote {
         let new: NewPd = self.link.call(&Request::CreatePd)?;
         lock(&self.pds).insert(Pd(new.pd));
         Ok(Pd(new.pd))
+    }
+
+    fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+        lock(&self.pds).remove(&pd);
+        self.link.call(&Request::DeallocPd(protocol::PdName { pd: pd.0 }))
     }
 
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
@@ -238,9 +252,20 @@ impl Backend for Remote {
             ord: terms.ord,
             private_data: terms.private_data,
         });
-        let (events, qp) = (events.cloned(), qp.downgrade());
-        let then = link::then(move |(): &(), routes| routes.accept(id.0, events, qp));
-        self.link.call_with::<()>(&request, &[], Some(then)).map(|_| ())
+        let (to, weak) = (events.cloned(), qp.downgrade());
+        let then = link::then(move |(): &(), routes| routes.accept(id.0, to, weak));
+        let answered = self.link.call_with::<()>(&request, &[], Some(then));
+        if is_over(&answered) {
+            qp.unclaim();
+            // It was told where requests come; who waits elsewhere is told there.
+            if let Some(events) = events {
+                let error = ConnectFailure::Request(RequestError::NoConnection);
+                let qp = QpFate::Free(qp.qpn());
+                events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+            }
+            return Ok(());
+        }
+        answered.map(|_| ())
     }
 
     fn reject(
@@ -251,11 +276,13 @@ impl Backend for Remote {
     ) -> Result<(), DeviceError> {
         let request = Request::Reject(protocol::Reject { conn: id.0, private_data, needs_ord });
         let then = link::then(move |(): &(), routes| routes.forget(id.0));
-        self.link.call_with::<()>(&request, &[], Some(then)).map(|_| ())
+        let answered = self.link.call_with::<()>(&request, &[], Some(then));
+        if is_over(&answered) { Ok(()) } else { answered.map(|_| ()) }
     }
 
     fn disconnect(&self, id: CmId) -> Result<(), DeviceError> {
-        self.link.call(&Request::Disconnect(Connecting { conn: id.0 }))
+        let answered = self.link.call(&Request::Disconnect(Connecting { conn: id.0 }));
+        if is_over(&answered) { Ok(()) } else { answered }
     }
 
     fn close(&self) -> Result<(), DeviceError> {

@@ -73,6 +73,8 @@ fn test_answers_that_make_no_device_are_errors() {
         opened(1, AREA, 0, 4096, 1),
         opened(1, AREA, 0, 4096, 0),
         opened(1, AREA, 0, 4096, 7),
+        opened(1, AREA, 0, 4096, 2).replace("memory", "wakers\":[null,null],\"memory"),
+        opened(1, AREA, 0, 4096, 2).replace("memory", "wakers\":[0],\"memory"),
         "{\"v\":1,\"id\":1,\"ok\":{}}\n".to_owned(),
         "{\"v\":1,\"id\":1}\n".to_owned(),
         "{\"v\":1,\"id\":1,\"error\":{\"kind\":\"denied\",\"text\":\"no\"}}\n".to_owned(),

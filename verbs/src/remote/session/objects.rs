@@ -63,6 +63,11 @@ impl Objects {
         self.brought.len()
     }
 
+    /// Queue pairs there are.
+    pub(super) fn queue_pairs(&self) -> usize {
+        self.qps.len()
+    }
+
     /// Drops up to `most` objects; true when none are left. What queue pairs need goes after them.
     pub(super) fn drop_some(&mut self, most: usize) -> bool {
         let mut left = most;
@@ -74,6 +79,13 @@ impl Objects {
         drain(&mut self.srqs, &mut left);
         drain(&mut self.cqs, &mut left);
         left > 0
+    }
+
+    /// Objects there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        let queues = self.cqs.len() + self.srqs.len() + self.qps.len();
+        queues + self.mrs.len() + self.stags.len() + self.reserved.len() + self.regions.len()
     }
 
     fn qp(&self, name: u32) -> Result<&Qp, Refused> {
@@ -101,6 +113,7 @@ impl Objects {
     ) -> Result<Outcome, Refused> {
         match request {
             Request::CreatePd
+            | Request::DeallocPd(_)
             | Request::CreateCq(_)
             | Request::ResizeCq(_)
             | Request::CreateSrq(_)
@@ -129,6 +142,10 @@ impl Objects {
         let device = &open.device;
         match request {
             Request::CreatePd => Ok(done(&NewPd { pd: device.create_pd()?.0 })?),
+            Request::DeallocPd(a) => {
+                device.dealloc_pd(Pd(a.pd))?;
+                Ok(done(&())?)
+            }
             Request::CreateCq(a) => {
                 let waker = waker(a.waker, inbox)?;
                 let cq = device.create_cq(a.depth, waker)?;

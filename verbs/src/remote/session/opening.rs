@@ -1,9 +1,10 @@
 //! What maps memory, and so takes longer than a request may: done a piece at a time.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use heddle_socket::document::{Answer, Fault};
-use heddle_socket::wire::Inbox;
+use heddle_socket::wire::{Inbox, MAX_FDS};
 
 use super::{Open, Outcome, Session, State, invalid, quota};
 use crate::device::DeviceConfig;
@@ -11,9 +12,13 @@ use crate::error::DeviceError;
 use crate::memory::{Region, RegionError};
 use crate::remote::protocol::{self, Id, Opened};
 use crate::ring::Area;
+use crate::wakeup::{Lent, MAX_LENT};
 
 /// Octets that are populated at a time: a millisecond or so.
 const PIECE: usize = 4 << 20;
+
+// The area, the memory, who sleeps, and what wakes them.
+const _: () = assert!(2 + 1 + MAX_LENT <= MAX_FDS);
 
 /// Letters of a name that are kept.
 const MAX_NAME: usize = 64;
@@ -136,6 +141,7 @@ impl Session {
             let copy = fd.try_clone_to_owned();
             fds.push(copy.map_err(|e| DeviceError::Socket(e.to_string()))?);
         }
+        let lent = self.lend(&mut fds).map_err(|e| DeviceError::Socket(e.to_string()))?;
         let octets = (area.len(), memory.as_ref().map_or(0, Region::len));
         let config = DeviceConfig {
             memory: octets.1,
@@ -143,6 +149,7 @@ impl Session {
             shared: true,
             limits: self.policy.limits,
             patient: false,
+            ..DeviceConfig::default()
         };
         let (device, local) = self.hub.open_on(Area::over(area), memory, &config)?;
         let answer = Opened {
@@ -151,9 +158,21 @@ impl Session {
             area: octets.0,
             bells: device.bells().offset(),
             memory: octets.1,
+            wakers: lent.as_ref().map_or(Vec::new(), |l| l.by_worker().to_vec()),
             limits: device.limits().into(),
         };
-        Ok((Open { device, local }, answer, fds))
+        Ok((Open { device, local, _lent: lent.map(Arc::new) }, answer, fds))
+    }
+
+    /// What the application wakes workers with; the descriptors go to the end of `fds`.
+    fn lend(&self, fds: &mut Vec<OwnedFd>) -> std::io::Result<Option<Lent>> {
+        let Some(wakers) = self.hub.wakers() else { return Ok(None) };
+        let Some(lent) = wakers.lend()? else { return Ok(None) };
+        fds.push(wakers.page_fd().try_clone_to_owned()?);
+        for fd in lent.fds() {
+            fds.push(fd.try_clone_to_owned()?);
+        }
+        Ok(Some(lent))
     }
 }
 

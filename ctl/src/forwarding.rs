@@ -1,0 +1,344 @@
+//! The shell of [`Gateway`]: an application of an RNIC that forwards connections between InfiniBand's
+//! connection management and iWARP.
+//!
+//! It has a device of its own, a queue of events for all its listeners and connections, and a pool of
+//! queue pairs of which it makes as many as it needs. It is stepped by whoever has it, on any thread
+//! but a worker's; nothing here waits.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use heddle_cm::gateway::{Gateway, GatewayAction, GatewayCounters, GatewayError, GatewayRule};
+use heddle_cm::{CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
+use heddle_verbs::{
+    AcceptParams, ConnectParams, Cq, Device, DeviceConfig, DeviceError, DeviceLimits, EventQueue,
+    Hub, ListenParams, Pd, Protocol, Qp, QpInit, Qpn, Waker,
+};
+
+use crate::ask::{Asker, Question};
+
+/// Connections that one RNIC forwards at a time, of all rules together, unless told otherwise.
+pub const MAX_FORWARDED: usize = 1024;
+
+/// Events taken in one step.
+const TURN: usize = 64;
+
+/// Longer than the target may take: the asker is to hear what has become of it.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What is forwarded, and where to.
+#[derive(Clone, Debug)]
+pub struct ForwardRule {
+    /// Where to listen.
+    pub addr: SocketAddr,
+    /// How; whether InfiniBand's requests come, and how long an answer may take, is set by the rule.
+    pub params: ListenParams,
+    /// Whose requests are forwarded.
+    pub from: Transport,
+    /// Where they go.
+    pub target: SocketAddr,
+    /// And how.
+    pub protocol: Protocol,
+    /// How long that may take.
+    pub timeout: Duration,
+    /// Connections at a time.
+    pub most: usize,
+}
+
+/// Why nothing is forwarded.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// By the rules there are.
+    #[error(transparent)]
+    Rule(#[from] GatewayError),
+    /// By the device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Forwards connections by rules.
+pub struct Forwarding {
+    device: Device,
+    asker: Asker,
+    events: EventQueue,
+    pd: Pd,
+    cq: Cq,
+    gateway: Gateway,
+    most_qps: usize,
+    qps: HashMap<Qpn, Qp>,
+    /// What the RNIC calls the connections that were made, by what the machine calls them; and back.
+    named: HashMap<CmId, CmId>,
+    known: HashMap<CmId, CmId>,
+    listeners: BTreeMap<ListenerId, Result<bool, ListenFailure>>,
+    /// Something of [`pairs`](Self::pairs) or of the counters may have changed.
+    news: bool,
+}
+
+impl Forwarding {
+    /// One without rules, which forwards `most` connections at a time at most. `ours` are the addresses
+    /// of the RNIC; `waker` is woken when there is something to do.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn new(
+        hub: &Arc<Hub>,
+        asker: Asker,
+        ours: Vec<IpAddr>,
+        most: usize,
+        waker: Option<Waker>,
+    ) -> Result<Forwarding, DeviceError> {
+        let most_qps = most.saturating_mul(2);
+        let limits = DeviceLimits {
+            max_qps: u32::try_from(most_qps).unwrap_or(u32::MAX),
+            max_mrs: 0,
+            ..DeviceLimits::default()
+        };
+        // Nothing is posted or completed, so that queues are as small as they can be.
+        let queues = (most_qps * QP_OCTETS) + (64 << 10);
+        let config = DeviceConfig { memory: 0, queues, limits, ..DeviceConfig::default() };
+        let device = hub.open(&config)?;
+        Ok(Forwarding {
+            pd: device.create_pd()?,
+            cq: device.create_cq(1, None)?,
+            device,
+            asker,
+            events: EventQueue::new(waker),
+            gateway: Gateway::new(ours, CmId(0)),
+            most_qps,
+            qps: HashMap::new(),
+            named: HashMap::new(),
+            known: HashMap::new(),
+            listeners: BTreeMap::new(),
+            news: true,
+        })
+    }
+
+    /// The device whose connections are those that are forwarded.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Listens, and forwards what comes there. [`is_listening`](Self::is_listening) tells what becomes
+    /// of it.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    pub fn add(&mut self, rule: &ForwardRule) -> Result<ListenerId, ForwardError> {
+        self.gateway.check(rule.addr, rule.target)?;
+        let params = ListenParams {
+            infiniband: rule.from == Transport::InfiniBand,
+            accept_timeout: rule.timeout + ANSWER,
+            // Nothing need ever be sent on what is forwarded.
+            first_fpdu_timeout: None,
+            ..rule.params.clone()
+        };
+        let listener = self.device.listen(rule.addr, params, &self.events)?;
+        let ForwardRule { addr, from, target, protocol, timeout, most, .. } = *rule;
+        self.gateway.add(GatewayRule { listener, addr, from, target, protocol, timeout, most })?;
+        self.listeners.insert(listener, Ok(false));
+        Ok(listener)
+    }
+
+    /// Whether the listener listens: false until the RNIC does.
+    ///
+    /// # Errors
+    /// Why it does not, or does no more.
+    pub fn is_listening(&self, listener: ListenerId) -> Result<bool, ListenFailure> {
+        self.listeners.get(&listener).copied().unwrap_or(Err(ListenFailure::Withdrawn))
+    }
+
+    /// Listens there no more. Connections that were asked for go on, those included that are not
+    /// established yet.
+    pub fn remove(&mut self, listener: ListenerId) {
+        if self.listeners.remove(&listener).is_some() {
+            self.gateway.remove(listener);
+            // Without a control plane nobody listens.
+            let _ = self.device.unlisten(listener);
+        }
+    }
+
+    /// The RNIC has other addresses.
+    pub fn set_addresses(&mut self, ours: Vec<IpAddr>) {
+        self.gateway.set_addresses(ours);
+    }
+
+    /// Takes no more, and ends all there is in order.
+    pub fn end(&mut self) {
+        for listener in self.listeners.keys().copied().collect::<Vec<_>>() {
+            self.remove(listener);
+        }
+        self.gateway.end();
+        self.act();
+    }
+
+    /// Does what there is to do; true when there was something. Never blocks.
+    pub fn step(&mut self) -> bool {
+        for n in 0..TURN {
+            let Some(event) = self.events.poll() else { return n > 0 };
+            self.news = true;
+            self.handle_event(event);
+            self.act();
+            // A name lives no longer than what it is of.
+            debug_assert!(self.named.len() <= self.gateway.len());
+            debug_assert_eq!(self.named.len(), self.known.len());
+        }
+        true
+    }
+
+    /// Whether a step would find something.
+    pub fn has_work(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Whether anything may have changed since this was asked last.
+    pub fn take_news(&mut self) -> bool {
+        core::mem::replace(&mut self.news, false)
+    }
+
+    /// Connections that are forwarded, or are about to be.
+    pub fn len(&self) -> usize {
+        self.gateway.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.gateway.is_empty()
+    }
+
+    /// What belongs together: the connection that asks, and the one that was made for it.
+    pub fn pairs(&self) -> impl Iterator<Item = (CmId, CmId)> {
+        let pairs = self.gateway.pairs();
+        pairs.filter_map(|(asker, made)| Some((asker, *self.named.get(&made)?)))
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &GatewayCounters {
+        self.gateway.counters()
+    }
+
+    fn handle_event(&mut self, mut event: Event) {
+        match &event {
+            Event::Listening { id } => return self.listens(*id, Ok(true)),
+            Event::ListenFailed { id, error } => {
+                self.gateway.remove(*id);
+                return self.listens(*id, Err(*error));
+            }
+            Event::ConnectRequest { .. } => self.make_qps(),
+            _ => {}
+        }
+        let made = event.cm_id().and_then(|id| self.known.get(&id)).copied();
+        let over = matches!(
+            event,
+            Event::Rejected { .. } | Event::ConnectError { .. } | Event::Disconnected { .. }
+        );
+        if let Some(made) = made {
+            if over && let Some(name) = self.named.remove(&made) {
+                self.known.remove(&name);
+            }
+            rename(&mut event, made);
+        }
+        self.gateway.handle_event(event);
+    }
+
+    fn listens(&mut self, id: ListenerId, outcome: Result<bool, ListenFailure>) {
+        // One that was taken back is of no interest.
+        if let Some(state) = self.listeners.get_mut(&id) {
+            *state = outcome;
+        }
+    }
+
+    /// Carries out what the machine wants done.
+    fn act(&mut self) {
+        while let Some(action) = self.gateway.poll_action() {
+            match action {
+                GatewayAction::Request(request) => {
+                    if self.ask(&request).is_err() {
+                        self.gateway.handle_refused(&request);
+                    }
+                }
+                GatewayAction::Refuse { id, reason } => {
+                    let app = self.device.app();
+                    // Who cannot be told will ask again, or give up.
+                    let _ = self.asker.ask(Question::Refuse { app, id, reason });
+                }
+                GatewayAction::Spent(spec) => self.renew(spec),
+            }
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<(), DeviceError> {
+        match request {
+            Request::Connect { id, remote, params: p } => {
+                let qp = self.qp(p.qp.qpn)?;
+                let (local, protocol, private_data) = (p.local, p.protocol, p.private_data.clone());
+                let (ird, ord, timeout) = (p.ird, p.ord, p.timeout);
+                let params = ConnectParams { qp, local, protocol, ird, ord, private_data, timeout };
+                let name = self.device.connect(*remote, params, &self.events)?;
+                self.named.insert(*id, name);
+                self.known.insert(name, *id);
+                Ok(())
+            }
+            Request::Accept { id, params: p } => {
+                let (qp, private_data) = (self.qp(p.qp.qpn)?, p.private_data.clone());
+                self.device.accept(*id, AcceptParams { qp, ird: p.ird, ord: p.ord, private_data })
+            }
+            Request::Reject { id, private_data, .. } => {
+                self.device.reject(*id, private_data.clone())
+            }
+            // The one that asks has its own name; of one that was made and is over there is none.
+            Request::Disconnect { id } if id.is_passive() => self.device.disconnect(*id),
+            Request::Disconnect { id } => match self.named.get(id) {
+                Some(name) => self.device.disconnect(*name),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn qp(&self, qpn: Qpn) -> Result<Qp, DeviceError> {
+        self.qps.get(&qpn).cloned().ok_or(DeviceError::ForeignQp(qpn))
+    }
+
+    /// A connection takes two; what there is no room for is refused by the machine.
+    fn make_qps(&mut self) {
+        while self.gateway.free_qps() < 2 && self.qps.len() < self.most_qps {
+            let init = QpInit::new(self.cq.clone()).depths(1, 1);
+            let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
+            let Ok(qp) = self.device.create_qp(self.pd, init) else { return };
+            self.gateway.give_qp(spec(&qp));
+            self.qps.insert(qp.qpn(), qp);
+        }
+    }
+
+    /// A queue pair has had its connection, or none came of it.
+    fn renew(&mut self, spec: QpSpec) {
+        let Some(qp) = self.qps.get(&spec.qpn) else { return };
+        match self.device.reset_qp(qp) {
+            Ok(()) => self.gateway.give_qp(spec),
+            // Another is made when one is needed.
+            Err(_) => drop(self.qps.remove(&spec.qpn)),
+        }
+    }
+}
+
+/// Octets that a queue pair of the smallest depth takes of the device's area, and some more.
+const QP_OCTETS: usize = 2048;
+
+fn spec(qp: &Qp) -> QpSpec {
+    let init = qp.init();
+    QpSpec { qpn: qp.qpn(), pd: qp.pd(), sq_depth: init.sq_depth, rq_depth: init.rq_depth }
+}
+
+/// The same event of another connection.
+fn rename(event: &mut Event, name: CmId) {
+    match event {
+        Event::ConnectRequest { id, .. }
+        | Event::Established { id, .. }
+        | Event::Rejected { id, .. }
+        | Event::ConnectError { id, .. }
+        | Event::Disconnected { id, .. } => *id = name,
+        Event::Listening { .. } | Event::ListenFailed { .. } => {}
+    }
+}

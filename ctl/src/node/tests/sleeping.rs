@@ -1,0 +1,160 @@
+//! Workers that sleep are woken by those who have something for them, and not by the end of a nap.
+
+use std::os::unix::net::UnixStream;
+
+use heddle_dataplane::Naps;
+use heddle_verbs::remote::{OpenParams, Policy, serve};
+
+use super::*;
+
+/// The nap that a lost wake-up waits for, and what it must not come near.
+const NAP: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(1);
+
+/// How long there is nothing to do before a worker sleeps: what peers answer comes before that.
+const AFTER: Duration = Duration::from_millis(20);
+
+struct Sleepers {
+    node: Node,
+    peer: Node,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// A node of so many workers, on as many lcores, whose naps are of `nap`, and a peer of one that spins.
+fn sleepers(name: &str, workers: usize, nap: Duration) -> Sleepers {
+    let (eal, turn) = crate::testing::eal();
+    let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
+    let config = |n, workers| EndpointConfig {
+        memory: 1 << 20,
+        frames: 2047,
+        workers,
+        ..EndpointConfig::new(addr(n))
+    };
+    let (a, b) = Endpoint::ring_pair(&eal, name, &config(1, workers), &config(2, 1)).unwrap();
+    let cpus = allowed_cpus();
+    let cores: Vec<_> = (0..workers).map(|n| cpus[n % cpus.len()]).collect();
+    let idle = IdlePolicy::Backoff(Naps { after: AFTER, first: nap, longest: nap });
+    let node = Node::start_with(&eal, a, &Lcores { cores, idle }).unwrap();
+    let spins = Orders::default();
+    let last = Lcores::new(&cpus[cpus.len() - 1..]);
+    let peer = Node::run(&eal, b, &last, move |_, w| spins.turn(w)).unwrap();
+    Sleepers { node, peer, _turn: turn }
+}
+
+/// Until workers sleep that have nothing to do.
+fn rest() {
+    thread::sleep(3 * AFTER);
+}
+
+/// How long `f` takes.
+fn time<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = f();
+    (result, start.elapsed())
+}
+
+/// Posts on a connection of `device` reach the peer before the nap is over.
+fn posts_are_carried_out(s: &Sleepers, device: &Device) {
+    let listener = s.peer.device().bind("10.0.0.2:7174").unwrap();
+    rest();
+    let (conns, took) = time(|| {
+        let connecting = device.dial("10.0.0.2:7174").unwrap();
+        let there = listener.accept().unwrap();
+        (connecting.wait().unwrap(), there)
+    });
+    assert!(took < SOON, "the control plane's orders waited: {took:?}");
+    let (here, there) = conns;
+    for round in 0..5 {
+        there.post_recv(&RecvWr::new(round, &[])).unwrap();
+        rest();
+        let (done, took) = time(|| {
+            here.post_send(&SendWr::send_inline(round, &[])).unwrap();
+            here.wait(2 * NAP)
+        });
+        assert!(done.unwrap().status.is_success());
+        assert!(took < SOON, "round {round}: a doorbell was not heard for {took:?}");
+    }
+}
+
+#[test]
+fn test_a_doorbell_wakes_the_worker() {
+    let s = sleepers("sleep0", 1, NAP);
+    posts_are_carried_out(&s, s.node.device());
+}
+
+/// As an application in another process has it: through a socket, and with descriptors of its own.
+#[test]
+fn test_a_doorbell_of_another_process_wakes_the_worker() {
+    let s = sleepers("sleep1", 1, NAP);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let hub = s.node.hub().clone();
+    let server = thread::spawn(move || serve(&hub, Policy::default(), &theirs));
+    let params = OpenParams { memory: 1 << 16, queues: 1 << 20, name: "test".into() };
+    let device = Device::open_on(ours, &params).unwrap();
+    posts_are_carried_out(&s, &device);
+    drop(device);
+    server.join().unwrap().unwrap();
+}
+
+#[test]
+fn test_who_asks_and_who_stops_a_node_does_not_wait_for_a_nap() {
+    let s = sleepers("sleep2", 2, NAP);
+    for _ in 0..3 {
+        rest();
+        let (answers, took) = time(|| s.node.snapshot());
+        assert!(answers.workers.iter().all(|w| w.counters.is_some()) && took < SOON, "{took:?}");
+    }
+    rest();
+    let Sleepers { node, peer, _turn } = s;
+    let ((), took) = time(|| drop(node));
+    assert!(took < SOON, "it took {took:?} to stop");
+    drop(peer);
+}
+
+/// Memory is given back when each worker has had a turn.
+#[test]
+fn test_memory_comes_back_while_workers_sleep() {
+    let s = sleepers("sleep3", 1, NAP);
+    let registry = s.node.hub().registry();
+    rest();
+    let device = s.node.device();
+    let pd = device.alloc_pd();
+    drop(device.alloc_mr(pd, 4096, Access::LOCAL_WRITE).unwrap());
+    let ((), took) = time(|| {
+        while registry.draining() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(took < SOON, "{took:?}");
+}
+
+/// One of two workers has the queue and looks at it each millisecond; the other sleeps until it is
+/// handed a frame, or an order.
+#[test]
+fn test_frames_that_are_handed_on_wake_the_worker_they_are_for() {
+    let s = sleepers("sleep4", 2, Duration::from_millis(1));
+    let listener = s.node.device().bind("10.0.0.1:7174").unwrap();
+    let steered = |s: &Sleepers| {
+        let of = |w: &WorkerStatus| w.counters.as_ref().unwrap().steer.rx_from_workers;
+        s.node.snapshot().workers.iter().map(of).sum::<u64>()
+    };
+    let mut conns = Vec::new();
+    for _ in 0..8 {
+        let connecting = s.peer.device().dial("10.0.0.1:7174").unwrap();
+        conns.push((listener.accept().unwrap(), connecting.wait().unwrap()));
+    }
+    let before = steered(&s);
+    for (here, there) in &conns {
+        here.post_recv(&RecvWr::new(1, &[])).unwrap();
+        rest();
+        let (done, took) = time(|| {
+            there.post_send(&SendWr::send_inline(2, &[])).unwrap();
+            here.wait(PROMPT)
+        });
+        assert!(done.unwrap().status.is_success());
+        // Far less than the nap of who polls no queue.
+        assert!(took < heddle_dataplane::idle::FULL / 4, "{took:?}");
+        assert!(there.wait(PROMPT).unwrap().status.is_success());
+    }
+    assert!(steered(&s) > before, "all eight are the other worker's");
+}

@@ -1,0 +1,177 @@
+//! Clients that ask for what they may not, or for nothing that makes sense.
+
+use super::raw::{Raw, ask_for_qp, qp};
+use super::*;
+
+#[test]
+fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
+    let (hub, _plane) = hub();
+    let mut honest = Raw::opened(&hub);
+    let (pd, _) = honest.ask("create-pd", "null");
+    let pd = pd.ok.unwrap()["pd"].as_u64().unwrap();
+    let (cq, number) = ask_for_qp(&mut honest, pd);
+    let (mr, _) =
+        honest.ask("alloc-mr", &format!(r#"{{"pd":{pd},"len":64,"access":6,"to":0,"qp":null}}"#));
+    let mr = mr.ok.unwrap()["id"].as_u64().unwrap();
+
+    let mut bad = Raw::new(&hub, Policy::default());
+    assert_eq!(bad.refused("create-pd", "null"), FaultKind::Invalid);
+    for (memory, queues) in [(u64::MAX, 1), (1, u64::MAX), (1 << 40, 1)] {
+        let args = format!(r#"{{"memory":{memory},"queues":{queues},"name":""}}"#);
+        assert_eq!(bad.refused("device-open", &args), FaultKind::Quota);
+    }
+    let mut bad = Raw::opened(&hub);
+    let again = r#"{"memory":1,"queues":1,"name":""}"#;
+    assert_eq!(bad.refused("device-open", again), FaultKind::Invalid);
+    use FaultKind::{Invalid, Malformed, NotFound, Quota};
+    for (op, args, kind) in [
+        ("create-qp", qp(pd, cq), NotFound),
+        ("reset-qp", format!(r#"{{"qp":{number}}}"#), NotFound),
+        ("destroy-qp", format!(r#"{{"qp":{number}}}"#), NotFound),
+        ("destroy-cq", format!(r#"{{"off":{cq},"words":1}}"#), NotFound),
+        ("destroy-srq", r#"{"off":0,"words":1}"#.into(), NotFound),
+        ("destroy-mr", format!(r#"{{"id":{mr}}}"#), NotFound),
+        ("deregister-mr", format!(r#"{{"id":{mr}}}"#), NotFound),
+        ("destroy-region", r#"{"id":0}"#.into(), NotFound),
+        ("destroy-reserved", r#"{"id":0}"#.into(), NotFound),
+        ("destroy-stag", r#"{"id":18446744073709551615}"#.into(), NotFound),
+        ("alloc-mr", format!(r#"{{"pd":{pd},"len":64,"access":0,"to":0,"qp":null}}"#), NotFound),
+        ("alloc-window", format!(r#"{{"pd":{pd},"qp":null}}"#), NotFound),
+        ("alloc-fast", format!(r#"{{"pd":{pd},"qp":null,"len":64}}"#), NotFound),
+        ("usage", format!(r#"{{"pd":{pd}}}"#), NotFound),
+        ("accept", accept(number, 1 << 63), NotFound),
+        ("reject", r#"{"conn":1,"private_data":[],"needs_ord":null}"#.into(), NotFound),
+        ("disconnect", r#"{"conn":1}"#.into(), NotFound),
+        ("unlisten", r#"{"listener":1}"#.into(), NotFound),
+        ("resize-cq", format!(r#"{{"cq":{cq},"depth":4}}"#), NotFound),
+        ("create-cq", r#"{"depth":0,"waker":false}"#.into(), Invalid),
+        ("create-cq", r#"{"depth":4294967295,"waker":false}"#.into(), Invalid),
+        ("create-cq", r#"{"depth":65536,"waker":false}"#.into(), Quota),
+        ("create-cq", r#"{"depth":8,"waker":true}"#.into(), Invalid),
+        ("reserve", r#"{"len":18446744073709551615}"#.into(), Invalid),
+        ("reserve", r#"{"len":2000000}"#.into(), Quota),
+        ("add-region", r#"{"len":4096}"#.into(), Invalid),
+        ("dance", "null".into(), Malformed),
+        ("create-cq", r#"{"depth":-1,"waker":false}"#.into(), Malformed),
+        ("create-cq", r#"{"depth":8,"waker":false,"more":1}"#.into(), Malformed),
+        ("create-cq", "[]".into(), Malformed),
+        ("usage", r#"{"pd":4294967296}"#.into(), Malformed),
+    ] {
+        assert_eq!(bad.refused(op, &args), kind, "{op} {args}");
+    }
+    for line in [&b""[..], b"{", b"\xff", b"{\"v\":2,\"id\":1,\"op\":\"create-pd\"}", b"[[[[[[[["] {
+        bad.session.handle(line, &mut bad.inbox);
+        let out = bad.session.poll_transmit().unwrap();
+        let answer: Answer = serde_json::from_slice(&out.bytes).unwrap();
+        assert!(answer.error.is_some());
+    }
+    // Rights of which there are none, and of regions that several queue pairs share.
+    let (own, _) = bad.ask("create-pd", "null");
+    let own = own.ok.unwrap()["pd"].as_u64().unwrap();
+    for access in [64, 255, 8] {
+        let args = format!(r#"{{"pd":{own},"len":64,"access":{access},"to":0,"qp":null}}"#);
+        assert_eq!(bad.refused("alloc-mr", &args), Invalid, "{access}");
+    }
+    // The names are its own, and the protection domain another's.
+    let (aside, _) = bad.ask("reserve", r#"{"len":64}"#);
+    let aside = aside.ok.unwrap()["id"].as_u64().unwrap();
+    let args = format!(r#"{{"id":{aside},"pd":{pd},"access":0}}"#);
+    assert_eq!(bad.refused("register-reserved", &args), NotFound);
+    assert_eq!(bad.refused("dealloc-pd", &format!(r#"{{"pd":{pd}}}"#)), NotFound);
+    let (_, made) = ask_for_qp(&mut bad, own);
+    for op in ["alloc-fast", "alloc-window"] {
+        let len = if op == "alloc-fast" { r#","len":64"# } else { "" };
+        let args = |pd: u64| format!(r#"{{"pd":{pd},"qp":{made}{len}}}"#);
+        let (other, _) = bad.ask("create-pd", "null");
+        let other = other.ok.unwrap()["pd"].as_u64().unwrap();
+        assert_eq!(bad.refused(op, &args(other)), NotFound, "{op}: its queue pair has another");
+        assert_eq!(bad.ask(op, &args(own)).0.error, None);
+    }
+    // A queue pair of its own does not make another's request its own to answer.
+    assert_eq!(bad.refused("accept", &accept(made, 1 << 63)), NotFound);
+    // The other notices nothing, and can give back what it has once.
+    assert_eq!(honest.ask("destroy-mr", &format!(r#"{{"id":{mr}}}"#)).0.error, None);
+    assert_eq!(honest.refused("destroy-mr", &format!(r#"{{"id":{mr}}}"#)), NotFound);
+    assert_eq!(honest.ask("destroy-qp", &format!(r#"{{"qp":{number}}}"#)).0.error, None);
+    assert!(bad.session.counters().refused > 30);
+    for raw in [&mut honest, &mut bad] {
+        while !raw.session.close() {}
+        assert_eq!(raw.refused("create-pd", "null"), Invalid, "closed");
+    }
+    until("everything comes back", || {
+        hub.registry().reclaim();
+        hub.registry().mrs().is_empty() && hub.registry().regions().reap() == 0
+    });
+}
+
+fn accept(qp: u64, conn: u64) -> String {
+    format!(r#"{{"conn":{conn},"qp":{qp},"ird":1,"ord":1,"private_data":[]}}"#)
+}
+
+#[test]
+fn test_descriptors_of_other_kinds_are_refused() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let waking = r#"{"depth":8,"waker":true}"#;
+    raw.bring(&pipe);
+    assert_eq!(raw.refused("create-cq", waking), FaultKind::Invalid);
+    raw.bring(&pipe);
+    assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid);
+    let (plain, _other) = UnixStream::pair().unwrap();
+    raw.bring(&plain);
+    assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid);
+    let region = Region::shared(4096).unwrap();
+    let fd = region.fd().unwrap();
+    for len in ["4097", "0", "18446744073709551615"] {
+        raw.bring(&fd);
+        let refused = raw.refused("add-region", &format!(r#"{{"len":{len}}}"#));
+        assert!(matches!(refused, FaultKind::Invalid | FaultKind::Quota), "{len}");
+    }
+    raw.bring(&fd);
+    assert_eq!(raw.refused("create-cq", waking), FaultKind::Invalid, "memory is no waker");
+    raw.bring(&fd);
+    assert_eq!(raw.ask("add-region", r#"{"len":4096}"#).0.error, None);
+    raw.bring(&Sleeper::with_fd().unwrap().waker().fd().unwrap());
+    assert_eq!(raw.ask("create-cq", waking).0.error, None);
+    while !raw.session.close() {}
+}
+
+/// The control plane has no room for a while, and hears of the end all the same.
+#[test]
+fn test_the_end_of_a_session_is_told_when_there_is_room() {
+    let (hub, plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    plane.full.store(true, Relaxed);
+    assert!(!raw.session.close() && !raw.session.close());
+    plane.full.store(false, Relaxed);
+    while !raw.session.close() {}
+    assert_eq!(plane.gone.lock().unwrap().len(), 1);
+    drop(raw);
+    assert_eq!(plane.gone.lock().unwrap().len(), 1, "told twice");
+}
+
+/// What is not taken is not asked for any more, and what is taken can be.
+#[test]
+fn test_events_that_are_not_taken_are_bounded() {
+    let (hub, plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    let app = raw.session.app().unwrap();
+    let taken = plane.events.lock().unwrap()[&app].clone();
+    let events = raw.session.events.clone();
+    for n in 0..MAX_UNTAKEN as u64 {
+        let (id, error) = (CmId(n), ConnectFailure::PeerClosed);
+        events.push(CmEvent::ConnectError { id, error, qp: QpFate::NoQp }, &taken);
+        raw.session.poll_transmit().unwrap();
+    }
+    assert_eq!(taken.swap(), 0, "nobody has taken one");
+    let listen = r#"{"addr":"10.0.0.1:1","params":PARAMS}"#;
+    let params = serde_json::to_string(&ListenParams::default()).unwrap();
+    let listen = listen.replace("PARAMS", &params);
+    assert_eq!(raw.refused("listen", &listen), FaultKind::Busy);
+    assert_eq!(raw.ask("taken", r#"{"count":10}"#).0.error, None);
+    assert_eq!(taken.swap(), 10);
+    assert_eq!(raw.ask("listen", &listen).0.error, None);
+    assert_eq!(raw.ask("taken", r#"{"count":4294967295}"#).0.error, None);
+    while !raw.session.close() {}
+}

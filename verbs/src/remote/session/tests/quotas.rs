@@ -1,0 +1,291 @@
+//! How much a client gets, and that it gets no more.
+
+use super::raw::{Raw, ask_for_qp};
+use heddle_iwarp::Pd;
+
+use super::*;
+
+#[test]
+fn test_quotas_say_what_and_how_many() {
+    let limits = DeviceLimitsOf::few();
+    let policy = Policy {
+        limits,
+        listeners: 1,
+        connections: 1,
+        listen: vec![Addresses { addr: [10, 0, 0, 1].into(), prefix: 32, ports: 7000..=7001 }],
+        connect: vec![Addresses { addr: [10, 0, 0, 0].into(), prefix: 8, ports: 1..=9 }],
+        ..Policy::default()
+    };
+    let (device, server) = served(policy);
+    let device = device.unwrap();
+    let refused = |e: DeviceError, kind: FaultKind, text: &str| match e {
+        DeviceError::Refused(f) => assert_eq!((f.kind, f.text.as_str()), (kind, text)),
+        other => panic!("{other}"),
+    };
+    let pd = device.create_pd().unwrap();
+    let e = device.create_pd().unwrap_err();
+    refused(e, FaultKind::Quota, "no more than 1 protection domains");
+    let cq = device.create_cq(8, None).unwrap();
+    let e = device.create_cq(8, None).unwrap_err();
+    refused(e, FaultKind::Quota, "no more than 1 completion queues");
+    let qp = device.create_qp(pd, QpInit::new(cq.clone())).unwrap();
+    let e = device.create_qp(pd, QpInit::new(cq.clone())).unwrap_err();
+    refused(e, FaultKind::Quota, "no more than 1 queue pairs");
+    let _mr = device.alloc_mr(pd, 64, Access::NONE).unwrap();
+    let e = device.alloc_mr(pd, 64, Access::NONE).unwrap_err();
+    refused(e, FaultKind::Quota, "no more than 1 of this sort are allowed");
+    let events = EventQueue::new(None);
+    let listen = |at: &str| device.listen(at.parse().unwrap(), ListenParams::default(), &events);
+    let e = listen("10.0.0.2:7000").unwrap_err();
+    refused(e, FaultKind::Denied, "may not listen at 10.0.0.2:7000");
+    let e = listen("0.0.0.0:7000").unwrap_err();
+    refused(e, FaultKind::Denied, "may not listen at 0.0.0.0:7000");
+    let id = listen("10.0.0.1:7000").unwrap();
+    refused(listen("10.0.0.1:7001").unwrap_err(), FaultKind::Quota, "no more than 1 listeners");
+    device.unlisten(id).unwrap();
+    listen("10.0.0.1:7001").unwrap();
+    let connect =
+        |at: &str| device.connect(at.parse().unwrap(), ConnectParams::new(qp.clone()), &events);
+    let e = connect("10.0.0.1:10").unwrap_err();
+    refused(e, FaultKind::Denied, "may not connect to 10.0.0.1:10");
+    connect("10.0.0.1:9").unwrap();
+    let mut seen = Vec::new();
+    until("the events", || {
+        seen.extend(std::iter::from_fn(|| events.poll()));
+        seen.len() == 3
+    });
+    // It can be connected again: nothing has come of the first attempt.
+    connect("10.0.0.1:9").unwrap();
+    drop((device, qp, cq));
+    drop(_mr);
+    server.thread.join().unwrap();
+}
+
+#[test]
+fn test_a_protection_domain_counts_until_nothing_is_in_it() {
+    let limits = crate::DeviceLimits { max_pds: 1, ..crate::DeviceLimits::default() };
+    let (device, server) = served(Policy { limits, ..Policy::default() });
+    let device = device.unwrap();
+    // What it makes, if it does, is given back.
+    let full = |device: &Device| matches!(device.own_pd(), Err(DeviceError::Refused(_)));
+    let cq = device.create_cq(8, None).unwrap();
+    type Make = fn(&Device, &Cq, Pd) -> Box<dyn std::any::Any>;
+    let makers: [(&str, Make); 5] = [
+        ("nothing", |_, _, _| Box::new(())),
+        ("a queue pair", |d, cq, pd| Box::new(d.create_qp(pd, QpInit::new(cq.clone())).unwrap())),
+        ("a region", |d, _, pd| Box::new(d.alloc_mr(pd, 64, Access::NONE).unwrap())),
+        ("a window", |d, _, pd| Box::new(d.alloc_window(pd).unwrap())),
+        ("a shared receive queue", |d, _, pd| Box::new(d.create_srq(pd, 8, 1, None).unwrap())),
+    ];
+    let mut before = Pd(0);
+    for (what, make) in makers {
+        // What the round before has left may be on its way back.
+        let mut made = None;
+        until("a free place", || {
+            made = device.own_pd().ok();
+            made.is_some()
+        });
+        let pd = made.unwrap();
+        assert!(pd.id().0 > before.0, "no number is given twice");
+        before = pd.id();
+        assert!(full(&device));
+        let held = make(&device, &cq, pd.id());
+        let id = pd.id();
+        drop(pd);
+        // Its owner has let go, and what is in it holds it.
+        assert_eq!(device.alloc_mr(id, 64, Access::NONE).unwrap_err(), DeviceError::ForeignPd(id));
+        assert_eq!(device.dealloc_pd(id), Err(DeviceError::ForeignPd(id)));
+        assert_eq!(full(&device), what != "nothing", "{what}");
+        let owner = server.hub.owner(id);
+        assert_eq!(owner.is_some(), what != "nothing", "{what}");
+        drop(held);
+        until("its end", || server.hub.owner(id).is_none());
+    }
+    drop((device, cq));
+    server.thread.join().unwrap();
+}
+
+/// Limits of one of each.
+struct DeviceLimitsOf;
+
+impl DeviceLimitsOf {
+    fn few() -> crate::DeviceLimits {
+        crate::DeviceLimits {
+            max_pds: 1,
+            max_cqs: 1,
+            max_qps: 1,
+            max_mrs: 1,
+            ..crate::DeviceLimits::default()
+        }
+    }
+}
+
+fn number(answer: Answer, key: &str) -> u64 {
+    answer.ok.unwrap_or_else(|| panic!("{:?}", answer.error))[key].as_u64().unwrap()
+}
+
+/// Connections count from the request on, and until their end has been told.
+#[test]
+fn test_connections_count_until_they_have_ended() {
+    let (hub, plane) = hub();
+    let mut raw = Raw::opened_with(&hub, Policy { connections: 2, ..Policy::default() });
+    let app = raw.session.app().unwrap();
+    let pd = number(raw.ask("create-pd", "null").0, "pd");
+    plane.silent.store(true, Relaxed);
+    let connect = |raw: &mut Raw| {
+        let (_, qp) = ask_for_qp(raw, pd);
+        let protocol = serde_json::to_string(&heddle_cm::Protocol::default()).unwrap();
+        let args = format!(
+            r#"{{"remote":"10.0.0.2:1","local":null,"qp":{qp},"protocol":{protocol},"ird":1,"ord":1,"#
+        ) + r#""private_data":[],"timeout":{"secs":1,"nanos":0}}"#;
+        raw.ask("connect", &args).0
+    };
+    let first = number(connect(&mut raw), "conn");
+    number(connect(&mut raw), "conn");
+    assert_eq!(connect(&mut raw).error.unwrap().kind, FaultKind::Quota);
+    // A peer's request counts when it is accepted.
+    let asked = CmEvent::ConnectRequest {
+        id: CmId(77),
+        listener: heddle_cm::ListenerId(1),
+        local: "10.0.0.1:1".parse().unwrap(),
+        remote: "10.0.0.2:1".parse().unwrap(),
+        private_data: Vec::new(),
+        worker: heddle_cm::WorkerId(0),
+        peer: None,
+        peer_to_peer: false,
+        transport: heddle_cm::Transport::Iwarp,
+    };
+    let taken = plane.events.lock().unwrap()[&app].clone();
+    let events = raw.session.events.clone();
+    events.push(asked, &taken);
+    raw.session.poll_transmit().unwrap();
+    let (_, qp) = ask_for_qp(&mut raw, pd);
+    let accept = format!(r#"{{"conn":77,"qp":{qp},"ird":1,"ord":1,"private_data":[]}}"#);
+    assert_eq!(raw.refused("accept", &accept), FaultKind::Quota);
+    assert_eq!(raw.session.connections(), (2, 0));
+    let ended = CmEvent::ConnectError {
+        id: CmId(first),
+        error: ConnectFailure::PeerClosed,
+        qp: QpFate::NoQp,
+    };
+    events.push(ended, &taken);
+    raw.session.poll_transmit().unwrap();
+    assert_eq!(raw.session.connections(), (1, 0));
+    assert_eq!(raw.ask("accept", &accept).0.error, None);
+    assert_eq!(raw.session.connections(), (2, 0));
+    assert_eq!(raw.refused("accept", &accept), FaultKind::NotFound, "it was answered");
+    while !raw.session.close() {}
+}
+
+#[test]
+fn test_a_listener_has_the_backlog_it_may_and_counts_until_it_fails() {
+    let (hub, plane) = hub();
+    let policy = Policy { listeners: 1, backlog: 9, ..Policy::default() };
+    let mut raw = Raw::opened_with(&hub, policy);
+    let listen = |backlog| {
+        let params = ListenParams { backlog, ..ListenParams::default() };
+        let params = serde_json::to_string(&params).unwrap();
+        format!(r#"{{"addr":"10.0.0.1:1","params":{params}}}"#)
+    };
+    let id = number(raw.ask("listen", &listen(100)).0, "listener");
+    assert_eq!(raw.refused("listen", &listen(3)), FaultKind::Quota);
+    let taken = plane.events.lock().unwrap()[&raw.session.app().unwrap()].clone();
+    let error = ListenFailure::AddressRemoved;
+    let failed = CmEvent::ListenFailed { id: heddle_cm::ListenerId(id), error };
+    raw.session.events.clone().push(failed, &taken);
+    while raw.session.poll_transmit().is_some() {}
+    assert_eq!(raw.session.connections(), (0, 0));
+    raw.ask("listen", &listen(3)).0.into_result::<serde_json::Value>().unwrap();
+    assert_eq!(*plane.backlogs.lock().unwrap(), [9, 3]);
+    while !raw.session.close() {}
+}
+
+/// What is being mapped counts as if it were, and so does what is set aside.
+#[test]
+fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
+    let (hub, _plane) = hub();
+    let policy = Policy { memory: (1 << 20) + 8192, regions: 3, ..Policy::default() };
+    let mut raw = Raw::opened_with(&hub, policy);
+    // Two at once, none of which is done.
+    for (id, len, fine) in [(100, 4096, true), (101, 8192, false), (102, 4096, true)] {
+        let region = Region::shared(len).unwrap();
+        raw.bring(&region.fd().unwrap());
+        let line = format!(r#"{{"v":1,"id":{id},"op":"add-region","args":{{"len":{len}}}}}"#);
+        raw.session.handle(line.as_bytes(), &mut raw.inbox);
+        let refused = raw.session.poll_transmit().map(|out| {
+            let answer: Answer = serde_json::from_slice(&out.bytes).unwrap();
+            answer.error.unwrap().kind
+        });
+        assert_eq!(refused, (!fine).then_some(FaultKind::Quota), "{id}");
+    }
+    while raw.session.has_work() {
+        raw.session.work();
+    }
+    while raw.session.poll_transmit().is_some() {}
+    let counted = raw.session.counters();
+    assert_eq!((counted.refused, counted.over_quota), (1, 1));
+    while !raw.session.close() {}
+
+    let policy = Policy { regions: 1, ..Policy::default() };
+    let mut raw = Raw::opened_with(&hub, policy);
+    for (id, fine) in [(100, true), (101, false)] {
+        raw.bring(&Region::shared(4096).unwrap().fd().unwrap());
+        let line = format!(r#"{{"v":1,"id":{id},"op":"add-region","args":{{"len":4096}}}}"#);
+        raw.session.handle(line.as_bytes(), &mut raw.inbox);
+        assert_eq!(raw.session.poll_transmit().is_none(), fine, "{id}");
+    }
+    while !raw.session.close() {}
+
+    let mut raw = Raw::opened_with(&hub, Policy::default());
+    for _ in 0..1024 {
+        number(raw.ask("reserve", r#"{"len":64}"#).0, "id");
+    }
+    assert_eq!(raw.refused("reserve", r#"{"len":64}"#), FaultKind::Quota);
+    while !raw.session.close() {}
+}
+
+/// What a client that is gone has had is given back a part at a time, and all of it in the end.
+#[test]
+fn test_everything_is_given_back_in_parts() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened_with(&hub, Policy::default());
+    let pd = number(raw.ask("create-pd", "null").0, "pd");
+    for _ in 0..200 {
+        ask_for_qp(&mut raw, pd);
+    }
+    let mut calls = 1;
+    while !raw.session.close() {
+        calls += 1;
+    }
+    assert!(calls > 400 / 100, "{calls} calls");
+    // The session is there yet, and nothing is left in it.
+    assert!(raw.session.objects.drop_some(usize::MAX));
+    assert_eq!(raw.session.objects.count(), 0);
+}
+
+/// What it calls itself is shown to people, in one line.
+#[test]
+fn test_a_name_is_short_and_has_nothing_but_letters() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::new(&hub, Policy::default());
+    let name = format!("a\\n\\u001b[2Jb{}", "c".repeat(100));
+    let args = format!(r#"{{"memory":0,"queues":1048576,"name":"{name}"}}"#);
+    raw.ask("device-open", &args).0.into_result::<serde_json::Value>().unwrap();
+    assert_eq!(raw.session.name(), format!("a[2Jb{}", "c".repeat(59)));
+    while !raw.session.close() {}
+}
+
+/// A request without a number is told, not asked: nobody would know what an answer answers.
+#[test]
+fn test_what_is_told_is_not_answered() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened_with(&hub, Policy::default());
+    for args in [r#"{"id":1}"#, r#"{"id":18446744073709551615}"#] {
+        let line = format!(r#"{{"v":1,"id":0,"op":"destroy-mr","args":{args}}}"#);
+        raw.session.handle(line.as_bytes(), &mut raw.inbox);
+        assert!(raw.session.poll_transmit().is_none(), "{args}");
+    }
+    raw.session.handle(br#"{"v":1,"id":0,"op":"create-pd"}"#, &mut raw.inbox);
+    assert!(raw.session.poll_transmit().is_none());
+    while !raw.session.close() {}
+}

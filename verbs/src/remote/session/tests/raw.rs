@@ -1,0 +1,66 @@
+//! A client without a library.
+
+use super::*;
+
+/// A client that says what it likes.
+pub(super) struct Raw {
+    pub(super) session: Session,
+    pub(super) inbox: Inbox,
+    next: u64,
+}
+
+impl Raw {
+    pub(super) fn new(hub: &Arc<Hub>, policy: Policy) -> Raw {
+        let session = Session::new(hub, policy, Sleeper::new().waker());
+        Raw { session, inbox: Inbox::new(1 << 16), next: 0 }
+    }
+
+    pub(super) fn opened(hub: &Arc<Hub>) -> Raw {
+        Raw::opened_with(hub, Policy::default())
+    }
+
+    pub(super) fn opened_with(hub: &Arc<Hub>, policy: Policy) -> Raw {
+        let mut raw = Raw::new(hub, policy);
+        let args = r#"{"memory":1048576,"queues":1048576,"name":"raw"}"#;
+        let (answer, fds) = raw.ask("device-open", args);
+        assert_eq!((answer.error, fds.len()), (None, 2));
+        raw
+    }
+
+    pub(super) fn ask(&mut self, op: &str, args: &str) -> (Answer, Vec<OwnedFd>) {
+        self.next += 1;
+        let line = format!(r#"{{"v":1,"id":{},"op":"{op}","args":{args}}}"#, self.next);
+        self.session.handle(line.as_bytes(), &mut self.inbox);
+        while self.session.has_work() {
+            self.session.work();
+        }
+        let out = self.session.poll_transmit().unwrap();
+        (serde_json::from_slice(&out.bytes).unwrap(), out.fds)
+    }
+
+    pub(super) fn refused(&mut self, op: &str, args: &str) -> FaultKind {
+        let (answer, _) = self.ask(op, args);
+        answer.error.unwrap_or_else(|| panic!("{op} {args} was carried out")).kind
+    }
+
+    /// As if it had come with the next request.
+    pub(super) fn bring(&mut self, fd: &impl AsFd) {
+        let (a, b) = UnixStream::pair().unwrap();
+        send(&a, b"\n", &[fd.as_fd()]).unwrap();
+        receive(&b, &mut self.inbox).unwrap();
+    }
+}
+
+/// Arguments for a queue pair.
+pub(super) fn qp(pd: u64, cq: u64) -> String {
+    format!(r#"{{"pd":{pd},"send_cq":{cq},"recv_cq":{cq},"srq":null,"sq_depth":4,"rq_depth":4,"#)
+        + r#""max_send_sge":1,"max_recv_sge":1,"max_inline":0}"#
+}
+
+/// A completion queue, and a queue pair with it.
+pub(super) fn ask_for_qp(raw: &mut Raw, pd: u64) -> (u64, u64) {
+    let (cq, _) = raw.ask("create-cq", r#"{"depth":8,"waker":false}"#);
+    let cq = cq.ok.unwrap()["off"].as_u64().unwrap();
+    let (made, _) = raw.ask("create-qp", &qp(pd, cq));
+    (cq, made.ok.unwrap()["qp"].as_u64().unwrap())
+}

@@ -1,0 +1,312 @@
+//! Waking a worker that sleeps: by a doorbell, an order, or frames that another worker hands on.
+//!
+//! ```text
+//!   application, control plane,                        thread that polls workers
+//!   other worker
+//!     store what there is to do                          store "asleep"
+//!     full barrier                                       full barrier
+//!     load "asleep" ── set? ── write to an eventfd ─▶    look once more; nothing: wait
+//! ```
+//!
+//! Each stores before it loads what the other stores, with a full barrier between, so one of the two
+//! sees the other: either the thread finds what there is to do when it looks once more, or it is found
+//! asleep and woken. The eventfd remembers, so a wake-up that comes between that look and the wait ends
+//! the wait at once. While the worker is awake, and one that has work is, a wake-up is one load of a
+//! line that nobody writes.
+//!
+//! **Which barrier.** Ringing a bell is an atomic operation anyway, and on x86 that is one. Orders are
+//! few. Whoever hands frames on pays a fence for each burst, and only where threads may sleep at all.
+//! (`membarrier` would take it from there, for an interrupt of every processor of the process each time
+//! that a thread goes to sleep.)
+//!
+//! **Who is trusted.** An application in another process maps the words for reading and cannot write
+//! them. Its eventfds are its own, so it cannot fill another's, nor take what another wrote; the thread
+//! only has them in an `epoll`, edge-triggered, and never reads them, so no flag of theirs can make it
+//! wait. What is left is to wake a worker that has nothing to do, which costs it a turn each time: the
+//! same as ringing bells all the time, and bounded in the same way, by what a thread that never sleeps
+//! costs.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, eventfd};
+
+mod page;
+mod sleeper;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;
+
+use page::Page;
+pub use sleeper::WorkerSleeper;
+
+/// Eventfds that an application of another process is given at most. Threads beyond that share them, and
+/// are woken together.
+pub const MAX_LENT: usize = 4;
+
+/// Wakes the workers of an RNIC, those that sleep.
+pub struct WorkerWakers {
+    page: Page,
+    /// By worker.
+    ways: Box<[Way]>,
+    /// Some thread may sleep.
+    used: AtomicBool,
+    /// Threads that may.
+    beds: Mutex<Vec<Bed>>,
+}
+
+/// How a worker is woken.
+#[derive(Debug, Default)]
+struct Way {
+    /// An eventfd; none of a worker whose thread does not sleep.
+    fd: OnceLock<Arc<OwnedFd>>,
+    /// The nap during which it was written last, by anybody of this process: once for each is enough.
+    told: AtomicU64,
+}
+
+/// A thread that sleeps.
+#[derive(Debug)]
+struct Bed {
+    /// What it waits for: eventfds, edge-triggered.
+    epoll: Arc<OwnedFd>,
+    workers: Box<[usize]>,
+}
+
+impl fmt::Debug for WorkerWakers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerWakers").field("workers", &self.ways.len()).finish_non_exhaustive()
+    }
+}
+
+/// What an atomic read-modify-write operation is followed by where a full barrier is wanted.
+#[inline(always)]
+fn fence_after_rmw() {
+    // Its `lock` prefix is one already; a fence after it would cost as much again.
+    if cfg!(target_arch = "x86_64") {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+fn no(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+fn ways(workers: usize) -> Box<[Way]> {
+    (0..workers).map(|_| Way::default()).collect()
+}
+
+impl WorkerWakers {
+    /// For so many workers, none of which sleeps yet ([`sleeper`](WorkerWakers::sleeper)).
+    ///
+    /// # Errors
+    /// The system's, without memory that can be sealed.
+    pub fn new(workers: usize) -> io::Result<Arc<WorkerWakers>> {
+        Ok(Arc::new(WorkerWakers {
+            page: Page::new(workers)?,
+            ways: ways(workers),
+            used: AtomicBool::new(false),
+            beds: Mutex::default(),
+        }))
+    }
+
+    /// Those of another process, as [`Lent`] describes them: the words, eventfds, and for each worker
+    /// the number of its eventfd.
+    ///
+    /// # Errors
+    /// They do not fit together.
+    pub(crate) fn attach(
+        page: OwnedFd,
+        fds: Vec<OwnedFd>,
+        by_worker: &[Option<usize>],
+    ) -> io::Result<Arc<WorkerWakers>> {
+        let wakers = WorkerWakers {
+            page: Page::attach(page, by_worker.len())?,
+            ways: ways(by_worker.len()),
+            used: AtomicBool::new(true),
+            beds: Mutex::default(),
+        };
+        let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
+        for (way, at) in wakers.ways.iter().zip(by_worker) {
+            let Some(at) = *at else { continue };
+            let fd = fds.get(at).ok_or_else(|| no("a descriptor is missing"))?;
+            let _ = way.fd.set(fd.clone());
+        }
+        Ok(Arc::new(wakers))
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// The sleeping end of a thread that polls `workers`, none of which has been named before. From here
+    /// on, whoever has something for them looks whether they sleep.
+    ///
+    /// # Errors
+    /// The system has no descriptors left; there is no such worker, or its thread is known.
+    pub fn sleeper(self: &Arc<Self>, workers: &[usize]) -> io::Result<WorkerSleeper> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let own = Arc::new(wake_fd(&epoll)?);
+        for &w in workers {
+            let way = self.ways.get(w).ok_or_else(|| no("no such worker"))?;
+            way.fd.set(own.clone()).map_err(|_| no("its thread is known"))?;
+        }
+        self.beds().push(Bed { epoll: epoll.clone(), workers: workers.into() });
+        self.used.store(true, Ordering::SeqCst);
+        Ok(WorkerSleeper::new(self.clone(), epoll, workers.into()))
+    }
+
+    /// Wakes a worker if it sleeps. What was stored before is seen when it looks.
+    #[inline]
+    pub fn wake(&self, worker: usize) {
+        // Nobody sleeps who has not said so before the first thread was started.
+        if self.used.load(Ordering::Relaxed) {
+            fence(Ordering::SeqCst);
+            self.wake_sleeping(worker);
+        }
+    }
+
+    /// The same after an atomic read-modify-write operation of this thread, sequentially consistent.
+    #[inline]
+    pub(crate) fn wake_after_rmw(&self, worker: usize) {
+        fence_after_rmw();
+        self.wake_sleeping(worker);
+    }
+
+    #[inline]
+    fn wake_sleeping(&self, worker: usize) {
+        let nap = self.page.load(worker);
+        if nap & 1 != 0 {
+            self.write(worker, nap);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write(&self, worker: usize, nap: u64) {
+        let Some(way) = self.ways.get(worker) else { return };
+        if way.told.load(Ordering::Relaxed) == nap {
+            return;
+        }
+        let Some(fd) = way.fd.get() else { return };
+        // It fails when the counter is full, which it never is: nobody reads it, and an application that
+        // fills its own wakes nobody.
+        let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        // Afterwards: who finds this finds the thread woken.
+        way.told.store(nap, Ordering::Relaxed);
+    }
+
+    /// Wakes all that sleep.
+    pub fn wake_all(&self) {
+        (0..self.ways.len()).for_each(|w| self.wake(w));
+    }
+
+    /// What an application of another process wakes workers with; none where no thread sleeps.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub(crate) fn lend(&self) -> io::Result<Option<Lent>> {
+        let beds = self.beds();
+        if beds.is_empty() {
+            return Ok(None);
+        }
+        let mut lent = Lent { fds: Vec::new(), by_worker: vec![None; self.ways.len()] };
+        for (n, bed) in beds.iter().enumerate() {
+            let at = n % MAX_LENT;
+            if at == lent.fds.len() {
+                lent.fds.push(LentFd { fd: new_eventfd()?, watched: Vec::new() });
+            }
+            let LentFd { fd, watched } = &mut lent.fds[at];
+            watch(&bed.epoll, fd)?;
+            watched.push(bed.epoll.clone());
+            for &w in &bed.workers {
+                lent.by_worker[w] = Some(at);
+            }
+        }
+        Ok(Some(lent))
+    }
+
+    /// The words, for another process.
+    pub(crate) fn page_fd(&self) -> BorrowedFd<'_> {
+        self.page.fd()
+    }
+
+    fn beds(&self) -> MutexGuard<'_, Vec<Bed>> {
+        self.beds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn new_eventfd() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Edge-triggered: each write is an event of its own, and nothing has to be read.
+fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)?)
+}
+
+fn wake_fd(epoll: &OwnedFd) -> io::Result<OwnedFd> {
+    let fd = new_eventfd()?;
+    watch(epoll, &fd)?;
+    Ok(fd)
+}
+
+/// What was given to an application of another process. It wakes nobody any more when this is dropped,
+/// whoever still has copies of the descriptors.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    fds: Vec<LentFd>,
+    /// By worker, the number of the eventfd that wakes it, if it may sleep.
+    by_worker: Vec<Option<usize>>,
+}
+
+#[derive(Debug)]
+struct LentFd {
+    fd: OwnedFd,
+    watched: Vec<Arc<OwnedFd>>,
+}
+
+impl Lent {
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.fds.iter().map(|l| l.fd.as_fd())
+    }
+
+    pub(crate) fn by_worker(&self) -> &[Option<usize>] {
+        &self.by_worker
+    }
+}
+
+impl Drop for LentFd {
+    fn drop(&mut self) {
+        for epoll in &self.watched {
+            let _ = epoll::delete(epoll, &self.fd);
+        }
+    }
+}
+
+/// Wakes one worker: for whoever hands it orders or frames.
+#[derive(Clone, Debug)]
+pub struct WorkerWaker {
+    all: Arc<WorkerWakers>,
+    worker: usize,
+}
+
+impl WorkerWaker {
+    /// The one that wakes `worker`.
+    pub fn new(all: &Arc<WorkerWakers>, worker: usize) -> WorkerWaker {
+        WorkerWaker { all: all.clone(), worker }
+    }
+
+    /// See [`WorkerWakers::wake`].
+    #[inline]
+    pub fn wake(&self) {
+        self.all.wake(self.worker);
+    }
+}

@@ -1,0 +1,151 @@
+//! The words that say which workers sleep, in memory that applications can read and not write.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+use crate::ring::Line;
+
+/// A line for each worker, of which the first word is used: an odd number while it sleeps, or is about
+/// to, another one each time.
+#[derive(Debug)]
+pub(super) struct Page {
+    base: NonNull<Line>,
+    workers: usize,
+    octets: usize,
+    fd: OwnedFd,
+    /// It was made here.
+    ours: bool,
+}
+
+// SAFETY: the address is that of a mapping that lives as long as this does; it is reached as shared
+// references to atomics and in no other way.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+/// Most workers that there are words for.
+const MOST: usize = 1 << 16;
+
+fn octets(workers: usize) -> io::Result<usize> {
+    if workers == 0 || workers > MOST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of workers"));
+    }
+    Ok((workers * size_of::<Line>()).next_multiple_of(4096))
+}
+
+impl Page {
+    /// Everybody awake. Whoever is given the descriptor can map it for reading only, whatever it opens
+    /// it as: the seal is the file's, and what is mapped here was mapped before.
+    pub(super) fn new(workers: usize) -> io::Result<Page> {
+        let octets = octets(workers)?;
+        let fd = memfd_create(c"heddle-wake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, octets as u64)?;
+        let base = map(&fd, octets, libc::PROT_READ | libc::PROT_WRITE)?;
+        let page = Page { base, workers, octets, fd, ours: true };
+        let size = SealFlags::SHRINK | SealFlags::GROW;
+        fcntl_add_seals(&page.fd, size | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Ok(page)
+    }
+
+    /// That of another process.
+    pub(super) fn attach(fd: OwnedFd, workers: usize) -> io::Result<Page> {
+        let octets = octets(workers)?;
+        let has = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        if has < octets as u64 || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not what says who sleeps"));
+        }
+        let base = map(&fd, octets, libc::PROT_READ)?;
+        Ok(Page { base, workers, octets, fd, ours: false })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    #[inline]
+    fn word(&self, worker: usize) -> Option<&AtomicU64> {
+        if worker >= self.workers {
+            return None;
+        }
+        // SAFETY: inside the mapping, which has a line for each worker and lives as long as `self`.
+        // Here and elsewhere it is reached by atomic operations of 8 octets alone.
+        let line: &Line = unsafe { self.base.add(worker).as_ref() };
+        Some(&line[0])
+    }
+
+    /// What a worker's word says; 0 for one that there is none of. `Relaxed`: of all loads it is the one
+    /// that memory mapped for reading is good for.
+    #[inline]
+    pub(super) fn load(&self, worker: usize) -> u64 {
+        self.word(worker).map_or(0, |w| w.load(Ordering::Relaxed))
+    }
+
+    /// Says something else. Only who made the page can.
+    pub(super) fn store(&self, worker: usize, value: u64) {
+        if self.ours
+            && let Some(w) = self.word(worker)
+        {
+            w.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: our mapping, to which no reference outlives this.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.octets) };
+    }
+}
+
+fn map(fd: &OwnedFd, octets: usize, rights: i32) -> io::Result<NonNull<Line>> {
+    let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+    let p = unsafe { libc::mmap(ptr::null_mut(), octets, rights, flags, fd.as_raw_fd(), 0) };
+    match NonNull::new(p.cast::<Line>()) {
+        Some(p) if p.as_ptr().cast() != libc::MAP_FAILED => Ok(p),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_who_is_given_the_page_sees_it_and_cannot_write_it() {
+        let page = Page::new(3).unwrap();
+        let lent = || page.fd().try_clone_to_owned().unwrap();
+        let theirs = Page::attach(lent(), 3).unwrap();
+        page.store(2, 7);
+        theirs.store(2, 9);
+        assert_eq!([0, 1, 2, 3].map(|w| theirs.load(w)), [0, 0, 7, 0]);
+        // Whatever they open the file as.
+        assert!(map(&lent(), 4096, libc::PROT_READ | libc::PROT_WRITE).is_err());
+        let path = format!("/proc/self/fd/{}", page.fd().as_raw_fd());
+        if let Ok(again) = std::fs::OpenOptions::new().read(true).write(true).open(path) {
+            use std::os::unix::fs::FileExt;
+            assert!(again.write_at(&[1; 8], 0).is_err() && again.set_len(0).is_err());
+            assert!(map(&again.into(), 4096, libc::PROT_READ | libc::PROT_WRITE).is_err());
+        }
+        // SAFETY: changes the rights of a mapping of ours, or does not.
+        let rc = unsafe {
+            libc::mprotect(theirs.base.as_ptr().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE)
+        };
+        assert_ne!(rc, 0, "it could be made writable");
+    }
+
+    #[test]
+    fn test_what_is_no_page_is_refused() {
+        assert!(Page::new(0).is_err() && Page::new(MOST + 1).is_err());
+        let page = Page::new(1).unwrap();
+        let lent = || page.fd().try_clone_to_owned().unwrap();
+        assert!(Page::attach(lent(), 65).is_err() && Page::attach(lent(), usize::MAX).is_err());
+        let unsealed = memfd_create(c"x", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(Page::attach(unsealed, 1).is_err());
+    }
+}
