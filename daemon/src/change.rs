@@ -10,19 +10,27 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_perf::service::ServiceSpec;
-use heddle_tcp::{Cidr, Route};
+use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{ClientRule, Config, Control, Limits, Port};
+use crate::config::{ClientRule, Config, Control, Forward, Limits, LogFormat, Port};
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// Log from this level on.
     LogLevel(LevelFilter),
+    /// Log in this form.
+    LogFormat(LogFormat),
+    /// Answer Prometheus there, and there only; nowhere when absent.
+    Metrics(Option<SocketAddr>),
     /// Other permissions of the control socket, which stays where it is.
     Access(Control),
+    /// Probe silent peers so, those of connections that stand included.
+    Keepalive(Option<Keepalive>),
+    /// Ask silent peers of InfiniBand so, those of connections that stand included.
+    IbKeepalive(Option<Duration>),
     /// Start-up options, and what one address gets, of services that are started from here on.
     Terms(MpaOptions, Limits),
     /// Take no more connections there.
@@ -32,6 +40,8 @@ pub enum Change {
     Addresses(Vec<Net>),
     /// Start a service.
     ListenAdd(ServiceSpec),
+    /// Forward what comes there.
+    ForwardAdd(Forward),
     /// What applications that open a device from here on may have.
     Clients(Vec<ClientRule>),
     /// Other time to end in.
@@ -46,15 +56,32 @@ fn nets(config: &Config) -> Vec<Net> {
     config.ports.iter().map(|p| (p.addresses.clone(), p.routes.clone())).collect()
 }
 
+/// The number of the port that has the address; none has the unspecified one.
+fn port_of(config: &Config, addr: SocketAddr) -> Option<usize> {
+    config.ports.iter().position(|p| p.addresses.iter().any(|c| c.addr() == addr.ip()))
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::LogLevel(level) => write!(f, "log level {level}"),
+            Change::LogFormat(LogFormat::Text) => f.write_str("log as text"),
+            Change::LogFormat(LogFormat::Json) => f.write_str("log as JSON"),
+            Change::Metrics(Some(addr)) => write!(f, "metrics on {addr}"),
+            Change::Metrics(None) => f.write_str("no metrics"),
+            Change::Keepalive(Some(k)) => write!(f, "keepalive after {:?}", k.idle),
+            Change::Keepalive(None) => f.write_str("no keepalive"),
+            Change::IbKeepalive(Some(idle)) => write!(f, "keepalive of InfiniBand after {idle:?}"),
+            Change::IbKeepalive(None) => f.write_str("no keepalive of InfiniBand"),
             Change::Access(_) => f.write_str("permissions of the control socket"),
             Change::Terms(..) => f.write_str("start-up options and shares of services"),
             Change::ListenDel(addr) => write!(f, "no service on {addr}"),
             Change::Addresses(_) => f.write_str("addresses and routes"),
+            Change::ListenAdd(s) if s.infiniband => {
+                write!(f, "{} on {}, over InfiniBand too", s.kind, s.addr)
+            }
             Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
+            Change::ForwardAdd(forward) => write!(f, "{forward} on {}", forward.addr),
             Change::Clients(_) => f.write_str("quotas of applications"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
         }
@@ -89,24 +116,43 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     if old.log.level != new.log.level {
         changes.push(Change::LogLevel(new.log.level));
     }
+    if old.log.format != new.log.format {
+        changes.push(Change::LogFormat(new.log.format));
+    }
+    if old.metrics != new.metrics {
+        changes.push(Change::Metrics(new.metrics));
+    }
     if let Some(control) = &new.control
         && old.control != new.control
     {
         changes.push(Change::Access(control.clone()));
+    }
+    if old.keepalive != new.keepalive {
+        changes.push(Change::Keepalive(new.keepalive));
+    }
+    if old.ib_keepalive != new.ib_keepalive {
+        changes.push(Change::IbKeepalive(new.ib_keepalive));
     }
     // What a listener answers with is given to it when it is made.
     let terms = old.mpa != new.mpa || old.limits != new.limits;
     if terms {
         changes.push(Change::Terms(new.mpa, new.limits));
     }
-    let same = |s: &ServiceSpec, others: &[ServiceSpec]| !terms && others.contains(s);
+    // One at an address that goes to another port ends with it there, and is made anew behind it.
+    let stays = |s: &ServiceSpec| port_of(old, s.addr) == port_of(new, s.addr);
+    let same = |s: &ServiceSpec, others: &[ServiceSpec]| !terms && others.contains(s) && stays(s);
     let gone = old.listen.iter().filter(|s| !same(s, &new.listen));
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
+    let stays = |f: &Forward, others: &[Forward]| !terms && others.contains(f);
+    let gone = old.forward.iter().filter(|f| !stays(f, &new.forward));
+    changes.extend(gone.map(|f| Change::ListenDel(f.addr)));
     if nets(old) != nets(new) {
         changes.push(Change::Addresses(nets(new)));
     }
     let come = new.listen.iter().filter(|s| !same(s, &old.listen));
     changes.extend(come.map(|s| Change::ListenAdd(*s)));
+    let come = new.forward.iter().filter(|f| !stays(f, &old.forward));
+    changes.extend(come.map(|f| Change::ForwardAdd(*f)));
     if old.clients != new.clients {
         changes.push(Change::Clients(new.clients.clone()));
     }
@@ -119,7 +165,6 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
 fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     const DEVICE: &str = "the device would have to be stopped";
     const MEMORY: &str = "memory is taken when it starts";
-    const STACK: &str = "each worker's TCP has it from its start";
     const THREADS: &str = "connections cannot move to another thread";
     let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
     // One by one, in their order: what is a port's stays with it.
@@ -128,9 +173,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     };
     let checks = [
         (old.dpdk != new.dpdk, "dpdk", "DPDK is started once"),
-        (old.log.format != new.log.format, "log.format", "lines of both would follow each other"),
         (path(old) != path(new), "control.socket", "who is connected would be cut off"),
-        (old.metrics != new.metrics, "metrics.listen", "the server is started once"),
         (
             old.ports.len() != new.ports.len(),
             "[[port]]",
@@ -141,12 +184,12 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
         (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
         (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
+        (old.infiniband != new.infiniband, "infiniband.cm", "each worker has it from its start"),
         (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),
         (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
         (old.limits.registrations != new.limits.registrations, "limits.registrations", MEMORY),
         (old.limits.frames != new.limits.frames, "limits.frames", MEMORY),
-        (old.keepalive != new.keepalive, "tcp.keepalive", STACK),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()
@@ -156,15 +199,23 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
 pub fn apply(config: &mut Config, change: &Change) {
     match change {
         Change::LogLevel(level) => config.log.level = *level,
+        Change::LogFormat(format) => config.log.format = *format,
+        Change::Metrics(addr) => config.metrics = *addr,
+        Change::Keepalive(keepalive) => config.keepalive = *keepalive,
+        Change::IbKeepalive(idle) => config.ib_keepalive = *idle,
         Change::Access(control) => config.control = Some(control.clone()),
         Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),
-        Change::ListenDel(addr) => config.listen.retain(|s| s.addr != *addr),
+        Change::ListenDel(addr) => {
+            config.listen.retain(|s| s.addr != *addr);
+            config.forward.retain(|f| f.addr != *addr);
+        }
         Change::Addresses(nets) => {
             for (port, (addresses, routes)) in config.ports.iter_mut().zip(nets) {
                 (port.addresses, port.routes) = (addresses.clone(), routes.clone());
             }
         }
         Change::ListenAdd(spec) => config.listen.push(*spec),
+        Change::ForwardAdd(forward) => config.forward.push(*forward),
         Change::Clients(rules) => config.clients.clone_from(rules),
         Change::Deadline(d) => config.shutdown = *d,
     }

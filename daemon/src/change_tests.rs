@@ -39,6 +39,42 @@ fn test_listeners_go_before_others_come() {
     );
 }
 
+fn forward(port: &str, to: &str) -> String {
+    format!(
+        "[[listen]]\naddress = \"10.0.0.1:{port}\"\nforward = {{ to = \"{to}\", over = \"iwarp\" }}\n"
+    )
+}
+
+#[test]
+fn test_what_is_forwarded_is_changed_as_services_are() {
+    let ib = "[infiniband]\ncm = true\n";
+    let old = config(&format!("{ib}{}{}", forward("1", "10.0.0.8:1"), forward("2", "10.0.0.8:2")));
+    let new = config(&format!(
+        "{ib}{}{}{}",
+        forward("2", "10.0.0.9:2"),
+        listen(&[("1", "sink")]),
+        "[[listen]]\naddress = \"10.0.0.1:3\"\nservice = \"cmtime\"\ninfiniband = true\n"
+    ));
+    assert_eq!(
+        named(&old, &new),
+        [
+            "no service on 10.0.0.1:1",
+            "no service on 10.0.0.1:2",
+            "sink on 10.0.0.1:1",
+            "cmtime on 10.0.0.1:3, over InfiniBand too",
+            "forward to 10.0.0.9:2 over iwarp on 10.0.0.1:2"
+        ]
+    );
+    let mut now = old.clone();
+    changes(&old, &new).unwrap().iter().for_each(|c| apply(&mut now, c));
+    assert_eq!(now, new);
+    // It answers with the start-up options, and with the share of each peer.
+    let other = config(&format!("{ib}[mpa]\ncrc = false\n{}", forward("1", "10.0.0.8:1")));
+    let old = config(&format!("{ib}{}", forward("1", "10.0.0.8:1")));
+    let want = ["no service on 10.0.0.1:1", "forward to 10.0.0.8:1 over iwarp on 10.0.0.1:1"];
+    assert_eq!(named(&old, &other)[1..], want);
+}
+
 #[test]
 fn test_what_listeners_answer_with_makes_them_anew() {
     let services = listen(&[("1", "sink")]);
@@ -79,6 +115,26 @@ fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
     assert_eq!(named(&old, &routed), ["addresses and routes"]);
 }
 
+/// The control plane ends a listener whose address its port has no more, whoever has it then.
+#[test]
+fn test_a_listener_follows_its_address_to_another_port() {
+    let services = ["10.0.1.1", "10.0.2.1", "0.0.0.0"]
+        .map(|a| format!("[[listen]]\naddress = \"{a}:1\"\nservice = \"sink\"\n"))
+        .concat();
+    let file = |first: &str, second: &str| {
+        let port =
+            |n, addresses| format!("[[port]]\nvdev = \"net_null{n}\"\naddresses = [{addresses}]\n");
+        let text = port(0, first) + &port(1, second) + &services;
+        Config::parse(&text, &Accounts::default()).unwrap_or_else(|p| panic!("{p:?}"))
+    };
+    let old = file("\"10.0.1.1/24\", \"10.0.3.1/24\"", "\"10.0.2.1/24\"");
+    let new = file("\"10.0.3.1/24\"", "\"10.0.2.1/24\", \"10.0.1.1/24\"");
+    assert_eq!(
+        named(&old, &new),
+        ["no service on 10.0.1.1:1", "addresses and routes", "sink on 10.0.1.1:1"]
+    );
+}
+
 /// What each change puts into force leads to what was asked for.
 #[test]
 fn test_changes_lead_from_any_configuration_to_any_other() {
@@ -87,6 +143,10 @@ fn test_changes_lead_from_any_configuration_to_any_other() {
         config(&listen(&[("1", "sink"), ("2", "rping")])),
         config(&format!("{}[mpa]\nmarkers = true\n", listen(&[("2", "sink")]))),
         config("[log]\nlevel = \"debug\"\n[shutdown]\ndeadline = \"1s\"\n"),
+        config("[log]\nformat = \"json\"\n[metrics]\nlisten = \"127.0.0.1:9184\"\n"),
+        config("[metrics]\nlisten = \"127.0.0.1:9185\"\n[tcp]\nkeepalive = \"0s\"\n"),
+        config("[tcp]\nkeepalive = \"2s\"\n"),
+        config("[infiniband]\nkeepalive = \"0s\"\n"),
         config("[control]\nread = [\"any\"]\nmode = \"0666\"\n[limits]\nfirst-message = \"1s\"\n"),
     ];
     for old in &all {
@@ -109,9 +169,9 @@ fn test_changes_lead_from_any_configuration_to_any_other() {
 #[test]
 fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
     let old = config("");
-    let text = "[dpdk]\nmemory = 999\n[log]\nformat = \"json\"\n[control]\nsocket = \"/x\"\n\
+    let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
-                registrations = 9\nframes = 4096\n[tcp]\nkeepalive = \"1s\"\n[[port]]\n\
+                registrations = 9\nframes = 4096\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\naddresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
     let new = Config::parse(text, &Accounts::default()).unwrap();
@@ -120,19 +180,18 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
         keys,
         [
             "dpdk",
-            "log.format",
             "control.socket",
             "port.name",
             "port.vdev or port.pci",
             "port.mtu",
             "port.workers",
             "port.queues",
+            "infiniband.cm",
             "workers",
             "memory",
             "limits.connections",
             "limits.registrations",
-            "limits.frames",
-            "tcp.keepalive"
+            "limits.frames"
         ]
     );
 }
@@ -156,6 +215,7 @@ fn test_no_change_goes_unnoticed() {
         "[workers]\nidle = \"backoff\"\n",
         "[[port]]\nvdev = \"net_null1\"\naddresses = [\"10.1.0.1/24\"]\n",
         "[memory]\nregistered = 1\n",
+        "[memory]\npages = \"4K\"\n",
         "[memory]\nqueues = 1\n",
         "[limits]\nconnections = 9\n",
         "[limits]\nregistrations = 9\n",
@@ -167,6 +227,8 @@ fn test_no_change_goes_unnoticed() {
         "[mpa]\nrtr = [\"send\"]\n",
         "[mpa]\nmarkers = true\n",
         "[tcp]\nkeepalive = \"9s\"\n",
+        "[infiniband]\ncm = true\n",
+        "[metrics]\nlisten = \"127.0.0.1:9184\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",
         "[[client]]\nwho = \"any\"\n",
     ] {

@@ -1,6 +1,7 @@
 //! The kernel's interfaces a virtual device works on.
 //!
-//! Their drivers say nothing when an interface goes: no frame comes any more, and that is all.
+//! Their drivers say nothing when an interface goes: no frame comes any more, and that is all. A port
+//! that has lost its interface is lost for good; an RNIC that has lost all its ports is of no use.
 
 use std::fs;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -25,28 +26,30 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Looks after those that virtual devices name and that are there now.
+    /// Looks after those that the virtual devices of an RNIC's ports name and that are there now.
     pub fn watch<'a>(sources: impl IntoIterator<Item = &'a PortSource>) -> Interfaces {
         let gone = Arc::new(OnceLock::new());
-        let there: Vec<_> = sources
+        let mut ports: Vec<_> = sources
             .into_iter()
-            .flat_map(|source| match source {
+            .map(|source| match source {
                 PortSource::Vdev(vdev) => named(&vdev.to_string()),
                 PortSource::Device(_) => Vec::new(),
             })
             .collect();
-        if there.is_empty() {
+        if ports.iter().all(Vec::is_empty) {
             return Interfaces { gone, stop: None, thread: None };
         }
         let (stop, stopped) = channel();
         let seen = gone.clone();
         let look = move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                let listed = listed();
-                if let Some(name) = there.iter().find(|n| !listed.contains(n)) {
-                    // Said once.
-                    let _ = seen.set(name.clone());
-                    return;
+                while let Some(name) = take_lost(&mut ports, &listed()) {
+                    if ports.is_empty() {
+                        // Said once.
+                        let _ = seen.set(name);
+                        return;
+                    }
+                    tracing::error!("the interface {name} is gone, and its port with it");
                 }
             }
         };
@@ -54,10 +57,10 @@ impl Interfaces {
         Interfaces { gone, stop: Some(stop), thread }
     }
 
-    /// Whether they are still there. Costs a load.
+    /// Whether a port is left that works. Costs a load.
     ///
     /// # Errors
-    /// The name of one that is gone.
+    /// The name of the interface that was gone last.
     #[inline]
     pub fn check(&self) -> Result<(), String> {
         match self.gone.get() {
@@ -74,6 +77,14 @@ impl Drop for Interfaces {
             let _ = t.join();
         }
     }
+}
+
+/// Takes away a port one of whose interfaces is not `listed` any more; the name of that.
+fn take_lost(ports: &mut Vec<Vec<String>>, listed: &[String]) -> Option<String> {
+    let lost = |names: &Vec<String>| names.iter().find(|n| !listed.contains(n)).cloned();
+    let (at, name) = ports.iter().enumerate().find_map(|(at, p)| Some((at, lost(p)?)))?;
+    ports.remove(at);
+    Some(name)
 }
 
 /// The interfaces of a device's arguments, those of them that are there.
@@ -101,5 +112,17 @@ mod tests {
         assert_eq!(named("net_pcap0,rx_iface_in=lo,tx_iface=lo"), ["lo", "lo"]);
         assert!(named("net_ring0,iface=nosuchiface").is_empty());
         assert!(named("net_null0").is_empty());
+    }
+
+    #[test]
+    fn test_a_port_is_lost_with_any_of_its_interfaces_and_one_without_never() {
+        let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let mut ports = vec![names(&["a", "b"]), names(&[]), names(&["c"])];
+        assert_eq!(take_lost(&mut ports, &names(&["c", "b", "a"])), None);
+        assert_eq!(take_lost(&mut ports, &names(&["a"])), Some("b".to_owned()));
+        assert_eq!(ports, [names(&[]), names(&["c"])]);
+        assert_eq!(take_lost(&mut ports, &names(&["a"])), Some("c".to_owned()));
+        assert_eq!(take_lost(&mut ports, &[]), None);
+        assert_eq!(ports, [names(&[])]);
     }
 }

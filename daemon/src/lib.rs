@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   front ──▶ appliance ──▶ services      a thread; perf's services
+//!     │           │ ├─────▶ gateway       a thread; ctl's forwarding
 //!     │           │ ├─────▶ rnic          ctl: control thread and workers
 //!     │           │ └─────▶ change ──▶ config
 //!     └─ socket, client ──▶ access
@@ -18,6 +19,7 @@ mod appliance;
 pub mod change;
 pub mod config;
 mod front;
+mod gateway;
 pub mod interfaces;
 pub mod log;
 mod metrics;

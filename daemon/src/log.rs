@@ -1,34 +1,52 @@
-//! What goes to stderr, and from what level on, which can change.
+//! What goes to stderr: how, and from what level on, both of which can change.
 
 use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config::{Log, LogFormat};
 
+/// What lines are let through.
+type Filter = reload::Layer<EnvFilter, Registry>;
+
+/// What they look like.
+type Lines = Box<dyn Layer<Layered<Filter, Registry>> + Send + Sync>;
+
 /// The log of this process.
-#[derive(Debug)]
-pub struct Logging(reload::Handle<EnvFilter, Registry>);
+pub struct Logging {
+    filter: reload::Handle<EnvFilter, Registry>,
+    lines: reload::Handle<Lines, Layered<Filter, Registry>>,
+}
+
+impl core::fmt::Debug for Logging {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Logging")
+    }
+}
 
 /// `RUST_LOG` says it in detail; `level` is for what it does not name.
 fn filter(level: LevelFilter) -> EnvFilter {
     EnvFilter::builder().with_default_directive(level.into()).from_env_lossy()
 }
 
+fn lines(format: LogFormat) -> Lines {
+    let lines = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    }
+}
+
 impl Logging {
     /// From here on log lines go to stderr. Where there is a log already, that one serves.
     pub fn start(log: Log) -> Logging {
-        let (filter, handle) = reload::Layer::new(filter(log.level));
-        let lines = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
-        let lines = match log.format {
-            LogFormat::Text => lines.boxed(),
-            LogFormat::Json => lines.json().boxed(),
-        };
+        let (filter, filter_handle) = reload::Layer::new(filter(log.level));
+        let (lines, lines_handle) = reload::Layer::new(lines(log.format));
         let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
-        Logging(handle)
+        Logging { filter: filter_handle, lines: lines_handle }
     }
 
     /// Another level from here on.
@@ -36,6 +54,14 @@ impl Logging {
     /// # Errors
     /// When there is another log.
     pub fn set_level(&self, level: LevelFilter) -> Result<(), String> {
-        self.0.reload(filter(level)).map_err(|e| e.to_string())
+        self.filter.reload(filter(level)).map_err(|e| e.to_string())
+    }
+
+    /// Lines of another form from here on.
+    ///
+    /// # Errors
+    /// When there is another log.
+    pub fn set_format(&self, format: LogFormat) -> Result<(), String> {
+        self.lines.reload(lines(format)).map_err(|e| e.to_string())
     }
 }

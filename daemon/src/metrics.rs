@@ -5,11 +5,13 @@ use core::time::Duration;
 
 use heddle_cm::WorkerId;
 use heddle_ctl::{Question, Reply};
-use heddle_metrics::{Clients, Memory, PortSample, Sample, Source, WorkerSample};
+use heddle_metrics::{
+    Clients, Gateway, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
+};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::appliance::Appliance;
+use crate::appliance::{Appliance, History};
 
 /// How long workers may take; less than whoever asks waits, who is to hear which of them are silent.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -31,6 +33,7 @@ impl Source for Appliance {
         }
         let control = timeout_at(until, control).await.ok().and_then(Result::ok);
         let control = control.ok_or("the control plane does not answer")?;
+        let forwarded = self.forwarded();
         let registry = self.node.hub().registry().mrs();
         let mut registered = 0u64;
         registry.for_each(|mr| registered = registered.saturating_add(mr.len));
@@ -40,8 +43,18 @@ impl Source for Appliance {
             dpdk: heddle_dataplane::Eal::get().map(|e| e.version().to_owned()).unwrap_or_default(),
             uptime: Duration::from_nanos(self.at_ns()),
             workers,
-            ports: ports.iter().map(port).collect(),
+            ports: ports.iter().enumerate().map(|(n, p)| port(p, self.links.of(n))).collect(),
+            lcores: self
+                .node
+                .lcores()
+                .map(|l| LcoreSample { lcore: l.lcore, rest: l.rest })
+                .collect(),
+            applications: self.applications.borrow().sample(),
             control: control.counters,
+            gateway: Gateway {
+                counters: forwarded.counters,
+                connections: forwarded.pairs.len() / 2,
+            },
             memory: Memory {
                 registrations: registry.len(),
                 registrations_max: registry.capacity(),
@@ -74,13 +87,14 @@ impl Appliance {
     }
 }
 
-fn port(port: &heddle_dataplane::Port) -> PortSample {
-    let link = port.link();
+fn port(port: &heddle_dataplane::Port, links: Option<History>) -> PortSample {
+    let link = links.map_or_else(|| port.link(), |l| l.link);
     PortSample {
         name: port.name().into(),
         driver: port.driver().into(),
         up: link.up,
         mbps: link.mbps,
+        link_changes: links.map_or(0, |l| l.changes),
         stats: port.stats(),
     }
 }

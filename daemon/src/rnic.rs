@@ -2,8 +2,10 @@
 
 use std::fs::File;
 
-use heddle_ctl::{Endpoint, Lcores, Node, OpenPort, PortSetup, RnicSetup};
-use heddle_dataplane::{Eal, EalConfig, EalError, IdlePolicy, PortSource};
+use heddle_ctl::{Endpoint, Lcores, Node, OpenPort, PortSetup, RnicSetup, WorkerPlace};
+use heddle_dataplane::{
+    Eal, EalConfig, EalError, IdlePolicy, Place, Port as DpdkPort, PortSource, Topology,
+};
 use heddle_perf::pin;
 use heddle_tcp::ConnConfig;
 
@@ -92,7 +94,10 @@ pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
         max_conns: limits.connections,
         max_mrs: limits.registrations,
         memory: (config.memory.registered as usize) << 20,
+        pages: config.memory.pages,
         queues: (config.memory.queues as usize) << 20,
+        infiniband: config.infiniband,
+        ib_keepalive: config.ib_keepalive,
         tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
         ..setup
     };
@@ -107,9 +112,52 @@ pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
 pub fn start(config: &Config) -> Result<Node, StartError> {
     let (eal, endpoint) = open(config)?;
     let cores = match &config.workers.lcores[..] {
-        [] => pin::first::<1>().map_err(StartError::failed)?.to_vec(),
+        [] => vec![first_core(&Topology::read(), &pin::available(), &endpoint)?],
         cores => cores.to_vec(),
     };
     let lcores = Lcores { cores, idle: config.workers.idle };
-    Node::start_with(&eal, endpoint, &lcores).map_err(StartError::failed)
+    let node = Node::start_with(&eal, endpoint, &lcores).map_err(StartError::failed)?;
+    let places: Vec<_> = node.places().collect();
+    for (worker, place) in places.iter().enumerate() {
+        if let Some(what) = elsewhere(place) {
+            tracing::warn!(worker, "{what}");
+        }
+    }
+    if let Some(memory) = node.device().memory() {
+        tracing::info!("registered memory lies in pages of {} KiB", memory.page_size() >> 10);
+    }
+    Ok(node)
+}
+
+/// The processor of the one thread there is where none was named.
+fn first_core(
+    topology: &Topology,
+    free: &[usize],
+    endpoint: &Endpoint,
+) -> Result<usize, StartError> {
+    let sockets: Vec<_> = endpoint.worker_ports().map(DpdkPort::socket).collect();
+    let none = || StartError::Failed("the process may use no processor".into());
+    topology.first(free, &sockets).ok_or_else(none)
+}
+
+/// What there is to warn of.
+fn elsewhere(place: &WorkerPlace) -> Option<String> {
+    let (cpu, port) = (place.lcore, place.wanted?);
+    let place = Place { cpu, socket: place.socket, wanted: Some(port) };
+    Some(place.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_worker_far_from_its_port_is_told_of_with_both_sockets() {
+        let place =
+            |socket, wanted| WorkerPlace { port: 0, lcore: 5, socket, wanted, running: true };
+        let text = elsewhere(&place(Some(1), Some(0))).unwrap_or_default();
+        assert!(text.contains("processor 5 is at socket 1, and its port at socket 0"), "{text}");
+        assert_eq!(elsewhere(&place(Some(1), None)), None);
+        assert_eq!(elsewhere(&place(None, None)), None);
+    }
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 use heddle_perf::service::{Limits, ServiceSpec, Services};
-use heddle_verbs::{Device, ListenParams, Sleeper, Waker};
+use heddle_verbs::{Device, ListenFailure, ListenParams, Sleeper, Waker};
 
 /// How long the services sleep at most: what they do by the clock is not later than that.
 const NAP: Duration = Duration::from_millis(50);
@@ -22,6 +22,7 @@ enum Order {
     Start { spec: ServiceSpec, params: Box<ListenParams>, limits: Limits, done: Done },
     Stop { addr: SocketAddr, done: Done },
     End,
+    Quit,
 }
 
 /// Where a service is in its life.
@@ -31,21 +32,41 @@ pub(crate) enum Stage {
     Starting,
     /// It takes connections.
     Listening,
+    /// The RNIC has taken its listener from it; connections it has go on. It stays until it is stopped.
+    Failed(ListenFailure),
     /// It takes no more; those it has go on.
     Ending,
 }
 
 impl Stage {
+    /// What comes after it when its listener is like this.
+    fn after(self, listening: Result<bool, ListenFailure>) -> Stage {
+        match (self, listening) {
+            (Stage::Starting, Ok(true)) => Stage::Listening,
+            (Stage::Starting | Stage::Listening, Err(why)) => Stage::Failed(why),
+            (stage, _) => stage,
+        }
+    }
+
+    /// For people, with the reason where there is one.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Stage::Failed(why) => format!("{}: {why}", self.name()),
+            _ => self.name().into(),
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Stage::Starting => "starting",
             Stage::Listening => "listening",
+            Stage::Failed(_) => "failed",
             Stage::Ending => "ending",
         }
     }
 }
 
-/// The thread; it ends, and so do all services, when dropped.
+/// The thread; it ends, and so do all services, when dropped, whatever they have.
 pub(crate) struct ServiceThread {
     orders: Sender<Order>,
     waker: Waker,
@@ -93,12 +114,10 @@ impl ServiceThread {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
-    /// Ends all services: their connections are closed in order.
-    pub(crate) fn end(&mut self) {
+    /// Ends all services: they take no more connections, and close those they have in order. They go on
+    /// until these have ended.
+    pub(crate) fn end(&self) {
         self.order(Order::End);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 
     /// One that a thread which is gone does not take drops whoever waits for it.
@@ -110,7 +129,10 @@ impl ServiceThread {
 
 impl Drop for ServiceThread {
     fn drop(&mut self) {
-        self.end();
+        self.order(Order::Quit);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -133,7 +155,13 @@ fn run(
                     start(device, &mut all, (spec, &params, limits), &waker, done);
                 }
                 Order::Stop { addr, done } => done(stop(&mut all, addr)),
-                Order::End => return,
+                Order::End => {
+                    for r in &mut all {
+                        r.services.end();
+                        r.stage = Stage::Ending;
+                    }
+                }
+                Order::Quit => return,
             }
         }
         let busy = all.iter_mut().fold(false, |busy, r| busy | r.services.step());
@@ -185,21 +213,43 @@ fn stop(all: &mut [Running], addr: SocketAddr) -> Result<(), String> {
 impl Running {
     /// Tells whoever waits; false when it is over.
     fn settle(&mut self) -> bool {
-        match self.stage {
-            Stage::Ending => self.services.conns() > 0,
-            Stage::Listening => true,
-            Stage::Starting => {
-                let outcome = self.services.is_listening();
-                if outcome == Ok(false) {
-                    return true;
-                }
-                self.stage = Stage::Listening;
-                let failed = outcome.is_err();
-                if let Some(done) = self.done.take() {
-                    done(outcome.map(|_| ()).map_err(|e| e.to_string()));
-                }
-                !failed
+        let before = self.stage;
+        self.stage = before.after(self.services.is_listening());
+        match (self.stage, self.done.take()) {
+            (Stage::Ending, _) => return self.services.conns() > 0,
+            (Stage::Starting, done) => self.done = done,
+            (Stage::Listening, Some(done)) => done(Ok(())),
+            // It never listened, so there is none.
+            (Stage::Failed(why), Some(done)) => {
+                done(Err(why.to_string()));
+                return false;
             }
+            (Stage::Failed(why), None) if before != self.stage => {
+                tracing::error!("{} on {}: {why}", self.spec.kind, self.spec.addr);
+            }
+            (Stage::Listening | Stage::Failed(_), None) => {}
         }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_listener_that_fails_while_it_runs_is_seen_to_have_failed() {
+        let gone = ListenFailure::AddressRemoved;
+        let failed = Stage::Failed(gone);
+        assert_eq!(Stage::Starting.after(Ok(false)), Stage::Starting);
+        assert_eq!(Stage::Starting.after(Ok(true)), Stage::Listening);
+        assert_eq!(Stage::Starting.after(Err(gone)), failed);
+        assert_eq!(Stage::Listening.after(Ok(true)), Stage::Listening);
+        assert_eq!(Stage::Listening.after(Err(gone)), failed);
+        // For good, and what ends is nobody's failure.
+        assert_eq!(failed.after(Err(ListenFailure::Withdrawn)), failed);
+        assert_eq!(Stage::Ending.after(Err(gone)), Stage::Ending);
+        assert_eq!(failed.describe(), "failed: the address was removed");
+        assert_eq!(Stage::Ending.describe(), "ending");
     }
 }

@@ -4,9 +4,11 @@
 
 use heddle_base::Histogram;
 use heddle_cm::CmGauges;
-use heddle_dataplane::{PortStats, WorkerSnapshot, WorkerTimes};
+use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot, WorkerTimes};
 
-use crate::sample::{Clients, Memory, PortSample, Sample, WorkerSample};
+use crate::sample::{
+    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, WorkerSample,
+};
 use crate::text::{Kind, Text, seconds};
 
 /// The text of a sample: every family once, all its values together.
@@ -19,8 +21,14 @@ pub fn expose(sample: &Sample) -> String {
     t.value(&[], seconds(uptime));
     workers(&mut t, &sample.workers);
     ports(&mut t, &sample.ports);
+    lcores(&mut t, &sample.lcores);
+    applications(&mut t, &sample.applications);
     sample.control.cm.for_each(|name, help, value| counter(&mut t, "cm", name, help, value));
+    sample.control.ib.for_each(|name, help, value| counter(&mut t, "ib", name, help, value));
     sample.control.control.for_each(|n, help, value| counter(&mut t, "control", n, help, value));
+    let Gateway { counters, connections } = &sample.gateway;
+    counters.for_each(|name, help, value| counter(&mut t, "gateway", name, help, value));
+    gauge(&mut t, "forwarded_connections", "Connections that the gateway stands in.", connections);
     control(&mut t, &sample.control.gauges);
     t.family(
         "heddle_connection_setup_seconds",
@@ -128,6 +136,11 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
             t.value(&[("port", &p.name)], of(&p.stats));
         }
     }
+    let help = "Times the link came up or went down.";
+    t.family("heddle_port_link_changes_total", Kind::Counter, help);
+    for p in ports {
+        t.value(&[("port", &p.name)], p.link_changes);
+    }
     t.family("heddle_port_up", Kind::Gauge, "Whether the link is up.");
     for p in ports {
         t.value(&[("port", &p.name)], u8::from(p.up));
@@ -137,6 +150,56 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
     for p in ports {
         if let Some(mbps) = p.mbps {
             t.value(&[("port", &p.name)], u64::from(mbps) * (1_000_000 / 8));
+        }
+    }
+}
+
+type OfLcore = fn(&RestCounters) -> String;
+
+const LCORE_COUNTERS: [(&str, &str, OfLcore); 4] = [
+    ("sleeps", "Times a thread slept that polls workers.", |r| r.rest_sleeps.to_string()),
+    ("slept_seconds", "Time it slept.", |r| seconds(r.rest_slept_us.saturating_mul(1000))),
+    ("interrupts", "Its sleeps that an interrupt of a queue ended.", |r| {
+        r.rest_interrupts.to_string()
+    }),
+    ("wakeups", "Its sleeps that a doorbell, an order or another worker ended.", |r| {
+        r.rest_wakeups.to_string()
+    }),
+];
+
+/// How threads rest, told apart by their processors.
+fn lcores(t: &mut Text, lcores: &[LcoreSample]) {
+    for (name, help, of) in LCORE_COUNTERS {
+        t.family(&format!("heddle_lcore_{name}_total"), Kind::Counter, help);
+        for l in lcores {
+            t.value(&[("lcore", &l.lcore.to_string())], of(&l.rest));
+        }
+    }
+}
+
+type OfApplication = fn(&ApplicationSample) -> u64;
+
+const APPLICATION: [(&str, Kind, &str, OfApplication); 9] = [
+    ("devices", Kind::Gauge, "Applications of other processes that have a device.", |a| {
+        a.devices as u64
+    }),
+    ("memory_bytes", Kind::Gauge, "Bytes of their devices, and that they have brought.", |a| {
+        a.memory
+    }),
+    ("queue_pairs", Kind::Gauge, "Queue pairs of applications.", |a| a.queue_pairs as u64),
+    ("connections", Kind::Gauge, "Connections of applications.", |a| a.connections as u64),
+    ("listeners", Kind::Gauge, "Listeners of applications.", |a| a.listeners as u64),
+    ("registrations", Kind::Gauge, "STags of applications.", |a| a.registrations),
+    ("requests_total", Kind::Counter, "Requests of applications.", |a| a.requests),
+    ("refused_total", Kind::Counter, "Requests of applications refused.", |a| a.refused),
+    ("over_quota_total", Kind::Counter, "Requests refused for a quota.", |a| a.over_quota),
+];
+
+fn applications(t: &mut Text, all: &[ApplicationSample]) {
+    for (name, kind, help, of) in APPLICATION {
+        t.family(&format!("heddle_application_{name}"), kind, help);
+        for a in all {
+            t.value(&[("user", &a.user), ("name", &a.name)], of(a));
         }
     }
 }

@@ -142,7 +142,7 @@ async fn answer<S: Source>(request: &Request<Incoming>, cache: &Cache<S>) -> Ans
     match (cache.take().await, path) {
         (Ok(taken), "/metrics") => say(StatusCode::OK, CONTENT_TYPE, taken.text.clone()),
         (Ok(taken), _) => match &taken.health {
-            Ok(()) => say(StatusCode::OK, PLAIN, "ok\n"),
+            Ok(how) => say(StatusCode::OK, PLAIN, format!("{how}\n")),
             Err(why) => say(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
         },
         (Err(why), _) => say(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
@@ -153,8 +153,8 @@ async fn answer<S: Source>(request: &Request<Incoming>, cache: &Cache<S>) -> Ans
 #[derive(Debug)]
 struct Taken {
     text: Bytes,
-    /// Why it is not well.
-    health: Result<(), String>,
+    /// What it says of itself; why it is not well.
+    health: Result<String, String>,
 }
 
 impl Taken {
@@ -163,9 +163,18 @@ impl Taken {
             w.snapshot.is_none().then(|| format!("worker {n} of port {} does not answer", w.port))
         };
         let silent: Vec<String> = sample.workers.iter().enumerate().filter_map(silent).collect();
+        let down: Vec<&str> =
+            sample.ports.iter().filter(|p| !p.up).map(|p| p.name.as_str()).collect();
         let health = match &silent[..] {
             [] if sample.workers.is_empty() => Err("there is no worker".to_owned()),
-            [] => Ok(()),
+            // Nobody can reach it; with another port somebody can.
+            [] if !down.is_empty() && down.len() == sample.ports.len() => {
+                Err(format!("no link is up: {}", down.join(", ")))
+            }
+            [] if !down.is_empty() => {
+                Ok(format!("ok, but the link of {} is down", down.join(", ")))
+            }
+            [] => Ok("ok".to_owned()),
             all => Err(all.join("; ")),
         };
         Taken { text: expose(sample).into(), health }

@@ -20,4 +20,7 @@ mod text;
 
 pub use expose::expose;
 pub use http::{CONTENT_TYPE, Limits, serve, serve_with};
-pub use sample::{Clients, Memory, PortSample, Sample, Source, WorkerSample};
+pub use sample::{
+    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, Source,
+    WorkerSample,
+};

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 
+use heddle_cm::gateway::GatewayCounters;
 use heddle_ctl::CtlCounters;
-use heddle_dataplane::{PortStats, WorkerSnapshot};
+use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot};
 
 /// An RNIC at one moment.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +19,14 @@ pub struct Sample {
     pub workers: Vec<WorkerSample>,
     /// Each port.
     pub ports: Vec<PortSample>,
+    /// Each thread that polls workers.
+    pub lcores: Vec<LcoreSample>,
+    /// Applications of other processes, by user and name.
+    pub applications: Vec<ApplicationSample>,
     /// The control plane.
     pub control: CtlCounters,
+    /// What is forwarded between InfiniBand's connection management and iWARP.
+    pub gateway: Gateway,
     /// Registered memory.
     pub memory: Memory,
     /// Those who use the control socket.
@@ -35,6 +42,43 @@ pub struct WorkerSample {
     pub snapshot: Option<Box<WorkerSnapshot>>,
 }
 
+/// A thread that polls workers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LcoreSample {
+    /// The processor it is bound to.
+    pub lcore: usize,
+    /// How it rested.
+    pub rest: RestCounters,
+}
+
+/// Applications of other processes that are of one user and have one name. There are so many of these at
+/// most, whatever clients call themselves: that is for whoever makes them to see to.
+#[derive(Clone, Debug, Default)]
+pub struct ApplicationSample {
+    /// Number of the user.
+    pub user: String,
+    /// Name.
+    pub name: String,
+    /// How many have a device.
+    pub devices: usize,
+    /// Octets of memory: of their devices, and that they have brought.
+    pub memory: u64,
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// Connections they make or have accepted.
+    pub connections: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// STags.
+    pub registrations: u64,
+    /// Requests that were read, also of those that are gone.
+    pub requests: u64,
+    /// Requests that were refused, as above.
+    pub refused: u64,
+    /// Requests that were beyond a quota, as above.
+    pub over_quota: u64,
+}
+
 /// One port.
 #[derive(Clone, Debug, Default)]
 pub struct PortSample {
@@ -46,8 +90,19 @@ pub struct PortSample {
     pub up: bool,
     /// Speed of the link in Mbit/s; none where there is no such thing.
     pub mbps: Option<u32>,
+    /// Times its link came up or went down since the start.
+    pub link_changes: u64,
     /// What it has counted.
     pub stats: PortStats,
+}
+
+/// What is forwarded between InfiniBand's connection management and iWARP.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gateway {
+    /// What was counted.
+    pub counters: GatewayCounters,
+    /// Connections that are forwarded now.
+    pub connections: usize,
 }
 
 /// Registered memory.

@@ -113,7 +113,8 @@ fn test_rows_panels_and_variables_are_what_grafana_wants() {
             "Connections",
             "Memory",
             "Clients",
-            "Latency"
+            "Latency",
+            "Applications and idle threads"
         ]
     );
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());

@@ -43,6 +43,7 @@ impl Source for Told {
 fn well() -> Sample {
     let mut s = common::sample();
     s.workers.truncate(1);
+    s.ports.iter_mut().for_each(|p| p.up = true);
     s
 }
 
@@ -137,6 +138,28 @@ fn test_health_names_the_worker_that_does_not_answer() {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert_eq!(body(&answer), "it is about to end\n");
     });
+}
+
+#[test]
+fn test_health_is_lost_with_the_last_link_and_not_with_another() {
+    let links = |up: [bool; 2]| {
+        let mut s = well();
+        for (port, up) in s.ports.iter_mut().zip(up) {
+            port.up = up;
+        }
+        s
+    };
+    for (up, status, text) in [
+        ([true, true], 200, "ok\n"),
+        ([false, true], 200, "ok, but the link of east is down\n"),
+        ([false, false], 503, "no link is up: east, we\"st\n"),
+    ] {
+        with(&Told::new(Some(Ok(links(up)))), Limits::default(), async |addr| {
+            let answer = request(addr, "GET", "/healthz").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+            assert_eq!(body(&answer), text);
+        });
+    }
 }
 
 /// All of them wait for the one that asks, and hear what it hears.

@@ -38,11 +38,17 @@ fn test_counters_of_the_control_plane_and_gauges_are_there() {
     s.control.cm.established = 5;
     s.control.control.stale = 6;
     s.control.gauges.conns = 8;
+    s.control.ib.rx_datagrams = 9;
+    s.gateway.counters.forwarded = 10;
+    s.gateway.connections = 11;
     let all = read(&expose(&s));
     for (name, kind, value) in [
         ("heddle_cm_established_total", "counter", 5.0),
         ("heddle_control_stale_total", "counter", 6.0),
         ("heddle_connections", "gauge", 8.0),
+        ("heddle_ib_rx_datagrams_total", "counter", 9.0),
+        ("heddle_gateway_forwarded_total", "counter", 10.0),
+        ("heddle_forwarded_connections", "gauge", 11.0),
         ("heddle_uptime_seconds", "gauge", 12.5),
         ("heddle_registered_bytes", "gauge", 1_048_576.0),
         ("heddle_clients", "gauge", 1.0),

@@ -119,6 +119,18 @@ impl<T> Connections<T> {
         }
     }
 
+    /// Listens no more and ends all connections in order. What was registered for them is needed until
+    /// they have ended: what a peer has on its way is to arrive.
+    pub(crate) fn end(&mut self) {
+        self.stop_listening();
+        for conn in self.places.iter_mut().flatten() {
+            // Why is known to whoever ends it.
+            if !core::mem::replace(&mut conn.failed, true) {
+                let _ = self.device.disconnect(conn.id);
+            }
+        }
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.places.iter().flatten().count()

@@ -427,7 +427,9 @@ const LINGER: Duration = Duration::from_millis(20);
 
 /// A client of a server somewhere else.
 pub struct Remote {
-    side: Side,
+    /// Gone with a run that failed on a thread.
+    side: Option<Side>,
+    eal: Eal,
     server: SocketAddr,
     /// Where runs say how far they are.
     pub progress: Progress,
@@ -436,25 +438,41 @@ pub struct Remote {
 impl Remote {
     /// Runs on `endpoint`, towards `server`.
     pub fn new(eal: &Eal, endpoint: Endpoint, server: SocketAddr) -> Remote {
-        let side = Side { endpoint, clock: Clock::new(eal) };
-        Remote { side, server, progress: Progress::default() }
+        let side = Some(Side { endpoint, clock: Clock::new(eal) });
+        Remote { side, eal: *eal, server, progress: Progress::default() }
     }
 
-    /// Runs one size, on the calling thread, which the caller has bound to `core`.
+    /// Runs one size on these processors, one for each worker; the first worker and the program are on
+    /// the calling thread, which the caller has bound to the first. None: all is on the calling thread,
+    /// which is bound to none.
+    ///
+    /// # Errors
+    /// [`BenchError::Processors`] when there is not one for each worker, or none.
     pub fn run(
         &mut self,
         spec: &BenchSpec,
         run: Run,
-        core: Option<usize>,
+        cores: &[usize],
     ) -> Result<BenchReport, BenchError> {
-        let before = self.side.endpoint.snapshot();
+        let mut side = self.side.take().ok_or(BenchError::Lost)?;
+        let (given, wanted) = (cores.len(), side.endpoint.workers());
+        if given != wanted && given > 0 {
+            self.side = Some(side);
+            return Err(BenchError::Processors { given, wanted });
+        }
+        let before = side.endpoint.snapshot();
         self.progress.set(0);
-        let outcome = run_client(&mut self.side, self.server, run, &self.progress)?;
-        let after = self.side.endpoint.snapshot();
-        let mut report = report(spec, &run, &outcome, Wire::Vdev);
-        report.lcores.extend(core);
-        let cores: Vec<_> = core.into_iter().collect();
-        add_workers(&mut report, "client", &cores, &before, &after);
+        let helpers = match cores {
+            [] => Vec::new(),
+            [_, others @ ..] => spawn_workers(&self.eal, others, side.endpoint.detach())?,
+        };
+        let outcome = run_client(&mut side, self.server, run, &self.progress);
+        side.endpoint.attach(join_workers(helpers)?);
+        let after = side.endpoint.snapshot();
+        self.side = Some(side);
+        let mut report = report(spec, &run, &outcome?, Wire::Vdev);
+        report.lcores = cores.to_vec();
+        add_workers(&mut report, "client", cores, &before, &after);
         // What the server sent again and lost is not known here.
         report.sides = 1;
         add_losses(&mut report, &before, &after);

@@ -5,6 +5,7 @@
 //!   process, or the client alone.
 //! * [`rping`]: the client and server of that name. [`rdmacm`] and [`perftest`]: the servers of
 //!   librdmacm's other examples and of perftest. [`service`]: what an appliance can serve.
+//! * [`exchange`]: what runs while an appliance is soaked.
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
 //! * [`baseline`]: what Heddle is compared with: another user-space TCP, and the kernel's.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
@@ -13,6 +14,7 @@
 pub mod baseline;
 mod connections;
 pub mod embedded;
+pub mod exchange;
 mod inbox;
 pub mod instructions;
 pub mod latency;

@@ -23,6 +23,8 @@ pub(crate) trait Serve {
     fn step(&mut self) -> bool;
     /// Takes no more connections; those there are go on.
     fn stop_listening(&mut self);
+    /// Takes no more connections, and ends those there are in order. Steps go on until there is none.
+    fn end(&mut self);
     /// Connections it has.
     fn conns(&self) -> usize;
     /// Whether it listens: false until the RNIC does.
@@ -140,10 +142,11 @@ impl<P: Protocol> Server<P> {
         waker: Option<&Waker>,
         protocol: P,
     ) -> Result<Server<P>, DeviceError> {
+        // Before it listens: where there is no room for it nobody is to listen.
+        let cq = device.create_cq(protocol.cq_depth(), waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
         let listener = device.listen(addr, params, &events)?;
         let conns = Connections::new(device, listener, P::MAX_CONNS, limits);
-        let cq = device.create_cq(protocol.cq_depth(), waker.cloned())?;
         Ok(Server { device: device.clone(), inbox: Inbox::new(events), cq, conns, protocol })
     }
 
@@ -246,6 +249,10 @@ impl<P: Protocol> Serve for Server<P> {
 
     fn stop_listening(&mut self) {
         self.conns.stop_listening();
+    }
+
+    fn end(&mut self) {
+        self.conns.end();
     }
 
     fn conns(&self) -> usize {

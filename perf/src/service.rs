@@ -39,6 +39,9 @@ pub struct ServiceSpec {
     pub addr: SocketAddr,
     /// What.
     pub kind: ServiceKind,
+    /// Whether InfiniBand's requests are answered there too. Their connections carry no data, so it is
+    /// for services that [need none](ServiceKind::needs_data).
+    pub infiniband: bool,
 }
 
 /// What services are called, for messages and help.
@@ -77,7 +80,8 @@ impl FromStr for ServiceSpec {
 
     fn from_str(s: &str) -> Result<ServiceSpec, ServiceError> {
         let (addr, kind) = s.split_once('=').ok_or_else(|| ServiceError::NoService(s.into()))?;
-        Ok(ServiceSpec { addr: ServiceSpec::address(addr)?, kind: kind.parse()? })
+        let (addr, kind) = (ServiceSpec::address(addr)?, kind.parse()?);
+        Ok(ServiceSpec { addr, kind, infiniband: false })
     }
 }
 
@@ -129,6 +133,11 @@ impl FromStr for ServiceKind {
 }
 
 impl ServiceKind {
+    /// Whether it is of no use where connections carry no data, as over InfiniBand.
+    pub const fn needs_data(self) -> bool {
+        !matches!(self, ServiceKind::Cmtime)
+    }
+
     /// Sets an option; false when it has none of this name, or not with this value.
     fn set(&mut self, key: &str, n: u32) -> bool {
         let (value, most) = match (self, key) {
@@ -229,6 +238,12 @@ impl Services {
         self.0.iter_mut().for_each(|s| s.stop_listening());
     }
 
+    /// Takes no more connections, and ends those there are in order: [`step`](Services::step) until there
+    /// are none left. Dropped before that, memory is deregistered that peers may be writing to.
+    pub fn end(&mut self) {
+        self.0.iter_mut().for_each(|s| s.end());
+    }
+
     /// Connections of all of them.
     pub fn conns(&self) -> usize {
         self.0.iter().map(|s| s.conns()).sum()
@@ -259,11 +274,12 @@ impl Services {
 
 fn start(
     device: &Device,
-    ServiceSpec { addr, kind }: ServiceSpec,
+    ServiceSpec { addr, kind, infiniband }: ServiceSpec,
     params: ListenParams,
     limits: Limits,
     waker: Option<&Waker>,
 ) -> Result<Box<dyn Serve>, DeviceError> {
+    let params = ListenParams { infiniband, ..params };
     Ok(match kind {
         ServiceKind::Rping => {
             RpingServer::with_limits(device, addr, params, limits, waker, false)?.into_service()

@@ -11,14 +11,14 @@ use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_perf::embedded::{Pair, Placement, Remote};
+use heddle_perf::embedded::{BenchError, Pair, Placement, Remote};
 use heddle_perf::pin;
 use heddle_perf::report::WorkerShare;
 use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until, Wire};
 use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
 use heddle_tcp::Cidr;
-use heddle_verbs::{CmEvent, ListenParams, MpaOptions, Protocol, Stag};
+use heddle_verbs::{CmEvent, DeviceConfig, DeviceLimits, ListenParams, MpaOptions, Protocol, Stag};
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
@@ -211,10 +211,47 @@ fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it
     let mut remote = Remote::new(&eal, a, addr);
     // The answers are what the server's side loses.
     let s = spec(Op::Read, Mode::Bw, 16384, 60);
-    let r = remote.run(&s, Run::new(&s, Size(16384)), Some(core)).unwrap();
+    let r = remote.run(&s, Run::new(&s, Size(16384)), &[core]).unwrap();
     assert!(serving.join().unwrap() > 0, "the server lost some");
     assert_eq!((r.wire, r.sides, &r.lcores[..]), (Wire::Vdev, 1, &[core][..]));
     assert_eq!((r.ops, r.drops, r.verified), (60, 0, true));
+}
+
+/// The connections of a client are spread over its workers, each on a processor of its own.
+#[test]
+fn test_a_client_of_a_server_elsewhere_has_several_workers() {
+    let (eal, _turn) = eal();
+    let Ok([core, other]) = pin::first::<2>() else { return };
+    let config = |n: u8, workers| EndpointConfig {
+        frames: 4095,
+        workers,
+        ..EndpointConfig::with_seed(
+            Cidr::new([10, 0, 8, n].into(), 24).into_iter().collect(),
+            Seed::from_u64(n.into()),
+        )
+    };
+    let (a, mut b) = Endpoint::ring_pair(&eal, "several", &config(1, 2), &config(2, 1)).unwrap();
+    let addr = ([10, 0, 8, 2], 7471).into();
+    let mut server = PerfServer::new(b.device(), addr, ListenParams::default(), None).unwrap();
+    let serving = LcoreWorker::spawn(&eal, other, "several", move |stop| {
+        while !stop.is_set() {
+            if !b.poll() && !server.step() {
+                std::thread::yield_now();
+            }
+        }
+    })
+    .unwrap();
+    let mut remote = Remote::new(&eal, a, addr);
+    let s = BenchSpec { qps: 6, ..spec(Op::Write, Mode::Bw, 4096, 40) };
+    let wrong = remote.run(&s, Run::new(&s, Size(4096)), &[core]);
+    assert!(matches!(wrong, Err(BenchError::Processors { given: 1, wanted: 2 })), "{wrong:?}");
+    for _ in 0..2 {
+        let r = remote.run(&s, Run::new(&s, Size(4096)), &[core, other]).unwrap();
+        assert_eq!((r.ops, r.verified, &r.lcores[..]), (240, true, &[core, other][..]));
+        assert_eq!(r.workers.len(), 2);
+        assert!(r.workers.iter().all(|w| w.tx_bytes > 0), "{:?}", r.workers);
+    }
+    serving.join().unwrap();
 }
 
 #[test]
@@ -302,6 +339,30 @@ fn test_server_rejects_each_bad_hello_with_its_reason() {
         client.step().unwrap() == Step::Done
     });
     assert!(client.outcome().verified);
+}
+
+/// As of the other services, in tests/services.rs.
+#[test]
+fn test_the_benchmark_gives_back_the_protection_domains_of_clients_that_have_left() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let limits = DeviceLimits { max_pds: 2, ..DeviceLimits::default() };
+    let config = DeviceConfig { limits, ..DeviceConfig::default() };
+    let device = net.server.hub().open(&config).unwrap();
+    let mut perf = PerfServer::new(&device, server(7471), ListenParams::default(), None).unwrap();
+    for n in 0..6 {
+        let run = Run::new(&spec(Op::Read, Mode::Bw, 4096, 20), Size(4096));
+        let device = net.client.device();
+        let mut client = Client::new(device, &Clock::new(&eal), server(7471), run).unwrap();
+        net.until("the end of a run", || {
+            perf.step();
+            client.step().unwrap_or_else(|e| panic!("client {n}: {e}")) == Step::Done
+        });
+        net.until("its end at the server", || {
+            perf.step();
+            perf.connections() == 0
+        });
+    }
 }
 
 /// A server that accepts and shows a region of zeros.

@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use common::{Net, Raw, SERVER, eal, server};
 use heddle_dataplane::Clock;
-use heddle_iwarp::mpa::frame::Revision;
+use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
-use heddle_perf::service::{Limits, ServiceSpec, Services};
+use heddle_perf::service::{Limits, SERVICES, ServiceSpec, Services};
 use heddle_perf::spec::Op;
 use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
 use heddle_perf::workload::{Sink, Step, pattern};
 use heddle_verbs::{
-    CmEvent, ConnectParams, Data, ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
+    CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, EventQueue, ListenParams, MpaOptions,
+    Protocol, RecvWr, SendOp, SendWr, Stag,
 };
 
 fn config(count: u64, size: u32) -> RpingConfig {
@@ -411,5 +412,70 @@ fn test_transfer_at_the_edges_of_chunks() {
             assert_eq!((moved.bytes, moved.ops, moved.latency.count), (bytes, ops, ops), "{op}");
         }
         assert!(matches!(mover.run(Op::SendImm, Duration::ZERO), Err(TransferError::Nothing)));
+    }
+}
+
+/// A service that kept the protection domain of a client that has left could serve so many in its life.
+#[test]
+fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let limits = DeviceLimits { max_pds: 2, ..DeviceLimits::default() };
+    let config = DeviceConfig { limits, ..DeviceConfig::default() };
+    let device = net.server.hub().open(&config).unwrap();
+    for name in SERVICES.split(", ") {
+        // Its clients greet it: tests/bench.rs has the same for it.
+        if name == "perf" {
+            continue;
+        }
+        let spec: ServiceSpec = format!("10.0.0.2:7174={name}").parse().unwrap();
+        let mut services =
+            Services::start(&device, &[spec], &ListenParams::default(), None).unwrap();
+        net.until("a listener", || {
+            services.step();
+            services.is_listening().unwrap()
+        });
+        for n in 0..6 {
+            let raw = Raw::new(&net.client, 64);
+            // Some send first, which the peer-to-peer model alone allows.
+            let mpa = MpaOptions::new().peer_to_peer(RtrSet::of(Rtr::Write));
+            let params = ConnectParams::new(raw.qp.clone()).mpa(mpa);
+            let id = net.client.device().connect(server(7174), params, &raw.events).unwrap();
+            let event = raw.event(&mut net, || {
+                services.step();
+            });
+            assert!(matches!(event, CmEvent::Established { .. }), "{name}, client {n}: {event:?}");
+            // Its service may end it before, of a client that says nothing.
+            let _ = net.client.device().disconnect(id);
+            net.until("its end", || {
+                services.step();
+                services.conns() == 0
+            });
+        }
+    }
+}
+
+/// Nobody would ever answer there.
+#[test]
+fn test_a_service_without_room_for_its_queues_does_not_listen() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let small = DeviceConfig { queues: 1 << 10, ..DeviceConfig::default() };
+    let device = net.server.hub().open(&small).unwrap();
+    // One completion is all that cmtime has to have room for.
+    for service in SERVICES.split(", ").filter(|s| *s != "cmtime") {
+        let spec: ServiceSpec = format!("10.0.0.2:7174={service}").parse().unwrap();
+        let started = Services::start(&device, &[spec], &ListenParams::default(), None);
+        assert!(started.is_err(), "{service} has room");
+        let events = EventQueue::new(None);
+        let other = net.server.device();
+        let id = other.listen(server(7174), ListenParams::default(), &events).unwrap();
+        let mut event = None;
+        net.until("a listener", || {
+            event = events.poll();
+            event.is_some()
+        });
+        assert!(matches!(event, Some(CmEvent::Listening { .. })), "{service}: {event:?}");
+        net.server.device().unlisten(id).unwrap();
     }
 }

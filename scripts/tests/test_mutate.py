@@ -134,6 +134,16 @@ class Mutate(unittest.TestCase):
         self.bad("rfc9999.toml: RFC9999-1-4: the ledger names no tests",
                  mutations=[mutation("RFC9999-1-4")])
 
+    def test_rules_of_our_own_are_in_no_ledger_and_name_their_tests(self):
+        own = 'own = "OURS"\n'
+        tests = 'tests = ["p::tests::test_next"]'
+        done = self.repo.mutate(own, mutation("OURS-adding", more=tests), flags=("--check",))
+        self.assertEqual((done.returncode, done.stdout), (0, "OURS: 1 mutations\n"))
+        self.bad("rfc9999.toml: OURS-adding: it names no tests",
+                 mutations=[own, mutation("OURS-adding")])
+        self.bad("rfc9999.toml: RFC9999-1-1: its id does not begin with OURS-",
+                 mutations=[own, mutation(more=tests)])
+
     def test_mutation_that_changes_nothing_or_is_there_twice(self):
         self.bad("rfc9999.toml: RFC9999-1-1: changes nothing",
                  mutations=[mutation(replace="n + 1")])

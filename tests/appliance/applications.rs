@@ -49,6 +49,37 @@ fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
 }
 
 #[test]
+fn test_what_an_application_has_is_shown_as_its_own() {
+    let a = Appliance::start("[metrics]\nlisten = \"127.0.0.1:9184\"\n");
+    let server = serve(&a, "7200");
+    let client = || a.ask(&["status"])["clients"][0].clone();
+    wait_for("it listens", || client()["listeners"] == 1);
+    let _peer = a.rping(7200);
+    wait_for("it has registered", || client()["registrations"].as_u64() > Some(0));
+    wait_for("it has a connection", || client()["connections"] == 1);
+    let seen = client();
+    assert_eq!(seen["queue_pairs"], 1);
+    assert!(seen["memory"].as_u64() > Some(0), "{seen}");
+    let owner = format!("{}#{}", seen["name"].as_str().unwrap(), seen["application"]);
+    let mrs = a.ask(&["mrs"]);
+    let its = mrs["mrs"].as_array().unwrap().iter().filter(|m| m["owner"] == *owner).count();
+    assert_eq!(Some(its as u64), seen["registrations"].as_u64(), "{mrs}");
+    let text = String::from_utf8(a.command(&["mrs"]).stdout).unwrap();
+    assert!(text.contains(&owner), "{text}");
+    let metrics = crate::links::get(&a, "/metrics");
+    let of = |what: &str| {
+        let (name, uid) = (seen["name"].as_str().unwrap(), &seen["uid"]);
+        let line = format!("heddle_application_{what}{{user=\"{uid}\",name=\"{name}\"}} ");
+        let found = metrics.lines().find_map(|l| l.strip_prefix(&line));
+        found.unwrap_or_else(|| panic!("no {line} in {metrics}")).to_owned()
+    };
+    assert_eq!((of("devices").as_str(), of("queue_pairs").as_str()), ("1", "1"));
+    assert_eq!(of("memory_bytes"), seen["memory"].to_string());
+    assert!(metrics.contains("heddle_lcore_sleeps_total{lcore="), "{metrics}");
+    drop(server);
+}
+
+#[test]
 fn test_quotas_and_addresses_are_those_of_the_file() {
     let rule = "[[client]]\nwho = \"any\"\nlisten = [\"10.77.0.1:7000-7100\"]\n";
     let a = Appliance::start(rule);

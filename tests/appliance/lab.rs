@@ -48,7 +48,11 @@ pub fn heddle() -> Command {
 impl Appliance {
     /// With `more` in its file; what is behind the port and the socket there.
     pub fn start(more: &str) -> Appliance {
-        let lab = Lab::new(1500);
+        Appliance::start_in(Lab::new(1500), more)
+    }
+
+    /// The same on wires that are there.
+    pub fn start_in(lab: Lab, more: &str) -> Appliance {
         let dir = tempfile::tempdir().unwrap();
         // Others are to reach the socket in it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -150,6 +154,16 @@ impl Appliance {
         let ip = format!("{PEER}/16");
         c.args(["rping", "-c", "-V", "-S", "1000", "-a", &SERVER.to_string()]);
         c.args(["-p", &port.to_string(), "--vdev", &vdev, "--ip", &ip]);
+        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Running(self.lab.peers.run(|| c.spawn()).unwrap())
+    }
+
+    /// A peer that connects and says nothing more.
+    pub fn idle_peer(&self, port: u16) -> Running {
+        let mut c = heddle();
+        let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
+        let ip = format!("{PEER}/16");
+        c.args(["cm", "--connect", &format!("{SERVER}:{port}"), "--vdev", &vdev, "--ip", &ip]);
         c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         Running(self.lab.peers.run(|| c.spawn()).unwrap())
     }

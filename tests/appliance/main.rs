@@ -8,7 +8,11 @@ mod net;
 
 mod applications;
 mod end;
+mod gateway;
 mod guests;
 mod lab;
+mod links;
+mod memory;
 mod operations;
+mod ports;
 mod reload;

@@ -37,6 +37,7 @@ fn test_everything_that_can_be_asked_is_answered() {
     for mr in mrs["mrs"].as_array().unwrap() {
         numbers(mr, &["index", "len", "pd"]);
         assert!(mr.get("stag").is_none(), "an STag is a capability: {mr}");
+        assert_eq!(mr["owner"], "services");
     }
     assert!(a.ask(&["mrs", "--stags"])["mrs"][0]["stag"].is_u64(), "root may see them");
 

@@ -87,3 +87,99 @@ fn test_an_address_comes_and_goes_under_a_connection_at_another() {
     rping.assert_runs();
     a.assert_moves();
 }
+
+/// Somebody answers at the address.
+fn answers(addr: &str) -> bool {
+    let Ok(mut s) = std::net::TcpStream::connect(addr) else { return false };
+    s.set_read_timeout(Some(crate::lab::PATIENCE)).unwrap();
+    std::io::Write::write_all(&mut s, b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut s, &mut text).unwrap();
+    text.starts_with("HTTP/1.1 200 ") || panic!("{text}")
+}
+
+/// The other is there before the first goes; one that cannot be had leaves everything as it is.
+#[test]
+fn test_metrics_move_to_another_address() {
+    let a = Appliance::start("[metrics]\nlisten = \"127.0.0.1:9184\"\n");
+    // The appliance's own network: nobody else is there.
+    let up = || std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    assert!(a.lab.server.run(up).unwrap().success());
+    let answers = |addr: &'static str| a.lab.server.run(move || answers(addr));
+    let listen_at = |addr: &str| a.write(&format!("[metrics]\nlisten = \"{addr}\"\n"));
+    assert!(answers("127.0.0.1:9184"));
+    listen_at("127.0.0.1:9185");
+    let done = a.ask(&["reload"]);
+    assert_eq!(done["applied"], serde_json::json!(["metrics on 127.0.0.1:9185"]));
+    assert!(answers("127.0.0.1:9185") && !answers("127.0.0.1:9184"));
+    // All addresses instead of one, at the same port.
+    listen_at("0.0.0.0:9185");
+    assert_eq!(a.ask(&["reload"])["failed"], serde_json::json!([]));
+    assert!(answers("127.0.0.2:9185"));
+    // Somebody has it: nothing changes, also nothing else that the file has.
+    let taken = a.lab.server.run(|| std::net::TcpListener::bind("127.0.0.1:9186").unwrap());
+    a.write(&format!("[metrics]\nlisten = \"127.0.0.1:9186\"\n{}", listen(7175, "sink")));
+    let (_, text) = a.refusal(&["reload"]);
+    assert!(text.contains("metrics on 127.0.0.1:9186: Address already in use"), "{text}");
+    assert_eq!(listeners(&a), [""; 0]);
+    assert!(answers("127.0.0.2:9185"));
+    drop(taken);
+    // An address that is none of ours, at the port that we have.
+    listen_at("192.0.2.1:9185");
+    let (_, text) = a.refusal(&["reload"]);
+    assert!(text.contains("metrics on 192.0.2.1:9185"), "{text}");
+    assert!(answers("127.0.0.2:9185"));
+    a.write("");
+    assert_eq!(a.ask(&["reload"])["applied"], serde_json::json!(["no metrics"]));
+    assert!(!answers("127.0.0.2:9185"));
+}
+
+#[test]
+fn test_the_log_changes_its_form() {
+    let mut a = Appliance::start("[log]\nlevel = \"info\"\n");
+    a.ask(&["reload"]);
+    a.write("[log]\nlevel = \"info\"\nformat = \"json\"\n");
+    assert_eq!(a.ask(&["reload"])["applied"], serde_json::json!(["log as JSON"]));
+    a.signal(libc::SIGTERM);
+    assert!(a.wait(crate::lab::PATIENCE).is_some());
+    let log = a.log();
+    let lines: Vec<_> = log.lines().filter(|l| l.contains("was read anew")).collect();
+    let [before, after] = lines[..] else { panic!("{log}") };
+    assert!(serde_json::from_str::<serde_json::Value>(before).is_err(), "{before}");
+    let after: serde_json::Value = serde_json::from_str(after).unwrap();
+    assert_eq!(after["level"], "INFO");
+}
+
+/// A connection on which nothing was ever sent, made before anybody asked for keepalives.
+#[test]
+fn test_a_connection_that_stands_gets_keepalives() {
+    let more = "[limits]\nfirst-message = \"0s\"\n".to_owned() + &listen(7174, "rping");
+    let a = Appliance::start(&format!("[tcp]\nkeepalive = \"0s\"\n{more}"));
+    let mut peer = a.idle_peer(7174);
+    a.conns_of("rping");
+    let keepalives = || {
+        let stats = a.ask(&["stats"]);
+        let mut all = stats["counters"].as_array().unwrap().iter();
+        let found = all.find(|c| c["part"] == "tcp" && c["name"] == "keepalives");
+        found.unwrap()["value"].as_u64().unwrap()
+    };
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(keepalives(), 0);
+    a.write(&format!("[tcp]\nkeepalive = \"1s\"\n{more}"));
+    assert_eq!(a.ask(&["reload"])["applied"], serde_json::json!(["keepalive after 1s"]));
+    let until = std::time::Instant::now() + crate::lab::PATIENCE;
+    let wait = |what: &str, there: &dyn Fn() -> bool| {
+        while !there() {
+            assert!(std::time::Instant::now() < until, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    wait("it is asked again and again", &|| keepalives() > 4);
+    peer.assert_runs();
+    a.conns_of("rping");
+    // SAFETY: it is our child and was not waited for, so the number is still its own.
+    let stopped = unsafe { libc::kill(peer.0.id().try_into().unwrap(), libc::SIGSTOP) };
+    assert_eq!(stopped, 0);
+    let none = || a.ask(&["conns"])["conns"].as_array().unwrap().is_empty();
+    wait("a peer that answers no more is given up", &none);
+}

@@ -12,10 +12,14 @@ use heddle_socket::admin::{
     MrsArgs, Port, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
 };
 
+use super::links::History;
 use super::{Appliance, silent};
 use crate::access::Access;
 use crate::config;
 use crate::services::Stage;
+
+/// The service of connections that are forwarded.
+const FORWARD: &str = "forward";
 
 /// Connections in an answer where no number was asked for.
 const CONNS: usize = 256;
@@ -27,23 +31,31 @@ impl Appliance {
         let registry = self.node.hub().registry();
         let config = self.config.borrow();
         let services = self.services.borrow().list();
+        let forwarded = self.forwarded();
         let of = |addr: core::net::SocketAddr| {
-            services.iter().find(|(s, stage)| s.addr == addr && *stage != Stage::Ending)
+            services.iter().find(|(s, stage)| {
+                s.addr == addr && matches!(stage, Stage::Starting | Stage::Listening)
+            })
         };
         let listeners = control.listeners.iter().map(|l| Listener {
             address: l.addr.to_string(),
-            service: of(l.addr)
-                .map_or_else(|| self.application(l.app), |(s, _)| s.kind.to_string()),
+            service: if self.is_gateway(l.app) {
+                let rule = forwarded.rules.iter().find(|(f, _)| f.addr == l.addr);
+                rule.map_or_else(|| FORWARD.into(), |(f, _)| f.to_string())
+            } else {
+                of(l.addr).map_or_else(|| self.application(l.app), |(s, _)| s.kind.to_string())
+            },
             state: if l.listening { Stage::Listening } else { Stage::Starting }.name().into(),
             startups: l.startups,
             backlog: l.backlog,
         });
         // They listen no more, so the control plane does not know them.
-        let ending = services.iter().filter(|(_, stage)| *stage == Stage::Ending);
+        let ending = services.iter();
+        let ending = ending.filter(|(_, s)| matches!(s, Stage::Ending | Stage::Failed(_)));
         let ending = ending.map(|(s, stage)| Listener {
             address: s.addr.to_string(),
             service: s.kind.to_string(),
-            state: stage.name().into(),
+            state: stage.describe(),
             ..Listener::default()
         });
         let port = |n: usize| config.ports.get(n).map_or_else(String::new, |p| p.name.clone());
@@ -51,6 +63,8 @@ impl Appliance {
             worker,
             port: port(place.port),
             lcore: Some(place.lcore),
+            socket: place.socket,
+            port_socket: place.wanted,
             running: place.running,
         });
         Ok(Status {
@@ -67,17 +81,31 @@ impl Appliance {
             registrations: registry.mrs().len(),
             registrations_max: registry.mrs().capacity(),
             draining: registry.draining(),
+            page: self.node.device().memory().map_or(0, |m| m.page_size() as u64),
             listeners: listeners.chain(ending).collect(),
-            clients: self.applications.borrow().values().cloned().collect(),
+            clients: self.applications.borrow().all().cloned().collect(),
             control: self.control_status(),
         })
     }
 
+    /// Whether the connections of an application are those that are forwarded.
+    fn is_gateway(&self, app: AppId) -> bool {
+        self.gateway().is_some_and(|g| g.app() == app)
+    }
+
     /// What an application calls itself, with its number, which nobody chooses.
     fn application(&self, app: AppId) -> String {
+        if self.is_gateway(app) {
+            return FORWARD.into();
+        }
         let applications = self.applications.borrow();
-        let name = applications.get(&app.0).map_or("", |a| a.name.as_str());
+        let name = applications.get(app.0).map_or("", |a| a.name.as_str());
         format!("{name}#{}", app.0)
+    }
+
+    /// Who has something of the RNIC.
+    fn owner(&self, app: AppId) -> String {
+        if app == self.node.device().app() { "services".into() } else { self.application(app) }
     }
 
     fn control_status(&self) -> ControlStatus {
@@ -97,6 +125,7 @@ impl Appliance {
         let at_ns = self.at_ns();
         let limit = args.limit.unwrap_or(CONNS).clamp(1, MAX_CONNS);
         let (mut conns, mut after) = (Vec::new(), args.after.map(CmId));
+        let pairs = self.forwarded().pairs;
         // So that a filter which lets nothing through does not look at all there are in one answer.
         for _ in 0..MAX_CONNS {
             let turn = self.asking.lock().await;
@@ -106,7 +135,7 @@ impl Appliance {
             for c in &page.conns {
                 after = Some(c.view.id);
                 if passes(args, c) {
-                    conns.push(self.conn(c));
+                    conns.push(self.conn(c, pairs.get(&c.view.id).copied()));
                     if conns.len() == limit {
                         return Ok(Conns { at_ns, conns, next: after.map(|a| a.0) });
                     }
@@ -119,7 +148,7 @@ impl Appliance {
         Ok(Conns { at_ns, conns, next: after.map(|a| a.0) })
     }
 
-    fn conn(&self, c: &ConnStatus) -> Conn {
+    fn conn(&self, c: &ConnStatus, pair: Option<CmId>) -> Conn {
         let (local, config) = (c.view.local, self.config.borrow());
         let unspecified = core::net::SocketAddr::new([0; 4].into(), local.port());
         let service = (c.view.app == self.node.device().app())
@@ -143,6 +172,8 @@ impl Appliance {
             remote: c.view.remote.to_string(),
             state: c.view.state.into(),
             worker: c.view.worker.0,
+            transport: config::forward::name(c.view.transport).into(),
+            pair: pair.map(|p| p.0),
             service: service.map_or_else(|| self.application(c.view.app), |s| s.kind.to_string()),
             agreed: c.agreed.map(|a| Agreed {
                 revision: a.revision,
@@ -171,6 +202,7 @@ impl Appliance {
                 index: mrs.index(mr.stag),
                 stag: (args.stags && access.secrets).then_some(mr.stag.0),
                 pd: mr.pd.0,
+                owner: self.node.hub().owner(mr.pd).map(|app| self.owner(app)),
                 qpn: mr.qpn.map(|q| q.0),
                 len: mr.len,
                 access: rights.map(|(_, name)| (*name).into()).collect(),
@@ -185,7 +217,7 @@ impl Appliance {
         let ports = self.node.ports().iter().zip(&config.ports).enumerate();
         let ports = ports.map(|(n, (port, config))| {
             let workers = places.iter().filter(|p| p.port == n).count();
-            answer_port(port, config, workers)
+            answer_port(port, config, workers, self.links.of(n))
         });
         Ports { at_ns: self.at_ns(), ports: ports.collect() }
     }
@@ -204,6 +236,12 @@ impl Appliance {
             }
         }
         control.counters.for_each(|name, help, value| sum.push("ctl", name, help, value));
+        let gateway = self.forwarded().counters;
+        gateway.for_each(|name, help, value| sum.push("gateway", name, help, value));
+        for lcore in self.node.lcores() {
+            let part = format!("lcore{}", lcore.lcore);
+            lcore.rest.for_each(|name, help, value| sum.push(&part, name, help, value));
+        }
         for port in self.ports().ports {
             for (name, value) in port.counters {
                 sum.push(&port.name, &name, "", value);
@@ -213,9 +251,14 @@ impl Appliance {
     }
 }
 
-fn answer_port(port: &heddle_dataplane::Port, config: &config::Port, workers: usize) -> Port {
+fn answer_port(
+    port: &heddle_dataplane::Port,
+    config: &config::Port,
+    workers: usize,
+    links: Option<History>,
+) -> Port {
     let [a, b, c, d, e, f] = port.mac();
-    let link = port.link();
+    let link = links.map_or_else(|| port.link(), |l| l.link);
     let s = port.stats();
     let counters = [
         ("rx_frames", s.rx_frames),
@@ -235,6 +278,8 @@ fn answer_port(port: &heddle_dataplane::Port, config: &config::Port, workers: us
         mtu: port.mtu(),
         up: link.up,
         mbps: link.mbps,
+        link_changes: links.map_or(0, |l| l.changes),
+        link_changed_ns: links.and_then(|l| l.changed_ns),
         addresses: config.addresses.iter().map(ToString::to_string).collect(),
         routes: config.routes.iter().map(ToString::to_string).collect(),
         workers,

@@ -4,25 +4,36 @@
 //! asked by messages, and their answers awaited for as long as [`ANSWER`] while others are served.
 
 mod answers;
+mod applications;
+mod exposer;
+mod links;
 mod operations;
+mod taken;
 
 use core::cell::{Cell, RefCell};
+use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
+use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
+use heddle_dataplane::Port;
 use heddle_perf::service;
-use heddle_socket::admin::{Application, LastReload};
+use heddle_socket::admin::LastReload;
 use heddle_socket::{Fault, FaultKind};
 use heddle_verbs::ListenParams;
 use tokio::sync::{Mutex, oneshot};
 
-use crate::config::Config;
+use crate::config::{Config, Forward};
+use crate::gateway::{self, GatewayThread, Shown};
 use crate::log::Logging;
 use crate::services::{Done, ServiceThread};
+use applications::Applications;
+use exposer::Exposer;
+pub(crate) use links::History;
+use links::Links;
 
 /// How long a worker may take to answer.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
@@ -35,11 +46,17 @@ pub(crate) struct Appliance {
     pub(crate) node: Node,
     pub(crate) asker: Asker,
     services: RefCell<ServiceThread>,
+    /// Where InfiniBand is spoken.
+    gateway: Option<GatewayThread>,
     /// What is in force.
     pub(crate) config: RefCell<Config>,
     /// Where it is read from, if it is.
     file: Option<PathBuf>,
     logging: Logging,
+    pub(crate) exposer: Exposer,
+    pub(crate) links: Links,
+    /// For tasks of its own.
+    me: Weak<Appliance>,
     started: Instant,
     last_reload: RefCell<Option<LastReload>>,
     /// One change at a time.
@@ -48,7 +65,7 @@ pub(crate) struct Appliance {
     asking: Mutex<()>,
     pub(crate) counters: SocketCounters,
     /// Those that have a device, by their numbers.
-    pub(crate) applications: RefCell<BTreeMap<u64, Application>>,
+    pub(crate) applications: RefCell<Applications>,
     ending: Cell<bool>,
 }
 
@@ -70,21 +87,28 @@ pub(crate) fn count(counter: &Cell<u64>) {
 
 impl Appliance {
     /// # Errors
-    /// When the services' thread does not start.
+    /// When a thread does not start.
     pub(crate) fn new(
         node: Node,
         config: Config,
         file: Option<PathBuf>,
         logging: Logging,
-    ) -> std::io::Result<Appliance> {
+    ) -> std::io::Result<Rc<Appliance>> {
         let services = ServiceThread::start(node.device().clone())?;
-        Ok(Appliance {
+        let links = Links::new(node.ports().iter().map(Port::link));
+        let ours = gateway::addresses(config.ports.iter().map(|p| &p.addresses[..]));
+        let gateway = config.infiniband.then(|| GatewayThread::start(&node, ours)).transpose()?;
+        Ok(Rc::new_cyclic(|me| Appliance {
+            gateway,
             asker: node.asker(),
             node,
             services: RefCell::new(services),
             config: RefCell::new(config),
             file,
             logging,
+            exposer: Exposer::default(),
+            links,
+            me: Weak::clone(me),
             started: Instant::now(),
             last_reload: RefCell::default(),
             changing: Mutex::default(),
@@ -92,7 +116,7 @@ impl Appliance {
             counters: SocketCounters::default(),
             applications: RefCell::default(),
             ending: Cell::new(false),
-        })
+        }))
     }
 
     /// Nanoseconds since the start.
@@ -108,7 +132,24 @@ impl Appliance {
         if !self.services.borrow().is_running() {
             return Err("the services have ended by themselves, which is a defect".into());
         }
+        if self.gateway.as_ref().is_some_and(|g| !g.is_running()) {
+            return Err("the gateway has ended by itself, which is a defect".into());
+        }
         Ok(())
+    }
+
+    /// Looks what became of links, and logs it. With `all` devices are asked that should say it by
+    /// themselves, too.
+    pub(crate) fn look_at_links(&self, all: bool) {
+        let at_ns = self.at_ns();
+        let config = self.config.borrow();
+        for (n, port) in self.node.ports().iter().enumerate() {
+            let news = if all { port.ask_link() } else { port.poll_link() };
+            if let Some(link) = news {
+                let name = config.ports.get(n).map_or_else(|| port.name(), |p| p.name.as_str());
+                self.links.changed(n, link, at_ns, name);
+            }
+        }
     }
 
     /// Asks the RNIC; nothing when it does not answer in time.
@@ -129,6 +170,43 @@ impl Appliance {
         let answer: Result<_, _> = tokio::time::timeout(SERVICE, from).await;
         let answer = answer.map_err(|_| "the services do not answer".to_owned())?;
         answer.unwrap_or_else(|_| Err("the services have ended".into()))
+    }
+
+    /// The gateway, if InfiniBand is spoken.
+    pub(crate) fn gateway(&self) -> Option<&GatewayThread> {
+        self.gateway.as_ref()
+    }
+
+    /// What it shows; nothing without one.
+    pub(crate) fn forwarded(&self) -> Shown {
+        self.gateway.as_ref().map(GatewayThread::shown).unwrap_or_default()
+    }
+
+    /// Asks the gateway.
+    async fn ask_gateway(&self, order: impl FnOnce(&GatewayThread, Done)) -> Result<(), String> {
+        let gateway = self.gateway.as_ref().ok_or(crate::config::forward::NOT_SPOKEN)?;
+        let (to, from) = oneshot::channel();
+        order(gateway, Box::new(move |done| drop(to.send(done))));
+        let answer: Result<_, _> = tokio::time::timeout(SERVICE, from).await;
+        let answer = answer.map_err(|_| "the gateway does not answer".to_owned())?;
+        answer.unwrap_or_else(|_| Err("the gateway has ended".into()))
+    }
+
+    /// Forwards what comes there from now on.
+    pub(crate) fn start_forwarding(
+        &self,
+        forward: Forward,
+    ) -> impl Future<Output = Result<(), String>> {
+        let rule = forward.rule(&self.config.borrow());
+        self.ask_gateway(move |gateway, done| gateway.add(forward, rule, done))
+    }
+
+    /// Takes no more there.
+    pub(crate) async fn stop_listening(&self, addr: SocketAddr) -> Result<(), String> {
+        if self.config.borrow().forward_at(addr).is_some() {
+            return self.ask_gateway(|gateway, done| gateway.stop(addr, done)).await;
+        }
+        self.serve(|services, done| services.stop(addr, done)).await
     }
 
     pub(crate) fn start_service(
@@ -174,12 +252,17 @@ impl Appliance {
     /// Ends the RNIC; everything it has counted.
     pub(crate) fn stop(self) -> Snapshot {
         drop(self.services);
+        drop(self.gateway);
         self.node.stop()
     }
 
-    /// Ends all services and waits until they have told their connections so.
+    /// Ends all services: each connection in order, for which what it reads and writes stays registered.
+    /// What is forwarded is told by the gateway, which goes on until nothing is left.
     pub(crate) fn end_services(&self) {
-        self.services.borrow_mut().end();
+        if let Some(gateway) = &self.gateway {
+            gateway.end();
+        }
+        self.services.borrow().end();
     }
 
     /// Connections there are; nothing when nobody answers.

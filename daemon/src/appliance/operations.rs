@@ -1,17 +1,29 @@
 //! Requests that change something.
 
+use core::net::SocketAddr;
+use core::time::Duration;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use heddle_cm::CmId;
-use heddle_ctl::{Kill, Question};
-use heddle_perf::service::{ServiceKind, ServiceSpec};
+use heddle_ctl::{Kill, MAX_FORWARDED, Question};
+use heddle_perf::service::{ServiceError, ServiceKind, ServiceSpec};
 use heddle_socket::admin::{ConnKill, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded};
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
+use tokio::net::TcpListener;
 
-use super::{Appliance, silent};
+use super::{Appliance, silent, taken};
 use crate::change::{self, Change, Net};
-use crate::config::{Config, ConfigError, level};
+use crate::config::{Config, ConfigError, Forward, forward, level};
+use crate::gateway;
+
+/// What changes need that is there already.
+#[derive(Debug, Default)]
+struct Prepared {
+    /// Where Prometheus is to ask.
+    metrics: Option<TcpListener>,
+}
 
 fn invalid(what: impl ToString) -> Fault {
     Fault::new(FaultKind::Invalid, what.to_string())
@@ -20,22 +32,58 @@ fn invalid(what: impl ToString) -> Fault {
 impl Appliance {
     pub(crate) async fn listen_add(&self, args: &ListenAdd) -> Result<(), Fault> {
         let addr = ServiceSpec::address(&args.address).map_err(invalid)?;
-        let kind: ServiceKind = args.service.parse().map_err(invalid)?;
         let _turn = self.changing.lock().await;
         if self.config.borrow().service_at(addr).is_some() {
             return Err(invalid(format!("a service listens on {addr} already")));
         }
-        self.make(&Change::ListenAdd(ServiceSpec { addr, kind })).await.map_err(invalid)
+        if let Some(f) = self.config.borrow().forward_at(addr) {
+            return Err(invalid(format!("{addr} is taken: {f}")));
+        }
+        let change = self.to_listen(addr, args).map_err(invalid)?;
+        self.make(&change, &mut Prepared::default()).await.map_err(invalid)
+    }
+
+    /// What [`listen_add`](Self::listen_add) asks for, held against what is in force as a file is
+    /// against itself.
+    fn to_listen(&self, addr: SocketAddr, args: &ListenAdd) -> Result<Change, String> {
+        let config = self.config.borrow();
+        let Some(f) = &args.forward else {
+            let kind: ServiceKind =
+                args.service.parse().map_err(|e: ServiceError| e.to_string())?;
+            if args.infiniband && kind.needs_data() {
+                return Err(forward::no_data(kind));
+            }
+            if args.infiniband && !config.infiniband {
+                return Err(forward::NOT_SPOKEN.into());
+            }
+            return Ok(Change::ListenAdd(ServiceSpec { addr, kind, infiniband: args.infiniband }));
+        };
+        if !args.service.is_empty() || args.infiniband {
+            return Err("a listener has a service or forwards, not both".into());
+        }
+        let timeout = f.timeout_ms.map_or(forward::TIMEOUT, Duration::from_millis);
+        let connections = f.connections.unwrap_or(forward::CONNECTIONS);
+        if !forward::TIMEOUTS.contains(&timeout) {
+            return Err(forward::TIMEOUTS_TEXT.into());
+        }
+        if !(1..=MAX_FORWARDED).contains(&connections) {
+            return Err(format!("{connections} is not between 1 and {MAX_FORWARDED}"));
+        }
+        let (to, over) = (forward::target(&f.to)?, forward::over(&f.over)?);
+        let new = Forward { addr, to, over, connections, timeout };
+        forward::check(&new, &config.ports, &config.forward)?;
+        Ok(Change::ForwardAdd(new))
     }
 
     pub(crate) async fn listen_del(&self, args: &ListenDel) -> Result<(), Fault> {
         let addr = ServiceSpec::address(&args.address).map_err(invalid)?;
         let _turn = self.changing.lock().await;
-        if self.config.borrow().service_at(addr).is_none() {
+        let listens = |c: &Config| c.service_at(addr).is_some() || c.forward_at(addr).is_some();
+        if !listens(&self.config.borrow()) {
             let text = format!("no service listens on {addr}");
             return Err(Fault::new(FaultKind::NotFound, text));
         }
-        self.make(&Change::ListenDel(addr)).await.map_err(invalid)
+        self.make(&Change::ListenDel(addr), &mut Prepared::default()).await.map_err(invalid)
     }
 
     pub(crate) async fn conn_kill(&self, args: &ConnKill) -> Result<(), Fault> {
@@ -54,7 +102,7 @@ impl Appliance {
     pub(crate) async fn log_level(&self, args: &LogLevel) -> Result<(), Fault> {
         let level = level(&args.level).map_err(invalid)?;
         let _turn = self.changing.lock().await;
-        self.make(&Change::LogLevel(level)).await.map_err(invalid)
+        self.make(&Change::LogLevel(level), &mut Prepared::default()).await.map_err(invalid)
     }
 
     /// Reads the configuration anew and carries out the difference.
@@ -86,9 +134,10 @@ impl Appliance {
             let each: Vec<_> = fixed.iter().map(ToString::to_string).collect();
             invalid(each.join("; "))
         })?;
+        let mut prepared = self.prepare(&changes).await.map_err(invalid)?;
         let mut done = Reloaded::default();
         for change in changes {
-            match self.make(&change).await {
+            match self.make(&change, &mut prepared).await {
                 Ok(()) => done.applied.push(change.to_string()),
                 Err(e) => done.failed.push(format!("{change}: {e}")),
             }
@@ -96,14 +145,49 @@ impl Appliance {
         Ok(done)
     }
 
+    /// Takes what may not be there to be had, before anything is changed.
+    ///
+    /// # Errors
+    /// What cannot be had, in one line; nothing has changed.
+    async fn prepare(&self, changes: &[Change]) -> Result<Prepared, String> {
+        let mut prepared = Prepared::default();
+        for change in changes {
+            if let Change::Metrics(Some(addr)) = change {
+                prepared.metrics = Some(self.exposer.bind(*addr, &self.me()?).await?);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// As a task of its own holds it.
+    fn me(&self) -> Result<Rc<Appliance>, String> {
+        self.me.upgrade().ok_or_else(|| "it is about to end".into())
+    }
+
     /// Makes one change; it is in force then.
-    async fn make(&self, change: &Change) -> Result<(), String> {
+    async fn make(&self, change: &Change, prepared: &mut Prepared) -> Result<(), String> {
         match change {
             Change::LogLevel(level) => self.logging.set_level(*level)?,
+            Change::LogFormat(format) => self.logging.set_format(*format)?,
+            Change::Metrics(_) => match prepared.metrics.take() {
+                Some(listener) => self.exposer.serve(listener, self.me()?).await,
+                None => drop(self.exposer.stop().await),
+            },
+            Change::Keepalive(keepalive) => {
+                let keepalive = *keepalive;
+                let told = self.ask(|reply| Question::SetKeepalive { keepalive, reply }).await;
+                told.ok_or("the control plane does not answer")?;
+            }
+            Change::IbKeepalive(keepalive) => {
+                let keepalive = *keepalive;
+                let told = self.ask(|reply| Question::SetIbKeepalive { keepalive, reply }).await;
+                told.ok_or("the control plane does not answer")?;
+            }
             Change::Access(control) => crate::front::permit(control)?,
-            Change::ListenDel(addr) => self.serve(|s, done| s.stop(*addr, done)).await?,
+            Change::ListenDel(addr) => self.stop_listening(*addr).await?,
             Change::Addresses(nets) => self.set_addresses(nets).await?,
             Change::ListenAdd(spec) => self.start_service(*spec).await?,
+            Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
             // They are looked at when they are needed.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }
@@ -114,11 +198,25 @@ impl Appliance {
 
 impl Appliance {
     async fn set_addresses(&self, nets: &[Net]) -> Result<(), String> {
+        let ours = gateway::addresses(nets.iter().map(|(addrs, _)| &addrs[..]));
         let net = |(addrs, routes): &Net| Addressing::new(addrs.clone(), routes.clone());
         let nets: Vec<_> =
             nets.iter().map(net).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-        let done = self.ask(|reply| Question::SetAddressing { nets, reply }).await;
-        done.ok_or("the control plane does not answer")?.map_err(|e| e.to_string())
+        let addrs = |net: &Addressing| net.addrs().iter().map(|c| c.addr()).collect::<Vec<_>>();
+        let after: Vec<_> = nets.iter().map(addrs).collect();
+        let before: Vec<_> = {
+            let config = self.config.borrow();
+            config.ports.iter().map(|p| p.addresses.iter().map(|c| c.addr()).collect()).collect()
+        };
+        taken::around(self.node.ports(), &before, &after, async {
+            let done = self.ask(|reply| Question::SetAddressing { nets, reply }).await;
+            done.ok_or("the control plane does not answer")?.map_err(|e| e.to_string())
+        })
+        .await?;
+        if let Some(gateway) = self.gateway() {
+            gateway.set_addresses(ours);
+        }
+        Ok(())
     }
 }
 

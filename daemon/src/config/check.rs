@@ -1,5 +1,7 @@
 //! From what is written to what is meant: defaults, ranges, and what does not go together.
 
+mod listen;
+
 use core::fmt::Display;
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
@@ -10,11 +12,10 @@ use heddle_ctl::MAX_WORKERS;
 use heddle_dataplane::{Hugepages, IdlePolicy, Naps, PortSource, VdevArg};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_perf::spec::{MTU, Span};
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_verbs::remote::{Addresses, Policy};
-use heddle_verbs::{DeviceLimits, MpaOptions};
+use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -23,6 +24,8 @@ use super::{
     Accounts, ClientRule, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port,
     Problem, Workers, keepalive, value,
 };
+
+use listen::Listeners;
 
 /// Collects what is wrong, so that all of it can be said at once.
 struct Checker<'a> {
@@ -35,12 +38,17 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
     let mut c = Checker { text, accounts, problems: Vec::new() };
     let ports = c.ports(file.port);
     let workers = ports.iter().map(|p| p.workers).sum();
+    let infiniband = c.is(&file.infiniband.cm, false);
+    let Listeners { services, forward } = c.listen(&file.listen, &ports, infiniband);
     let config = Config {
         dpdk: c.dpdk(&file.dpdk),
         log: c.log(&file.log),
         control: c.control(&file.control),
         metrics: c.metrics(&file.metrics),
-        listen: c.listen(&file.listen, &ports),
+        infiniband,
+        ib_keepalive: c.ib_keepalive(&file.infiniband),
+        listen: services,
+        forward,
         workers: c.workers(&file.workers, workers),
         memory: c.memory(&file.memory),
         limits: c.limits(&file.limits),
@@ -54,6 +62,11 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
 }
 
 impl Checker<'_> {
+    fn ib_keepalive(&mut self, file: &file::Infiniband) -> Option<Duration> {
+        let idle = self.time(&file.keepalive, Duration::from_secs(60));
+        (!idle.is_zero()).then_some(idle)
+    }
+
     fn done(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|p| (p.line, p.column));
         self.problems
@@ -89,6 +102,10 @@ impl Checker<'_> {
     ) -> Option<T> {
         let parsed = parse(given.get_ref());
         parsed.map_err(|e| self.wrong(given, e)).ok()
+    }
+
+    fn is(&self, key: &Key<bool>, default: bool) -> bool {
+        key.as_ref().map_or(default, |k| *k.get_ref())
     }
 
     fn choice<T: Copy>(&mut self, key: &Key<String>, choices: &[(&str, T)], default: T) -> T {
@@ -300,7 +317,10 @@ impl Checker<'_> {
     }
 
     fn memory(&mut self, f: &file::Memory) -> Memory {
+        use PageSize::{Auto, Huge1G, Huge2M, Small};
+        let pages = [("auto", Auto), ("4K", Small), ("2M", Huge2M), ("1G", Huge1G)];
         Memory {
+            pages: self.choice(&f.pages, &pages, Auto),
             registered: self.number(&f.registered, 1..=i64::from(MAX_MEMORY), 256),
             queues: self.number(&f.queues, 1..=i64::from(MAX_MEMORY), 64),
         }
@@ -319,8 +339,7 @@ impl Checker<'_> {
     }
 
     fn mpa(&mut self, f: &file::Mpa) -> MpaOptions {
-        let is = |key: &Key<bool>, default| key.as_ref().map_or(default, |k| *k.get_ref());
-        let crc = if is(&f.crc, true) { CrcPolicy::Required } else { CrcPolicy::Off };
+        let crc = if self.is(&f.crc, true) { CrcPolicy::Required } else { CrcPolicy::Off };
         let revision: i64 = self.number(&f.revision, 1..=2, 2);
         let revision = if revision == 1 { Revision::V1 } else { Revision::V2 };
         let mut rtr = RtrSet::NONE;
@@ -335,7 +354,7 @@ impl Checker<'_> {
             }
         }
         let options = MpaOptions::new().revision(revision).crc(crc).peer_to_peer(rtr);
-        options.markers(is(&f.markers, false))
+        options.markers(self.is(&f.markers, false))
     }
 
     /// In MiB what a policy has in octets.
@@ -383,32 +402,6 @@ impl Checker<'_> {
     fn where_to(&mut self, given: Option<&[Spanned<String>]>) -> Vec<Addresses> {
         let Some(given) = given else { return Addresses::any() };
         given.iter().filter_map(|g| self.word(g, value::addresses)).flatten().collect()
-    }
-
-    fn listen(&mut self, all: &[Spanned<file::Listen>], ports: &[Port]) -> Vec<ServiceSpec> {
-        let mut specs: Vec<ServiceSpec> = Vec::new();
-        for l in all {
-            let at = Spanned::new(l.span(), ());
-            let l = l.get_ref();
-            let (Some(address), Some(service)) = (&l.address, &l.service) else {
-                self.wrong(&at, "a listener needs address and service");
-                continue;
-            };
-            let addr = self.word(address, ServiceSpec::address);
-            let kind = self.word(service, ServiceKind::from_str);
-            let (Some(addr), Some(kind)) = (addr, kind) else { continue };
-            let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
-            // Without ports that is said already.
-            if !addr.ip().is_unspecified() && !ports.is_empty() && !ports.iter().any(ours) {
-                self.wrong(address, format!("no port has the address {}", addr.ip()));
-            }
-            if specs.iter().any(|s| s.addr == addr) {
-                self.wrong(address, format!("{addr} is given twice"));
-                continue;
-            }
-            specs.push(ServiceSpec { addr, kind });
-        }
-        specs
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) struct File {
     pub(super) limits: Limits,
     pub(super) mpa: Mpa,
     pub(super) tcp: Tcp,
+    pub(super) infiniband: Infiniband,
     pub(super) listen: Vec<Spanned<Listen>>,
     pub(super) client: Vec<Spanned<Client>>,
     pub(super) shutdown: Shutdown,
@@ -91,6 +92,7 @@ pub(super) struct Workers {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
     pub(super) registered: Key<i64>,
+    pub(super) pages: Key<String>,
     pub(super) queues: Key<i64>,
 }
 
@@ -121,9 +123,27 @@ pub(super) struct Tcp {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Infiniband {
+    pub(super) cm: Key<bool>,
+    pub(super) keepalive: Key<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Listen {
     pub(super) address: Key<String>,
     pub(super) service: Key<String>,
+    pub(super) infiniband: Key<bool>,
+    pub(super) forward: Key<Forward>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Forward {
+    pub(super) to: Key<String>,
+    pub(super) over: Key<String>,
+    pub(super) connections: Key<i64>,
+    pub(super) timeout: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -12,6 +12,7 @@
 
 mod check;
 mod file;
+pub(crate) mod forward;
 mod problem;
 mod value;
 
@@ -22,10 +23,11 @@ use std::path::{Path, PathBuf};
 use heddle_dataplane::{Hugepages, IdlePolicy, PortSource};
 use heddle_perf::service::ServiceSpec;
 use heddle_tcp::{Cidr, Keepalive, Route};
-use heddle_verbs::MpaOptions;
 use heddle_verbs::remote::Policy;
+use heddle_verbs::{MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
+pub use forward::Forward;
 pub use problem::{ConfigError, Problem};
 pub use value::{Accounts, Principal, cidr};
 
@@ -55,8 +57,15 @@ pub struct Config {
     pub mpa: MpaOptions,
     /// How silent peers of new connections are asked whether they are there; never when absent.
     pub keepalive: Option<Keepalive>,
+    /// Whether InfiniBand's connection management is spoken.
+    pub infiniband: bool,
+    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is
+    /// there; never when absent.
+    pub ib_keepalive: Option<Duration>,
     /// Services, each at an address of its own.
     pub listen: Vec<ServiceSpec>,
+    /// What is forwarded, from addresses of their own too.
+    pub forward: Vec<Forward>,
     /// What applications of other processes may have: the first rule that covers one is its own.
     pub clients: Vec<ClientRule>,
     /// How long connections have to end in order when the appliance is told to.
@@ -165,6 +174,8 @@ pub struct Workers {
 pub struct Memory {
     /// MiB that can be registered.
     pub registered: u32,
+    /// Pages of that.
+    pub pages: PageSize,
     /// MiB for queues.
     pub queues: u32,
 }
@@ -231,6 +242,11 @@ impl Config {
     /// Workers of all ports.
     pub fn worker_count(&self) -> usize {
         self.ports.iter().map(|p| p.workers).sum()
+    }
+
+    /// The listener at `addr` that forwards.
+    pub fn forward_at(&self, addr: SocketAddr) -> Option<&Forward> {
+        self.forward.iter().find(|f| f.addr == addr)
     }
 
     /// The service that listens at `addr`.

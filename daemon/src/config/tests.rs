@@ -31,7 +31,9 @@ fn test_what_is_left_out_is_the_usual() {
     assert_eq!(c.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
     assert_eq!(c.control, Some(Control::at(heddle_socket::DEFAULT_PATH)));
     assert_eq!(c.limits, Limits::default());
+    assert_eq!(c.memory, Memory { registered: 256, pages: PageSize::Auto, queues: 64 });
     assert_eq!(c.keepalive, keepalive(Duration::from_secs(60)));
+    assert_eq!(c.ib_keepalive, Some(Duration::from_secs(60)));
     assert_eq!((c.shutdown, c.listen.len()), (Duration::from_secs(5), 0));
     assert_eq!(c.mpa, MpaOptions::new());
 }
@@ -61,6 +63,7 @@ nap-after = "1ms"
 nap-longest = "2ms"
 [memory]
 registered = 12
+pages = "2M"
 queues = 13
 [limits]
 connections = 7
@@ -95,6 +98,23 @@ service = "ib_write_bw,size=8"
 [[listen]]
 address = "0.0.0.0:1"
 service = "sink"
+[infiniband]
+keepalive = "2s"
+cm = true
+[[listen]]
+address = "10.2.0.1:7175"
+service = "cmtime"
+infiniband = true
+[[listen]]
+address = "10.2.0.1:7176"
+forward = { to = "10.2.0.9:7174", over = "iwarp" }
+[[listen]]
+address = "0.0.0.0:7177"
+[listen.forward]
+to = "10.2.0.9:7175"
+over = "infiniband"
+connections = 1
+timeout = "250ms"
 "#;
     let c = parse(text);
     assert_eq!(c.dpdk, Dpdk { memory: Some(300), hugepages: Hugepages::Never });
@@ -116,7 +136,7 @@ service = "sink"
         ..Naps::default()
     };
     assert_eq!(c.workers.idle, IdlePolicy::Backoff(naps));
-    assert_eq!(c.memory, Memory { registered: 12, queues: 13 });
+    assert_eq!(c.memory, Memory { registered: 12, pages: PageSize::Huge2M, queues: 13 });
     let limits = Limits {
         connections: 7,
         registrations: 8,
@@ -129,6 +149,7 @@ service = "sink"
     let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
     assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
+    assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
     assert_eq!((left.name.as_str(), left.mtu), ("left", 9000));
     assert_eq!((left.workers, left.queues, c.worker_count()), (2, Some(1), 3));
@@ -138,7 +159,21 @@ service = "sink"
     assert_eq!(routes, ["0.0.0.0/0 via 10.0.0.254", "10.9.0.0/16 via 10.1.9.9"]);
     assert_eq!(other.name, "port1");
     let listen: Vec<_> = c.listen.iter().map(|s| format!("{}={}", s.addr, s.kind)).collect();
-    assert_eq!(listen, ["10.2.0.1:7174=ib_write_bw", "0.0.0.0:1=sink"]);
+    let services = ["10.2.0.1:7174=ib_write_bw", "0.0.0.0:1=sink", "10.2.0.1:7175=cmtime"];
+    assert_eq!(listen, services);
+    let also: Vec<_> = c.listen.iter().map(|s| s.infiniband).collect();
+    assert_eq!((c.infiniband, also), (true, vec![false, false, true]));
+    let forward: Vec<_> = c.forward.iter().map(|f| format!("{} {f}", f.addr)).collect();
+    assert_eq!(
+        forward,
+        [
+            "10.2.0.1:7176 forward to 10.2.0.9:7174 over iwarp",
+            "0.0.0.0:7177 forward to 10.2.0.9:7175 over infiniband"
+        ]
+    );
+    let numbers: Vec<_> = c.forward.iter().map(|f| (f.connections, f.timeout)).collect();
+    let usual = (64, Duration::from_secs(5));
+    assert_eq!(numbers, [usual, (1, Duration::from_millis(250))]);
     assert_eq!(parse(&format!("[control]\nsocket = \"\"\n{LEAST}")).control, None);
 }
 
@@ -202,6 +237,71 @@ address = "10.0.0.1:1"
     ] {
         assert!(wrong[n].2.contains(expected), "{:?}: no {expected:?}", wrong[n]);
     }
+}
+
+#[test]
+fn test_what_is_forwarded_or_taken_over_infiniband_makes_sense() {
+    let ib = "[infiniband]\ncm = true\n";
+    let at = |port: u16, what: &str| format!("[[listen]]\naddress = \"10.0.0.1:{port}\"\n{what}\n");
+    let forward =
+        |to: &str, over: &str| format!("forward = {{ to = \"{to}\", over = \"{over}\" }}");
+    let good = forward("10.0.0.9:1", "iwarp");
+    let cmtime = "service = \"cmtime\"\ninfiniband = true";
+    // One thing that is wrong, in the last of the lines; where, and what.
+    for (text, line, column, expected) in [
+        (at(1, &good), 6, 11, "needs cm = true in [infiniband]"),
+        (at(1, cmtime), 7, 14, "needs cm = true in [infiniband]"),
+        (format!("{ib}{}", at(1, "service = \"rping\"\ninfiniband = true")), 9, 14, "only cmtime"),
+        (format!("{ib}{}", at(1, &format!("{good}\ninfiniband = true"))), 9, 14, "said by 'over'"),
+        (format!("{ib}{}", at(1, &format!("service = \"sink\"\n{good}"))), 9, 11, "not both"),
+        (format!("{ib}{}", at(1, "")), 6, 1, "or forward in its place"),
+        (format!("{ib}{}", at(1, "forward = { to = \"10.0.0.9:1\" }")), 8, 11, "to and over"),
+        (format!("{ib}{}", at(1, &forward("10.0.0.9", "iwarp"))), 8, 18, "not an address and port"),
+        (format!("{ib}{}", at(1, &forward("[fd00::1]:1", "iwarp"))), 8, 18, "IPv6"),
+        (format!("{ib}{}", at(1, &forward("0.0.0.0:1", "iwarp"))), 8, 18, "of none or many"),
+        (format!("{ib}{}", at(1, &forward("10.0.0.9:1", "roce"))), 8, 39, "iwarp, infiniband"),
+        (
+            format!("{ib}{}", at(1, &good.replace(" }", ", connections = 0 }"))),
+            8,
+            62,
+            "between 1 and",
+        ),
+        (format!("{ib}{}", at(1, &good.replace(" }", ", timeout = \"1h\" }"))), 8, 58, ""),
+        (format!("{ib}{}", at(1, &good.replace(" }", ", timeout = \"61s\" }"))), 8, 58, "60s"),
+        (format!("{ib}{}", at(1, &good.replace(" }", ", limit = 1 }"))), 8, 48, "unknown field"),
+        (format!("{ib}{}{}", at(1, "service = \"sink\""), at(1, &good)), 10, 11, "given twice"),
+        (format!("{ib}{}", at(1, &forward("10.0.0.1:2", "iwarp"))), 8, 18, "address of a port"),
+        (
+            format!("{ib}{}", at(1, &forward("10.0.0.1:1", "iwarp"))),
+            8,
+            18,
+            "a loop: what comes to 10.0.0.1:1 to 10.0.0.1:1",
+        ),
+    ] {
+        let problems = wrong(&format!("{LEAST}{text}"));
+        let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
+        assert_eq!((*l, *c), (line, column), "{text}: {what}");
+        assert!(what.contains(expected), "{text}: {what}");
+    }
+}
+
+#[test]
+fn test_a_loop_over_several_listeners_is_shown_with_its_way() {
+    let rule = |addr: &str, to: &str| {
+        let (addr, to) = (addr.parse().unwrap(), to.parse().unwrap());
+        let timeout = Duration::from_secs(1);
+        Forward { addr, to, over: heddle_verbs::Transport::Iwarp, connections: 1, timeout }
+    };
+    let ports = parse(LEAST).ports;
+    let others = [rule("10.0.0.1:1", "10.0.0.1:2"), rule("0.0.0.0:2", "10.0.0.1:3")];
+    let new = rule("10.0.0.1:3", "10.0.0.1:1");
+    let e = forward::check(&new, &ports, &others).unwrap_err();
+    let way = "10.0.0.1:3 to 10.0.0.1:1 to 10.0.0.1:2 to 10.0.0.1:3";
+    assert_eq!(e, format!("a loop: what comes to {way}"));
+    // One that only leads there is refused for another reason.
+    let e = forward::check(&rule("10.0.0.1:4", "10.0.0.1:1"), &ports, &others).unwrap_err();
+    assert!(e.contains("address of a port"), "{e}");
+    assert_eq!(forward::check(&rule("10.0.0.1:4", "10.0.0.9:1"), &ports, &others), Ok(()));
 }
 
 #[test]
@@ -327,6 +427,8 @@ fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
     }
     let route = keys("[[port]]\n[[port.routes]]\n", "");
     all.extend(route.into_iter().map(|key| format!("port.routes.{key}")));
+    let forward = keys("[[listen]]\n[listen.forward]\n", "");
+    all.extend(forward.into_iter().map(|key| format!("listen.forward.{key}")));
     assert!(all.len() > 40, "{all:?}");
 
     let guide = document("docs/guide/appliance.md");
@@ -345,7 +447,8 @@ fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
         let name = key.rsplit('.').next().unwrap();
         let has = example.lines().any(|l| {
             let l = l.trim_start_matches('#');
-            l.starts_with(&format!("{name} ="))
+            l == format!("[{key}]")
+                || l.starts_with(&format!("{name} ="))
                 || l.contains(&format!("{{ {name} ="))
                 || l.contains(&format!(", {name} ="))
         });

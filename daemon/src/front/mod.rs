@@ -40,6 +40,12 @@ pub(crate) use socket::permit;
 /// How often it is looked whether everything runs.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How often ports are asked about their links: a look at a counter where a device interrupts.
+const LINKS: Duration = Duration::from_millis(100);
+
+/// After so many times those are asked that should say it by themselves.
+const ASKED: u32 = 10;
+
 /// How often it is looked whether connections have ended.
 const STEP: Duration = Duration::from_millis(5);
 
@@ -84,7 +90,6 @@ pub fn run(
     let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     let node = rnic::start(&config)?;
     let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
-    let app = Rc::new(app);
     let tasks = LocalSet::new();
     let life = live(&app, signals, socket.as_ref(), metrics, &interfaces, say);
     let ended = tasks.block_on(&runtime, life);
@@ -138,6 +143,9 @@ async fn live(
         for s in &app.config.borrow().listen {
             say(&format!("{} listening on {}\n", s.kind, s.addr));
         }
+        for f in &app.config.borrow().forward {
+            say(&format!("{f} listening on {}\n", f.addr));
+        }
         if let Some(socket) = socket {
             let listener = socket.listener().map_err(|e| e.to_string())?;
             spawn_local(client::accept(listener, Rc::clone(app)));
@@ -146,7 +154,7 @@ async fn live(
             if let Ok(addr) = listener.local_addr() {
                 say(&format!("metrics on http://{addr}/metrics\n"));
             }
-            spawn_local(heddle_metrics::serve(listener, Rc::clone(app)));
+            app.exposer.serve(listener, Rc::clone(app)).await;
         }
         notify::ready();
         run_on(app, &mut signals, interfaces).await?;
@@ -163,6 +171,11 @@ async fn start(app: &Appliance) -> Result<(), String> {
         let started = app.start_service(spec).await;
         started.map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr))?;
     }
+    let all = app.config.borrow().forward.clone();
+    for f in all {
+        let started = app.start_forwarding(f).await;
+        started.map_err(|e| format!("{f} on {}: {e}", f.addr))?;
+    }
     Ok(())
 }
 
@@ -174,8 +187,15 @@ async fn run_on(
     let watchdog = notify::watchdog();
     let mut look = interval(watchdog.map_or(LOOK, |w| LOOK.min(w / 3)));
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut links = interval(LINKS);
+    links.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = 0;
     loop {
         tokio::select! {
+            _ = links.tick() => {
+                looks = (looks + 1) % ASKED;
+                app.look_at_links(looks == 0);
+            }
             _ = signals.term.recv() => return Ok(()),
             _ = signals.int.recv() => return Ok(()),
             _ = signals.hup.recv() => {

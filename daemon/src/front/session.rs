@@ -43,9 +43,12 @@ pub(super) async fn serve(
     };
     let mut session = Session::new(app.node.hub(), policy, sleeper.waker());
     session.handle(&first, &mut inbox);
-    let end = exchange(stream, app, (peer, pid), &sleeper, &mut session, &mut inbox).await;
-    if let Some(number) = session.app() {
-        app.applications.borrow_mut().remove(&number.0);
+    let mut shown = None;
+    let sides = (&sleeper, &mut session, &mut inbox);
+    let end = exchange(stream, app, (peer, pid), sides, &mut shown).await;
+    // Also when it has closed its device before, and has no number any more.
+    if let Some(number) = shown {
+        app.applications.borrow_mut().gone(number);
     }
     while !session.close() {
         sleep(PAUSE).await;
@@ -60,9 +63,8 @@ async fn exchange(
     stream: &UnixStream,
     app: &Appliance,
     (peer, pid): (Peer, Option<i32>),
-    sleeper: &Sleeper,
-    session: &mut Session,
-    inbox: &mut Inbox,
+    (sleeper, session, inbox): (&Sleeper, &mut Session, &mut Inbox),
+    shown: &mut Option<u64>,
 ) -> Result<core::convert::Infallible, End> {
     let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
     let Some(woken) = woken else { return Err(End::Gone) };
@@ -85,7 +87,7 @@ async fn exchange(
             // What has come of it is to be sent before anything is waited for.
             flush(stream, session).await?;
         }
-        show(app, (peer, pid), session);
+        show(app, (peer, pid), session, shown);
         if session.has_work() || taken == TURN {
             yield_now().await;
             continue;
@@ -112,10 +114,16 @@ async fn exchange(
 }
 
 /// What there is to be seen of it.
-fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &Session) {
+fn show(
+    app: &Appliance,
+    (peer, pid): (Peer, Option<i32>),
+    session: &mut Session,
+    shown: &mut Option<u64>,
+) {
     let Some(number) = session.app() else { return };
+    *shown = Some(number.0);
     let (connections, listeners) = session.connections();
-    let counters = session.counters();
+    let (counters, usage) = (session.counters(), session.usage());
     let seen = Application {
         application: number.0,
         name: session.name().into(),
@@ -126,8 +134,11 @@ fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &Session) {
         requests: counters.requests,
         refused: counters.refused,
         over_quota: counters.over_quota,
+        memory: usage.memory,
+        queue_pairs: usage.queue_pairs,
+        registrations: usage.registrations,
     };
-    app.applications.borrow_mut().insert(number.0, seen);
+    app.applications.borrow_mut().show(seen);
 }
 
 async fn flush(stream: &UnixStream, session: &mut Session) -> Result<(), End> {

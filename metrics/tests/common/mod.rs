@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use heddle_dataplane::WorkerSnapshot;
-use heddle_metrics::{Clients, Memory, PortSample, Sample, WorkerSample};
+use heddle_dataplane::{RestCounters, WorkerSnapshot};
+use heddle_metrics::{
+    ApplicationSample, Clients, LcoreSample, Memory, PortSample, Sample, WorkerSample,
+};
 
 pub(crate) fn sample() -> Sample {
     let mut s = WorkerSnapshot::default();
@@ -29,6 +31,18 @@ pub(crate) fn sample() -> Sample {
             },
             PortSample { name: "we\"st".into(), ..PortSample::default() },
         ],
+        lcores: vec![LcoreSample {
+            lcore: 3,
+            rest: RestCounters { rest_sleeps: 5, ..RestCounters::default() },
+        }],
+        applications: vec![ApplicationSample {
+            user: "1000".into(),
+            name: "dat\"a".into(),
+            devices: 2,
+            memory: 1 << 20,
+            over_quota: 1,
+            ..ApplicationSample::default()
+        }],
         memory: Memory { registrations: 2, registered_bytes: 1 << 20, ..Memory::default() },
         clients: Clients { connected: 1, ..Clients::default() },
         ..Sample::default()

@@ -120,8 +120,8 @@ impl Perftest {
         };
         let init = QpInit::new(request.cq.clone()).depths(SENDS, receives);
         let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
-        let qp = d.create_qp(session.pd, init)?;
-        let credit = d.alloc_mr(session.pd, CREDIT_LEN, Access::NONE)?;
+        let qp = d.create_qp(session.pd.id(), init)?;
+        let credit = d.alloc_mr(session.pd.id(), CREDIT_LEN, Access::NONE)?;
         if program.takes_sends() {
             let region = session.region().ok_or(Fault::NoData)?;
             for n in 0..receives {
@@ -139,16 +139,16 @@ impl Perftest {
 
     fn accept_parameters(&mut self, request: &Request<'_>) -> Result<Answer<Conn>, Fault> {
         let d = request.device;
-        let pd = d.alloc_pd();
+        let pd = d.own_pd()?;
         let init = QpInit::new(request.cq.clone()).depths(QUESTIONS, QUESTIONS);
         let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
         let id = self.next;
         let len = QUESTIONS as usize * MAX_LEN;
         let conn = Parameters {
             session: id,
-            qp: d.create_qp(pd, init)?,
-            inbox: d.alloc_mr(pd, len, Access::LOCAL_WRITE)?,
-            outbox: d.alloc_mr(pd, len, Access::NONE)?,
+            qp: d.create_qp(pd.id(), init)?,
+            inbox: d.alloc_mr(pd.id(), len, Access::LOCAL_WRITE)?,
+            outbox: d.alloc_mr(pd.id(), len, Access::NONE)?,
         };
         (0..QUESTIONS).try_for_each(|n| conn.post_buffer(request.place, n))?;
         let session = Session::new(self.test, request.remote.ip(), request.place, pd);

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use heddle_verbs::{Access, Device, DeviceError, Mr, Pd, Reservation};
+use heddle_verbs::{Access, Device, DeviceError, Mr, OwnedPd, Reservation};
 
 use super::server::Fault;
 use super::wire::{Dest, Report};
@@ -25,7 +25,7 @@ pub(super) struct Session {
     pub(super) peer: IpAddr,
     /// Where its parameter connection is.
     pub(super) place: usize,
-    pub(super) pd: Pd,
+    pub(super) pd: OwnedPd,
     test: Test,
     memory: Memory,
     /// Dests that came.
@@ -66,7 +66,7 @@ pub(super) struct DataQp {
 }
 
 impl Session {
-    pub(super) fn new(test: Test, peer: IpAddr, place: usize, pd: Pd) -> Session {
+    pub(super) fn new(test: Test, peer: IpAddr, place: usize, pd: OwnedPd) -> Session {
         Session {
             peer,
             place,
@@ -104,7 +104,7 @@ impl Session {
             Program::ReadBw | Program::ReadLat => Access::REMOTE_READ,
             Program::SendBw | Program::SendLat => Access::LOCAL_WRITE,
         };
-        self.memory = Memory::Ready(device.register_reserved(self.pd, memory, rights)?);
+        self.memory = Memory::Ready(device.register_reserved(self.pd.id(), memory, rights)?);
         Ok(true)
     }
 

@@ -32,10 +32,10 @@ impl Protocol for Cmtime {
     }
 
     fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Idle>, Fault> {
-        let pd = request.device.alloc_pd();
+        let pd = request.device.own_pd()?;
         let init = QpInit::new(request.cq.clone()).depths(1, 1);
         let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
-        let qp = request.device.create_qp(pd, init)?;
+        let qp = request.device.create_qp(pd.id(), init)?;
         Ok(Answer { conn: Idle { _qp: qp.clone() }, params: AcceptParams::new(qp) })
     }
 

@@ -33,12 +33,12 @@ impl Protocol for RdmaServer {
 
     fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Exchange>, Fault> {
         let d = request.device;
-        let pd = d.alloc_pd();
+        let pd = d.own_pd()?;
         let init = QpInit::new(request.cq.clone()).depths(1, 1);
         let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
         let conn = Exchange {
-            qp: d.create_qp(pd, init)?,
-            message: d.alloc_mr(pd, LEN, Access::LOCAL_WRITE)?,
+            qp: d.create_qp(pd.id(), init)?,
+            message: d.alloc_mr(pd.id(), LEN, Access::LOCAL_WRITE)?,
         };
         let sges = &[conn.message.sge(0, LEN)];
         conn.qp.post_recv(&RecvWr { wr_id: wr_id(request.place, 0), sges })?;

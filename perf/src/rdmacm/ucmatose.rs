@@ -66,13 +66,13 @@ impl Protocol for Ucmatose {
             return Err(Fault::MayNotBegin);
         }
         let d = request.device;
-        let pd = d.alloc_pd();
+        let pd = d.own_pd()?;
         let init = QpInit::new(request.cq.clone()).depths(count, count);
         let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
         let conn = Exchange {
-            qp: d.create_qp(pd, init)?,
-            outbox: d.alloc_mr(pd, size as usize, Access::NONE)?,
-            inbox: d.alloc_mr(pd, size as usize, Access::LOCAL_WRITE)?,
+            qp: d.create_qp(pd.id(), init)?,
+            outbox: d.alloc_mr(pd.id(), size as usize, Access::NONE)?,
+            inbox: d.alloc_mr(pd.id(), size as usize, Access::LOCAL_WRITE)?,
             sent: 0,
             received: 0,
         };

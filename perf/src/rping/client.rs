@@ -112,7 +112,7 @@ impl RpingClient {
         config: RpingConfig,
         show: bool,
     ) -> Result<RpingClient, RpingError> {
-        let pd = device.alloc_pd();
+        let pd = device.own_pd()?;
         let events = EventQueue::new(None);
         let cq = device.create_cq(64, None)?;
         let init = QpInit {
@@ -120,9 +120,9 @@ impl RpingClient {
             max_recv_sge: 1,
             ..QpInit::new(cq.clone()).depths(8, BUFFERS)
         };
-        let qp = device.create_qp(pd, init)?;
+        let qp = device.create_qp(pd.id(), init)?;
         let size = config.size as usize;
-        let inbox = device.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?;
+        let inbox = device.alloc_mr(pd.id(), BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?;
         for b in 0..BUFFERS {
             post_buffer(&qp, &inbox, b.into())?;
         }
@@ -136,9 +136,9 @@ impl RpingClient {
             qp,
             config,
             id,
-            source: device.alloc_mr(pd, size, Access::REMOTE_READ)?,
-            sink: device.alloc_mr(pd, size, Access::REMOTE_WRITE)?,
-            infos: device.alloc_mr(pd, 2 * Info::LEN, Access::NONE)?,
+            source: device.alloc_mr(pd.id(), size, Access::REMOTE_READ)?,
+            sink: device.alloc_mr(pd.id(), size, Access::REMOTE_WRITE)?,
+            infos: device.alloc_mr(pd.id(), 2 * Info::LEN, Access::NONE)?,
             inbox,
             sent: 0,
             done: 0,
@@ -193,7 +193,11 @@ impl RpingClient {
             return Ok(Step::Busy);
         }
         if let Some(cqe) = self.cq.poll() {
-            self.handle_completion(&cqe)?;
+            match self.handle_completion(&cqe) {
+                // The event that says why is on its way.
+                Err(RpingError::Post(PostError::Ended)) => self.fail(CqeStatus::Flushed),
+                handled => handled?,
+            }
             return Ok(Step::Busy);
         }
         let waits = self.clock.now().since(self.waits_since);
@@ -211,8 +215,7 @@ impl RpingClient {
             return Ok(());
         }
         if !cqe.status.is_success() {
-            self.failed = Some(cqe.status);
-            self.waits_since = self.clock.now();
+            self.fail(cqe.status);
             return Ok(());
         }
         if cqe.wr_id & INBOX != 0 {
@@ -223,6 +226,12 @@ impl RpingClient {
             self.go_ahead()?;
         }
         Ok(())
+    }
+
+    /// The connection has ended, or is about to; why, an event tells.
+    fn fail(&mut self, status: CqeStatus) {
+        self.failed = Some(status);
+        self.waits_since = self.clock.now();
     }
 
     fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {

@@ -151,13 +151,13 @@ impl Protocol for Rping {
             return Err(Fault::NoReads);
         }
         let d = request.device;
-        let pd = d.alloc_pd();
+        let pd = d.own_pd()?;
         let init = QpInit::new(request.cq.clone()).depths(8, BUFFERS);
         let conn = Serving {
-            qp: d.create_qp(pd, QpInit { max_send_sge: 1, max_recv_sge: 1, ..init })?,
-            data: d.alloc_mr(pd, MAX_SIZE as usize, Access::LOCAL_WRITE)?,
-            inbox: d.alloc_mr(pd, BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
-            outbox: d.alloc_mr(pd, Info::LEN, Access::NONE)?,
+            qp: d.create_qp(pd.id(), QpInit { max_send_sge: 1, max_recv_sge: 1, ..init })?,
+            data: d.alloc_mr(pd.id(), MAX_SIZE as usize, Access::LOCAL_WRITE)?,
+            inbox: d.alloc_mr(pd.id(), BUFFERS as usize * Info::LEN, Access::LOCAL_WRITE)?,
+            outbox: d.alloc_mr(pd.id(), Info::LEN, Access::NONE)?,
             expects: Expects::Source,
             len: 0,
             messages: 0,

@@ -79,13 +79,16 @@ impl PerfServer {
         limits: Limits,
         waker: Option<&Waker>,
     ) -> Result<PerfServer, DeviceError> {
+        // Before it listens: where there is no room for them nobody is to listen.
+        let send_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
+        let recv_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
         let listener = device.listen(addr, params, &events)?;
         Ok(PerfServer {
             device: device.clone(),
             inbox: Inbox::new(events),
-            send_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
-            recv_cq: device.create_cq(CQ_DEPTH, waker.cloned())?,
+            send_cq,
+            recv_cq,
             conns: Connections::new(device, listener, MAX_CONNS, limits),
             preparing: VecDeque::new(),
             watched: Vec::new(),
@@ -251,7 +254,7 @@ impl PerfServer {
 
     /// A queue pair, and room for the grant and for credits.
     fn greet(&self, hello: Hello, place: usize) -> Result<Client, PrepareError> {
-        let pd = self.device.alloc_pd();
+        let pd = self.device.own_pd()?;
         let init = QpInit {
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
@@ -262,8 +265,8 @@ impl PerfServer {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        let qp = self.device.create_qp(pd, init)?;
-        let talk = self.device.alloc_mr(pd, Welcome::LEN, Access::NONE)?;
+        let qp = self.device.create_qp(pd.id(), init)?;
+        let talk = self.device.alloc_mr(pd.id(), Welcome::LEN, Access::NONE)?;
         qp.post_recv(&RecvWr { wr_id: wr_id(place, 0), sges: &[] })?;
         Ok(Client { hello, pd, qp, talk, stage: Stage::Greeted })
     }
@@ -312,6 +315,10 @@ impl Serve for PerfServer {
 
     fn stop_listening(&mut self) {
         self.conns.stop_listening();
+    }
+
+    fn end(&mut self) {
+        self.conns.end();
     }
 
     fn conns(&self) -> usize {

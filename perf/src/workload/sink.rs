@@ -108,12 +108,12 @@ impl Protocol for Taker {
 
     fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Drain>, SinkError> {
         let d = request.device;
-        let pd = d.alloc_pd();
+        let pd = d.own_pd()?;
         let init = QpInit { max_recv_sge: 1, ..QpInit::new(request.cq.clone()).depths(1, BUFFERS) };
         let conn = Drain {
-            qp: d.create_qp(pd, init)?,
-            inbox: d.alloc_mr(pd, MAX_SEND, Access::LOCAL_WRITE)?,
-            region: d.alloc_mr(pd, REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
+            qp: d.create_qp(pd.id(), init)?,
+            inbox: d.alloc_mr(pd.id(), MAX_SEND, Access::LOCAL_WRITE)?,
+            region: d.alloc_mr(pd.id(), REGION, Access::REMOTE_WRITE.with(Access::REMOTE_READ))?,
             counters: SinkCounters::default(),
         };
         (0..BUFFERS).try_for_each(|b| conn.post_buffer(request.place, b))?;

@@ -1,7 +1,7 @@
 //! A client from its greeting on until its memory is ready: cleared and filled in pieces.
 
 use heddle_verbs::{
-    Access, Data, Device, DeviceError, Mr, Pd, PostError, Qp, Reservation, SendOp, SendWr,
+    Access, Data, Device, DeviceError, Mr, OwnedPd, PostError, Qp, Reservation, SendOp, SendWr,
 };
 
 use super::super::hello::{Hello, Region, Welcome};
@@ -13,7 +13,7 @@ use crate::spec::Op;
 /// A connection, with what it has from the start.
 pub(super) struct Client {
     pub(super) hello: Hello,
-    pub(super) pd: Pd,
+    pub(super) pd: OwnedPd,
     pub(super) qp: Qp,
     /// Where its grant or refusal is sent from.
     pub(super) talk: Mr,
@@ -58,7 +58,7 @@ impl Client {
                     Op::WriteImm => Access::REMOTE_WRITE,
                     Op::FetchAdd | Op::CmpSwap => Access::REMOTE_ATOMIC.with(Access::REMOTE_READ),
                 };
-                let local = device.register_reserved(self.pd, memory, rights)?;
+                let local = device.register_reserved(self.pd.id(), memory, rights)?;
                 if self.hello.op == Op::Read {
                     self.stage = Stage::Filling(local, 0);
                     return Ok(false);
@@ -78,7 +78,7 @@ impl Client {
                 return Ok(true);
             }
         };
-        let credits = device.alloc_mr(self.pd, CREDITS as usize * CREDIT_LEN, Access::NONE)?;
+        let credits = device.alloc_mr(self.pd.id(), CREDITS as usize * CREDIT_LEN, Access::NONE)?;
         let serving = Serving::new(self.hello, self.qp.clone(), local, credits);
         let window = send_window(self.hello.mode, self.hello.depth);
         if self.hello.op.takes_buffer() {

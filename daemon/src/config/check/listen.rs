@@ -1,0 +1,110 @@
+//! Who listens: services, and what is forwarded.
+
+use std::collections::BTreeSet;
+
+use heddle_ctl::MAX_FORWARDED;
+use heddle_perf::service::{ServiceKind, ServiceSpec};
+use heddle_verbs::Transport;
+use toml::Spanned;
+
+use super::Checker;
+use crate::config::forward::{self, Forward};
+use crate::config::{Port, file};
+
+/// All of them.
+pub(super) struct Listeners {
+    pub(super) services: Vec<ServiceSpec>,
+    pub(super) forward: Vec<Forward>,
+}
+
+impl Checker<'_> {
+    pub(super) fn listen(
+        &mut self,
+        all: &[Spanned<file::Listen>],
+        ports: &[Port],
+        infiniband: bool,
+    ) -> Listeners {
+        let mut listeners = Listeners { services: Vec::new(), forward: Vec::new() };
+        let mut taken = BTreeSet::new();
+        for l in all {
+            let at = Spanned::new(l.span(), ());
+            let l = l.get_ref();
+            let Some(address) =
+                l.address.as_ref().filter(|_| l.service.is_some() || l.forward.is_some())
+            else {
+                self.wrong(&at, "a listener needs address and service, or forward in its place");
+                continue;
+            };
+            let addr = self.word(address, ServiceSpec::address);
+            if let (Some(_), Some(forward)) = (&l.service, &l.forward) {
+                self.wrong(forward, "a listener has service or forward, not both");
+                continue;
+            }
+            let kind = l.service.as_ref().and_then(|s| self.word(s, str::parse::<ServiceKind>));
+            let also = self.infiniband(l, kind, infiniband);
+            // What else is wrong with it is said, whether its own address is good or not.
+            let goes = l.forward.as_ref().and_then(|f| self.forward(f, infiniband));
+            let Some(addr) = addr else { continue };
+            let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
+            // Without ports that is said already.
+            if !addr.ip().is_unspecified() && !ports.is_empty() && !ports.iter().any(ours) {
+                self.wrong(address, format!("no port has the address {}", addr.ip()));
+            }
+            if (kind.is_some() || goes.is_some()) && !taken.insert(addr) {
+                self.wrong(address, format!("{addr} is given twice"));
+                continue;
+            }
+            if let Some(kind) = kind {
+                listeners.services.push(ServiceSpec { addr, kind, infiniband: also });
+            }
+            if let (Some(to), Some(goes)) =
+                (l.forward.as_ref().and_then(|f| f.get_ref().to.as_ref()), goes)
+            {
+                let goes = Forward { addr, ..goes };
+                match forward::check(&goes, ports, &listeners.forward) {
+                    Ok(()) => listeners.forward.push(goes),
+                    Err(why) => self.wrong(to, why),
+                }
+            }
+        }
+        listeners
+    }
+
+    /// Whether a service answers InfiniBand's requests too.
+    fn infiniband(&mut self, l: &file::Listen, kind: Option<ServiceKind>, spoken: bool) -> bool {
+        let Some(given) = l.infiniband.as_ref().filter(|g| *g.get_ref()) else { return false };
+        if l.forward.is_some() {
+            self.wrong(given, "which requests are forwarded is said by 'over' of forward");
+        } else if let Some(kind) = kind.filter(|k| k.needs_data()) {
+            self.wrong(given, forward::no_data(kind));
+        } else if !spoken {
+            self.wrong(given, forward::NOT_SPOKEN);
+        }
+        true
+    }
+
+    /// Where a listener forwards to; its own address is not known here.
+    fn forward(&mut self, given: &Spanned<file::Forward>, spoken: bool) -> Option<Forward> {
+        let f = given.get_ref();
+        if !spoken {
+            self.wrong(given, forward::NOT_SPOKEN);
+        }
+        let (Some(to), Some(over)) = (&f.to, &f.over) else {
+            self.wrong(given, "forward needs to and over");
+            return None;
+        };
+        let target = self.word(to, forward::target);
+        let over = self.word(over, forward::over);
+        let most = i64::try_from(MAX_FORWARDED).unwrap_or(i64::MAX);
+        let connections = self.number(&f.connections, 1..=most, forward::CONNECTIONS);
+        let timeout = self.time(&f.timeout, forward::TIMEOUT);
+        if let Some(given) = &f.timeout
+            && !forward::TIMEOUTS.contains(&timeout)
+        {
+            self.wrong(given, forward::TIMEOUTS_TEXT);
+        }
+        let over: Transport = over?;
+        let target = target?;
+        Some(Forward { addr: target, to: target, over, connections, timeout })
+    }
+}

@@ -1,0 +1,235 @@
+//! What is forwarded between InfiniBand's connection management and iWARP, on a thread of its own.
+//!
+//! It sleeps while nothing happens, and shows what there is where those who ask can look at it.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender};
+use heddle_cm::gateway::GatewayCounters;
+use heddle_cm::{AppId, CmId, ListenerId};
+use heddle_ctl::{ForwardRule, Forwarding, MAX_FORWARDED, Node};
+use heddle_verbs::{DeviceError, Sleeper, Waker};
+
+use crate::config::Forward;
+use crate::services::{Done, Stage};
+
+/// How long it sleeps at most.
+const NAP: Duration = Duration::from_secs(1);
+
+enum Order {
+    Start {
+        forward: Forward,
+        rule: Box<ForwardRule>,
+        done: Done,
+    },
+    Stop {
+        addr: SocketAddr,
+        done: Done,
+    },
+    /// These are the addresses of the ports.
+    Addresses(Vec<IpAddr>),
+    /// Forward nothing more, and end what there is.
+    End,
+    /// Nobody is there any more.
+    Quit,
+}
+
+/// The thread; it ends when dropped.
+pub(crate) struct GatewayThread {
+    app: AppId,
+    orders: Sender<Order>,
+    waker: Waker,
+    shown: Arc<Mutex<Shown>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What there is to be seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// Listeners, and where they are in their life.
+    pub(crate) rules: Vec<(Forward, Stage)>,
+    /// The other connection of each that is forwarded.
+    pub(crate) pairs: BTreeMap<CmId, CmId>,
+    /// What was counted.
+    pub(crate) counters: GatewayCounters,
+}
+
+struct Running {
+    forward: Forward,
+    listener: ListenerId,
+    stage: Stage,
+    /// Who waits for it to listen.
+    done: Option<Done>,
+}
+
+/// Addresses of all ports.
+pub(crate) fn addresses<'a>(
+    ports: impl IntoIterator<Item = &'a [heddle_tcp::Cidr]>,
+) -> Vec<IpAddr> {
+    ports.into_iter().flatten().map(heddle_tcp::Cidr::addr).collect()
+}
+
+impl GatewayThread {
+    /// # Errors
+    /// When there is no memory, or no thread.
+    pub(crate) fn start(node: &Node, ours: Vec<IpAddr>) -> std::io::Result<GatewayThread> {
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        let most = MAX_FORWARDED;
+        let made = Forwarding::new(node.hub(), node.asker(), ours, most, Some(waker.clone()));
+        let forwarding = made.map_err(|e: DeviceError| std::io::Error::other(e.to_string()))?;
+        let app = forwarding.device().app();
+        let (orders, taken) = crossbeam_channel::unbounded();
+        let shown = Arc::<Mutex<Shown>>::default();
+        let show = Arc::clone(&shown);
+        let run = move || run(forwarding, &taken, &sleeper, &show);
+        let thread = std::thread::Builder::new().name("heddle-gateway".into()).spawn(run)?;
+        Ok(GatewayThread { app, orders, waker, shown, thread: Some(thread) })
+    }
+
+    /// Whose connections those are that are forwarded.
+    pub(crate) fn app(&self) -> AppId {
+        self.app
+    }
+
+    /// Forwards what comes there. `done` hears when it listens.
+    pub(crate) fn add(&self, forward: Forward, rule: ForwardRule, done: Done) {
+        self.order(Order::Start { forward, rule: Box::new(rule), done });
+    }
+
+    /// Takes no more at `addr`. What is forwarded from there goes on.
+    pub(crate) fn stop(&self, addr: SocketAddr, done: Done) {
+        self.order(Order::Stop { addr, done });
+    }
+
+    /// The ports have other addresses.
+    pub(crate) fn set_addresses(&self, ours: Vec<IpAddr>) {
+        self.order(Order::Addresses(ours));
+    }
+
+    /// Ends all there is, in order. It does not wait for that.
+    pub(crate) fn end(&self) {
+        self.order(Order::End);
+    }
+
+    /// What there is.
+    pub(crate) fn shown(&self) -> Shown {
+        lock(&self.shown).clone()
+    }
+
+    /// Whether the thread runs; it ends early only by a defect.
+    pub(crate) fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// One that a thread which is gone does not take drops whoever waits for it.
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+        self.waker.wake();
+    }
+}
+
+impl Drop for GatewayThread {
+    fn drop(&mut self) {
+        self.order(Order::Quit);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(mut f: Forwarding, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mutex<Shown>) {
+    let mut all: Vec<Running> = Vec::new();
+    loop {
+        let mut told = false;
+        while let Ok(order) = orders.try_recv() {
+            told = true;
+            match order {
+                Order::Start { forward, rule, done } => {
+                    start(&mut f, &mut all, forward, &rule, done)
+                }
+                Order::Stop { addr, done } => {
+                    stop(&mut f, &mut all, addr);
+                    done(Ok(()));
+                }
+                Order::Addresses(ours) => f.set_addresses(ours),
+                Order::End => {
+                    f.end();
+                    all.clear();
+                }
+                Order::Quit => return,
+            }
+        }
+        let busy = f.step();
+        if f.take_news() || told {
+            all.retain_mut(|r| r.settle(&f));
+            show(&f, &all, &mut lock(shown));
+        }
+        if !busy {
+            sleeper.sleep(NAP, || f.has_work() || !orders.is_empty());
+        }
+    }
+}
+
+fn show(f: &Forwarding, all: &[Running], shown: &mut Shown) {
+    shown.rules = all.iter().map(|r| (r.forward, r.stage)).collect();
+    shown.pairs = f.pairs().flat_map(|(a, b)| [(a, b), (b, a)]).collect();
+    shown.counters = *f.counters();
+}
+
+fn start(
+    f: &mut Forwarding,
+    all: &mut Vec<Running>,
+    forward: Forward,
+    rule: &ForwardRule,
+    done: Done,
+) {
+    match f.add(rule) {
+        Ok(listener) => {
+            all.push(Running { forward, listener, stage: Stage::Starting, done: Some(done) });
+        }
+        Err(e) => done(Err(e.to_string())),
+    }
+}
+
+/// One that listens no more by itself is none any more, and that is what was asked for.
+fn stop(f: &mut Forwarding, all: &mut Vec<Running>, addr: SocketAddr) {
+    let Some(found) = all.iter().position(|r| r.forward.addr == addr) else { return };
+    let r = all.remove(found);
+    f.remove(r.listener);
+    if let Some(done) = r.done {
+        done(Err("it was stopped before it listened".into()));
+    }
+}
+
+impl Running {
+    /// Tells whoever waits; false when it does not listen, or does no more.
+    fn settle(&mut self, f: &Forwarding) -> bool {
+        match f.is_listening(self.listener) {
+            Ok(false) => return true,
+            Ok(true) => self.stage = Stage::Listening,
+            Err(e) if self.done.is_none() => {
+                tracing::error!("{} on {}: {e}", self.forward, self.forward.addr);
+                return false;
+            }
+            Err(e) => {
+                if let Some(done) = self.done.take() {
+                    done(Err(e.to_string()));
+                }
+                return false;
+            }
+        }
+        if let Some(done) = self.done.take() {
+            done(Ok(()));
+        }
+        true
+    }
+}

@@ -1,0 +1,168 @@
+//! What it costs an application to live in another process than its RNIC: the same benchmarks on a device
+//! of this process and, through a socket, on one of another, in turn.
+//!
+//! One thread polls two RNICs that are joined by rings, and the server; the client has a processor of its
+//! own, as a thread or as a process. So both sides of the comparison cross from one thread to another.
+//!
+//! ```sh
+//! cargo run -p heddle-perf --example processes
+//! ```
+
+#![allow(clippy::print_stdout, reason = "what it is for")]
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use heddle_base::Seed;
+use heddle_ctl::{Endpoint, EndpointConfig};
+use heddle_dataplane::{Eal, EalConfig, Hugepages, LcoreWorker};
+use heddle_perf::embedded::{memory_for, queues_for};
+use heddle_perf::own_process::OwnProcess;
+use heddle_perf::pin;
+use heddle_perf::spec::{BenchSpec, Mode, Op, Size, Sizes, Until};
+use heddle_perf::workload::{PerfServer, Run};
+use heddle_tcp::Cidr;
+use heddle_verbs::remote::{OpenParams, Policy, serve};
+use heddle_verbs::{Device, DeviceConfig, ListenParams};
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+/// Tells this program, started again, where the socket is, and which benchmark to run.
+const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
+const CASE: &str = "HEDDLE_PROCESSES_CASE";
+
+/// Times each is measured; the median counts.
+const ROUNDS: usize = 5;
+
+/// What is measured, and how its figure is called.
+const CASES: [(&str, Mode, u32, &str); 3] = [
+    ("write 64K", Mode::Bw, 64 << 10, "Gbit/s"),
+    ("write 8, rate", Mode::Rate, 8, "M/s"),
+    ("write 8, there and back", Mode::Lat, 8, "us"),
+];
+
+fn spec(case: usize) -> (BenchSpec, Run) {
+    let (_, mode, size, _) = CASES[case];
+    let spec = BenchSpec {
+        op: Op::Write,
+        mode,
+        sizes: Sizes::one(Size(size)),
+        until: Until::Elapsed(Duration::from_millis(300)),
+        ..BenchSpec::default()
+    };
+    let run = Run::new(&spec, Size(size));
+    (spec, run)
+}
+
+fn server() -> SocketAddr {
+    ([10, 0, 0, 2], 7471).into()
+}
+
+/// The figure of one run on `device`.
+fn measure(device: Device, case: usize) -> Result<f64, Fault> {
+    let (spec, run) = spec(case);
+    let report = OwnProcess::new(device, server()).run(&spec, run, None)?;
+    Ok(match spec.mode {
+        Mode::Bw => report.gbit_per_s,
+        Mode::Rate => report.mops_per_s,
+        Mode::Lat => report.latency_ns.p50 as f64 / 1e3,
+    })
+}
+
+/// The client as a process, which is bound to the processor that its parent is.
+fn child(socket: &str, case: &str) -> Result<(), Fault> {
+    let case = case.parse()?;
+    let (spec, _) = spec(case);
+    let (memory, queues) = (memory_for(&spec), queues_for(&spec));
+    let device = Device::open_with(socket, &OpenParams { memory, queues, ..Default::default() })?;
+    println!("{}", measure(device, case)?);
+    Ok(())
+}
+
+fn in_other_process(socket: &Path, case: usize) -> Result<f64, Fault> {
+    let mut program = Command::new(std::env::current_exe()?);
+    let out = program
+        .env(SOCKET, socket)
+        .env(CASE, case.to_string())
+        .stderr(Stdio::inherit())
+        .output()?;
+    Ok(String::from_utf8(out.stdout)?.trim().parse()?)
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<(), Fault> {
+    if let (Ok(socket), Ok(case)) = (std::env::var(SOCKET), std::env::var(CASE)) {
+        return child(&socket, &case);
+    }
+    let eal = Eal::init(&EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() })?;
+    let config = |n: u8| EndpointConfig {
+        memory: 64 << 20,
+        ..EndpointConfig::with_seed(
+            Cidr::new([10, 0, 0, n].into(), 24).into_iter().collect(),
+            Seed::from_u64(n.into()),
+        )
+    };
+    let [near, far] = pin::first::<2>()?;
+    let (mut a, mut b) = Endpoint::ring_pair(&eal, "processes", &config(1), &config(2))?;
+    let hub = a.hub().clone();
+    for hub in [a.hub(), b.hub()] {
+        hub.set_threaded();
+    }
+    let mut server = PerfServer::new(b.device(), server(), ListenParams::default(), None)?;
+    // Until it listens.
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        a.poll();
+        b.poll();
+        server.step();
+    }
+    let rnics = LcoreWorker::spawn(&eal, near, "rnics", move |stop| {
+        while !stop.is_set() {
+            a.poll();
+            b.poll();
+            server.step();
+        }
+    })?;
+    let directory = std::env::temp_dir().join(format!("heddle-processes-{}", std::process::id()));
+    std::fs::create_dir(&directory)?;
+    let socket = directory.join("socket");
+    let listener = UnixListener::bind(&socket)?;
+    let served = hub.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let hub = served.clone();
+            std::thread::spawn(move || serve(&hub, Policy::default(), &client));
+        }
+    });
+    pin::pin_to(far)?;
+    println!("{:<24} {:>10} {:>14}   ratio of pairs", "", "a thread", "a process");
+    for (case, (name, _, _, unit)) in CASES.into_iter().enumerate() {
+        let (mut here, mut there, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (spec, _) = spec(case);
+            let (memory, queues) = (memory_for(&spec), queues_for(&spec));
+            let config = DeviceConfig { memory, queues, shared: true, ..DeviceConfig::default() };
+            let ours = measure(hub.open(&config)?, case)?;
+            let theirs = in_other_process(&socket, case)?;
+            here.push(ours);
+            there.push(theirs);
+            ratios.push(theirs / ours);
+        }
+        let (ours, theirs, ratio) = (median(&mut here), median(&mut there), median(&mut ratios));
+        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+        println!(
+            "{name:<24} {ours:>10.2} {theirs:>7.2} {unit:<6}   {ratio:.2} [{least:.2}..{most:.2}]"
+        );
+    }
+    drop(rnics);
+    std::fs::remove_dir_all(directory)?;
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! What was posted to a queue, and has to complete once and in its turn.
+
+use std::collections::VecDeque;
+
+/// A completion that nothing was posted for, or that was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// Nothing is outstanding: it completes for the second time, or was never posted.
+    #[error("request {0} completes, and nothing is outstanding")]
+    Twice(u64),
+    /// Another signaled one is before it.
+    #[error("request {got} completes before request {want}")]
+    Turn {
+        /// What completed.
+        got: u64,
+        /// What was to complete first.
+        want: u64,
+    },
+    /// The connection is over, and these have not completed.
+    #[error("{0} requests never complete, the first of them {1}")]
+    Lost(usize, u64),
+}
+
+/// The requests of one queue, in the order they were posted.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    outstanding: VecDeque<(u64, bool)>,
+    posted: u64,
+}
+
+impl Ledger {
+    /// The number of the next request. It counts as posted; [`refused`](Self::refused) takes it back.
+    pub fn post(&mut self, signaled: bool) -> u64 {
+        let id = self.posted;
+        self.posted += 1;
+        self.outstanding.push_back((id, signaled));
+        id
+    }
+
+    /// The one posted last was not taken.
+    pub fn refused(&mut self) {
+        if self.outstanding.pop_back().is_some() {
+            self.posted -= 1;
+        }
+    }
+
+    /// A request has completed. Unsignaled ones before it have done so with it.
+    pub fn complete(&mut self, id: u64) -> Result<(), LedgerError> {
+        while let Some((next, signaled)) = self.outstanding.pop_front() {
+            if next == id {
+                return Ok(());
+            }
+            if signaled || next > id {
+                return Err(LedgerError::Turn { got: id, want: next });
+            }
+        }
+        Err(LedgerError::Twice(id))
+    }
+
+    /// How many were posted.
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Whether every request that says so has completed.
+    pub fn is_settled(&self) -> bool {
+        self.outstanding.iter().all(|(_, signaled)| !signaled)
+    }
+
+    /// The queue is at its end and nothing more can complete.
+    pub fn close(&self) -> Result<(), LedgerError> {
+        let mut lost = self.outstanding.iter().filter(|(_, signaled)| *signaled);
+        match lost.next() {
+            None => Ok(()),
+            Some((first, _)) => Err(LedgerError::Lost(1 + lost.count(), *first)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(signaled: &[bool]) -> Ledger {
+        let mut l = Ledger::default();
+        for (n, s) in signaled.iter().enumerate() {
+            assert_eq!(l.post(*s), n as u64);
+        }
+        l
+    }
+
+    #[test]
+    fn test_each_completes_once_and_in_its_turn() {
+        let mut l = with(&[true, true]);
+        assert_eq!(l.complete(0), Ok(()));
+        assert!(!l.is_settled());
+        assert_eq!(l.close(), Err(LedgerError::Lost(1, 1)));
+        assert_eq!(l.complete(1), Ok(()));
+        assert!(l.is_settled());
+        assert_eq!(l.close(), Ok(()));
+        assert_eq!(l.complete(1), Err(LedgerError::Twice(1)));
+    }
+
+    #[test]
+    fn test_one_that_is_left_out_is_found_when_the_next_completes() {
+        let mut l = with(&[true, true]);
+        assert_eq!(l.complete(1), Err(LedgerError::Turn { got: 1, want: 0 }));
+    }
+
+    #[test]
+    fn test_a_second_completion_is_found_while_others_are_outstanding() {
+        let mut l = with(&[true, false, true]);
+        assert_eq!(l.complete(0), Ok(()));
+        assert_eq!(l.complete(0), Err(LedgerError::Turn { got: 0, want: 1 }));
+    }
+
+    #[test]
+    fn test_unsignaled_ones_complete_with_the_next_and_are_not_missed_at_the_end() {
+        let mut l = with(&[false, false, true, false]);
+        assert_eq!(l.complete(2), Ok(()));
+        assert!(l.is_settled());
+        assert_eq!(l.close(), Ok(()));
+    }
+
+    #[test]
+    fn test_what_was_refused_was_never_posted() {
+        let mut l = with(&[true]);
+        assert_eq!(l.post(true), 1);
+        l.refused();
+        assert_eq!((l.posted(), l.post(true)), (1, 1));
+    }
+}

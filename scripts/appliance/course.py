@@ -1,0 +1,54 @@
+"""What all who take part in a soak share: when it is over, what went wrong, what was counted."""
+
+import collections
+import threading
+import time
+import traceback
+
+
+class Course:
+    def __init__(self):
+        self.over = threading.Event()
+        self.faults = []
+        self.counts = collections.Counter()
+        self.longest = {}
+        self.lock = threading.Lock()
+        self.threads = []
+        # When a file was read last, by the monotonic clock.
+        self.anew = 0
+
+    def fail(self, text):
+        """Something is not as it has to be: the soak ends."""
+        with self.lock:
+            self.faults.append(text)
+        self.over.set()
+
+    def count(self, what, n=1):
+        with self.lock:
+            self.counts[what] += n
+
+    def took(self, what, seconds):
+        with self.lock:
+            self.longest[what] = max(self.longest.get(what, 0), seconds)
+
+    def pause(self, seconds):
+        """False when it is over."""
+        return not self.over.wait(seconds)
+
+    def go(self, name, act):
+        """A thread of its own; whatever it raises is a fault."""
+        def run():
+            try:
+                act()
+            except Exception:  # whatever it is, it was not meant to be
+                self.fail(f"{name}: {traceback.format_exc()}")
+        t = threading.Thread(target=run, name=name, daemon=True)
+        self.threads.append(t)
+        t.start()
+
+    def join(self):
+        until = time.monotonic() + 60
+        for t in self.threads:
+            t.join(max(0, until - time.monotonic()))
+            if t.is_alive():
+                self.fail(f"{t.name}: it does not end")

@@ -1,0 +1,103 @@
+# shellcheck shell=bash disable=SC2154,SC2034 # what is not set here is set by who sources this
+# parts.sh - the parts of the siw guest: archives that the kernel unpacks over the image. Sourced by `build`.
+#
+# A part holds nothing that the image has. Its programs come from Debian's packages, which are unpacked with all that
+# they need and this machine lacks, and never installed: nobody wants an NFS server started here.
+#
+# nfs has 14 MB, fio 78 (its libraries for storage of all kinds) and tree 5. On a quiet machine a guest with all three
+# has mounted an export 4 s after its start, by its own clock.
+
+unpack_packages() { # PACKAGE... - into ROOTFS, with those they depend on that are not installed
+    local deb list debs=$WORK/debs
+    ROOTFS=$WORK/rootfs
+    rm -rf "$ROOTFS" "$debs"
+    mkdir "$ROOTFS" "$debs"
+    list=$(apt-get install --simulate -qq --no-install-recommends "$@" | sed -n 's/^Inst \([^ ]*\) .*/\1/p') ||
+        die "apt knows no way to install $*"
+    [[ $list ]] || return 0
+    # shellcheck disable=SC2086
+    (cd "$debs" && apt-get download -q -o APT::Sandbox::User=root $list >"$WORK/download.log" 2>&1) ||
+        { cat "$WORK/download.log" >&2; die "could not download" $list; }
+    for deb in "$debs"/*.deb; do dpkg-deb -x "$deb" "$ROOTFS"; done
+}
+program() { # NAME - where it is: unpacked, or else installed
+    local dir
+    for dir in "$ROOTFS"/{usr/,}{s,}bin {/usr,}/{s,}bin; do
+        [[ ! -x $dir/$1 ]] || { echo "$dir/$1"; return; }
+    done
+    die "no $1"
+}
+# A file that was unpacked stands in the guest where its package has it.
+place() { # FILE
+    local at=${1#"$ROOTFS"}
+    ! grep -qxF "$at" "$WORK/has" || return 0
+    [[ -e $IMG$at ]] || install -D "$1" "$IMG$at"
+}
+place_program() { # NAME... - with its shared libraries, and a link in /bin
+    local name file lib
+    for name in "$@"; do
+        file=$(program "$name")
+        place "$file"
+        ln -s "${file#"$ROOTFS"}" "$IMG/bin/$name"
+        for lib in $(LD_LIBRARY_PATH=$LIBRARIES ldd "$file" | grep -oE '/[^ ]+\.so[^ ]*'); do place "$lib"; done
+    done
+}
+
+part_nfs() {
+    local file n=500
+    unpack_packages nfs-kernel-server nfs-common rpcbind
+    LIBRARIES=$(libraries)
+    place_program mount.nfs umount.nfs rpc.nfsd rpc.mountd exportfs rpcbind
+    mkdir -p "$IMG"/{modules,etc,export,mnt,run/rpcbind,var/lib/nfs,proc}
+    touch "$IMG"/var/lib/nfs/{etab,rmtab}
+    ln -s ../run "$IMG/var/run" # where the kernel looks for rpcbind
+    for file in "$ROOTFS/etc/netconfig" /etc/netconfig; do
+        [[ ! -e $file ]] || cp "$file" "$IMG/etc/netconfig"
+    done
+    [[ -e $IMG/etc/netconfig ]] || die "no netconfig"
+    printf '127.0.0.1 localhost\n' >"$IMG/etc/hosts"
+    printf 'tcp 6 TCP\nudp 17 UDP\n' >"$IMG/etc/protocols"
+    printf 'sunrpc 111/tcp\nsunrpc 111/udp\nnfs 2049/tcp\nmountd 20048/tcp\nnfsrdma 20049/tcp\n' >"$IMG/etc/services"
+    printf 'root:x:0:0::/:/bin/sh\n_rpc:x:101:65534::/run:\nnobody:x:65534:65534::/:\n' >"$IMG/etc/passwd"
+    printf 'root:x:0:\nnogroup:x:65534:\n' >"$IMG/etc/group"
+    for file in $(load_order rpcrdma nfsv3 nfsd); do
+        ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
+        strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
+        n=$((n + 1))
+    done
+}
+part_fio() {
+    unpack_packages fio
+    LIBRARIES=$(libraries)
+    place_program fio
+}
+part_tree() {
+    need_source
+    cp -r "$OUT/tree" "$IMG/tree"
+}
+libraries() { find "$ROOTFS" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:; }
+
+part_stamp() { # PART
+    echo "image $(grep -v '^variant ' "$OUT/stamp" | sha256sum | cut -c1-16)"
+    echo "scripts $(declare -f unpack_packages program place place_program libraries "part_$1" | sha256sum | cut -c1-16)"
+    case $1 in
+    nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
+    fio) echo "fio $(candidate fio)" ;;
+    tree) echo "$SOURCE $(candidate "$SOURCE")" ;;
+    esac
+}
+make_parts() {
+    local part
+    for part in "${PARTS[@]}"; do
+        if [[ -e $OUT/$part.cpio && $(cat "$OUT/$part.stamp" 2>/dev/null) == "$(part_stamp "$part")" ]]; then continue; fi
+        rm -f "$OUT/$part.stamp"
+        say "part $part"
+        cpio -t --quiet <"$OUT/initramfs.cpio" | sed 's|^|/|' >"$WORK/has"
+        IMG=$WORK/part-$part
+        mkdir -p "$IMG/bin"
+        "part_$part"
+        pack "$part"
+        part_stamp "$part" >"$OUT/$part.stamp"
+        say "part $part done: $(du -h "$OUT/$part.cpio" | cut -f1)"
+    done
+}

@@ -1,0 +1,91 @@
+"""The rule by which scripts/soak says that something has grown, and what it makes of metrics: each answer
+is seen to be given.
+
+  python3 scripts/tests/test_soak.py
+"""
+import pathlib
+import random
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from appliance import flat, hostile  # noqa: E402
+from appliance.control import samples  # noqa: E402
+
+
+class Grown(unittest.TestCase):
+    def test_what_stays_is_flat(self):
+        self.assertEqual(flat.grown([7] * 100), 0)
+
+    def test_what_grows_all_the_time_has_grown(self):
+        # 80 between the second and the last tenth, of which one tenth is within them.
+        self.assertEqual(flat.grown(range(100)), 90 - 19)
+        self.assertEqual(flat.grown(range(100), allowed=71), 0)
+        self.assertEqual(flat.grown(range(100), allowed=70), 1)
+
+    def test_what_comes_and_goes_is_flat_however_high(self):
+        rng = random.Random(1)
+        self.assertEqual(flat.grown([rng.choice((0, 0, 50, 100)) for _ in range(1000)]), 0)
+
+    def test_a_slow_leak_below_what_comes_and_goes_is_found_once_it_is_more_than_that(self):
+        rng = random.Random(1)
+        leaking = [rng.choice((0, 50, 100)) + n // 4 for n in range(1000)]
+        self.assertGreater(flat.grown(leaking), 0)
+
+    def test_what_is_made_at_first_use_is_not_growth(self):
+        self.assertEqual(flat.grown([0] * 5 + [1000] * 95), 0)
+
+    def test_what_is_made_later_and_stays_is(self):
+        self.assertEqual(flat.grown([0] * 50 + [1000] * 50), 1000)
+
+    def test_what_falls_is_flat(self):
+        self.assertEqual(flat.grown(range(100, 0, -1)), 0)
+
+    def test_too_few_samples_say_nothing(self):
+        self.assertIsNone(flat.grown(range(9)))
+        self.assertEqual(flat.grown([1] * 10), 0)
+
+
+class Changed(unittest.TestCase):
+    def test_every_difference_is_told_also_of_what_is_only_on_one_side(self):
+        before, after = {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 3, "d": 4}
+        self.assertEqual(flat.changed(before, after), [("b", 2, 3), ("c", 3, None), ("d", None, 4)])
+        self.assertEqual(flat.changed(before, after, ignore=("b", "c", "d")), [])
+
+
+class Metrics(unittest.TestCase):
+    def test_samples_are_added_up_over_labels(self):
+        text = '# HELP x what\n# TYPE x counter\nx{a="1",b="2"} 3\nx{a="2"} 4.5\ny 1e3\n'
+        self.assertEqual(samples(text), {"x": 7.5, "y": 1000.0})
+
+    def test_what_is_no_sample_is_an_error(self):
+        self.assertRaises(AssertionError, samples, "x {} y z\n")
+
+
+class Hostile(unittest.TestCase):
+    """What is meant to be right in a hostile frame is, so that it comes as far as it is meant to."""
+
+    def test_crc32c_of_what_rfc_3720_gives(self):
+        # Appendix B.4.
+        self.assertEqual(hostile.crc32c(bytes(32)), 0x8A9136AA)
+        self.assertEqual(hostile.crc32c(b"\xff" * 32), 0x62A8AB43)
+        self.assertEqual(hostile.crc32c(bytes(range(32))), 0x46DD794E)
+
+    def test_checksums_add_up(self):
+        packet = hostile.tcp("10.0.0.1", "10.0.0.2", (1, 2), 3, 4, 2, b"odd")
+        self.assertEqual(hostile.checksum(packet[:20]), 0)
+        pseudo = packet[12:20] + b"\0\6" + (len(packet) - 20).to_bytes(2, "big")
+        self.assertEqual(hostile.checksum(pseudo + packet[20:]), 0)
+
+    def test_fpdu_is_padded_and_its_crc_is_right_or_wrong_as_asked(self):
+        good, bad = hostile.fpdu(b"12345"), hostile.fpdu(b"12345", good_crc=False)
+        self.assertEqual(len(good) % 4, 0)
+        self.assertEqual(good[:2], b"\0\5")
+        self.assertEqual(good[-4:], hostile.crc32c(good[:-4]).to_bytes(4, "little"))
+        self.assertNotEqual(good, bad)
+        self.assertEqual(good[:-4], bad[:-4])
+
+
+if __name__ == "__main__":
+    unittest.main()
