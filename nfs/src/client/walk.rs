@@ -1,0 +1,194 @@
+//! Mounting, walking and listing.
+
+use std::collections::VecDeque;
+
+use super::{Client, ClientError, Transport, parse};
+use crate::wire::mount::{self, Mounted};
+use crate::wire::{
+    Attributes, Create, Created, DirEntryName, DirPlus, DirPlusEntry, Fattr, FileType, Fsinfo,
+    Handle, How, LookupOk, Mkdir, NAME_MAX, OfHandle, Opaque, Readdirplus, ReadlinkOk, Sattr,
+    Verifier, WccData, procedure,
+};
+
+/// Symbolic links that are followed on the way to one object.
+const LINKS_MAX: u32 = 40;
+
+/// Names on the way to one object, those of links included.
+const NAMES_MAX: usize = 4096;
+
+/// Octets of a part of a listing.
+const LISTING: u32 = 64 << 10;
+
+/// An object that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes.
+    pub attributes: Fattr,
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).escape_debug().to_string()
+}
+
+impl<T: Transport> Client<T> {
+    /// Mounts `path`, and asks how long READs and WRITEs may be.
+    ///
+    /// # Errors
+    /// Also when the server has no such export.
+    pub fn mount(&mut self, path: &str) -> Result<Found, ClientError> {
+        let results = self.call(mount::MNT, &Opaque::<{ u32::MAX }>(path.as_bytes()))?;
+        let mounted: Mounted = parse::<_, ()>(&results, "MNT", &path)?;
+        let results = self.call(procedure::FSINFO, &OfHandle { object: mounted.handle })?;
+        let info: Fsinfo = parse::<_, Option<Fattr>>(&results, "FSINFO", &path)?;
+        if info.rtmax == 0 || info.wtmax == 0 {
+            return Err(ClientError::Nonsense("READs or WRITEs of no octets"));
+        }
+        self.read.size = self.read.size.min(info.rtmax);
+        self.write.size = self.write.size.min(info.wtmax);
+        self.found(mounted.handle, info.attributes)
+    }
+
+    /// Attributes of an object.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn getattr(&mut self, object: Handle) -> Result<Fattr, ClientError> {
+        let results = self.call(procedure::GETATTR, &OfHandle { object })?;
+        parse::<Attributes, ()>(&results, "GETATTR", &"").map(|a| a.attributes)
+    }
+
+    fn found(&mut self, handle: Handle, known: Option<Fattr>) -> Result<Found, ClientError> {
+        let attributes = match known {
+            Some(attributes) => attributes,
+            None => self.getattr(handle)?,
+        };
+        Ok(Found { handle, attributes })
+    }
+
+    /// What has `name` in `dir`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn lookup(&mut self, dir: Handle, name: &[u8]) -> Result<Found, ClientError> {
+        let at = DirEntryName { dir, name: Opaque(name) };
+        let results = self.call(procedure::LOOKUP, &at)?;
+        let found: LookupOk = parse::<_, Option<Fattr>>(&results, "LOOKUP", &shown(name))?;
+        self.found(found.object, found.attributes)
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn readlink(&mut self, object: Handle) -> Result<Vec<u8>, ClientError> {
+        let results = self.call(procedure::READLINK, &OfHandle { object })?;
+        let link = parse::<ReadlinkOk<'_>, Option<Fattr>>(&results, "READLINK", &"")?;
+        Ok(link.path.0.to_vec())
+    }
+
+    /// What is at `path` below `root`. Symbolic links on the way are followed, and the last one if
+    /// `follow` says so; an absolute one leads out of what is mounted and is refused.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn walk(&mut self, root: &Found, path: &[u8], follow: bool) -> Result<Found, ClientError> {
+        let refused = |why| ClientError::Path { path: shown(path), why };
+        let mut names: VecDeque<Vec<u8>> = components(path).collect();
+        let (mut at, mut links, mut seen) = (*root, 0, 0);
+        while let Some(name) = names.pop_front() {
+            seen += 1;
+            if seen > NAMES_MAX {
+                return Err(refused("too many names"));
+            }
+            let next = self.lookup(at.handle, &name)?;
+            let last = names.is_empty();
+            if next.attributes.kind != FileType::Symlink || (last && !follow) {
+                at = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(refused("too many symbolic links"));
+            }
+            let to = self.readlink(next.handle)?;
+            if to.starts_with(b"/") {
+                return Err(refused("a symbolic link leads out of what is mounted"));
+            }
+            components(&to).rev().for_each(|name| names.push_front(name));
+        }
+        Ok(at)
+    }
+
+    /// Tells `each` of every entry of a directory but `.` and `..`, with attributes and handle where the
+    /// server gives them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list(
+        &mut self,
+        dir: Handle,
+        mut each: impl FnMut(&DirPlusEntry<'_>),
+    ) -> Result<(), ClientError> {
+        let (mut cookie, mut verifier) = (0, Verifier::default());
+        loop {
+            let call = Readdirplus { dir, cookie, verifier, dircount: LISTING, maxcount: LISTING };
+            let results = self.call(procedure::READDIRPLUS, &call)?;
+            let part: DirPlus<'_> = parse::<_, Option<Fattr>>(&results, "READDIRPLUS", &"")?;
+            for entry in part.entries.iter().filter(|e| e.name.0 != b"." && e.name.0 != b"..") {
+                let name = entry.name.0;
+                if name.is_empty() || name.len() > NAME_MAX as usize || name.contains(&b'/') {
+                    return Err(ClientError::Nonsense("a directory with a name that none can be"));
+                }
+                each(entry);
+            }
+            if part.eof {
+                return Ok(());
+            }
+            match part.entries.last() {
+                Some(last) if last.cookie != cookie => cookie = last.cookie,
+                _ => return Err(ClientError::Nonsense("a listing that does not get on")),
+            }
+            verifier = part.verifier;
+        }
+    }
+
+    /// Makes an empty file, or empties the one that is there.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn create(&mut self, dir: Handle, name: &[u8], mode: u32) -> Result<Handle, ClientError> {
+        let at = DirEntryName { dir, name: Opaque(name) };
+        let sattr = Sattr { mode: Some(mode), size: Some(0), ..Sattr::default() };
+        let results = self.call(procedure::CREATE, &Create { at, how: How::Unchecked(sattr) })?;
+        let made: Created = parse::<_, WccData>(&results, "CREATE", &shown(name))?;
+        self.made(dir, name, made)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn mkdir(&mut self, dir: Handle, name: &[u8], mode: u32) -> Result<Handle, ClientError> {
+        let at = DirEntryName { dir, name: Opaque(name) };
+        let attributes = Sattr { mode: Some(mode), ..Sattr::default() };
+        let results = self.call(procedure::MKDIR, &Mkdir { at, attributes })?;
+        let made: Created = parse::<_, WccData>(&results, "MKDIR", &shown(name))?;
+        self.made(dir, name, made)
+    }
+
+    /// A server need not say what it has made.
+    fn made(&mut self, dir: Handle, name: &[u8], made: Created) -> Result<Handle, ClientError> {
+        match made.object {
+            Some(handle) => Ok(handle),
+            None => self.lookup(dir, name).map(|found| found.handle),
+        }
+    }
+}
+
+fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+    path.split(|&octet| octet == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+        .map(<[u8]>::to_vec)
+}

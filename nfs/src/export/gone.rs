@@ -1,0 +1,59 @@
+//! Objects that are known not to be there any more.
+//!
+//! A client may ask for something after it was removed. It need not be searched for again.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::Identity;
+
+/// Objects that are remembered.
+const LIMIT: usize = 4096;
+
+/// The last ones that were removed, or searched for without being found.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    all: HashSet<Identity>,
+    order: VecDeque<Identity>,
+}
+
+impl Gone {
+    pub(super) fn insert(&mut self, id: Identity) {
+        if self.all.insert(id) {
+            self.order.push_back(id);
+        }
+        while self.order.len() > LIMIT {
+            self.order.pop_front().map(|first| self.all.remove(&first));
+        }
+    }
+
+    /// It is there after all: somebody had moved it away, and back.
+    pub(super) fn remove(&mut self, id: Identity) {
+        if self.all.remove(&id) {
+            self.order.retain(|&other| other != id);
+        }
+    }
+
+    pub(super) fn contains(&self, id: Identity) -> bool {
+        self.all.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_last_ones_are_remembered_until_they_come_back() {
+        let mut gone = Gone::default();
+        let id = |ino| Identity { ino, born: 1 };
+        for ino in 0..=LIMIT as u64 {
+            gone.insert(id(ino));
+            gone.insert(id(ino));
+        }
+        assert!(!gone.contains(id(0)) && gone.contains(id(1)));
+        assert!(!gone.contains(Identity { ino: 1, born: 2 }), "another of the same number");
+        gone.remove(id(1));
+        assert!(!gone.contains(id(1)) && gone.contains(id(2)));
+        assert_eq!((gone.all.len(), gone.order.len()), (LIMIT - 1, LIMIT - 1));
+    }
+}

@@ -1,0 +1,33 @@
+//! NFS version 3 and MOUNT version 3 (RFC 1813): a directory served to clients, and the client's side.
+//!
+//! RPC messages go in and come out as octets; which transport carries them is no matter of this crate.
+//! RPC-over-RDMA is the one it is made for: a reply tells which of its octets may be placed (RFC 8267),
+//! and a client's calls do too. TCP is there as well ([`tcp`]), for kernels that ask MOUNT by it.
+//!
+//! * [`wire`]: arguments and results of the procedures;
+//! * [`Export`]: objects below a directory, by handles that outlive the server;
+//! * [`Service`]: a call in, a reply out;
+//! * [`record`], [`tcp`]: messages over a stream;
+//! * [`client`]: mounting, walking, reading and writing from the other side.
+//!
+//! **Who a caller is** does not matter: whatever the credential says, all is done as the user that the
+//! server runs as, who owns what is made ("all squash"). AUTH_SYS proves nothing, so it gives nothing.
+//! Who can reach the service can do below the directory what that user can, but for what would reach
+//! beyond it: set-user-ID and set-group-ID bits of files are not set, and devices are not made. Nothing
+//! outside the directory can be reached ([`Export`]).
+//!
+//! Calls are carried out on the thread that brings them, and wait for the disk: a service is to be
+//! called on threads that may wait, several at once if that is wanted.
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod counters;
+mod export;
+pub mod record;
+mod server;
+pub mod tcp;
+pub mod wire;
+
+pub use counters::Counts;
+pub use export::{Export, ExportError, Options};
+pub use server::{Handled, Service};

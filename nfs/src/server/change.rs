@@ -1,0 +1,213 @@
+//! Procedures that change what is there: SETATTR, REMOVE, RMDIR, RENAME, LINK.
+
+use rustix::fs::{
+    AtFlags, Gid, Mode, Timestamps, Uid, chmodat, chownat, ftruncate, linkat, renameat, unlinkat,
+    utimensat,
+};
+
+use super::data::SIZE_MAX;
+use super::{Outcome, Service, unknown};
+use crate::export::Object;
+use crate::export::attributes::timespec;
+use crate::export::name::{fresh, removable};
+use crate::wire::{
+    FileType, Link, LinkDone, Remove, Rename, RenameDone, Sattr, SetTime, Setattr, Status, WccData,
+};
+
+/// Bits of a mode that clients can set: of files those that give rights to others than who runs them
+/// are not among them, since all callers act as the server's user.
+const fn settable(kind: FileType) -> u32 {
+    match kind {
+        FileType::Directory => 0o3777,
+        _ => 0o1777,
+    }
+}
+
+impl Service {
+    pub(super) fn setattr(&self, call: &Setattr) -> Outcome<WccData, WccData> {
+        let failed = |e| (e, unknown());
+        self.writable().map_err(failed)?;
+        let object = self.export.object(&call.object).map_err(failed)?;
+        let turn = self.export.turn(&object);
+        let before = self.export.attributes(&object);
+        let done = if call.guard.is_some_and(|guard| before.is_none_or(|b| b.ctime != guard)) {
+            Err(Status::NOT_SYNC)
+        } else {
+            self.set(&object, &call.attributes).and_then(|()| self.export.sync_object(&object))
+        };
+        let after = self.export.attributes(&object);
+        drop(turn);
+        let wcc = WccData { before: before.map(|b| b.wcc()), after };
+        done.map(|()| wcc).map_err(|e| (e, wcc))
+    }
+
+    /// Sets attributes. Size comes first, since it changes times; times last.
+    pub(super) fn set(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
+        if let Some(size) = new.size {
+            self.set_size(object, size)?;
+        }
+        if let Some(mode) = new.mode {
+            let mode = Mode::from_raw_mode(mode & settable(object.attributes.kind));
+            let (links, name) = self.export.link(object);
+            chmodat(links, name, mode, AtFlags::empty())?;
+        }
+        self.set_owner(object, new)?;
+        if new.atime != SetTime::Keep || new.mtime != SetTime::Keep {
+            let times = Timestamps {
+                last_access: timespec(new.atime),
+                last_modification: timespec(new.mtime),
+            };
+            let (links, name) = self.export.link(object);
+            utimensat(links, name, &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    fn set_size(&self, object: &Object, size: u64) -> Result<(), Status> {
+        match object.attributes.kind {
+            FileType::Directory => return Err(Status::ISDIR),
+            FileType::Regular => {}
+            _ => return Err(Status::INVAL),
+        }
+        if size > SIZE_MAX {
+            return Err(Status::FBIG);
+        }
+        Ok(ftruncate(self.export.open_write(object)?, size)?)
+    }
+
+    /// An owner that the object has already may be set by anybody; for another the server's user needs
+    /// the right.
+    fn set_owner(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
+        let now = object.attributes;
+        let (uid, gid) =
+            (new.uid.filter(|&uid| uid != now.uid), new.gid.filter(|&gid| gid != now.gid));
+        if uid.is_none() && gid.is_none() {
+            return Ok(());
+        }
+        if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
+            // To the system that means "as it is".
+            return Err(Status::INVAL);
+        }
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        Ok(chownat(&object.path, c"", uid, gid, AtFlags::EMPTY_PATH)?)
+    }
+
+    pub(super) fn remove(&self, call: &Remove<'_>) -> Outcome<WccData, WccData> {
+        self.unlink(call, AtFlags::empty())
+    }
+
+    pub(super) fn rmdir(&self, call: &Remove<'_>) -> Outcome<WccData, WccData> {
+        if call.name.0 == b".." {
+            // RFC 1813 section 3.3.13.
+            return Err((Status::EXIST, unknown()));
+        }
+        self.unlink(call, AtFlags::REMOVEDIR)
+    }
+
+    fn unlink(&self, call: &Remove<'_>, flags: AtFlags) -> Outcome<WccData, WccData> {
+        let failed = |e| (e, unknown());
+        self.writable().map_err(failed)?;
+        let dir = self.export.object(&call.dir).map_err(failed)?;
+        let turn = self.export.turn(&dir);
+        let before = self.export.attributes(&dir).map(|a| a.wcc());
+        let done = self.unlink_in(&dir, call.name.0, flags);
+        let wcc = WccData { before, after: self.export.attributes(&dir) };
+        drop(turn);
+        done.map(|()| wcc).map_err(|e| (e, wcc))
+    }
+
+    fn unlink_in(&self, dir: &Object, name: &[u8], flags: AtFlags) -> Result<(), Status> {
+        directory(dir)?;
+        let name = removable(name)?;
+        let object = self.export.lookup(dir, name)?;
+        unlinkat(&dir.path, name, flags)?;
+        self.gone(dir, name, &object);
+        self.export.sync_dir(dir)
+    }
+
+    /// A name is gone; the object may have others.
+    fn gone(&self, dir: &Object, name: &[u8], object: &Object) {
+        match self.export.attributes(object) {
+            Some(now) if now.nlink > 0 => self.export.unname(dir, name, object.id),
+            _ => self.export.forget(object.id),
+        }
+    }
+
+    pub(super) fn rename(&self, call: &Rename<'_>) -> Outcome<RenameDone, RenameDone> {
+        let nothing = RenameDone { from: unknown(), to: unknown() };
+        let failed = |e| (e, nothing);
+        self.writable().map_err(failed)?;
+        let from = self.export.object(&call.from.dir).map_err(failed)?;
+        let to = self.export.object(&call.to.dir).map_err(failed)?;
+        let turns = self.export.turns(&from, &to);
+        let before = [&from, &to].map(|dir| self.export.attributes(dir).map(|a| a.wcc()));
+        let done = self.rename_in(&from, call.from.name.0, &to, call.to.name.0);
+        let after = [&from, &to].map(|dir| self.export.attributes(dir));
+        drop(turns);
+        let ([from_before, to_before], [from_after, to_after]) = (before, after);
+        let wcc = RenameDone {
+            from: WccData { before: from_before, after: from_after },
+            to: WccData { before: to_before, after: to_after },
+        };
+        done.map(|()| wcc).map_err(|e| (e, wcc))
+    }
+
+    fn rename_in(
+        &self,
+        from: &Object,
+        from_name: &[u8],
+        to: &Object,
+        to_name: &[u8],
+    ) -> Result<(), Status> {
+        directory(from)?;
+        directory(to)?;
+        let (from_name, to_name) = (removable(from_name)?, removable(to_name)?);
+        let object = self.export.lookup(from, from_name)?;
+        let replaced = self.export.lookup(to, to_name).ok();
+        renameat(&from.path, from_name, &to.path, to_name)?;
+        if replaced.as_ref().is_some_and(|r| r.id == object.id) {
+            // Two names of one object: the system leaves both.
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
+            self.gone(to, to_name, &replaced);
+        }
+        self.export.unname(from, from_name, object.id);
+        self.export.remember(to, to_name, object.id);
+        self.export.sync_dir(from)?;
+        self.export.sync_dir(to)
+    }
+
+    pub(super) fn link(&self, call: &Link<'_>) -> Outcome<LinkDone, LinkDone> {
+        let nothing = LinkDone { attributes: None, dir: unknown() };
+        let failed = |e| (e, nothing);
+        self.writable().map_err(failed)?;
+        let object = self.export.object(&call.file).map_err(failed)?;
+        let dir = self.export.object(&call.at.dir).map_err(failed)?;
+        let turn = self.export.turn(&dir);
+        let before = self.export.attributes(&dir).map(|a| a.wcc());
+        let done = self.link_in(&object, &dir, call.at.name.0);
+        let dir = WccData { before, after: self.export.attributes(&dir) };
+        drop(turn);
+        let all = LinkDone { attributes: self.export.attributes(&object), dir };
+        done.map(|()| all).map_err(|e| (e, all))
+    }
+
+    fn link_in(&self, object: &Object, dir: &Object, name: &[u8]) -> Result<(), Status> {
+        directory(dir)?;
+        let name = fresh(name)?;
+        if object.attributes.kind == FileType::Directory {
+            return Err(Status::ISDIR);
+        }
+        // Through the descriptor, so that it is this object, and a symbolic link itself.
+        let (links, of) = self.export.link(object);
+        linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
+        self.export.remember(dir, name, object.id);
+        self.export.sync_object(object)?;
+        self.export.sync_dir(dir)
+    }
+}
+
+fn directory(object: &Object) -> Result<(), Status> {
+    if object.attributes.kind == FileType::Directory { Ok(()) } else { Err(Status::NOTDIR) }
+}

@@ -1,0 +1,172 @@
+//! READDIR and READDIRPLUS.
+//!
+//! A cookie is what the file system says of where an entry ends. It stays valid while other entries come
+//! and go, for as long as the directory is there, so the verifier is zero (RFC 1813 section 3.3.16).
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use heddle_rpcrdma::xdr::padded;
+use rustix::fs::{RawDir, SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::Service;
+use crate::export::Object;
+use crate::wire::{
+    DirPlusEntry, Fattr, Handle, IO_MAX, Opaque, Readdir, Readdirplus, Status, Verifier, Xdr,
+    put_opaque,
+};
+
+/// Octets of a directory read at once.
+const BUFFER: usize = 16 << 10;
+
+/// Octets behind the last entry: that there are no more here, and whether there are others.
+const END: usize = 8;
+
+/// How much may be written.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Octets of results behind the status.
+    all: usize,
+    /// Octets of numbers, names and cookies.
+    names: usize,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy)]
+struct From {
+    dir: Handle,
+    cookie: u64,
+    verifier: Verifier,
+}
+
+/// What is known of an entry without looking at it.
+struct Entry<'a> {
+    fileid: u64,
+    name: &'a [u8],
+    cookie: u64,
+}
+
+impl Service {
+    /// Writes the results itself, entry by entry, as long as there is room.
+    pub(super) fn readdir(&self, call: &Readdir, out: &mut Vec<u8>) {
+        let count = call.count.min(IO_MAX) as usize;
+        let from = From { dir: call.dir, cookie: call.cookie, verifier: call.verifier };
+        self.list(from, Limits { all: count, names: count }, out, |_, entry, out| {
+            entry.fileid.put(out);
+            put_opaque(out, entry.name);
+            entry.cookie.put(out);
+        });
+    }
+
+    pub(super) fn readdirplus(&self, call: &Readdirplus, out: &mut Vec<u8>) {
+        let limits = Limits {
+            all: call.maxcount.min(IO_MAX) as usize,
+            names: call.dircount.min(IO_MAX) as usize,
+        };
+        let from = From { dir: call.dir, cookie: call.cookie, verifier: call.verifier };
+        self.list(from, limits, out, |dir, entry, out| {
+            let (attributes, handle) = self.described(dir, entry.name);
+            let (fileid, cookie) = (entry.fileid, entry.cookie);
+            let name = Opaque(entry.name);
+            DirPlusEntry { fileid, name, cookie, attributes, handle }.put(out);
+        });
+    }
+
+    /// Attributes and handle of an entry, where there are some to be had.
+    fn described(&self, dir: &Object, name: &[u8]) -> (Option<Fattr>, Option<Handle>) {
+        match name {
+            b"." => (Some(dir.attributes), Some(self.export.handle(dir.id))),
+            // It has its own place, which a LOOKUP finds.
+            b".." => (None, None),
+            name => match self.export.glance(dir, name) {
+                Some((id, attributes)) => (Some(attributes), Some(self.export.handle(id))),
+                None => (None, None),
+            },
+        }
+    }
+
+    fn list(
+        &self,
+        from: From,
+        limits: Limits,
+        out: &mut Vec<u8>,
+        put: impl Fn(&Object, &Entry<'_>, &mut Vec<u8>),
+    ) {
+        let start = out.len();
+        let opened = self.export.object(&from.dir).map_err(|e| (e, None));
+        let done = opened.and_then(|dir| {
+            self.entries(&dir, from, limits, out, put)
+                .map_err(|e| (e, self.export.attributes(&dir)))
+        });
+        if let Err((status, attributes)) = done {
+            out.truncate(start);
+            status.put(out);
+            attributes.put(out);
+        }
+    }
+
+    fn entries(
+        &self,
+        dir: &Object,
+        from: From,
+        limits: Limits,
+        out: &mut Vec<u8>,
+        put: impl Fn(&Object, &Entry<'_>, &mut Vec<u8>),
+    ) -> Result<(), Status> {
+        let fd = self.open_at(dir, from)?;
+        Status::OK.put(out);
+        let start = out.len();
+        Some(self.export.attributes(dir).unwrap_or(dir.attributes)).put(out);
+        Verifier::default().put(out);
+        let (mut names, mut any, mut eof) = (0, false, true);
+        let mut buffer = [MaybeUninit::uninit(); BUFFER];
+        let mut entries = RawDir::new(&fd, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            let fileid = self.number(dir, name, entry.ino());
+            let before = out.len();
+            true.put(out);
+            put(dir, &Entry { fileid, name, cookie: entry.next_entry_cookie() }, out);
+            names += 8 + 4 + padded(name.len()) + 8;
+            // Of names there is one at least: their limit is a hint.
+            if out.len() + END > start + limits.all || (any && names > limits.names) {
+                out.truncate(before);
+                if !any {
+                    return Err(Status::TOOSMALL);
+                }
+                eof = false;
+                break;
+            }
+            any = true;
+        }
+        if out.len() + END > start + limits.all {
+            return Err(Status::TOOSMALL);
+        }
+        false.put(out);
+        eof.put(out);
+        Ok(())
+    }
+
+    /// The number of an entry. What is above the export is not shown.
+    fn number(&self, dir: &Object, name: &[u8], ino: u64) -> u64 {
+        if name == b".." && dir.id.ino == self.export.root_ino() { dir.id.ino } else { ino }
+    }
+
+    /// The directory, behind the entry of a cookie.
+    fn open_at(&self, dir: &Object, from: From) -> Result<OwnedFd, Status> {
+        let fd = self.export.open_dir(dir)?;
+        if from.cookie == 0 {
+            return Ok(fd);
+        }
+        if from.verifier != Verifier::default() || from.cookie > i64::MAX as u64 {
+            return Err(Status::BAD_COOKIE);
+        }
+        match seek(&fd, SeekFrom::Start(from.cookie)) {
+            Ok(_) => Ok(fd),
+            Err(Errno::INVAL) => Err(Status::BAD_COOKIE),
+            Err(e) => Err(e.into()),
+        }
+    }
+}

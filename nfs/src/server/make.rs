@@ -1,0 +1,209 @@
+//! Procedures that make something: CREATE, MKDIR, SYMLINK, MKNOD.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType as Kind, Mode, OFlags, mkdirat, mknodat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::{Outcome, Service, unknown};
+use crate::export::Object;
+use crate::export::name::fresh;
+use crate::wire::{
+    Create, Created, DirEntryName, FileType, How, Mkdir, Mknod, MknodKind, PATH_MAX, Sattr,
+    SetTime, Status, Symlink, Time, Verifier, WccData,
+};
+
+/// What is made is the server's alone until its attributes are set.
+const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+const PRIVATE_DIR: Mode = Mode::RWXU;
+
+impl Service {
+    pub(super) fn create(&self, call: &Create<'_>) -> Outcome<Created, WccData> {
+        self.make(&call.at, |dir, name| match call.how {
+            How::Unchecked(attributes) => self.create_file(dir, name, &attributes, false),
+            How::Guarded(attributes) => self.create_file(dir, name, &attributes, true),
+            How::Exclusive(verifier) => self.create_exclusive(dir, name, verifier),
+        })
+    }
+
+    pub(super) fn mkdir(&self, call: &Mkdir<'_>) -> Outcome<Created, WccData> {
+        self.make(&call.at, |dir, name| {
+            mkdirat(&dir.path, name, PRIVATE_DIR)?;
+            // The size of a directory cannot be set.
+            let attributes = Sattr { size: None, ..call.attributes };
+            self.finish(dir, name, &attributes, AtFlags::REMOVEDIR)
+        })
+    }
+
+    /// Attributes of a symbolic link are not what anything depends on; a client's are not taken.
+    pub(super) fn symlink(&self, call: &Symlink<'_>) -> Outcome<Created, WccData> {
+        self.make(&call.at, |dir, name| {
+            let path = call.path.0;
+            if path.len() > PATH_MAX as usize {
+                return Err(Status::NAMETOOLONG);
+            }
+            if path.is_empty() || path.contains(&0) {
+                return Err(Status::INVAL);
+            }
+            rustix::fs::symlinkat(path, &dir.path, name)?;
+            self.export.lookup(dir, name)
+        })
+    }
+
+    /// Devices are not made: they would reach out of the directory.
+    pub(super) fn mknod(&self, call: &Mknod<'_>) -> Outcome<Created, WccData> {
+        self.make(&call.at, |dir, name| {
+            let (kind, attributes) = match &call.kind {
+                MknodKind::Fifo(attributes) => (Kind::Fifo, attributes),
+                MknodKind::Socket(attributes) => (Kind::Socket, attributes),
+                MknodKind::Character(..) | MknodKind::Block(..) => return Err(Status::PERM),
+                MknodKind::Other(_) => return Err(Status::BADTYPE),
+            };
+            mknodat(&dir.path, name, kind, PRIVATE_FILE, 0)?;
+            let attributes = Sattr { size: None, ..*attributes };
+            self.finish(dir, name, &attributes, AtFlags::empty())
+        })
+    }
+
+    /// What is the same for all: the name, the directory's turn, and its attributes.
+    fn make(
+        &self,
+        at: &DirEntryName<'_>,
+        make: impl FnOnce(&Object, &[u8]) -> Result<Object, Status>,
+    ) -> Outcome<Created, WccData> {
+        let failed = |e| (e, unknown());
+        self.writable().map_err(failed)?;
+        let dir = self.export.object(&at.dir).map_err(failed)?;
+        let turn = self.export.turn(&dir);
+        let before = self.export.attributes(&dir).map(|a| a.wcc());
+        let made = self.make_in(&dir, at.name.0, make);
+        let wcc = WccData { before, after: self.export.attributes(&dir) };
+        drop(turn);
+        let object = made.map_err(|e| (e, wcc))?;
+        Ok(Created {
+            object: Some(self.export.handle(object.id)),
+            attributes: self.export.attributes(&object),
+            dir: wcc,
+        })
+    }
+
+    fn make_in(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        make: impl FnOnce(&Object, &[u8]) -> Result<Object, Status>,
+    ) -> Result<Object, Status> {
+        if dir.attributes.kind != FileType::Directory {
+            return Err(Status::NOTDIR);
+        }
+        let object = make(dir, fresh(name)?)?;
+        self.export.sync_object(&object)?;
+        self.export.sync_dir(dir)?;
+        Ok(object)
+    }
+
+    /// Sets the attributes of what was just made; if that fails, it is removed again.
+    fn finish(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        attributes: &Sattr,
+        removal: AtFlags,
+    ) -> Result<Object, Status> {
+        let object = self.export.lookup(dir, name)?;
+        match self.set(&object, attributes) {
+            Ok(()) => Ok(object),
+            Err(status) => {
+                self.undo(dir, name, &object, removal);
+                Err(status)
+            }
+        }
+    }
+
+    fn undo(&self, dir: &Object, name: &[u8], object: &Object, removal: AtFlags) {
+        if unlinkat(&dir.path, name, removal).is_ok() {
+            self.export.forget(object.id);
+        }
+    }
+
+    /// A new file, or the status of why there is none; `None` when the name is there already.
+    fn new_file(&self, dir: &Object, name: &[u8]) -> Result<Option<(Object, OwnedFd)>, Status> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW;
+        match openat(&dir.path, name, flags | OFlags::CLOEXEC, PRIVATE_FILE) {
+            Ok(fd) => Ok(Some((self.export.lookup(dir, name)?, fd))),
+            Err(Errno::EXIST) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn create_file(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        attributes: &Sattr,
+        guarded: bool,
+    ) -> Result<Object, Status> {
+        let Some((object, fd)) = self.new_file(dir, name)? else {
+            if guarded {
+                return Err(Status::EXIST);
+            }
+            return self.take_file(dir, name, attributes);
+        };
+        self.export.keep_write(&object, &Arc::new(fd), true);
+        if let Err(status) = self.set(&object, attributes) {
+            self.undo(dir, name, &object, AtFlags::empty());
+            return Err(status);
+        }
+        Ok(object)
+    }
+
+    /// A file that was there already: it gets the size, and keeps its other attributes.
+    fn take_file(&self, dir: &Object, name: &[u8], attributes: &Sattr) -> Result<Object, Status> {
+        let object = self.export.lookup(dir, name)?;
+        if object.attributes.kind != FileType::Regular {
+            return Err(Status::EXIST);
+        }
+        let size = Sattr { size: attributes.size, ..Sattr::default() };
+        self.set(&object, &size)?;
+        Ok(object)
+    }
+
+    /// The verifier is kept in the times of the new file, where a repeated call finds it also after a
+    /// restart; the client sets them by SETATTR once it knows that the file is its own.
+    fn create_exclusive(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        verifier: Verifier,
+    ) -> Result<Object, Status> {
+        let (atime, mtime) = times(verifier);
+        let Some((object, fd)) = self.new_file(dir, name)? else {
+            let object = self.export.lookup(dir, name)?;
+            let found = &object.attributes;
+            let same = found.kind == FileType::Regular
+                && found.size == 0
+                && (found.atime, found.mtime) == (atime, mtime);
+            return if same { Ok(object) } else { Err(Status::EXIST) };
+        };
+        self.export.keep_write(&object, &Arc::new(fd), true);
+        let attributes = Sattr {
+            atime: SetTime::Client(atime),
+            mtime: SetTime::Client(mtime),
+            ..Sattr::default()
+        };
+        if let Err(status) = self.set(&object, &attributes) {
+            self.undo(dir, name, &object, AtFlags::empty());
+            return Err(status);
+        }
+        Ok(object)
+    }
+}
+
+/// A verifier as two times, of seconds that every file system can keep. Two bits of it are lost.
+fn times(verifier: Verifier) -> (Time, Time) {
+    let [a, b, c, d, e, f, g, h] = verifier.0;
+    let time =
+        |octets| Time { seconds: u32::from_be_bytes(octets) & (u32::MAX >> 1), nanoseconds: 0 };
+    (time([a, b, c, d]), time([e, f, g, h]))
+}

@@ -1,0 +1,99 @@
+//! A client's transport over TCP.
+
+use std::collections::HashSet;
+use std::io::{self, BufReader, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use heddle_rpcrdma::Xid;
+use heddle_rpcrdma::rpc::{Auth, AuthSys, Call, Reply};
+
+use crate::client::{Outgoing, Returned, Token, Transport, TransportError};
+use crate::record;
+use crate::wire::MESSAGE_MAX;
+
+/// Octets of the longest message that is taken: data, and what a server may put around it.
+const REPLY_MAX: u32 = 2 * MESSAGE_MAX;
+
+/// A connection, with calls under way.
+#[derive(Debug)]
+pub struct TcpTransport {
+    reader: BufReader<TcpStream>,
+    /// The body of an AUTH_SYS credential.
+    cred: Vec<u8>,
+    next: u32,
+    waiting: HashSet<u32>,
+    message: Vec<u8>,
+}
+
+impl TcpTransport {
+    /// Connects. Calls say that they are from the user and group of this process, on `machine`.
+    ///
+    /// # Errors
+    /// Those of the socket; `InvalidInput` for a name of more than 255 octets.
+    pub fn connect(
+        to: impl ToSocketAddrs,
+        machine: &str,
+        timeout: Duration,
+    ) -> io::Result<TcpTransport> {
+        let stream = TcpStream::connect(to)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        let mut cred = vec![0; AuthSys::MAX_LEN];
+        let sys = AuthSys {
+            stamp: std::process::id(),
+            machine: machine.as_bytes(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            gids: heddle_rpcrdma::rpc::Gids::default(),
+        };
+        let body =
+            sys.encode(&mut cred).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let cred = body.body().to_vec();
+        Ok(TcpTransport {
+            reader: BufReader::new(stream),
+            cred,
+            next: std::process::id().wrapping_mul(0x9e37_79b9),
+            waiting: HashSet::new(),
+            message: Vec::new(),
+        })
+    }
+}
+
+impl Transport for TcpTransport {
+    fn submit(&mut self, call: &Outgoing<'_>) -> Result<Token, TransportError> {
+        let xid = self.next;
+        self.next = self.next.wrapping_add(1);
+        let cred = Auth::new(heddle_rpcrdma::rpc::Flavor::SYS, &self.cred).unwrap_or(Auth::NONE);
+        let header = Call { xid: Xid(xid), procedure: call.procedure, cred, verf: Auth::NONE };
+        let mut message = vec![0; header.encoded_len()];
+        header.encode(&mut message).map_err(|e| TransportError::Other(e.to_string()))?;
+        message.extend_from_slice(call.arguments);
+        let mut stream = self.reader.get_ref();
+        record::write(&mut stream, &message)?;
+        stream.flush()?;
+        self.waiting.insert(xid);
+        Ok(Token(xid.into()))
+    }
+
+    fn wait(&mut self) -> Result<Returned, TransportError> {
+        loop {
+            match record::read(&mut self.reader, &mut self.message, REPLY_MAX) {
+                Ok(true) => {}
+                Ok(false) => return Err(TransportError::Io(io::ErrorKind::UnexpectedEof.into())),
+                Err(record::RecordError::Io(e)) => return Err(TransportError::Io(e)),
+                Err(e) => return Err(TransportError::Other(e.to_string())),
+            }
+            let (reply, results) = Reply::decode(&self.message)
+                .map_err(|e| TransportError::Other(format!("reply: {e}")))?;
+            // A reply to what was not called says nothing.
+            if !self.waiting.remove(&reply.xid.0) {
+                continue;
+            }
+            let token = Token(reply.xid.0.into());
+            let results = crate::client::accepted(&reply).map(|()| results.to_vec());
+            return Ok(Returned { token, results });
+        }
+    }
+}

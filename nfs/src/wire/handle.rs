@@ -1,0 +1,53 @@
+//! File handles (RFC 1813 section 2.3.3, `nfs_fh3`).
+
+use std::fmt;
+
+use heddle_rpcrdma::xdr::{self, Reader};
+
+use super::{Xdr, put_opaque};
+
+const MAX: u32 = 64;
+
+/// A handle: at most 64 octets, which mean something to the server that made it only.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle {
+    // What is not used is zero, so that equal handles are equal values.
+    octets: [u8; MAX as usize],
+    len: usize,
+}
+
+impl Handle {
+    /// `octets`; `None` for more than 64.
+    pub fn new(octets: &[u8]) -> Option<Handle> {
+        let mut all = [0; MAX as usize];
+        all.get_mut(..octets.len())?.copy_from_slice(octets);
+        Some(Handle { octets: all, len: octets.len() })
+    }
+
+    /// Its octets.
+    pub fn as_slice(&self) -> &[u8] {
+        self.octets.get(..self.len).unwrap_or(&self.octets)
+    }
+}
+
+impl Xdr<'_> for Handle {
+    fn get(r: &mut Reader<'_>) -> Result<Handle, xdr::Error> {
+        let at = r.at();
+        let octets = r.opaque(MAX)?;
+        // Of at most 64 octets.
+        let too_long = xdr::Error { at, fault: xdr::Fault::Length { len: MAX + 1, max: MAX } };
+        Handle::new(octets).ok_or(too_long)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_opaque(out, self.as_slice());
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handle(")?;
+        self.as_slice().iter().try_for_each(|octet| write!(f, "{octet:02x}"))?;
+        f.write_str(")")
+    }
+}

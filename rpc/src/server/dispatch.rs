@@ -1,0 +1,257 @@
+//! From the octets of a call to its program, and back (RFC 5531 section 9).
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use heddle_rpcrdma::binding::{self, Binding, Items};
+use heddle_rpcrdma::rpc;
+use heddle_rpcrdma::rpc::{
+    Auth, AuthStat, Call, Denied, Flavor, NULL_PROCEDURE, Procedure, ReplyBody, Status,
+};
+
+use super::duplicates::{DuplicateLimits, Duplicates, Key, Verdict};
+use super::outbox::Outbox;
+use super::program::{Program, Refusal, Registered, Request};
+use super::{ServerCounters, Ticket};
+use crate::body::{Body, Item};
+use crate::credential::Credential;
+use crate::message::{self, Message, Part};
+
+/// A call that a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    key: Key,
+    /// Whether the reply is kept for calls that come again.
+    keep: bool,
+}
+
+/// What has become of a call.
+#[derive(Debug)]
+pub(super) enum Taken {
+    /// A program has it, or has the same already: the reply comes later.
+    Given,
+    /// It has its reply.
+    Replied(Arc<Message>),
+    /// Its chunks are none of its arguments', or it is none: the transport refuses it.
+    Refused,
+}
+
+/// The programs of a server, and the calls that they have.
+#[derive(Debug)]
+pub(super) struct Dispatch {
+    programs: Vec<Registered>,
+    duplicates: Duplicates,
+    outbox: Outbox,
+}
+
+/// A program is registered for these versions already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("program {program} has these versions or some of them already")]
+pub struct AlreadyRegistered {
+    /// Its number.
+    pub program: u32,
+}
+
+impl Dispatch {
+    pub(super) fn new(limits: DuplicateLimits, outbox: Outbox) -> Dispatch {
+        Dispatch { programs: Vec::new(), duplicates: Duplicates::new(limits), outbox }
+    }
+
+    pub(super) fn register(
+        &mut self,
+        number: u32,
+        versions: RangeInclusive<u32>,
+        binding: Box<dyn Binding + Send>,
+        program: Box<dyn Program>,
+    ) -> Result<(), AlreadyRegistered> {
+        let overlaps = |r: &Registered| {
+            r.number == number
+                && r.versions.start() <= versions.end()
+                && versions.start() <= r.versions.end()
+        };
+        if versions.is_empty() || self.programs.iter().any(overlaps) {
+            return Err(AlreadyRegistered { program: number });
+        }
+        self.programs.push(Registered { number, versions, binding, program });
+        Ok(())
+    }
+
+    /// A call has come: its reduced stream, and the items that lie apart, which are in order.
+    pub(super) fn call(
+        &mut self,
+        peer: SocketAddr,
+        ticket: Ticket,
+        (stream, items): (&[u8], Vec<Item>),
+        counters: &mut ServerCounters,
+    ) -> Taken {
+        let (call, rest) = match Call::decode(stream) {
+            Ok(call) => call,
+            Err(error) => {
+                counters.calls_unreadable += 1;
+                let reply = error.reply().map(|r| Message::refusal(r.xid, r.body));
+                return reply.map_or(Taken::Refused, Taken::Replied);
+            }
+        };
+        let header = stream.len() - rest.len();
+        match self.take(peer, ticket, &call, (rest, header, items), counters) {
+            Ok(taken) => taken,
+            Err(body) => {
+                counters.calls_refused += 1;
+                Taken::Replied(Message::refusal(call.xid, body))
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        peer: SocketAddr,
+        ticket: Ticket,
+        call: &Call<'_>,
+        (rest, header, items): (&[u8], usize, Vec<Item>),
+        counters: &mut ServerCounters,
+    ) -> Result<Taken, ReplyBody<'static>> {
+        let credential = authenticate(call).map_err(denied)?;
+        let Call { xid, procedure, .. } = *call;
+        let registered = self.registered(procedure).map_err(accepted)?;
+        if procedure.procedure == NULL_PROCEDURE {
+            counters.calls_null += 1;
+            return Ok(Taken::Replied(Message::refusal(xid, accepted(Status::Success))));
+        }
+        let Some(arguments) = arguments(rest, header, items) else {
+            counters.calls_refused += 1;
+            return Ok(Taken::Refused);
+        };
+        let part = Part::Arguments(procedure);
+        let found = match message::items(&*registered.binding, part, &arguments) {
+            Ok(found) => found,
+            Err(binding::Error::Xdr(_) | binding::Error::TooMany) => {
+                return Err(accepted(Status::GarbageArgs));
+            }
+            Err(binding::Error::Ineligible { .. } | binding::Error::Length { .. }) => {
+                counters.calls_refused += 1;
+                return Ok(Taken::Refused);
+            }
+        };
+        let keep = !registered.program.is_idempotent(procedure);
+        let digest = self.duplicates.digest(parts(&arguments, &found));
+        let job = match self.duplicates.call((peer.ip(), xid), procedure, digest, ticket) {
+            Verdict::New(key) => Job { key, keep },
+            Verdict::Running => {
+                counters.calls_repeated += 1;
+                return Ok(Taken::Given);
+            }
+            Verdict::Done(reply) => {
+                counters.calls_repeated += 1;
+                return Ok(Taken::Replied(reply));
+            }
+            Verdict::TooMany => return Err(accepted(Status::SystemErr)),
+        };
+        counters.calls += 1;
+        let reply = Some((job, self.outbox.clone()));
+        let request = Request { procedure, credential, peer, arguments, reply };
+        if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
+            registered.program.call(request);
+        }
+        Ok(Taken::Given)
+    }
+
+    /// The oldest answer of a program, and who waits for it.
+    pub(super) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
+        let (Job { key, keep }, outcome) = self.outbox.pop()?;
+        let (reply, keep) = match (outcome, self.registered(key.procedure)) {
+            (Ok(results), Ok(registered)) => {
+                let binding = &*registered.binding;
+                (Message::results(key.xid, key.procedure, results, binding), keep)
+            }
+            (Ok(_), Err(status)) => (Message::refusal(key.xid, accepted(status)), false),
+            (Err(refusal), _) => {
+                // A failure of the moment is not what the call is answered with for ever.
+                let keep = keep && refusal != Refusal::SystemErr;
+                (Message::refusal(key.xid, refusal.into()), keep)
+            }
+        };
+        Some((self.duplicates.done(key, &reply, keep), reply))
+    }
+
+    /// The program of a procedure, or why there is none.
+    fn registered(&self, procedure: Procedure) -> Result<&Registered, Status> {
+        let Procedure { program, version, .. } = procedure;
+        let versions = self.programs.iter().filter(|r| r.number == program);
+        let (mut low, mut high) = (u32::MAX, 0);
+        for registered in versions {
+            if registered.versions.contains(&version) {
+                return Ok(registered);
+            }
+            low = low.min(*registered.versions.start());
+            high = high.max(*registered.versions.end());
+        }
+        Err(if low > high { Status::ProgUnavail } else { Status::ProgMismatch { low, high } })
+    }
+}
+
+impl Registered {
+    fn has(&self, procedure: Procedure) -> bool {
+        self.number == procedure.program && self.versions.contains(&procedure.version)
+    }
+}
+
+impl From<Refusal> for ReplyBody<'static> {
+    fn from(refusal: Refusal) -> ReplyBody<'static> {
+        match refusal {
+            Refusal::ProcUnavail => accepted(Status::ProcUnavail),
+            Refusal::GarbageArgs => accepted(Status::GarbageArgs),
+            Refusal::SystemErr => accepted(Status::SystemErr),
+            Refusal::Auth(stat) => denied(stat),
+        }
+    }
+}
+
+const fn accepted(status: Status) -> ReplyBody<'static> {
+    ReplyBody::Accepted { verf: Auth::NONE, status }
+}
+
+const fn denied(stat: AuthStat) -> ReplyBody<'static> {
+    ReplyBody::Denied(Denied::AuthError(stat))
+}
+
+/// Who calls. The verifier of both flavors that are taken is AUTH_NONE (RFC 5531 section 14 and
+/// Appendix A).
+fn authenticate(call: &rpc::Call<'_>) -> Result<Credential, AuthStat> {
+    let credential = Credential::decode(&call.cred)?;
+    match call.verf.flavor() {
+        Flavor::NONE if call.verf.body().is_empty() => Ok(credential),
+        _ => Err(AuthStat::BAD_VERF),
+    }
+}
+
+/// The arguments behind a header of `header` octets; `None` when an item lies in the header.
+fn arguments(rest: &[u8], header: usize, mut items: Vec<Item>) -> Option<Body> {
+    let header = u32::try_from(header).ok()?;
+    for item in &mut items {
+        item.position = item.position.checked_sub(header)?;
+    }
+    Body::received(rest.to_vec(), items).ok()
+}
+
+/// The octets of arguments that come within every message: without those of `eligible` items.
+fn parts<'a>(arguments: &'a Body, eligible: &Items) -> Vec<&'a [u8]> {
+    let octets = arguments.octets();
+    let apart = |offset| arguments.items().iter().any(|i| i.position == offset);
+    let (mut from, mut missing, mut parts) = (0usize, 0usize, Vec::new());
+    for item in eligible.as_slice() {
+        let padded = heddle_rpcrdma::xdr::padded(item.length as usize);
+        if apart(item.offset) {
+            missing += padded;
+            continue;
+        }
+        let at = (item.offset as usize).saturating_sub(missing);
+        parts.extend(octets.get(from..at));
+        from = at.saturating_add(padded);
+    }
+    parts.extend(octets.get(from..));
+    parts
+}

@@ -1,0 +1,169 @@
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::sync::mpsc;
+
+use super::*;
+use heddle_rpcrdma::Xid;
+use heddle_rpcrdma::binding::Table;
+use heddle_rpcrdma::rpc::{AuthSys, Gids, Reply};
+
+const PROGRAM: u32 = 0x2000_0001;
+const SET: Procedure = Procedure { program: PROGRAM, version: 2, procedure: 1 };
+
+struct World {
+    dispatch: Dispatch,
+    counters: ServerCounters,
+    requests: mpsc::Receiver<Request>,
+    tickets: u64,
+}
+
+impl World {
+    /// A server with versions 2 to 3 and 5 of a program.
+    fn new() -> World {
+        let mut dispatch = Dispatch::new(DuplicateLimits::default(), Outbox::new(None));
+        let (sender, requests) = mpsc::channel();
+        for versions in [2..=3, 5..=5] {
+            let sender = Mutex::new(sender.clone());
+            let program = move |r: Request| sender.lock().unwrap().send(r).unwrap();
+            dispatch.register(PROGRAM, versions, Box::new(Table(&[])), Box::new(program)).unwrap();
+        }
+        World { dispatch, counters: ServerCounters::default(), requests, tickets: 0 }
+    }
+
+    fn give(&mut self, octets: &[u8]) -> Taken {
+        let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
+        self.tickets += 1;
+        let ticket = Ticket { link: 1, call: self.tickets };
+        self.dispatch.call(peer, ticket, (octets, Vec::new()), &mut self.counters)
+    }
+
+    fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
+        self.give(&call(xid, procedure, (cred, Auth::NONE), arguments))
+    }
+}
+
+fn call(xid: u32, procedure: Procedure, auth: (Auth<'_>, Auth<'_>), arguments: &[u8]) -> Vec<u8> {
+    let call = Call { xid: Xid(xid), procedure, cred: auth.0, verf: auth.1 };
+    let mut octets = vec![0; call.encoded_len()];
+    call.encode(&mut octets).unwrap();
+    octets.extend_from_slice(arguments);
+    octets
+}
+
+/// What a reply says, and its results.
+fn body(message: &Message) -> (ReplyBody<'_>, Vec<u8>) {
+    let (reply, rest) = Reply::decode(message.header()).unwrap();
+    assert!(rest.is_empty());
+    (reply.body, message.body().octets().to_vec())
+}
+
+fn at_once(taken: Taken) -> Arc<Message> {
+    match taken {
+        Taken::Replied(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn test_what_cannot_be_executed_is_told_in_the_words_of_rpc() {
+    let mut w = World::new();
+    let other = |program, version| Procedure { program, version, procedure: 1 };
+    let mismatch = accepted(Status::ProgMismatch { low: 2, high: 5 });
+    let bad = |flavor, octets| Auth::new(flavor, octets).unwrap();
+    let none = Auth::NONE;
+    for (procedure, cred, verf, want) in [
+        (other(7, 1), none, none, accepted(Status::ProgUnavail)),
+        (other(PROGRAM, 1), none, none, mismatch),
+        (other(PROGRAM, 4), none, none, mismatch),
+        (other(PROGRAM, 6), none, none, mismatch),
+        (SET, bad(Flavor::SYS, &[0; 3]), none, denied(AuthStat::BAD_CRED)),
+        (SET, bad(Flavor::GSS, &[0; 4]), none, denied(AuthStat::TOO_WEAK)),
+        (SET, none, bad(Flavor::SHORT, &[0; 4]), denied(AuthStat::BAD_VERF)),
+        (Procedure { procedure: 0, ..SET }, none, none, accepted(Status::Success)),
+    ] {
+        let reply = at_once(w.give(&call(1, procedure, (cred, verf), &[])));
+        assert_eq!(body(&reply), (want, vec![]), "{procedure:?}");
+    }
+    assert!(w.requests.try_recv().is_err(), "no program heard of it");
+    assert_eq!((w.counters.calls_refused, w.counters.calls_null), (7, 1));
+}
+
+#[test]
+fn test_octets_that_are_no_call_are_answered_only_when_they_may_be_one() {
+    let mut w = World::new();
+    let good = call(7, SET, (Auth::NONE, Auth::NONE), &[]);
+    for len in 0..good.len() {
+        match w.give(&good[..len]) {
+            Taken::Refused => assert!(len < 24, "{len}"),
+            Taken::Replied(reply) => assert!(len >= 24, "{len}: {:?}", body(&reply)),
+            Taken::Given => panic!("{len}"),
+        }
+    }
+    let mut version = good.clone();
+    version[11] = 3;
+    let reply = at_once(w.give(&version));
+    assert_eq!(body(&reply).0, ReplyBody::Denied(Denied::RpcMismatch { low: 2, high: 2 }));
+    let mut reply = good;
+    reply[7] = 1;
+    assert!(matches!(w.give(&reply), Taken::Refused));
+}
+
+#[test]
+fn test_program_hears_who_calls_what_and_its_answer_goes_to_the_call() {
+    let mut w = World::new();
+    let sys = AuthSys { stamp: 0, machine: b"loom", uid: 7, gid: 8, gids: Gids::default() };
+    let mut room = [0; AuthSys::MAX_LEN];
+    let cred = sys.encode(&mut room).unwrap();
+    assert!(matches!(w.call(9, SET, cred, &[0, 0, 0, 1]), Taken::Given));
+    let request = w.requests.try_recv().unwrap();
+    assert_eq!((request.procedure, request.arguments.octets()), (SET, &[0, 0, 0, 1][..]));
+    assert!(matches!(&request.credential, Credential::Sys(sys) if (sys.uid, sys.gid) == (7, 8)));
+    assert!(w.dispatch.next_reply().is_none());
+    let mut results = Body::new();
+    results.u32(42).unwrap();
+    request.reply(Ok(results));
+    let (tickets, reply) = w.dispatch.next_reply().unwrap();
+    assert_eq!(tickets, [Ticket { link: 1, call: 1 }]);
+    assert_eq!(body(&reply), (accepted(Status::Success), vec![0, 0, 0, 42]));
+    assert_eq!(reply.header()[..4], [0, 0, 0, 9]);
+    assert!(w.dispatch.next_reply().is_none());
+}
+
+#[test]
+fn test_call_that_comes_again_is_not_executed_again() {
+    let mut w = World::new();
+    let again = |w: &mut World| w.call(9, SET, Auth::NONE, &[0, 0, 0, 1]);
+    assert!(matches!(again(&mut w), Taken::Given));
+    assert!(matches!(again(&mut w), Taken::Given));
+    let request = w.requests.try_recv().unwrap();
+    assert!(w.requests.try_recv().is_err(), "once");
+    request.reply(Err(Refusal::ProcUnavail));
+    let (tickets, reply) = w.dispatch.next_reply().unwrap();
+    assert_eq!(tickets.len(), 2);
+    let kept = at_once(again(&mut w));
+    assert!(Arc::ptr_eq(&kept, &reply));
+    assert_eq!(w.counters.calls_repeated, 2);
+}
+
+#[test]
+fn test_failure_of_the_moment_is_not_kept_and_a_dropped_request_is_one() {
+    let mut w = World::new();
+    for _ in 0..2 {
+        assert!(matches!(w.call(9, SET, Auth::NONE, &[]), Taken::Given));
+        drop(w.requests.try_recv().unwrap());
+        let (_, reply) = w.dispatch.next_reply().unwrap();
+        assert_eq!(body(&reply).0, accepted(Status::SystemErr));
+    }
+}
+
+#[test]
+fn test_versions_of_a_program_are_registered_once() {
+    let mut w = World::new();
+    for versions in [1..=2, 3..=4, 1..=9, 5..=5, RangeInclusive::new(4, 1)] {
+        let program = Box::new(|_: Request| {});
+        let again = w.dispatch.register(PROGRAM, versions.clone(), Box::new(Table(&[])), program);
+        assert_eq!(again, Err(AlreadyRegistered { program: PROGRAM }), "{versions:?}");
+    }
+    let program = Box::new(|_: Request| {});
+    w.dispatch.register(PROGRAM, 4..=4, Box::new(Table(&[])), program).unwrap();
+}

@@ -1,0 +1,101 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::body::Body;
+use heddle_rpcrdma::binding::Table;
+
+const SET: Procedure = Procedure { program: 0x2000_0001, version: 1, procedure: 1 };
+
+fn peer(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, n).into()
+}
+
+fn ticket(n: u64) -> Ticket {
+    Ticket { link: n, call: 0 }
+}
+
+fn reply(xid: u32, octets: usize) -> Arc<Message> {
+    Message::results(Xid(xid), SET, Body::of(vec![0; octets]).unwrap(), &Table(&[]))
+}
+
+fn new(all: &mut Duplicates, n: u8, xid: u32, t: u64) -> Key {
+    match all.call((peer(n), Xid(xid)), SET, 7, ticket(t)) {
+        Verdict::New(key) => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
+    let mut all = Duplicates::new(DuplicateLimits::default());
+    let key = new(&mut all, 1, 5, 0);
+    for t in 1..4 {
+        let again = all.call((peer(1), Xid(5)), SET, 7, ticket(t));
+        assert!(matches!(again, Verdict::Running), "{again:?}");
+    }
+    let again = all.call((peer(1), Xid(5)), SET, 7, ticket(4));
+    assert!(matches!(again, Verdict::TooMany), "{again:?}");
+    let reply = reply(5, 8);
+    assert_eq!(all.done(key, &reply, true), [0, 1, 2, 3].map(ticket));
+    match all.call((peer(1), Xid(5)), SET, 7, ticket(9)) {
+        Verdict::Done(kept) => assert!(Arc::ptr_eq(&kept, &reply)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(all.done(key, &reply, true), [], "told once");
+}
+
+#[test]
+fn test_call_with_another_xid_peer_procedure_or_arguments_is_another() {
+    let mut all = Duplicates::new(DuplicateLimits::default());
+    let key = new(&mut all, 1, 5, 0);
+    all.done(key, &reply(5, 8), true);
+    let other = Procedure { procedure: 2, ..SET };
+    for (n, xid, procedure, word) in
+        [(2, 5, SET, 7), (1, 6, SET, 7), (1, 5, other, 7), (1, 5, SET, 8)]
+    {
+        let verdict = all.call((peer(n), Xid(xid)), procedure, word, ticket(1));
+        assert!(matches!(verdict, Verdict::New(_)), "{n} {xid} {procedure:?} {word}");
+    }
+}
+
+#[test]
+fn test_what_is_not_to_be_kept_or_too_long_is_executed_again() {
+    let limits = DuplicateLimits { octets: 400, ..DuplicateLimits::default() };
+    let mut all = Duplicates::new(limits);
+    for (octets, keep, kept) in [(0, false, false), (4, true, true), (100, true, false)] {
+        let key = new(&mut all, 1, 100 + octets, 0);
+        all.done(key, &reply(1, octets as usize), keep);
+        let again = all.call((peer(1), Xid(100 + octets)), SET, 7, ticket(1));
+        assert_eq!(matches!(again, Verdict::Done(_)), kept, "{octets}");
+    }
+}
+
+#[test]
+fn test_oldest_replies_go_and_those_of_other_peers_stay() {
+    let limits = DuplicateLimits { peers: 4, replies: 3, octets: 1000 };
+    let mut all = Duplicates::new(limits);
+    let key = new(&mut all, 9, 1, 0);
+    all.done(key, &reply(1, 4), true);
+    for xid in 0..1000 {
+        let key = new(&mut all, 1, xid, 0);
+        all.done(key, &reply(xid, 4), true);
+    }
+    assert_eq!(all.len(), 4);
+    for (n, xid, kept) in [(9, 1, true), (1, 999, true), (1, 997, true), (1, 996, false)] {
+        let again = all.call((peer(n), Xid(xid)), SET, 7, ticket(1));
+        assert_eq!(matches!(again, Verdict::Done(_)), kept, "{n} {xid}");
+    }
+}
+
+#[test]
+fn test_peers_are_bounded_and_none_with_a_call_under_way_is_forgotten() {
+    let limits = DuplicateLimits { peers: 2, ..DuplicateLimits::default() };
+    let mut all = Duplicates::new(limits);
+    let waits = new(&mut all, 200, 1, 0);
+    for n in 0..100 {
+        let key = new(&mut all, n, 1, 0);
+        all.done(key, &reply(1, 4), true);
+        assert!(all.peers.len() <= 2, "{n}");
+    }
+    assert_eq!(all.done(waits, &reply(1, 4), false), [ticket(0)]);
+}

@@ -1,0 +1,245 @@
+//! The connections of a server.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use heddle_rpcrdma::conn::Side;
+use heddle_rpcrdma::private_data::PrivateData;
+use heddle_verbs::{AcceptParams, Arm, CmEvent, CmId, Device, DeviceError, EventQueue, Pd, Waker};
+
+use super::{ServerConfig, ServerCounters};
+use crate::memory::Memory;
+use crate::transport::{Link, LinkEvent, Parts, SetupError};
+
+/// Completions of a link in one turn, and about as many events.
+const BATCH: usize = 32;
+
+/// Nothing of a server's own calls: it makes none.
+const NO_BINDING: heddle_rpcrdma::binding::Table<'static> = heddle_rpcrdma::binding::Table(&[]);
+
+#[derive(Debug)]
+enum Phase {
+    /// It was accepted. What the peer says in private data stands in its request.
+    Accepting {
+        parts: Box<Parts>,
+        peers: Option<PrivateData>,
+    },
+    Up {
+        link: Box<Link>,
+        closing: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Peer {
+    addr: SocketAddr,
+    phase: Phase,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Links {
+    device: Device,
+    pd: Pd,
+    memory: Memory,
+    config: ServerConfig,
+    waker: Waker,
+    /// By the numbers of their connections.
+    peers: BTreeMap<u64, Peer>,
+    /// The link that has its turn first.
+    first: u64,
+}
+
+impl Links {
+    pub(super) fn new(
+        device: Device,
+        pd: Pd,
+        memory: Memory,
+        config: ServerConfig,
+        waker: Waker,
+    ) -> Links {
+        Links { device, pd, memory, config, waker, peers: BTreeMap::new(), first: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The link with this number, while there is one.
+    pub(super) fn get(&mut self, number: u64) -> Option<&mut Link> {
+        match &mut self.peers.get_mut(&number)?.phase {
+            Phase::Up { link, .. } => Some(link),
+            Phase::Accepting { .. } => None,
+        }
+    }
+
+    /// Gives each link a turn, and `handle` what they have to tell of calls; whether there was
+    /// anything.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        counters: &mut ServerCounters,
+        mut handle: impl FnMut(SocketAddr, &mut Link, u64, LinkEvent, &mut ServerCounters),
+    ) -> bool {
+        let mut any = false;
+        let first = self.first;
+        let (before, after): (Vec<_>, Vec<_>) =
+            self.peers.keys().copied().partition(|number| *number < first);
+        for number in after.into_iter().chain(before) {
+            let Some(Peer { addr, phase: Phase::Up { link, closing } }) =
+                self.peers.get_mut(&number)
+            else {
+                continue;
+            };
+            let mut busy = link.step(now, BATCH);
+            let mut end = false;
+            for _ in 0..BATCH {
+                match link.poll_event(&NO_BINDING) {
+                    None => break,
+                    Some(LinkEvent::Close(_)) => end = true,
+                    Some(event) => handle(*addr, link, number, event, counters),
+                }
+                busy = true;
+            }
+            busy |= link.post();
+            if (end || link.is_broken()) && !*closing {
+                *closing = true;
+                counters.connections_dropped += 1;
+                let _ = self.device.disconnect(CmId(number));
+            }
+            if busy {
+                any = true;
+                // The next begins with the one behind.
+                self.first = number + 1;
+            }
+        }
+        any
+    }
+
+    pub(super) fn handle_event(
+        &mut self,
+        now: Instant,
+        event: CmEvent,
+        events: &EventQueue,
+        counters: &mut ServerCounters,
+    ) {
+        match event {
+            CmEvent::ConnectRequest { id, remote, private_data, .. } => {
+                self.asked(id, remote, &private_data, events, counters);
+            }
+            CmEvent::Established { id, agreed, .. } => {
+                counters.connections += 1;
+                self.establish(now, id, agreed.ord);
+            }
+            CmEvent::ConnectError { id, .. } | CmEvent::Disconnected { id, .. } => {
+                // Of calls under way programs have the arguments until they are done with them; their
+                // replies are kept, if they are to be, and go nowhere.
+                self.peers.remove(&id.0);
+            }
+            _ => {}
+        }
+    }
+
+    /// A peer wants a connection.
+    fn asked(
+        &mut self,
+        id: CmId,
+        remote: SocketAddr,
+        private_data: &[u8],
+        events: &EventQueue,
+        counters: &mut ServerCounters,
+    ) {
+        let full = self.is_full(remote.ip());
+        if full || self.accept(id, remote, private_data, events).is_err() {
+            counters.connections_refused += 1;
+            let _ = self.device.reject(id, Vec::new());
+        }
+    }
+
+    fn is_full(&self, ip: IpAddr) -> bool {
+        let of_peer = self.peers.values().filter(|p| p.addr.ip() == ip).count();
+        self.peers.len() >= self.config.connections || of_peer >= self.config.peer_connections
+    }
+
+    fn accept(
+        &mut self,
+        id: CmId,
+        addr: SocketAddr,
+        private_data: &[u8],
+        events: &EventQueue,
+    ) -> Result<(), SetupError> {
+        let transport = &self.config.transport;
+        let side = (Side::Server, transport);
+        let parts = Parts::new(&self.device, self.pd, side, self.waker.clone())?;
+        let params = AcceptParams {
+            private_data: transport.private_data().emit().to_vec(),
+            ..AcceptParams::new(parts.qp().clone()).reads(transport.reads, transport.reads)
+        };
+        self.device.accept_on(id, params, events)?;
+        let peers = PrivateData::find(private_data);
+        let phase = Phase::Accepting { parts: Box::new(parts), peers };
+        self.peers.insert(id.0, Peer { addr, phase });
+        Ok(())
+    }
+
+    fn establish(&mut self, now: Instant, id: CmId, ord: u16) {
+        let Some(Peer { addr, phase: Phase::Accepting { parts, peers } }) =
+            self.peers.remove(&id.0)
+        else {
+            return;
+        };
+        let transport = &self.config.transport;
+        let config = transport.connection(Side::Server, transport.speaks, peers, ord);
+        let budget = self.config.connection_memory;
+        match Link::new(now, *parts, self.memory.clone(), config, budget) {
+            Ok(link) => {
+                let phase = Phase::Up { link: Box::new(link), closing: false };
+                self.peers.insert(id.0, Peer { addr, phase });
+            }
+            Err(_) => drop(self.end(id)),
+        }
+    }
+
+    fn end(&self, id: CmId) -> Result<(), DeviceError> {
+        self.device.disconnect(id)
+    }
+
+    /// When one of them is to be stepped though nothing comes.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let up = self.peers.values().filter_map(|p| match &p.phase {
+            Phase::Up { link, .. } => link.deadline(),
+            Phase::Accepting { .. } => None,
+        });
+        up.min()
+    }
+
+    /// Arms their completion queues; whether there is nothing in any.
+    pub(super) fn arm(&self) -> bool {
+        let mut empty = true;
+        for peer in self.peers.values() {
+            if let Phase::Up { link, .. } = &peer.phase {
+                link.cq().arm(Arm::Next);
+                empty &= link.cq().is_empty();
+            }
+        }
+        empty
+    }
+
+    /// Ends them in order; they are gone when that is over.
+    pub(super) fn disconnect(&mut self) {
+        for (number, peer) in &mut self.peers {
+            if let Phase::Up { closing: closing @ false, .. } = &mut peer.phase {
+                *closing = true;
+                let _ = self.device.disconnect(CmId(*number));
+            }
+        }
+    }
+
+    /// Ends them in order, and forgets them.
+    pub(super) fn close(&mut self) {
+        for number in std::mem::take(&mut self.peers).into_keys() {
+            let _ = self.end(CmId(number));
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Servers: programs that peers call.
+//!
+//! ```text
+//!   peers ──▶ links ──▶ dispatch ──▶ programs
+//!                 ◀── replies ◀── outbox ◀── now, or later from any thread
+//! ```
+//!
+//! A server is stepped by its owner and never waits in a step. Links have their turn one after the
+//! other, each for a batch, so that one with many calls keeps none waiting; what each may have of calls
+//! and of memory is bounded, and so is the number of links, of each peer and of all.
+
+mod dispatch;
+mod duplicates;
+mod links;
+mod outbox;
+mod program;
+
+pub use dispatch::AlreadyRegistered;
+pub use duplicates::DuplicateLimits;
+pub use program::{Program, Refusal, Request};
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use heddle_rpcrdma::binding::Binding;
+use heddle_verbs::{
+    CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenParams, ListenerId, Sleeper,
+    Waker,
+};
+
+use self::dispatch::{Dispatch, Taken};
+use self::links::Links;
+use self::outbox::Outbox;
+use crate::memory::Memory;
+use crate::transport::{LinkEvent, TransportConfig};
+
+/// A call of a connection, to be replied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// Which connection.
+    pub(crate) link: u64,
+    /// Which of its calls.
+    pub(crate) call: u64,
+}
+
+/// What a server is made with.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Versions, sizes and depths of its connections.
+    pub transport: TransportConfig,
+    /// How it listens.
+    pub listen: ListenParams,
+    /// Octets of registered memory, for the calls that come and the replies to them. Receives of
+    /// connections are apart.
+    pub memory: usize,
+    /// Octets of it that the calls of one connection may have, until programs have done with them.
+    pub connection_memory: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Connections of one peer address.
+    pub peer_connections: usize,
+    /// Replies that are kept for calls that come again.
+    pub duplicates: DuplicateLimits,
+}
+
+impl Default for ServerConfig {
+    /// 32 MiB of memory, a quarter of it for each connection; 64 connections, 16 of each peer.
+    fn default() -> ServerConfig {
+        ServerConfig {
+            transport: TransportConfig::default(),
+            listen: ListenParams::default(),
+            memory: 32 << 20,
+            connection_memory: 8 << 20,
+            connections: 64,
+            peer_connections: 16,
+            duplicates: DuplicateLimits::default(),
+        }
+    }
+}
+
+/// What a server counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Connections that came about.
+    pub connections: u64,
+    /// Connections that were turned away: for limits, or for want of memory.
+    pub connections_refused: u64,
+    /// Connections closed for what the peer did, or for a failure.
+    pub connections_dropped: u64,
+    /// Calls that programs were given.
+    pub calls: u64,
+    /// Calls of procedure 0.
+    pub calls_null: u64,
+    /// Calls that came again: begun, or executed, before.
+    pub calls_repeated: u64,
+    /// Calls that no program was given: no such program or version, bad credential or arguments.
+    pub calls_refused: u64,
+    /// Calls whose RPC header cannot be read.
+    pub calls_unreadable: u64,
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No descriptor to sleep on.
+    #[error("no descriptor: {0}")]
+    Sleeper(#[from] std::io::Error),
+    /// Nobody can listen there, or nobody does any more.
+    #[error("cannot listen: {0}")]
+    Listen(ListenFailure),
+    /// Whether somebody listens was not known in time.
+    #[error("nothing was heard of the listener in time")]
+    TimedOut,
+}
+
+/// Whether peers can connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listening {
+    NotYet,
+    Yes,
+    Failed(ListenFailure),
+}
+
+/// How long a listener may take to come about.
+const SETUP: Duration = Duration::from_secs(30);
+
+/// Connection events of one step.
+const EVENTS: usize = 64;
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    device: Device,
+    listener: ListenerId,
+    listening: Listening,
+    events: EventQueue,
+    sleeper: Sleeper,
+    memory: Memory,
+    links: Links,
+    dispatch: Dispatch,
+    outbox: Outbox,
+    counters: ServerCounters,
+    stop: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// A server that begins to listen at `addr`.
+    ///
+    /// # Errors
+    /// What the device says; that nobody can listen there is told later, by
+    /// [`listening`](Server::listening).
+    pub fn new(
+        device: &Device,
+        addr: SocketAddr,
+        config: ServerConfig,
+    ) -> Result<Server, ServerError> {
+        let sleeper = Sleeper::with_fd()?;
+        let pd = device.create_pd()?;
+        let memory = Memory::new(device, pd, config.memory)?;
+        let events = EventQueue::new(Some(sleeper.waker()));
+        let listener = device.listen(addr, config.listen.clone(), &events)?;
+        let outbox = Outbox::new(Some(sleeper.waker()));
+        let dispatch = Dispatch::new(config.duplicates, outbox.clone());
+        let links = Links::new(device.clone(), pd, memory.clone(), config, sleeper.waker());
+        Ok(Server {
+            device: device.clone(),
+            listener,
+            listening: Listening::NotYet,
+            events,
+            sleeper,
+            memory,
+            links,
+            dispatch,
+            outbox,
+            counters: ServerCounters::default(),
+            stop: Arc::default(),
+        })
+    }
+
+    /// The same, and waits until peers can connect.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn bind(
+        device: &Device,
+        addr: SocketAddr,
+        config: ServerConfig,
+    ) -> Result<Server, ServerError> {
+        let mut server = Server::new(device, addr, config)?;
+        let end = Instant::now() + SETUP;
+        while !server.listening()? {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ServerError::TimedOut);
+            }
+            server.wait(left);
+            server.step();
+        }
+        Ok(server)
+    }
+
+    /// Whether peers can connect by now.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`], when they cannot, or cannot any more.
+    pub fn listening(&self) -> Result<bool, ServerError> {
+        match self.listening {
+            Listening::NotYet => Ok(false),
+            Listening::Yes => Ok(true),
+            Listening::Failed(error) => Err(ServerError::Listen(error)),
+        }
+    }
+
+    /// Gives it a program, for some of its versions. `binding` says which items of its calls and results
+    /// may be placed.
+    ///
+    /// # Errors
+    /// When it has one for any of these versions.
+    pub fn register(
+        &mut self,
+        program: u32,
+        versions: RangeInclusive<u32>,
+        binding: impl Binding + Send + 'static,
+        handler: impl Program + 'static,
+    ) -> Result<(), AlreadyRegistered> {
+        self.dispatch.register(program, versions, Box::new(binding), Box::new(handler))
+    }
+
+    /// Memory for items of results: what lies elsewhere cannot be placed.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> ServerCounters {
+        self.counters
+    }
+
+    /// Connections there are, of all peers.
+    pub fn connections(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Ends all connections, in order. Clients make theirs again, with the calls that have no reply;
+    /// programs go on with those that they have.
+    pub fn disconnect_all(&mut self) {
+        self.links.disconnect();
+    }
+
+    /// Does what there is to do, without waiting; whether there was anything.
+    pub fn step(&mut self) -> bool {
+        self.outbox.awake();
+        let now = Instant::now();
+        let mut any = false;
+        for _ in 0..EVENTS {
+            let Some(event) = self.events.poll() else { break };
+            self.handle_event(now, event);
+            any = true;
+        }
+        let Server { links, dispatch, counters, .. } = self;
+        any |= links.step(now, counters, |peer, link, number, event, counters| {
+            let LinkEvent::Call { call, stream, items } = event else { return };
+            let ticket = Ticket { link: number, call };
+            match dispatch.call(peer, ticket, (&stream, items), counters) {
+                Taken::Given => {}
+                Taken::Replied(message) => link.reply(call, &message),
+                Taken::Refused => link.refuse(call),
+            }
+        });
+        while let Some((tickets, message)) = self.dispatch.next_reply() {
+            any = true;
+            for Ticket { link, call } in tickets {
+                if let Some(link) = self.links.get(link) {
+                    link.reply(call, &message);
+                    link.post();
+                }
+            }
+        }
+        any
+    }
+
+    fn handle_event(&mut self, now: Instant, event: CmEvent) {
+        match event {
+            CmEvent::Listening { id } if id == self.listener => self.listening = Listening::Yes,
+            CmEvent::ListenFailed { id, error } if id == self.listener => {
+                self.listening = Listening::Failed(error);
+            }
+            event => self.links.handle_event(now, event, &self.events, &mut self.counters),
+        }
+    }
+
+    /// Sleeps until something has come, at most for `timeout`.
+    pub fn wait(&mut self, timeout: Duration) {
+        let deadline = self.links.deadline();
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.into_iter().chain([timeout]).min().unwrap_or(timeout);
+        if !timeout.is_zero() {
+            self.sleeper.sleep(timeout, || !self.arm());
+        }
+        self.outbox.awake();
+    }
+
+    /// How long it may be left alone when nothing comes; `None` for ever.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.links.deadline().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Readable when something has come, once [`arm`](Server::arm) was called: for an event loop.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.sleeper.fd()
+    }
+
+    /// Has the descriptor become readable when something comes; false when something has come already,
+    /// and [`step`](Server::step) is to be called first. Clear the descriptor before
+    /// ([`clear`](Server::clear)).
+    pub fn arm(&self) -> bool {
+        let links = self.links.arm();
+        self.outbox.may_sleep() && links && self.events.is_empty() && !self.is_stopped()
+    }
+
+    /// Forgets that something has come; see [`fd`](Server::fd).
+    pub fn clear(&self) {
+        self.sleeper.clear();
+    }
+
+    /// Serves until it is stopped ([`stopper`](Server::stopper)).
+    ///
+    /// # Errors
+    /// When nobody listens any more.
+    pub fn run(&mut self) -> Result<(), ServerError> {
+        while !self.is_stopped() {
+            if !self.step() {
+                self.listening()?;
+                self.wait(Duration::from_secs(60));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// What ends [`run`](Server::run), from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stop: self.stop.clone(), waker: self.sleeper.waker() }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Without a control plane there is nothing to end.
+        let _ = self.device.unlisten(self.listener);
+        self.links.close();
+    }
+}
+
+/// See [`Server::stopper`].
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Stopper {
+    /// The server's `run` returns after its step.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}

@@ -1,0 +1,71 @@
+//! Answers on their way from programs, on whatever thread, to the thread that steps the server.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_verbs::Waker;
+
+use super::Refusal;
+use super::dispatch::Job;
+use crate::body::Body;
+
+type Answer = (Job, Result<Body, Refusal>);
+
+/// Where answers are put; clones are handles of the same one. There is no more in it than there are
+/// calls under way.
+#[derive(Clone)]
+pub(super) struct Outbox(Arc<Shared>);
+
+struct Shared {
+    answers: Mutex<VecDeque<Answer>>,
+    /// The server's thread will look before it sleeps.
+    awake: AtomicBool,
+    waker: Option<Waker>,
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outbox")
+    }
+}
+
+impl Outbox {
+    /// An empty one; `waker` wakes the server.
+    pub(super) fn new(waker: Option<Waker>) -> Outbox {
+        let (answers, awake) = (Mutex::default(), AtomicBool::new(true));
+        Outbox(Arc::new(Shared { answers, awake, waker }))
+    }
+
+    pub(super) fn push(&self, job: Job, outcome: Result<Body, Refusal>) {
+        self.answers().push_back((job, outcome));
+        // Under no lock, and in one order with `sleep`: either it sees the answer, or we see that the
+        // server sleeps.
+        if !self.0.awake.swap(true, Ordering::SeqCst)
+            && let Some(waker) = &self.0.waker
+        {
+            waker.wake();
+        }
+    }
+
+    /// The oldest.
+    pub(super) fn pop(&self) -> Option<Answer> {
+        self.answers().pop_front()
+    }
+
+    /// The server's thread is about to sleep, and may, when there is nothing.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.0.awake.store(false, Ordering::SeqCst);
+        self.answers().is_empty()
+    }
+
+    /// It does not sleep any more.
+    pub(super) fn awake(&self) {
+        self.0.awake.store(true, Ordering::SeqCst);
+    }
+
+    fn answers(&self) -> MutexGuard<'_, VecDeque<Answer>> {
+        self.0.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

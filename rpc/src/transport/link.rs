@@ -1,0 +1,412 @@
+//! A connection that is up.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use heddle_base as base;
+use heddle_rpcrdma::binding::Binding;
+use heddle_rpcrdma::conn::{
+    self, BufferId, Config, Connection, Counters, Event, NotRegistered, ServedId, Speaks, Work,
+    WorkId,
+};
+use heddle_rpcrdma::segment::{Handle, Segment};
+use heddle_rpcrdma::{Xid, conn::CloseReason};
+use heddle_verbs::{Access, Cq, Cqe, PostError, Queue, SendWr, Sge, Stag};
+
+use super::parts::{Parts, SGES};
+use super::requester::Active;
+use super::send_queue::UNNAMED;
+use super::store::Store;
+use crate::body::{Body, Item};
+use crate::client::CallError;
+use crate::memory::{Budget, Memory};
+use crate::message::Message;
+
+/// What a link has to tell.
+#[derive(Debug)]
+pub(crate) enum LinkEvent {
+    /// A version is spoken: calls are sent.
+    Established,
+    /// A call of ours has ended, other than by the end of the connection.
+    Reply { xid: Xid, outcome: Result<Body, CallError> },
+    /// A call to serve.
+    Call {
+        /// Its number on this link.
+        call: u64,
+        /// The octets that did not come in Read chunks.
+        stream: Vec<u8>,
+        /// Those that did.
+        items: Vec<Item>,
+    },
+    /// The connection is to be closed.
+    Close(CloseReason),
+}
+
+/// What is to be done when a signaled request has completed.
+#[derive(Clone, Copy, Debug)]
+enum After {
+    Nothing,
+    /// The room of a header is free.
+    Header(usize),
+    /// An STag is free.
+    Invalidated(Stag),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(super) conn: Connection,
+    pub(super) parts: Parts,
+    pub(super) store: Store,
+    pub(super) memory: Memory,
+    /// Our calls, by [`CallId::index`](conn::CallId::index).
+    pub(super) active: Vec<Option<Active>>,
+    pub(super) by_xid: HashMap<Xid, conn::CallId>,
+    /// The peer's calls, by their numbers.
+    pub(super) served: HashMap<u64, ServedId>,
+    pub(super) next_served: u64,
+    /// Memory of replies, by [`ServedId::index`].
+    pub(super) replies: Vec<Option<(Arc<Message>, Vec<BufferId>)>>,
+    /// Of signaled requests, in order.
+    after: VecDeque<(u64, After)>,
+    /// Lent for headers, and for what is received.
+    header: Vec<u8>,
+    scratch: Vec<u8>,
+    segments: Vec<Segment>,
+    sges: Vec<Sge>,
+    /// Registrations that one piece of work can ask for, and one request more.
+    step: u32,
+    broken: bool,
+    epoch: Instant,
+}
+
+impl Link {
+    /// On a queue pair that is connected. Peers may have it take `budget` octets of `memory`.
+    ///
+    /// # Errors
+    /// A configuration that no connection can have.
+    pub(crate) fn new(
+        now: Instant,
+        parts: Parts,
+        memory: Memory,
+        config: Config,
+        budget: usize,
+    ) -> Result<Link, conn::ConfigError> {
+        let (calls, served) = (usize::from(config.calls), usize::from(config.served));
+        let header = vec![0; config.header_size() as usize];
+        let conn = Connection::new(config, base::Instant::from_nanos(0))?;
+        let store = Store::new(memory.clone(), Budget::new(budget));
+        let step = u32::try_from(parts.pool.available()).unwrap_or(u32::MAX).max(64) + 1;
+        Ok(Link {
+            conn,
+            parts,
+            store,
+            memory,
+            active: std::iter::repeat_with(|| None).take(calls).collect(),
+            by_xid: HashMap::with_capacity(calls),
+            served: HashMap::with_capacity(served),
+            next_served: 0,
+            replies: std::iter::repeat_with(|| None).take(served).collect(),
+            after: VecDeque::new(),
+            header,
+            scratch: Vec::new(),
+            segments: Vec::new(),
+            sges: Vec::new(),
+            step,
+            broken: false,
+            epoch: now,
+        })
+    }
+
+    fn time(&self, now: Instant) -> base::Instant {
+        let since = now.saturating_duration_since(self.epoch).as_nanos();
+        base::Instant::from_nanos(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+
+    /// Takes up to `batch` completions, and posts what there is to post; whether there was anything.
+    pub(crate) fn step(&mut self, now: Instant, batch: usize) -> bool {
+        let time = self.time(now);
+        let cq = self.parts.cq.clone();
+        let mut taken = 0;
+        while taken < batch
+            && let Some(cqe) = cq.poll()
+        {
+            taken += 1;
+            match cqe.queue {
+                Queue::Sq => self.sent(&cqe),
+                Queue::Rq => self.received(time, &cqe),
+            }
+        }
+        self.broken |= cq.check().is_err() || self.store.is_broken();
+        if self.conn.poll_timeout().is_some_and(|at| at <= time) {
+            self.conn.handle_timeout(time);
+        }
+        self.post() | (taken > 0)
+    }
+
+    fn received(&mut self, now: base::Instant, cqe: &Cqe) {
+        if !cqe.status.is_success() {
+            return;
+        }
+        self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
+        self.broken |= self.parts.receives.post(&self.parts.qp, cqe.wr_id).is_err();
+        let invalidated = cqe.invalidated.map(|stag| {
+            // One that is not valid is the connection's to judge.
+            let _ = self.parts.pool.invalidated_by_peer(stag);
+            Handle(stag.0)
+        });
+        self.conn.handle_receive(now, &self.scratch, invalidated, &mut self.store);
+    }
+
+    fn sent(&mut self, cqe: &Cqe) {
+        let ok = cqe.status.is_success();
+        if self.after.front().is_some_and(|(id, _)| *id == cqe.wr_id) {
+            let after = self.after.pop_front().map(|(_, after)| after);
+            self.parts.places.completed();
+            match after {
+                Some(After::Header(number)) => self.parts.headers.give(number),
+                Some(After::Invalidated(stag)) if ok => {
+                    self.broken |= self.parts.pool.invalidated(stag).is_err();
+                    self.conn.memory_available();
+                }
+                _ => {}
+            }
+        } else {
+            // Only one that is unsignaled and has failed completes out of turn.
+            self.broken |= ok;
+        }
+        if cqe.wr_id == UNNAMED {
+            self.broken |= !ok;
+        } else {
+            self.conn.handle_completion(WorkId::from_bits(cqe.wr_id), ok);
+        }
+    }
+
+    /// Posts what the connection asks for, as long as there is room; whether there was anything.
+    pub(crate) fn post(&mut self) -> bool {
+        let mut any = false;
+        while !self.broken && self.parts.places.has_room(self.step) && self.parts.headers.has_room()
+        {
+            let Some(work) = self.conn.poll_work(&mut self.header) else { break };
+            any = true;
+            let posted = match work {
+                Work::Register { call, regions } => {
+                    let registered = register(&mut self.parts, &self.store, regions, |segments| {
+                        self.segments.clear();
+                        self.segments.extend_from_slice(segments);
+                    });
+                    match registered {
+                        Ok(None) => {
+                            self.conn.registered(call, &self.segments);
+                            Ok(())
+                        }
+                        Ok(Some(when)) => {
+                            self.conn.not_registered(call, when);
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                Work::Send { id, header, payload, invalidate } => {
+                    let header = self.header.get(..header).unwrap_or(&[]);
+                    let parts = (&mut self.parts, &self.store, &mut self.sges);
+                    send(parts, id, (header, payload), invalidate).map(|number| {
+                        self.after.push_back((id.to_bits(), After::Header(number)));
+                    })
+                }
+                Work::Read { id, to, from } => {
+                    self.after.push_back((id.to_bits(), After::Nothing));
+                    read(&mut self.parts, &self.store, id, &to, from)
+                }
+                Work::Write { id, from, to } => {
+                    self.after.push_back((id.to_bits(), After::Nothing));
+                    write((&mut self.parts, &self.store, &mut self.sges), id, from, to)
+                }
+                Work::Invalidate { id, handle } => {
+                    let stag = Stag(handle.0);
+                    self.after.push_back((id.to_bits(), After::Invalidated(stag)));
+                    invalidate(&mut self.parts, id, stag)
+                }
+            };
+            // The queue pair has ended, or something is not as the connection believes.
+            self.broken |= posted.is_err();
+        }
+        any
+    }
+
+    /// What there is to tell. Results are understood by `binding`.
+    pub(crate) fn poll_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
+        loop {
+            match self.conn.poll_event()? {
+                Event::Established { .. } => return Some(LinkEvent::Established),
+                Event::Close(reason) => return Some(LinkEvent::Close(reason)),
+                Event::Reply { call, reply } => {
+                    if let Some((xid, outcome)) = self.replied(call, reply, binding) {
+                        return Some(LinkEvent::Reply { xid, outcome });
+                    }
+                }
+                Event::Failed { call, error } => {
+                    if let Some((xid, error)) = self.failed(call, error) {
+                        return Some(LinkEvent::Reply { xid, outcome: Err(error) });
+                    }
+                }
+                Event::Call(call) => {
+                    if let Some(event) = self.called(&call) {
+                        return Some(event);
+                    }
+                }
+                Event::Served { id, .. } => self.replied_to(id),
+                // No call of ours is without a reply.
+                Event::Sent { call } => drop(self.release(call)),
+                Event::Properties(_) => {}
+            }
+        }
+    }
+
+    /// Whether the connection cannot go on.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The version that is spoken.
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.conn.version()
+    }
+
+    /// Versions that the next connection to this peer should speak.
+    pub(crate) fn next_speaks(&self) -> Option<Speaks> {
+        self.conn.next_speaks()
+    }
+
+    /// What the connection has counted.
+    pub(crate) fn counters(&self) -> Counters {
+        *self.conn.counters()
+    }
+
+    /// When it is to be stepped though nothing has completed.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let at = self.conn.poll_timeout()?;
+        let since = at.since(base::Instant::from_nanos(0));
+        self.epoch.checked_add(since)
+    }
+
+    /// Where its completions come.
+    pub(crate) fn cq(&self) -> &Cq {
+        &self.parts.cq
+    }
+
+    /// The queue pair has ended: what was lent comes back.
+    pub(crate) fn disconnected(&mut self) {
+        self.conn.handle_disconnected(&mut self.store);
+    }
+}
+
+/// Posts fast registrations of all `regions`, and gives their segments; or none of them, and says
+/// whether there may be room later.
+fn register(
+    parts: &mut Parts,
+    store: &Store,
+    regions: &[conn::Region],
+    give: impl FnOnce(&[Segment]),
+) -> Result<Option<NotRegistered>, PostError> {
+    if regions.len() > parts.pool.len() {
+        return Ok(Some(NotRegistered::Never));
+    }
+    if regions.len() > parts.pool.available() {
+        return Ok(Some(NotRegistered::Later));
+    }
+    let mut segments = Vec::with_capacity(regions.len());
+    for region in regions {
+        let (Some(sge), Some(stag)) = (store.sge(&region.memory), parts.pool.take()) else {
+            return Err(PostError::BindData);
+        };
+        let rights = match region.access {
+            conn::Access::RemoteRead => Access::REMOTE_READ,
+            conn::Access::RemoteWrite => Access::REMOTE_WRITE,
+        };
+        let rights = rights.with(Access::REMOTE_INVALIDATE);
+        let pieces = [sge];
+        // Its first octet is at 0: where memory lies is nobody's business.
+        let wr = SendWr::fast_register(UNNAMED, stag, &pieces, 0, rights).unsignaled();
+        parts.places.post(&parts.qp, &wr)?;
+        segments.push(Segment { handle: Handle(stag.0), length: sge.len, offset: 0 });
+    }
+    give(&segments);
+    Ok(None)
+}
+
+/// Posts a Send; the number of its header's room.
+fn send(
+    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
+    id: WorkId,
+    (header, payload): (&[u8], &[conn::Sge]),
+    invalidate: Option<Handle>,
+) -> Result<usize, PostError> {
+    sges.clear();
+    let few = payload.len() < usize::from(SGES);
+    let number = if few {
+        let (number, head) = parts.headers.put(header).ok_or(PostError::TooLong)?;
+        sges.push(head);
+        for piece in payload {
+            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+        }
+        number
+    } else {
+        // More pieces than a request can have: a message of many small items.
+        let mut whole = header.to_vec();
+        for piece in payload {
+            store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
+        }
+        let (number, all) = parts.headers.put(&whole).ok_or(PostError::TooLong)?;
+        sges.push(all);
+        number
+    };
+    let mut wr = SendWr::send(id.to_bits(), sges);
+    if let Some(handle) = invalidate {
+        wr = wr.invalidating(Stag(handle.0));
+    }
+    parts.places.post(&parts.qp, &wr)?;
+    Ok(number)
+}
+
+fn read(
+    parts: &mut Parts,
+    store: &Store,
+    id: WorkId,
+    to: &conn::Sge,
+    from: Segment,
+) -> Result<(), PostError> {
+    let sink = [store.sge(to).ok_or(PostError::BindData)?];
+    let wr = SendWr::read(id.to_bits(), &sink, Stag(from.handle.0), from.offset);
+    parts.places.post(&parts.qp, &wr)
+}
+
+/// Posts a Write, in several requests if it has many pieces, the last of which is signaled.
+fn write(
+    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
+    id: WorkId,
+    from: &[conn::Sge],
+    to: Segment,
+) -> Result<(), PostError> {
+    let mut at = to.offset;
+    let count = from.len().div_ceil(usize::from(SGES)).max(1);
+    let mut chunks = from.chunks(usize::from(SGES));
+    for number in 1..=count {
+        sges.clear();
+        for piece in chunks.next().unwrap_or(&[]) {
+            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+        }
+        let wr = SendWr::write(id.to_bits(), sges, Stag(to.handle.0), at);
+        let wr = if number < count { wr.unsignaled() } else { wr };
+        parts.places.post(&parts.qp, &wr)?;
+        at = sges.iter().fold(at, |at, sge| at.saturating_add(sge.len.into()));
+    }
+    Ok(())
+}
+
+fn invalidate(parts: &mut Parts, id: WorkId, stag: Stag) -> Result<(), PostError> {
+    // The connection names each of its handles once.
+    parts.pool.invalidating(stag).map_err(|_| PostError::BindData)?;
+    parts.places.post(&parts.qp, &SendWr::local_invalidate(id.to_bits(), stag))
+}

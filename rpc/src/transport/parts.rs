@@ -1,0 +1,149 @@
+//! What a connection runs on: a queue pair with its completion queue, Receives, room for headers, and
+//! STags for fast registrations.
+
+use heddle_rpcrdma::conn::{Config, Side};
+use heddle_verbs::{Access, Cq, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, Waker};
+
+use super::config::TransportConfig;
+use super::send_queue::Places;
+use crate::pool::FastPool;
+
+/// Most pieces of a Send or Write. A longer list is gathered into one piece, or written in several.
+pub(super) const SGES: u16 = 8;
+
+/// Sends that may be under way: as many headers have room.
+const HEADERS: u32 = 64;
+
+/// Why there is no connection to be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A Receive could not be posted.
+    #[error("receive: {0}")]
+    Receive(#[from] PostError),
+}
+
+/// See the module. Made before there is a connection, as the first message may come at once.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(super) qp: Qp,
+    pub(super) cq: Cq,
+    pub(super) pool: FastPool,
+    pub(super) places: Places,
+    pub(super) receives: Ring,
+    pub(super) headers: Headers,
+}
+
+impl Parts {
+    /// For a connection of this side with these; `waker` is woken when something has completed.
+    pub(crate) fn new(
+        device: &Device,
+        pd: Pd,
+        (side, config): (Side, &TransportConfig),
+        waker: Waker,
+    ) -> Result<Parts, SetupError> {
+        // The larger of what either version asks for; the rest of it is not known yet.
+        let conn: Config = config.connection(side, config.speaks, None, 1);
+        let room = config.message_room() as usize;
+        // Only a client lends memory.
+        let registrations = if side == Side::Client { config.registrations.max(1) } else { 0 };
+        let receives = conn.receives();
+        // A registration is made and ended in its turn; each piece of work has room beside all of them.
+        let depth = (2 * registrations + 4 * HEADERS).max(256);
+        let cq = device.create_cq(depth + receives, Some(waker))?;
+        let init = QpInit {
+            max_send_sge: SGES,
+            max_recv_sge: 1,
+            max_inline: 0,
+            ..QpInit::new(cq.clone()).depths(depth, receives)
+        };
+        let qp = device.create_qp(pd, init)?;
+        let pool = FastPool::new(device, &qp, registrations as usize, config.registration_max)?;
+        let receives = Ring::new(device, pd, receives as usize, room)?;
+        receives.post_all(&qp)?;
+        let headers = Headers::new(device, pd, HEADERS as usize, room)?;
+        Ok(Parts { qp, cq, pool, places: Places::new(depth), receives, headers })
+    }
+
+    /// The queue pair.
+    pub(crate) fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Where its completions come.
+    pub(crate) fn cq(&self) -> &Cq {
+        &self.cq
+    }
+}
+
+/// Receive buffers, all of which are posted.
+#[derive(Debug)]
+pub(super) struct Ring {
+    mr: Mr,
+    count: usize,
+    room: usize,
+}
+
+impl Ring {
+    fn new(device: &Device, pd: Pd, count: usize, room: usize) -> Result<Ring, DeviceError> {
+        let mr = device.alloc_mr(pd, count.saturating_mul(room), Access::LOCAL_WRITE)?;
+        Ok(Ring { mr, count, room })
+    }
+
+    fn post_all(&self, qp: &Qp) -> Result<(), PostError> {
+        (0..self.count as u64).try_for_each(|i| self.post(qp, i))
+    }
+
+    /// Posts the buffer with this number.
+    pub(super) fn post(&self, qp: &Qp, number: u64) -> Result<(), PostError> {
+        let at = usize::try_from(number).unwrap_or(0).saturating_mul(self.room);
+        qp.post_recv(&RecvWr::new(number, &[self.mr.sge(at, self.room)]))
+    }
+
+    /// Copies what has come into the buffer with this number over `out`.
+    pub(super) fn read(&self, number: u64, len: u32, out: &mut Vec<u8>) {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        // A worker says nothing else of a buffer than what is in it.
+        let len = (len as usize).min(self.room);
+        out.clear();
+        out.resize(if number < self.count { len } else { 0 }, 0);
+        self.mr.read(number.min(self.count) * self.room, out);
+    }
+}
+
+/// Room for the headers of Sends, taken when a Send is posted and free when it has completed.
+#[derive(Debug)]
+pub(super) struct Headers {
+    mr: Mr,
+    room: usize,
+    free: Vec<usize>,
+}
+
+impl Headers {
+    fn new(device: &Device, pd: Pd, count: usize, room: usize) -> Result<Headers, DeviceError> {
+        let mr = device.alloc_mr(pd, count.saturating_mul(room), Access::NONE)?;
+        Ok(Headers { mr, room, free: (0..count).rev().collect() })
+    }
+
+    /// Whether there is room for a Send.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Puts `octets` into room of its own: its number, and where the octets are.
+    pub(super) fn put(&mut self, octets: &[u8]) -> Option<(usize, heddle_verbs::Sge)> {
+        if octets.len() > self.room {
+            return None;
+        }
+        let number = self.free.pop()?;
+        self.mr.write(number * self.room, octets);
+        Some((number, self.mr.sge(number * self.room, octets.len())))
+    }
+
+    /// The Send has completed.
+    pub(super) fn give(&mut self, number: usize) {
+        self.free.push(number);
+    }
+}

@@ -1,0 +1,215 @@
+//! Calls of ours: into memory, and their replies out of it.
+
+use std::sync::Arc;
+
+use heddle_rpcrdma::Xid;
+use heddle_rpcrdma::binding::{Binding, Chunks, Stream};
+use heddle_rpcrdma::conn::{
+    self, BufferId, Call, CallId, CallRefused, IncomingReply, ReplyRoom, ReplyStream, Sge,
+};
+use heddle_rpcrdma::rpc::{Procedure, Reply};
+
+use super::layout::{lay_out, piece};
+use super::link::Link;
+use super::store::Stored;
+use crate::body::{Body, Item};
+use crate::client::CallError;
+use crate::client::calls::Outgoing;
+use crate::memory::Buffer;
+use crate::message::Message;
+
+/// Octets of the longest reply that has no results: PROG_MISMATCH, with a verifier of none. The header
+/// of one that has is shorter.
+const REPLY_HEADER: u32 = 32;
+
+/// Octets of a transport header that a reply in a Send has besides its RPC message, about: where less is
+/// left, there is to be room for the reply elsewhere.
+const TRANSPORT_HEADER: u32 = 256;
+
+/// Octets that any peer takes in a Send, as long as it has not said more.
+const SEND_MIN: u32 = 1024;
+
+/// A call of ours that the connection has.
+#[derive(Debug)]
+pub(crate) struct Active {
+    id: CallId,
+    xid: Xid,
+    procedure: Procedure,
+    /// Room for its results, and for the whole reply.
+    results: Vec<Buffer>,
+    whole: Option<Buffer>,
+    ids: Vec<BufferId>,
+    /// Items of it lie where the application has put them.
+    _message: Arc<Message>,
+}
+
+impl Link {
+    /// Makes a call; false when it is to be made later.
+    ///
+    /// # Errors
+    /// Why it cannot be made at all.
+    pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<bool, CallError> {
+        let Outgoing { procedure, message, room } = outgoing;
+        let whole = match self.whole(room.stream)? {
+            Whole::None => None,
+            Whole::Room(buffer) => Some(buffer),
+            Whole::Later => return Ok(false),
+        };
+        let Ok(mut laid) = lay_out(message, &self.memory, &mut self.store) else {
+            return self.wait_for_memory(message.weight());
+        };
+        let mut name = |buffer: &Buffer| {
+            let id = self.store.put(Stored::Registered(buffer.clone()));
+            laid.ids.push(id);
+            piece(id, 0, buffer.len())
+        };
+        let results: Vec<[Sge; 1]> = room.results.iter().map(|b| [name(b)]).collect();
+        let results: Vec<&[Sge]> = results.iter().map(<[Sge; 1]>::as_slice).collect();
+        let all = whole.as_ref().map(|buffer| [name(buffer)]);
+        let reply = ReplyRoom {
+            stream_max: Some(room.stream.saturating_add(REPLY_HEADER)),
+            items: &results,
+            whole: all.as_ref().map_or(&[], <[Sge; 1]>::as_slice),
+        };
+        let stream = laid.stream;
+        let items = message.placeable();
+        let call = Call { xid, stream: &stream, items, reply: Some(reply), deadline: None };
+        match self.conn.call(&call) {
+            Ok(id) => {
+                let active = Active {
+                    id,
+                    xid,
+                    procedure: *procedure,
+                    results: room.results.clone(),
+                    whole,
+                    ids: laid.ids,
+                    _message: message.clone(),
+                };
+                self.by_xid.insert(xid, id);
+                if let Some(slot) = self.active.get_mut(id.index()) {
+                    *slot = Some(active);
+                }
+                Ok(true)
+            }
+            Err(refused) => {
+                laid.ids.into_iter().for_each(|id| drop(self.store.remove(id)));
+                match refused {
+                    CallRefused::Busy | CallRefused::Closed | CallRefused::Xid => Ok(false),
+                    CallRefused::Stream | CallRefused::Item(_) | CallRefused::Items => {
+                        Err(CallError::Refused(refused))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Room for a whole reply of up to `stream` octets of results, when it may not fit into a Send.
+    fn whole(&self, stream: u32) -> Result<Whole, CallError> {
+        if stream <= SEND_MIN - TRANSPORT_HEADER {
+            return Ok(Whole::None);
+        }
+        let len = stream.saturating_add(REPLY_HEADER).next_multiple_of(4) as usize;
+        match self.memory.take(len) {
+            Ok(buffer) => Ok(Whole::Room(buffer)),
+            Err(_) => self.wait_for_memory(len).map(|_| Whole::Later),
+        }
+    }
+
+    /// There is no room for so many octets: false when there will be, once other calls have ended.
+    fn wait_for_memory(&self, len: usize) -> Result<bool, CallError> {
+        if self.by_xid.is_empty() {
+            return Err(CallError::NoMemory(crate::memory::NoMemory { len }));
+        }
+        Ok(false)
+    }
+
+    /// A call is of no interest any more. Its memory comes back when the peer can reach it no longer.
+    pub(crate) fn cancel(&mut self, xid: Xid) {
+        if let Some(&id) = self.by_xid.get(&xid) {
+            self.conn.cancel(id);
+        }
+    }
+
+    /// A call has ended, and its memory is safe.
+    pub(super) fn release(&mut self, call: CallId) -> Option<Active> {
+        let slot = self.active.get_mut(call.index())?;
+        let active = slot.take_if(|active| active.id == call)?;
+        self.by_xid.remove(&active.xid);
+        for id in &active.ids {
+            self.store.remove(*id);
+        }
+        Some(active)
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        call: CallId,
+        error: conn::CallError,
+    ) -> Option<(Xid, CallError)> {
+        let active = self.release(call)?;
+        // What is lost is made again, and nobody waits for what was cancelled.
+        let told = !matches!(error, conn::CallError::Lost | conn::CallError::Cancelled);
+        told.then_some((active.xid, CallError::Transport(error)))
+    }
+
+    pub(super) fn replied(
+        &mut self,
+        call: CallId,
+        reply: IncomingReply,
+        binding: &dyn Binding,
+    ) -> Option<(Xid, Result<Body, CallError>)> {
+        let stream = match reply.stream {
+            ReplyStream::Buffer { buffer, length } => {
+                self.store.remove(buffer).and_then(|stored| stored.into_octets(length as usize))
+            }
+            ReplyStream::Chunk { length } => {
+                let active = self.active.get(call.index())?.as_ref();
+                let whole = active.and_then(|a| a.whole.as_ref());
+                whole.and_then(|b| b.part(0, length as usize).ok()).map(|part| part.to_vec())
+            }
+        };
+        let active = self.release(call)?;
+        let outcome = match stream {
+            Some(stream) => results(&active, stream, reply.filled.as_slice(), binding),
+            None => Err(CallError::Misplaced),
+        };
+        Some((active.xid, outcome))
+    }
+}
+
+/// Room for a whole reply.
+enum Whole {
+    /// It is not needed.
+    None,
+    Room(Buffer),
+    /// There will be some.
+    Later,
+}
+
+/// The results of a reply, of which `filled` octets are in each room.
+fn results(
+    active: &Active,
+    mut stream: Vec<u8>,
+    filled: &[u32],
+    binding: &dyn Binding,
+) -> Result<Body, CallError> {
+    let (reply, rest) = Reply::decode(&stream).map_err(CallError::BadReply)?;
+    if reply.xid != active.xid {
+        return Err(CallError::Misplaced);
+    }
+    if let Some(error) = CallError::of(&reply.body) {
+        return Err(error);
+    }
+    let header = stream.len() - rest.len();
+    let walk = Stream::new(rest, 0, Chunks::Write(filled));
+    let found = binding.results(active.procedure, walk).map_err(CallError::BadResults)?;
+    let mut items = Vec::new();
+    for (index, &octets) in filled.iter().enumerate().filter(|(_, octets)| **octets > 0) {
+        let item = found.as_slice().get(index).filter(|item| item.length == octets);
+        let data = active.results.get(index).and_then(|b| b.part(0, octets as usize).ok());
+        let (Some(item), Some(data)) = (item, data) else { return Err(CallError::Misplaced) };
+        items.push(Item { position: item.offset, data });
+    }
+    stream.drain(..header);
+    Ok(Body::received(stream, items)?)
+}

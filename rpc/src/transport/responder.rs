@@ -1,0 +1,94 @@
+//! Calls of the peer's: out of memory, and their replies into it.
+
+use std::sync::Arc;
+
+use heddle_rpcrdma::conn::{IncomingCall, ServedId};
+use heddle_rpcrdma::reduce::chunk_fits;
+use heddle_rpcrdma::v2::Refusal;
+use heddle_rpcrdma::xdr::padded;
+
+use super::layout::lay_out;
+use super::link::{Link, LinkEvent};
+use super::store::Stored;
+use crate::body::Item;
+use crate::memory::Buffer;
+use crate::message::Message;
+
+impl Link {
+    /// A call has come: what is told of it.
+    pub(super) fn called(&mut self, call: &IncomingCall) -> Option<LinkEvent> {
+        let Some(Stored::Registered(buffer)) = self.store.remove(call.buffer) else {
+            let _ = self.conn.refuse(call.id, Refusal::System);
+            return None;
+        };
+        let Some((stream, items)) = split(&buffer, call) else {
+            let _ = self.conn.refuse(call.id, Refusal::BadXdr);
+            return None;
+        };
+        let number = self.next_served;
+        self.next_served += 1;
+        self.served.insert(number, call.id);
+        Some(LinkEvent::Call { call: number, stream, items })
+    }
+
+    /// Replies to a call. A reply for which there is no memory is
+    /// refused by the transport, and a call that is gone with its connection is passed over.
+    pub(crate) fn reply(&mut self, call: u64, message: &Arc<Message>) {
+        let Some(id) = self.served.remove(&call) else { return };
+        let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
+        let Some(laid) =
+            own.then(|| lay_out(message, &self.memory, &mut self.store).ok()).flatten()
+        else {
+            let _ = self.conn.refuse(id, Refusal::System);
+            return;
+        };
+        let replied = self.conn.reply(id, &laid.stream, message.placeable());
+        if self.replies.len() <= id.index() {
+            self.replies.resize_with(id.index() + 1, || None);
+        }
+        let Some(slot) = self.replies.get_mut(id.index()).filter(|_| replied.is_ok()) else {
+            laid.ids.into_iter().for_each(|id| drop(self.store.remove(id)));
+            let _ = self.conn.refuse(id, Refusal::System);
+            return;
+        };
+        *slot = Some((message.clone(), laid.ids));
+    }
+
+    /// Refuses a call whose chunks are not of its items.
+    pub(crate) fn refuse(&mut self, call: u64) {
+        if let Some(id) = self.served.remove(&call) {
+            let _ = self.conn.refuse(id, Refusal::BadXdr);
+        }
+    }
+
+    /// The memory of a reply is free.
+    pub(super) fn replied_to(&mut self, id: ServedId) {
+        let reply = self.replies.get_mut(id.index()).and_then(Option::take);
+        for buffer in reply.into_iter().flat_map(|(_, ids)| ids) {
+            self.store.remove(buffer);
+        }
+    }
+}
+
+/// A call's octets without those of items that came in Read chunks, and these. In version 1 a chunk may
+/// have its item's padding: how long the item is, the word in front of it says.
+fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
+    let length = call.length as usize;
+    let (mut stream, mut items, mut from) = (Vec::new(), Vec::new(), 0);
+    let take = |from: usize, to: usize, stream: &mut Vec<u8>| {
+        let at = stream.len();
+        stream.resize(at + to.checked_sub(from)?, 0);
+        buffer.read(from, stream.get_mut(at..)?).ok()
+    };
+    for item in call.reads.as_slice() {
+        let offset = item.offset as usize;
+        take(from, offset, &mut stream)?;
+        let told = stream.last_chunk().map(|word| u32::from_be_bytes(*word))?;
+        let octets = if chunk_fits(item.length, told, true) { told } else { item.length };
+        items
+            .push(Item { position: item.offset, data: buffer.part(offset, octets as usize).ok()? });
+        from = offset.checked_add(padded(octets as usize))?;
+    }
+    take(from, length, &mut stream)?;
+    Some((stream, items))
+}

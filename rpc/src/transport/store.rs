@@ -1,0 +1,160 @@
+//! The buffers of a connection, by the names that [`heddle_rpcrdma::conn`] has for them.
+
+use heddle_rpcrdma::conn;
+use heddle_rpcrdma::conn::{BufferId, Purpose};
+use heddle_rpcrdma::reduce::Piece;
+use heddle_verbs as verbs;
+
+use crate::memory::{Budget, Buffer, Memory};
+
+/// What a name stands for.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Registered memory: what is sent, what peers read or write, what RDMA Reads place.
+    Registered(Buffer),
+    /// Octets that came in Sends and go nowhere else.
+    Heap(Vec<u8>),
+}
+
+impl Stored {
+    /// A copy of octets of it; `None` when they are not inside.
+    pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
+        match self {
+            Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
+            Stored::Registered(buffer) => buffer.part(off, len).ok().map(|part| part.to_vec()),
+        }
+    }
+
+    /// Its first `len` octets.
+    pub(crate) fn into_octets(self, len: usize) -> Option<Vec<u8>> {
+        match self {
+            Stored::Heap(mut octets) if octets.len() >= len => {
+                octets.truncate(len);
+                Some(octets)
+            }
+            Stored::Heap(_) => None,
+            Stored::Registered(buffer) => buffer.part(0, len).ok().map(|part| part.to_vec()),
+        }
+    }
+
+    fn put(&mut self, off: usize, octets: &[u8]) -> Option<()> {
+        match self {
+            Stored::Registered(buffer) => buffer.write(off, octets).ok(),
+            Stored::Heap(all) => {
+                all.get_mut(off..off.checked_add(octets.len())?)?.copy_from_slice(octets);
+                Some(())
+            }
+        }
+    }
+}
+
+/// The buffers of one connection.
+#[derive(Debug)]
+pub(crate) struct Store {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    memory: Memory,
+    /// Of what peers have us take.
+    budget: Budget,
+    /// The connection has named octets that are not there: a defect.
+    broken: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Counts its uses, so that an old name is not taken for a new one.
+    generation: u32,
+    stored: Option<Stored>,
+}
+
+const fn split(id: BufferId) -> (usize, u32) {
+    ((id.0 & 0xffff_ffff) as usize, (id.0 >> 32) as u32)
+}
+
+impl Store {
+    /// One that takes memory for peers within `budget`.
+    pub(crate) fn new(memory: Memory, budget: Budget) -> Store {
+        Store { slots: Vec::new(), free: Vec::new(), memory, budget, broken: false }
+    }
+
+    /// Gives a name to a buffer.
+    pub(crate) fn put(&mut self, stored: Stored) -> BufferId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            // A few for each call under way.
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(slot) = self.slots.get_mut(index as usize) else { return BufferId(u64::MAX) };
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.stored = Some(stored);
+        BufferId(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    /// Takes a buffer out.
+    pub(crate) fn remove(&mut self, id: BufferId) -> Option<Stored> {
+        let (index, generation) = split(id);
+        let slot = self.slots.get_mut(index).filter(|s| s.generation == generation)?;
+        let stored = slot.stored.take()?;
+        self.free.push(u32::try_from(index).ok()?);
+        Some(stored)
+    }
+
+    fn get(&self, id: BufferId) -> Option<&Stored> {
+        let (index, generation) = split(id);
+        self.slots.get(index).filter(|s| s.generation == generation)?.stored.as_ref()
+    }
+
+    fn get_mut(&mut self, id: BufferId) -> Option<&mut Stored> {
+        let (index, generation) = split(id);
+        self.slots.get_mut(index).filter(|s| s.generation == generation)?.stored.as_mut()
+    }
+
+    /// Where octets are, for a work request; `None` when they are not in registered memory.
+    pub(crate) fn sge(&self, sge: &conn::Sge) -> Option<verbs::Sge> {
+        let Some(Stored::Registered(buffer)) = self.get(sge.buffer) else { return None };
+        let (off, len) = (usize::try_from(sge.offset).ok()?, sge.length as usize);
+        buffer.part(off, len).ok().map(|part| part.sge())
+    }
+
+    /// A copy of octets, over `out`.
+    pub(crate) fn gather(&self, sge: &conn::Sge, out: &mut Vec<u8>) -> Option<()> {
+        let off = usize::try_from(sge.offset).ok()?;
+        out.extend(self.get(sge.buffer)?.copy(off, sge.length as usize)?);
+        Some(())
+    }
+
+    /// Whether the connection has named octets that are not there.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+}
+
+impl conn::Memory for Store {
+    fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
+        let len = octets as usize;
+        let stored = match purpose {
+            Purpose::Call => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
+            // No longer than the connection's longest message, and one for each call of ours.
+            Purpose::Reply => Stored::Heap(vec![0; len]),
+        };
+        Some(self.put(stored))
+    }
+
+    fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {
+        let written = self.get_mut(buffer).and_then(|s| s.put(offset as usize, octets));
+        self.broken |= written.is_none();
+    }
+
+    fn copy(&mut self, from: (BufferId, Piece), to: (BufferId, u32)) {
+        let (source, Piece { offset, length }) = from;
+        let octets = self.get(source).and_then(|s| s.copy(offset as usize, length as usize));
+        match octets {
+            Some(octets) => self.write(to.0, to.1, &octets),
+            None => self.broken = true,
+        }
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        self.broken |= self.remove(buffer).is_none();
+    }
+}

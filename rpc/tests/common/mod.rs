@@ -1,0 +1,274 @@
+//! A client and a server, each on an RNIC of its own, in one thread: rings join the RNICs, and the test
+//! polls all four. Nothing waits, so nothing depends on how busy the machine is.
+#![allow(unreachable_pub, dead_code, reason = "each test file that has this module uses a part")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use heddle_base::Seed;
+use heddle_ctl::{Endpoint, EndpointConfig};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
+use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
+use heddle_rpc::client::PendingCall;
+use heddle_rpc::{
+    Body, CallError, Client, ClientConfig, Memory, Procedure, Refusal, Request, Server,
+    ServerConfig, Speaks,
+};
+
+pub const SERVER: &str = "10.0.0.2:20049";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub const PROGRAM: u32 = 0x2000_0001;
+pub const MAX: u32 = 1 << 20;
+
+pub const fn procedure(procedure: u32) -> Procedure {
+    Procedure { program: PROGRAM, version: 1, procedure }
+}
+
+/// Number and data; replies with number and the data reversed, which may be placed.
+pub const ECHO: Procedure = procedure(1);
+/// Data, nothing of which may be placed; replies with the same, likewise.
+pub const PLAIN: Procedure = procedure(2);
+/// Answered when the test says so.
+pub const LATER: Procedure = procedure(3);
+/// Two pieces of data, which may be placed, with words around them; replies with both in turn.
+pub const TWO: Procedure = procedure(4);
+
+pub const BINDING: Table<'static> = Table(&[
+    Entry {
+        procedure: ECHO,
+        arguments: Some(|s| {
+            s.u32()?;
+            s.item()
+        }),
+        results: Some(|s| {
+            s.u32()?;
+            s.item()
+        }),
+        reply: Reply::Of(|_| Ok(ReplySize { stream: 8, item: MAX })),
+    },
+    Entry { procedure: PLAIN, arguments: None, results: None, reply: Reply::Unknown },
+    Entry { procedure: LATER, arguments: None, results: None, reply: Reply::Fixed(4) },
+    Entry {
+        procedure: TWO,
+        arguments: Some(|s| {
+            s.u32()?;
+            s.item()?;
+            s.u32()?;
+            s.item()
+        }),
+        results: Some(|s| {
+            s.item()?;
+            s.item()
+        }),
+        reply: Reply::Of(|_| Ok(ReplySize { stream: 8, item: MAX })),
+    },
+]);
+
+/// DPDK, started once in this process; one test at a time.
+pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
+    static EAL: OnceLock<Eal> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 1024, ..EalConfig::default() };
+    (*EAL.get_or_init(|| Eal::init(&config).expect("DPDK starts")), turn)
+}
+
+/// Requests that wait for the test's answer.
+pub type Held = Arc<Mutex<Vec<Request>>>;
+
+/// Carries the test's program out.
+pub fn program(memory: Memory, held: Held) -> impl FnMut(Request) + Send {
+    move |request: Request| match request.procedure.procedure {
+        3 => held.lock().unwrap().push(request),
+        _ => {
+            let outcome = carry_out(&memory, &request);
+            request.reply(outcome);
+        }
+    }
+}
+
+fn carry_out(memory: &Memory, request: &Request) -> Result<Body, Refusal> {
+    let (mut r, mut results) = (request.arguments.reader(), Body::new());
+    let apart = |data: &[u8]| {
+        let buffer = memory.take(data.len())?;
+        buffer.write(0, data).unwrap();
+        Ok::<_, Refusal>(buffer)
+    };
+    match request.procedure {
+        ECHO => {
+            let number = r.u32()?;
+            let mut data = r.opaque(MAX)?.to_vec();
+            r.finish()?;
+            data.reverse();
+            results.u32(number)?.item(apart(&data)?)?;
+        }
+        PLAIN => {
+            let data = r.opaque(MAX)?.to_vec();
+            r.finish()?;
+            results.opaque(&data)?;
+        }
+        TWO => {
+            r.u32()?;
+            let first = r.opaque(MAX)?.to_vec();
+            r.u32()?;
+            let second = r.opaque(MAX)?.to_vec();
+            r.finish()?;
+            results.item(apart(&second)?)?.item(apart(&first)?)?;
+        }
+        _ => return Err(Refusal::ProcUnavail),
+    }
+    Ok(results)
+}
+
+pub struct World {
+    pub client: Client,
+    pub server: Server,
+    pub held: Held,
+    /// The client's application does something else.
+    pub paused: bool,
+    a: Endpoint,
+    b: Endpoint,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl World {
+    pub fn new(speaks: Speaks) -> World {
+        World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+        })
+    }
+
+    pub fn with(change: impl FnOnce(&mut ClientConfig, &mut ServerConfig)) -> World {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (eal, turn) = eal();
+        let name = format!("rpc{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let config = |n: u8| EndpointConfig {
+            frames: 2047,
+            max_conns: 64,
+            ..EndpointConfig::with_seed(
+                vec![format!("10.0.0.{n}/24").parse().unwrap()],
+                Seed::from_u64(n.into()),
+            )
+        };
+        let (a, b) = Endpoint::ring_pair(&eal, &name, &config(1), &config(2)).unwrap();
+        let mut client = ClientConfig { binding: Box::new(BINDING), ..ClientConfig::default() };
+        let mut server = ServerConfig::default();
+        change(&mut client, &mut server);
+        let client = Client::new(a.device(), addr(), client).unwrap();
+        let mut server = Server::new(b.device(), addr(), server).unwrap();
+        let held = Held::default();
+        let program = program(server.memory().clone(), held.clone());
+        server.register(PROGRAM, 1..=1, BINDING, program).unwrap();
+        let mut world = World { client, server, held, paused: false, a, b, _turn: turn };
+        world.until("a listener", |w| w.server.listening().unwrap().then_some(()));
+        world
+    }
+
+    /// The RNIC that the client is on.
+    pub fn client_device(&self) -> heddle_verbs::Device {
+        self.a.device().clone()
+    }
+
+    /// The RNIC that the server is on.
+    pub fn server_device(&self) -> heddle_verbs::Device {
+        self.b.device().clone()
+    }
+
+    /// A client of the same RNIC.
+    pub fn another(&self, config: ClientConfig) -> Client {
+        Client::new(self.a.device(), addr(), config).unwrap()
+    }
+
+    pub fn poll(&mut self) {
+        // The control plane of an idle endpoint has its turn now and then only.
+        for _ in 0..8 {
+            self.a.poll();
+            self.b.poll();
+        }
+        if !self.paused {
+            self.client.step();
+        }
+        self.server.step();
+    }
+
+    pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut World) -> Option<T>) -> T {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.poll();
+            if let Some(t) = found(self) {
+                return t;
+            }
+            assert!(Instant::now() < end, "{what} did not come: {}", self.report());
+        }
+    }
+
+    fn report(&self) -> String {
+        format!(
+            "client {:?} {:?} {:?}, server {:?} with {} connections",
+            self.client.counters(),
+            self.client.transport_counters(),
+            self.client.last_failure(),
+            self.server.counters(),
+            self.server.connections(),
+        )
+    }
+
+    pub fn outcome(&mut self, mut call: PendingCall) -> Result<Body, CallError> {
+        self.until("what comes of a call", |_| call.try_take())
+    }
+
+    /// A call of ECHO with `len` octets, apart or within, checked; `room` says whether the results have
+    /// room of their own.
+    pub fn echo(&mut self, number: u32, len: usize, apart: bool, room: bool) {
+        let call = echo(&self.client, number, len, apart, room).unwrap();
+        let results = self.outcome(call).unwrap();
+        check_echo(&results, number, len);
+    }
+}
+
+pub fn addr() -> SocketAddr {
+    SERVER.parse().unwrap()
+}
+
+/// Octets that tell where they are.
+pub fn pattern(number: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(7) ^ (i >> 8) ^ number) as u8).collect()
+}
+
+pub fn echo(
+    client: &Client,
+    number: u32,
+    len: usize,
+    apart: bool,
+    room: bool,
+) -> Result<PendingCall, CallError> {
+    let (mut arguments, data) = (Body::new(), pattern(number, len));
+    arguments.u32(number)?;
+    if apart {
+        let buffer = client.buffer(len)?;
+        buffer.write(0, &data).unwrap();
+        arguments.item(buffer)?;
+    } else {
+        arguments.opaque(&data)?;
+    }
+    let mut call = client.call(ECHO).arguments(arguments).timeout(PATIENCE);
+    if room {
+        call = call.room(client.buffer(len)?);
+    } else {
+        call = call.results_max(len as u32 + 16);
+    }
+    call.send()
+}
+
+pub fn check_echo(results: &Body, number: u32, len: usize) {
+    let mut r = results.reader();
+    assert_eq!(r.u32(), Ok(number));
+    let mut data = r.opaque(MAX).unwrap().to_vec();
+    r.finish().unwrap();
+    data.reverse();
+    assert!(data == pattern(number, len), "{len} octets of call {number} are others");
+}

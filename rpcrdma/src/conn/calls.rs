@@ -1,0 +1,322 @@
+//! Calls of ours: what is kept of each, and the transport header that it is sent with.
+
+use heddle_base::Instant;
+
+use super::config::CHUNKS_MAX;
+use super::event::{BadReply, CallError, Filled, IncomingReply, ReplyStream};
+use super::memory::{BufferId, Sge};
+use super::plan::{Format, Plan, Span, Use, Wanted};
+use super::work::Region;
+use super::{Call, CallRefused, memory};
+use crate::chunk::{ReadList, WriteChunk, WriteList, ZeroPosition};
+use crate::header::Xid;
+use crate::reduce::{Item, Reduction};
+use crate::segment::{Handle, ReadSegment, Segment};
+use crate::v1::{self, Chunks};
+use crate::v2;
+use crate::xdr::NoRoom;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It waits for credits.
+    #[default]
+    Queued,
+    /// Its memory is registered.
+    Registered,
+    /// Some of its parts were posted.
+    Sending,
+    /// All of it was posted.
+    Waiting,
+    /// It has its outcome, and its memory is made safe.
+    Ending,
+    /// It was given up and has ended; a late reply may come.
+    Zombie,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Reply(IncomingReply),
+    Sent,
+    Failed(CallError),
+}
+
+/// Who has invalidated a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grip {
+    /// The peer may use it.
+    Live,
+    /// An invalidation was posted.
+    Invalidating,
+    /// It is of no use to the peer any more.
+    Gone,
+}
+
+/// A call of ours. Lists keep their capacity from call to call.
+#[derive(Debug, Default)]
+pub(super) struct OutCall {
+    pub(super) xid: Xid,
+    pub(super) phase: Phase,
+    pub(super) stream: Vec<Sge>,
+    pub(super) total: u32,
+    pub(super) items: Vec<Item>,
+    rooms: Vec<Sge>,
+    room_ends: Vec<usize>,
+    whole: Vec<Sge>,
+    stream_max: Option<u32>,
+    pub(super) has_reply: bool,
+    pub(super) deadline: Option<Instant>,
+    pub(super) plan: Plan,
+    pub(super) regions: Vec<Region>,
+    pub(super) spans: Vec<Span>,
+    /// What was registered, by the order of the regions.
+    pub(super) handles: Vec<(Segment, Grip)>,
+    /// Sends that have not completed.
+    pub(super) sends: u32,
+    pub(super) outcome: Option<Outcome>,
+    /// Why it was given up.
+    pub(super) abandoned: Option<CallError>,
+}
+
+/// Octets of the shortest RPC message: its XID, and whether it is a call or a reply.
+pub(super) const MESSAGE_MIN: u32 = 8;
+
+/// Checks an RPC message of ours. Gives its length.
+pub(super) fn stream_len(stream: &[Sge]) -> Option<u32> {
+    memory::total(stream).filter(|&n| n >= MESSAGE_MIN && n.is_multiple_of(4))
+}
+
+impl OutCall {
+    /// Checks a call before anything of it is kept.
+    pub(super) fn check(call: &Call<'_>) -> Result<u32, CallRefused> {
+        let total = stream_len(call.stream).ok_or(CallRefused::Stream)?;
+        let room = call.reply.unwrap_or_default();
+        let short = |pieces: &[Sge]| memory::total(pieces).is_some();
+        if call.items.len() > CHUNKS_MAX
+            || room.items.len() > CHUNKS_MAX
+            || !room.items.iter().all(|pieces| short(pieces))
+            || !short(room.whole)
+        {
+            return Err(CallRefused::Items);
+        }
+        let some = call.items.iter().copied().filter(|item| item.length > 0);
+        Reduction::new(total, MESSAGE_MIN, some)?;
+        Ok(total)
+    }
+
+    /// Fills the row with a checked call.
+    pub(super) fn set(&mut self, call: &Call<'_>, total: u32) {
+        let room = call.reply.unwrap_or_default();
+        self.xid = call.xid;
+        self.phase = Phase::Queued;
+        self.stream.clear();
+        self.stream.extend_from_slice(call.stream);
+        self.total = total;
+        self.items.clear();
+        self.items.extend(call.items.iter().copied().filter(|item| item.length > 0));
+        self.rooms.clear();
+        self.room_ends.clear();
+        for pieces in room.items {
+            self.rooms.extend_from_slice(pieces);
+            self.room_ends.push(self.rooms.len());
+        }
+        self.whole.clear();
+        self.whole.extend_from_slice(room.whole);
+        self.stream_max = room.stream_max;
+        self.has_reply = call.reply.is_some();
+        self.deadline = call.deadline;
+        self.plan = Plan::default();
+        self.regions.clear();
+        self.spans.clear();
+        self.handles.clear();
+        self.sends = 0;
+        self.outcome = None;
+        self.abandoned = None;
+    }
+
+    /// Chooses its format.
+    pub(super) fn make_plan(&mut self, bounds: &super::plan::Bounds) -> bool {
+        let wanted = Wanted {
+            stream: &self.stream,
+            total: self.total,
+            items: &self.items,
+            rooms: &self.rooms,
+            room_ends: &self.room_ends,
+            whole: &self.whole,
+            reply_max: self.stream_max,
+            has_reply: self.has_reply,
+        };
+        match wanted.plan(bounds, &mut self.regions, &mut self.spans) {
+            Ok(plan) => self.plan = plan,
+            Err(_) => {
+                self.regions.clear();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Items that are taken out of its stream.
+    pub(super) fn reduced_items(&self) -> &[Item] {
+        if self.plan.is_reduced { &self.items } else { &[] }
+    }
+
+    /// Handles that are not gone.
+    pub(super) fn grips(&self) -> usize {
+        self.handles.iter().filter(|(_, grip)| *grip != Grip::Gone).count()
+    }
+
+    /// The peer has invalidated `handle`. Whether it was one of this call's, and in the peer's reach.
+    pub(super) fn invalidated(&mut self, handle: Handle) -> bool {
+        let mut all = self.handles.iter_mut();
+        let of = |(segment, grip): &&mut (Segment, Grip)| {
+            segment.handle == handle && *grip == Grip::Live
+        };
+        match all.find(of) {
+            Some((_, grip)) => {
+                *grip = Grip::Gone;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The segments of each chunk.
+    fn chunks(&self) -> impl Iterator<Item = (Use, &[(Segment, Grip)])> {
+        let mut left = self.handles.as_slice();
+        self.spans.iter().map(move |span| {
+            let (these, rest) = left.split_at_checked(span.regions.into()).unwrap_or((left, &[]));
+            left = rest;
+            (span.of, these)
+        })
+    }
+
+    /// Writes the header of its only or last Send.
+    pub(super) fn encode(
+        &self,
+        version: u32,
+        credit: u32,
+        lists: &mut Lists,
+        out: &mut [u8],
+    ) -> Result<usize, NoRoom> {
+        lists.fill(self);
+        let (body, items) = lists.reads.split_at(lists.body);
+        let writes = WriteChunks::of(lists);
+        let chunks = |reads| Chunks { reads, writes: writes.list(), reply: writes.reply };
+        let call = |reads, zero| ReadList::new(reads, zero).unwrap_or(ReadList::EMPTY);
+        if version != v2::VERSION {
+            let body = match self.plan.format {
+                Format::Inline => v1::Body::Msg(chunks(call(items, ZeroPosition::Never))),
+                Format::Chunk => v1::Body::NoMsg(chunks(call(&lists.reads, ZeroPosition::Also))),
+            };
+            return v1::Header { xid: self.xid, credit, body }.encode(out);
+        }
+        let invalidate = self.handles.first().map_or(Handle(0), |(segment, _)| segment.handle);
+        let chunks = chunks(call(items, ZeroPosition::Never));
+        let body = match self.plan.format {
+            Format::Inline => v2::Body::CallInline { invalidate, chunks },
+            Format::Chunk => {
+                let call = call(body, ZeroPosition::Only);
+                v2::Body::CallExternal { invalidate, call, chunks }
+            }
+        };
+        v2::Header { xid: self.xid, credit, body }.encode(out)
+    }
+
+    /// Checks what has come back in Write chunks and the Reply chunk.
+    pub(super) fn replied(
+        &self,
+        returned: WriteList<'_>,
+        source: ReplySource<'_>,
+        lists: &mut Lists,
+    ) -> Result<IncomingReply, BadReply> {
+        lists.fill(self);
+        let provided = WriteChunks::of(lists);
+        // Where nothing was provided, nothing may be said to be there.
+        returned.returned(&provided.list()).map_err(|(_, e)| BadReply::Write(e))?;
+        let filled = Filled::of(returned.chunks().map(|chunk| chunk.length()));
+        let stream = match source {
+            ReplySource::Buffer { buffer, length } => ReplyStream::Buffer { buffer, length },
+            ReplySource::Chunk(chunk) => {
+                let room = provided.reply.ok_or(BadReply::NoChunk)?;
+                ReplyStream::Chunk { length: chunk.returned(&room).map_err(BadReply::Chunk)? }
+            }
+        };
+        let (ReplyStream::Buffer { length, .. } | ReplyStream::Chunk { length }) = stream;
+        if length < MESSAGE_MIN {
+            return Err(BadReply::Short { octets: length });
+        }
+        Ok(IncomingReply { stream, filled })
+    }
+}
+
+/// Where a reply is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReplySource<'a> {
+    Buffer { buffer: BufferId, length: u32 },
+    Chunk(WriteChunk<'a>),
+}
+
+/// Room to write a header's lists in.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    /// Read segments, those of the body first.
+    reads: Vec<ReadSegment>,
+    body: usize,
+    writes: Vec<Segment>,
+    write_ends: Vec<usize>,
+    reply: Vec<Segment>,
+    has_reply: bool,
+}
+
+impl Lists {
+    fn fill(&mut self, call: &OutCall) {
+        self.reads.clear();
+        self.writes.clear();
+        self.write_ends.clear();
+        self.reply.clear();
+        self.has_reply = false;
+        let at = |position| move |&(target, _): &(Segment, Grip)| ReadSegment { position, target };
+        let body = call.chunks().filter(|(of, _)| *of == Use::Body);
+        self.reads.extend(body.flat_map(|(_, segments)| segments.iter().map(at(0))));
+        self.body = self.reads.len();
+        for (of, segments) in call.chunks() {
+            match of {
+                Use::Body => {}
+                Use::Read { position } => self.reads.extend(segments.iter().map(at(position))),
+                Use::Write => {
+                    self.writes.extend(segments.iter().map(|(segment, _)| *segment));
+                    self.write_ends.push(self.writes.len());
+                }
+                Use::Reply => {
+                    self.reply.extend(segments.iter().map(|(segment, _)| *segment));
+                    self.has_reply = true;
+                }
+            }
+        }
+    }
+}
+
+/// The chunks for a reply, of [`Lists`].
+struct WriteChunks<'a> {
+    chunks: [WriteChunk<'a>; CHUNKS_MAX],
+    len: usize,
+    reply: Option<WriteChunk<'a>>,
+}
+
+impl<'a> WriteChunks<'a> {
+    fn of(lists: &'a Lists) -> WriteChunks<'a> {
+        let mut chunks = [WriteChunk::EMPTY; CHUNKS_MAX];
+        let (mut start, mut len) = (0, 0);
+        for (to, &end) in chunks.iter_mut().zip(&lists.write_ends) {
+            let segments = lists.writes.get(start..end).unwrap_or(&[]);
+            *to = WriteChunk::new(segments).unwrap_or(WriteChunk::EMPTY);
+            (start, len) = (end, len + 1);
+        }
+        let reply = WriteChunk::new(&lists.reply).unwrap_or(WriteChunk::EMPTY);
+        WriteChunks { chunks, len, reply: lists.has_reply.then_some(reply) }
+    }
+
+    fn list(&self) -> WriteList<'_> {
+        WriteList::new(self.chunks.get(..self.len).unwrap_or(&self.chunks))
+    }
+}

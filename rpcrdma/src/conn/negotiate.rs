@@ -1,0 +1,198 @@
+//! Which version is spoken, and what version 2 says of its ends (draft sections 4.3 and 5; RFC 8166
+//! section 4.1.2).
+//!
+//! A client that speaks version 2 begins with its properties, in 1024 octets or less, so that a server
+//! of version 1 can refuse them without a call being lost. A server takes the version of the first
+//! message that it understands.
+
+use super::event::{CloseReason, Event};
+use super::{Connection, Side, Speaks, Stage};
+use crate::header::{Refusal, Versions, Xid};
+use crate::property::{self, Thresholds, Value};
+use crate::v2::{self, Property, PropertySet};
+use crate::{credit, v1};
+
+/// Octets of a CONNPROP_FINAL with a host authentication message, without it.
+pub(super) const HOST_AUTH_ROOM: usize = 64;
+
+/// The XID of our properties. They are no RPC message.
+pub(super) const HELLO: Xid = Xid(0);
+
+/// Versions that are refused before a server gives its client up.
+const REFUSED_MAX: u32 = 8;
+
+/// What is to be said of this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hello {
+    /// The numbers; then the host authentication message, if there is one.
+    Numbers,
+    /// The host authentication message.
+    HostAuth,
+    /// Nothing more.
+    Done,
+}
+
+/// How flow control is done, by version.
+#[derive(Debug)]
+pub(super) enum Flow {
+    /// Not known yet.
+    None,
+    V1(FlowV1),
+    V2(FlowV2),
+}
+
+/// Version 1: an account for each direction of calls.
+#[derive(Debug)]
+pub(super) struct FlowV1 {
+    pub(super) calls: credit::v1::Requester,
+    pub(super) serves: credit::v1::Responder,
+}
+
+/// Version 2: one account, and what has to follow.
+#[derive(Debug)]
+pub(super) struct FlowV2 {
+    pub(super) credits: credit::v2::Credits,
+    pub(super) sequence: crate::sequence::Sequence,
+    /// The most messages that could be sent at once. As many calls are under way at a time.
+    pub(super) window: u32,
+}
+
+impl Connection {
+    /// As the connection begins.
+    pub(super) fn begin(&mut self, now: heddle_base::Instant) {
+        match (self.config.side, self.config.speaks) {
+            (Side::Client, Speaks { v2: false, .. }) => self.establish(v1::VERSION),
+            (Side::Client, _) => {
+                self.flow = Flow::V2(self.flow_v2());
+                self.hello = Hello::Numbers;
+                self.thresholds.send = v2::FIRST_MESSAGE_MAX;
+                self.opening_ends = Some(now + self.config.negotiation_timeout);
+            }
+            (Side::Server, _) => {}
+        }
+    }
+
+    fn flow_v2(&self) -> FlowV2 {
+        FlowV2 {
+            credits: credit::v2::Credits::new(self.config.credits),
+            sequence: crate::sequence::Sequence::new(self.config.message_max),
+            window: 1,
+        }
+    }
+
+    /// The versions of which a message is taken now.
+    pub(super) fn versions(&self) -> Versions {
+        match (self.version, self.config.side) {
+            (Some(v1::VERSION), _) => Versions::V1,
+            (Some(_), _) => Versions::V2,
+            (None, Side::Client) => Versions::Open { v1: false, v2: true },
+            (None, Side::Server) => {
+                let Speaks { v1, v2 } = self.config.speaks;
+                Versions::Open { v1, v2 }
+            }
+        }
+    }
+
+    /// The version is known.
+    pub(super) fn establish(&mut self, version: u32) {
+        self.version = Some(version);
+        self.stage = Stage::Open;
+        self.opening_ends = None;
+        if version == v1::VERSION {
+            let terms = self.config.terms();
+            self.thresholds = Thresholds { send: terms.send, receive: terms.receive };
+            self.hello = Hello::Done;
+            self.flow = Flow::V1(FlowV1 {
+                calls: credit::v1::Requester::new(self.config.calls.into()),
+                serves: credit::v1::Responder::new(self.config.served.into()),
+            });
+        } else {
+            self.thresholds = Thresholds::DEFAULT;
+            if !matches!(self.flow, Flow::V2(_)) {
+                self.flow = Flow::V2(self.flow_v2());
+                self.hello = Hello::Numbers;
+            }
+        }
+        self.events.push_back(Event::Established { version });
+    }
+
+    /// An error has answered a client's first message. Those of version 1, and RDMA2_ERR_VERS, say that
+    /// version 2 is not spoken; any other is of somebody who speaks it.
+    pub(super) fn first_refused(&mut self, refusal: Refusal) -> Result<(), CloseReason> {
+        let takes_v1 = match refusal {
+            Refusal::V1(v1::Refusal::Versions { low, high })
+            | Refusal::V2(v2::Refusal::Versions { low, high }) => {
+                (low..=high).contains(&v1::VERSION)
+            }
+            Refusal::V1(v1::Refusal::Chunk) => true,
+            Refusal::V2(_) => return Ok(()),
+        };
+        self.peer_lacks_v2 = true;
+        if !takes_v1 || !self.config.speaks.v1 {
+            return Err(CloseReason::NoVersion);
+        }
+        self.establish(v1::VERSION);
+        Ok(())
+    }
+
+    /// A server has refused another version of its client's.
+    pub(super) fn count_refused(&mut self) -> Result<(), CloseReason> {
+        self.versions_refused += 1;
+        if self.versions_refused > REFUSED_MAX { Err(CloseReason::NoVersion) } else { Ok(()) }
+    }
+
+    /// Properties have come; they count when the last has.
+    pub(super) fn take_properties(
+        &mut self,
+        set: &PropertySet<'_>,
+        last: bool,
+    ) -> Result<(), CloseReason> {
+        self.pending.update(set);
+        for property in set.properties() {
+            if let Ok(Value::HostAuth(message)) = Value::of(property) {
+                self.peers_host_auth.clear();
+                self.peers_host_auth.extend_from_slice(message.unwrap_or(&[]));
+            }
+        }
+        if last {
+            self.peers = self.pending;
+            self.has_peers = true;
+            self.thresholds = Thresholds::of(&self.config.properties, &self.peers)?;
+            self.events.push_back(Event::Properties(self.peers));
+        }
+        Ok(())
+    }
+
+    /// The next message about this end, into `out`: its length.
+    pub(super) fn write_hello(&mut self, credit: u32, out: &mut [u8]) -> Option<usize> {
+        let numbers = self.config.properties.encoded();
+        let numbers = numbers.properties();
+        let mut auth = [0; v2::INLINE_THRESHOLD as usize];
+        let encoded = property::encode_host_auth(&self.config.host_auth, &mut auth).ok()?;
+        let auth = [Property { id: property::id::HOSTAUTH, data: auth.get(..encoded)? }];
+        let has_auth = !self.config.host_auth.is_empty();
+        let (set, last, next) = match self.hello {
+            Hello::Numbers if has_auth => (&numbers[..], false, Hello::HostAuth),
+            Hello::Numbers => (&numbers[..], true, Hello::Done),
+            Hello::HostAuth => (&auth[..], true, Hello::Done),
+            Hello::Done => return None,
+        };
+        let props = PropertySet::new(set).ok()?;
+        let body = v2::Body::ConnProp { last, props };
+        let len = v2::Header { xid: HELLO, credit, body }.encode(out).ok()?;
+        self.hello = next;
+        Some(len)
+    }
+
+    /// Versions that the next connection to this peer should speak, so that negotiation does not go in a
+    /// loop: without version 2 when this one has shown that the peer does not speak it, and also when it
+    /// ended before the peer had said anything, if there is version 1. `None` when nothing is left.
+    pub fn next_speaks(&self) -> Option<Speaks> {
+        let speaks = self.config.speaks;
+        let unheard = self.version.is_none()
+            && self.config.side == Side::Client
+            && matches!(self.stage, Stage::Closing | Stage::Gone);
+        let v2 = speaks.v2 && !self.peer_lacks_v2 && !(unheard && speaks.v1);
+        (speaks.v1 || v2).then_some(Speaks { v2, ..speaks })
+    }
+}

@@ -1,0 +1,164 @@
+//! A call of the peer's.
+
+use super::Received;
+use crate::chunk::ReadList;
+use crate::conn::negotiate::Flow;
+use crate::conn::served::{self, Body};
+use crate::conn::{
+    AnswerFlow, CHUNKS_MAX, CloseReason, Connection, Event, ItemSet, Memory, Purpose, ServedId,
+    Side, Unsent, calls,
+};
+use crate::header::{Answer, Refusal, Xid};
+use crate::property::ReverseSupport;
+use crate::reduce::{AssembleError, Assembly, Item};
+use crate::rpc::Call as RpcCall;
+use crate::{v1, v2};
+
+/// Octets of the shortest RPC header: no item can be nearer to the front.
+const HEADER_MIN: u32 = 40;
+const _: () = assert!(HEADER_MIN as usize == RpcCall::MIN_LEN);
+
+/// Which chunks a call has.
+#[derive(Clone, Copy)]
+pub(super) struct Uses {
+    pub(super) reads: bool,
+    pub(super) writes: bool,
+}
+
+impl Connection {
+    /// A call of the peer's. In version 1 its credit has been counted.
+    pub(super) fn receive_call<M: Memory>(
+        &mut self,
+        xid: Xid,
+        credit: u32,
+        body: Body<'_>,
+        reads: ReadList<'_>,
+        uses: Uses,
+        received: &mut Received<'_, M>,
+    ) -> Result<(), CloseReason> {
+        let refused = |c: &mut Connection, memory: &mut M, refusal| {
+            if let Body::Buffer { buffer, .. } = body {
+                memory.free(buffer);
+            }
+            c.refuse_call(xid, credit, refusal)
+        };
+        if self.served.find(xid).and_then(|slot| self.served.at(slot)).is_some_and(|row| {
+            // One whose reply is on its way may have been answered already.
+            row.phase != served::Phase::Sent
+        }) {
+            self.counters.duplicate_calls += 1;
+            if let Body::Buffer { buffer, .. } = body {
+                received.memory.free(buffer);
+            }
+            // There will be one reply to both.
+            if let Flow::V1(flow) = &mut self.flow {
+                flow.serves.reply(credit).map_err(CloseReason::CreditsV1)?;
+            }
+            return Ok(());
+        }
+        if let Some(refusal) = self.unsupported(uses) {
+            return refused(self, received.memory, refusal);
+        }
+        let items =
+            ItemSet::of(reads.items().map(|c| Item { offset: c.position(), length: c.length() }));
+        let max = self.config.message_max;
+        let items_of = items.as_slice().iter().copied();
+        let assembly = match Assembly::new(body.length(), HEADER_MIN, items_of, max) {
+            Ok(assembly) if assembly.total() >= calls::MESSAGE_MIN => assembly,
+            Err(AssembleError::TooLong { .. }) => {
+                self.counters.overloads += 1;
+                return refused(self, received.memory, v2::Refusal::System);
+            }
+            Ok(_) | Err(_) => return refused(self, received.memory, v2::Refusal::BadXdr),
+        };
+        let Some((slot, generation)) = self.served.take(xid) else {
+            self.counters.overloads += 1;
+            return refused(self, received.memory, v2::Refusal::System);
+        };
+        let total = assembly.total();
+        let buffer = match body {
+            Body::Buffer { buffer, .. } if items.as_slice().is_empty() => Some(buffer),
+            _ => received.memory.allocate(Purpose::Call, total),
+        };
+        let Some(buffer) = buffer else {
+            self.served.release(slot);
+            self.counters.overloads += 1;
+            return refused(self, received.memory, v2::Refusal::System);
+        };
+        let mut chunks = [None; CHUNKS_MAX];
+        for (to, chunk) in chunks.iter_mut().zip(reads.items()) {
+            *to = Some(chunk);
+        }
+        let read_max = self.config.read_max;
+        if let Some(row) = self.served.at_mut(slot) {
+            row.set(xid, credit, received.octets, received.payload.len());
+            row.buffer = buffer;
+            row.length = total;
+            row.items = items;
+            row.assemble(&assembly, &body, &chunks, read_max, received.memory);
+        }
+        if let Body::Buffer { buffer: parts, .. } = body
+            && parts != buffer
+        {
+            received.memory.free(parts);
+        }
+        self.unanswered += 1;
+        if self.served.at(slot).is_some_and(|row| row.reads.is_empty()) {
+            self.hand_up(ServedId { slot, generation });
+        } else {
+            self.reading.push_back(slot);
+        }
+        Ok(())
+    }
+
+    /// A call of the peer's is whole.
+    pub(in crate::conn) fn hand_up(&mut self, id: ServedId) {
+        let (versions, limits) = (self.versions(), self.config.limits);
+        if let Some(row) = self.served.at_mut(id.slot) {
+            row.phase = served::Phase::Serving;
+            let call = row.incoming(id, versions, &limits);
+            self.counters.calls_received += 1;
+            self.events.push_back(Event::Call(call));
+        }
+    }
+
+    /// What this end does not do for calls of the reverse direction (draft sections 4.6.3 and 4.6.4).
+    pub(super) fn unsupported(&self, uses: Uses) -> Option<v2::Refusal> {
+        if self.config.side == Side::Server {
+            return None;
+        }
+        match self.config.properties.reverse {
+            ReverseSupport::General if self.version == Some(v2::VERSION) => None,
+            ReverseSupport::None => Some(v2::Refusal::System),
+            _ if uses.reads => Some(v2::Refusal::ReadChunks { max: 0 }),
+            _ if uses.writes => Some(v2::Refusal::WriteChunks { max: 0 }),
+            _ => None,
+        }
+    }
+
+    /// A call that does not come up.
+    pub(super) fn refuse_call(
+        &mut self,
+        xid: Xid,
+        requested: u32,
+        refusal: v2::Refusal,
+    ) -> Result<(), CloseReason> {
+        self.send_answer(self.refusal_of(xid, requested, refusal))
+    }
+
+    /// An error that ends a call, in the words of the version.
+    pub(in crate::conn) fn refusal_of(
+        &self,
+        xid: Xid,
+        requested: u32,
+        refusal: v2::Refusal,
+    ) -> Unsent {
+        if self.version == Some(v1::VERSION) {
+            let refusal = Refusal::V1(v1::Refusal::Chunk);
+            let answer = Answer { xid, version: v1::VERSION, refusal };
+            return Unsent { answer, flow: AnswerFlow::Reply { requested } };
+        }
+        let answer = Answer { xid, version: v2::VERSION, refusal: Refusal::V2(refusal) };
+        Unsent { answer, flow: AnswerFlow::Message }
+    }
+}

@@ -1,0 +1,116 @@
+//! RPC messages of version 2 that come in parts (draft section 6.6.2).
+
+use super::call::Uses;
+use super::reply::Source;
+use super::{Received, served::Body};
+use crate::conn::{BufferId, CloseReason, Connection, Memory, Purpose};
+use crate::header::{Direction, Xid};
+use crate::v2;
+
+/// An RPC message that comes in parts.
+#[derive(Debug)]
+pub(in crate::conn) struct Incoming {
+    direction: Direction,
+    xid: Xid,
+    /// `None` when its parts are discarded.
+    buffer: Option<BufferId>,
+}
+
+impl Connection {
+    /// A part of a message, or all of it.
+    pub(super) fn receive_part<M: Memory>(
+        &mut self,
+        header: &v2::Header<'_>,
+        (offset, total, last): (u32, u32, bool),
+        received: &mut Received<'_, M>,
+    ) -> Result<(), CloseReason> {
+        let is_whole = offset == 0 && last;
+        if offset == 0 && !last {
+            self.begin_incoming(header, total, received)?;
+        }
+        if !is_whole && let Some(Incoming { buffer: Some(buffer), .. }) = self.incoming {
+            received.memory.write(buffer, offset, received.payload);
+        }
+        if !last {
+            return Ok(());
+        }
+        let parts = self.incoming.take();
+        let gathered = parts.as_ref().and_then(|parts| parts.buffer);
+        let (xid, credit) = (header.xid, header.credit);
+        match header.body {
+            v2::Body::ReplyInline { writes } => {
+                let source = match (is_whole, gathered) {
+                    (true, _) => Source::Inline,
+                    (false, Some(buffer)) => Source::Buffer { buffer, length: total },
+                    (false, None) => Source::Refused,
+                };
+                self.receive_reply(xid, credit, writes, source, received)
+            }
+            v2::Body::CallInline { chunks, .. } => {
+                let body = match (is_whole, gathered) {
+                    (true, _) => Body::Inline(received.payload),
+                    (false, Some(buffer)) => Body::Buffer { buffer, length: total },
+                    // It was refused at its first part.
+                    (false, None) => return Ok(()),
+                };
+                let uses = Uses {
+                    reads: !chunks.reads.is_empty(),
+                    writes: !chunks.writes.is_empty() || chunks.reply.is_some(),
+                };
+                self.receive_call(xid, credit, body, chunks.reads, uses, received)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn begin_incoming<M: Memory>(
+        &mut self,
+        header: &v2::Header<'_>,
+        total: u32,
+        received: &mut Received<'_, M>,
+    ) -> Result<(), CloseReason> {
+        let xid = header.xid;
+        let direction = header.direction().unwrap_or(Direction::Call);
+        let (wanted, purpose) = match direction {
+            Direction::Call => (true, Purpose::Call),
+            Direction::Reply => (self.find_call(xid).is_some(), Purpose::Reply),
+        };
+        let buffer = if wanted { received.memory.allocate(purpose, total) } else { None };
+        if wanted && buffer.is_none() {
+            self.counters.overloads += 1;
+            if direction == Direction::Call {
+                self.refuse_call(xid, 0, v2::Refusal::System)?;
+            }
+        }
+        self.incoming = Some(Incoming { direction, xid, buffer });
+        Ok(())
+    }
+
+    /// The message that was coming in parts will not be whole.
+    pub(super) fn drop_incoming(&mut self, memory: &mut impl Memory) -> Result<(), CloseReason> {
+        let Some(Incoming { direction, xid, buffer, .. }) = self.incoming.take() else {
+            return Ok(());
+        };
+        if let Some(buffer) = buffer {
+            memory.free(buffer);
+        }
+        if direction == Direction::Reply { self.bad_reply(xid, 0) } else { Ok(()) }
+    }
+
+    /// What has come of the reply `xid`, if it is the one that is coming, is of no use.
+    pub(super) fn end_incoming(&mut self, xid: Xid, memory: &mut impl Memory) {
+        let is = |i: &Incoming| i.direction == Direction::Reply && i.xid == xid;
+        if let Some(incoming) = self.incoming.as_mut().filter(|i| is(i))
+            && let Some(buffer) = incoming.buffer.take()
+        {
+            memory.free(buffer);
+        }
+    }
+
+    /// The buffer of a message in parts is given back.
+    pub(in crate::conn) fn forget_incoming(&mut self, memory: &mut impl Memory) {
+        if let Some(Incoming { buffer: Some(buffer), .. }) = self.incoming.take() {
+            memory.free(buffer);
+        }
+    }
+}

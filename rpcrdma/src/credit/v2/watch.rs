@@ -1,0 +1,100 @@
+//! Flow control as one sees it who looks on.
+
+use super::{ADVERTISED_MAX, Violation, ahead};
+
+/// What a reader of a capture knows of the messages one end sends, wherever between the two ends the
+/// capture was made.
+///
+/// What an end was told may have been seen before it got there, so one that has sent too much may go
+/// unnoticed; one that has not is never blamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch {
+    sent: u32,
+    /// The most that it was told: what was told once is not taken back.
+    told: u32,
+}
+
+impl Watch {
+    /// Of a new connection.
+    pub const fn new() -> Watch {
+        Watch { sent: 0, told: 1 }
+    }
+
+    /// The end sends a message, understood or not, GRANT or not: one beyond what it was told may be a
+    /// GRANT, and may be another by the draft's comparison (section 4.2.1).
+    ///
+    /// # Errors
+    /// [`Violation::Overrun`].
+    pub const fn message(&mut self) -> Result<(), Violation> {
+        self.sent = self.sent.wrapping_add(1);
+        if ahead(self.sent, self.told) > 1 { Err(Violation::Overrun) } else { Ok(()) }
+    }
+
+    /// The end is told `field`, the credit field of a message of its peer.
+    ///
+    /// # Errors
+    /// [`Violation::Announcement`]; what was told before holds then.
+    pub const fn told(&mut self, field: u32) -> Result<(), Violation> {
+        if ahead(field, self.sent) > ADVERTISED_MAX.cast_signed() {
+            return Err(Violation::Announcement);
+        }
+        if ahead(field, self.told) > 0 {
+            self.told = field;
+        }
+        Ok(())
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Credits, Kind};
+    use super::*;
+
+    #[test]
+    fn test_two_messages_are_taken_of_a_new_connection_and_not_three() {
+        let mut w = Watch::new();
+        assert_eq!((w.message(), w.message()), (Ok(()), Ok(())));
+        assert_eq!(w.message(), Err(Violation::Overrun));
+    }
+
+    #[test]
+    fn test_what_was_told_is_not_taken_back() {
+        let mut w = Watch::new();
+        assert_eq!((w.told(3), w.told(2)), (Ok(()), Ok(())));
+        assert!((0..4).all(|_| w.message().is_ok()));
+        assert_eq!(w.message(), Err(Violation::Overrun));
+    }
+
+    #[test]
+    fn test_announcement_of_more_than_can_be_told_is_refused_and_not_used() {
+        let mut w = Watch::new();
+        assert_eq!(w.told(ADVERTISED_MAX + 1), Err(Violation::Announcement));
+        assert_eq!((w.message(), w.message()), (Ok(()), Ok(())));
+        assert_eq!(w.message(), Err(Violation::Overrun));
+        assert_eq!(Watch::new().told(ADVERTISED_MAX), Ok(()));
+    }
+
+    /// Two ends that keep the rules are never blamed.
+    #[test]
+    fn test_ends_that_keep_the_rules_are_never_blamed() {
+        let (mut a, mut b) = (Credits::new(4), Credits::new(2));
+        let (mut of_a, mut of_b) = (Watch::new(), Watch::new());
+        for turn in 0..1000 {
+            let (from, to, watch, other) = match turn % 3 {
+                0 | 1 => (&mut a, &mut b, &mut of_a, &mut of_b),
+                _ => (&mut b, &mut a, &mut of_b, &mut of_a),
+            };
+            let kind = if from.may_send(Kind::Message) { Kind::Message } else { Kind::Grant };
+            let Ok(field) = from.send(kind) else { continue };
+            assert_eq!((watch.message(), other.told(field)), (Ok(()), Ok(())), "turn {turn}");
+            assert_eq!(to.receive(kind, field), Ok(()), "turn {turn}");
+        }
+        assert!(of_a.sent > 100 && of_b.sent > 100, "{of_a:?} {of_b:?}");
+    }
+}

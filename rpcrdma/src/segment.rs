@@ -1,0 +1,101 @@
+//! Segments: where a contiguous piece of registered memory is (RFC 8166 section 3.4.3, draft section
+//! 4.4.1). The two versions encode them alike.
+
+use crate::xdr::{Error, Reader, Writer};
+
+/// A steering tag or R_key, as a requester gives it to its responder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u32);
+
+/// A contiguous piece of registered memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// The region it is in.
+    pub handle: Handle,
+    /// Octets; 0 makes an empty segment.
+    pub length: u32,
+    /// Tagged offset or address of the first octet.
+    pub offset: u64,
+}
+
+impl Segment {
+    /// Octets of its encoding.
+    pub const LEN: usize = 16;
+
+    /// Whether its octets have offsets below 2^64.
+    pub const fn fits(&self) -> bool {
+        // The last octet's offset: one segment may end where the address space does.
+        let last = self.length.saturating_sub(1) as u64;
+        self.offset.checked_add(last).is_some()
+    }
+
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<Segment, Error> {
+        Ok(Segment { handle: Handle(r.u32()?), length: r.u32()?, offset: r.u64()? })
+    }
+
+    pub(crate) fn encode(&self, w: &mut Writer<'_>) {
+        w.u32(self.handle.0);
+        w.u32(self.length);
+        w.u64(self.offset);
+    }
+
+    /// Of octets that were decoded before.
+    pub(crate) fn of(octets: &[u8]) -> Segment {
+        Segment::decode(&mut Reader::new(octets)).unwrap_or_default()
+    }
+}
+
+/// A segment of a Read chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadSegment {
+    /// Offset of the chunk's first octet in the unreduced Payload stream: the same in all segments of
+    /// a chunk, and a multiple of four.
+    pub position: u32,
+    /// Where the octets are.
+    pub target: Segment,
+}
+
+impl ReadSegment {
+    /// Octets of its encoding.
+    pub const LEN: usize = 4 + Segment::LEN;
+
+    pub(crate) fn decode(r: &mut Reader<'_>) -> Result<ReadSegment, Error> {
+        Ok(ReadSegment { position: r.u32()?, target: Segment::decode(r)? })
+    }
+
+    pub(crate) fn encode(&self, w: &mut Writer<'_>) {
+        w.u32(self.position);
+        self.target.encode(w);
+    }
+
+    /// Of octets that were decoded before.
+    pub(crate) fn of(octets: &[u8]) -> ReadSegment {
+        ReadSegment::decode(&mut Reader::new(octets)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_segment_may_end_where_the_addresses_end_and_not_behind() {
+        let at = |offset, length| Segment { handle: Handle(1), length, offset };
+        assert!(at(u64::MAX, 1).fits());
+        assert!(at(u64::MAX, 0).fits());
+        assert!(!at(u64::MAX, 2).fits());
+        assert!(at(u64::MAX - 0xffff_fffe, u32::MAX).fits());
+        assert!(!at(u64::MAX - 0xffff_fffd, u32::MAX).fits());
+    }
+
+    #[test]
+    fn test_read_segment_octets() {
+        let target = Segment { handle: Handle(0x0102_0304), length: 5, offset: 0x0607 << 48 };
+        let mut out = [0; ReadSegment::LEN];
+        let mut w = Writer::new(&mut out);
+        ReadSegment { position: 8, target }.encode(&mut w);
+        assert_eq!(w.finish(), Ok(ReadSegment::LEN));
+        assert_eq!(out, [0, 0, 0, 8, 1, 2, 3, 4, 0, 0, 0, 5, 6, 7, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ReadSegment::of(&out), ReadSegment { position: 8, target });
+    }
+}

@@ -1,0 +1,354 @@
+//! An end as a driver makes it, with what a queue pair does: work is carried out in order, but for RDMA
+//! Reads, which take their time; completions come in order, and late. Every access of the peer is
+//! checked, and so is all memory when the connection says that it is safe.
+
+use std::collections::{HashMap, VecDeque};
+
+use heddle_base::Instant;
+use heddle_rpcrdma::conn::{
+    Access, BufferId, Config, Connection, Event, Memory, NotRegistered, Purpose, Region, Sge, Work,
+    WorkId,
+};
+use heddle_rpcrdma::reduce::Piece;
+use heddle_rpcrdma::{Handle, Segment};
+
+/// Memory of an end.
+#[derive(Debug, Default)]
+pub(crate) struct Mem {
+    pub(crate) buffers: HashMap<u64, Vec<u8>>,
+    next: u64,
+    /// Buffers that the connection has.
+    pub(crate) lent: HashMap<u64, Purpose>,
+    /// Allocations that are refused, from now on.
+    pub(crate) refuse: u32,
+}
+
+impl Mem {
+    pub(crate) fn new_buffer(&mut self, octets: Vec<u8>) -> BufferId {
+        self.next += 1;
+        self.buffers.insert(self.next, octets);
+        BufferId(self.next)
+    }
+
+    /// All of a buffer.
+    pub(crate) fn sge(&mut self, octets: Vec<u8>) -> Sge {
+        let length = u32::try_from(octets.len()).unwrap();
+        Sge { buffer: self.new_buffer(octets), offset: 0, length }
+    }
+
+    pub(crate) fn at(&self, sge: Sge) -> &[u8] {
+        let from = usize::try_from(sge.offset).unwrap();
+        &self.buffers[&sge.buffer.0][from..from + sge.length as usize]
+    }
+
+    fn at_mut(&mut self, sge: Sge) -> &mut [u8] {
+        let from = usize::try_from(sge.offset).unwrap();
+        let buffer = self.buffers.get_mut(&sge.buffer.0).expect("the buffer is there");
+        &mut buffer[from..from + sge.length as usize]
+    }
+
+    pub(crate) fn gather(&self, sges: &[Sge]) -> Vec<u8> {
+        let mut octets = Vec::new();
+        sges.iter().for_each(|sge| octets.extend_from_slice(self.at(*sge)));
+        octets
+    }
+
+    /// A buffer that has come up in an event.
+    pub(crate) fn taken(&mut self, buffer: BufferId, length: u32) -> Vec<u8> {
+        assert!(self.lent.remove(&buffer.0).is_some(), "it was the connection's");
+        let mut octets = self.buffers.remove(&buffer.0).unwrap();
+        octets.truncate(length as usize);
+        octets
+    }
+}
+
+impl Memory for Mem {
+    fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
+        assert!(octets > 0);
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return None;
+        }
+        let buffer = self.new_buffer(vec![0xaa; octets as usize]);
+        self.lent.insert(buffer.0, purpose);
+        Some(buffer)
+    }
+
+    fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {
+        assert!(self.lent.contains_key(&buffer.0));
+        let length = u32::try_from(octets.len()).unwrap();
+        self.at_mut(Sge { buffer, offset: offset.into(), length }).copy_from_slice(octets);
+    }
+
+    fn copy(&mut self, from: (BufferId, Piece), to: (BufferId, u32)) {
+        let (buffer, Piece { offset, length }) = from;
+        let octets = self.at(Sge { buffer, offset: offset.into(), length }).to_vec();
+        self.write(to.0, to.1, &octets);
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        assert!(self.lent.remove(&buffer.0).is_some(), "it was the connection's");
+        self.buffers.remove(&buffer.0).unwrap();
+    }
+}
+
+#[derive(Debug)]
+enum Op {
+    Send { header: Vec<u8>, payload: Vec<Sge>, invalidate: Option<Handle> },
+    Read { to: Sge, from: Segment },
+    Write { from: Vec<Sge>, to: Segment },
+    Invalidate { handle: Handle },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Posted,
+    Running,
+    Done,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: WorkId,
+    op: Op,
+    state: State,
+}
+
+/// One end.
+pub(crate) struct End {
+    pub(crate) conn: Connection,
+    pub(crate) mem: Mem,
+    regions: HashMap<u32, Region>,
+    next_handle: u32,
+    sq: VecDeque<Entry>,
+    pub(crate) inbox: VecDeque<(Vec<u8>, Option<Handle>)>,
+    /// Handles that can be registered at a time.
+    pub(crate) pool: usize,
+    /// Registrations that fail for good, from now on.
+    pub(crate) fail: u32,
+    pub(crate) events: VecDeque<Event>,
+    /// Work requests of each kind that were posted: Send, Read, Write, Invalidate.
+    pub(crate) posted: [usize; 4],
+}
+
+const HANDLE_BASE: u64 = 0x1000_0000_0000;
+
+impl End {
+    pub(crate) fn new(config: Config) -> End {
+        End {
+            conn: Connection::new(config, Instant::ZERO).unwrap(),
+            mem: Mem::default(),
+            regions: HashMap::new(),
+            next_handle: 1,
+            sq: VecDeque::new(),
+            inbox: VecDeque::new(),
+            pool: 1000,
+            fail: 0,
+            events: VecDeque::new(),
+            posted: [0; 4],
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sq.is_empty() && self.inbox.is_empty()
+    }
+
+    /// Posts what there is, as far as the send queue has room.
+    pub(crate) fn pump(&mut self, room: usize) {
+        let mut header = vec![0; self.conn.config().header_size() as usize];
+        while self.sq.len() < room
+            && let Some(work) = self.conn.poll_work(&mut header)
+        {
+            let (kind, id, op) = match work {
+                Work::Register { call, regions } => {
+                    let (call, regions) = (call, regions.to_vec());
+                    self.register(call, &regions);
+                    continue;
+                }
+                Work::Send { id, header: len, payload, invalidate } => {
+                    let header = header[..len].to_vec();
+                    (0, id, Op::Send { header, payload: payload.to_vec(), invalidate })
+                }
+                Work::Read { id, to, from } => (1, id, Op::Read { to, from }),
+                Work::Write { id, from, to } => (2, id, Op::Write { from: from.to_vec(), to }),
+                Work::Invalidate { id, handle } => (3, id, Op::Invalidate { handle }),
+            };
+            self.posted[kind] += 1;
+            self.sq.push_back(Entry { id, op, state: State::Posted });
+        }
+        self.take_events();
+    }
+
+    pub(crate) fn take_events(&mut self) {
+        while let Some(event) = self.conn.poll_event() {
+            self.events.push_back(event);
+        }
+    }
+
+    fn register(&mut self, call: heddle_rpcrdma::conn::CallId, regions: &[Region]) {
+        if self.fail > 0 {
+            self.fail -= 1;
+            self.conn.not_registered(call, NotRegistered::Never);
+            return;
+        }
+        if self.regions.len() + regions.len() > self.pool {
+            assert!(regions.len() <= self.pool, "the model's pool is too small for the call");
+            self.conn.not_registered(call, NotRegistered::Later);
+            return;
+        }
+        let mut segments = Vec::new();
+        for region in regions {
+            let _ = self.mem.at(region.memory);
+            assert!(region.memory.length <= self.conn.config().registration_max);
+            let handle = self.next_handle;
+            self.next_handle += 1;
+            self.regions.insert(handle, *region);
+            let offset = HANDLE_BASE * u64::from(handle % 1000);
+            segments.push(Segment { handle: Handle(handle), length: region.memory.length, offset });
+        }
+        self.conn.registered(call, &segments);
+    }
+
+    /// Where a peer's access goes.
+    fn reach(&self, segment: Segment, access: Access) -> Sge {
+        let region = self.regions.get(&segment.handle.0);
+        let region = region.unwrap_or_else(|| panic!("{segment:?} cannot be reached"));
+        assert_eq!(region.access, access);
+        let base = HANDLE_BASE * u64::from(segment.handle.0 % 1000);
+        let at = segment.offset.checked_sub(base).expect("within");
+        assert!(at + u64::from(segment.length) <= region.memory.length.into(), "{segment:?}");
+        Sge { offset: region.memory.offset + at, length: segment.length, ..region.memory }
+    }
+
+    /// Neither the peer nor work under way uses any of these buffers.
+    pub(crate) fn assert_safe(&self, buffers: &[BufferId]) {
+        let uses = |sges: &[Sge]| sges.iter().any(|sge| buffers.contains(&sge.buffer));
+        assert!(!self.regions.values().any(|r| uses(&[r.memory])), "the peer can reach it");
+        for entry in &self.sq {
+            let busy = match &entry.op {
+                Op::Send { payload, .. } => uses(payload),
+                Op::Write { from, .. } => uses(from),
+                Op::Read { .. } | Op::Invalidate { .. } => false,
+            };
+            assert!(!busy, "{entry:?} is under way");
+        }
+    }
+
+    pub(crate) fn receive(&mut self, now: Instant) -> bool {
+        let Some((octets, invalidate)) = self.inbox.pop_front() else { return false };
+        if let Some(handle) = invalidate {
+            assert!(self.regions.remove(&handle.0).is_some(), "{handle:?} was not in reach");
+        }
+        self.conn.handle_receive(now, &octets, invalidate, &mut self.mem);
+        true
+    }
+
+    /// The first work that is done completes.
+    pub(crate) fn complete(&mut self) -> bool {
+        if self.sq.front().is_none_or(|entry| entry.state != State::Done) {
+            return false;
+        }
+        let entry = self.sq.pop_front().unwrap();
+        self.conn.handle_completion(WorkId::from_bits(entry.id.to_bits()), true);
+        true
+    }
+
+    /// All that is posted is done, without a peer.
+    pub(crate) fn absorb(&mut self) {
+        for entry in &mut self.sq {
+            entry.state = State::Done;
+            if let Op::Invalidate { handle } = entry.op {
+                self.regions.remove(&handle.0);
+            }
+        }
+        while self.complete() {}
+    }
+
+    /// A handle that the peer has.
+    pub(crate) fn any_handle(&mut self) -> Option<u32> {
+        let handle = *self.regions.keys().next()?;
+        self.regions.remove(&handle);
+        Some(handle)
+    }
+
+    /// The queue pair ends.
+    pub(crate) fn disconnect(&mut self) {
+        self.sq.clear();
+        self.regions.clear();
+        self.inbox.clear();
+        self.conn.handle_disconnected(&mut self.mem);
+        self.pump(0);
+    }
+}
+
+/// Carries out the next work of `from`.
+pub(crate) fn execute(from: &mut End, to: &mut End) -> bool {
+    let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Posted) else {
+        return false;
+    };
+    entry.state = State::Done;
+    match &entry.op {
+        Op::Send { header, payload, invalidate } => {
+            let mut octets = header.clone();
+            octets.extend(from.mem.gather(payload));
+            let config = to.conn.config();
+            assert!(octets.len() <= config.receive_size() as usize, "the Receive is too short");
+            assert!(octets.len() <= from.conn.config().header_size() as usize);
+            to.inbox.push_back((octets, *invalidate));
+            assert!(to.inbox.len() <= config.receives() as usize, "no Receive is posted");
+        }
+        Op::Read { .. } => entry.state = State::Running,
+        Op::Write { from: sges, to: segment } => {
+            let octets = from.mem.gather(sges);
+            assert_eq!(octets.len(), segment.length as usize);
+            let sink = to.reach(*segment, Access::RemoteWrite);
+            to.mem.at_mut(sink).copy_from_slice(&octets);
+        }
+        Op::Invalidate { handle } => {
+            assert!(from.regions.remove(&handle.0).is_some(), "{handle:?} was registered");
+        }
+    }
+    true
+}
+
+/// The oldest Read of `from` is answered.
+pub(crate) fn read(from: &mut End, to: &mut End) -> bool {
+    let running = from.sq.iter().filter(|entry| entry.state == State::Running);
+    let octets: u32 =
+        running.clone().map(|e| if let Op::Read { to, .. } = e.op { to.length } else { 0 }).sum();
+    let count = running.count();
+    let config = from.conn.config();
+    assert!(count <= 1 || (count <= config.ord.into() && octets <= config.read_max));
+    let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Running) else {
+        return false;
+    };
+    entry.state = State::Done;
+    if let Op::Read { to: sink, from: segment } = entry.op {
+        let source = to.reach(segment, Access::RemoteRead);
+        let octets = to.mem.at(source).to_vec();
+        from.mem.at_mut(sink).copy_from_slice(&octets);
+    }
+    true
+}
+
+/// Everything there is to do, until both are quiet.
+pub(crate) fn settle(a: &mut End, b: &mut End, now: Instant) {
+    for _ in 0..100_000 {
+        a.pump(64);
+        b.pump(64);
+        let moved = [
+            execute(a, b),
+            execute(b, a),
+            read(a, b),
+            read(b, a),
+            a.complete(),
+            b.complete(),
+            a.receive(now),
+            b.receive(now),
+        ];
+        if moved == [false; 8] {
+            return;
+        }
+    }
+    panic!("they never fall silent");
+}
