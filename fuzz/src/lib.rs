@@ -4,6 +4,8 @@
 //! has understood anything of them; `seeds` makes inputs by the crates' own encoders, of which every
 //! one is understood. They need no fuzzer: `tests/corpus.rs` runs each over its part of `corpus/`.
 
+pub mod dissect;
+pub mod documents;
 pub mod early;
 pub mod headers;
 pub mod ib_cm;
@@ -13,6 +15,7 @@ pub mod mpa_fpdus;
 pub mod mpa_startup;
 pub mod qp_receive;
 pub mod rings;
+pub mod rpcrdma;
 pub mod session;
 mod stream;
 pub mod tcp_stack;
@@ -40,6 +43,6 @@ macro_rules! targets {
 
 /// All there are.
 pub const TARGETS: &[Target] = targets![
-    early headers ib_cm mads markers mpa_fpdus mpa_startup qp_receive rings session tcp_stack
-    tcp_wire
+    dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup qp_receive rings rpcrdma
+    session tcp_stack tcp_wire
 ];

@@ -149,6 +149,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
     let on = if o.next() & 1 == 1 { Some(qp) } else { None };
     let waker = o.next() & 1 == 1;
     match op % 33 {
+        0 if on.is_some() => Request::DeallocPd(protocol::PdName { pd }),
         0 => Request::CreatePd,
         1 => Request::CreateCq(protocol::CreateCq { depth: o.small(), waker }),
         2 => Request::ResizeCq(protocol::ResizeCq { cq, depth: o.small() }),
