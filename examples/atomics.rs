@@ -2,21 +2,20 @@
 //! Write that tells the server of itself.
 //!
 //! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example atomics`
+//! `cargo run --example atomics`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
-use std::thread;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use heddle::{
-    AcceptParams, Access, Connection, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
-    Listener, Mr, Node, RecvWr, SendWr, Stag,
+    AcceptParams, Access, Connection, CqeOp, Device, Ends, Listener, Mr, RecvWr, SendWr, Stag,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What the client adds to the counter, and how often.
 const ADD: u64 = 3;
@@ -36,7 +35,7 @@ fn word(mr: &Mr, at: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn server(device: &Device, listener: &Listener) -> Result<()> {
+fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     let pd = device.alloc_pd();
     let ends = Ends::new(device, pd)?;
@@ -58,6 +57,8 @@ fn server(device: &Device, listener: &Listener) -> Result<()> {
     shared.read(TEXT, &mut text);
     println!("server: counter {}, lock {}", word(&shared, COUNTER), word(&shared, LOCK));
     println!("server: {len} octets: {}", String::from_utf8(text)?);
+    // An application that went now would take the acknowledgment of the last message with it.
+    connection.disconnect()?;
     Ok(())
 }
 
@@ -68,8 +69,8 @@ fn found(connection: &Connection, sink: &Mr) -> Result<u64> {
     Ok(word(sink, 0))
 }
 
-fn client(device: &Device) -> Result<()> {
-    let connection = device.dial(SERVER)?.wait()?;
+fn client(device: &Device, server: SocketAddr) -> Result<()> {
+    let connection = device.dial(server)?.wait()?;
     let told = connection.private_data();
     let (Some(stag), Some(to)) = (told.first_chunk(), told.last_chunk()) else {
         return Err("the server has not said where its memory is".into());
@@ -105,12 +106,5 @@ fn client(device: &Device) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "atomics", &a, &b)?;
-    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
-    let server = thread::spawn(move || server(&device, &listener));
-    client(a.device())?;
-    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+    common::run("atomics", |device, at| Ok(device.bind(at)?), server, client)
 }

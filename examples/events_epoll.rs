@@ -2,24 +2,24 @@
 //! connection events or that of its completion queue is readable.
 //!
 //! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example events_epoll`
+//! `cargo run --example events_epoll`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::thread;
 use std::time::Duration;
 
 use heddle::{
-    AcceptParams, Access, Arm, CmEvent, CqeOp, CqeStatus, Device, Eal, EalConfig, EndpointConfig,
-    EventQueue, ListenParams, Mr, Node, Qp, QpInit, Qpn, RecvWr, SendWr, Sleeper,
+    AcceptParams, Access, Arm, CmEvent, CqeOp, CqeStatus, Device, EventQueue, ListenParams, Mr, Qp,
+    QpInit, Qpn, RecvWr, SendWr, Sleeper,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 const CLIENTS: usize = 3;
 const BUFFER: usize = 64;
@@ -63,7 +63,17 @@ impl Epoll {
     }
 }
 
-fn server(device: &Device, events: &EventQueue, sleeper: &Sleeper) -> Result<()> {
+/// A listener whose events are waited for along with everything else.
+fn listen(device: &Device, at: SocketAddr) -> Result<(EventQueue, Sleeper)> {
+    let sleeper = Sleeper::with_fd()?;
+    let events = EventQueue::new(Some(sleeper.waker()));
+    device.listen(at, ListenParams::default(), &events)?;
+    sleeper.sleep(PATIENCE, || !events.is_empty());
+    let Some(CmEvent::Listening { .. }) = events.poll() else { return Err("no listener".into()) };
+    Ok((events, sleeper))
+}
+
+fn server(device: &Device, (events, sleeper): (EventQueue, Sleeper)) -> Result<()> {
     let completions = Sleeper::with_fd()?;
     let cq = device.create_cq(256, Some(completions.waker()))?;
     let (pd, epoll) = (device.alloc_pd(), Epoll::new()?);
@@ -126,8 +136,8 @@ fn server(device: &Device, events: &EventQueue, sleeper: &Sleeper) -> Result<()>
     Ok(())
 }
 
-fn client(device: &Device, n: usize) -> Result<()> {
-    let connection = device.dial(SERVER)?.wait()?;
+fn client(device: &Device, server: SocketAddr, n: usize) -> Result<()> {
+    let connection = device.dial(server)?.wait()?;
     let buffer = connection.alloc_mr(BUFFER, Access::LOCAL_WRITE)?;
     for i in 0..3 {
         connection.post_recv(&RecvWr::new(1, &[buffer.sge(0, BUFFER)]))?;
@@ -144,19 +154,7 @@ fn client(device: &Device, n: usize) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "events_epoll", &a, &b)?;
-    let sleeper = Sleeper::with_fd()?;
-    let events = EventQueue::new(Some(sleeper.waker()));
-    b.device().listen(SERVER.parse()?, ListenParams::default(), &events)?;
-    sleeper.sleep(PATIENCE, || !events.is_empty());
-    let Some(CmEvent::Listening { .. }) = events.poll() else { return Err("no listener".into()) };
-    let device = b.device().clone();
-    let server = thread::spawn(move || server(&device, &events, &sleeper));
-    for n in 0..CLIENTS {
-        client(a.device(), n)?;
-    }
-    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+    common::run("events_epoll", listen, server, |device, server| {
+        (0..CLIENTS).try_for_each(|n| client(device, server, n))
+    })
 }

@@ -3,21 +3,22 @@
 //! buffers are one queue for all clients.
 //!
 //! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example lend_memory`
+//! `cargo run --example lend_memory`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
-use std::thread;
+use std::net::SocketAddr;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use heddle::{
-    AcceptParams, Access, Connection, Cqe, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
-    Incoming, Node, Pd, RecvWr, SendWr, Srq, Stag,
+    AcceptParams, Access, Connection, Cqe, CqeOp, Device, Ends, Incoming, Listener, Pd, RecvWr,
+    SendWr, Srq, Stag,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 const CLIENTS: u8 = 3;
 const REQUESTS: u8 = 4;
@@ -77,11 +78,13 @@ fn serve(device: &Device, pd: Pd, srq: &Srq, incoming: Incoming) -> Result<()> {
             srq.post_recv(&RecvWr::new(0, &[]))?;
         }
     }
+    // An application that went now would take the acknowledgment of the last message with it.
+    connection.disconnect()?;
     Ok(())
 }
 
-fn client(device: &Device, number: u8) -> Result<()> {
-    let connection = device.dial(SERVER)?.wait()?;
+fn client(device: &Device, server: SocketAddr, number: u8) -> Result<()> {
+    let connection = device.dial(server)?.wait()?;
     let inbox = connection.alloc_mr(MESSAGE, Access::LOCAL_WRITE)?;
     let source = connection.alloc_mr(LENT, Access::NONE)?;
     for request in 0..REQUESTS {
@@ -104,12 +107,7 @@ fn client(device: &Device, number: u8) -> Result<()> {
     Ok(())
 }
 
-fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "lend", &a, &b)?;
-    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
+fn server(device: &Device, listener: Listener) -> Result<()> {
     let pd = device.alloc_pd();
     // A buffer for each message that may be on its way, whoever it is from. These have no octets.
     let srq = device.create_srq(pd, 64, 1, None)?;
@@ -117,16 +115,28 @@ fn main() -> Result<()> {
         srq.post_recv(&RecvWr::new(0, &[]))?;
     }
     let mut threads = Vec::new();
-    for number in 1..=CLIENTS {
-        let client_device = a.device().clone();
-        threads.push(thread::spawn(move || client(&client_device, number)));
+    for _ in 0..CLIENTS {
         let incoming = listener.request(PATIENCE)?;
         let (device, srq) = (device.clone(), srq.clone());
         threads.push(thread::spawn(move || serve(&device, pd, &srq, incoming)));
     }
-    for thread in threads {
-        thread.join().unwrap_or_else(|_| Err("a thread has failed".into()))?;
-    }
+    join(threads)?;
     println!("server: {} buffers are in the queue again", srq.len());
     Ok(())
+}
+
+fn join(threads: Vec<JoinHandle<Result<()>>>) -> Result<()> {
+    let join = |t: JoinHandle<_>| t.join().unwrap_or_else(|_| Err("a thread has failed".into()));
+    threads.into_iter().try_for_each(join)
+}
+
+fn main() -> Result<()> {
+    let clients = |device: &Device, server| {
+        let of = |number| {
+            let device = device.clone();
+            thread::spawn(move || client(&device, server, number))
+        };
+        join((1..=CLIENTS).map(of).collect())
+    };
+    common::run("lend_memory", |device, at| Ok(device.bind(at)?), server, clients)
 }

@@ -1,26 +1,26 @@
 //! RDMA Read: the client takes bytes out of the server's memory, several Reads at a time.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges. `cargo run --example read`
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example read`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
-use std::thread;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use heddle::{
-    AcceptParams, Access, ConnectParams, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends,
-    Listener, Node, RecvWr, SendWr, Stag,
+    AcceptParams, Access, ConnectParams, CqeOp, Device, Ends, Listener, RecvWr, SendWr, Stag,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Octets of a record, and how many there are.
 const RECORD: usize = 4096;
 const RECORDS: usize = 32;
 
-fn server(device: &Device, listener: &Listener) -> Result<()> {
+fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     let pd = device.alloc_pd();
     let ends = Ends::new(device, pd)?;
@@ -37,14 +37,16 @@ fn server(device: &Device, listener: &Listener) -> Result<()> {
     // Reads make no completion here. The table has to stay until the client says that it is done.
     let done = connection.wait(PATIENCE)?;
     assert!(done.op == CqeOp::Recv && done.status.is_success(), "{done:?}");
+    // An application that went now would take the acknowledgment of the last message with it.
+    connection.disconnect()?;
     Ok(())
 }
 
-fn client(device: &Device) -> Result<()> {
+fn client(device: &Device, server: SocketAddr) -> Result<()> {
     let ends = Ends::new(device, device.alloc_pd())?;
     // ORD: Reads we want to have outstanding. We get no more than the server serves at a time.
     let params = ConnectParams { ord: 8, ..ConnectParams::new(ends.qp.clone()) };
-    let connection = device.dial_with(SERVER, params, ends)?.wait()?;
+    let connection = device.dial_with(server, params, ends)?.wait()?;
     println!("client: {} Reads at a time", connection.agreed().ord);
     let told = connection.private_data();
     let (Some(stag), Some(to)) = (told.first_chunk(), told.last_chunk()) else {
@@ -78,12 +80,5 @@ fn client(device: &Device) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "read", &a, &b)?;
-    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
-    let server = thread::spawn(move || server(&device, &listener));
-    client(a.device())?;
-    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+    common::run("read", |device, at| Ok(device.bind(at)?), server, client)
 }

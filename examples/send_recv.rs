@@ -2,21 +2,22 @@
 //! never has more messages on their way than there are buffers.
 //!
 //! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example send_recv`
+//! `cargo run --example send_recv`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use heddle::{
-    AcceptParams, Access, Connection, CqeOp, CqeStatus, Device, Eal, EalConfig, EndpointConfig,
-    Ends, Listener, Mr, Node, Qp, RecvWr, SendWr,
+    AcceptParams, Access, Connection, CqeOp, CqeStatus, Device, Ends, Listener, Mr, Qp, RecvWr,
+    SendWr,
 };
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Octets of a buffer (as many as may be inline, unless the queue pair is made for more), and how
 /// many each side has posted.
@@ -30,7 +31,7 @@ fn post_buffer(qp: &Qp, buffers: &Mr, i: usize) -> Result<()> {
     Ok(qp.post_recv(&RecvWr::new(u64::try_from(i)?, &sges))?)
 }
 
-fn server(device: &Device, listener: &Listener) -> Result<u64> {
+fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     let pd = device.alloc_pd();
     let ends = Ends::new(device, pd)?;
@@ -66,15 +67,16 @@ fn server(device: &Device, listener: &Listener) -> Result<u64> {
     for _ in 0..100 {
         if let Some(reason) = connection.end() {
             println!("server: {echoed} messages echoed; the connection was {reason}");
-            return Ok(echoed);
+            assert_eq!(echoed, MESSAGES);
+            return Ok(());
         }
         thread::sleep(PATIENCE / 1000);
     }
     Err("receives were flushed, and the connection has not ended".into())
 }
 
-fn client(device: &Device) -> Result<()> {
-    let connection = device.dial(SERVER)?.wait()?;
+fn client(device: &Device, server: SocketAddr) -> Result<()> {
+    let connection = device.dial(server)?.wait()?;
     let buffers = connection.alloc_mr(BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
     let (mut sent, mut heard) = (0, 0);
     while heard < MESSAGES {
@@ -108,14 +110,5 @@ fn echo(connection: &Connection, buffers: &Mr, n: u64) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "send_recv", &a, &b)?;
-    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
-    let server = thread::spawn(move || server(&device, &listener));
-    client(a.device())?;
-    let echoed = server.join().unwrap_or_else(|_| Err("the server has failed".into()))?;
-    assert_eq!(echoed, MESSAGES);
-    Ok(())
+    common::run("send_recv", |device, at| Ok(device.bind(at)?), server, client)
 }

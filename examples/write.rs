@@ -1,21 +1,19 @@
 //! RDMA Write: the client puts bytes into the server's memory, and the server's processor has no part
 //! in it. A Send behind the Write tells the server that they are there.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges. `cargo run --example write`
+//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
+//! `cargo run --example write`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
+//! one side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::error::Error;
-use std::thread;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, CqeOp, Device, Eal, EalConfig, EndpointConfig, Ends, Listener, Node,
-    RecvWr, SendWr, Stag,
-};
+use heddle::{AcceptParams, Access, CqeOp, Device, Ends, Listener, RecvWr, SendWr, Stag};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+mod common;
+use common::Result;
 
-const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 const SIZE: usize = 64 * 1024;
 
@@ -24,7 +22,7 @@ fn pattern() -> Vec<u8> {
     (0..SIZE).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect()
 }
 
-fn server(device: &Device, listener: &Listener) -> Result<()> {
+fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     // A queue pair reaches only regions of its own protection domain.
     let pd = device.alloc_pd();
@@ -47,11 +45,13 @@ fn server(device: &Device, listener: &Listener) -> Result<()> {
     target.read(0, &mut got);
     assert_eq!(got, pattern());
     println!("server: {SIZE} octets are in my memory");
+    // An application that went now would take the acknowledgment of the last message with it.
+    connection.disconnect()?;
     Ok(())
 }
 
-fn client(device: &Device) -> Result<()> {
-    let connection = device.dial(SERVER)?.wait()?;
+fn client(device: &Device, server: SocketAddr) -> Result<()> {
+    let connection = device.dial(server)?.wait()?;
     let told = connection.private_data();
     let (Some(stag), Some(to)) = (told.first_chunk(), told.last_chunk()) else {
         return Err("the server has not said where to write".into());
@@ -76,12 +76,5 @@ fn client(device: &Device) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let eal = Eal::init(&EalConfig::default())?;
-    let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
-    let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
-    let (a, b) = Node::ring_pair(&eal, "write", &a, &b)?;
-    let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
-    let server = thread::spawn(move || server(&device, &listener));
-    client(a.device())?;
-    server.join().unwrap_or_else(|_| Err("the server has failed".into()))
+    common::run("write", |device, at| Ok(device.bind(at)?), server, client)
 }

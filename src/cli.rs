@@ -15,6 +15,7 @@ mod capture;
 mod cm;
 mod counters;
 mod demo;
+mod dump;
 mod generate;
 mod log;
 mod mpa;
@@ -50,6 +51,8 @@ enum Command {
     Cm(cm::Args),
     /// Answer the frames of a capture file, in virtual time
     Pcap(pcap::Args),
+    /// Show what is in a capture file, up to RPC-over-RDMA, and what breaks a rule
+    Dump(dump::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
     Demo(demo::Args),
     /// How an appliance fares that runs (heddle serve), in short
@@ -136,6 +139,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Rping(a) => rping::run(&a),
         Command::Cm(a) => cm::run(&a),
         Command::Pcap(a) => pcap::run(&a),
+        Command::Dump(a) => dump::run(&a),
         Command::Demo(a) => demo::run(&a),
         Command::Status(a) => admin::status(&a),
         Command::Conns(a) => admin::conns(&a),

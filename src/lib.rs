@@ -102,13 +102,15 @@ pub use heddle_verbs::{
     CopiedHeader, Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device,
     DeviceConfig, DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
     IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo,
-    MrInit, MrLimits, MrUsage, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit, QpState,
-    QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp, SendWr,
-    Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker, Window,
+    MrInit, MrLimits, MrUsage, PageSize, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit,
+    QpState, QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp,
+    SendWr, Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker,
+    Window,
 };
 
 pub use heddle_daemon as daemon;
 pub use heddle_perf as perf;
+pub use heddle_rpc as rpc;
 pub use heddle_socket as socket;
 
 /// The version of DPDK this was built for.

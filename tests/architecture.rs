@@ -140,7 +140,7 @@ fn test_files_with_unsafe_are_those_that_are_listed() {
 /// through.
 #[test]
 fn test_pure_crates_forbid_unsafe() {
-    for name in ["base", "tcp", "iwarp", "ib", "rnic", "cm"] {
+    for name in ["base", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"] {
         let text = fs::read_to_string(root().join(name).join("src/lib.rs")).unwrap();
         assert!(text.contains("#![forbid(unsafe_code)]"), "{name}");
     }

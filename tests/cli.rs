@@ -54,7 +54,7 @@ fn test_help_of_every_command() {
     let out = heddle(&["--help"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
-    for command in ["bench", "serve", "rping", "cm", "pcap", "demo"] {
+    for command in ["bench", "serve", "rping", "cm", "pcap", "dump", "demo"] {
         assert!(text.contains(command), "{command}: {text}");
         assert_eq!(heddle(&[command, "--help"]).status.code(), Some(0), "{command}");
     }
@@ -223,6 +223,62 @@ fn capture() -> Vec<u8> {
     let mut b: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
     b.resize(b.len() + 60, 0);
     b
+}
+
+const NFS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nfs/linux-v1.pcap");
+
+#[test]
+fn test_dump_of_a_capture_as_lines_and_as_documents() {
+    let out = heddle(&["dump", NFS]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert_eq!((out.status.code(), out.stderr), (Some(0), vec![]));
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].contains(" #18 ") && lines[0].contains("MPA Request"), "{}", lines[0]);
+    let call =
+        "10.88.0.2:40524 > 10.88.0.1:20049  RDMA_MSG 0xb99e4de5 credits 128  call NFS3 WRITE";
+    assert_eq!(lines.iter().filter(|l| l.contains(call)).count(), 1, "{text}");
+    let counts = lines[lines.len() - 1];
+    assert!(counts.ends_with("1 MPA connections (0 forgotten), 0 verdicts"), "{counts}");
+
+    let out = heddle(&["dump", "--json", "--port", "20049", NFS]);
+    assert_eq!(out.status.code(), Some(0));
+    let text = String::from_utf8(out.stdout).unwrap();
+    let documents: Vec<serde_json::Value> =
+        text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(documents.len(), lines.len());
+    let call = documents.iter().find(|d| d["xid"] == 0xb99e_4de5_u32).unwrap();
+    assert_eq!((&call["kind"], &call["from"]), (&"rpcrdma".into(), &"10.88.0.2:40524".into()));
+    assert_eq!(call["rpc"]["name"][1], "WRITE");
+    assert_eq!(call["reads"][0]["segments"][0]["length"], 5000);
+    let counts = &documents[documents.len() - 1]["summary"];
+    assert_eq!((&counts["connections"], &counts["verdicts"]), (&1.into(), &0.into()));
+
+    let out = heddle(&["dump", "--port", "7", NFS]);
+    assert!(String::from_utf8(out.stdout).unwrap().contains(" 0 TCP segments"));
+}
+
+/// What comes before the damage is shown.
+#[test]
+fn test_failed_dump_of_captures_that_are_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("capture");
+    let whole = std::fs::read(NFS).unwrap();
+    for (octets, what, is_shown) in [
+        (&whole[..whole.len() - 1], "it is cut off behind frame 73", true),
+        (&whole[..30], "it is cut off behind frame 0", true),
+        (&whole[..20], "it is cut off behind frame 0", false),
+        (&b"no capture at all, but long enough"[..], "unknown file format", false),
+    ] {
+        std::fs::write(&file, octets).unwrap();
+        let out = heddle(&["dump", file.to_str().unwrap()]);
+        let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!((out.status.code(), stderr.lines().count()), (Some(1), 1), "{what}: {stderr}");
+        assert!(stderr.starts_with("heddle: cannot read ") && stderr.contains(what), "{stderr}");
+        assert_eq!(!out.stdout.is_empty(), is_shown, "{what}");
+    }
+    assert_complains(&["dump", "/nonexistent/f"], 1, "cannot read /nonexistent/f");
+    assert_usage(&["dump"], "FILE");
+    assert_usage(&["dump", "--port", "0", NFS], "--port");
 }
 
 /// What a device would take for the end of the file, or for Ethernet.

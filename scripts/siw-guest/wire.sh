@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # what is not set here is set by who sources this
-# wire.sh - the wire of `interop-siw` and `interop-rxe`, in a network namespace of its own. Sourced by them; OUT is
-# where logs and captures go.
+# wire.sh - the wire of `interop-siw`, `interop-rxe`, `interop-gateway` and `interop-nfs`, in a network namespace of its
+# own. Sourced by them; OUT is where logs and captures go.
 
 NS=heddle-interop-$$
 new_netns "$NS"

@@ -54,9 +54,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
     /// Processors, one for each worker: the first half for the client, the others for the server; with
-    /// --connect one, of the client. Connections are spread over the workers of a side, the first of
-    /// which shares its processor with the program. One named twice has two threads that take turns
-    /// [default: the first two; the last one]
+    /// --connect all for the client, with --socket one, of the program. Connections are spread over the
+    /// workers of a side, the first of which shares its processor with the program. One named twice has
+    /// two threads that take turns [default: the first two; the last one]
     #[arg(long, value_name = "LIST", conflicts_with = "inline")]
     lcores: Option<CoreList>,
     /// One thread does everything
@@ -145,13 +145,21 @@ impl Args {
     }
 
     /// Where a client of a server somewhere else runs: on the last processor, as a server of this
-    /// machine takes the first.
-    fn remote_core(&self) -> Result<Option<usize>, Failure> {
-        match self.lcores.as_ref().map(CoreList::cores) {
-            None if self.inline => Ok(None),
-            None => Ok(pin::available().last().copied()),
-            Some([one]) => Ok(Some(*one)),
-            Some(_) => Err(Failure::usage("--lcores needs one processor with --connect")),
+    /// machine takes the first. Nowhere: on one thread, bound to none.
+    fn remote_cores(&self) -> Result<Vec<usize>, Failure> {
+        let cores = match self.lcores.as_ref().map(CoreList::cores) {
+            None if self.inline => Vec::new(),
+            None => pin::available().last().copied().into_iter().collect(),
+            Some(cores) => cores.to_vec(),
+        };
+        match cores.len() {
+            n if n > 1 && self.rnic.socket.is_some() => {
+                Err(Failure::usage("--lcores needs one processor with --socket: it has no workers"))
+            }
+            n if n > MAX_WORKERS => {
+                Err(Failure::usage(format!("--lcores needs at most {MAX_WORKERS} processors")))
+            }
+            _ => Ok(cores),
         }
     }
 }
@@ -211,10 +219,13 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
         ));
     }
     args.rnic.check()?;
-    let core = args.remote_core()?;
+    let cores = args.remote_cores()?;
     args.log.start();
-    let rnic = args.rnic.open(spec.mtu, memory_for(spec), queues_for(spec))?;
-    if let Some(core) = core {
+    let workers = cores.len().max(1);
+    // Completion queues have room for each worker.
+    let queues = queues_for(spec) + (workers - 1) * (16 << 20);
+    let rnic = args.rnic.open_with(spec.mtu, memory_for(spec), queues, workers)?;
+    if let Some(&core) = cores.first() {
         pin::pin_to(core)?;
     }
     let mut reports = Vec::new();
@@ -223,14 +234,14 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
             let mut remote = Remote::new(&eal, *endpoint, server);
             for size in spec.sizes.iter() {
                 let _line = line(args, spec, size, &remote.progress);
-                reports.push(remote.run(spec, Run::new(spec, size), core)?);
+                reports.push(remote.run(spec, Run::new(spec, size), &cores)?);
             }
         }
         Rnic::Served(device) => {
             let mut client = OwnProcess::new(device, server);
             for size in spec.sizes.iter() {
                 let _line = line(args, spec, size, &client.progress);
-                reports.push(client.run(spec, Run::new(spec, size), core)?);
+                reports.push(client.run(spec, Run::new(spec, size), cores.first().copied())?);
             }
         }
     }

@@ -49,17 +49,7 @@ impl NetArgs {
         }
     }
 
-    /// Starts DPDK and opens the device, with so many octets of memory to register and for queues.
-    pub(crate) fn open(
-        &self,
-        mtu: u16,
-        memory: usize,
-        queues: usize,
-    ) -> Result<(Eal, Endpoint), Failure> {
-        self.open_with(|config| EndpointConfig { mtu, memory, queues, ..config })
-    }
-
-    /// The same, set up as `change` makes it.
+    /// Starts DPDK and opens the device, set up as `change` makes it.
     pub(crate) fn open_with(
         &self,
         change: impl FnOnce(EndpointConfig) -> EndpointConfig,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use heddle::remote::OpenParams;
-use heddle::{Clock, Device, Eal, Endpoint};
+use heddle::{Clock, Device, Eal, Endpoint, EndpointConfig};
 
 use super::Failure;
 use super::net::NetArgs;
@@ -37,13 +37,25 @@ impl RnicArgs {
 
     /// Opens it, with so many octets of memory to register and for queues.
     pub(crate) fn open(&self, mtu: u16, memory: usize, queues: usize) -> Result<Rnic, Failure> {
+        self.open_with(mtu, memory, queues, 1)
+    }
+
+    /// The same with so many workers, where it is one of our own.
+    pub(crate) fn open_with(
+        &self,
+        mtu: u16,
+        memory: usize,
+        queues: usize,
+        workers: usize,
+    ) -> Result<Rnic, Failure> {
         match &self.socket {
             Some(path) => {
                 let params = OpenParams { memory, queues, ..OpenParams::default() };
                 Ok(Rnic::Served(Device::open_with(path, &params)?))
             }
             None => {
-                let (eal, endpoint) = self.net.open(mtu, memory, queues)?;
+                let open = |c| EndpointConfig { mtu, memory, queues, workers, ..c };
+                let (eal, endpoint) = self.net.open_with(open)?;
                 Ok(Rnic::Own { eal, endpoint: Box::new(endpoint) })
             }
         }

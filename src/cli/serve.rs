@@ -8,7 +8,9 @@ use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::{self, rnic};
 use heddle::perf::service::{self, SERVICES, ServiceSpec, Services};
 use heddle::perf::spec::{Span, SpecError};
-use heddle::{CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, Route};
+use heddle::{
+    CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Route,
+};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
@@ -183,11 +185,14 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             lcores: args.lcores.as_ref().map(|l| l.cores().to_vec()).unwrap_or_default(),
             idle: args.idle.policy(),
         },
-        memory: config::Memory { registered: args.memory, queues: QUEUES },
+        memory: config::Memory { registered: args.memory, pages: PageSize::Auto, queues: QUEUES },
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
+        infiniband: false,
+        ib_keepalive: None,
         listen: args.listen.clone(),
+        forward: Vec::new(),
         clients: Vec::new(),
         shutdown: FAREWELL,
     })

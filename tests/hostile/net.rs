@@ -70,7 +70,7 @@ impl Namespace {
     }
 
     /// A path by which other programs find it.
-    fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }

@@ -65,7 +65,8 @@ pub(super) fn table(conns: &[Conn]) -> String {
         let tcp = c.tcp.clone().unwrap_or_default();
         vec![
             c.conn.to_string(),
-            c.service.clone(),
+            // Both of a forwarded pair name the other.
+            c.pair.map_or_else(|| c.service.clone(), |pair| format!("{} {pair}", c.service)),
             c.state.clone(),
             c.local.clone(),
             c.remote.clone(),
@@ -88,6 +89,10 @@ pub(super) fn table(conns: &[Conn]) -> String {
 
 /// Revision, CRC, Reads each way, markers: `2 crc 16/16`.
 fn agreed(a: &heddle::socket::admin::Agreed) -> String {
+    // InfiniBand's connection management has no revision of MPA.
+    if a.revision == 0 {
+        return format!("ib {}/{}", a.ird, a.ord);
+    }
     let crc = if a.crc { " crc" } else { "" };
     let markers = if a.send_markers || a.recv_markers { " markers" } else { "" };
     format!("{}{crc} {}/{}{markers}", a.revision, a.ird, a.ord)

@@ -10,9 +10,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use heddle::perf::spec::Span;
 use heddle::socket::admin::{
-    ConnKill, ConnsArgs, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs, Ports, Reloaded, Request,
-    Stats, Status,
+    ConnKill, ConnsArgs, Forward, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs, Ports, Reloaded,
+    Request, Stats, Status,
 };
 use heddle::socket::{Client, DEFAULT_PATH};
 use serde::Serialize;
@@ -128,11 +129,26 @@ pub(crate) struct StatsCommand {
 /// A listener.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ListenCommand {
-    /// Start a service
+    /// Start a service, or forward connections
     Add {
-        /// Where and what, as 10.0.0.1:7174=rping
-        #[arg(value_name = "ADDR:PORT=SERVICE")]
+        /// Where and what, as 10.0.0.1:7174=rping; where alone, with --forward
+        #[arg(value_name = "ADDR:PORT[=SERVICE]")]
         listen: String,
+        /// Answer InfiniBand's requests too, whose connections carry no data: cmtime only
+        #[arg(long, conflicts_with = "forward")]
+        infiniband: bool,
+        /// Forward what comes over the other protocol than --over
+        #[arg(long, value_name = "ADDR:PORT", requires = "over")]
+        forward: Option<String>,
+        /// Over what it goes on: iwarp or infiniband
+        #[arg(long, value_name = "PROTOCOL", requires = "forward")]
+        over: Option<String>,
+        /// Connections forwarded at a time [default: 64]
+        #[arg(long, value_name = "N", requires = "forward")]
+        connections: Option<usize>,
+        /// How long the target may take [default: 5s]
+        #[arg(long, value_name = "T", requires = "forward")]
+        timeout: Option<Span>,
         #[command(flatten)]
         at: Where,
     },
@@ -200,10 +216,23 @@ pub(crate) fn stats(args: &StatsCommand) -> Result<(), Failure> {
 
 pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
     match command {
-        ListenCommand::Add { listen, at } => {
-            let form = "expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping";
-            let (address, service) = listen.split_once('=').ok_or_else(|| Failure::usage(form))?;
-            let args = ListenAdd { address: address.into(), service: service.into() };
+        ListenCommand::Add { listen, infiniband, forward, over, connections, timeout, at } => {
+            let args = match (forward, over) {
+                (Some(to), Some(over)) => {
+                    let (to, over) = (to.clone(), over.clone());
+                    let ms = |t: &Span| u64::try_from(t.0.as_millis()).unwrap_or(u64::MAX);
+                    let timeout_ms = timeout.as_ref().map(ms);
+                    let to = Forward { to, over, connections: *connections, timeout_ms };
+                    let (address, service, forward) = (listen.clone(), String::new(), Some(to));
+                    ListenAdd { address, service, infiniband: false, forward }
+                }
+                _ => {
+                    let form = "expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping";
+                    let parts = listen.split_once('=').ok_or_else(|| Failure::usage(form))?;
+                    let (address, service) = (parts.0.into(), parts.1.into());
+                    ListenAdd { address, service, infiniband: *infiniband, forward: None }
+                }
+            };
             at.show(&Request::ListenAdd(args), |(): &()| String::new())
         }
         ListenCommand::Del { address, at } => {

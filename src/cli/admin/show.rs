@@ -31,8 +31,11 @@ pub(super) fn status(s: &Status) -> String {
     );
     let _ = writeln!(
         text,
-        "registrations: {} of {} ({} to be given back)",
-        s.registrations, s.registrations_max, s.draining
+        "registrations: {} of {} ({} to be given back); services' memory in pages of {} KiB",
+        s.registrations,
+        s.registrations_max,
+        s.draining,
+        s.page >> 10
     );
     let c = &s.control;
     let _ = writeln!(
@@ -43,9 +46,14 @@ pub(super) fn status(s: &Status) -> String {
     let workers = s.workers.iter().map(|w| {
         let lcore = w.lcore.map_or_else(|| "-".into(), |l| l.to_string());
         let running = if w.running { "running" } else { "ended" };
-        vec![w.port.clone(), running.into(), w.worker.to_string(), lcore]
+        let socket = match (w.socket, w.port_socket) {
+            (None, _) => "-".into(),
+            (Some(at), None) => at.to_string(),
+            (Some(at), Some(port)) => format!("{at} (port: {port})"),
+        };
+        vec![w.port.clone(), running.into(), w.worker.to_string(), lcore, socket]
     });
-    text += &align(&["port", "worker is", "worker", "lcore"], workers, 2);
+    text += &align(&["port", "worker is", "worker", "lcore", "socket"], workers, 2);
     text.push('\n');
     let listeners = s.listeners.iter().map(|l| {
         let startups = format!("{}/{}", l.startups, l.backlog);
@@ -57,10 +65,22 @@ pub(super) fn status(s: &Status) -> String {
             let pid = c.pid.map_or_else(|| "-".into(), |p| p.to_string());
             let name = format!("{}#{}", c.name, c.application);
             let (conns, listeners) = (c.connections.to_string(), c.listeners.to_string());
-            vec![name, c.uid.to_string(), pid, conns, listeners, c.over_quota.to_string()]
+            let (memory, qps) = ((c.memory >> 20).to_string(), c.queue_pairs.to_string());
+            let (mrs, over) = (c.registrations.to_string(), c.over_quota.to_string());
+            vec![name, c.uid.to_string(), pid, conns, listeners, memory, qps, mrs, over]
         });
         text.push('\n');
-        let head = ["application", "user", "process", "conns", "listeners", "over quota"];
+        let head = [
+            "application",
+            "user",
+            "process",
+            "conns",
+            "listeners",
+            "MiB",
+            "qps",
+            "stags",
+            "over quota",
+        ];
         text += &align(&head, clients, 1);
     }
     text
@@ -71,9 +91,10 @@ pub(super) fn mrs(m: &Mrs) -> String {
         let stag = r.stag.map_or_else(|| "-".into(), |s| format!("{s:#010x}"));
         let qpn = r.qpn.map_or_else(|| "-".into(), |q| q.to_string());
         let index = r.index.to_string();
-        vec![index, r.access.join(","), r.pd.to_string(), qpn, r.len.to_string(), stag]
+        let owner = r.owner.clone().unwrap_or_else(|| "-".into());
+        vec![index, r.access.join(","), owner, r.pd.to_string(), qpn, r.len.to_string(), stag]
     });
-    let mut text = align(&["index", "access", "pd", "qp", "octets", "stag"], rows, 2);
+    let mut text = align(&["index", "access", "owner", "pd", "qp", "octets", "stag"], rows, 3);
     if m.cut {
         text += "and more\n";
     }
@@ -88,10 +109,22 @@ pub(super) fn ports(p: &Ports) -> String {
             (true, Some(mbps)) => format!("up {mbps} Mb/s"),
         };
         let (name, device, driver) = (p.name.clone(), p.device.clone(), p.driver.clone());
+        let changes = p.link_changes.to_string();
         let (mtu, workers) = (p.mtu.to_string(), p.workers.to_string());
-        vec![name, device, driver, p.mac.clone(), link, p.addresses.join(","), mtu, workers]
+        vec![
+            name,
+            device,
+            driver,
+            p.mac.clone(),
+            link,
+            p.addresses.join(","),
+            changes,
+            mtu,
+            workers,
+        ]
     });
-    let head = ["port", "device", "driver", "mac", "link", "addresses", "mtu", "workers"];
+    let head =
+        ["port", "device", "driver", "mac", "link", "addresses", "link changes", "mtu", "workers"];
     let mut text = align(&head, rows, 6);
     for port in &p.ports {
         for route in &port.routes {
