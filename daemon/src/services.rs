@@ -18,6 +18,9 @@ const NAP: Duration = Duration::from_millis(50);
 /// Who hears whether it was done, or why not.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
+/// What those who wait are to hear.
+type Answers = Vec<(Done, Result<(), String>)>;
+
 enum Order {
     Start { spec: ServiceSpec, params: Box<ListenParams>, limits: Limits, done: Done },
     Stop { addr: SocketAddr, done: Done },
@@ -148,13 +151,17 @@ fn run(
 ) {
     let waker = sleeper.waker();
     let mut all: Vec<Running> = Vec::new();
+    let mut answers: Answers = Vec::new();
     loop {
         while let Ok(order) = orders.try_recv() {
             match order {
                 Order::Start { spec, params, limits, done } => {
                     start(device, &mut all, (spec, &params, limits), &waker, done);
                 }
-                Order::Stop { addr, done } => done(stop(&mut all, addr)),
+                Order::Stop { addr, done } => {
+                    let stopped = stop(&mut all, addr, &mut answers);
+                    answers.push((done, stopped));
+                }
                 Order::End => {
                     for r in &mut all {
                         r.services.end();
@@ -166,13 +173,17 @@ fn run(
         }
         let busy = all.iter_mut().fold(false, |busy, r| busy | r.services.step());
         let before = all.len();
-        all.retain_mut(|r| r.settle());
+        all.retain_mut(|r| r.settle(&mut answers));
         let shown = all.iter().map(|r| (r.spec, r.stage));
         let mut list = lock(list);
         if all.len() != before || !shown.clone().eq(list.iter().copied()) {
             *list = shown.collect();
         }
         drop(list);
+        // Only now: who hears that it was done and then asks for the list finds it there.
+        for (done, answer) in answers.drain(..) {
+            done(answer);
+        }
         if !busy {
             // Each is asked, so that each is armed.
             let has_work = || all.iter().fold(false, |work, r| work | r.services.has_work());
@@ -199,29 +210,29 @@ fn start(
     }
 }
 
-fn stop(all: &mut [Running], addr: SocketAddr) -> Result<(), String> {
+fn stop(all: &mut [Running], addr: SocketAddr, answers: &mut Answers) -> Result<(), String> {
     let found = all.iter_mut().find(|r| r.spec.addr == addr && r.stage != Stage::Ending);
     let r = found.ok_or_else(|| format!("no service listens on {addr}"))?;
     r.services.stop_listening();
     r.stage = Stage::Ending;
     if let Some(done) = r.done.take() {
-        done(Err("it was stopped before it listened".into()));
+        answers.push((done, Err("it was stopped before it listened".into())));
     }
     Ok(())
 }
 
 impl Running {
-    /// Tells whoever waits; false when it is over.
-    fn settle(&mut self) -> bool {
+    /// Has an answer for whoever waits; false when it is over.
+    fn settle(&mut self, answers: &mut Answers) -> bool {
         let before = self.stage;
         self.stage = before.after(self.services.is_listening());
         match (self.stage, self.done.take()) {
             (Stage::Ending, _) => return self.services.conns() > 0,
             (Stage::Starting, done) => self.done = done,
-            (Stage::Listening, Some(done)) => done(Ok(())),
+            (Stage::Listening, Some(done)) => answers.push((done, Ok(()))),
             // It never listened, so there is none.
             (Stage::Failed(why), Some(done)) => {
-                done(Err(why.to_string()));
+                answers.push((done, Err(why.to_string())));
                 return false;
             }
             (Stage::Failed(why), None) if before != self.stage => {
