@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use heddle::daemon::config::keepalive;
+use heddle::perf::spec::Span;
 use heddle::{
-    AcceptParams, CmEvent, CmId, ConnectParams, Cq, Depth, Device, Endpoint, EndpointConfig,
-    EventQueue, Instant, ListenParams, Pd, Protocol, Qp, QpInit,
+    AcceptParams, CmEvent, CmId, ConnConfig, ConnectParams, Cq, Depth, Device, Endpoint,
+    EndpointConfig, EventQueue, Instant, ListenParams, Pd, Protocol, Qp, QpInit,
 };
 
 use super::log::LogArgs;
@@ -39,6 +41,10 @@ pub(crate) struct Args {
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
+    /// Silence of a peer after which it is asked whether it is still there [0s: never]. Over InfiniBand,
+    /// of one that made the connection
+    #[arg(long, value_name = "T", default_value = "60s")]
+    keepalive: Span,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -67,6 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         mtu: args.mtu,
         queues: QUEUES,
         infiniband: args.infiniband,
+        ib_keepalive: (!args.keepalive.0.is_zero()).then_some(args.keepalive.0),
+        tcp: ConnConfig { keepalive: keepalive(args.keepalive.0), ..config.tcp },
         ..config
     })?;
     let result = Session::new(args, &endpoint).and_then(|s| s.run(&stop, &mut endpoint));
