@@ -9,12 +9,12 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use heddle_perf::service::ServiceSpec;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::{ClientRule, Config, Control, Forward, Limits, LogFormat, Port};
+use crate::service::ServiceSpec;
 
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,7 +150,7 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
         changes.push(Change::Addresses(nets(new)));
     }
     let come = new.listen.iter().filter(|s| !same(s, &old.listen));
-    changes.extend(come.map(|s| Change::ListenAdd(*s)));
+    changes.extend(come.map(|s| Change::ListenAdd(s.clone())));
     let come = new.forward.iter().filter(|f| !stays(f, &old.forward));
     changes.extend(come.map(|f| Change::ForwardAdd(*f)));
     if old.clients != new.clients {
@@ -214,7 +214,7 @@ pub fn apply(config: &mut Config, change: &Change) {
                 (port.addresses, port.routes) = (addresses.clone(), routes.clone());
             }
         }
-        Change::ListenAdd(spec) => config.listen.push(*spec),
+        Change::ListenAdd(spec) => config.listen.push(spec.clone()),
         Change::ForwardAdd(forward) => config.forward.push(*forward),
         Change::Clients(rules) => config.clients.clone_from(rules),
         Change::Deadline(d) => config.shutdown = *d,

@@ -2,14 +2,14 @@
 //! while it runs.
 //!
 //! ```text
-//!   front ──▶ appliance ──▶ services      a thread; perf's services
+//!   front ──▶ appliance ──▶ services      a thread; perf's services, and exports with threads of their own
 //!     │           │ ├─────▶ gateway       a thread; ctl's forwarding
 //!     │           │ ├─────▶ rnic          ctl: control thread and workers
 //!     │           │ └─────▶ change ──▶ config
 //!     └─ socket, client ──▶ access
 //! ```
 //!
-//! * [`config`]: what it is to be; [`change`]: from one configuration to another, both pure;
+//! * [`config`]: what it is to be, with the services of [`service`]; [`change`]: from one configuration to another, both pure;
 //! * [`run`]: its life; [`rnic`]: from a configuration to an RNIC;
 //! * the control socket's documents are in [`heddle_socket::admin`].
 #![forbid(unsafe_code)]
@@ -23,7 +23,9 @@ mod gateway;
 pub mod interfaces;
 pub mod log;
 mod metrics;
+mod nfs;
 pub mod rnic;
+pub mod service;
 mod services;
 
 pub use config::{Config, ConfigError};

@@ -1,4 +1,4 @@
-//! The services, on a thread of their own.
+//! The services, on a thread of their own; NFS exports have one each.
 //!
 //! They are stepped while they have work and sleep otherwise; whoever asks for something is answered by
 //! a call on this thread, and waits for nothing.
@@ -9,8 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
-use heddle_perf::service::{Limits, ServiceSpec, Services};
+use heddle_perf::service::{self as perf, Limits, Services};
 use heddle_verbs::{Device, ListenFailure, ListenParams, Sleeper, Waker};
+
+use crate::nfs::{Export, Opened, Quota};
+use crate::service::{ServiceKind, ServiceSpec};
 
 /// How long the services sleep at most: what they do by the clock is not later than that.
 const NAP: Duration = Duration::from_millis(50);
@@ -21,8 +24,19 @@ pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 /// What those who wait are to hear.
 type Answers = Vec<(Done, Result<(), String>)>;
 
+/// What a service is started with.
+pub(crate) struct Terms {
+    pub(crate) params: ListenParams,
+    /// Of those that [`heddle_perf`] has.
+    pub(crate) limits: Limits,
+    /// Of an NFS export.
+    pub(crate) quota: Quota,
+    /// What an NFS export is made of.
+    pub(crate) opened: Option<Opened>,
+}
+
 enum Order {
-    Start { spec: ServiceSpec, params: Box<ListenParams>, limits: Limits, done: Done },
+    Start { spec: ServiceSpec, terms: Box<Terms>, done: Done },
     Stop { addr: SocketAddr, done: Done },
     End,
     Quit,
@@ -73,13 +87,94 @@ impl Stage {
 pub(crate) struct ServiceThread {
     orders: Sender<Order>,
     waker: Waker,
-    list: Arc<Mutex<Vec<(ServiceSpec, Stage)>>>,
+    shown: Arc<Mutex<Shown>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What is seen of the services.
+#[derive(Debug, Default)]
+struct Shown {
+    list: Vec<(ServiceSpec, Stage)>,
+    /// Of the exports.
+    exports: Vec<Arc<heddle_nfs::Service>>,
+}
+
+/// A service that runs.
+enum Service {
+    Perf(Services),
+    Nfs(Export),
+}
+
+impl Service {
+    fn start(
+        device: &Device,
+        spec: &ServiceSpec,
+        terms: Terms,
+        waker: &Waker,
+    ) -> Result<Service, String> {
+        let Terms { params, limits, quota, opened } = terms;
+        let &ServiceSpec { addr, ref kind, infiniband } = spec;
+        match *kind {
+            ServiceKind::Perf(kind) => {
+                let spec = perf::ServiceSpec { addr, kind, infiniband };
+                let started = Services::start_with(device, &[spec], &params, &limits, Some(waker));
+                started.map(Service::Perf).map_err(|e| e.to_string())
+            }
+            ServiceKind::Nfs(_) => {
+                let opened = opened.ok_or("its directory is not open")?;
+                let with = (opened, params, quota);
+                Export::start(device, addr, with, waker.clone()).map(Service::Nfs)
+            }
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        match self {
+            Service::Perf(services) => services.step(),
+            // It steps itself.
+            Service::Nfs(_) => false,
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        match self {
+            Service::Perf(services) => services.has_work(),
+            Service::Nfs(_) => false,
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        match self {
+            Service::Perf(services) => services.stop_listening(),
+            Service::Nfs(export) => export.stop_listening(),
+        }
+    }
+
+    fn end(&mut self) {
+        match self {
+            Service::Perf(services) => services.end(),
+            Service::Nfs(export) => export.end(),
+        }
+    }
+
+    fn conns(&self) -> usize {
+        match self {
+            Service::Perf(services) => services.conns(),
+            Service::Nfs(export) => export.conns(),
+        }
+    }
+
+    fn is_listening(&self) -> Result<bool, ListenFailure> {
+        match self {
+            Service::Perf(services) => services.is_listening(),
+            Service::Nfs(export) => export.is_listening(),
+        }
+    }
 }
 
 struct Running {
     spec: ServiceSpec,
-    services: Services,
+    service: Service,
     stage: Stage,
     /// Who waits for it to listen.
     done: Option<Done>,
@@ -90,16 +185,16 @@ impl ServiceThread {
         let (orders, taken) = crossbeam_channel::unbounded();
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
-        let list = Arc::new(Mutex::default());
-        let shown = Arc::clone(&list);
-        let run = move || run(&device, &taken, &sleeper, &shown);
+        let shown = Arc::new(Mutex::default());
+        let show = Arc::clone(&shown);
+        let run = move || run(&device, &taken, &sleeper, &show);
         let thread = std::thread::Builder::new().name("heddle-services".into()).spawn(run)?;
-        Ok(ServiceThread { orders, waker, list, thread: Some(thread) })
+        Ok(ServiceThread { orders, waker, shown, thread: Some(thread) })
     }
 
     /// Starts a service. `done` hears when it listens.
-    pub(crate) fn add(&self, spec: ServiceSpec, params: ListenParams, limits: Limits, done: Done) {
-        self.order(Order::Start { spec, params: Box::new(params), limits, done });
+    pub(crate) fn add(&self, spec: ServiceSpec, terms: Terms, done: Done) {
+        self.order(Order::Start { spec, terms: Box::new(terms), done });
     }
 
     /// Stops the one at `addr` from taking connections. It is gone when those it has are.
@@ -109,7 +204,22 @@ impl ServiceThread {
 
     /// Where they are.
     pub(crate) fn list(&self) -> Vec<(ServiceSpec, Stage)> {
-        lock(&self.list).clone()
+        lock(&self.shown).list.clone()
+    }
+
+    /// What the exports there are have counted, added up.
+    pub(crate) fn nfs_counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums: Vec<(&'static str, u64)> = Vec::new();
+        for export in &lock(&self.shown).exports {
+            let counts = export.counts();
+            if sums.is_empty() {
+                sums.extend(counts.named().map(|(name, _)| (name, 0)));
+            }
+            for ((_, sum), (_, value)) in sums.iter_mut().zip(counts.named()) {
+                *sum = sum.wrapping_add(value);
+            }
+        }
+        sums
     }
 
     /// Whether the thread runs; it ends early only by a defect.
@@ -143,20 +253,15 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(
-    device: &Device,
-    orders: &Receiver<Order>,
-    sleeper: &Sleeper,
-    list: &Mutex<Vec<(ServiceSpec, Stage)>>,
-) {
+fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mutex<Shown>) {
     let waker = sleeper.waker();
     let mut all: Vec<Running> = Vec::new();
     let mut answers: Answers = Vec::new();
     loop {
         while let Ok(order) = orders.try_recv() {
             match order {
-                Order::Start { spec, params, limits, done } => {
-                    start(device, &mut all, (spec, &params, limits), &waker, done);
+                Order::Start { spec, terms, done } => {
+                    start(device, &mut all, (spec, *terms), &waker, done);
                 }
                 Order::Stop { addr, done } => {
                     let stopped = stop(&mut all, addr, &mut answers);
@@ -164,56 +269,64 @@ fn run(
                 }
                 Order::End => {
                     for r in &mut all {
-                        r.services.end();
+                        r.service.end();
                         r.stage = Stage::Ending;
                     }
                 }
                 Order::Quit => return,
             }
         }
-        let busy = all.iter_mut().fold(false, |busy, r| busy | r.services.step());
+        let busy = all.iter_mut().fold(false, |busy, r| busy | r.service.step());
         let before = all.len();
         all.retain_mut(|r| r.settle(&mut answers));
-        let shown = all.iter().map(|r| (r.spec, r.stage));
-        let mut list = lock(list);
-        if all.len() != before || !shown.clone().eq(list.iter().copied()) {
-            *list = shown.collect();
-        }
-        drop(list);
+        show(&all, all.len() != before, &mut lock(shown));
         // Only now: who hears that it was done and then asks for the list finds it there.
         for (done, answer) in answers.drain(..) {
             done(answer);
         }
         if !busy {
             // Each is asked, so that each is armed.
-            let has_work = || all.iter().fold(false, |work, r| work | r.services.has_work());
+            let has_work = || all.iter().fold(false, |work, r| work | r.service.has_work());
             sleeper.sleep(NAP, || has_work() || !orders.is_empty());
         }
+    }
+}
+
+/// Has others see what there is, when it is something else than before.
+fn show(all: &[Running], fewer: bool, shown: &mut Shown) {
+    let now = all.iter().map(|r| (&r.spec, r.stage));
+    if fewer || !now.clone().eq(shown.list.iter().map(|(spec, stage)| (spec, *stage))) {
+        shown.list = now.map(|(spec, stage)| (spec.clone(), stage)).collect();
+        let exports = all.iter().filter_map(|r| match &r.service {
+            Service::Perf(_) => None,
+            Service::Nfs(export) => Some(Arc::clone(export.service())),
+        });
+        shown.exports = exports.collect();
     }
 }
 
 fn start(
     device: &Device,
     all: &mut Vec<Running>,
-    (spec, params, limits): (ServiceSpec, &ListenParams, Limits),
+    (spec, terms): (ServiceSpec, Terms),
     waker: &Waker,
     done: Done,
 ) {
     if all.iter().any(|r| r.spec.addr == spec.addr && r.stage != Stage::Ending) {
         return done(Err(format!("a service listens on {} already", spec.addr)));
     }
-    match Services::start_with(device, &[spec], params, &limits, Some(waker)) {
-        Ok(services) => {
-            all.push(Running { spec, services, stage: Stage::Starting, done: Some(done) });
+    match Service::start(device, &spec, terms, waker) {
+        Ok(service) => {
+            all.push(Running { spec, service, stage: Stage::Starting, done: Some(done) });
         }
-        Err(e) => done(Err(e.to_string())),
+        Err(e) => done(Err(e)),
     }
 }
 
 fn stop(all: &mut [Running], addr: SocketAddr, answers: &mut Answers) -> Result<(), String> {
     let found = all.iter_mut().find(|r| r.spec.addr == addr && r.stage != Stage::Ending);
     let r = found.ok_or_else(|| format!("no service listens on {addr}"))?;
-    r.services.stop_listening();
+    r.service.stop_listening();
     r.stage = Stage::Ending;
     if let Some(done) = r.done.take() {
         answers.push((done, Err("it was stopped before it listened".into())));
@@ -225,9 +338,9 @@ impl Running {
     /// Has an answer for whoever waits; false when it is over.
     fn settle(&mut self, answers: &mut Answers) -> bool {
         let before = self.stage;
-        self.stage = before.after(self.services.is_listening());
+        self.stage = before.after(self.service.is_listening());
         match (self.stage, self.done.take()) {
-            (Stage::Ending, _) => return self.services.conns() > 0,
+            (Stage::Ending, _) => return self.service.conns() > 0,
             (Stage::Starting, done) => self.done = done,
             (Stage::Listening, Some(done)) => answers.push((done, Ok(()))),
             // It never listened, so there is none.

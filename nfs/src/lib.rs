@@ -1,13 +1,14 @@
 //! NFS version 3 and MOUNT version 3 (RFC 1813): a directory served to clients, and the client's side.
 //!
 //! RPC messages go in and come out as octets; which transport carries them is no matter of this crate.
-//! RPC-over-RDMA is the one it is made for: a reply tells which of its octets may be placed (RFC 8267),
-//! and a client's calls do too. TCP is there as well ([`tcp`]), for kernels that ask MOUNT by it.
+//! RPC-over-RDMA is the one it is made for ([`rdma`]): a reply tells which of its octets may be placed
+//! (RFC 8267), and a client's calls do too. TCP is there as well ([`tcp`]), for kernels that ask MOUNT by
+//! it.
 //!
 //! * [`wire`]: arguments and results of the procedures;
 //! * [`Export`]: objects below a directory, by handles that outlive the server;
 //! * [`Service`]: a call in, a reply out;
-//! * [`record`], [`tcp`]: messages over a stream;
+//! * [`rdma`]: the service on queue pairs; [`record`], [`tcp`]: messages over a stream;
 //! * [`client`]: mounting, walking, reading and writing from the other side.
 //!
 //! **Who a caller is** does not matter: whatever the credential says, all is done as the user that the
@@ -23,6 +24,7 @@
 pub mod client;
 mod counters;
 mod export;
+pub mod rdma;
 pub mod record;
 mod server;
 pub mod tcp;

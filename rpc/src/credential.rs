@@ -49,7 +49,7 @@ impl Credential {
     ///
     /// # Errors
     /// When the machine's name is too long.
-    pub(crate) fn encoded<T>(&self, f: impl FnOnce(Auth<'_>) -> T) -> Result<T, AuthSysError> {
+    pub fn encoded<T>(&self, f: impl FnOnce(Auth<'_>) -> T) -> Result<T, AuthSysError> {
         match self {
             Credential::None => Ok(f(Auth::NONE)),
             Credential::Sys(sys) => {

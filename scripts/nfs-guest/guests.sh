@@ -53,9 +53,9 @@ client_start() {
     local with=(--with nfs --with tree)
     (($3 == 0)) || with+=(--with fio)
     {
-        printf '%s=%s\n' SERVER "$SERVER_IP" NFS_PORT "$NFS_PORT" EXPORT /export \
-            MOUNT_OPTIONS "mountproto=tcp,mountport=$MOUNT_PORT" FIO "$3" FIO_MIB "${fio:-2}" \
-            TREE "${tree:-/tree}" NAMES "${names:-600}" ORDER_PORT "$ORDER_PORT"
+        printf '%s=%s\n' SERVER "$SERVER_IP" NFS_PORT "$NFS_PORT" EXPORT "${export:-/export}" \
+            MOUNT_OPTIONS "mountproto=tcp,mountport=$MOUNT_PORT${mount_host:+,mounthost=$mount_host}" FIO "$3" FIO_MIB "${fio:-2}" \
+            TREE "${tree:-/tree}" NAMES "${names:-600}" DEVICES "${devices:-1}" ORDER_PORT "$ORDER_PORT"
         cat "$ROOT"/scripts/nfs-guest/{tree,client}.sh
     } >"$OUT/$1-client.sh"
     start client "$OUT/$1-client.log" "$ROOT/scripts/siw-guest/run" --tap tap0 --ip "$CLIENT_IP/24" --variant "$2" \

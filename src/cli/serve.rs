@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
+use heddle::daemon::service::{
+    ServiceKind, ServiceSpec, look_at_directories, services as names,
+};
 use heddle::daemon::{self, rnic};
-use heddle::perf::service::{self, SERVICES, ServiceSpec, Services};
+use heddle::perf::service::{self, Services};
 use heddle::perf::spec::{Span, SpecError};
 use heddle::{
     CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Route,
@@ -109,7 +112,9 @@ impl Idle {
 fn listen_help() -> String {
     format!(
         "A service and where it listens (10.0.0.1:7174=rping); may be given several times. One of: \
-         {SERVICES}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N"
+         {}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N, nfs ,ro and ,async \
+         and ,tcp=ADDR:PORT, where the host answers MOUNT (docs/guide/nfs.md)",
+        names()
     )
 }
 
@@ -124,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Some(file) => {
             let config = Config::read(file).map_err(|e| of_config(&e))?;
             if args.check_config {
-                return Ok(());
+                return look_at_directories(&config.listen).map_err(Failure::failed);
             }
             Config {
                 log: Log { level: args.log.level_or(config.log.level), ..config.log },
@@ -203,7 +208,17 @@ fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
     let params = ListenParams::default().mpa(config.mpa);
     let peer_memory = u64::from(config.memory.registered) << 19;
     let limits = service::Limits { peer_memory, ..service::Limits::default() };
-    Ok(Services::start_with(device, &config.listen, &params, &limits, None)?)
+    let spec = |s: &ServiceSpec| match s.kind {
+        ServiceKind::Perf(kind) => {
+            Ok(service::ServiceSpec { addr: s.addr, kind, infiniband: s.infiniband })
+        }
+        ServiceKind::Nfs(_) => {
+            let what = format!("--listen {}: nfs needs threads of its own, not --inline", s.addr);
+            Err(Failure::usage(what))
+        }
+    };
+    let specs = config.listen.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
+    Ok(Services::start_with(device, &specs, &params, &limits, None)?)
 }
 
 /// One thread for everything: nobody can be asked or told anything meanwhile.

@@ -13,6 +13,7 @@ mod guests;
 mod lab;
 mod links;
 mod memory;
+mod nfs;
 mod operations;
 mod ports;
 mod reload;

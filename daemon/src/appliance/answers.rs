@@ -238,6 +238,9 @@ impl Appliance {
         control.counters.for_each(|name, help, value| sum.push("ctl", name, help, value));
         let gateway = self.forwarded().counters;
         gateway.for_each(|name, help, value| sum.push("gateway", name, help, value));
+        for (name, value) in self.services.borrow().nfs_counters() {
+            sum.push("nfs", name, "", value);
+        }
         for lcore in self.node.lcores() {
             let part = format!("lcore{}", lcore.lcore);
             lcore.rest.for_each(|name, help, value| sum.push(&part, name, help, value));

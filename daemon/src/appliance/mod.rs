@@ -5,6 +5,7 @@
 
 mod answers;
 mod applications;
+mod exports;
 mod exposer;
 mod links;
 mod operations;
@@ -29,7 +30,9 @@ use tokio::sync::{Mutex, oneshot};
 use crate::config::{Config, Forward};
 use crate::gateway::{self, GatewayThread, Shown};
 use crate::log::Logging;
-use crate::services::{Done, ServiceThread};
+use crate::nfs::{Opened, Quota};
+use crate::service::ServiceSpec;
+use crate::services::{Done, ServiceThread, Terms};
 use applications::Applications;
 use exposer::Exposer;
 pub(crate) use links::History;
@@ -40,6 +43,11 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 
 /// How long a service may take to start or stop.
 const SERVICE: Duration = Duration::from_secs(5);
+
+/// Octets of registered memory that an NFS export has: a quarter of all, within these. With fewer, few of
+/// the longest calls could be under way; more would not make it faster.
+const EXPORT_MIN: usize = 8 << 20;
+const EXPORT_MAX: usize = 64 << 20;
 
 /// The appliance.
 pub(crate) struct Appliance {
@@ -209,20 +217,37 @@ impl Appliance {
         self.serve(|services, done| services.stop(addr, done)).await
     }
 
-    pub(crate) fn start_service(
+    /// Starts a service; `opened` is what an NFS export needs, where that is there already.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    pub(crate) async fn start_service(
         &self,
-        spec: service::ServiceSpec,
-    ) -> impl Future<Output = Result<(), String>> {
+        spec: ServiceSpec,
+        opened: Option<Opened>,
+    ) -> Result<(), String> {
+        let opened = match spec.kind.nfs() {
+            Some(nfs) => Some(exports::ready(nfs, opened).await?),
+            None => None,
+        };
+        let terms = self.terms(opened);
+        self.serve(move |services, done| services.add(spec, terms, done)).await
+    }
+
+    /// What services are started with now.
+    fn terms(&self, opened: Option<Opened>) -> Terms {
         let config = self.config.borrow();
-        let params = ListenParams::default().mpa(config.mpa);
+        let registered = u64::from(config.memory.registered) << 20;
+        let peer_share = config.limits.peer_share;
         let limits = service::Limits {
-            peer_share: config.limits.peer_share,
+            peer_share,
             first_message: config.limits.first_message,
             // Benchmarks of one address get half of the memory.
-            peer_memory: u64::from(config.memory.registered) << 19,
+            peer_memory: registered / 2,
         };
-        drop(config);
-        self.serve(move |services, done| services.add(spec, params, limits, done))
+        let memory = usize::try_from(registered / 4).unwrap_or(usize::MAX);
+        let quota = Quota { memory: memory.clamp(EXPORT_MIN, EXPORT_MAX), peer_share };
+        Terms { params: ListenParams::default().mpa(config.mpa), limits, quota, opened }
     }
 
     /// From here on nothing is changed.

@@ -2,12 +2,12 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use heddle_cm::CmId;
 use heddle_ctl::{Kill, MAX_FORWARDED, Question};
-use heddle_perf::service::{ServiceError, ServiceKind, ServiceSpec};
 use heddle_socket::admin::{ConnKill, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded};
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
@@ -17,12 +17,16 @@ use super::{Appliance, silent, taken};
 use crate::change::{self, Change, Net};
 use crate::config::{Config, ConfigError, Forward, forward, level};
 use crate::gateway;
+use crate::nfs::Opened;
+use crate::service::{ServiceError, ServiceKind, ServiceSpec};
 
 /// What changes need that is there already.
 #[derive(Debug, Default)]
 struct Prepared {
     /// Where Prometheus is to ask.
     metrics: Option<TcpListener>,
+    /// What NFS exports need, by where they will listen.
+    exports: BTreeMap<SocketAddr, Opened>,
 }
 
 fn invalid(what: impl ToString) -> Fault {
@@ -51,7 +55,7 @@ impl Appliance {
             let kind: ServiceKind =
                 args.service.parse().map_err(|e: ServiceError| e.to_string())?;
             if args.infiniband && kind.needs_data() {
-                return Err(forward::no_data(kind));
+                return Err(forward::no_data(&kind));
             }
             if args.infiniband && !config.infiniband {
                 return Err(forward::NOT_SPOKEN.into());
@@ -152,8 +156,15 @@ impl Appliance {
     async fn prepare(&self, changes: &[Change]) -> Result<Prepared, String> {
         let mut prepared = Prepared::default();
         for change in changes {
-            if let Change::Metrics(Some(addr)) = change {
-                prepared.metrics = Some(self.exposer.bind(*addr, &self.me()?).await?);
+            match change {
+                Change::Metrics(Some(addr)) => {
+                    prepared.metrics = Some(self.exposer.bind(*addr, &self.me()?).await?);
+                }
+                Change::ListenAdd(spec) => {
+                    let opened = self.prepare_export(spec, changes).await?;
+                    prepared.exports.extend(opened.map(|opened| (spec.addr, opened)));
+                }
+                _ => {}
             }
         }
         Ok(prepared)
@@ -186,7 +197,10 @@ impl Appliance {
             Change::Access(control) => crate::front::permit(control)?,
             Change::ListenDel(addr) => self.stop_listening(*addr).await?,
             Change::Addresses(nets) => self.set_addresses(nets).await?,
-            Change::ListenAdd(spec) => self.start_service(*spec).await?,
+            Change::ListenAdd(spec) => {
+                let opened = prepared.exports.remove(&spec.addr);
+                self.start_service(spec.clone(), opened).await?;
+            }
             Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
             // They are looked at when they are needed.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}

@@ -9,10 +9,10 @@ use heddle_cm::gateway::{Gateway, GatewayRule};
 use heddle_cm::{CmId, ListenerId};
 use heddle_ctl::ForwardRule;
 use heddle_iwarp::mpa::frame::RtrSet;
-use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_verbs::{ListenParams, Protocol, Transport};
 
 use super::{Config, Port};
+use crate::service::{ServiceKind, ServiceSpec};
 
 /// A listener that forwards: what comes over one protocol goes on over the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) const TIMEOUTS_TEXT: &str = "a target has between 100ms and 60s to an
 pub(crate) const NOT_SPOKEN: &str = "needs cm = true in [infiniband]";
 
 /// Why a service is not given over InfiniBand.
-pub(crate) fn no_data(kind: ServiceKind) -> String {
+pub(crate) fn no_data(kind: &ServiceKind) -> String {
     format!(
         "{kind} moves data, and over InfiniBand's connection management none are carried: of the \
          services only cmtime needs none"

@@ -21,11 +21,12 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use heddle_dataplane::{Hugepages, IdlePolicy, PortSource};
-use heddle_perf::service::ServiceSpec;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::remote::Policy;
 use heddle_verbs::{MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
+
+use crate::service::ServiceSpec;
 
 pub use forward::Forward;
 pub use problem::{ConfigError, Problem};

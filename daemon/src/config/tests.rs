@@ -304,6 +304,25 @@ fn test_a_loop_over_several_listeners_is_shown_with_its_way() {
     assert_eq!(forward::check(&rule("10.0.0.1:4", "10.0.0.9:1"), &ports, &others), Ok(()));
 }
 
+/// Directories are looked at by whoever starts: a file is a text.
+#[test]
+fn test_exports_are_listened_on_with_their_options() {
+    let listen = |port: u16, service: &str| {
+        format!("[[listen]]\naddress = \"10.0.0.1:{port}\"\nservice = \"{service}\"\n")
+    };
+    let good = listen(1, "nfs:/srv/a,ro") + &listen(2, "nfs:/srv/b,tcp=0.0.0.0:20048");
+    let c = parse(&format!("{LEAST}{good}"));
+    let services: Vec<_> = c.listen.iter().map(|s| s.kind.to_string()).collect();
+    assert_eq!(services, ["nfs:/srv/a,ro", "nfs:/srv/b,tcp=0.0.0.0:20048"]);
+    let first = |service: &str| wrong(&format!("{LEAST}{}", listen(1, service))).remove(0).2;
+    assert!(first("nfs").contains("needs the absolute path"), "{}", first("nfs"));
+    assert!(first("nfs:/srv,rw").contains("'rw': nfs takes ro, async"), "{}", first("nfs:/srv,rw"));
+    let twice = listen(1, "nfs:/a,tcp=0.0.0.0:1") + &listen(2, "nfs:/b,tcp=0.0.0.0:1");
+    let problems = wrong(&format!("{LEAST}{twice}"));
+    let [(_, 11, text)] = &problems[..] else { panic!("{problems:?}") };
+    assert_eq!(text, "tcp=0.0.0.0:1 is given twice");
+}
+
 #[test]
 fn test_an_address_is_of_a_port_and_listened_on_once() {
     let listen = |addr: &str| format!("[[listen]]\naddress = \"{addr}\"\nservice = \"sink\"\n");

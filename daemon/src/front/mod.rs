@@ -168,8 +168,8 @@ async fn live(
 async fn start(app: &Appliance) -> Result<(), String> {
     let all = app.config.borrow().listen.clone();
     for spec in all {
-        let started = app.start_service(spec).await;
-        started.map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr))?;
+        let what = format!("{} on {}", spec.kind, spec.addr);
+        app.start_service(spec, None).await.map_err(|e| format!("{what}: {e}"))?;
     }
     let all = app.config.borrow().forward.clone();
     for f in all {

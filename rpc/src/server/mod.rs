@@ -248,6 +248,12 @@ impl Server {
         self.links.len()
     }
 
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        // Without a control plane nobody listens, and a second time there is nothing to take back.
+        let _ = self.device.unlisten(self.listener);
+    }
+
     /// Ends all connections, in order. Clients make theirs again, with the calls that have no reply;
     /// programs go on with those that they have.
     pub fn disconnect_all(&mut self) {
@@ -348,6 +354,11 @@ impl Server {
         self.stop.load(Ordering::Acquire)
     }
 
+    /// Ends a [`wait`](Server::wait), from another thread.
+    pub fn waker(&self) -> Waker {
+        self.sleeper.waker()
+    }
+
     /// What ends [`run`](Server::run), from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone(), waker: self.sleeper.waker() }
@@ -356,8 +367,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Without a control plane there is nothing to end.
-        let _ = self.device.unlisten(self.listener);
+        self.stop_listening();
         self.links.close();
     }
 }

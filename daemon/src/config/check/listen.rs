@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use heddle_ctl::MAX_FORWARDED;
-use heddle_perf::service::{ServiceKind, ServiceSpec};
 use heddle_verbs::Transport;
 use toml::Spanned;
 
 use super::Checker;
 use crate::config::forward::{self, Forward};
 use crate::config::{Port, file};
+use crate::service::{ServiceKind, ServiceSpec};
 
 /// All of them.
 pub(super) struct Listeners {
@@ -25,7 +25,7 @@ impl Checker<'_> {
         infiniband: bool,
     ) -> Listeners {
         let mut listeners = Listeners { services: Vec::new(), forward: Vec::new() };
-        let mut taken = BTreeSet::new();
+        let (mut taken, mut of_host) = (BTreeSet::new(), BTreeSet::new());
         for l in all {
             let at = Spanned::new(l.span(), ());
             let l = l.get_ref();
@@ -41,7 +41,7 @@ impl Checker<'_> {
                 continue;
             }
             let kind = l.service.as_ref().and_then(|s| self.word(s, str::parse::<ServiceKind>));
-            let also = self.infiniband(l, kind, infiniband);
+            let also = self.infiniband(l, kind.as_ref(), infiniband);
             // What else is wrong with it is said, whether its own address is good or not.
             let goes = l.forward.as_ref().and_then(|f| self.forward(f, infiniband));
             let Some(addr) = addr else { continue };
@@ -53,6 +53,12 @@ impl Checker<'_> {
             if (kind.is_some() || goes.is_some()) && !taken.insert(addr) {
                 self.wrong(address, format!("{addr} is given twice"));
                 continue;
+            }
+            if let Some(tcp) = kind.as_ref().and_then(ServiceKind::nfs).and_then(|nfs| nfs.tcp)
+                && !of_host.insert(tcp)
+                && let Some(service) = &l.service
+            {
+                self.wrong(service, format!("tcp={tcp} is given twice"));
             }
             if let Some(kind) = kind {
                 listeners.services.push(ServiceSpec { addr, kind, infiniband: also });
@@ -71,7 +77,7 @@ impl Checker<'_> {
     }
 
     /// Whether a service answers InfiniBand's requests too.
-    fn infiniband(&mut self, l: &file::Listen, kind: Option<ServiceKind>, spoken: bool) -> bool {
+    fn infiniband(&mut self, l: &file::Listen, kind: Option<&ServiceKind>, spoken: bool) -> bool {
         let Some(given) = l.infiniband.as_ref().filter(|g| *g.get_ref()) else { return false };
         if l.forward.is_some() {
             self.wrong(given, "which requests are forwarded is said by 'over' of forward");

@@ -1,0 +1,218 @@
+//! An NFS export: a server on the RNIC with a thread of its own, and a socket of the host.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender};
+use heddle_nfs::rdma::{self, Threads};
+use heddle_nfs::{Options, Service, tcp};
+use heddle_rpc::Server;
+use heddle_rpc::server::ServerError;
+use heddle_verbs::{Device, ListenFailure, ListenParams, Waker};
+
+use crate::service::Nfs;
+
+/// How long the server sleeps at most: who is connected is not seen later than that.
+const NAP: Duration = Duration::from_millis(250);
+
+/// What may not be there to be had: an open directory, and a socket that is bound.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    service: Arc<Service>,
+    tcp: Option<TcpListener>,
+}
+
+impl Opened {
+    /// Opens a directory. The disk may take its time.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    pub(crate) fn new(nfs: &Nfs) -> Result<Opened, String> {
+        let options = Options { read_only: nfs.read_only, sync: nfs.sync, ..Options::default() };
+        let path = nfs.directory.to_string_lossy();
+        let service = Service::new(&nfs.directory, &path, options).map_err(|e| e.to_string())?;
+        Ok(Opened { service: Arc::new(service), tcp: None })
+    }
+
+    /// Binds the socket of the host, if there is to be one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn bind(&mut self, nfs: &Nfs) -> std::io::Result<()> {
+        if self.tcp.is_none() {
+            self.tcp = nfs.tcp.map(TcpListener::bind).transpose()?;
+        }
+        Ok(())
+    }
+}
+
+/// What an export may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    /// Octets of registered memory.
+    pub(crate) memory: usize,
+    /// One address gets one in so many of its connections.
+    pub(crate) peer_share: usize,
+}
+
+enum Order {
+    Stop,
+    End,
+}
+
+/// What is seen of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    listening: Result<bool, ListenFailure>,
+    conns: usize,
+}
+
+/// An export that runs. It ends when it is dropped, whatever connections it has.
+pub(crate) struct Export {
+    service: Arc<Service>,
+    state: Arc<Mutex<State>>,
+    /// Gone, it has the thread end.
+    orders: Option<Sender<Order>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Export {
+    /// Begins to listen. `waker` is woken when what is seen of it has changed.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    pub(crate) fn start(
+        device: &Device,
+        addr: SocketAddr,
+        (opened, params, quota): (Opened, ListenParams, Quota),
+        waker: Waker,
+    ) -> Result<Export, String> {
+        let config = rdma::config(quota.memory);
+        let share = (config.connections / quota.peer_share.max(1)).max(1);
+        let config = heddle_rpc::ServerConfig { listen: params, peer_connections: share, ..config };
+        let Opened { service, tcp } = opened;
+        let mut server = Server::new(device, addr, config).map_err(|e| e.to_string())?;
+        let threads = rdma::serve(&mut server, &service, rdma::THREADS);
+        let threads = threads.map_err(|e| e.to_string())?;
+        let tcp = match tcp {
+            None => None,
+            Some(listener) => {
+                let started =
+                    tcp::Server::start(listener, Arc::clone(&service), tcp::Limits::default());
+                Some(started.map_err(|e| format!("no NFS by TCP: {e}"))?)
+            }
+        };
+        let state = Arc::new(Mutex::new(State { listening: Ok(false), conns: 0 }));
+        let (orders, taken) = crossbeam_channel::unbounded();
+        let own = server.waker();
+        let thread = {
+            let running = Running { server, _threads: threads, tcp, state: Arc::clone(&state) };
+            let name = thread::Builder::new().name("heddle-nfs".into());
+            name.spawn(move || running.run(&taken, &waker)).map_err(|e| e.to_string())?
+        };
+        Ok(Export { service, state, orders: Some(orders), waker: own, thread: Some(thread) })
+    }
+
+    /// Takes no more connections, of the RNIC or of the host; those of the RNIC go on, and those of the
+    /// host end.
+    pub(crate) fn stop_listening(&self) {
+        self.order(Order::Stop);
+    }
+
+    /// The same, and ends those there are in order.
+    pub(crate) fn end(&self) {
+        self.order(Order::End);
+    }
+
+    /// Connections of the RNIC.
+    pub(crate) fn conns(&self) -> usize {
+        lock(&self.state).conns
+    }
+
+    /// Whether clients can connect: not before the RNIC lets them.
+    ///
+    /// # Errors
+    /// They never can, or cannot any more.
+    pub(crate) fn is_listening(&self) -> Result<bool, ListenFailure> {
+        lock(&self.state).listening
+    }
+
+    /// What carries calls out, and counts them, over both transports.
+    pub(crate) const fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    fn order(&self, order: Order) {
+        // A thread that has ended has nothing to be told.
+        let _ = self.orders.as_ref().map(|orders| orders.send(order));
+        self.waker.wake();
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the thread has.
+struct Running {
+    server: Server,
+    _threads: Threads,
+    tcp: Option<tcp::Server>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Running {
+    fn run(mut self, orders: &Receiver<Order>, waker: &Waker) {
+        use crossbeam_channel::TryRecvError;
+        loop {
+            match orders.try_recv() {
+                Ok(Order::Stop) => self.stop_listening(),
+                Ok(Order::End) => {
+                    self.stop_listening();
+                    self.server.disconnect_all();
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return,
+            }
+            let busy = self.server.step();
+            if self.show() {
+                waker.wake();
+            }
+            if !busy && orders.is_empty() {
+                self.server.wait(NAP);
+            }
+        }
+    }
+
+    fn stop_listening(&mut self) {
+        self.server.stop_listening();
+        self.tcp = None;
+    }
+
+    /// Has others see what there is; whether it is something else than before.
+    fn show(&self) -> bool {
+        let listening = match self.server.listening() {
+            Err(ServerError::Listen(why)) => Err(why),
+            other => Ok(other.unwrap_or(false)),
+        };
+        let new = State { listening, conns: self.server.connections() };
+        let mut state = lock(&self.state);
+        let changed = *state != new;
+        *state = new;
+        changed
+    }
+}
