@@ -65,6 +65,9 @@ pub struct ServerConfig {
     pub peer_connections: usize,
     /// Replies that are kept for calls that come again.
     pub duplicates: DuplicateLimits,
+    /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
+    /// others too, and asks [`Server::arm`] before it sleeps.
+    pub waker: Option<Waker>,
 }
 
 impl Default for ServerConfig {
@@ -78,6 +81,7 @@ impl Default for ServerConfig {
             connections: 64,
             peer_connections: 16,
             duplicates: DuplicateLimits::default(),
+            waker: None,
         }
     }
 }
@@ -164,11 +168,12 @@ impl Server {
         let sleeper = Sleeper::with_fd()?;
         let pd = device.create_pd()?;
         let memory = Memory::new(device, pd, config.memory)?;
-        let events = EventQueue::new(Some(sleeper.waker()));
+        let waker = config.waker.clone().unwrap_or_else(|| sleeper.waker());
+        let events = EventQueue::new(Some(waker.clone()));
         let listener = device.listen(addr, config.listen.clone(), &events)?;
-        let outbox = Outbox::new(Some(sleeper.waker()));
+        let outbox = Outbox::new(Some(waker.clone()));
         let dispatch = Dispatch::new(config.duplicates, outbox.clone());
-        let links = Links::new(device.clone(), pd, memory.clone(), config, sleeper.waker());
+        let links = Links::new(device.clone(), pd, memory.clone(), config, waker);
         Ok(Server {
             device: device.clone(),
             listener,
@@ -246,6 +251,12 @@ impl Server {
     /// Connections there are, of all peers.
     pub fn connections(&self) -> usize {
         self.links.len()
+    }
+
+    /// Takes no more connections; those there are go on.
+    pub fn stop_listening(&mut self) {
+        // Without a control plane nobody listens, and a second time there is nothing to take back.
+        let _ = self.device.unlisten(self.listener);
     }
 
     /// Ends all connections, in order. Clients make theirs again, with the calls that have no reply;
@@ -356,8 +367,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Without a control plane there is nothing to end.
-        let _ = self.device.unlisten(self.listener);
+        self.stop_listening();
         self.links.close();
     }
 }
