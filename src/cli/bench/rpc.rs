@@ -33,9 +33,14 @@ impl FromStr for What {
     type Err = SpecError;
 
     fn from_str(s: &str) -> Result<What, SpecError> {
-        if s == "rpc" { Ok(What::Rpc) } else { s.parse().map(What::Raw) }
+        let unknown = |_| SpecError::Unknown { what: "operation", given: s.into(), known: KNOWN };
+        if s == "rpc" { Ok(What::Rpc) } else { s.parse().map(What::Raw).map_err(unknown) }
     }
 }
+
+/// What it can be.
+const KNOWN: &[&str] =
+    &["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap", "rpc"];
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --op rpc")]
