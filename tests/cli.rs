@@ -72,7 +72,7 @@ fn test_usage_bench_values() {
     for (args, what) in [
         (
             &["--op", "writ"][..],
-            "known: write, read, send, write-imm, send-imm, fetch-add, cmp-swap",
+            "known: write, read, send, write-imm, send-imm, fetch-add, cmp-swap, rpc",
         ),
         (&["--op", "fetch-add", "--size", "16"], "go with size 8 only"),
         (&["--op", "cmp-swap", "--sizes", "1..8"], "go with size 8 only"),
@@ -109,6 +109,16 @@ fn test_usage_bench_values() {
         (&["--connect", "10.0.0.1:1", "--loss", "1%"], "not with --connect"),
         (&["--ip", "10.0.0.2/24"], "go with --connect"),
         (&["--json", "/"], "is a directory"),
+        (&["--rpc-version", "1"], "go with --op rpc"),
+        (&["--rounds", "3"], "go with --op rpc"),
+        (&["--op", "rpc", "--rpc-version", "3"], "'3'"),
+        (&["--op", "rpc", "--dir", "up"], "'up'"),
+        (&["--op", "rpc", "--rounds", "0"], "--rounds"),
+        (&["--op", "rpc", "--size", "0"], "size of an RPC item 0"),
+        (&["--op", "rpc", "--size", "2M"], "size of an RPC item 2097152"),
+        (&["--op", "rpc", "--mode", "rate", "--depth", "257"], "depth of RPC 257"),
+        (&["--op", "rpc", "--lcores", "0,1,2,3"], "takes two processors"),
+        (&["--op", "rpc", "--raw", "10.0.0.1:1"], "--connect"),
         (&["-q", "-v"], "cannot be used with"),
     ] {
         assert_usage(&[&["bench"], args].concat(), what);

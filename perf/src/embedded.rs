@@ -143,7 +143,7 @@ pub fn frames_for(spec: &BenchSpec) -> u32 {
     u32::try_from(most).unwrap_or(MOST).clamp(2047, MOST)
 }
 
-fn fault_config(f: &Faults) -> FaultConfig {
+pub(crate) fn fault_config(f: &Faults) -> FaultConfig {
     FaultConfig {
         drop: f.loss.get(),
         duplicate: f.dup.get(),
@@ -440,6 +440,11 @@ impl Remote {
     pub fn new(eal: &Eal, endpoint: Endpoint, server: SocketAddr) -> Remote {
         let side = Some(Side { endpoint, clock: Clock::new(eal) });
         Remote { side, eal: *eal, server, progress: Progress::default() }
+    }
+
+    /// The RNIC, and the clock that runs are measured with.
+    pub(crate) fn endpoint(&mut self) -> Option<(&mut Endpoint, &Clock)> {
+        self.side.as_mut().map(|side| (&mut side.endpoint, &side.clock))
     }
 
     /// Runs one size on these processors, one for each worker; the first worker and the program are on

@@ -20,6 +20,7 @@
 mod bed;
 mod cases;
 mod gate;
+mod rpc;
 mod runner;
 
 pub use bed::BedError;

@@ -3,6 +3,7 @@
 //! * [`spec`]: what is to be measured; [`report`]: what came out, as JSON and as a table.
 //! * [`workload`]: the traffic of a benchmark, client and server. [`embedded`]: both of them in one
 //!   process, or the client alone.
+//! * [`rpc`]: RPC-over-RDMA, beside the operations that carry it.
 //! * [`rping`]: the client and server of that name. [`rdmacm`] and [`perftest`]: the servers of
 //!   librdmacm's other examples and of perftest. [`service`]: what an appliance can serve.
 //! * [`exchange`]: what runs while an appliance is soaked.
@@ -24,6 +25,7 @@ pub mod pin;
 pub mod progress;
 pub mod rdmacm;
 pub mod report;
+pub mod rpc;
 pub mod rping;
 mod server;
 pub mod service;

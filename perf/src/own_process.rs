@@ -31,6 +31,11 @@ impl OwnProcess {
         OwnProcess { device, server, progress: Progress::default() }
     }
 
+    /// What it runs on.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Runs one size, on the calling thread, which the caller has bound to `core`. What was sent again
     /// and lost is the other process's to know.
     pub fn run(

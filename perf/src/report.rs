@@ -105,6 +105,11 @@ pub enum ReportError {
 
 /// Writes `reports` to `path`, as the module says.
 pub fn write_json(path: &Path, reports: &[BenchReport]) -> Result<(), ReportError> {
+    write_json_of(path, reports)
+}
+
+/// One report as an object, several as an array.
+pub(crate) fn write_json_of<R: Serialize>(path: &Path, reports: &[R]) -> Result<(), ReportError> {
     let mut text = match reports {
         [one] => serde_json::to_string_pretty(one)?,
         several => serde_json::to_string_pretty(several)?,

@@ -8,6 +8,7 @@ use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 
 use crate::perftest::{Perftest, Program, Test};
 use crate::rdmacm::{Cmtime, Messages, RdmaServer, Ucmatose};
+use crate::rpc::service::RpcService;
 use crate::rping::RpingServer;
 use crate::server::{Protocol, Serve, Server};
 use crate::workload::{PerfServer, Sink};
@@ -19,6 +20,8 @@ pub enum ServiceKind {
     Rping,
     /// The server of `heddle bench --connect`.
     Perf,
+    /// The server of `heddle bench --op rpc --connect`.
+    Rpc,
     /// Takes everything and counts it.
     Sink,
     /// The server of `rdma_client`.
@@ -45,7 +48,7 @@ pub struct ServiceSpec {
 }
 
 /// What services are called, for messages and help.
-pub const SERVICES: &str = "rping, perf, sink, rdma_server, ucmatose, cmtime, ib_write_bw, \
+pub const SERVICES: &str = "rping, perf, rpc, sink, rdma_server, ucmatose, cmtime, ib_write_bw, \
                             ib_read_bw, ib_send_bw, ib_write_lat, ib_read_lat, ib_send_lat";
 
 /// Not a [`ServiceSpec`].
@@ -112,6 +115,7 @@ impl FromStr for ServiceKind {
         let mut kind = match name {
             "rping" => ServiceKind::Rping,
             "perf" => ServiceKind::Perf,
+            "rpc" => ServiceKind::Rpc,
             "sink" => ServiceKind::Sink,
             "rdma_server" => ServiceKind::RdmaServer,
             "ucmatose" => ServiceKind::Ucmatose(Messages::default()),
@@ -171,6 +175,7 @@ impl fmt::Display for ServiceKind {
         f.write_str(match self {
             ServiceKind::Rping => "rping",
             ServiceKind::Perf => "perf",
+            ServiceKind::Rpc => "rpc",
             ServiceKind::Sink => "sink",
             ServiceKind::RdmaServer => "rdma_server",
             ServiceKind::Ucmatose(_) => "ucmatose",
@@ -287,6 +292,7 @@ fn start(
         ServiceKind::Perf => {
             Box::new(PerfServer::with_limits(device, addr, params, limits, waker)?)
         }
+        ServiceKind::Rpc => Box::new(RpcService::new(device, addr, params, &limits, waker)?),
         ServiceKind::Sink => Sink::with_limits(device, addr, params, limits, waker)?.into_service(),
         ServiceKind::RdmaServer => {
             Box::new(Server::new(device, addr, params, limits, waker, RdmaServer)?)
@@ -337,7 +343,7 @@ mod tests {
         for name in SERVICES.split(", ") {
             assert_eq!(name.parse::<ServiceKind>().unwrap().to_string(), name);
         }
-        assert_eq!(SERVICES.split(", ").count(), 12);
+        assert_eq!(SERVICES.split(", ").count(), 13);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub mod rpcbind;
 pub mod server;
 mod transport;
 
-pub use heddle_rpcrdma::conn::Speaks;
+pub use heddle_rpcrdma::conn::{Counters, Speaks};
 pub use heddle_rpcrdma::rpc::{AuthStat, Gids, Procedure};
 pub use heddle_rpcrdma::{binding, xdr};
 

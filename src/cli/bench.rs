@@ -1,5 +1,7 @@
 //! `heddle bench`
 
+mod rpc;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -14,7 +16,7 @@ use heddle::perf::spec::{
     Until,
 };
 use heddle::perf::workload::Run;
-use heddle::{CoreList, EndpointConfig, MAX_WORKERS, Seed};
+use heddle::{CoreList, Eal, EndpointConfig, MAX_WORKERS, Seed};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
@@ -26,13 +28,14 @@ use super::{Failure, say};
 /// Without --connect, client and server run in this process, joined by rings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Operation: write, read, send, write-imm, send-imm, fetch-add, cmp-swap
+    /// Operation: write, read, send, write-imm, send-imm, fetch-add, cmp-swap; or rpc: calls of
+    /// RPC-over-RDMA, each time beside the operation of these that carries them
     #[arg(long, default_value = "write")]
-    op: Op,
+    op: rpc::What,
     /// What to measure: bw (throughput), lat (latency, one message to and fro), rate (operations per second)
     #[arg(long, default_value = "bw")]
     mode: Mode,
-    /// Octets of a message [default: 64K; 8 in modes lat and rate, and all that send-imm, fetch-add and cmp-swap have]
+    /// Octets of a message [default: 64K; 8 in modes lat and rate, 512 with rpc, and 8 are all that send-imm, fetch-add and cmp-swap have]
     #[arg(long, value_name = "N")]
     size: Option<Size>,
     /// Several sizes in turn, the powers of two in a range (1..1M)
@@ -89,6 +92,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
     #[command(flatten)]
+    rpc: rpc::Args,
+    #[command(flatten)]
     rnic: RnicArgs,
     #[command(flatten)]
     log: LogArgs,
@@ -101,12 +106,15 @@ enum WireArg {
 }
 
 impl Args {
-    fn spec(&self) -> Result<BenchSpec, Failure> {
-        let small = matches!(self.mode, Mode::Lat | Mode::Rate);
-        let usual = Size(if small { 8 } else { 64 << 10 });
-        let size = self.size.or(self.op.fixed_size()).unwrap_or(usual);
-        let spec = BenchSpec {
-            op: self.op,
+    /// What is to be measured of `op`, with messages of `small` octets in modes lat and rate.
+    fn spec(&self, op: Op, small: Size) -> Result<BenchSpec, Failure> {
+        let usual = match self.mode {
+            Mode::Lat | Mode::Rate => small,
+            Mode::Bw => Size(64 << 10),
+        };
+        let size = self.size.or(op.fixed_size()).unwrap_or(usual);
+        Ok(BenchSpec {
+            op,
             mode: self.mode,
             sizes: self.sizes.unwrap_or(Sizes::one(size)),
             qps: self.qps,
@@ -125,9 +133,29 @@ impl Args {
                 seed: self.seed,
             },
             verify: self.verify,
-        };
-        spec.check().map_err(Failure::usage)?;
-        Ok(spec)
+        })
+    }
+
+    /// Refuses what needs a device.
+    fn check_ring(&self) -> Result<(), Failure> {
+        let net = &self.rnic.net;
+        let device = net.vdev.is_some() || net.pci.is_some() || self.rnic.socket.is_some();
+        if device || !net.ips.is_empty() {
+            return Err(Failure::usage(
+                "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses what needs the ring.
+    fn check_device(&self, spec: &BenchSpec) -> Result<(), Failure> {
+        if !spec.faults.is_none() {
+            return Err(Failure::usage(
+                "--loss, --reorder and --dup go with the ring, not with --connect",
+            ));
+        }
+        self.rnic.check()
     }
 
     /// Where client and server run; nowhere: on one thread, bound to none.
@@ -165,12 +193,18 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let spec = args.spec()?;
     if let Some(path) = &args.json
         && path.is_dir()
     {
         return Err(Failure::usage(format!("--json: {} is a directory", path.display())));
     }
+    let op = match args.op {
+        rpc::What::Rpc => return rpc::run(args),
+        rpc::What::Raw(op) => op,
+    };
+    args.rpc.check_unused()?;
+    let spec = args.spec(op, Size(8))?;
+    spec.check().map_err(Failure::usage)?;
     let reports = match args.connect {
         Some(server) => connect(args, &spec, server)?,
         None => embedded(args, &spec)?,
@@ -183,22 +217,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> {
-    let net = &args.rnic.net;
-    let device = net.vdev.is_some() || net.pci.is_some() || args.rnic.socket.is_some();
-    if device || !net.ips.is_empty() {
-        return Err(Failure::usage(
-            "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
-        ));
-    }
+    args.check_ring()?;
     let cores = args.cores()?;
     let workers = (cores.len() / 2).max(1);
-    args.log.start();
-    let shape = EndpointConfig {
-        mtu: spec.mtu,
-        ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0))
-    };
-    let pools = u32::try_from(2 * workers).unwrap_or(u32::MAX);
-    let eal = start_eal(&shape, pools, Vec::new())?;
+    let eal = start(args, spec.mtu, 2 * workers)?;
     let mut pair = Pair::with_workers(&eal, spec, workers)?;
     let mut reports = Vec::new();
     for size in spec.sizes.iter() {
@@ -212,13 +234,15 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     Ok(reports)
 }
 
+/// Starts DPDK with memory for so many pools of packet buffers.
+fn start(args: &Args, mtu: u16, pools: usize) -> Result<Eal, Failure> {
+    args.log.start();
+    let shape = EndpointConfig { mtu, ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0)) };
+    start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), Vec::new())
+}
+
 fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<BenchReport>, Failure> {
-    if !spec.faults.is_none() {
-        return Err(Failure::usage(
-            "--loss, --reorder and --dup go with the ring, not with --connect",
-        ));
-    }
-    args.rnic.check()?;
+    args.check_device(spec)?;
     let cores = args.remote_cores()?;
     args.log.start();
     let workers = cores.len().max(1);

@@ -73,6 +73,8 @@ pub enum BedError {
     Port(#[from] PortError),
     #[error(transparent)]
     Mempool(#[from] MempoolError),
+    #[error(transparent)]
+    Rpc(#[from] crate::rpc::RpcError),
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     #[error("an operation failed: {0}")]
@@ -89,7 +91,7 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)
 pub(super) const TURN: Duration = Duration::from_micros(1);
 
 /// Turns after which what has not come will not.
-const PATIENCE: u32 = 100_000;
+pub(super) const PATIENCE: u32 = 100_000;
 
 const TIME_WAIT: Duration = Duration::from_millis(10);
 
@@ -451,6 +453,6 @@ fn tapped(
     Ok((Endpoint::on_port(eal, port, pool, config)?, queues))
 }
 
-fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
+pub(super) fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
     if count { measured(part) } else { part() }
 }

@@ -6,6 +6,8 @@ use core::str::FromStr;
 use heddle_dataplane::Eal;
 
 use super::bed::{Bed, BedError, Shape, TURN, Wire};
+use super::rpc;
+use crate::rpc::program::Call;
 use crate::spec::{Op, SpecError};
 
 /// Operations outstanding of a long message, and of a short one in a stream.
@@ -15,6 +17,9 @@ const SHORT_DEPTH: usize = 64;
 /// Octets of a message.
 const LONG: usize = 64 << 10;
 const SHORT: usize = 8;
+
+/// Octets of a call that goes in one Send, as its reply does.
+const INLINE: usize = 512;
 
 /// Octets of messages of one FPDU each. The shorter share segments; the last but one and the last
 /// fill one, at an MTU of 1500 and of 9000.
@@ -50,6 +55,9 @@ pub enum Case {
     OutOfOrder,
     /// The same with markers: the FPDU ahead of the gap goes to its place at once.
     PlacedAhead,
+    /// A call of RPC-over-RDMA version 2, with CRC at an MTU of 1500: an ECHO of 512 octets alone, or
+    /// items of 64 KiB, four outstanding.
+    Rpc(Call),
     /// A connection made and closed, MPA start-up included; its queue pairs are there already.
     Connect,
 }
@@ -70,6 +78,7 @@ impl Case {
         all.push(Case::Single(Op::FetchAdd));
         all.extend([Op::FetchAdd, Op::CmpSwap, Op::SendImm, Op::WriteImm].map(Case::Stream));
         all.extend(FRAMES.map(Case::Frame));
+        all.extend(Call::ALL.map(Case::Rpc));
         all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
     }
@@ -105,6 +114,13 @@ impl Case {
             Case::Ack => repeat(eal, false, Bed::ack),
             Case::OutOfOrder => repeat(eal, false, Bed::out_of_order),
             Case::PlacedAhead => repeat(eal, true, Bed::out_of_order),
+            Case::Rpc(call) => {
+                let (size, depth) = match call {
+                    Call::Echo => (INLINE, 1),
+                    Call::Get | Call::Put => (LONG, LONG_DEPTH),
+                };
+                rpc::stream(eal, call, (size, depth), 256, 512)
+            }
             Case::Connect => {
                 let mut bed = Bed::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
                 for i in 0..8 + 64 {
@@ -156,6 +172,8 @@ impl fmt::Display for Case {
             Case::Ack => f.write_str("ack"),
             Case::OutOfOrder => f.write_str("out-of-order"),
             Case::PlacedAhead => f.write_str("out-of-order-markers"),
+            Case::Rpc(Call::Echo) => write!(f, "rpc-echo-{INLINE}-single"),
+            Case::Rpc(call) => write!(f, "rpc-{call}-64k"),
             Case::Connect => f.write_str("connect"),
         }
     }

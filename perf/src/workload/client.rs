@@ -19,7 +19,7 @@ mod stream;
 
 use conn::{Conn, Cqs};
 pub use error::WorkloadError;
-use measure::Measure;
+pub(crate) use measure::Measure;
 pub use measure::Outcome;
 use pingpong::PingPong;
 use stream::Stream;

@@ -37,10 +37,14 @@ pub struct Net {
 
 impl Net {
     pub fn new(eal: &Eal) -> Net {
+        Net::with_memory(eal, 8 << 20)
+    }
+
+    pub fn with_memory(eal: &Eal, memory: usize) -> Net {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("test{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let config = |ip: Ipv4Addr| EndpointConfig {
-            memory: 8 << 20,
+            memory,
             frames: 2047,
             ..EndpointConfig::with_seed(
                 vec![Cidr::new(ip.into(), 24).expect("24 bits are in range")],

@@ -65,6 +65,9 @@ pub struct ServerConfig {
     pub peer_connections: usize,
     /// Replies that are kept for calls that come again.
     pub duplicates: DuplicateLimits,
+    /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
+    /// others too, and asks [`Server::arm`] before it sleeps.
+    pub waker: Option<Waker>,
 }
 
 impl Default for ServerConfig {
@@ -78,6 +81,7 @@ impl Default for ServerConfig {
             connections: 64,
             peer_connections: 16,
             duplicates: DuplicateLimits::default(),
+            waker: None,
         }
     }
 }
@@ -164,11 +168,12 @@ impl Server {
         let sleeper = Sleeper::with_fd()?;
         let pd = device.create_pd()?;
         let memory = Memory::new(device, pd, config.memory)?;
-        let events = EventQueue::new(Some(sleeper.waker()));
+        let waker = config.waker.clone().unwrap_or_else(|| sleeper.waker());
+        let events = EventQueue::new(Some(waker.clone()));
         let listener = device.listen(addr, config.listen.clone(), &events)?;
-        let outbox = Outbox::new(Some(sleeper.waker()));
+        let outbox = Outbox::new(Some(waker.clone()));
         let dispatch = Dispatch::new(config.duplicates, outbox.clone());
-        let links = Links::new(device.clone(), pd, memory.clone(), config, sleeper.waker());
+        let links = Links::new(device.clone(), pd, memory.clone(), config, waker);
         Ok(Server {
             device: device.clone(),
             listener,

@@ -23,24 +23,24 @@ pub struct Outcome {
 }
 
 /// What the engines share.
-pub(super) struct Measure {
-    pub(super) clock: Clock,
-    pub(super) recorder: Recorder,
-    pub(super) ops: u64,
+pub(crate) struct Measure {
+    pub(crate) clock: Clock,
+    pub(crate) recorder: Recorder,
+    pub(crate) ops: u64,
     /// Since when it counts.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
     /// When the warm-up is over and everything starts from zero; once.
-    pub(super) warm_until: Option<Instant>,
+    pub(crate) warm_until: Option<Instant>,
     /// When no more is started; moves with the end of the warm-up.
-    pub(super) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
     /// How long is measured.
-    pub(super) length: Option<Duration>,
+    pub(crate) length: Option<Duration>,
     /// When it stopped counting.
-    pub(super) ended: Option<Instant>,
+    pub(crate) ended: Option<Instant>,
 }
 
 impl Measure {
-    pub(super) fn new(clock: &Clock, run: &Run) -> Measure {
+    pub(crate) fn new(clock: &Clock, run: &Run) -> Measure {
         let now = clock.now();
         let warm = run.warm_up();
         let length = match run.until {
@@ -60,7 +60,7 @@ impl Measure {
     }
 
     /// Looks at what time it is.
-    pub(super) fn tick(&mut self, now: Instant) {
+    pub(crate) fn tick(&mut self, now: Instant) {
         if self.warm_until.is_some_and(|t| t <= now) {
             self.warm_until = None;
             (self.ops, self.since) = (0, now);
@@ -73,18 +73,18 @@ impl Measure {
     }
 
     #[inline]
-    pub(super) fn count(&mut self, from: Instant, to: Instant) {
+    pub(crate) fn count(&mut self, from: Instant, to: Instant) {
         if self.ended.is_none() {
             self.ops += 1;
             self.recorder.record(to.since(from));
         }
     }
 
-    pub(super) fn end(&mut self, now: Instant) {
+    pub(crate) fn end(&mut self, now: Instant) {
         self.ended.get_or_insert(now);
     }
 
-    pub(super) fn outcome(&self, verified: bool) -> Outcome {
+    pub(crate) fn outcome(&self, verified: bool) -> Outcome {
         Outcome {
             elapsed: self.ended.unwrap_or(self.since).since(self.since),
             ops: self.ops,

@@ -1,0 +1,50 @@
+//! Calls of RPC-over-RDMA on two RNICs in virtual time.
+
+use std::time::Duration;
+
+use heddle_dataplane::{Clock, Eal};
+use heddle_rpc::Speaks;
+
+use super::bed::{BedError, PATIENCE, TURN};
+use super::measured;
+use crate::rpc::RpcRun;
+use crate::rpc::pair::RpcPair;
+use crate::rpc::program::Call;
+use crate::spec::{BenchSpec, Size, Sizes, Until};
+
+/// `ops` calls with items of `size` octets, `depth` under way, after `warm` of them.
+pub(super) fn stream(
+    eal: &Eal,
+    call: Call,
+    (size, depth): (usize, usize),
+    warm: u64,
+    ops: u64,
+) -> Result<u64, BedError> {
+    let size = Size(u32::try_from(size).unwrap_or(u32::MAX));
+    let spec = BenchSpec {
+        sizes: Sizes::one(size),
+        depth: u32::try_from(depth).ok(),
+        until: Until::Iters(warm + ops),
+        ..BenchSpec::default()
+    };
+    let (clock, hand) = Clock::manual();
+    hand.advance(Duration::from_secs(1));
+    let mut pair = RpcPair::in_time_of(eal, &spec, &clock, || hand.advance(TURN))?;
+    let mut load = pair.load(RpcRun::new(&spec, call, Speaks::V2, size))?;
+    let mut until = |calls: u64| {
+        let mut idle = 0;
+        while load.ops() < calls {
+            let before = load.ops();
+            hand.advance(TURN);
+            pair.turn(&mut load)?;
+            idle = if load.ops() == before { idle + 1 } else { 0 };
+            if idle == PATIENCE {
+                return Err(BedError::Stalled("replies"));
+            }
+        }
+        Ok(())
+    };
+    until(warm)?;
+    measured(|| until(warm + ops))?;
+    Ok(ops)
+}

@@ -1,0 +1,202 @@
+//! RPC-over-RDMA beside the raw operations that carry it.
+//!
+//! ```text
+//!   Load ── calls ──▶ client ══ RPC-over-RDMA ══▶ server ──▶ program        one round: the raw operation,
+//!   Client (workload) ═════ RDMA Write, Read, Send ═════▶ PerfServer        then each version
+//! ```
+//!
+//! * [`program`]: the procedures, and the server's side of them;
+//! * [`load`]: the client's: so many calls under way, timed and compared;
+//! * [`pair`]: both ends in one process; [`remote`]: the client alone;
+//! * `service`: the server, as an appliance has it;
+//! * [`report`]: what came out of all rounds.
+//!
+//! # What is compared with what
+//!
+//! A raw operation moves as many octets in the same direction by the same kind of RDMA operation, with as
+//! many outstanding, on RNICs of the same shape: an RDMA Write for GET, an RDMA Read for PUT, a Send for
+//! ECHO. With one ECHO at a time (`lat`) that is a ping-pong of Sends, which carries the same two messages;
+//! with many (`rate`) a call is two Sends and the raw operation one.
+
+pub mod load;
+pub mod pair;
+pub mod program;
+pub mod remote;
+pub mod report;
+pub(crate) mod service;
+
+use heddle_rpc::client::{ClientError, ConnectionFailure};
+use heddle_rpc::server::{AlreadyRegistered, ServerError};
+use heddle_rpc::{CallError, NoMemory, Speaks, TooLong, TransportConfig};
+
+use crate::embedded::BenchError;
+use crate::spec::{BenchSpec, Mode, Size, SpecError};
+use crate::workload::Run;
+use program::{Call, MAX_SIZE};
+
+/// Calls outstanding on a connection, at most.
+pub const MAX_DEPTH: u32 = 256;
+
+/// One benchmark of one procedure, size and version.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RpcRun {
+    /// What is called.
+    pub call: Call,
+    /// What is spoken.
+    pub speaks: Speaks,
+    /// Size, connections, depth, end; its `op` is that of the raw operation.
+    pub run: Run,
+}
+
+impl RpcRun {
+    /// Calls of `call` with items of `size`, as `spec` has it.
+    pub fn new(spec: &BenchSpec, call: Call, speaks: Speaks, size: Size) -> RpcRun {
+        RpcRun { call, speaks, run: Run::new(&raw(spec, call), size) }
+    }
+
+    /// Both ends' transport: as many calls as are outstanding, and registrations for each.
+    fn transport(&self) -> TransportConfig {
+        let usual = TransportConfig::default();
+        let calls = u16::try_from(self.run.depth).unwrap_or(u16::MAX).max(usual.calls);
+        TransportConfig {
+            speaks: self.speaks,
+            calls,
+            registrations: usual.registrations.max(2 * u32::from(calls)),
+            ..usual
+        }
+    }
+
+    /// Octets of messages and items of all connections at either end. Of a call under way there are its
+    /// item, a copy of that at a server which makes each anew, and messages; where they are long, those
+    /// have the item's octets.
+    fn memory(&self) -> usize {
+        const MESSAGES: usize = 16 << 10;
+        let call = 4 * (self.run.size as usize).next_multiple_of(64) + MESSAGES;
+        self.run.qps as usize * self.run.depth as usize * call + (1 << 20)
+    }
+}
+
+/// The specification of the raw operation that `call` is compared with.
+pub fn raw(spec: &BenchSpec, call: Call) -> BenchSpec {
+    BenchSpec { op: call.raw(), ..spec.clone() }
+}
+
+/// The procedures that a mode measures, where none is asked for: GET and PUT are for throughput, ECHO for
+/// the others.
+pub fn calls_of(mode: Mode) -> &'static [Call] {
+    match mode {
+        Mode::Bw => &[Call::Get, Call::Put],
+        Mode::Rate | Mode::Lat => &[Call::Echo],
+    }
+}
+
+/// Refuses what cannot be run with these calls.
+///
+/// # Errors
+/// [`SpecError`].
+pub fn check(spec: &BenchSpec, calls: &[Call]) -> Result<(), SpecError> {
+    let range = |what, given: u32, min: u32, max: u32| match (min..=max).contains(&given) {
+        true => Ok(()),
+        false => {
+            Err(SpecError::Range { what, given: given.into(), min: min.into(), max: max.into() })
+        }
+    };
+    for call in calls {
+        raw(spec, *call).check()?;
+    }
+    for size in spec.sizes.iter() {
+        range("size of an RPC item", size.0, 1, MAX_SIZE)?;
+        range("depth of RPC", spec.depth_for(size), 1, MAX_DEPTH)?;
+    }
+    Ok(())
+}
+
+/// Registered memory one RNIC needs for all runs of a specification.
+pub fn memory_for(spec: &BenchSpec) -> usize {
+    // Receives and headers of a connection: some 200 messages with room for 4 KiB, more for more calls.
+    let conn = |run: &RpcRun| (256 + 3 * run.run.depth as usize) * 4096;
+    let of = |size| {
+        let run = RpcRun::new(spec, Call::Get, Speaks::BOTH, size);
+        run.memory() + run.run.qps as usize * conn(&run)
+    };
+    // Memory of a finished run comes back a little later than the next begins.
+    2 * spec.sizes.iter().map(of).max().unwrap_or(0) + (16 << 20)
+}
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+pub enum RpcError {
+    /// The RNICs, or the raw operation.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// There is no client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// There is no server.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The server has the program already.
+    #[error(transparent)]
+    Registered(#[from] AlreadyRegistered),
+    /// Memory for items.
+    #[error(transparent)]
+    Memory(#[from] NoMemory),
+    /// Arguments that are too long.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// A call has failed.
+    #[error("call {number} failed: {error}{}", after(failure.as_ref()))]
+    Call {
+        /// Its number on its connection, from 0.
+        number: u64,
+        /// How.
+        error: CallError,
+        /// Why the last connection that failed has failed.
+        failure: Option<ConnectionFailure>,
+    },
+    /// Results that are none of this procedure.
+    #[error("the results of call {number} cannot be read")]
+    Results {
+        /// Its number on its connection, from 0.
+        number: u64,
+    },
+    /// An octet is not what was sent.
+    #[error("the {size} octets of call {number} are wrong at octet {at}")]
+    Wrong {
+        /// Its number on its connection, from 0.
+        number: u64,
+        /// Octets of its item.
+        size: u32,
+        /// The first wrong octet.
+        at: usize,
+    },
+    /// An earlier run took the RNICs with it.
+    #[error("the benchmark's RNICs were lost when an earlier run failed")]
+    Lost,
+}
+
+fn after(failure: Option<&ConnectionFailure>) -> String {
+    failure.map_or_else(String::new, |failure| format!(" (connection: {failure})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Sizes;
+
+    #[test]
+    fn test_check_takes_the_longest_item_and_depth_and_none_beyond() {
+        let spec = |size, depth| BenchSpec {
+            sizes: Sizes::one(Size(size)),
+            depth: Some(depth),
+            ..BenchSpec::default()
+        };
+        let check = |size, depth| check(&spec(size, depth), calls_of(Mode::Bw));
+        assert_eq!(check(MAX_SIZE, 4), Ok(()));
+        assert_eq!(check(1, MAX_DEPTH), Ok(()));
+        for (size, depth) in [(0, 4), (MAX_SIZE + 1, 4), (1, MAX_DEPTH + 1)] {
+            let e = check(size, depth);
+            assert!(matches!(e, Err(SpecError::Range { .. })), "{size} {depth}: {e:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The benchmark's program, and its server.
+//!
+//! | procedure | arguments | results |
+//! |---|---|---|
+//! | 1, ECHO | opaque | the same |
+//! | 2, GET | seed, number, length | that [pattern](crate::workload::pattern), which may be placed |
+//! | 3, PUT | seed, number, whether to compare, opaque, which may be placed | whether an octet was wrong, and the first |
+//!
+//! Seed and number are hypers. What GET gives is kept: a client that asks for the same again costs the
+//! server no copy.
+
+use core::fmt;
+
+use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
+use heddle_rpc::{Body, Buffer, Memory, Opaque, Procedure, Program, Refusal, Request};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Op;
+use crate::workload::pattern;
+
+/// The program's number: of those for one's own.
+pub const PROGRAM: u32 = 0x2000_4844;
+/// Its version.
+pub const VERSION: u32 = 1;
+/// Octets of the longest item.
+pub const MAX_SIZE: u32 = 1 << 20;
+
+/// A procedure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Call {
+    /// Octets to and fro, within messages.
+    Echo,
+    /// Octets from the server, by its RDMA Writes.
+    Get,
+    /// Octets to the server, by its RDMA Reads.
+    Put,
+}
+
+impl Call {
+    /// All there are.
+    pub const ALL: [Call; 3] = [Call::Echo, Call::Get, Call::Put];
+
+    /// What moves as many octets in the same direction without RPC.
+    pub fn raw(self) -> Op {
+        match self {
+            Call::Echo => Op::Send,
+            Call::Get => Op::Write,
+            Call::Put => Op::Read,
+        }
+    }
+
+    /// What is called.
+    pub const fn procedure(self) -> Procedure {
+        let procedure = match self {
+            Call::Echo => 1,
+            Call::Get => 2,
+            Call::Put => 3,
+        };
+        Procedure { program: PROGRAM, version: VERSION, procedure }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::Echo => "echo",
+            Call::Get => "get",
+            Call::Put => "put",
+        })
+    }
+}
+
+/// Which items may be placed.
+pub const BINDING: Table<'static> = Table(&[
+    Entry {
+        procedure: Call::Echo.procedure(),
+        arguments: None,
+        results: None,
+        reply: Reply::Unknown,
+    },
+    Entry {
+        procedure: Call::Get.procedure(),
+        arguments: None,
+        results: Some(|s| s.item()),
+        reply: Reply::Of(|_| Ok(ReplySize { stream: 4, item: MAX_SIZE })),
+    },
+    Entry {
+        procedure: Call::Put.procedure(),
+        arguments: Some(|s| {
+            s.u64()?;
+            s.u64()?;
+            s.flag()?;
+            s.item()
+        }),
+        results: None,
+        reply: Reply::Fixed(8),
+    },
+]);
+
+/// Octets with a name.
+struct Named {
+    seed: u64,
+    number: u64,
+    octets: Buffer,
+}
+
+/// The server's side.
+pub struct Bench {
+    memory: Memory,
+    /// What GET gave last.
+    last: Option<Named>,
+}
+
+impl Bench {
+    /// One that makes items in a server's `memory`.
+    pub fn new(memory: Memory) -> Bench {
+        Bench { memory, last: None }
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Result<Body, Refusal> {
+        let (mut arguments, mut results) = (request.arguments.reader(), Body::new());
+        match request.procedure {
+            p if p == Call::Echo.procedure() => {
+                let data = arguments.opaque(MAX_SIZE)?;
+                arguments.finish()?;
+                match data {
+                    Opaque::Octets(octets) => results.opaque(octets)?,
+                    Opaque::Apart(buffer) => results.item(buffer.clone())?,
+                };
+            }
+            p if p == Call::Get.procedure() => {
+                let (seed, number) = (arguments.u64()?, arguments.u64()?);
+                let len = arguments.u32()?;
+                arguments.finish()?;
+                results.item(self.named(seed, number, len)?)?;
+            }
+            p if p == Call::Put.procedure() => {
+                let (seed, number) = (arguments.u64()?, arguments.u64()?);
+                let compare = arguments.flag()?;
+                let data = arguments.opaque(MAX_SIZE)?;
+                arguments.finish()?;
+                let wrong = match compare {
+                    true => pattern::first_difference(&data.to_vec(), seed, number),
+                    false => None,
+                };
+                let at = wrong.map_or(0, |at| u32::try_from(at).unwrap_or(u32::MAX));
+                results.u32(wrong.is_some().into())?.u32(at)?;
+            }
+            _ => return Err(Refusal::ProcUnavail),
+        }
+        Ok(results)
+    }
+
+    fn named(&mut self, seed: u64, number: u64, len: u32) -> Result<Buffer, Refusal> {
+        if len > MAX_SIZE {
+            return Err(Refusal::GarbageArgs);
+        }
+        let len = len as usize;
+        let is = |n: &&Named| (n.seed, n.number, n.octets.len()) == (seed, number, len);
+        if let Some(named) = self.last.as_ref().filter(is) {
+            return Ok(named.octets.clone());
+        }
+        // Its memory may be what is missing.
+        self.last = None;
+        let mut octets = vec![0; len];
+        pattern::fill(&mut octets, seed, number);
+        let octets = self.memory.take_copy(&octets)?;
+        self.last = Some(Named { seed, number, octets: octets.clone() });
+        Ok(octets)
+    }
+}
+
+impl Program for Bench {
+    fn call(&mut self, request: Request) {
+        let outcome = self.carry_out(&request);
+        request.reply(outcome);
+    }
+
+    /// All of them: none changes anything.
+    fn is_idempotent(&self, _procedure: Procedure) -> bool {
+        true
+    }
+}

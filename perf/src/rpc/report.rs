@@ -1,0 +1,291 @@
+//! What came out of the rounds of a procedure, size and version.
+//!
+//! # JSON
+//!
+//! [`write_json`] writes one object, or an array of them in the order they were measured:
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `op` | `"rpc"` |
+//! | `call` | `"echo"`, `"get"` or `"put"` |
+//! | `version` | of RPC-over-RDMA, as it was spoken |
+//! | `mode`, `size`, `qps`, `depth`, `mtu`, `crc`, `wire`, `lcores`, `seconds`, `bytes`, `ops`, `gbit_per_s`, `mops_per_s`, `latency_ns`, `verified` | as of [other operations](crate::report), of the round with the median `ratio`; octets are those of the item, in one direction |
+//! | `per_call` | what the client's transport did for a call, from the first on: `sends`, `registrations`, `invalidations` (its own), `remote_invalidations` (by the server's reply) |
+//! | `rounds` | rounds |
+//! | `ratio` | calls per second to raw operations per second of the same round: `median`, `min` and `max` of the rounds; null without a raw operation |
+//! | `raw` | the raw operation in the round of the median; null likewise |
+
+use std::path::Path;
+
+use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_rpc::Counters;
+use serde::{Deserialize, Serialize};
+
+use super::RpcRun;
+use super::load::LoadOutcome;
+use super::program::Call;
+use crate::latency::Latency;
+use crate::report::{BenchReport, ReportError, align, write_json_of};
+use crate::spec::{BenchSpec, Mode, Size, Wire};
+
+/// What a client's transport did for each call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the module's table says it all")]
+pub struct Work {
+    pub sends: f64,
+    pub registrations: f64,
+    pub invalidations: f64,
+    pub remote_invalidations: f64,
+}
+
+/// One round.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// The calls.
+    pub load: LoadOutcome,
+    /// The raw operation just before them.
+    pub raw: Option<BenchReport>,
+}
+
+/// Middle, least and greatest of several rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "their names say it")]
+pub struct Ratio {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// The outcome of one procedure, size and version.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the module's table says it all")]
+pub struct RpcReport {
+    pub op: String,
+    pub call: Call,
+    pub version: u32,
+    pub mode: Mode,
+    pub size: u32,
+    pub qps: u32,
+    pub depth: u32,
+    pub mtu: u16,
+    pub crc: bool,
+    pub wire: Wire,
+    pub lcores: Vec<usize>,
+    pub seconds: f64,
+    pub bytes: u64,
+    pub ops: u64,
+    pub gbit_per_s: f64,
+    pub mops_per_s: f64,
+    pub latency_ns: Latency,
+    pub verified: bool,
+    pub per_call: Work,
+    pub rounds: usize,
+    pub ratio: Option<Ratio>,
+    pub raw: Option<BenchReport>,
+}
+
+impl Round {
+    fn per_second(&self) -> f64 {
+        let seconds = self.load.outcome.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.load.outcome.ops as f64 / seconds } else { 0.0 }
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        let raw = self.raw.as_ref().map(|raw| raw.ops as f64 / raw.seconds)?;
+        (raw > 0.0).then(|| self.per_second() / raw)
+    }
+}
+
+impl RpcReport {
+    /// Of rounds of the same; `None` of none.
+    pub fn of(
+        spec: &BenchSpec,
+        what: &RpcRun,
+        (wire, lcores): (Wire, &[usize]),
+        mut rounds: Vec<Round>,
+    ) -> Option<RpcReport> {
+        // Those of a ratio by it; without a raw operation by their own rate.
+        let key = |round: &Round| round.ratio().unwrap_or_else(|| round.per_second());
+        rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        let (first, last) = (rounds.first()?, rounds.last()?);
+        let middle = rounds.get((rounds.len() - 1) / 2)?;
+        let ratio = match (first.ratio(), middle.ratio(), last.ratio()) {
+            (Some(min), Some(median), Some(max)) => Some(Ratio { median, min, max }),
+            _ => None,
+        };
+        let (run, outcome) = (&what.run, &middle.load.outcome);
+        let bytes = outcome.ops * u64::from(run.size);
+        let per_second = middle.per_second();
+        Some(RpcReport {
+            op: "rpc".into(),
+            call: what.call,
+            version: middle.load.version,
+            mode: run.mode,
+            size: run.size,
+            qps: run.qps,
+            depth: run.depth,
+            mtu: spec.mtu,
+            crc: run.mpa.crc == CrcPolicy::Required,
+            wire,
+            lcores: lcores.to_vec(),
+            seconds: outcome.elapsed.as_secs_f64(),
+            bytes,
+            ops: outcome.ops,
+            gbit_per_s: per_second * f64::from(run.size) * 8e-9,
+            mops_per_s: per_second * 1e-6,
+            latency_ns: outcome.latency,
+            verified: outcome.verified,
+            per_call: middle.load.work,
+            rounds: rounds.len(),
+            ratio,
+            raw: middle.raw.clone(),
+        })
+    }
+}
+
+impl Work {
+    /// What connections with these counters did.
+    pub fn of(counters: &[Counters]) -> Work {
+        let sum = |of: fn(&Counters) -> u64| counters.iter().map(of).sum::<u64>() as f64;
+        let calls = sum(|c| c.replies_received).max(1.0);
+        Work {
+            sends: sum(|c| c.sends) / calls,
+            registrations: sum(|c| c.registrations) / calls,
+            invalidations: sum(|c| c.invalidations) / calls,
+            remote_invalidations: sum(|c| c.remote_invalidations) / calls,
+        }
+    }
+}
+
+/// Writes `reports` to `path`, as the module says.
+///
+/// # Errors
+/// The file, or the serializer.
+pub fn write_json(path: &Path, reports: &[RpcReport]) -> Result<(), ReportError> {
+    write_json_of(path, reports)
+}
+
+/// A table for people, a line per report; ends in a line feed.
+pub fn table(reports: &[RpcReport]) -> String {
+    let head = [
+        "call",
+        "version",
+        "mode",
+        "size",
+        "qps",
+        "depth",
+        "calls",
+        "Gb/s",
+        "Mcall/s",
+        "p50 us",
+        "p99 us",
+        "reg",
+        "inv",
+        "remote inv",
+        "raw",
+        "raw Mop/s",
+        "ratio",
+        "of rounds",
+        "verified",
+    ];
+    let rows = reports.iter().map(|r| {
+        let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
+        let none = || "-".to_owned();
+        let raw = r.raw.as_ref();
+        vec![
+            r.call.to_string(),
+            r.version.to_string(),
+            r.mode.to_string(),
+            Size(r.size).to_string(),
+            r.qps.to_string(),
+            r.depth.to_string(),
+            r.ops.to_string(),
+            format!("{:.3}", r.gbit_per_s),
+            format!("{:.4}", r.mops_per_s),
+            us(r.latency_ns.p50),
+            us(r.latency_ns.p99),
+            format!("{:.1}", r.per_call.registrations),
+            format!("{:.1}", r.per_call.invalidations),
+            format!("{:.1}", r.per_call.remote_invalidations),
+            raw.map_or_else(none, |raw| raw.op.to_string()),
+            raw.map_or_else(none, |raw| format!("{:.4}", raw.mops_per_s)),
+            r.ratio.map_or_else(none, |ratio| format!("{:.3}", ratio.median)),
+            r.ratio.map_or_else(none, |ratio| format!("{:.3}..{:.3}", ratio.min, ratio.max)),
+            if r.verified { "yes" } else { "-" }.into(),
+        ]
+    });
+    align(&head, rows, 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    use heddle_rpc::Speaks;
+
+    use crate::workload::Outcome;
+
+    fn round(calls: u64, raw: Option<u64>) -> Round {
+        let (spec, run) = spec();
+        let outcome = |ops| Outcome { elapsed: Duration::from_secs(2), ops, ..Outcome::default() };
+        let raw =
+            raw.map(|ops| crate::embedded::report(&spec, &run.run, &outcome(ops), Wire::Ring));
+        let work = Work::default();
+        Round { load: LoadOutcome { outcome: outcome(calls), version: 2, work }, raw }
+    }
+
+    fn spec() -> (BenchSpec, RpcRun) {
+        let spec = BenchSpec::default();
+        let run = RpcRun::new(&spec, Call::Get, Speaks::BOTH, Size(1 << 10));
+        (spec, run)
+    }
+
+    fn report(rounds: Vec<Round>) -> Option<RpcReport> {
+        let (spec, run) = spec();
+        RpcReport::of(&spec, &run, (Wire::Ring, &[0, 1]), rounds)
+    }
+
+    #[test]
+    fn test_report_is_of_the_round_with_the_median_ratio() {
+        let rounds = vec![round(500, Some(1000)), round(900, Some(1000)), round(400, Some(500))];
+        let r = report(rounds).unwrap();
+        assert_eq!((r.ops, r.raw.as_ref().map(|raw| raw.ops), r.rounds), (400, Some(500), 3));
+        assert_eq!(r.ratio, Some(Ratio { median: 0.8, min: 0.5, max: 0.9 }));
+        assert_eq!((r.seconds, r.bytes, r.mops_per_s), (2.0, 400 << 10, 0.0002));
+        assert_eq!(report(Vec::new()), None);
+    }
+
+    #[test]
+    fn test_report_without_a_raw_operation_has_no_ratio() {
+        let r = report(vec![round(5, None), round(9, None), round(7, None)]).unwrap();
+        assert_eq!((r.ops, r.ratio, r.raw.clone()), (7, None, None));
+        assert!(table(&[r]).contains("  -  "));
+    }
+
+    #[test]
+    fn test_json_has_the_documented_fields_and_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.json");
+        let one = report(vec![round(5, Some(9))]).unwrap();
+        write_json(&path, std::slice::from_ref(&one)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let v: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut documented: Vec<&str> = "op call version mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call rounds ratio raw".split(' ').collect();
+        names.sort_unstable();
+        documented.sort_unstable();
+        assert_eq!(names, documented);
+        assert_eq!((v["op"].as_str(), v["call"].as_str()), (Some("rpc"), Some("get")));
+        assert_eq!(serde_json::from_str::<RpcReport>(&text).unwrap(), one);
+    }
+
+    #[test]
+    fn test_work_is_for_each_call_over_all_connections() {
+        let one = Counters { replies_received: 3, registrations: 6, ..Counters::default() };
+        let two = Counters { replies_received: 1, sends: 4, ..Counters::default() };
+        let work = Work::of(&[one, two]);
+        assert_eq!((work.registrations, work.sends, work.invalidations), (1.5, 1.0, 0.0));
+        assert_eq!(Work::of(&[]), Work::default());
+    }
+}

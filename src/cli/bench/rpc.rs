@@ -1,0 +1,280 @@
+//! `heddle bench --op rpc`
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
+use heddle::perf::own_process::OwnProcess;
+use heddle::perf::pin;
+use heddle::perf::progress::Progress;
+use heddle::perf::report::BenchReport;
+use heddle::perf::rpc::load::LoadOutcome;
+use heddle::perf::rpc::pair::RpcPair;
+use heddle::perf::rpc::program::Call;
+use heddle::perf::rpc::report::{Round, RpcReport, table, write_json};
+use heddle::perf::rpc::{self, RpcRun, calls_of};
+use heddle::perf::spec::{BenchSpec, Op, Size, SpecError, Wire};
+use heddle::perf::workload::Run;
+use heddle::rpc::Speaks;
+
+use super::super::progress::Line;
+use super::super::rnic::Rnic;
+use super::super::{Failure, say};
+
+/// What `--op` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Raw(Op),
+    Rpc,
+}
+
+impl FromStr for What {
+    type Err = SpecError;
+
+    fn from_str(s: &str) -> Result<What, SpecError> {
+        let unknown = |_| SpecError::Unknown { what: "operation", given: s.into(), known: KNOWN };
+        if s == "rpc" { Ok(What::Rpc) } else { s.parse().map(What::Raw).map_err(unknown) }
+    }
+}
+
+/// What it can be.
+const KNOWN: &[&str] =
+    &["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap", "rpc"];
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With --op rpc")]
+pub(crate) struct Args {
+    /// Version of RPC-over-RDMA [default: one after the other]
+    #[arg(long, value_enum, value_name = "VERSION")]
+    rpc_version: Option<Version>,
+    /// Data comes from the server by its RDMA Writes (read), goes to it by its RDMA Reads (write), or one
+    /// after the other (both) [default: both in mode bw; otherwise to and fro, within messages]
+    #[arg(long, value_enum, value_name = "DIRECTION")]
+    dir: Option<Dir>,
+    /// Rounds, each of the raw operation and of the calls [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
+    /// The perf service for the raw operation, beside the rpc service of --connect [default: no such operation]
+    #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
+    raw: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Version {
+    /// RFC 8166
+    #[value(name = "1")]
+    One,
+    /// draft-ietf-nfsv4-rpcrdma-version-two
+    #[value(name = "2")]
+    Two,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dir {
+    Read,
+    Write,
+    Both,
+}
+
+/// Octets of a short call, where nothing else is said.
+const SMALL: Size = Size(512);
+
+impl Args {
+    /// Refuses what goes with `--op rpc` alone.
+    pub(super) fn check_unused(&self) -> Result<(), Failure> {
+        let Args { rpc_version, dir, rounds, raw } = self;
+        let unused = rpc_version.is_none() && dir.is_none() && rounds.is_none() && raw.is_none();
+        if unused {
+            Ok(())
+        } else {
+            Err(Failure::usage("--rpc-version, --dir, --rounds and --raw go with --op rpc"))
+        }
+    }
+
+    fn versions(&self) -> &'static [Speaks] {
+        match self.rpc_version {
+            None => &[Speaks::V1, Speaks::V2],
+            Some(Version::One) => &[Speaks::V1],
+            Some(Version::Two) => &[Speaks::V2],
+        }
+    }
+
+    fn calls(&self, spec: &BenchSpec) -> &'static [Call] {
+        match self.dir {
+            None => calls_of(spec.mode),
+            Some(Dir::Read) => &[Call::Get],
+            Some(Dir::Write) => &[Call::Put],
+            Some(Dir::Both) => &[Call::Get, Call::Put],
+        }
+    }
+}
+
+/// Where rounds are run.
+trait Bed {
+    /// The raw operation, if there is a server of it.
+    fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure>;
+    fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure>;
+    /// How far calls are.
+    fn progress(&self) -> Progress;
+    fn wire(&self) -> (Wire, &[usize]);
+}
+
+pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
+    let spec = args.spec(Op::Send, SMALL)?;
+    let calls = args.rpc.calls(&spec);
+    rpc::check(&spec, calls).map_err(Failure::usage)?;
+    let mut bed: Box<dyn Bed> = match args.connect {
+        None => Box::new(Ring::open(args, &spec, calls)?),
+        Some(server) => Box::new(Far::open(args, &spec, server)?),
+    };
+    let mut reports = Vec::new();
+    for (size, call) in spec.sizes.iter().flat_map(|s| calls.iter().map(move |c| (s, *c))) {
+        reports.extend(measure(args, &spec, &mut *bed, size, call)?);
+    }
+    say(&table(&reports));
+    if let Some(path) = &args.json {
+        write_json(path, &reports)?;
+    }
+    Ok(())
+}
+
+/// All rounds of one size and procedure: in each the raw operation, and then each version.
+fn measure(
+    args: &super::Args,
+    spec: &BenchSpec,
+    bed: &mut dyn Bed,
+    size: Size,
+    call: Call,
+) -> Result<Vec<RpcReport>, Failure> {
+    let what = args.rpc.versions().iter().map(|v| RpcRun::new(spec, call, *v, size));
+    let mut all: Vec<(RpcRun, Vec<Round>)> = what.map(|what| (what, Vec::new())).collect();
+    for _ in 0..args.rpc.rounds.unwrap_or(3) {
+        let raw = bed.raw(&rpc::raw(spec, call), Run::new(&rpc::raw(spec, call), size))?;
+        for (what, rounds) in &mut all {
+            let text = format!("rpc {call} {} {size}", spec.mode);
+            let _line = Line::start(text, bed.progress(), args.log.quiet);
+            let load = bed.rpc(*what)?;
+            rounds.push(Round { load, raw: raw.clone() });
+        }
+    }
+    let reports = all.into_iter();
+    let report = |(what, rounds)| RpcReport::of(spec, &what, bed.wire(), rounds);
+    Ok(reports.filter_map(report).collect())
+}
+
+/// Two RNICs of this process for the raw operations, and two for the calls.
+struct Ring {
+    raw: Vec<(Op, Pair)>,
+    rpc: RpcPair,
+    cores: Vec<usize>,
+}
+
+impl Ring {
+    fn open(args: &super::Args, spec: &BenchSpec, calls: &[Call]) -> Result<Ring, Failure> {
+        args.check_ring()?;
+        let cores = args.cores()?;
+        if cores.len() > 2 {
+            return Err(Failure::usage("--lcores takes two processors with --op rpc"));
+        }
+        let eal = super::start(args, spec.mtu, 2 * (calls.len() + 1))?;
+        let pair = |call: &Call| Ok((call.raw(), Pair::open(&eal, &rpc::raw(spec, *call))?));
+        let raw = calls.iter().map(pair).collect::<Result<_, Failure>>()?;
+        Ok(Ring { raw, rpc: RpcPair::open(&eal, spec)?, cores })
+    }
+}
+
+impl Bed for Ring {
+    fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure> {
+        let Some((_, pair)) = self.raw.iter_mut().find(|(op, _)| *op == run.op) else {
+            return Ok(None);
+        };
+        Ok(Some(match self.cores.is_empty() {
+            true => pair.run(spec, run, Placement::Inline)?,
+            false => pair.run_on(spec, run, &self.cores)?,
+        }))
+    }
+
+    fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure> {
+        Ok(self.rpc.run(what, &self.cores)?)
+    }
+
+    fn progress(&self) -> Progress {
+        self.rpc.progress.clone()
+    }
+
+    fn wire(&self) -> (Wire, &[usize]) {
+        (Wire::Ring, &self.cores)
+    }
+}
+
+/// The client of servers somewhere else.
+struct Far {
+    client: Client,
+    server: SocketAddr,
+    /// Whether there is a server of the raw operations.
+    raw: bool,
+    cores: Vec<usize>,
+}
+
+enum Client {
+    Own(Remote),
+    Served(OwnProcess),
+}
+
+impl Far {
+    fn open(args: &super::Args, spec: &BenchSpec, server: SocketAddr) -> Result<Far, Failure> {
+        args.check_device(spec)?;
+        let cores = args.remote_cores()?;
+        if cores.len() > 1 {
+            return Err(Failure::usage("--lcores takes one processor with --op rpc and --connect"));
+        }
+        args.log.start();
+        let memory = memory_for(spec) + rpc::memory_for(spec);
+        let rnic = args.rnic.open_with(spec.mtu, memory, 2 * queues_for(spec), 1)?;
+        if let Some(&core) = cores.first() {
+            pin::pin_to(core)?;
+        }
+        let raw = args.rpc.raw.unwrap_or(server);
+        let client = match rnic {
+            Rnic::Own { eal, endpoint } => Client::Own(Remote::new(&eal, *endpoint, raw)),
+            Rnic::Served(device) => Client::Served(OwnProcess::new(device, raw)),
+        };
+        Ok(Far { client, server, raw: args.rpc.raw.is_some(), cores })
+    }
+}
+
+impl Bed for Far {
+    fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure> {
+        if !self.raw {
+            return Ok(None);
+        }
+        let core = self.cores.first().copied();
+        Ok(Some(match &mut self.client {
+            Client::Own(remote) => remote.run(spec, run, &self.cores)?,
+            Client::Served(client) => client.run(spec, run, core)?,
+        }))
+    }
+
+    fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure> {
+        Ok(match &mut self.client {
+            Client::Own(remote) => remote.run_rpc(self.server, what)?,
+            Client::Served(client) => client.run_rpc(self.server, what)?,
+        })
+    }
+
+    fn progress(&self) -> Progress {
+        match &self.client {
+            Client::Own(remote) => remote.progress.clone(),
+            Client::Served(client) => client.progress.clone(),
+        }
+    }
+
+    fn wire(&self) -> (Wire, &[usize]) {
+        let wire = match self.client {
+            Client::Own(_) => Wire::Vdev,
+            Client::Served(_) => Wire::Socket,
+        };
+        (wire, &self.cores)
+    }
+}
