@@ -6,4 +6,7 @@ mod hostile;
 mod model;
 mod negotiation;
 mod random;
+mod refusals;
 mod rules;
+mod scene;
+mod wire;
