@@ -1,6 +1,7 @@
 //! Connections in a model: two ends with memory, work queues and a wire of their own, in virtual time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod codes;
 mod exchange;
 mod hostile;
 mod model;

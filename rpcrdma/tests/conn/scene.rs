@@ -8,8 +8,11 @@ use heddle_rpcrdma::{Limits, Xid, v1, v2};
 
 use crate::exchange::{Message, message};
 use crate::model::{End, settle};
+use crate::negotiation::{null_call, serve};
 
 pub(crate) const NOW: Instant = Instant::ZERO;
+/// What a peer of version 2 announces that is made by hand.
+pub(crate) const CREDIT: u32 = 500;
 
 /// A call that asks for a result of so many octets, and one that has an argument of as many.
 pub(crate) fn big_call(end: &mut End, xid: u32, argument: u32, result: u32) -> CallId {
@@ -81,6 +84,20 @@ pub(crate) fn established(speaks: Speaks, change: impl Fn(&mut Config)) -> (End,
     c.events.clear();
     s.events.clear();
     (c.posted, s.posted) = ([0; 4], [0; 4]);
+    c.sent.clear();
+    s.sent.clear();
+    (c, s)
+}
+
+/// Two ends of which the server has served a call: also in version 1 it knows its client then.
+pub(crate) fn met(speaks: Speaks, limits: Limits) -> (End, End) {
+    let (mut c, mut s) = established(speaks, |config| config.limits = limits);
+    null_call(&mut c, 900);
+    settle(&mut c, &mut s, NOW);
+    assert_eq!(serve(&mut s), 1);
+    settle(&mut c, &mut s, NOW);
+    c.events.clear();
+    s.events.clear();
     c.sent.clear();
     s.sent.clear();
     (c, s)

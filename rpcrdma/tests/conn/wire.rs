@@ -312,6 +312,7 @@ fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
         assert!(sent.len() <= 4096);
         coming = (kind == 9).then_some((xid, remaining));
         if kind == 10 {
+            assert_eq!(words(&got)[0], xid);
             whole.push(std::mem::take(&mut got));
         }
     }
@@ -343,6 +344,9 @@ fn test_credits_of_version_1_are_asked_for_and_granted() {
 /// The credit field is what was received and what more may come; GRANTs have no XID, and none is looked at.
 #[test]
 fn test_credit_field_and_grants_of_version_2() {
+    // Nothing was received, and as many may come as are advertised.
+    let (mut first, _) = pair(Speaks::V2, Speaks::V2);
+    assert_eq!(take_sent(&mut first)[0][2], 64);
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 4);
     for xid in 1..9 {
         let stream = [c.mem.sge([&u32::to_be_bytes(xid)[..], &[0; 36]].concat())];
