@@ -256,7 +256,8 @@ class ThisRepository(unittest.TestCase):
         self.assertTrue(lists)
         for path in lists:
             for line in path.read_text().splitlines():
-                rfc, annex = r"RFC\d+-(Appendix )?[\dA-Z.]+-\d+", r"A\d+-o?C?A\d+-\d+(\.\d+)*"
+                rfc = r"(RFC|RPCRDMA)\d+-(Appendix )?[\dA-Z.]+-\d+"
+                annex = r"A\d+-o?C?A\d+-\d+(\.\d+)*"
                 self.assertTrue(re.fullmatch(f"{rfc}|{annex}", line), line)
 
 
