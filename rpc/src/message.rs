@@ -119,13 +119,14 @@ pub(crate) fn items(
     }
 }
 
-/// Items of a body that is behind this header. One of no octets is not worth a chunk.
+/// Items of a body that is behind this header. One of no octets goes into no chunk, but holds the place of
+/// its own: the next item is for the next chunk.
 fn behind(header: &[u8], items: Option<Items>) -> Vec<reduce::Item> {
     let header = u32::try_from(header.len()).unwrap_or(u32::MAX);
     let items = items.unwrap_or_default();
     let moved = |i: &reduce::Item| {
         let offset = i.offset.checked_add(header)?;
-        (i.length > 0).then_some(reduce::Item { offset, ..*i })
+        Some(reduce::Item { offset, ..*i })
     };
     items.as_slice().iter().filter_map(moved).collect()
 }

@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 
 use common::*;
 use heddle_rpc::client::{ConnectionFailure, PendingCall};
-use heddle_rpc::{Body, Client, ClientConfig, Speaks};
+use heddle_rpc::{Body, CallError, Client, ClientConfig, Speaks};
+use heddle_rpcrdma::binding;
+use heddle_rpcrdma::chunk::{WriteChunk, WriteList};
 use heddle_rpcrdma::conn::CloseReason;
 use heddle_rpcrdma::header::{self, Header, Versions};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_rpcrdma::rpc::{Reply, Status};
-use heddle_rpcrdma::{Handle, Limits, Xid, v1};
+use heddle_rpcrdma::{Handle, Limits, Segment, Xid, v1};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, Cq, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Queue,
     RecvWr, SendWr, Stag,
@@ -26,6 +28,8 @@ struct Call {
     xid: Xid,
     /// Handles of its Read chunks.
     reads: Vec<Handle>,
+    /// Segments of each Write chunk.
+    writes: Vec<Vec<Segment>>,
 }
 
 /// One connection at a time, each with a queue pair of its own.
@@ -79,17 +83,35 @@ impl Hand {
             let Header::V1(header) = message.header else { panic!("version 2") };
             let v1::Body::Msg(chunks) = header.body else { panic!("{header:?}") };
             let reads = chunks.reads.segments().map(|s| s.target.handle).collect();
-            self.calls.push_back(Call { xid: header.xid, reads });
+            let writes = chunks.writes.chunks().map(|c| c.segments().collect()).collect();
+            self.calls.push_back(Call { xid: header.xid, reads, writes });
         }
     }
 
     /// Answers a call with the number of results 0, and invalidates `handle` by it.
     fn reply(&self, xid: Xid, handle: Option<Handle>) {
+        self.send(xid, handle, &[], &[0; 4]);
+    }
+
+    /// Answers a call with these results in the message, and so many octets in each segment of its Write
+    /// chunks.
+    fn reply_with(&self, call: &Call, filled: u32, results: &[u8]) {
+        let back = |s: &Segment| Segment { length: filled, ..*s };
+        let writes: Vec<Vec<_>> =
+            call.writes.iter().map(|chunk| chunk.iter().map(back).collect()).collect();
+        self.send(call.xid, None, &writes, results);
+    }
+
+    fn send(&self, xid: Xid, handle: Option<Handle>, writes: &[Vec<Segment>], results: &[u8]) {
         let (qp, _, mr) = self.ends.as_ref().unwrap();
         let mut octets = vec![0; ROOM];
-        let header = v1::Header { xid, credit: 8, body: v1::Body::Msg(v1::Chunks::NONE) };
+        let writes: Vec<_> = writes.iter().map(|chunk| WriteChunk::new(chunk).unwrap()).collect();
+        let chunks = v1::Chunks { writes: WriteList::new(&writes), ..v1::Chunks::NONE };
+        let header = v1::Header { xid, credit: 8, body: v1::Body::Msg(chunks) };
         let at = header.encode(&mut octets).unwrap();
-        let end = at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap() + 4;
+        let at = at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap();
+        let end = at + results.len();
+        octets[at..end].copy_from_slice(results);
         mr.write(8 * ROOM, &octets[..end]);
         let sges = [mr.sge(8 * ROOM, end)];
         let send = SendWr::send(100, &sges);
@@ -194,4 +216,41 @@ fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
     let Handle(bits) = calls[0].reads[0];
     scene.hand.reply(calls[0].xid, Some(Handle(bits ^ 0xff)));
     scene.made_again(calls[0].xid);
+}
+
+/// A result that may be placed comes in the message, though there was room for it: an error for good.
+#[test]
+fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
+    let mut scene = Scene::new();
+    let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    assert_eq!(call.writes.len(), 1);
+    scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 4, 9, 9, 9, 9]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    assert_eq!(outcome.unwrap_err(), CallError::Misplaced);
+    // One of no octets has nothing to place.
+    let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    assert_eq!(outcome.unwrap().reader().u32(), Ok(1));
+    assert_eq!(scene.client.last_failure(), None);
+}
+
+/// Octets are in a chunk for which the procedure has no result: an error for good.
+#[test]
+fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
+    let mut scene = Scene::new();
+    let mut arguments = Body::new();
+    arguments.opaque(b"plain").unwrap();
+    let room = scene.client.buffer(8000).unwrap();
+    let call = scene.client.call(PLAIN).arguments(arguments).room(room).results_max(9000);
+    let mut pending = call.send().unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    assert_eq!(call.writes.len(), 1);
+    scene.hand.reply_with(&call, 8, &[0, 0, 0, 8]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    let error = CallError::BadResults(binding::Error::Ineligible { position: 0 });
+    assert_eq!(outcome.unwrap_err(), error);
+    assert_eq!(scene.client.last_failure(), None);
 }

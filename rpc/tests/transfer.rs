@@ -6,7 +6,10 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use heddle_rpc::binding::{Entry, Reply, Table};
 use heddle_rpc::{Body, CallError, Credential, Procedure, Speaks};
+use heddle_rpcrdma::header::Refusal;
+use heddle_rpcrdma::{conn, v1, v2};
 
 const SIZES: [usize; 12] = [0, 1, 3, 4, 700, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
 
@@ -68,6 +71,28 @@ fn test_two_items_of_different_lengths_keep_their_places() {
             let call = w.client.call(TWO).arguments(arguments);
             let call = call.room(w.client.buffer(second).unwrap());
             let call = call.room(w.client.buffer(first).unwrap()).send().unwrap();
+            let results = w.outcome(call).unwrap();
+            let mut r = results.reader();
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(2, second), "{first} {second}");
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(1, first), "{first} {second}");
+            r.finish().unwrap();
+        }
+    }
+}
+
+/// The chunk of a result that turns out to have no octets is not the next result's.
+#[test]
+fn test_result_of_no_octets_holds_the_place_of_its_chunk() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        for (first, second) in [(5000, 0), (0, 5000), (0, 0)] {
+            let mut arguments = Body::new();
+            for (number, len) in [(1, first), (2, second)] {
+                arguments.u32(number).unwrap().opaque(&pattern(number, len)).unwrap();
+            }
+            let call = w.client.call(TWO).arguments(arguments);
+            let call = call.room(w.client.buffer(second.max(8)).unwrap());
+            let call = call.room(w.client.buffer(first.max(8)).unwrap()).send().unwrap();
             let results = w.outcome(call).unwrap();
             let mut r = results.reader();
             assert!(r.opaque(MAX).unwrap().to_vec() == pattern(2, second), "{first} {second}");
@@ -182,6 +207,39 @@ fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
         let results = w.outcome(kept).unwrap();
         assert_eq!(results.reader().u32(), Ok(2));
         w.echo(1, 5000, true, true);
+        assert_eq!(w.client.counters().connections, 1);
+    }
+}
+
+/// A client whose binding takes for an item what the server's says may not be placed.
+#[test]
+fn test_chunk_of_data_that_may_not_be_placed_is_refused_and_not_executed() {
+    const OTHER: Table<'static> = Table(&[Entry {
+        procedure: PLAIN,
+        arguments: Some(|s| s.item()),
+        results: None,
+        reply: Reply::Fixed(16_000),
+    }]);
+    for (speaks, told) in [
+        (Speaks::V1, Refusal::V1(v1::Refusal::Chunk)),
+        (Speaks::V2, Refusal::V2(v2::Refusal::BadXdr)),
+    ] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            client.binding = Box::new(OTHER);
+        });
+        let mut arguments = Body::new();
+        arguments.opaque(&pattern(1, 9000)).unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).send().unwrap();
+        let error = CallError::Transport(conn::CallError::Refused(told));
+        assert_eq!(w.outcome(call).unwrap_err(), error);
+        let counters = w.server.counters();
+        assert_eq!((counters.calls, counters.calls_refused), (0, 1));
+        // What fits into the message needs no chunk.
+        let mut arguments = Body::new();
+        arguments.opaque(b"short").unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).send().unwrap();
+        assert!(w.outcome(call).is_ok());
         assert_eq!(w.client.counters().connections, 1);
     }
 }

@@ -223,6 +223,8 @@ pub struct Connection {
     read_octets_posted: u32,
     /// Calls with a reply to send, in order.
     replies: VecDeque<u16>,
+    /// Header types of calls that the peer does not take: a bit for each.
+    untaken: u16,
     /// The message that is being sent in parts.
     sending: Option<Sequel>,
     /// The message that is coming in parts.
@@ -267,6 +269,7 @@ impl Connection {
             reads_posted: 0,
             read_octets_posted: 0,
             replies: VecDeque::with_capacity(config.served_slots().into()),
+            untaken: 0,
             sending: None,
             incoming: None,
             unsent: VecDeque::new(),

@@ -226,6 +226,16 @@ class CheckConformance(unittest.TestCase):
         page = (self.repo.root / "docs/conformance.md").read_text()
         self.assertIn("| IBTA Annex A99 | 3 | 3 | 0 | 0 | 0 |", page)
 
+    def test_draft_without_a_number_comes_behind_the_rfcs(self):
+        self.repo.put("docs/conformance/ids/rpcrdma9.txt", "RPCRDMA9-B.1-1\n")
+        self.repo.put("docs/conformance/rpcrdma9.toml",
+                      '[[requirement]]\nid = "RPCRDMA9-B.1-1"\nsays = "x"\ntests = ["p::tool::test_print"]\n')
+        self.repo.check("--write")
+        self.good()
+        *_, rfc, draft = [l for l in self.repo.page().splitlines() if l.startswith("| ")]
+        self.assertTrue(rfc.startswith("| RFC 9999, "))
+        self.assertEqual(draft, "| Draft of RPC-over-RDMA version 9 | 1 | 1 | 0 | 0 | 0 |")
+
     def test_test_named_twice_in_an_entry(self):
         self.ledger("p::path::test_receive", "p::path::test_receive\", \"p::path::test_receive")
         self.bad("rfc9999.toml: RFC9999-2.1-1: names p::path::test_receive twice")
@@ -246,7 +256,8 @@ class ThisRepository(unittest.TestCase):
         self.assertTrue(lists)
         for path in lists:
             for line in path.read_text().splitlines():
-                rfc, annex = r"RFC\d+-(Appendix )?[\dA-Z.]+-\d+", r"A\d+-o?C?A\d+-\d+(\.\d+)*"
+                rfc = r"(RFC|RPCRDMA)\d+-(Appendix )?[\dA-Z.]+-\d+"
+                annex = r"A\d+-o?C?A\d+-\d+(\.\d+)*"
                 self.assertTrue(re.fullmatch(f"{rfc}|{annex}", line), line)
 
 

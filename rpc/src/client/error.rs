@@ -51,7 +51,8 @@ pub enum CallError {
     /// The results are none of the procedure.
     #[error("bad results: {0}")]
     BadResults(binding::Error),
-    /// The reply has results in places that were not offered, or says that it has.
+    /// The reply has results in places that were not offered, or says that it has; or not in those that
+    /// were.
     #[error("results that are not where they can be")]
     Misplaced,
     /// The transport could not convey it.

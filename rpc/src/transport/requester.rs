@@ -203,6 +203,11 @@ fn results(
     let header = stream.len() - rest.len();
     let walk = Stream::new(rest, 0, Chunks::Write(filled));
     let found = binding.results(active.procedure, walk).map_err(CallError::BadResults)?;
+    // What may be placed and has room is placed (RFC 8166 section 6.1).
+    let mut rooms = filled.iter().zip(&active.results).zip(found.as_slice());
+    if rooms.any(|((&octets, room), item)| octets == 0 && item.length > 0 && !room.is_empty()) {
+        return Err(CallError::Misplaced);
+    }
     let mut items = Vec::new();
     for (index, &octets) in filled.iter().enumerate().filter(|(_, octets)| **octets > 0) {
         let item = found.as_slice().get(index).filter(|item| item.length == octets);

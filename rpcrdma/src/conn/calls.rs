@@ -155,6 +155,16 @@ impl OutCall {
         true
     }
 
+    /// The header type that it begins with in version 2, in Sends of at most `threshold` octets.
+    pub(super) const fn htype(&self, threshold: u32) -> u32 {
+        let Plan { format, length, header, .. } = self.plan;
+        match format {
+            Format::Chunk => v2::htype::CALL_EXTERNAL,
+            Format::Inline if length.saturating_add(header) <= threshold => v2::htype::CALL_INLINE,
+            Format::Inline => v2::htype::CALL_MIDDLE,
+        }
+    }
+
     /// Items that are taken out of its stream.
     pub(super) fn reduced_items(&self) -> &[Item] {
         if self.plan.is_reduced { &self.items } else { &[] }

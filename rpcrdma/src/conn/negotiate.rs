@@ -135,6 +135,36 @@ impl Connection {
         Ok(())
     }
 
+    /// The peer has refused something on a connection of version 2. If it does not take this version,
+    /// nothing more may be sent (draft sections 7.1.1 and 7.1.2).
+    pub(super) fn version_refused(&mut self, refusal: Refusal) -> Result<(), CloseReason> {
+        match refusal {
+            Refusal::V2(v2::Refusal::Versions { low, high })
+                if !(low..=high).contains(&v2::VERSION) =>
+            {
+                self.peer_lacks_v2 = true;
+                Err(CloseReason::NoVersion)
+            }
+            Refusal::V2(v2::Refusal::VersMismatch) => Err(CloseReason::NoVersion),
+            Refusal::V1(_) | Refusal::V2(_) => Ok(()),
+        }
+    }
+
+    /// Whether the peer has said that it does not take calls of this header type.
+    pub(super) const fn is_untaken(&self, htype: u32) -> bool {
+        self.untaken & 1 << htype != 0
+    }
+
+    /// The peer does not take the header type that a call began with: it is not sent again, not even for
+    /// the rest of this call (draft section 7.1.3).
+    pub(super) fn type_refused(&mut self, slot: u16) {
+        let Some(row) = self.calls.at(slot) else { return };
+        self.untaken |= 1 << row.htype(self.thresholds.send);
+        if self.sending.is_some_and(|sequel| sequel.is_of_call(slot)) {
+            self.sending = None;
+        }
+    }
+
     /// A server has refused another version of its client's.
     pub(super) fn count_refused(&mut self) -> Result<(), CloseReason> {
         self.versions_refused += 1;

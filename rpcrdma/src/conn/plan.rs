@@ -114,7 +114,9 @@ pub(super) struct Bounds {
     pub(super) receive: u32,
     /// Whether chunks may be used.
     pub(super) chunks: bool,
-    /// Whether a message may go in several Sends.
+    /// Whether the call itself may go in one.
+    pub(super) body: bool,
+    /// Sends that a message may go in.
     pub(super) parts_max: u32,
     pub(super) region_max: u32,
     /// Segments of a header.
@@ -223,7 +225,7 @@ impl Wanted<'_> {
         if fits(reduced, len) || self.parts(reduced, bounds, len) {
             return Ok(plan(Format::Inline, reduce, reduced, len));
         }
-        if !bounds.chunks {
+        if !bounds.chunks || !bounds.body {
             return Err(TooLong);
         }
         let items = if reduce { self.items } else { &[] };

@@ -265,14 +265,17 @@ impl Connection {
         {
             return Ok(());
         }
-        let Some(slot) = self.find_call(xid) else {
+        if let Some(slot) = self.find_call(xid) {
+            self.reply_credit(credit)?;
+            self.end_incoming(xid, received.memory);
+            if refusal == Refusal::V2(v2::Refusal::InvalHtype) {
+                self.type_refused(slot);
+            }
+            self.complete(slot, Outcome::Failed(CallError::Refused(refusal)));
+        } else {
             self.counters.stray_replies += 1;
-            return Ok(());
-        };
-        self.reply_credit(credit)?;
-        self.end_incoming(xid, received.memory);
-        self.complete(slot, Outcome::Failed(CallError::Refused(refusal)));
-        Ok(())
+        }
+        self.version_refused(refusal)
     }
 }
 

@@ -17,6 +17,7 @@ use super::served::ReplyBounds;
 use super::work::{CallId, Work, WorkId};
 use super::{AnswerFlow, Connection, Side, Stage, Unsent};
 use crate::credit::v2 as credit;
+use crate::header::Refusal;
 use crate::property::ReverseSupport;
 use crate::segment::{Handle, Segment};
 use crate::{v1, v2};
@@ -264,9 +265,12 @@ impl Connection {
 
     pub(super) fn reply_bounds(&self) -> ReplyBounds {
         let is_v2 = self.version == Some(v2::VERSION);
+        // Of the reverse direction, as far as this end has said that it goes (draft section 5.2.5).
+        let is_single = self.config.side == Side::Client
+            && self.config.properties.reverse == ReverseSupport::Simple;
         ReplyBounds {
             send: self.thresholds.send,
-            parts: if is_v2 { self.config.message_max } else { 0 },
+            parts: if is_v2 && !is_single { self.config.message_max } else { 0 },
             may_invalidate: !is_v2 && self.config.terms().invalidate,
         }
     }
@@ -305,11 +309,18 @@ impl Connection {
         };
         let is_v2 = version == v2::VERSION;
         let region_max = self.config.registration_max;
+        let body = !self.is_untaken(v2::htype::CALL_EXTERNAL);
+        let parts_max = match () {
+            () if self.is_untaken(v2::htype::CALL_MIDDLE) => 1,
+            () if !body && chunks => u32::MAX,
+            () => parts_max,
+        };
         Ok(Bounds {
             version,
             send: self.thresholds.send,
             receive: self.thresholds.receive,
             chunks,
+            body,
             parts_max,
             region_max: if is_v2 {
                 region_max.min(self.peers.segment_size.max(1))
@@ -340,6 +351,12 @@ impl Connection {
                 continue;
             }
             let Some(row) = self.calls.at(slot) else { return Ok(None) };
+            if self.is_untaken(row.htype(self.thresholds.send)) {
+                self.queue.pop_front();
+                let refusal = Refusal::V2(v2::Refusal::InvalHtype);
+                self.complete(slot, Outcome::Failed(CallError::Refused(refusal)));
+                continue;
+            }
             if row.phase == Phase::Queued && !row.regions.is_empty() {
                 self.registering = Some(slot);
                 return Ok(Some(Next::Register { slot }));

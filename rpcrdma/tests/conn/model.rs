@@ -129,6 +129,8 @@ pub(crate) struct End {
     pub(crate) events: VecDeque<Event>,
     /// Work requests of each kind that were posted: Send, Read, Write, Invalidate.
     pub(crate) posted: [usize; 4],
+    /// All that it has sent.
+    pub(crate) sent: Vec<Vec<u8>>,
 }
 
 const HANDLE_BASE: u64 = 0x1000_0000_0000;
@@ -146,6 +148,7 @@ impl End {
             fail: 0,
             events: VecDeque::new(),
             posted: [0; 4],
+            sent: Vec::new(),
         }
     }
 
@@ -253,9 +256,18 @@ impl End {
         true
     }
 
+    /// The first work fails, as all behind it will.
+    pub(crate) fn fail_first(&mut self) {
+        let entry = self.sq.pop_front().expect("work that is posted");
+        self.conn.handle_completion(entry.id, false);
+    }
+
     /// All that is posted is done, without a peer.
     pub(crate) fn absorb(&mut self) {
         for entry in &mut self.sq {
+            if let (State::Posted, Op::Send { header, payload, .. }) = (&entry.state, &entry.op) {
+                self.sent.push([&header[..], &self.mem.gather(payload)].concat());
+            }
             entry.state = State::Done;
             if let Op::Invalidate { handle } = entry.op {
                 self.regions.remove(&handle.0);
@@ -294,6 +306,7 @@ pub(crate) fn execute(from: &mut End, to: &mut End) -> bool {
             let config = to.conn.config();
             assert!(octets.len() <= config.receive_size() as usize, "the Receive is too short");
             assert!(octets.len() <= from.conn.config().header_size() as usize);
+            from.sent.push(octets.clone());
             to.inbox.push_back((octets, *invalidate));
             assert!(to.inbox.len() <= config.receives() as usize, "no Receive is posted");
         }

@@ -1,10 +1,9 @@
 //! One rule each.
 
-use heddle_base::{Instant, Random, Seed};
+use heddle_base::{Random, Seed};
 use heddle_rpcrdma::chunk::{ReadList, ZeroPosition};
 use heddle_rpcrdma::conn::{
-    Call, CallError, CallId, CallRefused, CloseReason, Config, Event, ReplyRefused, ReplyRoom,
-    ReplyStream, ServeError, Side, Speaks,
+    Call, CallError, CallRefused, CloseReason, Event, ReplyRefused, ReplyStream, ServeError, Speaks,
 };
 use heddle_rpcrdma::credit;
 use heddle_rpcrdma::header::Refusal;
@@ -13,74 +12,10 @@ use heddle_rpcrdma::property::{Properties, ReverseSupport};
 use heddle_rpcrdma::v1::Chunks;
 use heddle_rpcrdma::{Handle, ReadSegment, Segment, Xid, v2};
 
-use crate::exchange::{Message, message};
-use crate::model::{End, settle};
+use crate::exchange::message;
+use crate::model::settle;
 use crate::negotiation::{null_call, pair, serve};
-
-const NOW: Instant = Instant::ZERO;
-
-/// A call that asks for a result of so many octets, and one that has an argument of as many.
-fn big_call(end: &mut End, xid: u32, argument: u32, result: u32) -> CallId {
-    let mut random = Random::new(&Seed::from_u64(xid.into()));
-    let of = message(Xid(xid), 0, &[argument], 0, &mut random);
-    let stream = [end.mem.sge(of.octets)];
-    let room = [end.mem.sge(vec![0; result as usize])];
-    let rooms: &[&[_]] = if result > 0 { &[&room] } else { &[] };
-    let reply = ReplyRoom { stream_max: Some(100), items: rooms, ..ReplyRoom::default() };
-    let call = Call {
-        xid: Xid(xid),
-        stream: &stream,
-        items: &of.items,
-        reply: Some(reply),
-        deadline: None,
-    };
-    end.conn.call(&call).unwrap()
-}
-
-fn reply(xid: u32, result: u32, rest: usize) -> Message {
-    message(Xid(xid), 1, &[result], rest, &mut Random::new(&Seed::from_u64(1)))
-}
-
-/// Answers the one call that has come.
-fn answer(end: &mut End, with: &Message) {
-    let call = take_call(end);
-    let stream = [end.mem.sge(with.octets.clone())];
-    end.conn.reply(call, &stream, &with.items).unwrap();
-}
-
-fn take_call(end: &mut End) -> heddle_rpcrdma::conn::ServedId {
-    end.take_events();
-    let call = end.events.iter().find_map(|e| if let Event::Call(c) = e { Some(*c) } else { None });
-    end.events.retain(|e| !matches!(e, Event::Call(_)));
-    let call = call.expect("a call");
-    end.mem.taken(call.buffer, call.length);
-    call.id
-}
-
-fn ended(end: &mut End) -> Vec<Event> {
-    end.take_events();
-    let is = |e: &Event| {
-        matches!(
-            e,
-            Event::Reply { .. } | Event::Sent { .. } | Event::Failed { .. } | Event::Close(_)
-        )
-    };
-    std::mem::take(&mut end.events).into_iter().filter(is).collect()
-}
-
-fn established(speaks: Speaks, change: impl Fn(&mut Config)) -> (End, End) {
-    let config = |side| {
-        let mut config = Config { speaks, ..Config::new(side) };
-        change(&mut config);
-        End::new(config)
-    };
-    let (mut c, mut s) = (config(Side::Client), config(Side::Server));
-    settle(&mut c, &mut s, NOW);
-    c.events.clear();
-    s.events.clear();
-    (c.posted, s.posted) = ([0; 4], [0; 4]);
-    (c, s)
-}
+use crate::scene::{NOW, answer, big_call, ended, established, reply, take_call};
 
 /// What a READ and a WRITE of 64 KiB cost, in Sends, Reads, Writes and invalidations of each end.
 #[test]

@@ -131,6 +131,8 @@ impl Connection {
             ReverseSupport::General if self.version == Some(v2::VERSION) => None,
             ReverseSupport::None => Some(v2::Refusal::System),
             _ if uses.reads => Some(v2::Refusal::ReadChunks { max: 0 }),
+            // One that cannot be answered in parts either has a code of its own (section 7.3.2).
+            ReverseSupport::Simple if uses.writes => Some(v2::Refusal::ReplyResource { needed: 0 }),
             _ if uses.writes => Some(v2::Refusal::WriteChunks { max: 0 }),
             _ => None,
         }
