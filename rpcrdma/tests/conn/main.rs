@@ -1,9 +1,11 @@
 //! Connections in a model: two ends with memory, work queues and a wire of their own, in virtual time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod allowed;
 mod exchange;
 mod hostile;
 mod model;
 mod negotiation;
 mod random;
 mod rules;
+mod world;
