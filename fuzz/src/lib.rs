@@ -16,6 +16,7 @@ pub mod mpa_startup;
 pub mod qp_receive;
 pub mod rings;
 pub mod rpcrdma;
+pub mod rpcrdma_conn;
 pub mod session;
 mod stream;
 pub mod tcp_stack;
@@ -44,5 +45,5 @@ macro_rules! targets {
 /// All there are.
 pub const TARGETS: &[Target] = targets![
     dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup qp_receive rings rpcrdma
-    session tcp_stack tcp_wire
+    rpcrdma_conn session tcp_stack tcp_wire
 ];

@@ -5,7 +5,7 @@ use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::conn::{BufferId, IncomingReply, ReplyStream, Sge};
 use heddle_rpcrdma::reduce::Item;
 
-use crate::model::Mem;
+use super::model::Mem;
 
 /// An RPC message.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use heddle_rpcrdma::conn::{Call, CallRefused, Config, Event, ReplyRoom, Side, Sp
 use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::{Handle, Xid, v2};
 
+use crate::allowed::Allowed;
 use crate::exchange::{message, scatter};
 use crate::model::{End, execute, read};
 
@@ -138,6 +139,7 @@ fn rename(octets: &mut [u8], xid: u32) {
 fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
     let mut random = Random::new(&Seed::from_u64(seed));
     let mut end = End::new(config(side, speaks));
+    let mut allowed = Allowed::default();
     let (mut made, mut ended, mut now) = (0, 0, Instant::ZERO);
     let mut nth = 0;
     // Most that is changed ends the connection: some peers change little, and get further.
@@ -171,8 +173,10 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
         // A handle that the queue pair has invalidated is one that it had.
         let invalidated =
             random.chance(rate / 20.0).then(|| end.any_handle()).flatten().map(Handle);
+        allowed.receive(&octets);
         end.conn.handle_receive(now, &octets, invalidated, &mut end.mem);
         end.pump(64);
+        allowed.check(&end);
         end.absorb();
         ended += events(&mut end, &mut random);
         let most = usize::from(end.conn.config().served_slots()) + 2;

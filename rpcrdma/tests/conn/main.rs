@@ -1,6 +1,7 @@
 //! Connections in a model: two ends with memory, work queues and a wire of their own, in virtual time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod allowed;
 mod codes;
 mod exchange;
 mod hostile;
@@ -11,3 +12,4 @@ mod refusals;
 mod rules;
 mod scene;
 mod wire;
+mod world;

@@ -114,6 +114,15 @@ struct Entry {
     state: State,
 }
 
+/// The queue pairs have ended the connection: what an end did with the other is not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no Receive, or it is too short.
+    Receive,
+    /// An access or invalidation of memory that is not in reach.
+    Access(Handle),
+}
+
 /// One end.
 pub(crate) struct End {
     pub(crate) conn: Connection,
@@ -213,14 +222,31 @@ impl End {
     }
 
     /// Where a peer's access goes.
-    fn reach(&self, segment: Segment, access: Access) -> Sge {
-        let region = self.regions.get(&segment.handle.0);
-        let region = region.unwrap_or_else(|| panic!("{segment:?} cannot be reached"));
-        assert_eq!(region.access, access);
-        let base = HANDLE_BASE * u64::from(segment.handle.0 % 1000);
-        let at = segment.offset.checked_sub(base).expect("within");
-        assert!(at + u64::from(segment.length) <= region.memory.length.into(), "{segment:?}");
-        Sge { offset: region.memory.offset + at, length: segment.length, ..region.memory }
+    fn reach(&self, segment: Segment, access: Access) -> Result<Sge, Refused> {
+        let within = || {
+            let region = self.regions.get(&segment.handle.0).filter(|r| r.access == access)?;
+            let base = HANDLE_BASE * u64::from(segment.handle.0 % 1000);
+            let at = segment.offset.checked_sub(base)?;
+            let end = at.checked_add(segment.length.into())?;
+            let offset = region.memory.offset + at;
+            let inside = end <= region.memory.length.into();
+            inside.then_some(Sge { offset, length: segment.length, ..region.memory })
+        };
+        within().ok_or(Refused::Access(segment.handle))
+    }
+
+    /// The peer's memory that posted work is for.
+    pub(crate) fn accesses(&self) -> impl Iterator<Item = (Access, Segment)> {
+        self.sq.iter().filter_map(|entry| match &entry.op {
+            Op::Read { from, .. } => Some((Access::RemoteRead, *from)),
+            Op::Write { to, .. } => Some((Access::RemoteWrite, *to)),
+            Op::Send { .. } | Op::Invalidate { .. } => None,
+        })
+    }
+
+    /// The peer can reach nothing.
+    pub(crate) fn has_no_registrations(&self) -> bool {
+        self.regions.is_empty()
     }
 
     /// Neither the peer nor work under way uses any of these buffers.
@@ -238,12 +264,17 @@ impl End {
     }
 
     pub(crate) fn receive(&mut self, now: Instant) -> bool {
-        let Some((octets, invalidate)) = self.inbox.pop_front() else { return false };
+        self.try_receive(now).expect("the handle was in reach")
+    }
+
+    /// The same, of a peer that may do anything.
+    pub(crate) fn try_receive(&mut self, now: Instant) -> Result<bool, Refused> {
+        let Some((octets, invalidate)) = self.inbox.pop_front() else { return Ok(false) };
         if let Some(handle) = invalidate {
-            assert!(self.regions.remove(&handle.0).is_some(), "{handle:?} was not in reach");
+            self.regions.remove(&handle.0).ok_or(Refused::Access(handle))?;
         }
         self.conn.handle_receive(now, &octets, invalidate, &mut self.mem);
-        true
+        Ok(true)
     }
 
     /// The first work that is done completes.
@@ -295,8 +326,13 @@ impl End {
 
 /// Carries out the next work of `from`.
 pub(crate) fn execute(from: &mut End, to: &mut End) -> bool {
+    try_execute(from, to).expect("it is allowed")
+}
+
+/// The same, of ends that do not know what the other has.
+pub(crate) fn try_execute(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Posted) else {
-        return false;
+        return Ok(false);
     };
     entry.state = State::Done;
     match &entry.op {
@@ -304,28 +340,35 @@ pub(crate) fn execute(from: &mut End, to: &mut End) -> bool {
             let mut octets = header.clone();
             octets.extend(from.mem.gather(payload));
             let config = to.conn.config();
-            assert!(octets.len() <= config.receive_size() as usize, "the Receive is too short");
             assert!(octets.len() <= from.conn.config().header_size() as usize);
+            let is_posted = to.inbox.len() < config.receives() as usize;
+            if !is_posted || octets.len() > config.receive_size() as usize {
+                return Err(Refused::Receive);
+            }
             from.sent.push(octets.clone());
             to.inbox.push_back((octets, *invalidate));
-            assert!(to.inbox.len() <= config.receives() as usize, "no Receive is posted");
         }
         Op::Read { .. } => entry.state = State::Running,
         Op::Write { from: sges, to: segment } => {
             let octets = from.mem.gather(sges);
             assert_eq!(octets.len(), segment.length as usize);
-            let sink = to.reach(*segment, Access::RemoteWrite);
+            let sink = to.reach(*segment, Access::RemoteWrite)?;
             to.mem.at_mut(sink).copy_from_slice(&octets);
         }
         Op::Invalidate { handle } => {
             assert!(from.regions.remove(&handle.0).is_some(), "{handle:?} was registered");
         }
     }
-    true
+    Ok(true)
 }
 
 /// The oldest Read of `from` is answered.
 pub(crate) fn read(from: &mut End, to: &mut End) -> bool {
+    try_read(from, to).expect("it is allowed")
+}
+
+/// The same, of ends that do not know what the other has.
+pub(crate) fn try_read(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     let running = from.sq.iter().filter(|entry| entry.state == State::Running);
     let octets: u32 =
         running.clone().map(|e| if let Op::Read { to, .. } = e.op { to.length } else { 0 }).sum();
@@ -333,15 +376,15 @@ pub(crate) fn read(from: &mut End, to: &mut End) -> bool {
     let config = from.conn.config();
     assert!(count <= 1 || (count <= config.ord.into() && octets <= config.read_max));
     let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Running) else {
-        return false;
+        return Ok(false);
     };
     entry.state = State::Done;
     if let Op::Read { to: sink, from: segment } = entry.op {
-        let source = to.reach(segment, Access::RemoteRead);
+        let source = to.reach(segment, Access::RemoteRead)?;
         let octets = to.mem.at(source).to_vec();
         from.mem.at_mut(sink).copy_from_slice(&octets);
     }
-    true
+    Ok(true)
 }
 
 /// Everything there is to do, until both are quiet.
