@@ -218,7 +218,7 @@ struct Far {
 }
 
 enum Client {
-    Own(Remote),
+    Own(Box<Remote>),
     Served(OwnProcess),
 }
 
@@ -237,7 +237,7 @@ impl Far {
         }
         let raw = args.rpc.raw.unwrap_or(server);
         let client = match rnic {
-            Rnic::Own { eal, endpoint } => Client::Own(Remote::new(&eal, *endpoint, raw)),
+            Rnic::Own { eal, endpoint } => Client::Own(Box::new(Remote::new(&eal, *endpoint, raw))),
             Rnic::Served(device) => Client::Served(OwnProcess::new(device, raw)),
         };
         Ok(Far { client, server, raw: args.rpc.raw.is_some(), cores })
