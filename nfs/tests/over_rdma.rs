@@ -106,7 +106,7 @@ impl World {
         if p.program == mount::PROGRAM {
             call = call.results_max(1024);
         }
-        let call = call.send().unwrap();
+        let mut call = call.send().unwrap();
         self.until("a reply", |_| call.try_take())
     }
 
@@ -169,7 +169,7 @@ fn octets(body: &Body) -> Vec<u8> {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| u8::try_from((i * 7 ^ (i >> 8)) & 0xff).unwrap()).collect()
+    (0..len).map(|i| u8::try_from(((i * 7) ^ (i >> 8)) & 0xff).unwrap()).collect()
 }
 
 /// The versions of RPC-over-RDMA, each alone.
