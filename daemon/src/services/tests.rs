@@ -1,0 +1,63 @@
+use heddle_base::Seed;
+use heddle_ctl::{Endpoint, EndpointConfig};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
+
+use super::*;
+
+#[test]
+fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
+    let memory = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+    let eal = Eal::init(&memory).expect("DPDK starts");
+    let config = EndpointConfig::with_seed(
+        vec!["10.0.0.1/24".parse().expect("a network")],
+        Seed::from_u64(1),
+    );
+    let (mut rnic, _peer) =
+        Endpoint::ring_pair(&eal, "listed", &config, &config).expect("two RNICs");
+    let services = ServiceThread::start(rnic.device().clone()).expect("a thread");
+    let spec: ServiceSpec = "10.0.0.1:9=sink".parse().expect("a service");
+    let mut told = |order: &dyn Fn(Done)| {
+        let (hears, heard) = crossbeam_channel::bounded(1);
+        let all = Arc::clone(&services.shown);
+        // On the thread that answers, which therefore does nothing else meanwhile.
+        order(Box::new(move |answer| {
+            let shown = lock(&all).list.iter().map(|(_, stage)| *stage).collect::<Vec<_>>();
+            let _ = hears.send((answer, shown));
+        }));
+        loop {
+            rnic.poll();
+            match heard.try_recv() {
+                Ok(heard) => break heard,
+                Err(e) => assert!(!e.is_disconnected(), "nobody was told"),
+            }
+        }
+    };
+    let start = |done| {
+        let terms = Terms {
+            params: ListenParams::default(),
+            limits: Limits::default(),
+            quota: Quota { memory: 0, peer_share: 1 },
+            opened: None,
+        };
+        services.add(spec.clone(), terms, done);
+    };
+    assert_eq!(told(&start), (Ok(()), vec![Stage::Listening]));
+    // It has no connections that it would have to wait for.
+    assert_eq!(told(&|done| services.stop(spec.addr, done)), (Ok(()), vec![]));
+}
+
+#[test]
+fn test_a_listener_that_fails_while_it_runs_is_seen_to_have_failed() {
+    let gone = ListenFailure::AddressRemoved;
+    let failed = Stage::Failed(gone);
+    assert_eq!(Stage::Starting.after(Ok(false)), Stage::Starting);
+    assert_eq!(Stage::Starting.after(Ok(true)), Stage::Listening);
+    assert_eq!(Stage::Starting.after(Err(gone)), failed);
+    assert_eq!(Stage::Listening.after(Ok(true)), Stage::Listening);
+    assert_eq!(Stage::Listening.after(Err(gone)), failed);
+    // For good, and what ends is nobody's failure.
+    assert_eq!(failed.after(Err(ListenFailure::Withdrawn)), failed);
+    assert_eq!(Stage::Ending.after(Err(gone)), Stage::Ending);
+    assert_eq!(failed.describe(), "failed: the address was removed");
+    assert_eq!(Stage::Ending.describe(), "ending");
+}
