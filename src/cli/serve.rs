@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
-use heddle::daemon::service::{
-    ServiceKind, ServiceSpec, look_at_directories, services as names,
-};
+use heddle::daemon::service::{ServiceKind, ServiceSpec, look_at_directories, services as names};
 use heddle::daemon::{self, rnic};
 use heddle::perf::service::{self, Services};
 use heddle::perf::spec::{Span, SpecError};
