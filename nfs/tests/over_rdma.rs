@@ -106,7 +106,7 @@ impl World {
         if p.program == mount::PROGRAM {
             call = call.results_max(1024);
         }
-        let call = call.send().unwrap();
+        let mut call = call.send().unwrap();
         self.until("a reply", |_| call.try_take())
     }
 
