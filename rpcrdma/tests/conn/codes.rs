@@ -57,6 +57,13 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
         (at(42), 2, &[2]),
         (at(0), 2, &[2]),
         (inline(&[&READ_48[..], &READ_40, &[0, 0, 0]].concat()), 2, &[2]),
+        // Chunks in each other's room; longer than any item; a segment around the address space.
+        (inline(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, u32::MAX, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 2, &[2]),
+        // Counts that lie: of segments, of properties.
+        (inline(&[0, 1, u32::MAX]), 2, &[8, 1]),
+        (props(&[u32::MAX, 1, 4, 4096]), 2, &[2]),
         // More than is taken.
         (inline(&[&READ_40[..], &READ_48, &READ_56, &[0, 0, 0]].concat()), 2, &[6, 2]),
         (inline(&[&[0], &WRITE[..], &WRITE, &[0, 0]].concat()), 2, &[7, 1]),
@@ -84,6 +91,10 @@ fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
         (&[XID, 1, 1, 0, 0, 0, 0, XID + 1, 0], 1, &[2]),
         (&[XID, 1, 1, 1, 0, 0, 0], 1, &[2]),
         (&[XID, 1, 1, 0, 1, 42, 1, 8, 0, 0, 0, 0, 0, XID, 0], 1, &[2]),
+        // Chunks in each other's room; a segment around the address space; a count that lies.
+        (&[XID, 1, 1, 0, 1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0, XID, 0], 1, &[2]),
+        (&[XID, 1, 1, 0, 1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0, XID, 0], 1, &[2]),
+        (&[XID, 1, 1, 0, 0, 1, u32::MAX, 0, XID, 0], 1, &[2]),
         // RDMA_MSGP.
         (&[XID, 1, 1, 2, 0, 0, 0, 0, 0, XID], 1, &[2]),
     ] {
