@@ -16,9 +16,9 @@ const READ_48: [u32; 6] = [1, 48, 2, 8, 0, 0];
 const READ_56: [u32; 6] = [1, 56, 3, 8, 0, 0];
 const WRITE: [u32; 6] = [1, 1, 4, 8, 0, 0];
 
-/// A call of version 2 with these lists, and the first words of a stream.
+/// A call of version 2 with these lists, and a stream that goes up to where the first chunk is.
 fn inline(lists: &[u32]) -> Vec<u32> {
-    [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0]].concat()
+    [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0], &[0; 8]].concat()
 }
 
 /// What a server sends for a message, without the credit field. Nothing of it goes up, and the connection
@@ -75,6 +75,10 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
         let error = [&[XID, version, 4], want].concat();
         assert_eq!(answers(Speaks::V2, &message), [error], "{message:?}");
     }
+    // The one whose order is wrong would be taken in order: two chunks are read.
+    let (_, mut s) = met(Speaks::V2, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
+    give(&mut s, &inline(&[&READ_40[..], &READ_48, &[0, 0, 0]].concat()));
+    assert_eq!((take_sent(&mut s), s.posted[1]), (vec![], 2));
     // What is no message, or an answer itself.
     for silent in [&[XID, 2, CREDIT][..], &[XID, 2, CREDIT, 4, 2], &[XID, 2, CREDIT, 4]] {
         assert_eq!(answers(Speaks::V2, silent), [[]; 0], "{silent:?}");
