@@ -16,9 +16,9 @@ const READ_48: [u32; 6] = [1, 48, 2, 8, 0, 0];
 const READ_56: [u32; 6] = [1, 56, 3, 8, 0, 0];
 const WRITE: [u32; 6] = [1, 1, 4, 8, 0, 0];
 
-/// A call of version 2 with these lists, and the first words of a stream.
+/// A call of version 2 with these lists, and a stream that goes up to where the first chunk is.
 fn inline(lists: &[u32]) -> Vec<u32> {
-    [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0]].concat()
+    [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0], &[0; 8]].concat()
 }
 
 /// What a server sends for a message, without the credit field. Nothing of it goes up, and the connection
@@ -57,6 +57,13 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
         (at(42), 2, &[2]),
         (at(0), 2, &[2]),
         (inline(&[&READ_48[..], &READ_40, &[0, 0, 0]].concat()), 2, &[2]),
+        // Chunks in each other's room; longer than any item; a segment around the address space.
+        (inline(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, u32::MAX, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 2, &[2]),
+        // Counts that lie: of segments, of properties.
+        (inline(&[0, 1, u32::MAX]), 2, &[8, 1]),
+        (props(&[u32::MAX, 1, 4, 4096]), 2, &[2]),
         // More than is taken.
         (inline(&[&READ_40[..], &READ_48, &READ_56, &[0, 0, 0]].concat()), 2, &[6, 2]),
         (inline(&[&[0], &WRITE[..], &WRITE, &[0, 0]].concat()), 2, &[7, 1]),
@@ -68,6 +75,10 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
         let error = [&[XID, version, 4], want].concat();
         assert_eq!(answers(Speaks::V2, &message), [error], "{message:?}");
     }
+    // The one whose order is wrong would be taken in order: two chunks are read.
+    let (_, mut s) = met(Speaks::V2, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
+    give(&mut s, &inline(&[&READ_40[..], &READ_48, &[0, 0, 0]].concat()));
+    assert_eq!((take_sent(&mut s), s.posted[1]), (vec![], 2));
     // What is no message, or an answer itself.
     for silent in [&[XID, 2, CREDIT][..], &[XID, 2, CREDIT, 4, 2], &[XID, 2, CREDIT, 4]] {
         assert_eq!(answers(Speaks::V2, silent), [[]; 0], "{silent:?}");
@@ -76,19 +87,25 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
 
 #[test]
 fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
+    // A stream that goes up to where the first chunk is, so that nothing else is wrong.
+    let msg = |lists: &[u32]| [&[XID, 1, 1, 0], lists, &[XID, 0], &[0; 8]].concat();
     for (message, version, want) in [
-        (&[XID, 3, 1, 0, 0, 0, 0][..], 3, &[1, 1, 1][..]),
-        (&[XID, 2, 1, 10, 0, 0, 0, 0, XID], 2, &[11]),
-        (&[XID, 1, 1, 0, 2, 0, 0, XID], 1, &[2]),
-        (&[XID, 1, 1, 0, 0, 0, 0], 1, &[2]),
-        (&[XID, 1, 1, 0, 0, 0, 0, XID + 1, 0], 1, &[2]),
-        (&[XID, 1, 1, 1, 0, 0, 0], 1, &[2]),
-        (&[XID, 1, 1, 0, 1, 42, 1, 8, 0, 0, 0, 0, 0, XID, 0], 1, &[2]),
+        (vec![XID, 3, 1, 0, 0, 0, 0], 3, &[1, 1, 1][..]),
+        (vec![XID, 2, 1, 10, 0, 0, 0, 0, XID], 2, &[11]),
+        (msg(&[2, 0, 0]), 1, &[2]),
+        (vec![XID, 1, 1, 0, 0, 0, 0], 1, &[2]),
+        (vec![XID, 1, 1, 0, 0, 0, 0, XID + 1, 0], 1, &[2]),
+        (vec![XID, 1, 1, 1, 0, 0, 0], 1, &[2]),
+        (msg(&[1, 42, 1, 8, 0, 0, 0, 0, 0]), 1, &[2]),
+        // Chunks in each other's room; a segment around the address space; a count that lies.
+        (msg(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 1, &[2]),
+        (msg(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 1, &[2]),
+        (msg(&[0, 1, u32::MAX, 0]), 1, &[2]),
         // RDMA_MSGP.
-        (&[XID, 1, 1, 2, 0, 0, 0, 0, 0, XID], 1, &[2]),
+        (vec![XID, 1, 1, 2, 0, 0, 0, 0, 0, XID], 1, &[2]),
     ] {
         let error = [&[XID, version, 4], want].concat();
-        assert_eq!(answers(Speaks::V1, message), [error], "{message:?}");
+        assert_eq!(answers(Speaks::V1, &message), [error], "{message:?}");
     }
     for silent in [
         // Less than 28 octets: of an XID that cannot be trusted.
