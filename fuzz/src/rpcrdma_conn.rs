@@ -11,6 +11,8 @@ mod attack;
 
 #[path = "../../rpcrdma/tests/conn/allowed.rs"]
 mod allowed;
+#[path = "../../rpcrdma/tests/conn/choices.rs"]
+mod choices;
 #[path = "../../rpcrdma/tests/conn/exchange.rs"]
 mod exchange;
 #[path = "../../rpcrdma/tests/conn/model.rs"]
@@ -23,7 +25,8 @@ use heddle_base::{Random, Seed};
 
 use crate::Seeds;
 use attack::Attack;
-use world::{Choices, World};
+use choices::Choices;
+use world::World;
 
 /// Octets of the longest item, and calls of a connection.
 const LARGEST: u32 = 1 << 18;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::*;
 use heddle_rpc::client::PendingCall;
-use heddle_rpc::{Body, CallError, ClientConfig, Refusal, Speaks};
+use heddle_rpc::{Body, CallError, Client, ClientConfig, Refusal, Speaks};
 
 fn later(w: &World) -> PendingCall {
     w.client.call(LATER).timeout(Duration::from_secs(600)).send().unwrap()
@@ -147,6 +147,33 @@ fn test_call_is_a_future_that_is_woken_when_it_is_ready() {
     match call.as_mut().poll(&mut context) {
         Poll::Ready(outcome) => check_echo(&outcome.unwrap(), 3, 7000),
         Poll::Pending => panic!("woken too early"),
+    }
+}
+
+#[test]
+fn test_waker_may_use_its_client() {
+    struct Uses(Client, AtomicUsize);
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {
+            self.0.step();
+            self.1.store(self.0.outstanding(), Ordering::Relaxed);
+        }
+    }
+    for closes in [false, true] {
+        let mut w = World::new(Speaks::BOTH);
+        let uses = Arc::new(Uses(w.client.clone(), AtomicUsize::new(0)));
+        let waker = uses.clone().into();
+        let mut call = pin!(later(&w));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        held(&mut w, 1);
+        if closes {
+            w.client.close();
+        } else {
+            answer(&w, 7);
+        }
+        w.until("the wake-up", |_| (uses.1.load(Ordering::Relaxed) == 1).then_some(()));
+        let request = w.held.lock().unwrap().pop();
+        drop(request);
     }
 }
 

@@ -7,13 +7,13 @@ use heddle_rpcrdma::conn::{
     Call, CallId, CallRefused, Config, Event, ReplyRoom, ReplyStream, Side, Speaks,
 };
 use heddle_rpcrdma::property::{Properties, ReverseSupport};
-use heddle_rpcrdma::{Handle, Xid, v2};
+use heddle_rpcrdma::{Xid, v2};
 
 use super::Octets;
 use super::allowed::Allowed;
+use super::choices::Choices;
 use super::exchange::{message, scatter};
 use super::model::{End, Refused, try_execute, try_read};
-use super::world::Choices;
 
 const MESSAGE_MAX: u32 = 40_000;
 
@@ -138,7 +138,7 @@ impl<'a> Attack<'a> {
     fn tamper(&mut self, to: usize) {
         let choice = self.choices.below(24);
         // A handle that the queue pair has invalidated is one that it had.
-        let handle = if choice == 6 { self.ends[to].any_handle().map(Handle) } else { None };
+        let handle = if choice == 6 { self.ends[to].any_handle() } else { None };
         let inbox = &mut self.ends[to].inbox;
         let Some((octets, invalidated)) = inbox.front_mut() else { return };
         let at = self.choices.below(octets.len().max(1) as u64) as usize;

@@ -57,6 +57,8 @@ pub(crate) struct Calls {
     queue: VecDeque<Xid>,
     /// When those that are not finished end.
     deadlines: BTreeSet<(Instant, Xid)>,
+    /// Of calls that have ended, to be woken by whoever holds no lock.
+    woken: Vec<Waker>,
     next: u32,
     max: usize,
 }
@@ -65,8 +67,8 @@ impl Calls {
     /// At most `max` at a time; XIDs go on from `first`, which another client of the same host should
     /// not have.
     pub(crate) fn new(max: usize, first: Xid) -> Calls {
-        let (calls, queue, deadlines) = Default::default();
-        Calls { calls, queue, deadlines, next: first.0, max }
+        let (calls, queue, deadlines, woken) = Default::default();
+        Calls { calls, queue, deadlines, woken, next: first.0, max }
     }
 
     /// An XID that no call has.
@@ -139,10 +141,14 @@ impl Calls {
         }
         call.state = State::Finished(outcome);
         self.deadlines.remove(&(call.deadline, xid));
-        if let Some(waker) = call.waker.take() {
-            waker.wake();
-        }
+        self.woken.extend(call.waker.take());
         true
+    }
+
+    /// Who is to be woken for calls that have ended: not by whoever holds a lock, as a waker may do
+    /// anything, with this client too.
+    pub(crate) fn woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
     }
 
     /// All have ended, with `error`.

@@ -202,7 +202,7 @@ impl Client {
 
     /// Does what there is to do, without waiting; whether there was anything.
     pub fn step(&self) -> bool {
-        self.0.lock().step()
+        self.0.drive(self.0.lock()).1
     }
 
     /// How long it may be left alone when nothing comes; `None` for ever.
@@ -229,7 +229,7 @@ impl Client {
     pub fn run(&self) {
         let mut state = self.0.lock();
         while !state.closed {
-            state.step();
+            (state, _) = self.0.drive(state);
             state = self.0.rest(state, None);
         }
     }
@@ -240,14 +240,33 @@ impl Client {
         state.closed = true;
         state.calls.finish_all(&CallError::Closed);
         state.session.close();
+        let woken = state.calls.woken();
+        drop(state);
         self.0.waker.wake();
         self.0.turn.notify_all();
+        woken.into_iter().for_each(std::task::Waker::wake);
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what there is to do, and wakes those whose calls have ended; whether there was anything.
+    /// When it returns nothing has happened since the state was last looked at under its lock.
+    fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        let mut any = false;
+        loop {
+            any |= state.step();
+            let woken = state.calls.woken();
+            if woken.is_empty() {
+                return (state, any);
+            }
+            drop(state);
+            woken.into_iter().for_each(std::task::Waker::wake);
+            state = self.lock();
+        }
     }
 
     /// Waits until something has come, or a deadline of the client or this one has passed; of all

@@ -151,7 +151,7 @@ impl PendingCall {
         let client = self.client.clone();
         let mut state = client.0.lock();
         loop {
-            state.step();
+            (state, _) = client.0.drive(state);
             if let Some(outcome) = state.calls.take(self.xid) {
                 self.taken = true;
                 // Others may have theirs by the same step.

@@ -7,14 +7,14 @@ use std::time::Instant;
 use heddle_base as base;
 use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::conn::{
-    self, BufferId, Config, Connection, Counters, Event, NotRegistered, ServedId, Speaks, Work,
-    WorkId,
+    self, BufferId, Config, Connection, Counters, Event, ServedId, Speaks, Work, WorkId,
 };
 use heddle_rpcrdma::segment::{Handle, Segment};
 use heddle_rpcrdma::{Xid, conn::CloseReason};
-use heddle_verbs::{Access, Cq, Cqe, PostError, Queue, SendWr, Sge, Stag};
+use heddle_verbs::{Cq, Cqe, Queue, Sge, Stag};
 
-use super::parts::{Parts, SGES};
+use super::parts::Parts;
+use super::post;
 use super::requester::Active;
 use super::send_queue::UNNAMED;
 use super::store::Store;
@@ -192,10 +192,11 @@ impl Link {
             any = true;
             let posted = match work {
                 Work::Register { call, regions } => {
-                    let registered = register(&mut self.parts, &self.store, regions, |segments| {
-                        self.segments.clear();
-                        self.segments.extend_from_slice(segments);
-                    });
+                    let registered =
+                        post::register(&mut self.parts, &self.store, regions, |segments| {
+                            self.segments.clear();
+                            self.segments.extend_from_slice(segments);
+                        });
                     match registered {
                         Ok(None) => {
                             self.conn.registered(call, &self.segments);
@@ -211,22 +212,22 @@ impl Link {
                 Work::Send { id, header, payload, invalidate } => {
                     let header = self.header.get(..header).unwrap_or(&[]);
                     let parts = (&mut self.parts, &self.store, &mut self.sges);
-                    send(parts, id, (header, payload), invalidate).map(|number| {
+                    post::send(parts, id, (header, payload), invalidate).map(|number| {
                         self.after.push_back((id.to_bits(), After::Header(number)));
                     })
                 }
                 Work::Read { id, to, from } => {
                     self.after.push_back((id.to_bits(), After::Nothing));
-                    read(&mut self.parts, &self.store, id, &to, from)
+                    post::read(&mut self.parts, &self.store, id, &to, from)
                 }
                 Work::Write { id, from, to } => {
                     self.after.push_back((id.to_bits(), After::Nothing));
-                    write((&mut self.parts, &self.store, &mut self.sges), id, from, to)
+                    post::write((&mut self.parts, &self.store, &mut self.sges), id, from, to)
                 }
                 Work::Invalidate { id, handle } => {
                     let stag = Stag(handle.0);
                     self.after.push_back((id.to_bits(), After::Invalidated(stag)));
-                    invalidate(&mut self.parts, id, stag)
+                    post::invalidate(&mut self.parts, id, stag)
                 }
             };
             // The queue pair has ended, or something is not as the connection believes.
@@ -300,113 +301,4 @@ impl Link {
     pub(crate) fn disconnected(&mut self) {
         self.conn.handle_disconnected(&mut self.store);
     }
-}
-
-/// Posts fast registrations of all `regions`, and gives their segments; or none of them, and says
-/// whether there may be room later.
-fn register(
-    parts: &mut Parts,
-    store: &Store,
-    regions: &[conn::Region],
-    give: impl FnOnce(&[Segment]),
-) -> Result<Option<NotRegistered>, PostError> {
-    if regions.len() > parts.pool.len() {
-        return Ok(Some(NotRegistered::Never));
-    }
-    if regions.len() > parts.pool.available() {
-        return Ok(Some(NotRegistered::Later));
-    }
-    let mut segments = Vec::with_capacity(regions.len());
-    for region in regions {
-        let (Some(sge), Some(stag)) = (store.sge(&region.memory), parts.pool.take()) else {
-            return Err(PostError::BindData);
-        };
-        let rights = match region.access {
-            conn::Access::RemoteRead => Access::REMOTE_READ,
-            conn::Access::RemoteWrite => Access::REMOTE_WRITE,
-        };
-        let rights = rights.with(Access::REMOTE_INVALIDATE);
-        let pieces = [sge];
-        // Its first octet is at 0: where memory lies is nobody's business.
-        let wr = SendWr::fast_register(UNNAMED, stag, &pieces, 0, rights).unsignaled();
-        parts.places.post(&parts.qp, &wr)?;
-        segments.push(Segment { handle: Handle(stag.0), length: sge.len, offset: 0 });
-    }
-    give(&segments);
-    Ok(None)
-}
-
-/// Posts a Send; the number of its header's room.
-fn send(
-    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
-    id: WorkId,
-    (header, payload): (&[u8], &[conn::Sge]),
-    invalidate: Option<Handle>,
-) -> Result<usize, PostError> {
-    sges.clear();
-    let few = payload.len() < usize::from(SGES);
-    let number = if few {
-        let (number, head) = parts.headers.put(header).ok_or(PostError::TooLong)?;
-        sges.push(head);
-        for piece in payload {
-            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
-        }
-        number
-    } else {
-        // More pieces than a request can have: a message of many small items.
-        let mut whole = header.to_vec();
-        for piece in payload {
-            store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
-        }
-        let (number, all) = parts.headers.put(&whole).ok_or(PostError::TooLong)?;
-        sges.push(all);
-        number
-    };
-    let mut wr = SendWr::send(id.to_bits(), sges);
-    if let Some(handle) = invalidate {
-        wr = wr.invalidating(Stag(handle.0));
-    }
-    parts.places.post(&parts.qp, &wr)?;
-    Ok(number)
-}
-
-fn read(
-    parts: &mut Parts,
-    store: &Store,
-    id: WorkId,
-    to: &conn::Sge,
-    from: Segment,
-) -> Result<(), PostError> {
-    let sink = [store.sge(to).ok_or(PostError::BindData)?];
-    let wr = SendWr::read(id.to_bits(), &sink, Stag(from.handle.0), from.offset);
-    parts.places.post(&parts.qp, &wr)
-}
-
-/// Posts a Write, in several requests if it has many pieces, the last of which is signaled.
-fn write(
-    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
-    id: WorkId,
-    from: &[conn::Sge],
-    to: Segment,
-) -> Result<(), PostError> {
-    let mut at = to.offset;
-    let count = from.len().div_ceil(usize::from(SGES)).max(1);
-    let mut chunks = from.chunks(usize::from(SGES));
-    for number in 1..=count {
-        sges.clear();
-        for piece in chunks.next().unwrap_or(&[]) {
-            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
-        }
-        let wr = SendWr::write(id.to_bits(), sges, Stag(to.handle.0), at);
-        let wr = if number < count { wr.unsignaled() } else { wr };
-        parts.places.post(&parts.qp, &wr)?;
-        at = sges.iter().fold(at, |at, sge| at.saturating_add(sge.len.into()));
-    }
-    Ok(())
-}
-
-fn invalidate(parts: &mut Parts, id: WorkId, stag: Stag) -> Result<(), PostError> {
-    // The connection names each of its handles once.
-    parts.pool.invalidating(stag).map_err(|_| PostError::BindData)?;
-    parts.places.post(&parts.qp, &SendWr::local_invalidate(id.to_bits(), stag))
 }

@@ -8,6 +8,7 @@ mod config;
 mod layout;
 mod link;
 mod parts;
+mod post;
 mod requester;
 mod responder;
 mod send_queue;

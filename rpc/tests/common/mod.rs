@@ -3,6 +3,8 @@
 #![allow(unreachable_pub, dead_code, reason = "each test file that has this module uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+pub mod hand;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use heddle_base::{Instant, Random, Seed};
 use heddle_rpcrdma::conn::{Call, CallRefused, Config, Event, ReplyRoom, Side, Speaks};
 use heddle_rpcrdma::reduce::Item;
-use heddle_rpcrdma::{Handle, Xid, v2};
+use heddle_rpcrdma::{Xid, v2};
 
 use crate::allowed::Allowed;
 use crate::exchange::{message, scatter};
@@ -171,8 +171,8 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
             mutate(&mut octets, &mut random);
         }
         // A handle that the queue pair has invalidated is one that it had.
-        let invalidated =
-            random.chance(rate / 20.0).then(|| end.any_handle()).flatten().map(Handle);
+        let invalidated = random.chance(rate / 20.0).then(|| end.any_handle()).flatten();
+        invalidated.into_iter().for_each(|handle| end.invalidate(handle));
         allowed.receive(&octets);
         end.conn.handle_receive(now, &octets, invalidated, &mut end.mem);
         end.pump(64);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod allowed;
+mod choices;
 mod codes;
 mod exchange;
 mod hostile;

@@ -308,10 +308,13 @@ impl End {
     }
 
     /// A handle that the peer has.
-    pub(crate) fn any_handle(&mut self) -> Option<u32> {
-        let handle = *self.regions.keys().next()?;
-        self.regions.remove(&handle);
-        Some(handle)
+    pub(crate) fn any_handle(&self) -> Option<Handle> {
+        self.regions.keys().min().copied().map(Handle)
+    }
+
+    /// The peer invalidates it.
+    pub(crate) fn invalidate(&mut self, handle: Handle) {
+        self.regions.remove(&handle.0);
     }
 
     /// The queue pair ends.
@@ -356,7 +359,8 @@ pub(crate) fn try_execute(from: &mut End, to: &mut End) -> Result<bool, Refused>
             to.mem.at_mut(sink).copy_from_slice(&octets);
         }
         Op::Invalidate { handle } => {
-            assert!(from.regions.remove(&handle.0).is_some(), "{handle:?} was registered");
+            // The peer may have invalidated it in the meantime.
+            from.regions.remove(&handle.0).ok_or(Refused::Access(*handle))?;
         }
     }
     Ok(true)

@@ -1,47 +1,18 @@
-//! Calls in both directions over a connection, against what was given. Whatever is not fixed is chosen by
-//! somebody else: a random number generator, or a fuzzer.
+//! Calls in both directions over a connection, against what was given.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use heddle_base::{Instant, Random};
+use heddle_base::Instant;
 use heddle_rpcrdma::conn::{
-    Call, CallError, CallId, CallRefused, Config, Event, ReplyRoom, ServeError, ServedId, Side,
-    Speaks,
+    Call, CallError, CallId, CallRefused, Event, ReplyRoom, ServeError, ServedId, Side, Speaks,
 };
 use heddle_rpcrdma::header::Refusal;
-use heddle_rpcrdma::private_data::PrivateData;
-use heddle_rpcrdma::property::{Properties, ReverseSupport};
 use heddle_rpcrdma::{Xid, v2};
 
+use super::choices::{Choices, config, index, up_to};
 use super::exchange::{Lent, Message, assert_reply, message, scatter};
 use super::model::{End, execute, read};
-
-/// Who chooses.
-pub(crate) trait Choices {
-    /// A number below `n`, which is not 0.
-    fn below(&mut self, n: u64) -> u64;
-
-    /// Yes, as often as that.
-    fn chance(&mut self, p: f64) -> bool;
-
-    /// What makes the octets of messages, and how they lie in memory.
-    fn contents(&mut self) -> &mut Random;
-}
-
-impl Choices for Random {
-    fn below(&mut self, n: u64) -> u64 {
-        Random::below(self, n)
-    }
-
-    fn chance(&mut self, p: f64) -> bool {
-        Random::chance(self, p)
-    }
-
-    fn contents(&mut self) -> &mut Random {
-        self
-    }
-}
 
 /// What a caller knows of its call.
 struct Ours {
@@ -91,46 +62,6 @@ pub(crate) struct World<C> {
     wild: bool,
     /// Ends whose queue pair is gone.
     lost: [bool; 2],
-}
-
-/// A number up to `most`.
-fn up_to<C: Choices>(choices: &mut C, most: u32) -> u32 {
-    u32::try_from(choices.below(u64::from(most) + 1)).unwrap()
-}
-
-fn index<C: Choices>(choices: &mut C, len: usize) -> usize {
-    usize::try_from(choices.below(len as u64)).unwrap()
-}
-
-fn pick<C: Choices>(choices: &mut C, of: &[u32]) -> u32 {
-    of[index(choices, of.len())]
-}
-
-fn config<C: Choices>(side: Side, speaks: Speaks, largest: u32, choices: &mut C) -> Config {
-    let size = |choices: &mut C| 4096 << choices.below(3);
-    let one_k = |choices: &mut C| 1024 << choices.below(4);
-    Config {
-        speaks,
-        calls: u16::try_from(1 + choices.below(12)).unwrap(),
-        served: u16::try_from(1 + choices.below(12)).unwrap(),
-        credits: 2 + up_to(choices, 19),
-        private_data: PrivateData::new(choices.chance(0.5), one_k(choices), one_k(choices))
-            .unwrap(),
-        properties: Properties {
-            send_size: size(choices),
-            receive_size: size(choices),
-            segment_size: pick(choices, &[largest / 2, largest]),
-            segment_count: 64,
-            reverse: ReverseSupport::General,
-        },
-        host_auth: if choices.chance(0.3) { vec![7; 100] } else { Vec::new() },
-        message_max: 2 * largest,
-        parts_max: pick(choices, &[1, 3, 1000]),
-        registration_max: pick(choices, &[largest / 2, largest]),
-        ord: u16::try_from(1 + choices.below(4)).unwrap(),
-        read_max: pick(choices, &[largest >> 10, 1 << 14, largest]),
-        ..Config::new(side)
-    }
 }
 
 impl<C: Choices> World<C> {
@@ -366,6 +297,11 @@ impl<C: Choices> World<C> {
         self.events();
     }
 
+    /// Calls of a server wait until its client has said that it takes them.
+    fn may_call(&self, end: usize) -> bool {
+        end == 0 || self.version == 1 || self.ends[1].conn.counters().receives > 2
+    }
+
     /// A step of an end whose peer is gone: what it posts goes nowhere.
     fn step_alone(&mut self, end: usize) {
         let x = &mut self.ends[end];
@@ -374,7 +310,8 @@ impl<C: Choices> World<C> {
             1 => drop(x.complete()),
             2 => drop(x.receive(self.now)),
             3 => self.answer(end),
-            _ => self.call(end),
+            _ if self.may_call(end) => self.call(end),
+            _ => {}
         }
         self.events();
     }
@@ -386,9 +323,7 @@ impl<C: Choices> World<C> {
         let calls = if loses { up_to(&mut self.choices, calls) } else { calls };
         while self.apps.iter().map(|app| app.made).sum::<u32>() < calls {
             let end = index(&mut self.choices, 2);
-            // Calls of a server wait until its client has said that it takes them.
-            let ready = end == 0 || self.version == 1 || self.ends[1].conn.counters().receives > 2;
-            if ready && self.choices.chance(0.1) {
+            if self.may_call(end) && self.choices.chance(0.1) {
                 self.call(end);
             }
             self.step(end);

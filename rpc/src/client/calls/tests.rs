@@ -124,6 +124,9 @@ fn test_whoever_waits_is_woken_once() {
     }
     w.calls.finish_all(&CallError::Closed);
     w.calls.finish_all(&CallError::Closed);
+    assert_eq!(count.0.load(Ordering::Relaxed), 0, "not by whoever ends it, under a lock");
+    w.calls.woken().into_iter().for_each(std::task::Waker::wake);
     assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    assert!(w.calls.woken().is_empty());
     assert_eq!(w.calls.take(xid).unwrap().unwrap_err(), CallError::Closed);
 }

@@ -1,0 +1,120 @@
+//! Work of a connection as work requests of a queue pair.
+
+use heddle_rpcrdma::conn::{self, NotRegistered, WorkId};
+use heddle_rpcrdma::segment::{Handle, Segment};
+use heddle_verbs::{Access, PostError, SendWr, Sge, Stag};
+
+use super::parts::{Parts, SGES};
+use super::send_queue::UNNAMED;
+use super::store::Store;
+
+/// Posts fast registrations of all `regions`, and gives their segments; or none of them, and says
+/// whether there may be room later.
+pub(super) fn register(
+    parts: &mut Parts,
+    store: &Store,
+    regions: &[conn::Region],
+    give: impl FnOnce(&[Segment]),
+) -> Result<Option<NotRegistered>, PostError> {
+    if regions.len() > parts.pool.len() {
+        return Ok(Some(NotRegistered::Never));
+    }
+    if regions.len() > parts.pool.available() {
+        return Ok(Some(NotRegistered::Later));
+    }
+    let mut segments = Vec::with_capacity(regions.len());
+    for region in regions {
+        let (Some(sge), Some(stag)) = (store.sge(&region.memory), parts.pool.take()) else {
+            return Err(PostError::BindData);
+        };
+        let rights = match region.access {
+            conn::Access::RemoteRead => Access::REMOTE_READ,
+            conn::Access::RemoteWrite => Access::REMOTE_WRITE,
+        };
+        let rights = rights.with(Access::REMOTE_INVALIDATE);
+        let pieces = [sge];
+        // Its first octet is at 0: where memory lies is nobody's business.
+        let wr = SendWr::fast_register(UNNAMED, stag, &pieces, 0, rights).unsignaled();
+        parts.places.post(&parts.qp, &wr)?;
+        segments.push(Segment { handle: Handle(stag.0), length: sge.len, offset: 0 });
+    }
+    give(&segments);
+    Ok(None)
+}
+
+/// Posts a Send; the number of its header's room.
+pub(super) fn send(
+    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
+    id: WorkId,
+    (header, payload): (&[u8], &[conn::Sge]),
+    invalidate: Option<Handle>,
+) -> Result<usize, PostError> {
+    sges.clear();
+    let few = payload.len() < usize::from(SGES);
+    let number = if few {
+        let (number, head) = parts.headers.put(header).ok_or(PostError::TooLong)?;
+        sges.push(head);
+        for piece in payload {
+            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+        }
+        number
+    } else {
+        // More pieces than a request can have: a message of many small items.
+        let mut whole = header.to_vec();
+        for piece in payload {
+            store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
+        }
+        let (number, all) = parts.headers.put(&whole).ok_or(PostError::TooLong)?;
+        sges.push(all);
+        number
+    };
+    let mut wr = SendWr::send(id.to_bits(), sges);
+    if let Some(handle) = invalidate {
+        wr = wr.invalidating(Stag(handle.0));
+    }
+    parts.places.post(&parts.qp, &wr)?;
+    Ok(number)
+}
+
+/// Posts a Read.
+pub(super) fn read(
+    parts: &mut Parts,
+    store: &Store,
+    id: WorkId,
+    to: &conn::Sge,
+    from: Segment,
+) -> Result<(), PostError> {
+    let sink = [store.sge(to).ok_or(PostError::BindData)?];
+    let wr = SendWr::read(id.to_bits(), &sink, Stag(from.handle.0), from.offset);
+    parts.places.post(&parts.qp, &wr)
+}
+
+/// Posts a Write, in several requests if it has many pieces, the last of which is signaled.
+pub(super) fn write(
+    (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
+    id: WorkId,
+    from: &[conn::Sge],
+    to: Segment,
+) -> Result<(), PostError> {
+    let mut at = to.offset;
+    let count = from.len().div_ceil(usize::from(SGES)).max(1);
+    let mut chunks = from.chunks(usize::from(SGES));
+    for number in 1..=count {
+        sges.clear();
+        for piece in chunks.next().unwrap_or(&[]) {
+            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+        }
+        let wr = SendWr::write(id.to_bits(), sges, Stag(to.handle.0), at);
+        let wr = if number < count { wr.unsignaled() } else { wr };
+        parts.places.post(&parts.qp, &wr)?;
+        at = sges.iter().fold(at, |at, sge| at.saturating_add(sge.len.into()));
+    }
+    Ok(())
+}
+
+/// Posts a local invalidation.
+pub(super) fn invalidate(parts: &mut Parts, id: WorkId, stag: Stag) -> Result<(), PostError> {
+    // The connection names each of its handles once.
+    parts.pool.invalidating(stag).map_err(|_| PostError::BindData)?;
+    parts.places.post(&parts.qp, &SendWr::local_invalidate(id.to_bits(), stag))
+}
