@@ -20,6 +20,7 @@ mod generate;
 mod log;
 mod mpa;
 mod net;
+mod nfs;
 mod pcap;
 mod progress;
 mod rnic;
@@ -51,6 +52,9 @@ enum Command {
     Cm(cm::Args),
     /// Answer the frames of a capture file, in virtual time
     Pcap(pcap::Args),
+    /// List, read and copy files of an NFS server, by NFS version 3 over RDMA
+    #[command(subcommand)]
+    Nfs(nfs::Command),
     /// Show what is in a capture file, up to RPC-over-RDMA, and what breaks a rule
     Dump(dump::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
@@ -139,6 +143,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Rping(a) => rping::run(&a),
         Command::Cm(a) => cm::run(&a),
         Command::Pcap(a) => pcap::run(&a),
+        Command::Nfs(a) => nfs::run(&a),
         Command::Dump(a) => dump::run(&a),
         Command::Demo(a) => demo::run(&a),
         Command::Status(a) => admin::status(&a),

@@ -109,6 +109,7 @@ pub use heddle_verbs::{
 };
 
 pub use heddle_daemon as daemon;
+pub use heddle_nfs as nfs;
 pub use heddle_perf as perf;
 pub use heddle_rpc as rpc;
 pub use heddle_socket as socket;

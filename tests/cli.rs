@@ -54,7 +54,7 @@ fn test_help_of_every_command() {
     let out = heddle(&["--help"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
-    for command in ["bench", "serve", "rping", "cm", "pcap", "dump", "demo"] {
+    for command in ["bench", "serve", "rping", "cm", "pcap", "nfs", "dump", "demo"] {
         assert!(text.contains(command), "{command}: {text}");
         assert_eq!(heddle(&[command, "--help"]).status.code(), Some(0), "{command}");
     }
@@ -178,6 +178,19 @@ fn test_usage_devices_and_addresses() {
         (&[&vdev, &ip, &["--gateway", "here"]], "--gateway"),
     ] {
         assert_usage(&[&listen[..], &args.concat()].concat(), what);
+    }
+}
+
+#[test]
+fn test_usage_nfs_values() {
+    let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
+    let with = |args: &[&'static str]| [&["nfs"], args, &net[..]].concat();
+    assert_usage(&["nfs", "ls", "10.0.0.2:/a"], "--ip is missing");
+    assert_usage(&with(&["ls", "/a"]), "'/a' is not ADDR[:PORT]:/PATH");
+    assert_usage(&with(&["cat", "10.0.0.2:/a", "--depth", "0"]), "0 is not in 1..=64");
+    assert_usage(&with(&["cat", "10.0.0.2:/a", "--rpc-version", "3"]), "'3'");
+    for (from, to) in [("a", "b"), ("10.0.0.2:/a", "10.0.0.3:/b")] {
+        assert_usage(&with(&["cp", from, to]), "one of FROM and TO is local");
     }
 }
 

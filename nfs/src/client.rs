@@ -9,9 +9,13 @@
 //! has to look at them.
 
 mod copy;
+mod mount;
+pub mod rdma;
 mod walk;
 
-pub use walk::Found;
+pub use mount::export_of;
+pub use rdma::RdmaTransport;
+pub use walk::{Found, shown};
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -52,9 +56,15 @@ pub enum TransportError {
     /// The connection failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// The server has no such program.
+    #[error("server: no such program")]
+    ProgUnavail,
     /// The server did not carry the call out.
     #[error("server: {0}")]
     Rpc(&'static str),
+    /// The same by RDMA, or the call did not come about.
+    #[error(transparent)]
+    Call(#[from] heddle_rpc::CallError),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -84,7 +94,7 @@ pub fn accepted(reply: &Reply<'_>) -> Result<(), TransportError> {
     Err(TransportError::Rpc(match reply.body {
         ReplyBody::Accepted { status, .. } => match status {
             RpcStatus::Success => return Ok(()),
-            RpcStatus::ProgUnavail => "no such program",
+            RpcStatus::ProgUnavail => return Err(TransportError::ProgUnavail),
             RpcStatus::ProgMismatch { .. } => "no such version of the program",
             RpcStatus::ProcUnavail => "no such procedure",
             RpcStatus::GarbageArgs => "arguments cannot be read",
@@ -254,7 +264,9 @@ fn parse<'a, R: Xdr<'a>, F: Xdr<'a>>(
 ) -> Result<R, ClientError> {
     match Result::<R, (Status, F)>::whole(results) {
         Ok(Ok(done)) => Ok(done),
-        Ok(Err((status, _))) => Err(ClientError::Status { what: format!("{what} {of}"), status }),
+        Ok(Err((status, _))) => {
+            Err(ClientError::Status { what: format!("{what} {of}").trim_end().to_owned(), status })
+        }
         Err(error) => Err(ClientError::Results { what, error }),
     }
 }

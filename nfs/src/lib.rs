@@ -1,9 +1,9 @@
 //! NFS version 3 and MOUNT version 3 (RFC 1813): a directory served to clients, and the client's side.
 //!
-//! RPC messages go in and come out as octets; which transport carries them is no matter of this crate.
+//! RPC messages go in and come out as octets; which transport carries them is no matter of the service.
 //! RPC-over-RDMA is the one it is made for ([`rdma`]): a reply tells which of its octets may be placed
-//! (RFC 8267), and a client's calls do too. TCP is there as well ([`tcp`]), for kernels that ask MOUNT by
-//! it.
+//! (RFC 8267), and a client's calls do too, which [`client::rdma`] carries. TCP is there as well ([`tcp`]),
+//! for kernels that ask MOUNT by it.
 //!
 //! * [`wire`]: arguments and results of the procedures;
 //! * [`Export`]: objects below a directory, by handles that outlive the server;

@@ -144,6 +144,11 @@ impl Body {
 
     /// The same with no item apart.
     pub(crate) fn flat(&self) -> Body {
+        Body { len: self.len, octets: self.to_vec(), items: Vec::new() }
+    }
+
+    /// A copy of all its octets, those of items in their places.
+    pub fn to_vec(&self) -> Vec<u8> {
         let mut octets = Vec::with_capacity(self.len as usize);
         let (mut rest, mut passed) = (&self.octets[..], 0);
         for item in &self.items {
@@ -151,12 +156,17 @@ impl Body {
             let before = (item.position as usize).saturating_sub(passed).min(rest.len());
             let (front, behind) = rest.split_at(before);
             octets.extend_from_slice(front);
-            octets.extend(item.data.to_vec());
-            octets.resize(octets.len().next_multiple_of(4), 0);
+            let start = octets.len();
+            octets.resize(start + padded(item.data.len()), 0);
+            if let Some(room) = octets.get_mut(start..start + item.data.len()) {
+                // As long as the item.
+                let inside = item.data.read(0, room);
+                debug_assert!(inside.is_ok());
+            }
             (rest, passed) = (behind, octets.len());
         }
         octets.extend_from_slice(rest);
-        Body { len: self.len, octets, items: Vec::new() }
+        octets
     }
 
     /// Reads it from the beginning.

@@ -30,7 +30,7 @@ pub const SIZE_MAX: u32 = 256 * STEP;
 /// What one end says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateData {
-    /// Whether it may be sent, and may send, Sends with Invalidate in replies.
+    /// Whether it may be sent, and may send, Sends with Invalidate in replies: the R field.
     pub invalidate: bool,
     /// Octets of the longest Send that it makes: a multiple of 1024, at most [`SIZE_MAX`].
     send_size: u32,
@@ -110,7 +110,9 @@ pub struct Terms {
     pub send: u32,
     /// Octets of the longest Send that it receives: its Receive buffers have as many.
     pub receive: u32,
-    /// Whether a responder may invalidate an STag of the call by its reply (section 4.1).
+    /// Whether this end, as responder, may invalidate an STag of the call by its reply (section 4.1). As
+    /// requester it takes that whenever it has said so itself: see
+    /// [`PrivateData::invalidate`].
     pub invalidate: bool,
 }
 

@@ -1,6 +1,7 @@
 //! The RNIC of a command: one of its own, or that of a running `heddle serve`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use heddle::remote::OpenParams;
 use heddle::{Clock, Device, Eal, Endpoint, EndpointConfig};
@@ -75,6 +76,17 @@ impl Rnic {
         match self {
             Rnic::Own { eal, .. } => Clock::new(eal),
             Rnic::Served(_) => Clock::system(),
+        }
+    }
+
+    /// Lets the last packets of what was closed go to and fro, for so long. An RNIC that others run goes on
+    /// by itself.
+    pub(crate) fn linger(&mut self, time: Duration) {
+        if let Rnic::Own { endpoint, .. } = self {
+            let until = endpoint.now() + time;
+            while endpoint.now() < until {
+                endpoint.poll();
+            }
         }
     }
 

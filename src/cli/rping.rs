@@ -89,12 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     } else {
         ping(args, &stop, &mut rnic, addr, mpa)
     };
-    if let Rnic::Own { endpoint, .. } = &mut rnic {
-        let until = endpoint.now() + LINGER;
-        while endpoint.now() < until {
-            endpoint.poll();
-        }
-    }
+    rnic.linger(LINGER);
     result
 }
 

@@ -1,13 +1,12 @@
-//! Mounting, walking and listing.
+//! Walking and listing.
 
 use std::collections::VecDeque;
 
 use super::{Client, ClientError, Transport, parse};
-use crate::wire::mount::{self, Mounted};
 use crate::wire::{
-    Attributes, Create, Created, DirEntryName, DirPlus, DirPlusEntry, Fattr, FileType, Fsinfo,
-    Handle, How, LookupOk, Mkdir, NAME_MAX, OfHandle, Opaque, Readdirplus, ReadlinkOk, Sattr,
-    Verifier, WccData, procedure,
+    Attributes, Create, Created, DirEntryName, DirPlus, DirPlusEntry, Fattr, FileType, Handle, How,
+    LookupOk, Mkdir, NAME_MAX, OfHandle, Opaque, Readdirplus, ReadlinkOk, Sattr, Verifier, WccData,
+    procedure,
 };
 
 /// Symbolic links that are followed on the way to one object.
@@ -28,28 +27,20 @@ pub struct Found {
     pub attributes: Fattr,
 }
 
-fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).escape_debug().to_string()
+/// A name or path, for people: with no control characters in it.
+pub fn shown(name: &[u8]) -> String {
+    let mut text = String::new();
+    for c in String::from_utf8_lossy(name).chars() {
+        if c.is_control() {
+            text.extend(c.escape_default());
+        } else {
+            text.push(c);
+        }
+    }
+    text
 }
 
 impl<T: Transport> Client<T> {
-    /// Mounts `path`, and asks how long READs and WRITEs may be.
-    ///
-    /// # Errors
-    /// Also when the server has no such export.
-    pub fn mount(&mut self, path: &str) -> Result<Found, ClientError> {
-        let results = self.call(mount::MNT, &Opaque::<{ u32::MAX }>(path.as_bytes()))?;
-        let mounted: Mounted = parse::<_, ()>(&results, "MNT", &path)?;
-        let results = self.call(procedure::FSINFO, &OfHandle { object: mounted.handle })?;
-        let info: Fsinfo = parse::<_, Option<Fattr>>(&results, "FSINFO", &path)?;
-        if info.rtmax == 0 || info.wtmax == 0 {
-            return Err(ClientError::Nonsense("READs or WRITEs of no octets"));
-        }
-        self.read.size = self.read.size.min(info.rtmax);
-        self.write.size = self.write.size.min(info.wtmax);
-        self.found(mounted.handle, info.attributes)
-    }
-
     /// Attributes of an object.
     ///
     /// # Errors
@@ -59,7 +50,11 @@ impl<T: Transport> Client<T> {
         parse::<Attributes, ()>(&results, "GETATTR", &"").map(|a| a.attributes)
     }
 
-    fn found(&mut self, handle: Handle, known: Option<Fattr>) -> Result<Found, ClientError> {
+    pub(super) fn found(
+        &mut self,
+        handle: Handle,
+        known: Option<Fattr>,
+    ) -> Result<Found, ClientError> {
         let attributes = match known {
             Some(attributes) => attributes,
             None => self.getattr(handle)?,
@@ -187,7 +182,8 @@ impl<T: Transport> Client<T> {
     }
 }
 
-fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+/// Names of a path.
+pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|&octet| octet == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
         .map(<[u8]>::to_vec)

@@ -41,6 +41,33 @@ pub struct Mounted {
     pub flavors: Vec<u32>,
 }
 
+/// What EXPORT says of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported<'a> {
+    /// Its path.
+    pub path: DirPath<'a>,
+    /// Whom it is for: everybody, when there is none.
+    pub groups: Vec<HostName<'a>>,
+}
+
+/// Most groups of a directory that are read.
+const GROUPS_MAX: u32 = 4096;
+
+impl<'a> Xdr<'a> for Exported<'a> {
+    fn get(r: &mut Reader<'a>) -> Result<Exported<'a>, xdr::Error> {
+        Ok(Exported { path: Xdr::get(r)?, groups: list(r, GROUPS_MAX)? })
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.path.put(out);
+        for group in &self.groups {
+            true.put(out);
+            group.put(out);
+        }
+        false.put(out);
+    }
+}
+
 /// Most flavors that are read.
 const FLAVORS_MAX: u32 = 64;
 

@@ -125,6 +125,31 @@ fn test_cancelled_call_ends_when_its_memory_is_safe_and_holds_its_slot() {
     assert!(c.conn.call(&again).is_ok());
 }
 
+/// Linux's server invalidates without having said that it would (RFC 8797 section 4.1). What counts is
+/// what the client has said, and that the handle is of the call that is answered.
+#[test]
+fn test_reply_invalidates_if_the_client_has_said_so_whatever_the_server_has() {
+    let says = |invalidate| PrivateData::new(invalidate, 4096, 4096).unwrap();
+    for (client, server) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut c, mut s) = established(Speaks::V1, |config| {
+            let is_client = config.side == Side::Client;
+            let (ours, peers) = if is_client { (client, server) } else { (true, true) };
+            config.private_data = says(ours);
+            config.peers_private_data = Some(says(peers));
+        });
+        big_call(&mut c, 1, 0, 65536);
+        settle(&mut c, &mut s, NOW);
+        answer(&mut s, &reply(1, 65536, 0));
+        settle(&mut c, &mut s, NOW);
+        if client {
+            assert!(matches!(ended(&mut c)[..], [Event::Reply { .. }]), "server {server}");
+            assert_eq!((c.conn.counters().remote_invalidations, c.posted[3]), (1, 0));
+        } else {
+            assert_eq!(ended(&mut c), [Event::Close(CloseReason::WrongInvalidate)]);
+        }
+    }
+}
+
 #[test]
 fn test_invalidation_of_another_calls_handle_closes() {
     let (mut c, mut s) = established(Speaks::V2, |_| {});

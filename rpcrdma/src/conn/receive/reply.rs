@@ -46,6 +46,16 @@ impl Connection {
         matches!(phase, Phase::Sending | Phase::Waiting | Phase::Zombie).then_some(slot)
     }
 
+    /// Whether a reply may invalidate what its call has offered. In version 1 this end's own word
+    /// decides (RFC 8797 section 4.1 asks for both): a server that invalidates is able to, and Linux's
+    /// does so without having said it.
+    fn takes_invalidation(&self) -> bool {
+        match self.flow {
+            Flow::V1(_) => self.config.private_data.invalidate,
+            Flow::V2(_) | Flow::None => true,
+        }
+    }
+
     pub(super) fn receive_reply<M: Memory>(
         &mut self,
         xid: Xid,
@@ -60,9 +70,10 @@ impl Connection {
             return received.no_invalidation();
         };
         self.reply_credit(credit)?;
+        let takes = self.takes_invalidation();
         let Some(row) = self.calls.at_mut(slot) else { return Ok(()) };
         if let Some(handle) = received.invalidated {
-            if !row.invalidated(handle) {
+            if !takes || !row.invalidated(handle) {
                 source.free(received.memory);
                 return Err(CloseReason::WrongInvalidate);
             }

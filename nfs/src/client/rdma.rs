@@ -1,0 +1,194 @@
+//! A client's transport over RDMA: calls of a [`heddle_rpc::Client`].
+//!
+//! The server places the data of a READ into registered memory of the client, and takes that of a WRITE
+//! from there. A connection that is lost is made again, and calls without a reply with it, by the client
+//! itself: they have the same XIDs, so the server can tell that it has carried them out.
+//!
+//! ```text
+//!   submit ──▶ under way ── reply ──▶ returned ──▶ wait
+//!     │            │  registered memory │ a copy of it
+//!     └── waits for memory: what has come back gives its own
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use heddle_rpc::binding::{Binding, NFS3};
+use heddle_rpc::client::{CallError, Client, ClientConfig, PendingCall};
+use heddle_rpc::{Body, Buffer, Credential, NoMemory, SysCredential};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Outgoing, Pipeline, Returned, Token, Transport, TransportError};
+use crate::wire::{IO_MAX, procedure};
+
+/// Octets of the longest results of a procedure that the binding does not know: those of MOUNT.
+const UNKNOWN_MAX: u32 = 16 << 10;
+
+/// Octets of registered memory of a call, besides its data: its headers.
+const CALL: usize = 4096;
+
+/// Octets of registered memory for what is not data: listings, for one.
+const REST: usize = 1 << 20;
+
+/// Nobody sleeps longer at a time, so that whoever wants to end something is heard.
+const NAP: Duration = Duration::from_millis(200);
+
+/// What an RPC client of NFS is made with: as many READs or WRITEs under way as `pipeline` has, in the
+/// name of this process's user and group on `machine`.
+pub fn config(pipeline: Pipeline, machine: &str) -> ClientConfig {
+    let data = pipeline.size.min(IO_MAX) as usize + CALL;
+    let credential = SysCredential {
+        stamp: std::process::id(),
+        machine: machine.as_bytes().to_vec(),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        ..SysCredential::default()
+    };
+    ClientConfig {
+        binding: Box::new(NFS3),
+        credential: Credential::Sys(credential),
+        memory: pipeline.depth.saturating_mul(data).saturating_add(REST) / CALL * CALL,
+        ..ClientConfig::default()
+    }
+}
+
+/// Sleeps until something has come for `client`, or a little while: for an RNIC that others run.
+pub fn sleep(client: &Client) {
+    if !client.arm() {
+        return;
+    }
+    let Some(fd) = client.fd() else { return };
+    let left = client.timeout().map_or(NAP, |left| left.min(NAP));
+    // A time that cannot be told is not longer than a nap: there is none.
+    let timeout = Timespec::try_from(left).ok();
+    // Interrupted, it has slept enough.
+    let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
+}
+
+/// A transport. `rest` is done while nothing has come: it lets the RNIC get on, or [`sleep`]s.
+#[derive(Debug)]
+pub struct RdmaTransport<F> {
+    rpc: Client,
+    rest: F,
+    under_way: VecDeque<(Token, PendingCall)>,
+    returned: VecDeque<Returned>,
+    next: u64,
+}
+
+impl<F: FnMut(&Client)> RdmaTransport<F> {
+    /// Of a client that was made with a [`config`].
+    pub fn new(rpc: Client, rest: F) -> RdmaTransport<F> {
+        let (under_way, returned) = Default::default();
+        RdmaTransport { rpc, rest, under_way, returned, next: 0 }
+    }
+
+    /// The RPC client.
+    pub const fn rpc(&self) -> &Client {
+        &self.rpc
+    }
+
+    /// Gets on, and keeps what has come back.
+    fn turn(&mut self) {
+        self.rpc.step();
+        let mut any = false;
+        let mut still = VecDeque::with_capacity(self.under_way.len());
+        for (token, mut call) in self.under_way.drain(..) {
+            match call.try_take() {
+                Some(outcome) => {
+                    any = true;
+                    let results = match outcome {
+                        Ok(body) => Ok(body.to_vec()),
+                        Err(error) => Err(explained(error, &self.rpc)),
+                    };
+                    self.returned.push_back(Returned { token, results });
+                }
+                None => still.push_back((token, call)),
+            }
+        }
+        self.under_way = still;
+        if !any {
+            (self.rest)(&self.rpc);
+        }
+    }
+
+    /// Registered memory, as soon as there is some.
+    fn buffer(&mut self, len: usize) -> Result<Buffer, TransportError> {
+        loop {
+            match self.rpc.buffer(len) {
+                Ok(buffer) => return Ok(buffer),
+                Err(NoMemory { .. }) if !self.under_way.is_empty() => self.turn(),
+                Err(error) => return Err(TransportError::Call(error.into())),
+            }
+        }
+    }
+
+    /// The arguments, with their item in registered memory.
+    fn arguments(&mut self, call: &Outgoing<'_>) -> Result<Body, TransportError> {
+        let mut body = Body::new();
+        // The item's length stands in front of it, and is put with it.
+        let parts = call.item.and_then(|item| {
+            let (at, len) = (item.offset as usize, item.length as usize);
+            let front = call.arguments.get(..at.checked_sub(4)?)?;
+            let data = call.arguments.get(at..at.checked_add(len)?)?;
+            let behind = call.arguments.get(at.checked_add(len.next_multiple_of(4))?..)?;
+            Some((front, data, behind))
+        });
+        let Some((front, data, behind)) = parts else {
+            body.raw(call.arguments).map_err(CallError::from)?;
+            return Ok(body);
+        };
+        let buffer = self.buffer(data.len())?;
+        // It was taken for all of them.
+        let inside = buffer.write(0, data);
+        debug_assert!(inside.is_ok());
+        let whole = body.raw(front).and_then(|b| b.item(buffer)).and_then(|b| b.raw(behind));
+        whole.map_err(CallError::from)?;
+        Ok(body)
+    }
+}
+
+impl<F: FnMut(&Client)> Transport for RdmaTransport<F> {
+    fn submit(&mut self, call: &Outgoing<'_>) -> Result<Token, TransportError> {
+        let size = NFS3.reply_size(call.procedure, call.arguments);
+        // Only data is worth room of its own. A path comes with the rest of the reply.
+        let room = size.filter(|size| call.procedure == procedure::READ && size.item > 0);
+        let room = room.map(|size| self.buffer(size.item as usize)).transpose()?;
+        let arguments = self.arguments(call)?;
+        let rpc = self.rpc.clone();
+        let mut builder = rpc.call(call.procedure).arguments(arguments);
+        if size.is_none() {
+            builder = builder.results_max(UNKNOWN_MAX);
+        }
+        if let Some(buffer) = room {
+            builder = builder.room(buffer);
+        }
+        let pending = builder.send()?;
+        let token = Token(self.next);
+        self.next += 1;
+        self.under_way.push_back((token, pending));
+        Ok(token)
+    }
+
+    fn wait(&mut self) -> Result<Returned, TransportError> {
+        loop {
+            if let Some(returned) = self.returned.pop_front() {
+                return Ok(returned);
+            }
+            if self.under_way.is_empty() {
+                return Err(TransportError::Other("no call is under way".into()));
+            }
+            self.turn();
+        }
+    }
+}
+
+/// Why a call has no results; where there is no connection, why not.
+fn explained(error: CallError, rpc: &Client) -> TransportError {
+    match (&error, rpc.last_failure()) {
+        (CallError::ProgUnavail, _) => TransportError::ProgUnavail,
+        (CallError::TimedOut { .. }, Some(failure)) if rpc.version().is_none() => {
+            TransportError::Other(format!("{error}: {failure}"))
+        }
+        _ => TransportError::Call(error),
+    }
+}

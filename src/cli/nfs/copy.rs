@@ -1,0 +1,287 @@
+//! Copies between here and a server.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use heddle::nfs::client::{ClientError, Found, shown};
+use heddle::nfs::wire::{Fattr, FileType, Handle, Status};
+use sha2::{Digest, Sha256};
+
+use super::session::Session;
+use crate::cli::Failure;
+use crate::cli::progress::Line;
+
+/// Copies what is named, and counts.
+pub(super) struct Copier<'s, 'a> {
+    session: &'s mut Session<'a>,
+    recursive: bool,
+    verify: bool,
+    quiet: bool,
+    /// Octets of the file under way, for the line that shows them.
+    done: Arc<AtomicU64>,
+    files: u64,
+    octets: u64,
+    left_out: u64,
+}
+
+/// An object of the server to be copied, with where to.
+struct Task {
+    from: Found,
+    to: PathBuf,
+}
+
+fn at<E: Display>(path: &Path) -> impl FnOnce(E) -> Failure {
+    move |error| Failure::failed(format!("{}: {error}", path.display()))
+}
+
+impl<'s, 'a> Copier<'s, 'a> {
+    pub(super) fn new(
+        session: &'s mut Session<'a>,
+        recursive: bool,
+        verify: bool,
+        quiet: bool,
+    ) -> Copier<'s, 'a> {
+        let done = Arc::default();
+        Copier { session, recursive, verify, quiet, done, files: 0, octets: 0, left_out: 0 }
+    }
+
+    /// What was copied, in a line.
+    pub(super) fn summary(&self) -> String {
+        let same = if self.verify { ", the same on both sides by SHA-256" } else { "" };
+        let left_out = match self.left_out {
+            0 => String::new(),
+            n => format!(", {n} neither files nor directories left out"),
+        };
+        format!("{} files, {} octets{same}{left_out}\n", self.files, self.octets)
+    }
+
+    fn check_recursive(&self, name: &dyn Display) -> Result<(), Failure> {
+        let refused = || Failure::failed(format!("{name} is a directory: -r copies those"));
+        if self.recursive { Ok(()) } else { Err(refused()) }
+    }
+
+    /// From the server to `to`, or into it if it is a directory.
+    pub(super) fn download(&mut self, to: &Path) -> Result<(), Failure> {
+        let from = self.session.find(true)?;
+        let mut to = to.to_owned();
+        let name = last(&self.session.path).filter(|name| *name != b"..");
+        if to.is_dir()
+            && let Some(name) = name
+        {
+            to.push(OsStr::from_bytes(name));
+        }
+        match from.attributes.kind {
+            FileType::Regular => self.download_file(&from, &to),
+            FileType::Directory => {
+                self.check_recursive(&shown(&self.session.path))?;
+                self.download_tree(Task { from, to })
+            }
+            _ => Err(Failure::failed("neither a regular file nor a directory")),
+        }
+    }
+
+    fn download_tree(&mut self, task: Task) -> Result<(), Failure> {
+        // Names cannot hold a slash, and links are not made: nothing comes to lie elsewhere.
+        let mut tasks = vec![task];
+        while let Some(Task { from, to }) = tasks.pop() {
+            // What is in it has to get there.
+            let mode = from.attributes.mode & 0o777 | 0o700;
+            match DirBuilder::new().mode(mode).create(&to) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
+                other => other.map_err(at(&to))?,
+            }
+            let mut entries: Vec<(Vec<u8>, Option<Handle>, Option<Fattr>)> = Vec::new();
+            let nfs = &mut self.session.nfs;
+            let listed = nfs.list(from.handle, |entry| {
+                entries.push((entry.name.0.to_vec(), entry.handle, entry.attributes));
+            });
+            listed.map_err(at(&to))?;
+            for (name, handle, attributes) in entries {
+                let path = to.join(OsStr::from_bytes(&name));
+                let found = match (handle, attributes) {
+                    (Some(handle), Some(attributes)) => Found { handle, attributes },
+                    _ => self.session.nfs.lookup(from.handle, &name).map_err(at(&path))?,
+                };
+                match found.attributes.kind {
+                    FileType::Regular => self.download_file(&found, &path)?,
+                    FileType::Directory => tasks.push(Task { from: found, to: path }),
+                    _ => self.left_out += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn download_file(&mut self, from: &Found, to: &Path) -> Result<(), Failure> {
+        let mode = from.attributes.mode & 0o777;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(mode).open(to);
+        let mut file = file.map_err(at(to))?;
+        let _line = self.line(&to.display(), Some(from.attributes.size));
+        let done = Arc::clone(&self.done);
+        let read = self.session.nfs.read(from.handle, from.attributes.size, |piece| {
+            done.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            file.write_all(piece)
+        });
+        self.count(read.map_err(at(to))?);
+        // It closes what may fail only then.
+        file.flush().map_err(at(to))?;
+        self.compare(from.handle, to)
+    }
+
+    /// From `from` to the server: into what is named if that is a directory.
+    pub(super) fn upload(&mut self, from: &Path) -> Result<(), Failure> {
+        let kind = fs::metadata(from).map_err(at(from))?.file_type();
+        let (dir, name) = self.target(from)?;
+        if kind.is_dir() {
+            self.check_recursive(&from.display())?;
+            self.upload_tree(from, dir, name)
+        } else if kind.is_file() {
+            self.upload_file(from, dir, &name)
+        } else {
+            Err(at(from)("neither a regular file nor a directory"))
+        }
+    }
+
+    /// The directory of the server where a copy of `from` is to be, and its name there.
+    fn target(&mut self, from: &Path) -> Result<(Handle, Vec<u8>), Failure> {
+        let path = self.session.path.clone();
+        match self.session.find(true) {
+            Ok(found) if found.attributes.kind == FileType::Directory => {
+                let name = from.file_name().ok_or_else(|| at(from)("has no name of its own"))?;
+                return Ok((found.handle, name.as_bytes().to_vec()));
+            }
+            Ok(_) | Err(ClientError::Status { status: Status::NOENT, .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let name = last(&path).filter(|name| *name != b"..");
+        let name = name.ok_or_else(|| Failure::failed("the copy has no name"))?.to_vec();
+        let trimmed = path.iter().rposition(|&octet| octet != b'/').map_or(0, |last| last + 1);
+        let parent = path.get(..trimmed.saturating_sub(name.len())).unwrap_or(&[]);
+        let parent = self.session.nfs.walk(&self.session.root, parent, true)?;
+        Ok((parent.handle, name))
+    }
+
+    fn upload_tree(&mut self, from: &Path, dir: Handle, name: Vec<u8>) -> Result<(), Failure> {
+        let mut tasks = vec![(from.to_owned(), dir, name)];
+        while let Some((from, dir, name)) = tasks.pop() {
+            let made = self.directory(dir, &name, &from).map_err(at(&from))?;
+            for entry in fs::read_dir(&from).map_err(at(&from))? {
+                let entry = entry.map_err(at(&from))?;
+                let (path, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
+                let kind = entry.file_type().map_err(at(&path))?;
+                if kind.is_dir() {
+                    tasks.push((path, made, name));
+                } else if kind.is_file() {
+                    self.upload_file(&path, made, &name)?;
+                } else {
+                    self.left_out += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a directory like `like`, unless it is there.
+    fn directory(&mut self, dir: Handle, name: &[u8], like: &Path) -> Result<Handle, ClientError> {
+        let mode = fs::metadata(like).map_err(ClientError::Local)?.permissions().mode() & 0o777;
+        match self.session.nfs.mkdir(dir, name, mode) {
+            Err(ClientError::Status { status: Status::EXIST, .. }) => {
+                let found = self.session.nfs.lookup(dir, name)?;
+                if found.attributes.kind == FileType::Directory {
+                    return Ok(found.handle);
+                }
+                Err(ClientError::Status { what: shown(name), status: Status::NOTDIR })
+            }
+            made => made,
+        }
+    }
+
+    fn upload_file(&mut self, from: &Path, dir: Handle, name: &[u8]) -> Result<(), Failure> {
+        let mut file = File::open(from).map_err(at(from))?;
+        let about = file.metadata().map_err(at(from))?;
+        let mode = about.permissions().mode() & 0o777;
+        let handle = self.session.nfs.create(dir, name, mode).map_err(at(from))?;
+        let _line = self.line(&from.display(), Some(about.len()));
+        let done = Arc::clone(&self.done);
+        let written = self.session.nfs.write(handle, &mut file, |offset, piece| {
+            done.store(offset.saturating_add(piece.len() as u64), Ordering::Relaxed);
+        });
+        self.count(written.map_err(at(from))?);
+        self.compare(handle, from)
+    }
+
+    fn count(&mut self, octets: u64) {
+        self.files += 1;
+        self.octets = self.octets.saturating_add(octets);
+    }
+
+    /// Compares what the server has now with what is here, if that is asked for.
+    fn compare(&mut self, there: Handle, here: &Path) -> Result<(), Failure> {
+        if !self.verify {
+            return Ok(());
+        }
+        let (mut theirs, mut ours) = (Sha256::new(), Sha256::new());
+        let _line = self.line(&format!("comparing {}", here.display()), None);
+        let nfs = &mut self.session.nfs;
+        let size = nfs.getattr(there).map_err(at(here))?.size;
+        let done = &self.done;
+        let read = nfs.read(there, size, |piece| {
+            done.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            theirs.update(piece);
+            Ok(())
+        });
+        read.map_err(at(here))?;
+        let mut file = File::open(here).map_err(at(here))?;
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut buffer).map_err(at(here))? {
+                0 => break,
+                n => ours.update(buffer.get(..n).unwrap_or(&[])),
+            }
+        }
+        if theirs.finalize() == ours.finalize() {
+            return Ok(());
+        }
+        Err(at(here)("is another on the server, by SHA-256"))
+    }
+
+    /// Shows how far a file is, of so many octets.
+    fn line(&self, name: &dyn Display, all: Option<u64>) -> Line {
+        self.done.store(0, Ordering::Relaxed);
+        let (name, done) = (name.to_string(), Arc::clone(&self.done));
+        Line::start_with(self.quiet, move |seconds| {
+            let octets = done.load(Ordering::Relaxed);
+            let share = all.filter(|&all| all > 0).map_or_else(String::new, |all| {
+                let percent = u128::from(octets) * 100 / u128::from(all);
+                format!(" ({percent} %)")
+            });
+            format!("{name}: {} MiB{share} in {seconds} s", octets >> 20)
+        })
+    }
+}
+
+/// The last name of a path.
+fn last(path: &[u8]) -> Option<&[u8]> {
+    path.rsplit(|&octet| octet == b'/').find(|name| !name.is_empty() && *name != b".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_last_name_of_a_path() {
+        assert_eq!(last(b"/a/bc/"), Some(&b"bc"[..]));
+        assert_eq!(last(b"bc"), Some(&b"bc"[..]));
+        assert_eq!(last(b"/a/."), Some(&b"a"[..]));
+        assert_eq!((last(b"/"), last(b"")), (None, None));
+    }
+}

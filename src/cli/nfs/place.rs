@@ -1,0 +1,85 @@
+//! What a command line names: a path here, or one of a server.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where NFS over RDMA is, unless somebody says otherwise (RFC 8267 section 9).
+const PORT: u16 = 20049;
+
+/// A path of a server: `ADDR[:PORT]:/PATH`, with an IPv6 address and a port as `[ADDR]:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(super) server: SocketAddr,
+    /// From the root of the server's names: it begins with `/`.
+    pub(super) path: String,
+}
+
+impl FromStr for Remote {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Remote, String> {
+        let wrong = || format!("'{s}' is not ADDR[:PORT]:/PATH");
+        // Addresses have no slash.
+        let (server, _) = s.split_once(":/").ok_or_else(wrong)?;
+        let path = s.get(server.len() + 1..).ok_or_else(wrong)?.to_owned();
+        let bare = server.trim_start_matches('[').trim_end_matches(']');
+        let addr = server.parse().ok();
+        let addr = addr.or_else(|| Some(SocketAddr::new(bare.parse::<IpAddr>().ok()?, PORT)));
+        Ok(Remote { server: addr.ok_or_else(wrong)?, path })
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.server, self.path)
+    }
+}
+
+/// Either end of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Remote(Remote),
+    Local(PathBuf),
+}
+
+impl FromStr for Place {
+    type Err = Infallible;
+
+    /// What begins with an address is a server's; anything else is local.
+    fn from_str(s: &str) -> Result<Place, Infallible> {
+        Ok(s.parse().map_or_else(|_| Place::Local(s.into()), Place::Remote))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(server: &str, path: &str) -> Option<Remote> {
+        Some(Remote { server: server.parse().ok()?, path: path.into() })
+    }
+
+    #[test]
+    fn test_server_with_and_without_a_port() {
+        for (text, server, path) in [
+            ("10.0.0.1:/", "10.0.0.1:20049", "/"),
+            ("10.0.0.1:2049:/a/b:/c", "10.0.0.1:2049", "/a/b:/c"),
+            ("fd00::1:/a", "[fd00::1]:20049", "/a"),
+            ("[fd00::1]:/a", "[fd00::1]:20049", "/a"),
+            ("[fd00::1]:7:/a", "[fd00::1]:7", "/a"),
+        ] {
+            assert_eq!(text.parse().ok(), remote(server, path), "{text}");
+        }
+    }
+
+    #[test]
+    fn test_what_does_not_begin_with_an_address_is_local() {
+        for text in ["a", "/a", "./10.0.0.1:/a", "10.0.0.1", "10.0.0.1:a", "host:/a", ":/a"] {
+            assert!(text.parse::<Remote>().is_err(), "{text}");
+            assert_eq!(text.parse(), Ok(Place::Local(text.into())));
+        }
+    }
+}
