@@ -169,7 +169,7 @@ fn octets(body: &Body) -> Vec<u8> {
 }
 
 fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| u8::try_from((i * 7 ^ (i >> 8)) & 0xff).unwrap()).collect()
+    (0..len).map(|i| u8::try_from(((i * 7) ^ (i >> 8)) & 0xff).unwrap()).collect()
 }
 
 /// The versions of RPC-over-RDMA, each alone.
