@@ -1,8 +1,9 @@
 //! What NFS exports need of the host: taken before they are started, so that what is not there to be had
 //! is known before anything changes.
 
+use core::net::SocketAddr;
+use core::time::Duration;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 
 use tokio::time::{Instant, sleep, timeout};
 
@@ -12,9 +13,9 @@ use crate::nfs::Opened;
 use crate::service::{Nfs, ServiceKind, ServiceSpec};
 
 /// How long whoever gives up a socket of the host may take: it ends the connections there first.
-const GIVEN_UP: core::time::Duration = core::time::Duration::from_secs(1);
+const GIVEN_UP: Duration = Duration::from_secs(1);
 /// How often it is tried.
-const STEP: core::time::Duration = core::time::Duration::from_millis(20);
+const STEP: Duration = Duration::from_millis(20);
 
 /// Opens the directory. A disk may be asleep, or the server of a file system not there.
 ///
