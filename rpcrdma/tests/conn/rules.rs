@@ -3,7 +3,8 @@
 use heddle_base::{Random, Seed};
 use heddle_rpcrdma::chunk::{ReadList, ZeroPosition};
 use heddle_rpcrdma::conn::{
-    Call, CallError, CallRefused, CloseReason, Event, ReplyRefused, ReplyStream, ServeError, Speaks,
+    Call, CallError, CallRefused, CloseReason, Event, ReplyRefused, ReplyStream, ServeError, Side,
+    Speaks,
 };
 use heddle_rpcrdma::credit;
 use heddle_rpcrdma::header::Refusal;
