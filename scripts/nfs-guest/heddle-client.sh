@@ -1,0 +1,86 @@
+# shellcheck shell=bash disable=SC2154 # what is not set here is set by who sources this
+# heddle-client.sh - `heddle nfs` against Linux's knfsd over RDMA. Sourced by interop-nfs, of which it uses the functions.
+#
+#   heddle, 10.88.0.3 --(net_af_packet)-- hd0 =veth= hd1 --[br0]-- tap1 -- guest, 10.88.0.1      MOUNT by TCP: 10.88.0.9
+
+readonly HEDDLE_IP=10.88.0.3
+declare -A CRC_OPTION=([fixed]=off [crc]=on)
+
+# on_wire COMMAND [OPTION...] - `heddle nfs` on the wire of the guest.
+on_wire() {
+    inside "$HEDDLE" nfs "$@" --mount "$SERVER_IP:$MOUNT_PORT" --crc "${CRC_OPTION[$variant]}" \
+        --vdev net_af_packet0,iface=hd0 --ip "$HEDDLE_IP/24"
+}
+remote() { echo "$SERVER_IP:$NFS_PORT:/export/$1"; }
+# tried CHECK COMMAND... - ok when the command ends well; its output is in OUT/VARIANT-CHECK.log.
+tried() {
+    local log=$OUT/$variant-$1.log
+    if "${@:2}" >"$log" 2>&1; then ok "$1" "$(tail -n 1 "$log")"; else fail "$1" "$(tail -n 1 "$log"); $log"; fi
+}
+# refused CHECK TEXT COMMAND... - ok when it ends with status 1 and says so.
+refused() {
+    local log=$OUT/$variant-$1.log status=0
+    "${@:3}" >"$log" 2>&1 || status=$?
+    if ((status == 1)) && grep -q "$2" "$log"; then ok "$1" "$(tail -n 1 "$log")"; else fail "$1" "status $status; $log"; fi
+}
+capture_server() { # CASE
+    start capture "$OUT/$1.dumpcap.log" dumpcap -q -P -i tap1 -w "$OUT/$1.pcap"
+    wait_line "$OUT/$1.dumpcap.log" '^File:' 10 "$capture"
+}
+file_sums() (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sort -k 2)
+
+listed() { cmp <(on_wire ls "$(remote "$1")") <(cd "$2" && find . -mindepth 1 -maxdepth 1 -printf '%P\n' | LC_ALL=C sort); }
+shown() { cmp <(on_wire cat "$(remote "$1")") "$2"; }
+brought() { # what the server has, into a directory that is not there yet
+    on_wire cp -r --verify "$(remote "$1")" "$2" && diff -r "$3" "$2"
+}
+same_sums() { # of the guest, without what `sums` says besides
+    knfsd_order "$variant" sums || return 1
+    cmp <(grep -E '^[0-9a-f]{64}  ' "$OUT/$variant-server.sums" | sort -k 2) <(file_sums "$1") &&
+        echo "$(file_sums "$1" | wc -l) files are the same on both sides"
+}
+cut() { # LOCAL - knfsd goes away under a copy, and comes back
+    local copy
+    on_wire cp --verify "$1" "$(remote "$(basename "$1")")" &
+    copy=$!
+    sleep 1
+    knfsd_order "$variant" restart || return 1
+    wait "$copy" || return 1
+    sleep 1
+    connections=$(tshark -r "$OUT/$variant-cut.pcap" -Y "tcp.dstport == $NFS_PORT && tcp.flags.syn == 1" 2>/dev/null | wc -l)
+    echo "$connections connections"
+    ((connections >= 2))
+}
+
+client_run() {
+    local local=$OUT/$variant-files
+    say "siw variant $variant: boot"
+    rm -rf "$local" "$OUT/$variant-back"
+    mkdir -p "$local"
+    (. "$ROOT/scripts/nfs-guest/tree.sh" && corners "$local/corners") || die "no files to copy"
+    cp -r "${SIW_GUEST:-$ROOT/.cache/siw-guest}$tree" "$local/tree"
+    knfsd_start "$variant" "$variant" || { fail serve "the guest does not serve"; return; }
+    capture_server "$variant"
+    tried empty on_wire ls "$(remote '')"
+    tried up on_wire cp -r --verify "$local/corners" "$(remote '')"
+    tried up-tree on_wire cp -r --verify "$local/tree" "$(remote tree)"
+    tried ls listed corners "$local/corners"
+    tried ls-long on_wire ls -l "$(remote corners)"
+    tried stat on_wire stat "$(remote corners/65537)"
+    tried cat shown corners/1048577 "$local/corners/1048577"
+    tried down brought corners "$OUT/$variant-back" "$local/corners"
+    tried version-1 on_wire cat "$(remote corners/4097)" --rpc-version 1
+    refused missing 'the name is not there' on_wire cat "$(remote nowhere)"
+    refused export 'in no export' on_wire ls "$SERVER_IP:$NFS_PORT:/elsewhere"
+    refused directory 'is a directory' on_wire cp "$(remote corners)" "$OUT"
+    capture_end || fail capture "ended badly"
+    capture_server "$variant-cut"
+    head -c 67108864 /dev/urandom >"$local/long"
+    tried cut cut "$local/long"
+    capture_end || fail capture "ended badly"
+    tried sums same_sums "$local"
+    knfsd_end || fail server "ended with status $?"
+    judged rpcrdma "$OUT/$variant.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant.pcap"
+    judged rpcrdma-cut "$OUT/$variant-cut.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant-cut.pcap"
+    rm -rf "$local" "$OUT/$variant-back"
+}
