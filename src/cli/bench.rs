@@ -92,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
     #[command(flatten)]
-    rpc: rpc::Args,
+    rpc: rpc::RpcArgs,
     #[command(flatten)]
     rnic: RnicArgs,
     #[command(flatten)]

@@ -44,7 +44,7 @@ const KNOWN: &[&str] =
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --op rpc")]
-pub(crate) struct Args {
+pub(crate) struct RpcArgs {
     /// Version of RPC-over-RDMA [default: one after the other]
     #[arg(long, value_enum, value_name = "VERSION")]
     rpc_version: Option<Version>,
@@ -80,10 +80,10 @@ enum Dir {
 /// Octets of a short call, where nothing else is said.
 const SMALL: Size = Size(512);
 
-impl Args {
+impl RpcArgs {
     /// Refuses what goes with `--op rpc` alone.
     pub(super) fn check_unused(&self) -> Result<(), Failure> {
-        let Args { rpc_version, dir, rounds, raw } = self;
+        let RpcArgs { rpc_version, dir, rounds, raw } = self;
         let unused = rpc_version.is_none() && dir.is_none() && rounds.is_none() && raw.is_none();
         if unused {
             Ok(())
