@@ -252,7 +252,8 @@ mod tests {
         let r = report(rounds).unwrap();
         assert_eq!((r.ops, r.raw.as_ref().map(|raw| raw.ops), r.rounds), (400, Some(500), 3));
         assert_eq!(r.ratio, Some(Ratio { median: 0.8, min: 0.5, max: 0.9 }));
-        assert_eq!((r.seconds, r.bytes, r.mops_per_s), (2.0, 400 << 10, 0.0002));
+        assert_eq!((r.seconds, r.bytes), (2.0, 400 << 10));
+        assert!((r.mops_per_s - 0.0002).abs() < 1e-12, "{}", r.mops_per_s);
         assert_eq!(report(Vec::new()), None);
     }
 
@@ -267,7 +268,8 @@ mod tests {
     fn test_json_has_the_documented_fields_and_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");
-        let one = report(vec![round(5, Some(9))]).unwrap();
+        // A rate that binary fractions have exactly: numbers in JSON are read to the last but one digit.
+        let one = report(vec![round(15_625, Some(9))]).unwrap();
         write_json(&path, std::slice::from_ref(&one)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let v: serde_json::Value = serde_json::from_str(&text).unwrap();
