@@ -40,7 +40,7 @@ const EXAMPLES: [(&str, &[&str]); 9] = [
         &[
             "client 1: 4 requests of 4096 octets",
             "client 3: 4 requests of 4096 octets",
-            "server: 6 buffers are in the queue again",
+            "server: 9 buffers are in the queue again",
         ],
     ),
     ("rpc", &["client: 1048576 octets of 7: true", "server: 2 calls"]),
