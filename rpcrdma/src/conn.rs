@@ -43,6 +43,7 @@ mod receive;
 mod send;
 mod served;
 mod slots;
+mod waiting;
 mod work;
 
 pub use config::{CHUNKS_MAX, CREDITS_MAX, Config, ConfigError, SLOTS_MAX, Side, Speaks};
@@ -217,6 +218,8 @@ pub struct Connection {
     served: Slots<InCall>,
     /// Calls of the peer's whose reply was not posted.
     unanswered: u32,
+    /// Calls that wait for memory, in order.
+    waiting: VecDeque<u16>,
     /// Calls with chunks to read, in order.
     reading: VecDeque<u16>,
     reads_posted: u32,
@@ -265,6 +268,7 @@ impl Connection {
             outstanding: 0,
             served: Slots::new(config.served_slots()),
             unanswered: 0,
+            waiting: VecDeque::new(),
             reading: VecDeque::with_capacity(config.served_slots().into()),
             reads_posted: 0,
             read_octets_posted: 0,
