@@ -105,6 +105,8 @@ pub struct ServerCounters {
     pub calls_refused: u64,
     /// Calls whose RPC header cannot be read.
     pub calls_unreadable: u64,
+    /// Calls that had to wait for memory.
+    pub memory_waits: u64,
 }
 
 /// Why there is no server.
@@ -167,8 +169,8 @@ impl Server {
     ) -> Result<Server, ServerError> {
         let sleeper = Sleeper::with_fd()?;
         let pd = device.create_pd()?;
-        let memory = Memory::new(device, pd, config.memory)?;
         let waker = config.waker.clone().unwrap_or_else(|| sleeper.waker());
+        let memory = Memory::of_server(device, pd, config.memory, waker.clone())?;
         let events = EventQueue::new(Some(waker.clone()));
         let listener = device.listen(addr, config.listen.clone(), &events)?;
         let outbox = Outbox::new(Some(waker.clone()));
@@ -275,6 +277,9 @@ impl Server {
             self.handle_event(now, event);
             any = true;
         }
+        if self.memory.take_returned() {
+            any |= self.links.memory_returned();
+        }
         let Server { links, dispatch, counters, .. } = self;
         any |= links.step(now, counters, |peer, link, number, event, counters| {
             let LinkEvent::Call { call, stream, items } = event else { return };
@@ -333,7 +338,8 @@ impl Server {
     /// ([`clear`](Server::clear)).
     pub fn arm(&self) -> bool {
         let links = self.links.arm();
-        self.outbox.may_sleep() && links && self.events.is_empty() && !self.is_stopped()
+        let quiet = self.events.is_empty() && !self.memory.has_returned();
+        self.outbox.may_sleep() && links && quiet && !self.is_stopped()
     }
 
     /// Forgets that something has come; see [`fd`](Server::fd).
