@@ -18,7 +18,8 @@
 //!    Receive is posted again *before* the next call of `poll_work`;
 //! 2. gives completions of the send queue to [`handle_completion`](Connection::handle_completion);
 //! 3. calls [`handle_timeout`](Connection::handle_timeout) when
-//!    [`poll_timeout`](Connection::poll_timeout) has come;
+//!    [`poll_timeout`](Connection::poll_timeout) has come, and
+//!    [`memory_returned`](Connection::memory_returned) when there are buffers again for calls that wait;
 //! 4. after any of these, and after each method of the layer above, posts what
 //!    [`poll_work`](Connection::poll_work) gives, for as long as the send queue has room, in this order;
 //! 5. hands on what [`poll_event`](Connection::poll_event) gives;
