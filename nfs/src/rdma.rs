@@ -40,8 +40,7 @@ const CALL_MAX: usize = (MESSAGE_MAX as usize).next_multiple_of(64);
 
 /// What an RPC server is to be made with so that clients can have [`CALLS`] of the longest calls under
 /// way on each connection. All connections together have `memory` octets of registered memory, for calls
-/// and for data that is read; a client that finds none waits when it reads, and has its call refused by
-/// the transport when it writes.
+/// and for data that is read; calls that find none wait.
 pub fn config(memory: usize) -> ServerConfig {
     ServerConfig {
         transport: TransportConfig {

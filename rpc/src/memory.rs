@@ -7,18 +7,23 @@
 //! Peers and workers may write to registered memory at any time, so its octets are copied in and out
 //! and never borrowed.
 
+mod arena;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use heddle_verbs::{Access, Device, DeviceError, Mr, Pd, Sge};
+use heddle_verbs::{Access, Device, DeviceError, Mr, Pd, Sge, Waker};
 
-/// Buffers begin at multiples of this: a cache line, so that two do not share one.
-const ALIGN: usize = 64;
+use self::arena::{ALIGN, Ask, Kept, Returned, Room};
+
+/// Of a server's memory calls leave this part to results and replies.
+const RESULTS: usize = 4;
+
+/// Of a server's memory this part is kept for replies.
+const REPLIES: usize = 16;
 
 /// A region from which buffers are taken; clones are handles of the same one. It is deregistered when
 /// the last handle and the last buffer are gone.
@@ -28,7 +33,8 @@ pub struct Memory(Arc<Arena>);
 #[derive(Debug)]
 struct Arena {
     mr: Mr,
-    free: Mutex<FreeList>,
+    room: Mutex<Room>,
+    returned: Returned,
 }
 
 /// No buffer of this length is free.
@@ -57,18 +63,42 @@ impl Memory {
     /// # Errors
     /// What the device says.
     pub fn new(device: &Device, pd: Pd, len: usize) -> Result<Memory, DeviceError> {
-        let access = Access::LOCAL_WRITE.with(Access::BIND);
-        let mr = device.alloc_mr(pd, len, access)?;
-        let free = Mutex::new(FreeList::new(mr.len()));
-        Ok(Memory(Arc::new(Arena { mr, free })))
+        Memory::made(device, pd, len, Kept::default(), None)
     }
 
-    /// A buffer of `len` octets, whose contents are whatever was there before.
+    /// The same of a server, which is woken when there is memory again for what waits. Calls leave a part of
+    /// it to results, and both another to replies: a call that was carried out is to have its reply, however
+    /// many wait to be.
+    pub(crate) fn of_server(
+        device: &Device,
+        pd: Pd,
+        len: usize,
+        waker: Waker,
+    ) -> Result<Memory, DeviceError> {
+        let kept = Kept { replies: len / REPLIES, results: len / RESULTS };
+        Memory::made(device, pd, len, kept, Some(waker))
+    }
+
+    fn made(
+        device: &Device,
+        pd: Pd,
+        len: usize,
+        kept: Kept,
+        waker: Option<Waker>,
+    ) -> Result<Memory, DeviceError> {
+        let access = Access::LOCAL_WRITE.with(Access::BIND);
+        let mr = device.alloc_mr(pd, len, access)?;
+        let room = Mutex::new(Room::new(mr.len(), kept));
+        Ok(Memory(Arc::new(Arena { mr, room, returned: Returned::new(waker) })))
+    }
+
+    /// A buffer of `len` octets, whose contents are whatever was there before. Of a server's memory a
+    /// sixteenth is kept for replies, which is not had in this way.
     ///
     /// # Errors
     /// [`NoMemory`]; buffers that are given back later may make room.
     pub fn take(&self, len: usize) -> Result<Buffer, NoMemory> {
-        self.take_for(len, None)
+        self.take_for(len, Ask::default())
     }
 
     /// A buffer of these octets.
@@ -85,23 +115,69 @@ impl Memory {
 
     /// As [`take`](Memory::take), within `budget` until the last handle of the buffer is gone.
     pub(crate) fn take_within(&self, budget: &Budget, len: usize) -> Result<Buffer, NoMemory> {
-        self.take_for(len, Some(budget))
+        self.take_for(len, Ask { budget: Some(budget), ..Ask::default() })
     }
 
-    fn take_for(&self, len: usize, budget: Option<&Budget>) -> Result<Buffer, NoMemory> {
+    /// The same for the connection with this number. Who finds none waits, behind those that wait already;
+    /// who has used up its own budget keeps nobody else waiting.
+    pub(crate) fn take_in_turn(
+        &self,
+        budget: &Budget,
+        number: u64,
+        len: usize,
+    ) -> Result<Buffer, NoMemory> {
+        self.take_for(len, Ask { budget: Some(budget), turn: Some(number), ..Ask::default() })
+    }
+
+    /// As [`take`](Memory::take), also of what is kept for replies.
+    pub(crate) fn take_for_reply(&self, len: usize) -> Result<Buffer, NoMemory> {
+        self.take_for(len, Ask { is_reply: true, ..Ask::default() })
+    }
+
+    fn take_for(&self, len: usize, ask: Ask<'_>) -> Result<Buffer, NoMemory> {
         let room = len.max(1).checked_next_multiple_of(ALIGN).ok_or(NoMemory { len })?;
-        let charge = match budget {
-            Some(budget) => Some(budget.charge(room).ok_or(NoMemory { len })?),
-            None => None,
-        };
-        let off = self.0.free().take(room).ok_or(NoMemory { len })?;
-        let block = Block { arena: self.0.clone(), off, room, _charge: charge };
+        let (off, charge) = self.0.room().take(room, ask).ok_or(NoMemory { len })?;
+        let block = Block { arena: self.0.clone(), off, room, charge };
         Ok(Buffer { block: Arc::new(block), off, len })
+    }
+
+    /// Octets of the longest buffer that a connection can ever have for a call.
+    pub(crate) fn call_max(&self, budget: &Budget) -> usize {
+        self.0.room().call_max().min(budget.max) / ALIGN * ALIGN
+    }
+
+    /// Octets that are kept for replies.
+    pub(crate) fn for_replies(&self) -> usize {
+        self.0.room().for_replies()
+    }
+
+    /// The connection whose turn it is to have memory.
+    pub(crate) fn first_in_turn(&self) -> Option<u64> {
+        self.0.room().first()
+    }
+
+    /// The connection with this number waits no more.
+    pub(crate) fn leave(&self, number: u64) {
+        // Those behind it may find what it did not.
+        let others = self.0.room().leave(number);
+        if others {
+            self.0.returned.tell();
+        }
+    }
+
+    /// Whether memory has come back since this was asked last, and since somebody found none.
+    pub(crate) fn take_returned(&self) -> bool {
+        self.0.returned.take()
+    }
+
+    /// The same, and it can be asked again.
+    pub(crate) fn has_returned(&self) -> bool {
+        self.0.returned.has()
     }
 
     /// Octets that are in no buffer, in however many pieces.
     pub fn available(&self) -> usize {
-        self.0.free().available()
+        self.0.room().available()
     }
 
     /// Octets in all.
@@ -121,44 +197,8 @@ impl Memory {
 }
 
 impl Arena {
-    fn free(&self) -> MutexGuard<'_, FreeList> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Stretches that are free, by offset; neighbors are one. First fit: buffers live as long as calls, so
-/// what is taken early comes back early.
-#[derive(Debug)]
-struct FreeList(BTreeMap<usize, usize>);
-
-impl FreeList {
-    fn new(len: usize) -> FreeList {
-        FreeList(BTreeMap::from([(0, len / ALIGN * ALIGN)]))
-    }
-
-    fn available(&self) -> usize {
-        self.0.values().sum()
-    }
-
-    fn take(&mut self, room: usize) -> Option<usize> {
-        let (&off, &len) = self.0.iter().find(|&(_, &len)| len >= room)?;
-        self.0.remove(&off);
-        if len > room {
-            self.0.insert(off + room, len - room);
-        }
-        Some(off)
-    }
-
-    fn give(&mut self, mut off: usize, mut room: usize) {
-        if let Some(after) = self.0.remove(&(off + room)) {
-            room += after;
-        }
-        if let Some((&before, &len)) = self.0.range(..off).next_back()
-            && before + len == off
-        {
-            (off, room) = (before, len + room);
-        }
-        self.0.insert(off, room);
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,12 +238,16 @@ struct Block {
     arena: Arc<Arena>,
     off: usize,
     room: usize,
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.arena.free().give(self.off, self.room);
+        // The lock is free again before anybody is woken.
+        let wanted = self.arena.room().give(self.off, self.room, self.charge.take());
+        if wanted {
+            self.arena.returned.tell();
+        }
     }
 }
 

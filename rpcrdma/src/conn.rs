@@ -18,7 +18,8 @@
 //!    Receive is posted again *before* the next call of `poll_work`;
 //! 2. gives completions of the send queue to [`handle_completion`](Connection::handle_completion);
 //! 3. calls [`handle_timeout`](Connection::handle_timeout) when
-//!    [`poll_timeout`](Connection::poll_timeout) has come;
+//!    [`poll_timeout`](Connection::poll_timeout) has come, and
+//!    [`memory_returned`](Connection::memory_returned) when there are buffers again for calls that wait;
 //! 4. after any of these, and after each method of the layer above, posts what
 //!    [`poll_work`](Connection::poll_work) gives, for as long as the send queue has room, in this order;
 //! 5. hands on what [`poll_event`](Connection::poll_event) gives;
@@ -43,6 +44,7 @@ mod receive;
 mod send;
 mod served;
 mod slots;
+mod waiting;
 mod work;
 
 pub use config::{CHUNKS_MAX, CREDITS_MAX, Config, ConfigError, SLOTS_MAX, Side, Speaks};
@@ -217,6 +219,8 @@ pub struct Connection {
     served: Slots<InCall>,
     /// Calls of the peer's whose reply was not posted.
     unanswered: u32,
+    /// Calls that wait for memory, in order.
+    waiting: VecDeque<u16>,
     /// Calls with chunks to read, in order.
     reading: VecDeque<u16>,
     reads_posted: u32,
@@ -265,6 +269,7 @@ impl Connection {
             outstanding: 0,
             served: Slots::new(config.served_slots()),
             unanswered: 0,
+            waiting: VecDeque::new(),
             reading: VecDeque::with_capacity(config.served_slots().into()),
             reads_posted: 0,
             read_octets_posted: 0,

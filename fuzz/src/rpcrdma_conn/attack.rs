@@ -121,7 +121,10 @@ impl<'a> Attack<'a> {
             }
             29 => x.mem.refuse = self.choices.below(3) as u32,
             30 => x.fail = self.choices.below(2) as u32,
-            _ => x.conn.memory_available(),
+            _ => {
+                x.conn.memory_available();
+                x.conn.memory_returned(&mut x.mem);
+            }
         }
         Ok(())
     }

@@ -231,7 +231,7 @@ impl Session {
                 let transport = &self.config.transport;
                 let config = transport.connection(Side::Client, self.speaks, peers, agreed.ord);
                 self.counters.connections += 1;
-                match Link::new(now, *parts, self.memory.clone(), config, self.memory.len()) {
+                match Link::new(now, *parts, self.memory.clone(), config, (0, self.memory.len())) {
                     Ok(link) => {
                         let (link, closing) = (Box::new(link), self.closed);
                         Phase::Up { id, link, closing, closed_for: None }

@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+
+use super::arena::FreeList;
 use super::*;
 
 const LEN: usize = 16 * ALIGN;
@@ -12,7 +15,7 @@ fn test_stretches_that_come_back_are_one_again_in_any_order() {
         for i in order {
             free.give(taken[i].0, taken[i].1);
         }
-        assert_eq!(free.0, BTreeMap::from([(0, LEN)]), "{order:?}");
+        assert_eq!(*free.stretches(), BTreeMap::from([(0, LEN)]), "{order:?}");
     }
 }
 
@@ -45,4 +48,69 @@ fn test_budget_is_free_again_when_what_was_charged_is_gone() {
     assert!(budget.charge(61).is_none());
     drop(second);
     assert!(budget.charge(100).is_some());
+}
+
+/// A room of so many lines, of which some are kept.
+fn room(lines: usize, replies: usize, results: usize) -> Room {
+    Room::new(lines * ALIGN, Kept { replies: replies * ALIGN, results: results * ALIGN })
+}
+
+fn turn(budget: &Budget, number: u64) -> Ask<'_> {
+    Ask { budget: Some(budget), turn: Some(number), ..Ask::default() }
+}
+
+#[test]
+fn test_connections_that_find_no_memory_have_it_in_turn_and_nobody_passes_them() {
+    let (mut room, budget) = (room(4, 0, 0), Budget::new(100 * ALIGN));
+    let (off, charge) = room.take(3 * ALIGN, turn(&budget, 1)).unwrap();
+    assert!(room.take(2 * ALIGN, turn(&budget, 2)).is_none());
+    assert!(room.take(ALIGN, turn(&budget, 3)).is_none(), "it does not pass the other");
+    assert_eq!(room.first(), Some(2));
+    assert!(room.give(off, 3 * ALIGN, charge), "they are to be told");
+    assert!(room.take(ALIGN, turn(&budget, 3)).is_none());
+    let _second = room.take(2 * ALIGN, turn(&budget, 2)).unwrap();
+    assert_eq!(room.first(), Some(3));
+    // Who has had his turn has the next behind the others.
+    assert!(room.take(ALIGN, turn(&budget, 2)).is_none());
+    let _third = room.take(ALIGN, turn(&budget, 3)).unwrap();
+    assert_eq!(room.first(), Some(2));
+    assert!(!room.leave(2) && room.first().is_none());
+}
+
+#[test]
+fn test_connection_that_has_used_up_its_budget_keeps_nobody_waiting() {
+    let (mut room, few, many) = (room(8, 0, 0), Budget::new(2 * ALIGN), Budget::new(100 * ALIGN));
+    let (off, charge) = room.take(2 * ALIGN, turn(&few, 1)).unwrap();
+    assert!(room.take(ALIGN, turn(&few, 1)).is_none());
+    assert_eq!(room.first(), None);
+    let _other = room.take(6 * ALIGN, turn(&many, 2)).unwrap();
+    assert!(room.give(off, 2 * ALIGN, charge), "it is to be told");
+    assert!(room.take(ALIGN, turn(&few, 1)).is_some());
+}
+
+#[test]
+fn test_calls_leave_room_to_results_and_both_to_replies() {
+    let (mut room, budget) = (room(8, 1, 3), Budget::new(100 * ALIGN));
+    assert_eq!(room.call_max(), 5 * ALIGN);
+    assert!(room.take(6 * ALIGN, turn(&budget, 1)).is_none());
+    assert!(!room.leave(1));
+    let (off, charge) = room.take(5 * ALIGN, turn(&budget, 1)).unwrap();
+    assert!(room.take(ALIGN, turn(&budget, 1)).is_none());
+    assert!(!room.leave(1));
+    assert!(room.take(3 * ALIGN, Ask::default()).is_none());
+    assert!(room.take(2 * ALIGN, Ask::default()).is_some());
+    assert!(room.take(ALIGN, Ask::default()).is_none());
+    let reply = Ask { is_reply: true, ..Ask::default() };
+    assert!(room.take(ALIGN, reply).is_some());
+    assert!(room.take(ALIGN, reply).is_none());
+    assert!(room.give(off, 5 * ALIGN, charge), "a reply waits");
+    assert!(room.take(ALIGN, reply).is_some());
+}
+
+#[test]
+fn test_program_that_finds_no_memory_waits_for_nobody() {
+    let mut room = room(2, 0, 0);
+    let (off, charge) = room.take(2 * ALIGN, Ask::default()).unwrap();
+    assert!(room.take(ALIGN, Ask::default()).is_none());
+    assert!(!room.give(off, 2 * ALIGN, charge), "nobody is to be told");
 }

@@ -92,7 +92,9 @@ impl Links {
             else {
                 continue;
             };
+            let waited = link.counters().memory_waits;
             let mut busy = link.step(now, BATCH);
+            counters.memory_waits += link.counters().memory_waits - waited;
             let mut end = false;
             for _ in 0..BATCH {
                 match link.poll_event(&NO_BINDING) {
@@ -105,6 +107,7 @@ impl Links {
             busy |= link.post();
             if (end || link.is_broken()) && !*closing {
                 *closing = true;
+                link.leave();
                 counters.connections_dropped += 1;
                 let _ = self.device.disconnect(CmId(number));
             }
@@ -112,6 +115,29 @@ impl Links {
                 any = true;
                 // The next begins with the one behind.
                 self.first = number + 1;
+            }
+        }
+        any
+    }
+
+    /// Memory has come back: replies, and calls of connections in their turn, have what they wait for;
+    /// whether any does.
+    pub(super) fn memory_returned(&mut self) -> bool {
+        let (mut any, mut last) = (false, None);
+        while let Some(number) = self.memory.first_in_turn().filter(|number| last != Some(*number))
+        {
+            last = Some(number);
+            match self.peers.get_mut(&number).map(|peer| &mut peer.phase) {
+                Some(Phase::Up { link, closing: false }) => any |= link.memory_returned(),
+                _ => self.memory.leave(number),
+            }
+        }
+        // What is not for others to wait for: replies, and what connections' own budgets keep.
+        for peer in self.peers.values_mut() {
+            if let Phase::Up { link, closing: false } = &mut peer.phase
+                && link.is_waiting()
+            {
+                any |= link.memory_returned();
             }
         }
         any
@@ -192,7 +218,7 @@ impl Links {
         let transport = &self.config.transport;
         let config = transport.connection(Side::Server, transport.speaks, peers, ord);
         let budget = self.config.connection_memory;
-        match Link::new(now, *parts, self.memory.clone(), config, budget) {
+        match Link::new(now, *parts, self.memory.clone(), config, (id.0, budget)) {
             Ok(link) => {
                 let phase = Phase::Up { link: Box::new(link), closing: false };
                 self.peers.insert(id.0, Peer { addr, phase });
@@ -229,8 +255,9 @@ impl Links {
     /// Ends them in order; they are gone when that is over.
     pub(super) fn disconnect(&mut self) {
         for (number, peer) in &mut self.peers {
-            if let Phase::Up { closing: closing @ false, .. } = &mut peer.phase {
+            if let Phase::Up { link, closing: closing @ false } = &mut peer.phase {
                 *closing = true;
+                link.leave();
                 let _ = self.device.disconnect(CmId(*number));
             }
         }

@@ -9,12 +9,14 @@
 //! other, each for a batch, so that one with many calls keeps none waiting; what each may have of calls
 //! and of memory is bounded, and so is the number of links, of each peer and of all.
 
+mod config;
 mod dispatch;
 mod duplicates;
 mod links;
 mod outbox;
 mod program;
 
+pub use config::{ServerConfig, ServerCounters};
 pub use dispatch::AlreadyRegistered;
 pub use duplicates::DuplicateLimits;
 pub use program::{Program, Refusal, Request};
@@ -28,15 +30,14 @@ use std::time::{Duration, Instant};
 
 use heddle_rpcrdma::binding::Binding;
 use heddle_verbs::{
-    CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenParams, ListenerId, Sleeper,
-    Waker,
+    CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenerId, Sleeper, Waker,
 };
 
 use self::dispatch::{Dispatch, Taken};
 use self::links::Links;
 use self::outbox::Outbox;
 use crate::memory::Memory;
-use crate::transport::{LinkEvent, TransportConfig};
+use crate::transport::LinkEvent;
 
 /// A call of a connection, to be replied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,66 +46,6 @@ pub(crate) struct Ticket {
     pub(crate) link: u64,
     /// Which of its calls.
     pub(crate) call: u64,
-}
-
-/// What a server is made with.
-#[derive(Clone, Debug)]
-pub struct ServerConfig {
-    /// Versions, sizes and depths of its connections.
-    pub transport: TransportConfig,
-    /// How it listens.
-    pub listen: ListenParams,
-    /// Octets of registered memory, for the calls that come and the replies to them. Receives of
-    /// connections are apart.
-    pub memory: usize,
-    /// Octets of it that the calls of one connection may have, until programs have done with them.
-    pub connection_memory: usize,
-    /// Connections at a time.
-    pub connections: usize,
-    /// Connections of one peer address.
-    pub peer_connections: usize,
-    /// Replies that are kept for calls that come again.
-    pub duplicates: DuplicateLimits,
-    /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
-    /// others too, and asks [`Server::arm`] before it sleeps.
-    pub waker: Option<Waker>,
-}
-
-impl Default for ServerConfig {
-    /// 32 MiB of memory, a quarter of it for each connection; 64 connections, 16 of each peer.
-    fn default() -> ServerConfig {
-        ServerConfig {
-            transport: TransportConfig::default(),
-            listen: ListenParams::default(),
-            memory: 32 << 20,
-            connection_memory: 8 << 20,
-            connections: 64,
-            peer_connections: 16,
-            duplicates: DuplicateLimits::default(),
-            waker: None,
-        }
-    }
-}
-
-/// What a server counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounters {
-    /// Connections that came about.
-    pub connections: u64,
-    /// Connections that were turned away: for limits, or for want of memory.
-    pub connections_refused: u64,
-    /// Connections closed for what the peer did, or for a failure.
-    pub connections_dropped: u64,
-    /// Calls that programs were given.
-    pub calls: u64,
-    /// Calls of procedure 0.
-    pub calls_null: u64,
-    /// Calls that came again: begun, or executed, before.
-    pub calls_repeated: u64,
-    /// Calls that no program was given: no such program or version, bad credential or arguments.
-    pub calls_refused: u64,
-    /// Calls whose RPC header cannot be read.
-    pub calls_unreadable: u64,
 }
 
 /// Why there is no server.
@@ -167,8 +108,8 @@ impl Server {
     ) -> Result<Server, ServerError> {
         let sleeper = Sleeper::with_fd()?;
         let pd = device.create_pd()?;
-        let memory = Memory::new(device, pd, config.memory)?;
         let waker = config.waker.clone().unwrap_or_else(|| sleeper.waker());
+        let memory = Memory::of_server(device, pd, config.memory, waker.clone())?;
         let events = EventQueue::new(Some(waker.clone()));
         let listener = device.listen(addr, config.listen.clone(), &events)?;
         let outbox = Outbox::new(Some(waker.clone()));
@@ -275,6 +216,9 @@ impl Server {
             self.handle_event(now, event);
             any = true;
         }
+        if self.memory.take_returned() {
+            any |= self.links.memory_returned();
+        }
         let Server { links, dispatch, counters, .. } = self;
         any |= links.step(now, counters, |peer, link, number, event, counters| {
             let LinkEvent::Call { call, stream, items } = event else { return };
@@ -333,7 +277,8 @@ impl Server {
     /// ([`clear`](Server::clear)).
     pub fn arm(&self) -> bool {
         let links = self.links.arm();
-        self.outbox.may_sleep() && links && self.events.is_empty() && !self.is_stopped()
+        let quiet = self.events.is_empty() && !self.memory.has_returned();
+        self.outbox.may_sleep() && links && quiet && !self.is_stopped()
     }
 
     /// Forgets that something has come; see [`fd`](Server::fd).

@@ -22,7 +22,7 @@ pub(crate) struct Laid {
     pub(crate) ids: Vec<BufferId>,
 }
 
-/// Puts a message into memory.
+/// Puts a message into memory. A server's are replies; a client's memory keeps nothing for them.
 ///
 /// # Errors
 /// [`NoMemory`] for what is copied.
@@ -34,7 +34,7 @@ pub(crate) fn lay_out(
     let (header, body) = (message.header(), message.body());
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
     let len = header.len() + body.octets().len() + padding;
-    let buffer = memory.take(len)?;
+    let buffer = memory.take_for_reply(len)?;
     let mut laid = Laid::default();
     let id = store.put(Stored::Registered(buffer.clone()));
     laid.ids.push(id);

@@ -68,6 +68,8 @@ pub(crate) struct Link {
     pub(super) next_served: u64,
     /// Memory of replies, by [`ServedId::index`].
     pub(super) replies: Vec<Option<(Arc<Message>, Vec<BufferId>)>>,
+    /// Replies that wait for memory, by the numbers of their calls; in order.
+    pub(super) late: VecDeque<(u64, Arc<Message>)>,
     /// Of signaled requests, in order.
     after: VecDeque<(u64, After)>,
     /// Lent for headers, and for what is received.
@@ -82,7 +84,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// On a queue pair that is connected. Peers may have it take `budget` octets of `memory`.
+    /// On a queue pair that is connected. Peers may have it take `budget` octets of `memory`, for which it
+    /// waits by its `number`.
     ///
     /// # Errors
     /// A configuration that no connection can have.
@@ -91,12 +94,12 @@ impl Link {
         parts: Parts,
         memory: Memory,
         config: Config,
-        budget: usize,
+        (number, budget): (u64, usize),
     ) -> Result<Link, conn::ConfigError> {
         let (calls, served) = (usize::from(config.calls), usize::from(config.served));
         let header = vec![0; config.header_size() as usize];
         let conn = Connection::new(config, base::Instant::from_nanos(0))?;
-        let store = Store::new(memory.clone(), Budget::new(budget));
+        let store = Store::new(memory.clone(), Budget::new(budget), number);
         let step = u32::try_from(parts.pool.available()).unwrap_or(u32::MAX).max(64) + 1;
         Ok(Link {
             conn,
@@ -108,6 +111,7 @@ impl Link {
             served: HashMap::with_capacity(served),
             next_served: 0,
             replies: std::iter::repeat_with(|| None).take(served).collect(),
+            late: VecDeque::new(),
             after: VecDeque::new(),
             header,
             scratch: Vec::new(),

@@ -11,7 +11,7 @@ use super::layout::lay_out;
 use super::link::{Link, LinkEvent};
 use super::store::Stored;
 use crate::body::Item;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, NoMemory};
 use crate::message::Message;
 
 impl Link {
@@ -31,16 +31,48 @@ impl Link {
         Some(LinkEvent::Call { call: number, stream, items })
     }
 
-    /// Replies to a call. A reply for which there is no memory is
-    /// refused by the transport, and a call that is gone with its connection is passed over.
+    /// Memory may be there again: replies go on that wait for it, and then calls; whether any does.
+    pub(crate) fn memory_returned(&mut self) -> bool {
+        let late = std::mem::take(&mut self.late);
+        let waited = late.len();
+        for (call, message) in late {
+            self.reply(call, &message);
+        }
+        let calls = self.conn.memory_returned(&mut self.store);
+        let any = calls || self.late.len() < waited;
+        if any {
+            self.post();
+        }
+        any
+    }
+
+    /// Whether calls or replies wait for memory.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.conn.waiting() > 0 || !self.late.is_empty()
+    }
+
+    /// It waits for memory no more: others have their turn.
+    pub(crate) fn leave(&self) {
+        self.store.leave();
+    }
+
+    /// Replies to a call. A reply for which there is no memory waits, if it is short enough to find some
+    /// for certain; otherwise the transport refuses. A call that is gone with its connection is passed over.
     pub(crate) fn reply(&mut self, call: u64, message: &Arc<Message>) {
         let Some(id) = self.served.remove(&call) else { return };
         let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
-        let Some(laid) =
-            own.then(|| lay_out(message, &self.memory, &mut self.store).ok()).flatten()
-        else {
-            let _ = self.conn.refuse(id, Refusal::System);
-            return;
+        let laid = own.then(|| lay_out(message, &self.memory, &mut self.store));
+        let laid = match laid {
+            Some(Ok(laid)) => laid,
+            Some(Err(NoMemory { len })) if len <= self.memory.for_replies() => {
+                self.served.insert(call, id);
+                self.late.push_back((call, message.clone()));
+                return;
+            }
+            Some(Err(_)) | None => {
+                let _ = self.conn.refuse(id, Refusal::System);
+                return;
+            }
         };
         let replied = self.conn.reply(id, &laid.stream, message.placeable());
         if self.replies.len() <= id.index() {

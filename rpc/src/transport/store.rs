@@ -56,6 +56,8 @@ pub(crate) struct Store {
     memory: Memory,
     /// Of what peers have us take.
     budget: Budget,
+    /// By which its connection waits for memory.
+    number: u64,
     /// The connection has named octets that are not there: a defect.
     broken: bool,
 }
@@ -72,9 +74,14 @@ const fn split(id: BufferId) -> (usize, u32) {
 }
 
 impl Store {
-    /// One that takes memory for peers within `budget`.
-    pub(crate) fn new(memory: Memory, budget: Budget) -> Store {
-        Store { slots: Vec::new(), free: Vec::new(), memory, budget, broken: false }
+    /// One that takes memory for peers within `budget`, in turn with other connections by `number`.
+    pub(crate) fn new(memory: Memory, budget: Budget, number: u64) -> Store {
+        Store { slots: Vec::new(), free: Vec::new(), memory, budget, number, broken: false }
+    }
+
+    /// Its connection waits for memory no more.
+    pub(crate) fn leave(&self) {
+        self.memory.leave(self.number);
     }
 
     /// Gives a name to a buffer.
@@ -129,15 +136,29 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 impl conn::Memory for Store {
     fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
         let len = octets as usize;
         let stored = match purpose {
-            Purpose::Call => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
+            Purpose::Call => {
+                let taken = self.memory.take_in_turn(&self.budget, self.number, len);
+                Stored::Registered(taken.ok()?)
+            }
+            Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
             // No longer than the connection's longest message, and one for each call of ours.
             Purpose::Reply => Stored::Heap(vec![0; len]),
         };
         Some(self.put(stored))
+    }
+
+    fn call_max(&self) -> u32 {
+        u32::try_from(self.memory.call_max(&self.budget)).unwrap_or(u32::MAX)
     }
 
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {

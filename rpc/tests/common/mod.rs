@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig, Hugepages};
-use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
+use heddle_rpc::binding::{Entry, Reply, ReplySize, Table, Walk};
 use heddle_rpc::client::PendingCall;
 use heddle_rpc::{
     Body, CallError, Client, ClientConfig, Memory, Procedure, Refusal, Request, Server,
@@ -38,6 +38,15 @@ pub const PLAIN: Procedure = procedure(2);
 pub const LATER: Procedure = procedure(3);
 /// Two pieces of data, which may be placed, with words around them; replies with both in turn.
 pub const TWO: Procedure = procedure(4);
+/// Number and data, which may be placed; replies with the number. Held as [`LATER`].
+pub const KEEP: Procedure = procedure(5);
+/// The same, and carried out at once.
+pub const STORE: Procedure = procedure(6);
+
+const DATA: Walk = |s| {
+    s.u32()?;
+    s.item()
+};
 
 pub const BINDING: Table<'static> = Table(&[
     Entry {
@@ -54,6 +63,8 @@ pub const BINDING: Table<'static> = Table(&[
     },
     Entry { procedure: PLAIN, arguments: None, results: None, reply: Reply::Unknown },
     Entry { procedure: LATER, arguments: None, results: None, reply: Reply::Fixed(4) },
+    Entry { procedure: KEEP, arguments: Some(DATA), results: None, reply: Reply::Unknown },
+    Entry { procedure: STORE, arguments: Some(DATA), results: None, reply: Reply::Fixed(4) },
     Entry {
         procedure: TWO,
         arguments: Some(|s| {
@@ -85,7 +96,7 @@ pub type Held = Arc<Mutex<Vec<Request>>>;
 /// Carries the test's program out.
 pub fn program(memory: Memory, held: Held) -> impl FnMut(Request) + Send {
     move |request: Request| match request.procedure.procedure {
-        3 => held.lock().unwrap().push(request),
+        3 | 5 => held.lock().unwrap().push(request),
         _ => {
             let outcome = carry_out(&memory, &request);
             request.reply(outcome);
@@ -107,6 +118,13 @@ fn carry_out(memory: &Memory, request: &Request) -> Result<Body, Refusal> {
             r.finish()?;
             data.reverse();
             results.u32(number)?.item(apart(&data)?)?;
+        }
+        STORE => {
+            let number = r.u32()?;
+            let data = r.opaque(MAX)?.to_vec();
+            r.finish()?;
+            assert!(data == pattern(number, data.len()), "{} octets", data.len());
+            results.u32(number)?;
         }
         PLAIN => {
             let data = r.opaque(MAX)?.to_vec();

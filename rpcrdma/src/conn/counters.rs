@@ -45,6 +45,8 @@ pub struct Counters {
     pub duplicate_calls: u64,
     /// Replies and errors that are of no call: discarded.
     pub stray_replies: u64,
+    /// Calls of the peer's that had to wait for memory.
+    pub memory_waits: u64,
     /// Calls that were refused for want of memory or slots.
     pub overloads: u64,
     /// Messages in parts that were given up.

@@ -1,5 +1,7 @@
 //! How calls end: outcomes, invalidation, completions, time and loss.
 
+use std::collections::VecDeque;
+
 use heddle_base::Instant;
 
 use super::calls::{Grip, Outcome, Phase};
@@ -283,9 +285,14 @@ impl Connection {
         let (calls, served) = (self.config.calls, self.config.served_slots());
         (0..calls).for_each(|slot| self.lose_call(slot));
         (0..served).for_each(|slot| self.lose_served(slot, memory));
-        for queue in [&mut self.queue, &mut self.ending, &mut self.reading, &mut self.replies] {
-            queue.clear();
-        }
+        let queues = [
+            &mut self.queue,
+            &mut self.ending,
+            &mut self.waiting,
+            &mut self.reading,
+            &mut self.replies,
+        ];
+        queues.into_iter().for_each(VecDeque::clear);
         self.unsent.clear();
         self.sending = None;
         self.registering = None;
@@ -310,11 +317,13 @@ impl Connection {
 
     fn lose_served(&mut self, slot: u16, memory: &mut impl Memory) {
         let Some(row) = self.served.at(slot) else { return };
-        if row.phase == served::Phase::Reading {
-            memory.free(row.buffer);
-            self.served.release(slot);
-            return;
+        match row.phase {
+            served::Phase::Waiting => self.served.release(slot),
+            served::Phase::Reading => {
+                memory.free(row.buffer);
+                self.served.release(slot);
+            }
+            _ => self.end_served(slot, Err(ServeError::Lost)),
         }
-        self.end_served(slot, Err(ServeError::Lost));
     }
 }

@@ -23,6 +23,9 @@ pub struct Sge {
 pub enum Purpose {
     /// A call that is received. RDMA Reads may place parts of it: it must be a sink for them.
     Call,
+    /// The same of a call that comes in several Sends (version 2), which cannot wait: there is nowhere to
+    /// keep them.
+    Parts,
     /// A reply that is received in Sends.
     Reply,
 }
@@ -32,10 +35,16 @@ pub enum Purpose {
 /// A buffer is the connection's from [`allocate`](Memory::allocate) until it is given back by
 /// [`free`](Memory::free), or goes up in an event.
 pub trait Memory {
-    /// A buffer of at least `octets`, never 0, all of which can be named from offset 0 on. `None`
-    /// refuses the message: its call, or ours that it is the reply of, ends with an error. So whoever
+    /// A buffer of at least `octets`, never 0, all of which can be named from offset 0 on. Whoever
     /// implements this bounds what peers can take.
+    ///
+    /// Without one ([`None`]) a [`Purpose::Call`] waits: it is asked for again after
+    /// [`memory_returned`](super::Connection::memory_returned). Others are refused: the call, or ours that
+    /// it is the reply of, ends with an error.
     fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId>;
+
+    /// Octets of the longest call that there can ever be a buffer for. A longer one is refused at once.
+    fn call_max(&self) -> u32;
 
     /// Puts `octets` of a received Send at `offset`; within what was allocated.
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]);

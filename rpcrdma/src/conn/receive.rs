@@ -6,6 +6,7 @@ mod reply;
 
 use heddle_base::Instant;
 
+pub(super) use call::HEADER_MIN;
 pub(super) use parts::Incoming;
 
 use self::call::Uses;

@@ -15,6 +15,8 @@ use crate::xdr::NoRoom;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// It waits for memory.
+    Waiting,
     /// Its chunks are read.
     #[default]
     Reading,
@@ -48,8 +50,9 @@ pub(super) struct WriteOp {
 pub(super) struct InCall {
     pub(super) xid: Xid,
     pub(super) phase: Phase,
-    /// Its transport header, with the first words of the payload.
-    header: Vec<u8>,
+    /// Its transport header, with the first words of the payload; with all of it as long as it waits for
+    /// memory.
+    pub(super) header: Vec<u8>,
     /// Credits it asked for (version 1).
     pub(super) requested: u32,
     pub(super) buffer: BufferId,
@@ -113,9 +116,7 @@ impl InCall {
         self.xid = xid;
         self.phase = Phase::Reading;
         self.header.clear();
-        // As much of the payload as decoding looks at.
-        let kept = octets.len() - payload + payload.min(8);
-        self.header.extend_from_slice(octets.get(..kept).unwrap_or(octets));
+        self.header.extend_from_slice(octets.get(..kept(octets, payload)).unwrap_or(octets));
         self.requested = requested;
         self.reads.clear();
         self.next_read = 0;
@@ -306,6 +307,12 @@ impl InCall {
         };
         v1::Header { xid, credit, body }.encode(out)
     }
+}
+
+/// Octets of a received Send that are kept as long as its call is served: its header, and as much of the
+/// payload as decoding looks at.
+pub(super) fn kept(octets: &[u8], payload: usize) -> usize {
+    octets.len() - payload + payload.min(8)
 }
 
 /// The chunks of a kept header, and what may be invalidated by the reply.

@@ -139,6 +139,8 @@ fn rename(octets: &mut [u8], xid: u32) {
 fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
     let mut random = Random::new(&Seed::from_u64(seed));
     let mut end = End::new(config(side, speaks));
+    // Of half of the servers calls wait for memory.
+    end.mem.room = (seed % 2 == 1).then_some(MESSAGE_MAX + 4000);
     let mut allowed = Allowed::default();
     let (mut made, mut ended, mut now) = (0, 0, Instant::ZERO);
     let mut nth = 0;
@@ -179,7 +181,9 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
         allowed.check(&end);
         end.absorb();
         ended += events(&mut end, &mut random);
+        end.conn.memory_returned(&mut end.mem);
         let most = usize::from(end.conn.config().served_slots()) + 2;
+        assert!(end.conn.waiting() <= most, "{}", end.conn.waiting());
         assert!(end.mem.lent.len() <= most, "{}", end.mem.lent.len());
         let longest = end.mem.lent.keys().map(|buffer| end.mem.buffers[buffer].len()).max();
         assert!(longest.is_none_or(|octets| octets <= MESSAGE_MAX as usize));

@@ -12,5 +12,6 @@ mod random;
 mod refusals;
 mod rules;
 mod scene;
+mod waits;
 mod wire;
 mod world;

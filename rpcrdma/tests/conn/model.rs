@@ -21,6 +21,8 @@ pub(crate) struct Mem {
     pub(crate) lent: HashMap<u64, Purpose>,
     /// Allocations that are refused, from now on.
     pub(crate) refuse: u32,
+    /// Octets that calls may have at a time, when that is bounded.
+    pub(crate) room: Option<u32>,
 }
 
 impl Mem {
@@ -53,6 +55,12 @@ impl Mem {
         octets
     }
 
+    /// Octets of calls that the connection has.
+    fn calls(&self) -> usize {
+        let calls = self.lent.iter().filter(|(_, purpose)| **purpose == Purpose::Call);
+        calls.map(|(buffer, _)| self.buffers[buffer].len()).sum()
+    }
+
     /// A buffer that has come up in an event.
     pub(crate) fn taken(&mut self, buffer: BufferId, length: u32) -> Vec<u8> {
         assert!(self.lent.remove(&buffer.0).is_some(), "it was the connection's");
@@ -69,9 +77,17 @@ impl Memory for Mem {
             self.refuse -= 1;
             return None;
         }
+        let taken = |octets: usize| self.calls() + octets <= self.call_max() as usize;
+        if purpose == Purpose::Call && !taken(octets as usize) {
+            return None;
+        }
         let buffer = self.new_buffer(vec![0xaa; octets as usize]);
         self.lent.insert(buffer.0, purpose);
         Some(buffer)
+    }
+
+    fn call_max(&self) -> u32 {
+        self.room.unwrap_or(u32::MAX)
     }
 
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {

@@ -290,6 +290,7 @@ impl<C: Choices> World<C> {
                 0 => x.mem.refuse = 1,
                 1 => x.fail = 1,
                 2 => x.pool = 60 + index(&mut self.choices, 40),
+                3 => drop(x.conn.memory_returned(&mut x.mem)),
                 _ => x.conn.memory_available(),
             },
             _ => {}
@@ -336,7 +337,10 @@ impl<C: Choices> World<C> {
         let ended =
             |w: &World<C>| w.apps.iter().all(|app| app.ours.is_empty() && app.theirs.is_empty());
         while !ended(self) || self.ends.iter().any(|end| !end.is_idle()) {
-            self.ends.iter_mut().for_each(|end| end.conn.memory_available());
+            for end in &mut self.ends {
+                end.conn.memory_available();
+                end.conn.memory_returned(&mut end.mem);
+            }
             let end = index(&mut self.choices, 2);
             self.step(end);
             budget -= 1;

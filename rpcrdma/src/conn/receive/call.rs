@@ -5,8 +5,8 @@ use crate::chunk::ReadList;
 use crate::conn::negotiate::Flow;
 use crate::conn::served::{self, Body};
 use crate::conn::{
-    AnswerFlow, CHUNKS_MAX, CloseReason, Connection, Event, ItemSet, Memory, Purpose, ServedId,
-    Side, Unsent, calls,
+    AnswerFlow, BufferId, CHUNKS_MAX, CloseReason, Connection, Event, ItemSet, Memory, Purpose,
+    ServedId, Side, Unsent, calls,
 };
 use crate::header::{Answer, Refusal, Xid};
 use crate::property::ReverseSupport;
@@ -15,7 +15,7 @@ use crate::rpc::Call as RpcCall;
 use crate::{v1, v2};
 
 /// Octets of the shortest RPC header: no item can be nearer to the front.
-const HEADER_MIN: u32 = 40;
+pub(in crate::conn) const HEADER_MIN: u32 = 40;
 const _: () = assert!(HEADER_MIN as usize == RpcCall::MIN_LEN);
 
 /// Which chunks a call has.
@@ -76,39 +76,66 @@ impl Connection {
             return refused(self, received.memory, v2::Refusal::System);
         };
         let total = assembly.total();
+        let has_parts = matches!(body, Body::Buffer { .. });
+        let memory = &mut *received.memory;
         let buffer = match body {
             Body::Buffer { buffer, .. } if items.as_slice().is_empty() => Some(buffer),
-            _ => received.memory.allocate(Purpose::Call, total),
+            Body::Buffer { .. } => memory.allocate(Purpose::Parts, total),
+            // In their order: what comes later does not take what those before it wait for.
+            _ if self.waiting.is_empty() && total <= memory.call_max() => {
+                memory.allocate(Purpose::Call, total)
+            }
+            _ => None,
         };
-        let Some(buffer) = buffer else {
+        if buffer.is_none() && (has_parts || total > memory.call_max()) {
             self.served.release(slot);
             self.counters.overloads += 1;
             return refused(self, received.memory, v2::Refusal::System);
-        };
+        }
+        if let Some(row) = self.served.at_mut(slot) {
+            row.set(xid, credit, received.octets, received.payload.len());
+            row.length = total;
+            row.items = items;
+        }
+        self.unanswered += 1;
+        let id = ServedId { slot, generation };
+        match buffer {
+            Some(buffer) => {
+                self.begin_call(id, buffer, (&body, reads), &assembly, received.memory);
+                if let Body::Buffer { buffer: parts, .. } = body
+                    && parts != buffer
+                {
+                    received.memory.free(parts);
+                }
+            }
+            None => self.wait_for_memory(slot, received.octets),
+        }
+        Ok(())
+    }
+
+    /// A call of the peer's has its buffer.
+    pub(in crate::conn) fn begin_call<C: Iterator<Item = Item> + Clone>(
+        &mut self,
+        id: ServedId,
+        buffer: BufferId,
+        (body, reads): (&Body<'_>, ReadList<'_>),
+        assembly: &Assembly<C>,
+        memory: &mut impl Memory,
+    ) {
         let mut chunks = [None; CHUNKS_MAX];
         for (to, chunk) in chunks.iter_mut().zip(reads.items()) {
             *to = Some(chunk);
         }
         let read_max = self.config.read_max;
-        if let Some(row) = self.served.at_mut(slot) {
-            row.set(xid, credit, received.octets, received.payload.len());
-            row.buffer = buffer;
-            row.length = total;
-            row.items = items;
-            row.assemble(&assembly, &body, &chunks, read_max, received.memory);
-        }
-        if let Body::Buffer { buffer: parts, .. } = body
-            && parts != buffer
-        {
-            received.memory.free(parts);
-        }
-        self.unanswered += 1;
-        if self.served.at(slot).is_some_and(|row| row.reads.is_empty()) {
-            self.hand_up(ServedId { slot, generation });
+        let Some(row) = self.served.at_mut(id.slot) else { return };
+        row.phase = served::Phase::Reading;
+        row.buffer = buffer;
+        row.assemble(assembly, body, &chunks, read_max, memory);
+        if row.reads.is_empty() {
+            self.hand_up(id);
         } else {
-            self.reading.push_back(slot);
+            self.reading.push_back(id.slot);
         }
-        Ok(())
     }
 
     /// A call of the peer's is whole.

@@ -72,7 +72,7 @@ impl Connection {
         let xid = header.xid;
         let direction = header.direction().unwrap_or(Direction::Call);
         let (wanted, purpose) = match direction {
-            Direction::Call => (true, Purpose::Call),
+            Direction::Call => (true, Purpose::Parts),
             Direction::Reply => (self.find_call(xid).is_some(), Purpose::Reply),
         };
         let buffer = if wanted { received.memory.allocate(purpose, total) } else { None };

@@ -1,0 +1,69 @@
+//! What servers are made with, and what they count.
+
+use heddle_verbs::{ListenParams, Waker};
+
+use super::DuplicateLimits;
+use crate::transport::TransportConfig;
+
+/// What a server is made with.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Versions, sizes and depths of its connections.
+    pub transport: TransportConfig,
+    /// How it listens.
+    pub listen: ListenParams,
+    /// Octets of registered memory, for the calls that come and the replies to them. Calls leave a quarter
+    /// to results, and wait when there is no more. Receives of connections are apart.
+    pub memory: usize,
+    /// Octets of it that the calls of one connection may have, until programs have done with them: others
+    /// of it wait, and one that is longer is refused.
+    pub connection_memory: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Connections of one peer address.
+    pub peer_connections: usize,
+    /// Replies that are kept for calls that come again.
+    pub duplicates: DuplicateLimits,
+    /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
+    /// others too, and asks [`Server::arm`](super::Server::arm) before it sleeps.
+    pub waker: Option<Waker>,
+}
+
+impl Default for ServerConfig {
+    /// 32 MiB of memory, a quarter of it for each connection; 64 connections, 16 of each peer.
+    fn default() -> ServerConfig {
+        ServerConfig {
+            transport: TransportConfig::default(),
+            listen: ListenParams::default(),
+            memory: 32 << 20,
+            connection_memory: 8 << 20,
+            connections: 64,
+            peer_connections: 16,
+            duplicates: DuplicateLimits::default(),
+            waker: None,
+        }
+    }
+}
+
+/// What a server counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Connections that came about.
+    pub connections: u64,
+    /// Connections that were turned away: for limits, or for want of memory.
+    pub connections_refused: u64,
+    /// Connections closed for what the peer did, or for a failure.
+    pub connections_dropped: u64,
+    /// Calls that programs were given.
+    pub calls: u64,
+    /// Calls of procedure 0.
+    pub calls_null: u64,
+    /// Calls that came again: begun, or executed, before.
+    pub calls_repeated: u64,
+    /// Calls that no program was given: no such program or version, bad credential or arguments.
+    pub calls_refused: u64,
+    /// Calls whose RPC header cannot be read.
+    pub calls_unreadable: u64,
+    /// Calls that had to wait for memory.
+    pub memory_waits: u64,
+}

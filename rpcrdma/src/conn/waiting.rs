@@ -1,0 +1,94 @@
+//! Calls of the peer's that wait for memory.
+//!
+//! Such a call is kept as it has come, the octets of its Send in its row, and holds no memory: calls that
+//! wait never keep each other waiting. There are no more of them than rows, and a peer that keeps to its
+//! credits has no more under way than it was granted.
+
+use super::receive::HEADER_MIN;
+use super::served::{Body, Phase, kept};
+use super::work::ServedId;
+use super::{BufferId, CloseReason, Connection, Memory, Purpose};
+use crate::chunk::ReadList;
+use crate::header::{Header, Message, decode};
+use crate::reduce::Assembly;
+use crate::{v1, v2};
+
+impl Connection {
+    /// Calls of the peer's that wait for memory.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Buffers for calls may be there again: those that wait go on in their order, until one finds none.
+    /// Whether any does.
+    pub fn memory_returned(&mut self, memory: &mut impl Memory) -> bool {
+        let mut any = false;
+        while self.is_running()
+            && let Some(&slot) = self.waiting.front()
+        {
+            let length = self.served.at(slot).map_or(1, |row| row.length);
+            let Some(buffer) = memory.allocate(Purpose::Call, length) else { break };
+            self.waiting.pop_front();
+            any = true;
+            if self.resume(slot, buffer, memory).is_none() {
+                memory.free(buffer);
+                self.served.release(slot);
+                self.close(UNREADABLE);
+            }
+        }
+        any
+    }
+
+    /// Keeps a call, which came in a Send of these `octets`, until there is memory for it.
+    pub(super) fn wait_for_memory(&mut self, slot: u16, octets: &[u8]) {
+        if let Some(row) = self.served.at_mut(slot) {
+            row.phase = Phase::Waiting;
+            row.header.clear();
+            row.header.extend_from_slice(octets);
+        }
+        self.waiting.push_back(slot);
+        self.counters.memory_waits += 1;
+    }
+
+    /// A call that has waited has a buffer; `None` when it cannot be read any more, which it was before.
+    fn resume(&mut self, slot: u16, buffer: BufferId, memory: &mut impl Memory) -> Option<()> {
+        let (versions, limits, max) =
+            (self.versions(), self.config.limits, self.config.message_max);
+        let id = ServedId { slot, generation: self.served.generation(slot) };
+        let row = self.served.at_mut(slot)?;
+        let (mut octets, items) = (core::mem::take(&mut row.header), row.items);
+        let message = decode(&octets, versions, &limits).ok()?;
+        let (body, reads) = body_of(&message)?;
+        let items = items.as_slice().iter().copied();
+        let assembly = Assembly::new(body.length(), HEADER_MIN, items, max).ok()?;
+        self.begin_call(id, buffer, (&body, reads), &assembly, memory);
+        let kept = kept(&octets, message.payload.len());
+        octets.truncate(kept);
+        self.served.at_mut(slot)?.header = octets;
+        Some(())
+    }
+}
+
+/// A call is not as it was: a defect.
+const UNREADABLE: CloseReason = CloseReason::Driver("a call that has waited cannot be read");
+
+/// Where the Payload stream of a call is that came in one Send, and its Read list.
+fn body_of<'a>(message: &Message<'a>) -> Option<(Body<'a>, ReadList<'a>)> {
+    let inline = Body::Inline(message.payload);
+    match message.header {
+        Header::V1(header) => match header.body {
+            v1::Body::Msg(chunks) => Some((inline, chunks.reads)),
+            v1::Body::NoMsg(chunks) => {
+                Some((chunks.reads.body().map_or(inline, Body::Chunk), chunks.reads))
+            }
+            v1::Body::Error(_) => None,
+        },
+        Header::V2(header) => match header.body {
+            v2::Body::CallInline { chunks, .. } => Some((inline, chunks.reads)),
+            v2::Body::CallExternal { call, chunks, .. } => {
+                Some((Body::Chunk(call.body()?), chunks.reads))
+            }
+            _ => None,
+        },
+    }
+}
