@@ -3,7 +3,7 @@
 //! | procedure | arguments | results |
 //! |---|---|---|
 //! | 1, ECHO | opaque | the same |
-//! | 2, GET | seed, number, length | that [pattern](crate::workload::pattern), which may be placed |
+//! | 2, GET | seed, number, length | that [`pattern`], which may be placed |
 //! | 3, PUT | seed, number, whether to compare, opaque, which may be placed | whether an octet was wrong, and the first |
 //!
 //! Seed and number are hypers. What GET gives is kept: a client that asks for the same again costs the
