@@ -120,7 +120,9 @@ impl Body {
     /// [`TooLong`].
     pub fn opaque(&mut self, data: &[u8]) -> Result<&mut Body, TooLong> {
         let len = u32::try_from(data.len()).map_err(|_| TooLong)?;
-        self.grow(padded(data.len()).checked_add(4).ok_or(TooLong)?)?;
+        let more = padded(data.len()).checked_add(4).ok_or(TooLong)?;
+        self.grow(more)?;
+        self.octets.reserve(more);
         self.octets.extend_from_slice(&len.to_be_bytes());
         self.octets.extend_from_slice(data);
         self.octets.resize(self.octets.len().next_multiple_of(4), 0);

@@ -301,7 +301,7 @@ impl Buffer {
 
     /// A copy of all its octets.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = vec![0; self.len];
+        let mut out = zeros(self.len);
         self.block.arena.mr.read(self.off, &mut out);
         out
     }
@@ -327,4 +327,14 @@ impl Buffer {
             _ => Err(Outside { off, len, room: self.len }),
         }
     }
+}
+
+/// So many zeros, to be written over. `calloc`, which `vec!` calls, looks for pages that are zero already, and
+/// for a message that takes longer than to write the zeros.
+pub(crate) fn zeros(len: usize) -> Vec<u8> {
+    const LONG: usize = 64 << 10;
+    if len >= LONG {
+        return vec![0; len];
+    }
+    std::iter::repeat_n(0, len).collect()
 }

@@ -9,6 +9,7 @@ use heddle_rpcrdma::rpc::{Auth, AuthSysError, Call, Procedure, Reply, ReplyBody,
 
 use crate::body::Body;
 use crate::credential::Credential;
+use crate::memory::zeros;
 
 /// A call or a reply. It is not changed once it is made: it may be sent again.
 #[derive(Debug)]
@@ -136,7 +137,7 @@ fn encoded<E: core::fmt::Debug>(
     len: usize,
     encode: impl FnOnce(&mut [u8]) -> Result<usize, E>,
 ) -> Vec<u8> {
-    let mut out = vec![0; len];
+    let mut out = zeros(len);
     let written = encode(&mut out);
     debug_assert!(written.is_ok_and(|n| n == len), "as long as was measured");
     out

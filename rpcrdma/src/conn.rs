@@ -39,6 +39,7 @@ mod end;
 mod event;
 mod memory;
 mod negotiate;
+mod offer;
 mod plan;
 mod receive;
 mod send;
@@ -238,6 +239,8 @@ pub struct Connection {
     gather: Vec<Sge>,
     lists: Lists,
     counters: Counters,
+    /// Something has happened since there was nothing to post: there may be again.
+    stirred: bool,
 }
 
 impl Connection {
@@ -282,6 +285,7 @@ impl Connection {
             gather: Vec::new(),
             lists: Lists::default(),
             counters: Counters::default(),
+            stirred: true,
             config,
         };
         connection.begin(now);
@@ -297,6 +301,7 @@ impl Connection {
             return Err(CallRefused::Closed);
         }
         let total = OutCall::check(call)?;
+        self.stirred = true;
         if self.calls.find(call.xid).is_some() {
             return Err(CallRefused::Xid);
         }
@@ -313,6 +318,7 @@ impl Connection {
     /// may take as long as the reply: memory that the peer may use cannot be taken from it without
     /// losing the connection.
     pub fn cancel(&mut self, call: CallId) {
+        self.stirred = true;
         if self.calls.is(call.slot, call.generation) {
             self.abandon(call.slot, CallError::Cancelled);
         }
@@ -331,6 +337,7 @@ impl Connection {
         items: &[Item],
     ) -> Result<(), ReplyRefused> {
         self.check_served(call)?;
+        self.stirred = true;
         let total = calls::stream_len(stream).ok_or(ReplyRefused::Stream)?;
         if items.len() > CHUNKS_MAX {
             return Err(ReplyRefused::Items);
@@ -339,11 +346,11 @@ impl Connection {
         let some = items.iter().copied().filter(|item| item.length > 0);
         Reduction::new(total, calls::MESSAGE_MIN, some)?;
         let bounds = self.reply_bounds();
-        let (versions, limits) = (self.versions(), self.config.limits);
+        let Some(version) = self.version else { return Err(ReplyRefused::NoCall) };
         let Some(row) = self.served.at_mut(call.slot) else { return Err(ReplyRefused::NoCall) };
         row.stream.extend_from_slice(stream);
         row.total = total;
-        match row.plan(items, versions, &limits, &bounds) {
+        match row.plan(items, version, &bounds) {
             Ok(()) => {
                 row.phase = served::Phase::Replying;
                 self.replies.push_back(call.slot);
@@ -359,6 +366,7 @@ impl Connection {
     /// When there is no such call.
     pub fn refuse(&mut self, call: ServedId, refusal: v2::Refusal) -> Result<(), ReplyRefused> {
         self.check_served(call)?;
+        self.stirred = true;
         self.refuse_served(call.slot, refusal);
         Ok(())
     }
@@ -369,6 +377,7 @@ impl Connection {
     /// When there is no such call; in version 1, where every call has a reply.
     pub fn dismiss(&mut self, call: ServedId) -> Result<(), ReplyRefused> {
         self.check_served(call)?;
+        self.stirred = true;
         if self.version == Some(v1::VERSION) {
             return Err(ReplyRefused::CallOnly);
         }

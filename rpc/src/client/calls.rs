@@ -12,7 +12,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -49,14 +50,37 @@ struct Pending {
     sent: u32,
 }
 
+/// XIDs are counted here, and no peer chooses one: their hash need not be keyed.
+#[derive(Debug, Default)]
+struct Counted(u64);
+
+impl Hasher for Counted {
+    fn write(&mut self, octets: &[u8]) {
+        // Nothing but XIDs comes here.
+        octets.iter().for_each(|&octet| self.0 = self.0 << 8 | u64::from(octet));
+    }
+
+    fn write_u32(&mut self, xid: u32) {
+        self.0 = xid.into();
+    }
+
+    /// Spread over all bits: tables look at the lowest and at the highest.
+    fn finish(&self) -> u64 {
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+    }
+}
+
 /// Calls that have not been taken.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    calls: HashMap<Xid, Pending>,
+    calls: HashMap<Xid, Pending, BuildHasherDefault<Counted>>,
+    /// Those that are not finished.
+    running: usize,
     /// Those to be sent, in order.
     queue: VecDeque<Xid>,
-    /// When those that are not finished end.
-    deadlines: BTreeSet<(Instant, Xid)>,
+    /// When those that are not finished end, in order; the first is of one that is not. Behind it there are
+    /// some that are finished.
+    deadlines: VecDeque<(Instant, Xid)>,
     /// Of calls that have ended, to be woken by whoever holds no lock.
     woken: Vec<Waker>,
     next: u32,
@@ -68,7 +92,7 @@ impl Calls {
     /// not have.
     pub(crate) fn new(max: usize, first: Xid) -> Calls {
         let (calls, queue, deadlines, woken) = Default::default();
-        Calls { calls, queue, deadlines, woken, next: first.0, max }
+        Calls { calls, running: 0, queue, deadlines, woken, next: first.0, max }
     }
 
     /// An XID that no call has.
@@ -95,7 +119,32 @@ impl Calls {
         let call = Pending { outgoing, state, deadline, waker: None, sent: 0 };
         self.calls.insert(xid, call);
         self.queue.push_back(xid);
-        self.deadlines.insert((deadline, xid));
+        self.running += 1;
+        // Mostly as long as that of the call before.
+        match self.deadlines.back() {
+            Some(last) if *last > (deadline, xid) => {
+                let at = self.deadlines.partition_point(|other| *other < (deadline, xid));
+                self.deadlines.insert(at, (deadline, xid));
+            }
+            _ => self.deadlines.push_back((deadline, xid)),
+        }
+    }
+
+    /// Forgets deadlines of calls that are finished: those in front, and the others when they have become
+    /// many.
+    fn forget_deadlines(&mut self) {
+        let Calls { calls, deadlines, running, .. } = self;
+        let is_running = |&(deadline, xid): &(Instant, Xid)| {
+            calls.get(&xid).is_some_and(|call| {
+                call.deadline == deadline && !matches!(call.state, State::Finished(_))
+            })
+        };
+        while deadlines.front().is_some_and(|first| !is_running(first)) {
+            deadlines.pop_front();
+        }
+        if deadlines.len() > 2 * *running + 64 {
+            deadlines.retain(is_running);
+        }
     }
 
     /// The call to be sent next.
@@ -140,8 +189,9 @@ impl Calls {
             State::Sent => {}
         }
         call.state = State::Finished(outcome);
-        self.deadlines.remove(&(call.deadline, xid));
         self.woken.extend(call.waker.take());
+        self.running -= 1;
+        self.forget_deadlines();
         true
     }
 
@@ -162,21 +212,22 @@ impl Calls {
     /// The next call whose time is over at `now` ends; whether it was sent, so that the connection is to
     /// be told.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<(Xid, bool)> {
-        let &(deadline, xid) = self.deadlines.first()?;
+        let &(deadline, xid) = self.deadlines.front()?;
         if deadline > now {
             return None;
         }
-        let sent = self.calls.get(&xid).is_some_and(|c| matches!(c.state, State::Sent));
+        let call = self.calls.get(&xid);
+        let sent = call.is_some_and(|c| matches!(c.state, State::Sent));
+        let ever = call.is_some_and(|c| c.sent > 0);
         // Also where the call is not known, so that this ends.
-        self.deadlines.remove(&(deadline, xid));
-        let ever = self.calls.get(&xid).is_some_and(|c| c.sent > 0);
+        self.deadlines.pop_front();
         self.finish(xid, Err(CallError::TimedOut { sent: ever }));
         Some((xid, sent))
     }
 
     /// When the next call's time is over.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        self.deadlines.front().map(|&(deadline, _)| deadline)
     }
 
     /// Takes what has come of a call.
@@ -203,7 +254,10 @@ impl Calls {
     /// is to be told.
     pub(crate) fn cancel(&mut self, xid: Xid) -> bool {
         let Some(call) = self.calls.remove(&xid) else { return false };
-        self.deadlines.remove(&(call.deadline, xid));
+        if !matches!(call.state, State::Finished(_)) {
+            self.running -= 1;
+            self.forget_deadlines();
+        }
         match call.state {
             State::Queued => {
                 self.queue.retain(|&x| x != xid);

@@ -112,7 +112,7 @@ impl Session {
     /// What the connection that there is has counted.
     pub(super) fn transport_counters(&self) -> Option<Counters> {
         match &self.phase {
-            Phase::Up { link, .. } => Some(link.counters()),
+            Phase::Up { link, .. } => Some(*link.counters()),
             Phase::Idle { .. } | Phase::Connecting { .. } => None,
         }
     }

@@ -153,11 +153,12 @@ impl Returned {
     }
 }
 
-/// Stretches that are free, by offset; neighbors are one. First fit: buffers live as long as calls, so
-/// what is taken early comes back early.
+/// Stretches that are free; neighbors are one. First fit: buffers live as long as calls, so what is taken
+/// early comes back early. Where stretches begin, by where they end: what is taken from the front of one
+/// and comes back changes no key.
 #[derive(Debug)]
 pub(super) struct FreeList {
-    stretches: BTreeMap<usize, usize>,
+    begins: BTreeMap<usize, usize>,
     /// Octets of all.
     available: usize,
 }
@@ -165,7 +166,7 @@ pub(super) struct FreeList {
 impl FreeList {
     pub(super) fn new(len: usize) -> FreeList {
         let available = len / ALIGN * ALIGN;
-        FreeList { stretches: BTreeMap::from([(0, available)]), available }
+        FreeList { begins: BTreeMap::from([(available, 0)]), available }
     }
 
     pub(super) fn available(&self) -> usize {
@@ -173,31 +174,30 @@ impl FreeList {
     }
 
     pub(super) fn take(&mut self, room: usize) -> Option<usize> {
-        let (&off, &len) = self.stretches.iter().find(|&(_, &len)| len >= room)?;
-        self.stretches.remove(&off);
-        if len > room {
-            self.stretches.insert(off + room, len - room);
+        let (&end, begin) = self.begins.iter_mut().find(|(end, begin)| *end - **begin >= room)?;
+        let off = *begin;
+        *begin += room;
+        if off + room == end {
+            self.begins.remove(&end);
         }
         self.available -= room;
         Some(off)
     }
 
-    pub(super) fn give(&mut self, mut off: usize, mut room: usize) {
+    pub(super) fn give(&mut self, off: usize, room: usize) {
         self.available += room;
-        if let Some(after) = self.stretches.remove(&(off + room)) {
-            room += after;
+        let end = off + room;
+        // Of the stretch in front of it, if they touch.
+        let first = self.begins.remove(&off).unwrap_or(off);
+        match self.begins.range_mut(end..).next() {
+            Some((_, begin)) if *begin == end => *begin = first,
+            _ => drop(self.begins.insert(end, first)),
         }
-        if let Some((&before, &len)) = self.stretches.range(..off).next_back()
-            && before + len == off
-        {
-            (off, room) = (before, len + room);
-        }
-        self.stretches.insert(off, room);
     }
 
-    /// The stretches, by offset.
+    /// The stretches and their lengths, by offset.
     #[cfg(test)]
-    pub(super) fn stretches(&self) -> &BTreeMap<usize, usize> {
-        &self.stretches
+    pub(super) fn stretches(&self) -> BTreeMap<usize, usize> {
+        self.begins.iter().map(|(end, begin)| (*begin, end - begin)).collect()
     }
 }

@@ -15,7 +15,7 @@ fn test_stretches_that_come_back_are_one_again_in_any_order() {
         for i in order {
             free.give(taken[i].0, taken[i].1);
         }
-        assert_eq!(*free.stretches(), BTreeMap::from([(0, LEN)]), "{order:?}");
+        assert_eq!(free.stretches(), BTreeMap::from([(0, LEN)]), "{order:?}");
     }
 }
 

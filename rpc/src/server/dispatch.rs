@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::binding::{self, Binding, Items};
 use heddle_rpcrdma::rpc;
 use heddle_rpcrdma::rpc::{
     Auth, AuthStat, Call, Denied, Flavor, NULL_PROCEDURE, Procedure, ReplyBody, Status,
 };
 
-use super::duplicates::{DuplicateLimits, Duplicates, Key, Verdict};
+use super::duplicates::{DuplicateLimits, Duplicates, Key, Tickets, Verdict};
 use super::outbox::Outbox;
 use super::program::{Program, Refusal, Registered, Request};
 use super::{ServerCounters, Ticket};
@@ -24,9 +25,18 @@ use crate::message::{self, Message, Part};
 /// A call that a program has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
-    key: Key,
-    /// Whether the reply is kept for calls that come again.
-    keep: bool,
+    xid: Xid,
+    procedure: Procedure,
+    to: To,
+}
+
+/// Who gets the reply of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    /// All who have made it again meanwhile or will: it must not be executed twice.
+    All(Key),
+    /// Who has made it: when it comes again it is executed again.
+    One(Ticket),
 }
 
 /// What has become of a call.
@@ -38,6 +48,13 @@ pub(super) enum Taken {
     Replied(Arc<Message>),
     /// Its chunks are none of its arguments', or it is none: the transport refuses it.
     Refused,
+}
+
+/// The header of a call, and who makes it.
+struct Called {
+    xid: Xid,
+    procedure: Procedure,
+    credential: Result<Credential, AuthStat>,
 }
 
 /// The programs of a server, and the calls that they have.
@@ -85,10 +102,10 @@ impl Dispatch {
         &mut self,
         peer: SocketAddr,
         ticket: Ticket,
-        (stream, items): (&[u8], Vec<Item>),
+        (mut stream, items): (Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
     ) -> Taken {
-        let (call, rest) = match Call::decode(stream) {
+        let (call, rest) = match Call::decode(&stream) {
             Ok(call) => call,
             Err(error) => {
                 counters.calls_unreadable += 1;
@@ -97,31 +114,33 @@ impl Dispatch {
             }
         };
         let header = stream.len() - rest.len();
-        match self.take(peer, ticket, &call, (rest, header, items), counters) {
+        let Call { xid, procedure, .. } = call;
+        let called = Called { xid, procedure, credential: authenticate(&call) };
+        stream.drain(..header);
+        match self.take((peer, ticket), called, (header, stream, items), counters) {
             Ok(taken) => taken,
             Err(body) => {
                 counters.calls_refused += 1;
-                Taken::Replied(Message::refusal(call.xid, body))
+                Taken::Replied(Message::refusal(xid, body))
             }
         }
     }
 
     fn take(
         &mut self,
-        peer: SocketAddr,
-        ticket: Ticket,
-        call: &Call<'_>,
-        (rest, header, items): (&[u8], usize, Vec<Item>),
+        (peer, ticket): (SocketAddr, Ticket),
+        call: Called,
+        (header, octets, items): (usize, Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
     ) -> Result<Taken, ReplyBody<'static>> {
-        let credential = authenticate(call).map_err(denied)?;
-        let Call { xid, procedure, .. } = *call;
+        let Called { xid, procedure, credential } = call;
+        let credential = credential.map_err(denied)?;
         let registered = self.registered(procedure).map_err(accepted)?;
         if procedure.procedure == NULL_PROCEDURE {
             counters.calls_null += 1;
             return Ok(Taken::Replied(Message::refusal(xid, accepted(Status::Success))));
         }
-        let Some(arguments) = arguments(rest, header, items) else {
+        let Some(arguments) = arguments(octets, header, items) else {
             counters.calls_refused += 1;
             return Ok(Taken::Refused);
         };
@@ -136,21 +155,25 @@ impl Dispatch {
                 return Ok(Taken::Refused);
             }
         };
-        let keep = !registered.program.is_idempotent(procedure);
-        let digest = self.duplicates.digest(parts(&arguments, &found));
-        let job = match self.duplicates.call((peer.ip(), xid), procedure, digest, ticket) {
-            Verdict::New(key) => Job { key, keep },
-            Verdict::Running => {
-                counters.calls_repeated += 1;
-                return Ok(Taken::Given);
+        let to = if registered.program.is_idempotent(procedure) {
+            To::One(ticket)
+        } else {
+            let digest = self.duplicates.digest((xid, procedure), parts(&arguments, &found));
+            match self.duplicates.call((peer.ip(), xid), procedure, digest, ticket) {
+                Verdict::New(key) => To::All(key),
+                Verdict::Running => {
+                    counters.calls_repeated += 1;
+                    return Ok(Taken::Given);
+                }
+                Verdict::Done(reply) => {
+                    counters.calls_repeated += 1;
+                    return Ok(Taken::Replied(reply));
+                }
+                Verdict::TooMany => return Err(accepted(Status::SystemErr)),
             }
-            Verdict::Done(reply) => {
-                counters.calls_repeated += 1;
-                return Ok(Taken::Replied(reply));
-            }
-            Verdict::TooMany => return Err(accepted(Status::SystemErr)),
         };
         counters.calls += 1;
+        let job = Job { xid, procedure, to };
         let reply = Some((job, self.outbox.clone()));
         let request = Request { procedure, credential, peer, arguments, reply };
         if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
@@ -160,21 +183,23 @@ impl Dispatch {
     }
 
     /// The oldest answer of a program, and who waits for it.
-    pub(super) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
-        let (Job { key, keep }, outcome) = self.outbox.pop()?;
-        let (reply, keep) = match (outcome, self.registered(key.procedure)) {
+    pub(super) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
+        let (Job { xid, procedure, to }, outcome) = self.outbox.pop()?;
+        let (reply, keep) = match (outcome, self.registered(procedure)) {
             (Ok(results), Ok(registered)) => {
-                let binding = &*registered.binding;
-                (Message::results(key.xid, key.procedure, results, binding), keep)
+                (Message::results(xid, procedure, results, &*registered.binding), true)
             }
-            (Ok(_), Err(status)) => (Message::refusal(key.xid, accepted(status)), false),
+            (Ok(_), Err(status)) => (Message::refusal(xid, accepted(status)), false),
+            // A failure of the moment is not what the call is answered with for ever.
             (Err(refusal), _) => {
-                // A failure of the moment is not what the call is answered with for ever.
-                let keep = keep && refusal != Refusal::SystemErr;
-                (Message::refusal(key.xid, refusal.into()), keep)
+                (Message::refusal(xid, refusal.into()), refusal != Refusal::SystemErr)
             }
         };
-        Some((self.duplicates.done(key, &reply, keep), reply))
+        let tickets = match to {
+            To::All(key) => self.duplicates.done(key, &reply, keep),
+            To::One(ticket) => Tickets::of(ticket),
+        };
+        Some((tickets, reply))
     }
 
     /// The program of a procedure, or why there is none.
@@ -228,13 +253,13 @@ fn authenticate(call: &rpc::Call<'_>) -> Result<Credential, AuthStat> {
     }
 }
 
-/// The arguments behind a header of `header` octets; `None` when an item lies in the header.
-fn arguments(rest: &[u8], header: usize, mut items: Vec<Item>) -> Option<Body> {
+/// The arguments, which were behind a header of `header` octets; `None` when an item lies in the header.
+fn arguments(octets: Vec<u8>, header: usize, mut items: Vec<Item>) -> Option<Body> {
     let header = u32::try_from(header).ok()?;
     for item in &mut items {
         item.position = item.position.checked_sub(header)?;
     }
-    Body::received(rest.to_vec(), items).ok()
+    Body::received(octets, items).ok()
 }
 
 /// The octets of arguments that come within every message: without those of `eligible` items.

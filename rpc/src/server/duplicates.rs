@@ -13,7 +13,7 @@
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -42,12 +42,39 @@ impl Default for DuplicateLimits {
 }
 
 /// What tells a call from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     peer: IpAddr,
-    pub(super) xid: Xid,
-    pub(super) procedure: Procedure,
+    xid: Xid,
+    procedure: Procedure,
+    /// Of all of them but the peer.
     digest: u64,
+}
+
+/// By its digest, which is keyed: no other hash is needed.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.digest);
+    }
+}
+
+/// The hash of a digest is the digest.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write(&mut self, octets: &[u8]) {
+        // Nothing but digests comes here.
+        octets.iter().for_each(|&octet| self.0 = self.0.rotate_left(8) ^ u64::from(octet));
+    }
+
+    fn write_u64(&mut self, digest: u64) {
+        self.0 = digest;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// What a call is.
@@ -66,16 +93,47 @@ pub(super) enum Verdict {
 /// Most connections on which one and the same call waits: the older are mostly lost.
 const WAITING: usize = 4;
 
+/// Who waits for the reply of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tickets {
+    all: [Ticket; WAITING],
+    len: usize,
+}
+
+impl Tickets {
+    /// Nobody.
+    const NONE: Tickets = Tickets { all: [Ticket { link: 0, call: 0 }; WAITING], len: 0 };
+
+    /// One.
+    pub(super) fn of(ticket: Ticket) -> Tickets {
+        let mut tickets = Tickets::NONE;
+        tickets.push(ticket);
+        tickets
+    }
+
+    /// One more; false when there are as many as can be.
+    fn push(&mut self, ticket: Ticket) -> bool {
+        let Some(room) = self.all.get_mut(self.len) else { return false };
+        *room = ticket;
+        self.len += 1;
+        true
+    }
+
+    /// In the order in which they came.
+    pub(super) fn as_slice(&self) -> &[Ticket] {
+        self.all.get(..self.len).unwrap_or(&self.all)
+    }
+}
+
 #[derive(Debug)]
 enum Entry {
-    /// Who waits for the reply.
-    Running(Vec<Ticket>),
+    Running(Tickets),
     Done(Arc<Message>),
 }
 
 #[derive(Debug, Default)]
 struct Peer {
-    calls: HashMap<Key, Entry>,
+    calls: HashMap<Key, Entry, BuildHasherDefault<AsItIs>>,
     /// Those that are done, the oldest first.
     done: VecDeque<Key>,
     octets: usize,
@@ -99,16 +157,21 @@ impl Duplicates {
         Duplicates { peers, limits, digests, calls: 0 }
     }
 
-    /// A digest of `parts`, which are those of a call's arguments that come within every message: of
-    /// items that may lie apart only the lengths are, as they may come in another way when they come
+    /// A digest of a call and of `parts`, which are those of its arguments that come within every message:
+    /// of items that may lie apart only the lengths are, as they may come in another way when they come
     /// again.
-    pub(super) fn digest<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    pub(super) fn digest<'a>(
+        &self,
+        call: (Xid, Procedure),
+        parts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> u64 {
         let mut hasher = self.digests.build_hasher();
+        call.hash(&mut hasher);
         parts.into_iter().for_each(|part| hasher.write(part));
         hasher.finish()
     }
 
-    /// A call of these arguments has come; its reply goes to `ticket`.
+    /// A call with this digest has come; its reply goes to `ticket`.
     pub(super) fn call(
         &mut self,
         (ip, xid): (IpAddr, Xid),
@@ -117,7 +180,7 @@ impl Duplicates {
         ticket: Ticket,
     ) -> Verdict {
         let key = Key { peer: ip, xid, procedure, digest };
-        if !self.peers.contains_key(&ip) {
+        if self.peers.len() >= self.limits.peers.max(1) && !self.peers.contains_key(&ip) {
             self.make_room();
         }
         self.calls += 1;
@@ -125,23 +188,25 @@ impl Duplicates {
         peer.called = self.calls;
         match peer.calls.get_mut(&key) {
             Some(Entry::Done(reply)) => Verdict::Done(reply.clone()),
-            Some(Entry::Running(tickets)) if tickets.len() < WAITING => {
-                tickets.push(ticket);
-                Verdict::Running
+            Some(Entry::Running(tickets)) => {
+                if tickets.push(ticket) {
+                    Verdict::Running
+                } else {
+                    Verdict::TooMany
+                }
             }
-            Some(Entry::Running(_)) => Verdict::TooMany,
             None => {
-                peer.calls.insert(key, Entry::Running(vec![ticket]));
+                peer.calls.insert(key, Entry::Running(Tickets::of(ticket)));
                 Verdict::New(key)
             }
         }
     }
 
     /// The call has this reply: who waits for it. Kept when `keep` says so.
-    pub(super) fn done(&mut self, key: Key, reply: &Arc<Message>, keep: bool) -> Vec<Ticket> {
+    pub(super) fn done(&mut self, key: Key, reply: &Arc<Message>, keep: bool) -> Tickets {
         let DuplicateLimits { replies, octets, .. } = self.limits;
-        let Some(peer) = self.peers.get_mut(&key.peer) else { return Vec::new() };
-        let Some(Entry::Running(tickets)) = peer.calls.remove(&key) else { return Vec::new() };
+        let Some(peer) = self.peers.get_mut(&key.peer) else { return Tickets::NONE };
+        let Some(Entry::Running(tickets)) = peer.calls.remove(&key) else { return Tickets::NONE };
         if keep && reply.weight() <= octets / 4 && replies > 0 {
             // Registered memory is for calls under way.
             let kept = Message::flat(reply);
@@ -152,17 +217,11 @@ impl Duplicates {
                 peer.forget_oldest();
             }
         }
-        if peer.calls.is_empty() {
-            self.peers.remove(&key.peer);
-        }
         tickets
     }
 
-    /// Forgets the peer that called longest ago, if there are too many.
+    /// Forgets the peer that called longest ago, as there are as many as can be.
     fn make_room(&mut self) {
-        if self.peers.len() < self.limits.peers.max(1) {
-            return;
-        }
         // One with calls under way is needed for their replies. There are no more of those than
         // connections.
         let idle = self.peers.iter().filter(|(_, p)| p.calls.len() == p.done.len());

@@ -83,40 +83,38 @@ impl Links {
         mut handle: impl FnMut(SocketAddr, &mut Link, u64, LinkEvent, &mut ServerCounters),
     ) -> bool {
         let mut any = false;
-        let first = self.first;
-        let (before, after): (Vec<_>, Vec<_>) =
-            self.peers.keys().copied().partition(|number| *number < first);
-        for number in after.into_iter().chain(before) {
-            let Some(Peer { addr, phase: Phase::Up { link, closing } }) =
-                self.peers.get_mut(&number)
-            else {
-                continue;
-            };
-            let waited = link.counters().memory_waits;
-            let mut busy = link.step(now, BATCH);
-            counters.memory_waits += link.counters().memory_waits - waited;
-            let mut end = false;
-            for _ in 0..BATCH {
-                match link.poll_event(&NO_BINDING) {
-                    None => break,
-                    Some(LinkEvent::Close(_)) => end = true,
-                    Some(event) => handle(*addr, link, number, event, counters),
+        let Links { peers, first, device, .. } = self;
+        // The next turn begins with the one behind the last that had anything.
+        let (begin, mut next) = (*first, *first);
+        for turns in [begin..u64::MAX, 0..begin] {
+            for (&number, Peer { addr, phase }) in peers.range_mut(turns) {
+                let Phase::Up { link, closing } = phase else { continue };
+                let waited = link.counters().memory_waits;
+                let mut busy = link.step(now, BATCH);
+                counters.memory_waits += link.counters().memory_waits - waited;
+                let mut end = false;
+                for _ in 0..BATCH {
+                    match link.poll_event(&NO_BINDING) {
+                        None => break,
+                        Some(LinkEvent::Close(_)) => end = true,
+                        Some(event) => handle(*addr, link, number, event, counters),
+                    }
+                    busy = true;
                 }
-                busy = true;
-            }
-            busy |= link.post();
-            if (end || link.is_broken()) && !*closing {
-                *closing = true;
-                link.leave();
-                counters.connections_dropped += 1;
-                let _ = self.device.disconnect(CmId(number));
-            }
-            if busy {
-                any = true;
-                // The next begins with the one behind.
-                self.first = number + 1;
+                busy |= link.post();
+                if (end || link.is_broken()) && !*closing {
+                    *closing = true;
+                    link.leave();
+                    counters.connections_dropped += 1;
+                    let _ = device.disconnect(CmId(number));
+                }
+                if busy {
+                    any = true;
+                    next = number.saturating_add(1);
+                }
             }
         }
+        *first = next;
         any
     }
 

@@ -223,7 +223,7 @@ impl Server {
         any |= links.step(now, counters, |peer, link, number, event, counters| {
             let LinkEvent::Call { call, stream, items } = event else { return };
             let ticket = Ticket { link: number, call };
-            match dispatch.call(peer, ticket, (&stream, items), counters) {
+            match dispatch.call(peer, ticket, (stream, items), counters) {
                 Taken::Given => {}
                 Taken::Replied(message) => link.reply(call, &message),
                 Taken::Refused => link.refuse(call),
@@ -231,7 +231,7 @@ impl Server {
         });
         while let Some((tickets, message)) = self.dispatch.next_reply() {
             any = true;
-            for Ticket { link, call } in tickets {
+            for &Ticket { link, call } in tickets.as_slice() {
                 if let Some(link) = self.links.get(link) {
                     link.reply(call, &message);
                     link.post();

@@ -13,7 +13,7 @@ use super::store::{Store, Stored};
 use crate::memory::{Memory, NoMemory};
 use crate::message::Message;
 
-/// A message in a connection's memory.
+/// A message in a connection's memory. Its lists are used again for other messages.
 #[derive(Debug, Default)]
 pub(crate) struct Laid {
     /// Its pieces, in order.
@@ -22,7 +22,16 @@ pub(crate) struct Laid {
     pub(crate) ids: Vec<BufferId>,
 }
 
-/// Puts a message into memory. A server's are replies; a client's memory keeps nothing for them.
+impl Laid {
+    /// It is not needed any more.
+    pub(crate) fn clear(&mut self, store: &mut Store) {
+        self.stream.clear();
+        self.ids.drain(..).for_each(|id| drop(store.remove(id)));
+    }
+}
+
+/// Puts a message into memory, and notes in `laid`, which is empty, where it is. A server's are replies; a
+/// client's memory keeps nothing for them.
 ///
 /// # Errors
 /// [`NoMemory`] for what is copied.
@@ -30,12 +39,12 @@ pub(crate) fn lay_out(
     message: &Message,
     memory: &Memory,
     store: &mut Store,
-) -> Result<Laid, NoMemory> {
+    laid: &mut Laid,
+) -> Result<(), NoMemory> {
     let (header, body) = (message.header(), message.body());
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
     let len = header.len() + body.octets().len() + padding;
     let buffer = memory.take_for_reply(len)?;
-    let mut laid = Laid::default();
     let id = store.put(Stored::Registered(buffer.clone()));
     laid.ids.push(id);
     // Where the next octets go, and where those begin that no piece has yet.
@@ -66,7 +75,7 @@ pub(crate) fn lay_out(
     if at > from {
         laid.stream.push(piece(id, from, at - from));
     }
-    Ok(laid)
+    Ok(())
 }
 
 /// A piece of a buffer. No buffer is longer than a message.

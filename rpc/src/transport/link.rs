@@ -1,18 +1,17 @@
 //! A connection that is up.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use heddle_base as base;
 use heddle_rpcrdma::binding::Binding;
-use heddle_rpcrdma::conn::{
-    self, BufferId, Config, Connection, Counters, Event, ServedId, Speaks, Work, WorkId,
-};
+use heddle_rpcrdma::conn::{self, Config, Connection, Counters, Event, Speaks, Work, WorkId};
 use heddle_rpcrdma::segment::{Handle, Segment};
 use heddle_rpcrdma::{Xid, conn::CloseReason};
 use heddle_verbs::{Cq, Cqe, Queue, Sge, Stag};
 
+use super::layout::Laid;
 use super::parts::Parts;
 use super::post;
 use super::requester::Active;
@@ -62,12 +61,12 @@ pub(crate) struct Link {
     pub(super) memory: Memory,
     /// Our calls, by [`CallId::index`](conn::CallId::index).
     pub(super) active: Vec<Option<Active>>,
-    pub(super) by_xid: HashMap<Xid, conn::CallId>,
-    /// The peer's calls, by their numbers.
-    pub(super) served: HashMap<u64, ServedId>,
-    pub(super) next_served: u64,
-    /// Memory of replies, by [`ServedId::index`].
-    pub(super) replies: Vec<Option<(Arc<Message>, Vec<BufferId>)>>,
+    /// How many of them there are.
+    pub(super) active_len: usize,
+    /// Memory of replies, by [`ServedId::index`](conn::ServedId::index).
+    pub(super) replies: Vec<Option<(Arc<Message>, Laid)>>,
+    /// Lists of messages that are not needed any more, to be used again.
+    pub(super) spare: Vec<Laid>,
     /// Replies that wait for memory, by the numbers of their calls; in order.
     pub(super) late: VecDeque<(u64, Arc<Message>)>,
     /// Of signaled requests, in order.
@@ -107,10 +106,9 @@ impl Link {
             store,
             memory,
             active: std::iter::repeat_with(|| None).take(calls).collect(),
-            by_xid: HashMap::with_capacity(calls),
-            served: HashMap::with_capacity(served),
-            next_served: 0,
+            active_len: 0,
             replies: std::iter::repeat_with(|| None).take(served).collect(),
+            spare: Vec::new(),
             late: VecDeque::new(),
             after: VecDeque::new(),
             header,
@@ -130,7 +128,8 @@ impl Link {
 
     /// Takes up to `batch` completions, and posts what there is to post; whether there was anything.
     pub(crate) fn step(&mut self, now: Instant, batch: usize) -> bool {
-        let time = self.time(now);
+        // Read when something has come, or may be over.
+        let time = |link: &Link| link.time(now);
         let cq = self.parts.cq.clone();
         let mut taken = 0;
         while taken < batch
@@ -139,12 +138,12 @@ impl Link {
             taken += 1;
             match cqe.queue {
                 Queue::Sq => self.sent(&cqe),
-                Queue::Rq => self.received(time, &cqe),
+                Queue::Rq => self.received(time(self), &cqe),
             }
         }
         self.broken |= cq.check().is_err() || self.store.is_broken();
-        if self.conn.poll_timeout().is_some_and(|at| at <= time) {
-            self.conn.handle_timeout(time);
+        if self.conn.poll_timeout().is_some_and(|at| at <= time(self)) {
+            self.conn.handle_timeout(time(self));
         }
         self.post() | (taken > 0)
     }
@@ -153,14 +152,14 @@ impl Link {
         if !cqe.status.is_success() {
             return;
         }
-        self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
+        let octets = self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
         self.broken |= self.parts.receives.post(&self.parts.qp, cqe.wr_id).is_err();
         let invalidated = cqe.invalidated.map(|stag| {
             // One that is not valid is the connection's to judge.
             let _ = self.parts.pool.invalidated_by_peer(stag);
             Handle(stag.0)
         });
-        self.conn.handle_receive(now, &self.scratch, invalidated, &mut self.store);
+        self.conn.handle_receive(now, octets, invalidated, &mut self.store);
     }
 
     fn sent(&mut self, cqe: &Cqe) {
@@ -285,8 +284,8 @@ impl Link {
     }
 
     /// What the connection has counted.
-    pub(crate) fn counters(&self) -> Counters {
-        *self.conn.counters()
+    pub(crate) fn counters(&self) -> &Counters {
+        self.conn.counters()
     }
 
     /// When it is to be stepped though nothing has completed.

@@ -102,14 +102,17 @@ impl Ring {
         qp.post_recv(&RecvWr::new(number, &[self.mr.sge(at, self.room)]))
     }
 
-    /// Copies what has come into the buffer with this number over `out`.
-    pub(super) fn read(&self, number: u64, len: u32, out: &mut Vec<u8>) {
+    /// Copies what has come into the buffer with this number to the front of `room`, and gives that.
+    pub(super) fn read<'a>(&self, number: u64, len: u32, room: &'a mut Vec<u8>) -> &'a [u8] {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         // A worker says nothing else of a buffer than what is in it.
-        let len = (len as usize).min(self.room);
-        out.clear();
-        out.resize(if number < self.count { len } else { 0 }, 0);
-        self.mr.read(number.min(self.count) * self.room, out);
+        let len = if number < self.count { (len as usize).min(self.room) } else { 0 };
+        if room.len() < len {
+            room.resize(self.room, 0);
+        }
+        let (octets, _) = room.split_at_mut(len);
+        self.mr.read(number.min(self.count) * self.room, octets);
+        octets
     }
 }
 

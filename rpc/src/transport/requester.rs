@@ -5,11 +5,11 @@ use std::sync::Arc;
 use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::binding::{Binding, Chunks, Stream};
 use heddle_rpcrdma::conn::{
-    self, BufferId, Call, CallId, CallRefused, IncomingReply, ReplyRoom, ReplyStream, Sge,
+    self, Call, CallId, CallRefused, IncomingReply, ReplyRoom, ReplyStream, Sge,
 };
 use heddle_rpcrdma::rpc::{Procedure, Reply};
 
-use super::layout::{lay_out, piece};
+use super::layout::{Laid, lay_out, piece};
 use super::link::Link;
 use super::store::Stored;
 use crate::body::{Body, Item};
@@ -38,7 +38,7 @@ pub(crate) struct Active {
     /// Room for its results, and for the whole reply.
     results: Vec<Buffer>,
     whole: Option<Buffer>,
-    ids: Vec<BufferId>,
+    laid: Laid,
     /// Items of it lie where the application has put them.
     _message: Arc<Message>,
 }
@@ -55,9 +55,11 @@ impl Link {
             Whole::Room(buffer) => Some(buffer),
             Whole::Later => return Ok(false),
         };
-        let Ok(mut laid) = lay_out(message, &self.memory, &mut self.store) else {
+        let mut laid = self.spare.pop().unwrap_or_default();
+        if lay_out(message, &self.memory, &mut self.store, &mut laid).is_err() {
+            self.spare.push(laid);
             return self.wait_for_memory(message.weight());
-        };
+        }
         let mut name = |buffer: &Buffer| {
             let id = self.store.put(Stored::Registered(buffer.clone()));
             laid.ids.push(id);
@@ -71,9 +73,8 @@ impl Link {
             items: &results,
             whole: all.as_ref().map_or(&[], <[Sge; 1]>::as_slice),
         };
-        let stream = laid.stream;
         let items = message.placeable();
-        let call = Call { xid, stream: &stream, items, reply: Some(reply), deadline: None };
+        let call = Call { xid, stream: &laid.stream, items, reply: Some(reply), deadline: None };
         match self.conn.call(&call) {
             Ok(id) => {
                 let active = Active {
@@ -82,17 +83,17 @@ impl Link {
                     procedure: *procedure,
                     results: room.results.clone(),
                     whole,
-                    ids: laid.ids,
+                    laid,
                     _message: message.clone(),
                 };
-                self.by_xid.insert(xid, id);
                 if let Some(slot) = self.active.get_mut(id.index()) {
                     *slot = Some(active);
+                    self.active_len += 1;
                 }
                 Ok(true)
             }
             Err(refused) => {
-                laid.ids.into_iter().for_each(|id| drop(self.store.remove(id)));
+                self.reclaim(laid);
                 match refused {
                     CallRefused::Busy | CallRefused::Closed | CallRefused::Xid => Ok(false),
                     CallRefused::Stream | CallRefused::Item(_) | CallRefused::Items => {
@@ -117,7 +118,7 @@ impl Link {
 
     /// There is no room for so many octets: false when there will be, once other calls have ended.
     fn wait_for_memory(&self, len: usize) -> Result<bool, CallError> {
-        if self.by_xid.is_empty() {
+        if self.active_len == 0 {
             return Err(CallError::NoMemory(crate::memory::NoMemory { len }));
         }
         Ok(false)
@@ -125,7 +126,8 @@ impl Link {
 
     /// A call is of no interest any more. Its memory comes back when the peer can reach it no longer.
     pub(crate) fn cancel(&mut self, xid: Xid) {
-        if let Some(&id) = self.by_xid.get(&xid) {
+        let mut active = self.active.iter().flatten();
+        if let Some(id) = active.find(|active| active.xid == xid).map(|active| active.id) {
             self.conn.cancel(id);
         }
     }
@@ -133,11 +135,9 @@ impl Link {
     /// A call has ended, and its memory is safe.
     pub(super) fn release(&mut self, call: CallId) -> Option<Active> {
         let slot = self.active.get_mut(call.index())?;
-        let active = slot.take_if(|active| active.id == call)?;
-        self.by_xid.remove(&active.xid);
-        for id in &active.ids {
-            self.store.remove(*id);
-        }
+        let mut active = slot.take_if(|active| active.id == call)?;
+        self.active_len -= 1;
+        self.reclaim(std::mem::take(&mut active.laid));
         Some(active)
     }
 

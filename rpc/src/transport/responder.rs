@@ -7,11 +7,11 @@ use heddle_rpcrdma::reduce::chunk_fits;
 use heddle_rpcrdma::v2::Refusal;
 use heddle_rpcrdma::xdr::padded;
 
-use super::layout::lay_out;
+use super::layout::{Laid, lay_out};
 use super::link::{Link, LinkEvent};
 use super::store::Stored;
 use crate::body::Item;
-use crate::memory::{Buffer, NoMemory};
+use crate::memory::{Buffer, NoMemory, zeros};
 use crate::message::Message;
 
 impl Link {
@@ -25,10 +25,7 @@ impl Link {
             let _ = self.conn.refuse(call.id, Refusal::BadXdr);
             return None;
         };
-        let number = self.next_served;
-        self.next_served += 1;
-        self.served.insert(number, call.id);
-        Some(LinkEvent::Call { call: number, stream, items })
+        Some(LinkEvent::Call { call: call.id.to_bits(), stream, items })
     }
 
     /// Memory may be there again: replies go on that wait for it, and then calls; whether any does.
@@ -59,46 +56,51 @@ impl Link {
     /// Replies to a call. A reply for which there is no memory waits, if it is short enough to find some
     /// for certain; otherwise the transport refuses. A call that is gone with its connection is passed over.
     pub(crate) fn reply(&mut self, call: u64, message: &Arc<Message>) {
-        let Some(id) = self.served.remove(&call) else { return };
+        let id = ServedId::from_bits(call);
         let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
-        let laid = own.then(|| lay_out(message, &self.memory, &mut self.store));
-        let laid = match laid {
-            Some(Ok(laid)) => laid,
+        let mut laid = self.spare.pop().unwrap_or_default();
+        match own.then(|| lay_out(message, &self.memory, &mut self.store, &mut laid)) {
+            Some(Ok(())) => {}
             Some(Err(NoMemory { len })) if len <= self.memory.for_replies() => {
-                self.served.insert(call, id);
+                self.spare.push(laid);
                 self.late.push_back((call, message.clone()));
                 return;
             }
             Some(Err(_)) | None => {
+                self.spare.push(laid);
                 let _ = self.conn.refuse(id, Refusal::System);
                 return;
             }
-        };
+        }
         let replied = self.conn.reply(id, &laid.stream, message.placeable());
         if self.replies.len() <= id.index() {
             self.replies.resize_with(id.index() + 1, || None);
         }
         let Some(slot) = self.replies.get_mut(id.index()).filter(|_| replied.is_ok()) else {
-            laid.ids.into_iter().for_each(|id| drop(self.store.remove(id)));
+            self.reclaim(laid);
             let _ = self.conn.refuse(id, Refusal::System);
             return;
         };
-        *slot = Some((message.clone(), laid.ids));
+        *slot = Some((message.clone(), laid));
     }
 
     /// Refuses a call whose chunks are not of its items.
     pub(crate) fn refuse(&mut self, call: u64) {
-        if let Some(id) = self.served.remove(&call) {
-            let _ = self.conn.refuse(id, Refusal::BadXdr);
-        }
+        let _ = self.conn.refuse(ServedId::from_bits(call), Refusal::BadXdr);
     }
 
     /// The memory of a reply is free.
     pub(super) fn replied_to(&mut self, id: ServedId) {
-        let reply = self.replies.get_mut(id.index()).and_then(Option::take);
-        for buffer in reply.into_iter().flat_map(|(_, ids)| ids) {
-            self.store.remove(buffer);
+        if let Some((_, laid)) = self.replies.get_mut(id.index()).and_then(Option::take) {
+            self.reclaim(laid);
         }
+    }
+
+    /// A message of ours is not needed any more.
+    pub(super) fn reclaim(&mut self, mut laid: Laid) {
+        laid.clear(&mut self.store);
+        // There are no more than messages at a time.
+        self.spare.push(laid);
     }
 }
 
@@ -106,6 +108,11 @@ impl Link {
 /// have its item's padding: how long the item is, the word in front of it says.
 fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
     let length = call.length as usize;
+    if call.reads.as_slice().is_empty() {
+        let mut stream = zeros(length);
+        buffer.read(0, &mut stream).ok()?;
+        return Some((stream, Vec::new()));
+    }
     let (mut stream, mut items, mut from) = (Vec::new(), Vec::new(), 0);
     let take = |from: usize, to: usize, stream: &mut Vec<u8>| {
         let at = stream.len();

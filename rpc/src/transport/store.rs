@@ -5,7 +5,7 @@ use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
-use crate::memory::{Budget, Buffer, Memory};
+use crate::memory::{Budget, Buffer, Memory, zeros};
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -21,7 +21,10 @@ impl Stored {
     pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
         match self {
             Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
-            Stored::Registered(buffer) => buffer.part(off, len).ok().map(|part| part.to_vec()),
+            Stored::Registered(buffer) => {
+                let mut octets = zeros(len);
+                buffer.read(off, &mut octets).ok().map(|()| octets)
+            }
         }
     }
 
@@ -152,7 +155,7 @@ impl conn::Memory for Store {
             }
             Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
             // No longer than the connection's longest message, and one for each call of ours.
-            Purpose::Reply => Stored::Heap(vec![0; len]),
+            Purpose::Reply => Stored::Heap(zeros(len)),
         };
         Some(self.put(stored))
     }

@@ -149,10 +149,20 @@ impl<'a> WriteChunk<'a> {
     pub(crate) fn encode(&self, w: &mut Writer<'_>) {
         // As many as were decoded or checked fit.
         w.u32(u32::try_from(self.len()).unwrap_or(u32::MAX));
+        self.encode_segments(w);
+    }
+
+    /// The same without its count.
+    pub(crate) fn encode_segments(&self, w: &mut Writer<'_>) {
         match (self.store, self.filled) {
             (Store::Wire(octets), None) => w.raw(octets),
             _ => self.segments().for_each(|s| s.encode(w)),
         }
+    }
+
+    /// One that was decoded before, of its segments.
+    pub(crate) const fn received(segments: &'a [u8]) -> WriteChunk<'a> {
+        WriteChunk { store: Store::Wire(segments), filled: None }
     }
 
     pub(crate) fn decode_optional(
@@ -287,6 +297,12 @@ impl<'a> WriteList<'a> {
     }
 
     pub(crate) fn encode(&self, w: &mut Writer<'_>) {
+        self.encode_entries(w);
+        w.flag(false);
+    }
+
+    /// The same without what ends it.
+    pub(crate) fn encode_entries(&self, w: &mut Writer<'_>) {
         match self.0 {
             Chunks::Wire(octets, _) => w.raw(octets),
             Chunks::Values(chunks) => {
@@ -296,7 +312,11 @@ impl<'a> WriteList<'a> {
                 }
             }
         }
-        w.flag(false);
+    }
+
+    /// One of so many chunks that was decoded before, of its entries.
+    pub(crate) const fn received(entries: &'a [u8], count: usize) -> WriteList<'a> {
+        WriteList(Chunks::Wire(entries, count))
     }
 }
 

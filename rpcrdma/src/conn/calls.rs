@@ -210,8 +210,9 @@ impl OutCall {
     ) -> Result<usize, NoRoom> {
         lists.fill(self);
         let (body, items) = lists.reads.split_at(lists.body);
-        let writes = WriteChunks::of(lists);
-        let chunks = |reads| Chunks { reads, writes: writes.list(), reply: writes.reply };
+        let mut room = None;
+        let (writes, reply) = lists.for_reply(&mut room);
+        let chunks = |reads| Chunks { reads, writes, reply };
         let call = |reads, zero| ReadList::new(reads, zero).unwrap_or(ReadList::EMPTY);
         if version != v2::VERSION {
             let body = match self.plan.format {
@@ -240,14 +241,15 @@ impl OutCall {
         lists: &mut Lists,
     ) -> Result<IncomingReply, BadReply> {
         lists.fill(self);
-        let provided = WriteChunks::of(lists);
+        let mut room = None;
+        let (provided, reply_chunk) = lists.for_reply(&mut room);
         // Where nothing was provided, nothing may be said to be there.
-        returned.returned(&provided.list()).map_err(|(_, e)| BadReply::Write(e))?;
+        returned.returned(&provided).map_err(|(_, e)| BadReply::Write(e))?;
         let filled = Filled::of(returned.chunks().map(|chunk| chunk.length()));
         let stream = match source {
             ReplySource::Buffer { buffer, length } => ReplyStream::Buffer { buffer, length },
             ReplySource::Chunk(chunk) => {
-                let room = provided.reply.ok_or(BadReply::NoChunk)?;
+                let room = reply_chunk.ok_or(BadReply::NoChunk)?;
                 ReplyStream::Chunk { length: chunk.returned(&room).map_err(BadReply::Chunk)? }
             }
         };
@@ -306,27 +308,24 @@ impl Lists {
     }
 }
 
-/// The chunks for a reply, of [`Lists`].
-struct WriteChunks<'a> {
-    chunks: [WriteChunk<'a>; CHUNKS_MAX],
-    len: usize,
-    reply: Option<WriteChunk<'a>>,
-}
+/// Room for the Write chunks of a list; not used by a call that has none.
+type Room<'a> = Option<[WriteChunk<'a>; CHUNKS_MAX]>;
 
-impl<'a> WriteChunks<'a> {
-    fn of(lists: &'a Lists) -> WriteChunks<'a> {
-        let mut chunks = [WriteChunk::EMPTY; CHUNKS_MAX];
+impl Lists {
+    /// The chunks for a reply.
+    fn for_reply<'a>(&'a self, room: &'a mut Room<'a>) -> (WriteList<'a>, Option<WriteChunk<'a>>) {
+        let reply = WriteChunk::new(&self.reply).unwrap_or(WriteChunk::EMPTY);
+        let reply = self.has_reply.then_some(reply);
+        if self.write_ends.is_empty() {
+            return (WriteList::EMPTY, reply);
+        }
+        let chunks = room.insert([WriteChunk::EMPTY; CHUNKS_MAX]);
         let (mut start, mut len) = (0, 0);
-        for (to, &end) in chunks.iter_mut().zip(&lists.write_ends) {
-            let segments = lists.writes.get(start..end).unwrap_or(&[]);
+        for (to, &end) in chunks.iter_mut().zip(&self.write_ends) {
+            let segments = self.writes.get(start..end).unwrap_or(&[]);
             *to = WriteChunk::new(segments).unwrap_or(WriteChunk::EMPTY);
             (start, len) = (end, len + 1);
         }
-        let reply = WriteChunk::new(&lists.reply).unwrap_or(WriteChunk::EMPTY);
-        WriteChunks { chunks, len, reply: lists.has_reply.then_some(reply) }
-    }
-
-    fn list(&self) -> WriteList<'_> {
-        WriteList::new(self.chunks.get(..self.len).unwrap_or(&self.chunks))
+        (WriteList::new(chunks.get(..len).unwrap_or(chunks)), reply)
     }
 }

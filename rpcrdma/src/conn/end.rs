@@ -113,6 +113,7 @@ impl Connection {
     /// Answers [`Work::Register`](super::Work::Register): a segment for each region, in order and as long,
     /// with handles that no other registration of this connection has.
     pub fn registered(&mut self, call: CallId, segments: &[Segment]) {
+        self.stirred = true;
         if !self.is_running() {
             return;
         }
@@ -136,6 +137,7 @@ impl Connection {
 
     /// Answers [`Work::Register`](super::Work::Register): nothing was registered.
     pub fn not_registered(&mut self, call: CallId, when: NotRegistered) {
+        self.stirred = true;
         if !self.is_running() {
             return;
         }
@@ -156,12 +158,14 @@ impl Connection {
 
     /// Memory can be registered again, after [`NotRegistered::Later`].
     pub fn memory_available(&mut self) {
+        self.stirred = true;
         self.waits_for_memory = false;
     }
 
     /// A work request has completed: well, or not. One that has not ends the connection, as it does the
     /// queue pair.
     pub fn handle_completion(&mut self, id: WorkId, ok: bool) {
+        self.stirred = true;
         if !self.is_running() {
             return;
         }
@@ -253,6 +257,7 @@ impl Connection {
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }
+        self.stirred = true;
         for slot in 0..self.config.calls {
             let at = self.calls.at(slot).and_then(|row| row.deadline);
             if at.is_some_and(|at| at <= now) {

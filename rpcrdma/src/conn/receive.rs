@@ -13,6 +13,7 @@ use self::call::Uses;
 use self::reply::Source;
 use super::calls::Outcome;
 use super::negotiate::Flow;
+use super::offer::Offer;
 use super::served::{self, Body};
 use super::{AnswerFlow, CallError, CloseReason, Connection, Memory, Side, Unsent};
 use crate::credit::v2::Kind;
@@ -37,6 +38,7 @@ impl Connection {
         if !self.is_running() {
             return;
         }
+        self.stirred = true;
         self.counters.receives += 1;
         // A deadline that has passed has passed before what comes now.
         self.handle_timeout(now);
@@ -150,10 +152,7 @@ impl Connection {
                     (v1::Body::NoMsg(_), Some(chunk)) => Body::Chunk(chunk),
                     _ => Body::Inline(received.payload),
                 };
-                let has_chunks =
-                    (!chunks.reads.is_empty(), !chunks.writes.is_empty(), chunks.reply);
-                let uses =
-                    Uses { reads: has_chunks.0, writes: has_chunks.1 || has_chunks.2.is_some() };
+                let uses = Uses::new(!chunks.reads.is_empty(), Offer::of_v1(&chunks));
                 self.receive_call(header.xid, header.credit, body, chunks.reads, uses, received)
             }
             None => {
@@ -233,8 +232,7 @@ impl Connection {
             }
             v2::Body::CallExternal { call, chunks, .. } => {
                 let Some(body) = call.body() else { return Ok(()) };
-                let writes = !chunks.writes.is_empty() || chunks.reply.is_some();
-                let uses = Uses { reads: true, writes };
+                let uses = Uses::new(true, Offer::of_v2(header));
                 self.receive_call(xid, credit, Body::Chunk(body), chunks.reads, uses, received)
             }
             v2::Body::ReplyExternal { writes, reply } => {

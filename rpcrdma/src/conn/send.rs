@@ -93,7 +93,7 @@ impl Connection {
     /// [`Config::header_size`](super::Config::header_size) octets; it is the driver's until the Send has
     /// completed, and is not touched by other work.
     pub fn poll_work(&mut self, header: &mut [u8]) -> Option<Work<'_>> {
-        if !self.is_running() {
+        if !self.stirred || !self.is_running() {
             return None;
         }
         if self.registering.is_some() {
@@ -102,7 +102,11 @@ impl Connection {
         }
         self.gather.clear();
         let next = match self.next_work(header) {
-            Ok(next) => next?,
+            Ok(Some(next)) => next,
+            Ok(None) => {
+                self.stirred = false;
+                return None;
+            }
             Err(reason) => {
                 self.close(reason);
                 return None;

@@ -2,11 +2,11 @@
 
 use super::event::{IncomingCall, ItemSet, ServeError};
 use super::memory::{BufferId, Memory, Sge};
+use super::offer::{Kept, Offer};
 use super::plan::{Format, HeaderLen};
 use super::work::ServedId;
-use crate::Limits;
-use crate::chunk::{ReadChunk, WriteChunk, WriteList};
-use crate::header::{Header, Message, Versions, Xid, decode};
+use crate::chunk::{ReadChunk, ReadList, WriteChunk, WriteList};
+use crate::header::Xid;
 use crate::reduce::{Assembly, Item, Part, Piece, Placement, Shortage};
 use crate::segment::{Handle, Segment};
 use crate::v1::{self, Chunks};
@@ -50,9 +50,10 @@ pub(super) struct WriteOp {
 pub(super) struct InCall {
     pub(super) xid: Xid,
     pub(super) phase: Phase,
-    /// Its transport header, with the first words of the payload; with all of it as long as it waits for
-    /// memory.
-    pub(super) header: Vec<u8>,
+    /// All of its Send, as long as it waits for memory.
+    pub(super) octets: Vec<u8>,
+    /// Room for its reply, and what that may invalidate.
+    pub(super) offer: Kept,
     /// Credits it asked for (version 1).
     pub(super) requested: u32,
     pub(super) buffer: BufferId,
@@ -112,11 +113,10 @@ pub(super) struct ReplyBounds {
 const PADDING: [u8; 3] = [0; 3];
 
 impl InCall {
-    pub(super) fn set(&mut self, xid: Xid, requested: u32, octets: &[u8], payload: usize) {
+    pub(super) fn set(&mut self, xid: Xid, requested: u32, offer: &Offer<'_>) {
         self.xid = xid;
         self.phase = Phase::Reading;
-        self.header.clear();
-        self.header.extend_from_slice(octets.get(..kept(octets, payload)).unwrap_or(octets));
+        self.offer.keep(offer);
         self.requested = requested;
         self.reads.clear();
         self.next_read = 0;
@@ -136,11 +136,12 @@ impl InCall {
     pub(super) fn assemble<C: Iterator<Item = Item> + Clone>(
         &mut self,
         assembly: &Assembly<C>,
-        body: &Body<'_>,
-        chunks: &[Option<ReadChunk<'_>>],
+        (body, reads): (&Body<'_>, ReadList<'_>),
         read_max: u32,
         memory: &mut impl Memory,
     ) {
+        // By their positions, as the parts of the assembly are.
+        let (mut chunks, mut passed) = (reads.items(), 0);
         for part in assembly.parts() {
             match part {
                 Part::Padding { to } => {
@@ -148,9 +149,10 @@ impl InCall {
                     memory.write(self.buffer, to.offset, zeros);
                 }
                 Part::Chunk { index, to } => {
-                    if let Some(Some(chunk)) = chunks.get(index) {
-                        self.read(chunk, 0, to, read_max);
+                    if let Some(chunk) = chunks.nth(index - passed) {
+                        self.read(&chunk, 0, to, read_max);
                     }
+                    passed = index + 1;
                 }
                 Part::Stream { from, to } => match body {
                     Body::Inline(payload) => {
@@ -189,21 +191,14 @@ impl InCall {
     }
 
     /// As it goes up.
-    pub(super) fn incoming(
-        &self,
-        id: ServedId,
-        versions: Versions,
-        limits: &Limits,
-    ) -> IncomingCall {
-        let write_chunks =
-            chunks_of(&self.header, versions, limits).map_or(0, |(chunks, _)| chunks.writes.len());
+    pub(super) fn incoming(&self, id: ServedId) -> IncomingCall {
         IncomingCall {
             id,
             xid: self.xid,
             buffer: self.buffer,
             length: self.length,
             reads: self.items,
-            write_chunks: u16::try_from(write_chunks).unwrap_or(u16::MAX),
+            write_chunks: u16::try_from(self.offer.write_chunks()).unwrap_or(u16::MAX),
         }
     }
 
@@ -211,20 +206,15 @@ impl InCall {
     pub(super) fn plan(
         &mut self,
         items: &[Item],
-        versions: Versions,
-        limits: &Limits,
+        version: u32,
         bounds: &ReplyBounds,
     ) -> Result<(), v2::Refusal> {
-        let version = if versions == Versions::V2 { v2::VERSION } else { v1::VERSION };
-        let header = core::mem::take(&mut self.header);
-        let planned = match chunks_of(&header, versions, limits) {
-            Some((chunks, invalidate)) => {
-                self.invalidate = invalidate.filter(|_| version == 2 || bounds.may_invalidate);
-                self.place(items, version, &chunks, bounds)
-            }
-            None => Err(v2::Refusal::System),
-        };
-        self.header = header;
+        let kept = core::mem::take(&mut self.offer);
+        let offer = kept.offer();
+        let may_invalidate = version == v2::VERSION || bounds.may_invalidate;
+        self.invalidate = offer.invalidate.filter(|_| may_invalidate);
+        let planned = self.place(items, version, &offer, bounds);
+        self.offer = kept;
         planned
     }
 
@@ -232,11 +222,11 @@ impl InCall {
         &mut self,
         items: &[Item],
         version: u32,
-        chunks: &Chunks<'_>,
+        offer: &Offer<'_>,
         bounds: &ReplyBounds,
     ) -> Result<(), v2::Refusal> {
         let short = |Shortage { chunk, needed }| v2::Refusal::WriteResource { chunk, needed };
-        let placement = Placement::new(items, chunks.writes).map_err(short)?;
+        let placement = Placement::new(items, offer.writes).map_err(short)?;
         self.filled.extend(placement.returned().map(|chunk| chunk.length()));
         for (item, chunk) in placement.placed() {
             self.placed.push(item);
@@ -248,9 +238,9 @@ impl InCall {
         let len = HeaderLen {
             version,
             reads: 0,
-            write_chunks: count(chunks.writes.len()),
-            write_segments: count(chunks.writes.chunks().map(|c| c.len()).sum()),
-            reply: chunks.reply.map(|c| count(c.len())),
+            write_chunks: count(offer.writes.len()),
+            write_segments: count(offer.writes.chunks().map(|c| c.len()).sum()),
+            reply: offer.reply.map(|c| count(c.len())),
         };
         let header = len.reply(Format::Inline);
         self.header_len = header;
@@ -258,7 +248,7 @@ impl InCall {
             return Ok(());
         }
         let needed = self.reduced;
-        match chunks.reply {
+        match offer.reply {
             Some(chunk) if chunk.length() >= needed => {
                 self.format = Format::Chunk;
                 self.header_len = len.reply(Format::Chunk);
@@ -274,26 +264,28 @@ impl InCall {
     /// Writes the header of the only or last Send of its reply.
     pub(super) fn encode(
         &self,
-        versions: Versions,
-        limits: &Limits,
+        version: u32,
         credit: u32,
         out: &mut [u8],
     ) -> Result<usize, NoRoom> {
-        let chunks =
-            chunks_of(&self.header, versions, limits).map_or(Chunks::NONE, |(chunks, _)| chunks);
-        let mut writes = [WriteChunk::EMPTY; super::CHUNKS_MAX];
-        let mut len = 0;
-        for (to, (chunk, &filled)) in
-            writes.iter_mut().zip(chunks.writes.chunks().zip(&self.filled))
-        {
-            *to = chunk.filled(filled);
-            len += 1;
-        }
-        let writes = WriteList::new(writes.get(..len).unwrap_or(&writes));
+        let offer = self.offer.offer();
+        let mut chunks;
+        let writes = if self.filled.is_empty() {
+            WriteList::EMPTY
+        } else {
+            chunks = [WriteChunk::EMPTY; super::CHUNKS_MAX];
+            let mut len = 0;
+            let filled = offer.writes.chunks().zip(&self.filled);
+            for (to, (chunk, &filled)) in chunks.iter_mut().zip(filled) {
+                *to = chunk.filled(filled);
+                len += 1;
+            }
+            WriteList::new(chunks.get(..len).unwrap_or(&chunks))
+        };
         let used = if self.format == Format::Chunk { self.reduced } else { 0 };
-        let reply = chunks.reply.map(|chunk| chunk.filled(used));
+        let reply = offer.reply.map(|chunk| chunk.filled(used));
         let xid = self.xid;
-        if versions == Versions::V2 {
+        if version == v2::VERSION {
             let body = match (self.format, reply) {
                 (Format::Chunk, Some(reply)) => v2::Body::ReplyExternal { writes, reply },
                 _ => v2::Body::ReplyInline { writes },
@@ -309,45 +301,10 @@ impl InCall {
     }
 }
 
-/// Octets of a received Send that are kept as long as its call is served: its header, and as much of the
-/// payload as decoding looks at.
-pub(super) fn kept(octets: &[u8], payload: usize) -> usize {
-    octets.len() - payload + payload.min(8)
-}
-
-/// The chunks of a kept header, and what may be invalidated by the reply.
-fn chunks_of<'a>(
-    header: &'a [u8],
-    versions: Versions,
-    limits: &Limits,
-) -> Option<(Chunks<'a>, Option<Handle>)> {
-    // It was decoded before.
-    let Message { header, .. } = decode(header, versions, limits).ok()?;
-    Some(match header {
-        Header::V1(header) => match header.body {
-            v1::Body::Msg(chunks) | v1::Body::NoMsg(chunks) => (chunks, first_handle(&chunks)),
-            v1::Body::Error(_) => return None,
-        },
-        Header::V2(header) => match header.body {
-            v2::Body::CallInline { chunks, .. } | v2::Body::CallExternal { chunks, .. } => {
-                (chunks, header.invalidate())
-            }
-            _ => return None,
-        },
-    })
-}
-
 /// The Writes that fill a chunk, with octets of the stream from `from` on.
 fn write_ops(ops: &mut Vec<WriteOp>, chunk: WriteChunk<'_>, mut from: u32, is_reduced: bool) {
     for to in chunk.segments().filter(|s| s.length > 0) {
         ops.push(WriteOp { to, from, is_reduced });
         from += to.length;
     }
-}
-
-/// In version 1 the responder chooses (RFC 8797 section 4.1): the first of all.
-fn first_handle(chunks: &Chunks<'_>) -> Option<Handle> {
-    let reads = chunks.reads.segments().map(|s| s.target);
-    let writes = chunks.writes.chunks().chain(chunks.reply).flat_map(|c| c.segments());
-    reads.chain(writes).map(|s| s.handle).next()
 }

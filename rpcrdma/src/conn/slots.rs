@@ -6,7 +6,8 @@ use crate::header::Xid;
 #[derive(Debug)]
 struct Row<T> {
     generation: u32,
-    used: bool,
+    /// Where it is in the list of rows in use, if it is.
+    at: Option<u16>,
     value: T,
 }
 
@@ -14,17 +15,18 @@ struct Row<T> {
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     rows: Vec<Row<T>>,
-    /// Of each row in use. Apart from the rows, so that a search looks at few cache lines.
-    xids: Vec<Option<Xid>>,
+    /// XIDs and slots of the rows in use, in no order. Apart from the rows, so that a search looks at few
+    /// cache lines, and at no row that is free.
+    used: Vec<(Xid, u16)>,
     free: Vec<u16>,
 }
 
 impl<T: Default> Slots<T> {
     pub(super) fn new(count: u16) -> Slots<T> {
-        let row = || Row { generation: 0, used: false, value: T::default() };
+        let row = || Row { generation: 0, at: None, value: T::default() };
         Slots {
             rows: (0..count).map(|_| row()).collect(),
-            xids: vec![None; count.into()],
+            used: Vec::with_capacity(count.into()),
             free: (0..count).rev().collect(),
         }
     }
@@ -33,48 +35,62 @@ impl<T: Default> Slots<T> {
     pub(super) fn take(&mut self, xid: Xid) -> Option<(u16, u32)> {
         let slot = self.free.pop()?;
         let row = self.rows.get_mut(usize::from(slot))?;
-        row.used = true;
+        row.at = u16::try_from(self.used.len()).ok();
         row.generation = row.generation.wrapping_add(1);
-        if let Some(of) = self.xids.get_mut(usize::from(slot)) {
-            *of = Some(xid);
-        }
+        self.used.push((xid, slot));
         Some((slot, row.generation))
     }
 
     pub(super) fn release(&mut self, slot: u16) {
-        let Some(row) = self.rows.get_mut(usize::from(slot)).filter(|row| row.used) else { return };
-        row.used = false;
-        if let Some(of) = self.xids.get_mut(usize::from(slot)) {
-            *of = None;
+        let Some(at) = self.rows.get_mut(usize::from(slot)).and_then(|row| row.at.take()) else {
+            return;
+        };
+        let hole = usize::from(at);
+        if hole < self.used.len() {
+            self.used.swap_remove(hole);
+        }
+        // The last is now where this one was.
+        if let Some(&(_, moved)) = self.used.get(hole)
+            && let Some(row) = self.rows.get_mut(usize::from(moved))
+        {
+            row.at = Some(at);
         }
         self.free.push(slot);
     }
 
     pub(super) fn find(&self, xid: Xid) -> Option<u16> {
-        let at = self.xids.iter().position(|of| *of == Some(xid))?;
-        u16::try_from(at).ok()
+        self.used.iter().find(|(of, _)| *of == xid).map(|&(_, slot)| slot)
+    }
+
+    /// Those of an XID. Of the calls of a peer there may be several: one whose reply is on its way is not
+    /// the next with its XID.
+    pub(super) fn with(&self, xid: Xid) -> impl Iterator<Item = &T> {
+        let of = self.used.iter().filter(move |(of, _)| *of == xid);
+        of.filter_map(|&(_, slot)| self.at(slot))
     }
 
     pub(super) fn at(&self, slot: u16) -> Option<&T> {
-        self.rows.get(usize::from(slot)).filter(|row| row.used).map(|row| &row.value)
+        let row = self.rows.get(usize::from(slot))?;
+        row.at.is_some().then_some(&row.value)
     }
 
     pub(super) fn at_mut(&mut self, slot: u16) -> Option<&mut T> {
-        self.rows.get_mut(usize::from(slot)).filter(|row| row.used).map(|row| &mut row.value)
+        let row = self.rows.get_mut(usize::from(slot))?;
+        row.at.is_some().then_some(&mut row.value)
     }
 
     pub(super) fn is(&self, slot: u16, generation: u32) -> bool {
         let row = self.rows.get(usize::from(slot));
-        row.is_some_and(|row| row.used && row.generation == generation)
+        row.is_some_and(|row| row.at.is_some() && row.generation == generation)
     }
 
     pub(super) fn generation(&self, slot: u16) -> u32 {
         self.rows.get(usize::from(slot)).map_or(0, |row| row.generation)
     }
 
-    /// Slots in use.
+    /// Slots in use, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u16> + use<'_, T> {
-        (0u16..).zip(&self.rows).filter(|(_, row)| row.used).map(|(slot, _)| slot)
+        self.used.iter().map(|&(_, slot)| slot)
     }
 }
 
@@ -97,5 +113,31 @@ mod tests {
         assert!(slots.is(a, second) && !slots.is(a, first));
         assert_eq!(slots.take(Xid(1)), None, "one release frees one row");
         assert_eq!(slots.all().count(), 2);
+    }
+
+    #[test]
+    fn test_rows_are_found_in_whatever_order_others_go() {
+        let mut slots = Slots::<u8>::new(4);
+        let of: Vec<_> = (0..4).map(|xid| slots.take(Xid(xid)).unwrap().0).collect();
+        for (gone, left) in [(1, vec![0, 2, 3]), (0, vec![2, 3]), (3, vec![2]), (2, vec![])] {
+            slots.release(of[gone]);
+            for (xid, &slot) in (0..).zip(&of) {
+                let there = left.contains(&xid);
+                assert_eq!(slots.find(Xid(xid)), there.then_some(slot), "{gone} {xid}");
+                assert_eq!(slots.at(slot).is_some(), there, "{gone} {xid}");
+            }
+            assert_eq!(slots.all().count(), left.len());
+        }
+        assert_eq!((0..5).filter(|&xid| slots.take(Xid(xid)).is_some()).count(), 4);
+    }
+
+    #[test]
+    fn test_all_rows_of_an_xid_are_found() {
+        let mut slots = Slots::<u8>::new(3);
+        for (xid, value) in [(7, 1), (8, 2), (7, 3)] {
+            let (slot, _) = slots.take(Xid(xid)).unwrap();
+            *slots.at_mut(slot).unwrap() = value;
+        }
+        assert_eq!(slots.with(Xid(7)).copied().collect::<Vec<_>>(), [1, 3]);
     }
 }

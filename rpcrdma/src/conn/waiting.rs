@@ -5,7 +5,7 @@
 //! credits has no more under way than it was granted.
 
 use super::receive::HEADER_MIN;
-use super::served::{Body, Phase, kept};
+use super::served::{Body, Phase};
 use super::work::ServedId;
 use super::{BufferId, CloseReason, Connection, Memory, Purpose};
 use crate::chunk::ReadList;
@@ -22,6 +22,7 @@ impl Connection {
     /// Buffers for calls may be there again: those that wait go on in their order, until one finds none.
     /// Whether any does.
     pub fn memory_returned(&mut self, memory: &mut impl Memory) -> bool {
+        self.stirred = true;
         let mut any = false;
         while self.is_running()
             && let Some(&slot) = self.waiting.front()
@@ -43,8 +44,8 @@ impl Connection {
     pub(super) fn wait_for_memory(&mut self, slot: u16, octets: &[u8]) {
         if let Some(row) = self.served.at_mut(slot) {
             row.phase = Phase::Waiting;
-            row.header.clear();
-            row.header.extend_from_slice(octets);
+            row.octets.clear();
+            row.octets.extend_from_slice(octets);
         }
         self.waiting.push_back(slot);
         self.counters.memory_waits += 1;
@@ -56,15 +57,13 @@ impl Connection {
             (self.versions(), self.config.limits, self.config.message_max);
         let id = ServedId { slot, generation: self.served.generation(slot) };
         let row = self.served.at_mut(slot)?;
-        let (mut octets, items) = (core::mem::take(&mut row.header), row.items);
+        let (octets, items) = (core::mem::take(&mut row.octets), row.items);
         let message = decode(&octets, versions, &limits).ok()?;
         let (body, reads) = body_of(&message)?;
         let items = items.as_slice().iter().copied();
         let assembly = Assembly::new(body.length(), HEADER_MIN, items, max).ok()?;
         self.begin_call(id, buffer, (&body, reads), &assembly, memory);
-        let kept = kept(&octets, message.payload.len());
-        octets.truncate(kept);
-        self.served.at_mut(slot)?.header = octets;
+        self.served.at_mut(slot)?.octets = octets;
         Some(())
     }
 }

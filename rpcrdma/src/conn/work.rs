@@ -29,6 +29,19 @@ impl ServedId {
     pub const fn index(self) -> usize {
         self.slot as usize
     }
+
+    /// As 64 bits.
+    pub const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 16 | self.slot as u64
+    }
+
+    /// Of these bits. Any are an id; what is of no call being served is answered with
+    /// [`ReplyRefused::NoCall`](super::ReplyRefused::NoCall).
+    pub const fn from_bits(bits: u64) -> ServedId {
+        let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();
+        let (slot, generation) = (u16::from_be_bytes([e, f]), u32::from_be_bytes([a, b, c, d]));
+        ServedId { slot, generation }
+    }
 }
 
 /// What the peer may do with a region.

@@ -34,7 +34,7 @@ impl World {
         let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
-        self.dispatch.call(peer, ticket, (octets, Vec::new()), &mut self.counters)
+        self.dispatch.call(peer, ticket, (octets.to_vec(), Vec::new()), &mut self.counters)
     }
 
     fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
@@ -123,7 +123,7 @@ fn test_program_hears_who_calls_what_and_its_answer_goes_to_the_call() {
     results.u32(42).unwrap();
     request.reply(Ok(results));
     let (tickets, reply) = w.dispatch.next_reply().unwrap();
-    assert_eq!(tickets, [Ticket { link: 1, call: 1 }]);
+    assert_eq!(tickets.as_slice(), [Ticket { link: 1, call: 1 }]);
     assert_eq!(body(&reply), (accepted(Status::Success), vec![0, 0, 0, 42]));
     assert_eq!(reply.header()[..4], [0, 0, 0, 9]);
     assert!(w.dispatch.next_reply().is_none());
@@ -139,7 +139,7 @@ fn test_call_that_comes_again_is_not_executed_again() {
     assert!(w.requests.try_recv().is_err(), "once");
     request.reply(Err(Refusal::ProcUnavail));
     let (tickets, reply) = w.dispatch.next_reply().unwrap();
-    assert_eq!(tickets.len(), 2);
+    assert_eq!(tickets.as_slice().len(), 2);
     let kept = at_once(again(&mut w));
     assert!(Arc::ptr_eq(&kept, &reply));
     assert_eq!(w.counters.calls_repeated, 2);
@@ -166,4 +166,35 @@ fn test_versions_of_a_program_are_registered_once() {
     }
     let program = Box::new(|_: Request| {});
     w.dispatch.register(PROGRAM, 4..=4, Box::new(Table(&[])), program).unwrap();
+}
+
+#[test]
+fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
+    struct Again(Mutex<mpsc::Sender<Request>>);
+    impl Program for Again {
+        fn call(&mut self, request: Request) {
+            self.0.lock().unwrap().send(request).unwrap();
+        }
+
+        fn is_idempotent(&self, procedure: Procedure) -> bool {
+            procedure.procedure == 2
+        }
+    }
+    let mut w = World::new();
+    let (sender, requests) = mpsc::channel();
+    let program = Box::new(Again(Mutex::new(sender)));
+    w.dispatch.register(PROGRAM, 7..=7, Box::new(Table(&[])), program).unwrap();
+    let procedure = |procedure| Procedure { version: 7, procedure, ..SET };
+    for (of, times) in [(procedure(1), 1), (procedure(2), 2)] {
+        for _ in 0..2 {
+            assert!(matches!(w.call(9, of, Auth::NONE, &[]), Taken::Given));
+        }
+        assert_eq!(requests.try_iter().map(|r| r.reply(Ok(Body::new()))).count(), times);
+        let told: Vec<_> = std::iter::from_fn(|| w.dispatch.next_reply())
+            .map(|(tickets, _)| tickets.as_slice().len())
+            .collect();
+        assert_eq!(told.iter().sum::<usize>(), 2, "each has its reply");
+        assert_eq!(told.len(), times);
+    }
+    assert_eq!((w.counters.calls, w.counters.calls_repeated), (3, 1));
 }

@@ -36,12 +36,12 @@ fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
     let again = all.call((peer(1), Xid(5)), SET, 7, ticket(4));
     assert!(matches!(again, Verdict::TooMany), "{again:?}");
     let reply = reply(5, 8);
-    assert_eq!(all.done(key, &reply, true), [0, 1, 2, 3].map(ticket));
+    assert_eq!(all.done(key, &reply, true).as_slice(), [0, 1, 2, 3].map(ticket));
     match all.call((peer(1), Xid(5)), SET, 7, ticket(9)) {
         Verdict::Done(kept) => assert!(Arc::ptr_eq(&kept, &reply)),
         other => panic!("{other:?}"),
     }
-    assert_eq!(all.done(key, &reply, true), [], "told once");
+    assert_eq!(all.done(key, &reply, true).as_slice(), [], "told once");
 }
 
 #[test]
@@ -97,5 +97,19 @@ fn test_peers_are_bounded_and_none_with_a_call_under_way_is_forgotten() {
         all.done(key, &reply(1, 4), true);
         assert!(all.peers.len() <= 2, "{n}");
     }
-    assert_eq!(all.done(waits, &reply(1, 4), false), [ticket(0)]);
+    assert_eq!(all.done(waits, &reply(1, 4), false).as_slice(), [ticket(0)]);
+}
+
+#[test]
+fn test_digest_is_of_the_call_and_all_its_arguments() {
+    let all = Duplicates::new(DuplicateLimits::default());
+    let digest =
+        |xid, procedure, parts: &[&[u8]]| all.digest((Xid(xid), procedure), parts.iter().copied());
+    let one = digest(1, SET, &[&[1, 2], &[3]]);
+    assert_eq!(digest(1, SET, &[&[1, 2, 3]]), one, "however it came");
+    let other = Procedure { procedure: 2, ..SET };
+    for another in [digest(2, SET, &[&[1, 2, 3]]), digest(1, other, &[&[1, 2, 3]])] {
+        assert_ne!(another, one);
+    }
+    assert_ne!(digest(1, SET, &[&[1, 2, 4]]), one);
 }

@@ -3,10 +3,11 @@
 use super::Received;
 use crate::chunk::ReadList;
 use crate::conn::negotiate::Flow;
+use crate::conn::offer::Offer;
 use crate::conn::served::{self, Body};
 use crate::conn::{
-    AnswerFlow, BufferId, CHUNKS_MAX, CloseReason, Connection, Event, ItemSet, Memory, Purpose,
-    ServedId, Side, Unsent, calls,
+    AnswerFlow, BufferId, CloseReason, Connection, Event, ItemSet, Memory, Purpose, ServedId, Side,
+    Unsent, calls,
 };
 use crate::header::{Answer, Refusal, Xid};
 use crate::property::ReverseSupport;
@@ -18,11 +19,18 @@ use crate::{v1, v2};
 pub(in crate::conn) const HEADER_MIN: u32 = 40;
 const _: () = assert!(HEADER_MIN as usize == RpcCall::MIN_LEN);
 
-/// Which chunks a call has.
+/// Which chunks a call has, and what of them is for its reply.
 #[derive(Clone, Copy)]
-pub(super) struct Uses {
+pub(super) struct Uses<'a> {
     pub(super) reads: bool,
     pub(super) writes: bool,
+    pub(super) offer: Offer<'a>,
+}
+
+impl<'a> Uses<'a> {
+    pub(super) fn new(reads: bool, offer: Offer<'a>) -> Uses<'a> {
+        Uses { reads, writes: offer.has_room(), offer }
+    }
 }
 
 impl Connection {
@@ -33,7 +41,7 @@ impl Connection {
         credit: u32,
         body: Body<'_>,
         reads: ReadList<'_>,
-        uses: Uses,
+        uses: Uses<'_>,
         received: &mut Received<'_, M>,
     ) -> Result<(), CloseReason> {
         let refused = |c: &mut Connection, memory: &mut M, refusal| {
@@ -42,10 +50,8 @@ impl Connection {
             }
             c.refuse_call(xid, credit, refusal)
         };
-        if self.served.find(xid).and_then(|slot| self.served.at(slot)).is_some_and(|row| {
-            // One whose reply is on its way may have been answered already.
-            row.phase != served::Phase::Sent
-        }) {
+        // One whose reply is on its way may have been answered already.
+        if self.served.with(xid).any(|row| row.phase != served::Phase::Sent) {
             self.counters.duplicate_calls += 1;
             if let Body::Buffer { buffer, .. } = body {
                 received.memory.free(buffer);
@@ -93,7 +99,7 @@ impl Connection {
             return refused(self, received.memory, v2::Refusal::System);
         }
         if let Some(row) = self.served.at_mut(slot) {
-            row.set(xid, credit, received.octets, received.payload.len());
+            row.set(xid, credit, &uses.offer);
             row.length = total;
             row.items = items;
         }
@@ -122,15 +128,11 @@ impl Connection {
         assembly: &Assembly<C>,
         memory: &mut impl Memory,
     ) {
-        let mut chunks = [None; CHUNKS_MAX];
-        for (to, chunk) in chunks.iter_mut().zip(reads.items()) {
-            *to = Some(chunk);
-        }
         let read_max = self.config.read_max;
         let Some(row) = self.served.at_mut(id.slot) else { return };
         row.phase = served::Phase::Reading;
         row.buffer = buffer;
-        row.assemble(assembly, body, &chunks, read_max, memory);
+        row.assemble(assembly, (body, reads), read_max, memory);
         if row.reads.is_empty() {
             self.hand_up(id);
         } else {
@@ -140,17 +142,16 @@ impl Connection {
 
     /// A call of the peer's is whole.
     pub(in crate::conn) fn hand_up(&mut self, id: ServedId) {
-        let (versions, limits) = (self.versions(), self.config.limits);
         if let Some(row) = self.served.at_mut(id.slot) {
             row.phase = served::Phase::Serving;
-            let call = row.incoming(id, versions, &limits);
+            let call = row.incoming(id);
             self.counters.calls_received += 1;
             self.events.push_back(Event::Call(call));
         }
     }
 
     /// What this end does not do for calls of the reverse direction (draft sections 4.6.3 and 4.6.4).
-    pub(super) fn unsupported(&self, uses: Uses) -> Option<v2::Refusal> {
+    pub(super) fn unsupported(&self, uses: Uses<'_>) -> Option<v2::Refusal> {
         if self.config.side == Side::Server {
             return None;
         }

@@ -3,6 +3,7 @@
 use super::call::Uses;
 use super::reply::Source;
 use super::{Received, served::Body};
+use crate::conn::offer::Offer;
 use crate::conn::{BufferId, CloseReason, Connection, Memory, Purpose};
 use crate::header::{Direction, Xid};
 use crate::v2;
@@ -53,10 +54,7 @@ impl Connection {
                     // It was refused at its first part.
                     (false, None) => return Ok(()),
                 };
-                let uses = Uses {
-                    reads: !chunks.reads.is_empty(),
-                    writes: !chunks.writes.is_empty() || chunks.reply.is_some(),
-                };
+                let uses = Uses::new(!chunks.reads.is_empty(), Offer::of_v2(header));
                 self.receive_call(xid, credit, body, chunks.reads, uses, received)
             }
             _ => Ok(()),

@@ -145,13 +145,13 @@ impl Connection {
         credit: u32,
         out: &mut [u8],
     ) -> Option<usize> {
-        let (versions, limits) = (self.versions(), self.config.limits);
+        let version = self.version?;
         match sequel.of {
             Of::Call => {
                 let row = self.calls.at(sequel.slot)?;
-                row.encode(self.version?, credit, &mut self.lists, out).ok()
+                row.encode(version, credit, &mut self.lists, out).ok()
             }
-            Of::Reply => self.served.at(sequel.slot)?.encode(versions, &limits, credit, out).ok(),
+            Of::Reply => self.served.at(sequel.slot)?.encode(version, credit, out).ok(),
         }
     }
 
