@@ -44,6 +44,8 @@ pub struct RpcRun {
     pub call: Call,
     /// What is spoken.
     pub speaks: Speaks,
+    /// Whether the client says anything in private data (RFC 8797).
+    pub private_data: bool,
     /// Size, connections, depth, end; its `op` is that of the raw operation.
     pub run: Run,
 }
@@ -51,7 +53,7 @@ pub struct RpcRun {
 impl RpcRun {
     /// Calls of `call` with items of `size`, as `spec` has it.
     pub fn new(spec: &BenchSpec, call: Call, speaks: Speaks, size: Size) -> RpcRun {
-        RpcRun { call, speaks, run: Run::new(&raw(spec, call), size) }
+        RpcRun { call, speaks, private_data: true, run: Run::new(&raw(spec, call), size) }
     }
 
     /// Both ends' transport: as many calls as are outstanding, and registrations for each.
@@ -60,6 +62,7 @@ impl RpcRun {
         let calls = u16::try_from(self.run.depth).unwrap_or(u16::MAX).max(usual.calls);
         TransportConfig {
             speaks: self.speaks,
+            private_data: self.private_data,
             calls,
             registrations: usual.registrations.max(2 * u32::from(calls)),
             ..usual

@@ -71,6 +71,31 @@ fn test_a_call_registers_its_item_once_and_the_server_invalidates_it() {
     }
 }
 
+/// Where a client of version 1 has said nothing in private data it invalidates what it registers, and messages
+/// of more than 1 KiB lie in memory of their own.
+#[test]
+fn test_version_1_without_private_data_takes_operations_that_others_do_not() {
+    let (eal, _turn) = eal();
+    let s = BenchSpec { depth: Some(4), ..spec(64 << 10, 100) };
+    let mut pair = RpcPair::open(&eal, &s).unwrap();
+    for (call, size, plain, others) in
+        [(Call::Get, 64 << 10, 1.0, 1.0), (Call::Echo, 512, 0.0, 0.0), (Call::Echo, 2048, 2.0, 0.0)]
+    {
+        let mut run = |speaks, private_data| {
+            let what = RpcRun::new(&s, call, speaks, Size(size));
+            pair.run(RpcRun { private_data, ..what }, &[]).unwrap().work
+        };
+        for (speaks, private_data) in [(Speaks::V1, true), (Speaks::V2, true), (Speaks::V2, false)]
+        {
+            let work = run(speaks, private_data);
+            assert_eq!((work.registrations, work.invalidations), (others, 0.0), "{call} {size}");
+        }
+        let work = run(Speaks::V1, false);
+        assert_eq!((work.registrations, work.invalidations), (plain, plain), "{call} {size}");
+        assert_eq!(work.remote_invalidations, 0.0, "{call} {size}");
+    }
+}
+
 #[test]
 fn test_rounds_beside_the_raw_operation_make_a_report() {
     let (eal, _turn) = eal();

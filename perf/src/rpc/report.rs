@@ -9,6 +9,7 @@
 //! | `op` | `"rpc"` |
 //! | `call` | `"echo"`, `"get"` or `"put"` |
 //! | `version` | of RPC-over-RDMA, as it was spoken |
+//! | `private_data` | whether the client said anything in private data; only version 1 needs it |
 //! | `mode`, `size`, `qps`, `depth`, `mtu`, `crc`, `wire`, `lcores`, `seconds`, `bytes`, `ops`, `gbit_per_s`, `mops_per_s`, `latency_ns`, `verified` | as of [other operations](crate::report), of the round with the median `ratio`; octets are those of the item, in one direction |
 //! | `per_call` | what the client's transport did for a call, from the first on: `sends`, `registrations`, `invalidations` (its own), `remote_invalidations` (by the server's reply) |
 //! | `rounds` | rounds |
@@ -63,6 +64,7 @@ pub struct RpcReport {
     pub op: String,
     pub call: Call,
     pub version: u32,
+    pub private_data: bool,
     pub mode: Mode,
     pub size: u32,
     pub qps: u32,
@@ -120,6 +122,7 @@ impl RpcReport {
             op: "rpc".into(),
             call: what.call,
             version: middle.load.version,
+            private_data: what.private_data,
             mode: run.mode,
             size: run.size,
             qps: run.qps,
@@ -194,7 +197,7 @@ pub fn table(reports: &[RpcReport]) -> String {
         let raw = r.raw.as_ref();
         vec![
             r.call.to_string(),
-            r.version.to_string(),
+            if r.private_data { r.version.to_string() } else { format!("{}-plain", r.version) },
             r.mode.to_string(),
             Size(r.size).to_string(),
             r.qps.to_string(),
@@ -274,7 +277,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let v: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op call version mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call rounds ratio raw".split(' ').collect();
+        let mut documented: Vec<&str> = "op call version private_data mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call rounds ratio raw".split(' ').collect();
         names.sort_unstable();
         documented.sort_unstable();
         assert_eq!(names, documented);

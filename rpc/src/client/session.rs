@@ -194,7 +194,7 @@ impl Session {
         let transport = &self.config.transport;
         let side = (Side::Client, transport);
         let parts = Parts::new(&self.device, self.pd, side, self.waker.clone())?;
-        let private_data = transport.private_data().emit().to_vec();
+        let private_data = transport.private_data();
         let params = ConnectParams {
             private_data,
             protocol: self.config.protocol,

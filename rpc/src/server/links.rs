@@ -197,7 +197,7 @@ impl Links {
         let side = (Side::Server, transport);
         let parts = Parts::new(&self.device, self.pd, side, self.waker.clone())?;
         let params = AcceptParams {
-            private_data: transport.private_data().emit().to_vec(),
+            private_data: transport.private_data(),
             ..AcceptParams::new(parts.qp().clone()).reads(transport.reads, transport.reads)
         };
         self.device.accept_on(id, params, events)?;

@@ -12,6 +12,10 @@ pub struct TransportConfig {
     /// Octets of the longest message that goes in one Send, with its transport header: 4096 to 262144.
     /// The shorter of both ends' counts; in version 1 of what both say in private data.
     pub inline_threshold: u32,
+    /// Whether this end says in private data, for version 1, how long its messages may be and that replies
+    /// may invalidate (RFC 8797). Between two ends of which one says nothing they have 1024 octets, and
+    /// whoever registers memory invalidates it.
+    pub private_data: bool,
     /// Calls that a client may have on the wire, and that a server serves at a time on each connection.
     pub calls: u16,
     /// Fast registrations that a client may have at a time; calls that need more wait.
@@ -31,6 +35,7 @@ impl Default for TransportConfig {
         TransportConfig {
             speaks: Speaks::BOTH,
             inline_threshold: 4096,
+            private_data: true,
             calls: 64,
             registrations: 128,
             registration_max: 1 << 20,
@@ -46,10 +51,16 @@ impl TransportConfig {
         self.inline_threshold.clamp(4096, heddle_rpcrdma::private_data::SIZE_MAX)
     }
 
-    /// What is said in private data (RFC 8797).
-    pub(crate) fn private_data(&self) -> PrivateData {
+    /// What is true of this end in version 1: what it says in private data (RFC 8797).
+    fn terms(&self) -> PrivateData {
         let inline = self.inline();
-        PrivateData::new(true, inline, inline).unwrap_or_default()
+        let said = PrivateData::new(true, inline, inline).filter(|_| self.private_data);
+        said.unwrap_or_default()
+    }
+
+    /// The private data of a connection.
+    pub(crate) fn private_data(&self) -> Vec<u8> {
+        if self.private_data { self.terms().emit().to_vec() } else { Vec::new() }
     }
 
     /// That of a connection's state, which speaks `speaks` and whose peer has said `peers` in private
@@ -74,7 +85,7 @@ impl TransportConfig {
             calls: self.calls,
             served: self.calls,
             credits: u32::from(self.calls).max(2),
-            private_data: self.private_data(),
+            private_data: self.terms(),
             peers_private_data: peers,
             properties,
             message_max: self.message_max,

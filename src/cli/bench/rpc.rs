@@ -45,9 +45,9 @@ const KNOWN: &[&str] =
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --op rpc")]
 pub(crate) struct RpcArgs {
-    /// Version of RPC-over-RDMA [default: one after the other]
-    #[arg(long, value_enum, value_name = "VERSION")]
-    rpc_version: Option<Version>,
+    /// Versions of RPC-over-RDMA, one after the other [default: 1,2]
+    #[arg(long, value_enum, value_name = "VERSION", value_delimiter = ',')]
+    rpc_version: Vec<Version>,
     /// Data comes from the server by its RDMA Writes (read), goes to it by its RDMA Reads (write), or one
     /// after the other (both) [default: both in mode bw; otherwise to and fro, within messages]
     #[arg(long, value_enum, value_name = "DIRECTION")]
@@ -62,12 +62,22 @@ pub(crate) struct RpcArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Version {
+    /// RFC 8166, without private data: 1 KiB in a message, and no invalidation by the peer
+    #[value(name = "1-plain")]
+    Plain,
     /// RFC 8166
     #[value(name = "1")]
     One,
     /// draft-ietf-nfsv4-rpcrdma-version-two
     #[value(name = "2")]
     Two,
+}
+
+impl Version {
+    fn run(self, spec: &BenchSpec, call: Call, size: Size) -> RpcRun {
+        let speaks = if self == Version::Two { Speaks::V2 } else { Speaks::V1 };
+        RpcRun { private_data: self != Version::Plain, ..RpcRun::new(spec, call, speaks, size) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,7 +94,7 @@ impl RpcArgs {
     /// Refuses what goes with `--op rpc` alone.
     pub(super) fn check_unused(&self) -> Result<(), Failure> {
         let RpcArgs { rpc_version, dir, rounds, raw } = self;
-        let unused = rpc_version.is_none() && dir.is_none() && rounds.is_none() && raw.is_none();
+        let unused = rpc_version.is_empty() && dir.is_none() && rounds.is_none() && raw.is_none();
         if unused {
             Ok(())
         } else {
@@ -92,12 +102,8 @@ impl RpcArgs {
         }
     }
 
-    fn versions(&self) -> &'static [Speaks] {
-        match self.rpc_version {
-            None => &[Speaks::V1, Speaks::V2],
-            Some(Version::One) => &[Speaks::V1],
-            Some(Version::Two) => &[Speaks::V2],
-        }
+    fn versions(&self) -> &[Version] {
+        if self.rpc_version.is_empty() { &[Version::One, Version::Two] } else { &self.rpc_version }
     }
 
     fn calls(&self, spec: &BenchSpec) -> &'static [Call] {
@@ -147,7 +153,7 @@ fn measure(
     size: Size,
     call: Call,
 ) -> Result<Vec<RpcReport>, Failure> {
-    let what = args.rpc.versions().iter().map(|v| RpcRun::new(spec, call, *v, size));
+    let what = args.rpc.versions().iter().map(|version| version.run(spec, call, size));
     let mut all: Vec<(RpcRun, Vec<Round>)> = what.map(|what| (what, Vec::new())).collect();
     for _ in 0..args.rpc.rounds.unwrap_or(3) {
         let raw = bed.raw(&rpc::raw(spec, call), Run::new(&rpc::raw(spec, call), size))?;
