@@ -82,9 +82,13 @@ impl Body {
         &self.items
     }
 
-    fn grow(&mut self, len: usize) -> Result<(), TooLong> {
-        let len = u32::try_from(len).map_err(|_| TooLong)?;
-        self.len = self.len.checked_add(len).ok_or(TooLong)?;
+    /// By `len` octets, `here` of which are no item's.
+    fn grow(&mut self, len: usize, here: usize) -> Result<(), TooLong> {
+        // So that a few integers do not make it grow again and again.
+        const FIRST: usize = 64;
+        let more = u32::try_from(len).map_err(|_| TooLong)?;
+        self.len = self.len.checked_add(more).ok_or(TooLong)?;
+        self.octets.reserve(if self.octets.is_empty() { here.max(FIRST) } else { here });
         Ok(())
     }
 
@@ -93,7 +97,7 @@ impl Body {
     /// # Errors
     /// [`TooLong`]; nothing has changed then. Likewise of the others.
     pub fn raw(&mut self, octets: &[u8]) -> Result<&mut Body, TooLong> {
-        self.grow(octets.len())?;
+        self.grow(octets.len(), octets.len())?;
         self.octets.extend_from_slice(octets);
         Ok(self)
     }
@@ -121,8 +125,7 @@ impl Body {
     pub fn opaque(&mut self, data: &[u8]) -> Result<&mut Body, TooLong> {
         let len = u32::try_from(data.len()).map_err(|_| TooLong)?;
         let more = padded(data.len()).checked_add(4).ok_or(TooLong)?;
-        self.grow(more)?;
-        self.octets.reserve(more);
+        self.grow(more, more)?;
         self.octets.extend_from_slice(&len.to_be_bytes());
         self.octets.extend_from_slice(data);
         self.octets.resize(self.octets.len().next_multiple_of(4), 0);
@@ -136,7 +139,7 @@ impl Body {
     pub fn item(&mut self, data: Buffer) -> Result<&mut Body, TooLong> {
         let len = u32::try_from(data.len()).map_err(|_| TooLong)?;
         let position = self.len.checked_add(4).ok_or(TooLong)?;
-        self.grow(padded(data.len()).checked_add(4).ok_or(TooLong)?)?;
+        self.grow(padded(data.len()).checked_add(4).ok_or(TooLong)?, 4)?;
         self.octets.extend_from_slice(&len.to_be_bytes());
         if len > 0 {
             self.items.push(Item { position, data });

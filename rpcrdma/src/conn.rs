@@ -396,6 +396,11 @@ impl Connection {
         self.events.pop_front()
     }
 
+    /// Whether there is something that [`poll_event`](Connection::poll_event) will tell.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The version that is spoken, once it is known.
     pub fn version(&self) -> Option<u32> {
         self.version

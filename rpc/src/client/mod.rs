@@ -320,6 +320,9 @@ impl State {
         let mut any = false;
         while self.session.step(now, &mut self.calls) {
             any = true;
+            if self.session.is_done() {
+                break;
+            }
         }
         any
     }

@@ -121,7 +121,8 @@ impl Session {
         self.failure.clone()
     }
 
-    /// Does what there is to do; whether there may be more.
+    /// Does what there is to do; whether there was anything. After that there may be more to do, unless
+    /// [`is_done`](Session::is_done).
     pub(super) fn step(&mut self, now: Instant, calls: &mut Calls) -> bool {
         let mut busy = false;
         while let Some(event) = self.events.poll() {
@@ -142,6 +143,14 @@ impl Session {
             }
         }
         busy | self.step_link(now, calls)
+    }
+
+    /// Whether the last step has left nothing to do but what has come since.
+    pub(super) fn is_done(&self) -> bool {
+        match &self.phase {
+            Phase::Up { link, .. } => link.has_told_all() && link.taken() < BATCH,
+            Phase::Idle { .. } | Phase::Connecting { .. } => false,
+        }
     }
 
     fn step_link(&mut self, now: Instant, calls: &mut Calls) -> bool {

@@ -86,9 +86,12 @@ impl Links {
         let Links { peers, first, device, .. } = self;
         // The next turn begins with the one behind the last that had anything.
         let (begin, mut next) = (*first, *first);
-        for turns in [begin..u64::MAX, 0..begin] {
-            for (&number, Peer { addr, phase }) in peers.range_mut(turns) {
+        for behind in [true, false] {
+            for (&number, Peer { addr, phase }) in &mut *peers {
                 let Phase::Up { link, closing } = phase else { continue };
+                if (number >= begin) != behind {
+                    continue;
+                }
                 let waited = link.counters().memory_waits;
                 let mut busy = link.step(now, BATCH);
                 counters.memory_waits += link.counters().memory_waits - waited;

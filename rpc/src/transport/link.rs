@@ -80,6 +80,8 @@ pub(crate) struct Link {
     step: u32,
     broken: bool,
     epoch: Instant,
+    /// Completions that the last step has taken.
+    taken: usize,
 }
 
 impl Link {
@@ -118,6 +120,7 @@ impl Link {
             step,
             broken: false,
             epoch: now,
+            taken: 0,
         })
     }
 
@@ -145,6 +148,7 @@ impl Link {
         if self.conn.poll_timeout().is_some_and(|at| at <= time(self)) {
             self.conn.handle_timeout(time(self));
         }
+        self.taken = taken;
         self.post() | (taken > 0)
     }
 
@@ -266,6 +270,16 @@ impl Link {
                 Event::Properties(_) => {}
             }
         }
+    }
+
+    /// Whether there is nothing to tell.
+    pub(crate) fn has_told_all(&self) -> bool {
+        !self.conn.has_events()
+    }
+
+    /// Completions that the last step has taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
     }
 
     /// Whether the connection cannot go on.

@@ -278,6 +278,10 @@ pub(super) fn gather(
     (from, length): (u32, u32),
     out: &mut Vec<Sge>,
 ) {
+    if items.is_empty() {
+        out.extend(range(stream, from, length));
+        return;
+    }
     let Ok(reduction) = Reduction::new(total, 0, items.iter().copied()) else { return };
     let (mut skip, mut left) = (from, length);
     for piece in reduction.pieces() {
