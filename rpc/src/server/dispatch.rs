@@ -27,6 +27,8 @@ use crate::message::{self, Message, Part};
 pub(super) struct Job {
     xid: Xid,
     procedure: Procedure,
+    /// Whether there is a reply.
+    pub(super) has_reply: bool,
     to: To,
 }
 
@@ -145,8 +147,13 @@ impl Dispatch {
             return Ok(Taken::Refused);
         };
         let part = Part::Arguments(procedure);
+        let has_reply = registered.binding.has_reply(procedure);
         let found = match message::items(&*registered.binding, part, &arguments) {
             Ok(found) => found,
+            Err(binding::Error::Xdr(_) | binding::Error::TooMany) if !has_reply => {
+                counters.calls_refused += 1;
+                return Ok(Taken::Replied(Message::silence(xid)));
+            }
             Err(binding::Error::Xdr(_) | binding::Error::TooMany) => {
                 return Err(accepted(Status::GarbageArgs));
             }
@@ -169,11 +176,12 @@ impl Dispatch {
                     counters.calls_repeated += 1;
                     return Ok(Taken::Replied(reply));
                 }
+                Verdict::TooMany if !has_reply => return Ok(Taken::Replied(Message::silence(xid))),
                 Verdict::TooMany => return Err(accepted(Status::SystemErr)),
             }
         };
         counters.calls += 1;
-        let job = Job { xid, procedure, to };
+        let job = Job { xid, procedure, has_reply, to };
         let reply = Some((job, self.outbox.clone()));
         let request = Request { procedure, credential, peer, arguments, reply };
         if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
@@ -184,8 +192,9 @@ impl Dispatch {
 
     /// The oldest answer of a program, and who waits for it.
     pub(super) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
-        let (Job { xid, procedure, to }, outcome) = self.outbox.pop()?;
+        let (Job { xid, procedure, has_reply, to }, outcome) = self.outbox.pop()?;
         let (reply, keep) = match (outcome, self.registered(procedure)) {
+            _ if !has_reply => (Message::silence(xid), true),
             (Ok(results), Ok(registered)) => {
                 (Message::results(xid, procedure, results, &*registered.binding), true)
             }

@@ -4,6 +4,7 @@ use super::event::{IncomingCall, ItemSet, ServeError};
 use super::memory::{BufferId, Memory, Sge};
 use super::offer::{Kept, Offer};
 use super::plan::{Format, HeaderLen};
+use super::transfers::Age;
 use super::work::ServedId;
 use crate::chunk::{ReadChunk, ReadList, WriteChunk, WriteList};
 use crate::header::Xid;
@@ -50,6 +51,7 @@ pub(super) struct WriteOp {
 pub(super) struct InCall {
     pub(super) xid: Xid,
     pub(super) phase: Phase,
+    pub(super) age: Age,
     /// All of its Send, as long as it waits for memory.
     pub(super) octets: Vec<u8>,
     /// Room for its reply, and what that may invalidate.

@@ -88,6 +88,10 @@ impl<T: Default> Slots<T> {
         self.rows.get(usize::from(slot)).map_or(0, |row| row.generation)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+
     /// Slots in use, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u16> + use<'_, T> {
         self.used.iter().map(|&(_, slot)| slot)
@@ -112,7 +116,10 @@ mod tests {
         assert_eq!(again, a);
         assert!(slots.is(a, second) && !slots.is(a, first));
         assert_eq!(slots.take(Xid(1)), None, "one release frees one row");
-        assert_eq!(slots.all().count(), 2);
+        assert_eq!((slots.all().count(), slots.is_empty()), (2, false));
+        slots.release(a);
+        slots.release(b);
+        assert!(slots.is_empty());
     }
 
     #[test]

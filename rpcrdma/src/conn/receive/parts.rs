@@ -4,6 +4,7 @@ use super::call::Uses;
 use super::reply::Source;
 use super::{Received, served::Body};
 use crate::conn::offer::Offer;
+use crate::conn::transfers::Age;
 use crate::conn::{BufferId, CloseReason, Connection, Memory, Purpose};
 use crate::header::{Direction, Xid};
 use crate::v2;
@@ -14,7 +15,8 @@ pub(in crate::conn) struct Incoming {
     direction: Direction,
     xid: Xid,
     /// `None` when its parts are discarded.
-    buffer: Option<BufferId>,
+    pub(in crate::conn) buffer: Option<BufferId>,
+    pub(in crate::conn) age: Age,
 }
 
 impl Connection {
@@ -80,7 +82,7 @@ impl Connection {
                 self.refuse_call(xid, 0, v2::Refusal::System)?;
             }
         }
-        self.incoming = Some(Incoming { direction, xid, buffer });
+        self.incoming = Some(Incoming { direction, xid, buffer, age: Age::default() });
         Ok(())
     }
 
