@@ -335,7 +335,7 @@ impl Buffer {
 
     /// A copy of all its octets.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = zeros(self.len);
+        let mut out = octets(self.len);
         self.block.arena.mr.read(self.off, &mut out);
         out
     }
@@ -367,12 +367,9 @@ fn invalid(error: Outside) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// So many zeros, to be written over. `calloc`, which `vec!` calls, looks for pages that are zero already, and
-/// for a message that takes longer than to write the zeros.
-pub(crate) fn zeros(len: usize) -> Vec<u8> {
+/// So many octets, to be written over. Few are no zeros: `calloc`, which zeros are allocated by, takes longer
+/// than to write them.
+pub(crate) fn octets(len: usize) -> Vec<u8> {
     const LONG: usize = 64 << 10;
-    if len >= LONG {
-        return vec![0; len];
-    }
-    std::iter::repeat_n(0, len).collect()
+    if len >= LONG { vec![0; len] } else { vec![0xff; len] }
 }

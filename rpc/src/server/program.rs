@@ -20,8 +20,8 @@ pub trait Program: Send {
     /// results, and the server answers it.
     fn call(&mut self, request: Request);
 
-    /// Whether a procedure may be executed twice. Replies of those that may are not kept for calls
-    /// that come again. No procedure may, unless the program knows.
+    /// Whether a procedure may be executed twice: it is, when a call of it comes again, and no reply of it
+    /// is kept. No procedure may, unless the program knows.
     fn is_idempotent(&self, _procedure: Procedure) -> bool {
         false
     }

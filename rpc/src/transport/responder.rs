@@ -11,7 +11,7 @@ use super::layout::{Laid, lay_out};
 use super::link::{Link, LinkEvent};
 use super::store::Stored;
 use crate::body::Item;
-use crate::memory::{Buffer, NoMemory, zeros};
+use crate::memory::{Buffer, NoMemory, octets};
 use crate::message::Message;
 
 impl Link {
@@ -113,7 +113,7 @@ impl Link {
 fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
     let length = call.length as usize;
     if call.reads.as_slice().is_empty() {
-        let mut stream = zeros(length);
+        let mut stream = octets(length);
         buffer.read(0, &mut stream).ok()?;
         return Some((stream, Vec::new()));
     }

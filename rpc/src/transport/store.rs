@@ -5,7 +5,7 @@ use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
-use crate::memory::{Budget, Buffer, Memory, zeros};
+use crate::memory::{self, Budget, Buffer, Memory};
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Stored {
         match self {
             Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
             Stored::Registered(buffer) => {
-                let mut octets = zeros(len);
+                let mut octets = memory::octets(len);
                 buffer.read(off, &mut octets).ok().map(|()| octets)
             }
         }
@@ -155,7 +155,7 @@ impl conn::Memory for Store {
             }
             Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
             // No longer than the connection's longest message, and one for each call of ours.
-            Purpose::Reply => Stored::Heap(zeros(len)),
+            Purpose::Reply => Stored::Heap(memory::octets(len)),
         };
         Some(self.put(stored))
     }
