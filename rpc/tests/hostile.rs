@@ -7,13 +7,13 @@ mod common;
 use common::hand::*;
 use common::*;
 use heddle_rpc::client::ConnectionFailure;
-use heddle_rpc::{Body, CallError};
+use heddle_rpc::{Body, CallError, Speaks};
 use heddle_rpcrdma::conn::CloseReason;
 use heddle_rpcrdma::{Handle, binding};
 
 #[test]
 fn test_reply_may_invalidate_memory_of_its_own_call_whatever_the_server_has_said() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(Speaks::V1);
     let ([mut first, _second], calls) = scene.two();
     scene.hand.reply(calls[0].xid, Some(calls[0].reads[0].handle));
     let outcome = scene.until("the reply", |_| first.try_take());
@@ -28,28 +28,32 @@ fn test_reply_may_invalidate_memory_of_its_own_call_whatever_the_server_has_said
 
 #[test]
 fn test_reply_that_invalidates_memory_of_another_call_ends_the_connection() {
-    let mut scene = Scene::new();
-    let (_pending, calls) = scene.two();
-    scene.hand.reply(calls[0].xid, Some(calls[1].reads[0].handle));
-    scene.made_again(calls[0].xid);
-    let why = ConnectionFailure::Closed(CloseReason::WrongInvalidate);
-    assert_eq!(scene.client.last_failure(), Some(why));
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut scene = Scene::new(speaks);
+        let (_pending, calls) = scene.two();
+        scene.hand.reply(calls[0].xid, Some(calls[1].reads[0].handle));
+        scene.made_again(calls[0].xid);
+        let why = ConnectionFailure::Closed(CloseReason::WrongInvalidate);
+        assert_eq!(scene.client.last_failure(), Some(why));
+    }
 }
 
 #[test]
 fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
-    let mut scene = Scene::new();
-    let (_pending, calls) = scene.two();
-    // Another key: of a call that is over.
-    let Handle(bits) = calls[0].reads[0].handle;
-    scene.hand.reply(calls[0].xid, Some(Handle(bits ^ 0xff)));
-    scene.made_again(calls[0].xid);
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut scene = Scene::new(speaks);
+        let (_pending, calls) = scene.two();
+        // Another key: of a call that is over.
+        let Handle(bits) = calls[0].reads[0].handle;
+        scene.hand.reply(calls[0].xid, Some(Handle(bits ^ 0xff)));
+        scene.made_again(calls[0].xid);
+    }
 }
 
 /// A result that may be placed comes in the message, though there was room for it: an error for good.
 #[test]
 fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(Speaks::V1);
     let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
     let call = scene.calls(1).pop().unwrap();
     assert_eq!(call.writes.len(), 1);
@@ -68,7 +72,7 @@ fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
 /// Octets are in a chunk for which the procedure has no result: an error for good.
 #[test]
 fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::new(Speaks::V1);
     let mut arguments = Body::new();
     arguments.opaque(b"plain").unwrap();
     let room = scene.client.buffer(8000).unwrap();

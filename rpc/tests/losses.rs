@@ -68,6 +68,42 @@ fn test_call_executed_while_there_is_no_connection_gets_the_reply_that_was_kept(
     assert_eq!((w.server.counters().calls, w.server.counters().calls_repeated), (1, 1));
 }
 
+/// A call that is not idempotent, with an argument that goes by Read chunk or in the message: it comes again
+/// while it is executed, and when it has been.
+#[test]
+fn test_call_with_data_is_executed_once_though_its_connection_is_lost_twice() {
+    for (speaks, apart) in
+        [Speaks::V1, Speaks::V2].into_iter().flat_map(|s| [(s, true), (s, false)])
+    {
+        let mut w = World::new(speaks);
+        let (mut arguments, data) = (Body::new(), pattern(8, 7001));
+        arguments.u32(8).unwrap();
+        if apart {
+            let buffer = w.client.buffer(data.len()).unwrap();
+            buffer.write(0, &data).unwrap();
+            arguments.item(buffer).unwrap();
+        } else {
+            arguments.opaque(&data).unwrap();
+        }
+        let call = w.client.call(KEEP).arguments(arguments).timeout(Duration::from_secs(600));
+        let call = call.results_max(100).send().unwrap();
+        held(&mut w, 1);
+        w.server.disconnect_all();
+        w.until("the call again", |w| (w.server.counters().calls_repeated == 1).then_some(()));
+        // It is executed while there is no connection: the reply is kept.
+        w.paused = true;
+        disconnect(&mut w);
+        answer(&w, 9);
+        w.poll();
+        w.paused = false;
+        assert_eq!(w.outcome(call).unwrap().reader().u32(), Ok(9));
+        assert!(w.held.lock().unwrap().is_empty(), "it is not begun again");
+        let (server, client) = (w.server.counters(), w.client.counters());
+        assert_eq!((server.calls, server.calls_repeated), (1, 2), "{speaks:?} {apart}");
+        assert_eq!((client.connections, client.retransmissions), (3, 2));
+    }
+}
+
 #[test]
 fn test_connections_lost_over_and_over_cost_no_call_and_no_memory() {
     for speaks in [Speaks::V1, Speaks::V2] {

@@ -20,7 +20,7 @@
 mod tests;
 
 use crate::header::{Answer, Direction, Refusal, Xid};
-use crate::v2::{self, Body, Header};
+use crate::v2::{self, Body, Header, htype};
 use crate::xdr::Reader;
 
 /// What a message is in its sequence.
@@ -48,6 +48,17 @@ pub enum Step {
         /// Whether all are there, and all may be used.
         last: bool,
     },
+}
+
+/// What a message that could not be read was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// No part of a message that is coming.
+    Other,
+    /// A part of one, which will never be whole: more of it is discarded.
+    Part,
+    /// A further part of a message that was refused: it is discarded silently.
+    Discard,
 }
 
 /// What does not follow, or is too much.
@@ -158,6 +169,31 @@ impl Sequence {
             self.state = rest;
             Error { fault, xid, direction }
         })
+    }
+
+    /// A message has come with this header type and XID, and could not be read. What it was the last part
+    /// of is over, so that another may follow; of what it was an earlier part of, the rest is discarded (draft
+    /// section 7.1.4).
+    pub fn unread(&mut self, kind: u32, xid: Xid) -> Unread {
+        let (direction, more) = match kind {
+            htype::CALL_MIDDLE => (Direction::Call, true),
+            htype::CALL_INLINE => (Direction::Call, false),
+            htype::REPLY_MIDDLE => (Direction::Reply, true),
+            htype::REPLY_INLINE => (Direction::Reply, false),
+            _ => return Unread::Other,
+        };
+        let was = match self.state {
+            State::Within { direction: of, xid: whose, .. } if (of, whose) == (direction, xid) => {
+                Unread::Part
+            }
+            State::Refused { direction: of, xid: whose } if (of, whose) == (direction, xid) => {
+                Unread::Discard
+            }
+            State::Between | State::Refused { .. } if more => Unread::Part,
+            _ => return Unread::Other,
+        };
+        self.state = if more { State::Refused { direction, xid } } else { State::Between };
+        was
     }
 
     fn step(&mut self, header: &Header<'_>, payload: &[u8]) -> Result<Step, Fault> {

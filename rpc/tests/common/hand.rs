@@ -1,4 +1,4 @@
-//! A server that is made by hand, of version 1: it does with a client's memory what it likes.
+//! A server that is made by hand, of either version: it does with a client's memory what it likes.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use heddle_rpcrdma::chunk::{WriteChunk, WriteList};
 use heddle_rpcrdma::header::{self, Header, Versions};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_rpcrdma::rpc::{Reply, Status};
-use heddle_rpcrdma::{Handle, Limits, Segment, Xid, v1};
+use heddle_rpcrdma::{Handle, Limits, Segment, Xid, v1, v2};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, Cq, Device, EventQueue, ListenParams, Mr, Qp, QpInit, Queue,
     RecvWr, SendWr, Stag,
@@ -38,6 +38,7 @@ pub struct Call {
 /// One connection at a time, each with a queue pair of its own.
 pub struct Hand {
     device: Device,
+    versions: Versions,
     events: EventQueue,
     ends: Option<(Qp, Cq, Mr)>,
     pub calls: VecDeque<Call>,
@@ -49,11 +50,11 @@ pub struct Hand {
 }
 
 impl Hand {
-    fn new(device: &Device) -> Hand {
+    fn new(device: &Device, versions: Versions) -> Hand {
         let events = EventQueue::new(None);
         device.listen(PORT.parse().unwrap(), ListenParams::default(), &events).unwrap();
         let (device, calls, read) = (device.clone(), VecDeque::new(), VecDeque::new());
-        Hand { device, events, ends: None, calls, connections: 0, ended: 0, read }
+        Hand { device, versions, events, ends: None, calls, connections: 0, ended: 0, read }
     }
 
     fn step(&mut self) {
@@ -86,6 +87,7 @@ impl Hand {
             }
         }
         let Some((_, cq, mr)) = &self.ends else { return };
+        let mut greeted = false;
         while let Some(cqe) = cq.poll() {
             if !cqe.status.is_success() {
                 continue;
@@ -100,14 +102,29 @@ impl Hand {
             }
             let mut octets = vec![0; cqe.len as usize];
             mr.read(cqe.wr_id as usize * ROOM, &mut octets);
-            let message = header::decode(&octets, Versions::V1, &Limits::DEFAULT).unwrap();
-            let Header::V1(header) = message.header else { panic!("version 2") };
-            let v1::Body::Msg(chunks) = header.body else { panic!("{header:?}") };
+            let message = header::decode(&octets, self.versions, &Limits::DEFAULT).unwrap();
+            let (xid, chunks) = match message.header {
+                Header::V1(v1::Header { xid, body: v1::Body::Msg(chunks), .. })
+                | Header::V2(v2::Header {
+                    xid, body: v2::Body::CallInline { chunks, .. }, ..
+                }) => (xid, chunks),
+                // A client of version 2 begins with its properties: these and a call are let in.
+                Header::V2(v2::Header { body: v2::Body::ConnProp { .. }, .. }) => {
+                    greeted = true;
+                    continue;
+                }
+                Header::V2(v2::Header { body: v2::Body::Grant, .. }) => continue,
+                header => panic!("{header:?}"),
+            };
             let reads = chunks.reads.segments().map(|s| s.target).collect();
             let room = chunks.writes.chunks().chain(chunks.reply).flat_map(|c| c.segments());
             let room = room.collect();
             let writes = chunks.writes.chunks().map(|c| c.segments().collect()).collect();
-            self.calls.push_back(Call { xid: header.xid, reads, room, writes });
+            self.calls.push_back(Call { xid, reads, room, writes });
+        }
+        if greeted {
+            let grant = v2::Header { xid: Xid(0), credit: 2, body: v2::Body::Grant };
+            self.post(None, |octets| grant.encode(octets).unwrap());
         }
     }
 
@@ -126,15 +143,28 @@ impl Hand {
     }
 
     fn send(&self, xid: Xid, handle: Option<Handle>, writes: &[Vec<Segment>], results: &[u8]) {
+        let writes: Vec<_> = writes.iter().map(|chunk| WriteChunk::new(chunk).unwrap()).collect();
+        let writes = WriteList::new(&writes);
+        self.post(handle, |octets| {
+            let at = if self.versions == Versions::V2 {
+                let body = v2::Body::ReplyInline { writes };
+                v2::Header { xid, credit: 500, body }.encode(octets).unwrap()
+            } else {
+                let body = v1::Body::Msg(v1::Chunks { writes, ..v1::Chunks::NONE });
+                v1::Header { xid, credit: 8, body }.encode(octets).unwrap()
+            };
+            let at = at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap();
+            let end = at + results.len();
+            octets[at..end].copy_from_slice(results);
+            end
+        });
+    }
+
+    /// Sends what `write` writes, so many octets of it.
+    fn post(&self, handle: Option<Handle>, write: impl FnOnce(&mut [u8]) -> usize) {
         let (qp, _, mr) = self.ends.as_ref().unwrap();
         let mut octets = vec![0; ROOM];
-        let writes: Vec<_> = writes.iter().map(|chunk| WriteChunk::new(chunk).unwrap()).collect();
-        let chunks = v1::Chunks { writes: WriteList::new(&writes), ..v1::Chunks::NONE };
-        let header = v1::Header { xid, credit: 8, body: v1::Body::Msg(chunks) };
-        let at = header.encode(&mut octets).unwrap();
-        let at = at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap();
-        let end = at + results.len();
-        octets[at..end].copy_from_slice(results);
+        let end = write(&mut octets);
         mr.write(8 * ROOM, &octets[..end]);
         let sges = [mr.sge(8 * ROOM, end)];
         let send = SendWr::send(SEND, &sges);
@@ -166,13 +196,14 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// With a connection, and credits for several calls.
-    pub fn new() -> Scene {
-        let w = World::new(Speaks::V1);
+    /// With a connection of this version, and credits for several calls.
+    pub fn new(speaks: Speaks) -> Scene {
+        let w = World::new(speaks);
         let mut config = ClientConfig { binding: Box::new(BINDING), ..ClientConfig::default() };
-        config.transport.speaks = Speaks::V1;
+        config.transport.speaks = speaks;
         let client = Client::new(&w.client_device(), PORT.parse().unwrap(), config).unwrap();
-        let hand = Hand::new(&w.server_device());
+        let versions = if speaks == Speaks::V1 { Versions::V1 } else { Versions::V2 };
+        let hand = Hand::new(&w.server_device(), versions);
         let mut scene = Scene { w, hand, client };
         let mut arguments = Body::new();
         arguments.opaque(&[]).unwrap();
@@ -214,10 +245,11 @@ impl Scene {
 
     /// The connection is lost, and both calls are made again on the next: one after the other, as there
     /// is one credit at first.
-    pub fn made_again(&mut self, first: Xid) {
-        let again = self.calls(1);
-        assert_eq!((again[0].xid, self.hand.connections), (first, 2));
+    pub fn made_again(&mut self, first: Xid) -> Call {
+        let again = self.calls(1).pop().unwrap();
+        assert_eq!((again.xid, self.hand.connections), (first, 2));
         assert_eq!(self.client.outstanding(), 2);
         assert_eq!(self.client.counters().retransmissions, 2);
+        again
     }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 pub mod hand;
+pub mod raw;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -150,6 +151,8 @@ pub struct World {
     pub held: Held,
     /// The client's application does something else.
     pub paused: bool,
+    /// The client's RNIC stands still.
+    pub frozen: bool,
     a: Endpoint,
     b: Endpoint,
     _turn: MutexGuard<'static, ()>,
@@ -183,7 +186,8 @@ impl World {
         let held = Held::default();
         let program = program(server.memory().clone(), held.clone());
         server.register(PROGRAM, 1..=1, BINDING, program).unwrap();
-        let mut world = World { client, server, held, paused: false, a, b, _turn: turn };
+        let mut world =
+            World { client, server, held, paused: false, frozen: false, a, b, _turn: turn };
         world.until("a listener", |w| w.server.listening().unwrap().then_some(()));
         world
     }
@@ -198,6 +202,13 @@ impl World {
         self.b.device().clone()
     }
 
+    /// Each STag that there is on the server's RNIC, and the tagged offset of its first octet.
+    pub fn server_stags(&self) -> Vec<(heddle_verbs::Stag, u64)> {
+        let mut stags = Vec::new();
+        self.b.hub().registry().mrs().for_each(|mr| stags.push((mr.stag, mr.to)));
+        stags
+    }
+
     /// A client of the same RNIC.
     pub fn another(&self, config: ClientConfig) -> Client {
         Client::new(self.a.device(), addr(), config).unwrap()
@@ -206,7 +217,9 @@ impl World {
     pub fn poll(&mut self) {
         // The control plane of an idle endpoint has its turn now and then only.
         for _ in 0..8 {
-            self.a.poll();
+            if !self.frozen {
+                self.a.poll();
+            }
             self.b.poll();
         }
         if !self.paused {

@@ -19,7 +19,7 @@ use super::{AnswerFlow, CallError, CloseReason, Connection, Memory, Side, Unsent
 use crate::credit::v2::Kind;
 use crate::header::{Answer, Direction, Failure, Header, Message, Refusal, Role, Xid, decode};
 use crate::segment::Handle;
-use crate::sequence::Step;
+use crate::sequence::{Step, Unread};
 use crate::{v1, v2};
 
 /// Errors that wait to be sent, at most.
@@ -101,6 +101,18 @@ impl Connection {
                     None => flow.credits.receive_unread(),
                 }
                 .map_err(CloseReason::CreditsV2)?;
+                let part = of_v2.map(|prefix| flow.sequence.unread(prefix.kind, prefix.xid));
+                match part.unwrap_or(Unread::Other) {
+                    Unread::Other => {}
+                    Unread::Part => {
+                        self.counters.broken_sequences += 1;
+                        self.forget_incoming(memory);
+                    }
+                    Unread::Discard => {
+                        self.counters.stray_replies += 1;
+                        return Ok(());
+                    }
+                }
                 AnswerFlow::Message
             }
         };

@@ -189,3 +189,78 @@ fn test_reply_or_error_that_cannot_be_sent_closes() {
     give(&mut s, &[XID, 2, CREDIT, 99]);
     assert_eq!(ended(&mut s), [Event::Close(CloseReason::Errors)]);
 }
+
+/// The last part of a message cannot be read, or has more chunks than are taken: the message is over with it,
+/// and what follows is taken.
+#[test]
+fn test_last_part_that_cannot_be_read_ends_its_message_only() {
+    let (_, mut s) = established(Speaks::V2, |_| {});
+    let rpc = [9, 0, 2, 0x2000_0001, 1, 0, 0, 0, 0, 0];
+    let many = [&[1, 40, 1, 4, 0, 0].repeat(5)[..], &[0, 0, 0]].concat();
+    for (last, told) in [
+        (&[2, 0, 0][..], [2].as_slice()),
+        (&many, &[6, 4]),
+        // Nothing but the header's first words.
+        (&[], &[2]),
+    ] {
+        give(&mut s, &[&[9, 2, CREDIT, v2::htype::CALL_MIDDLE, 4][..], &rpc].concat());
+        assert_eq!(s.mem.lent.len(), 1);
+        // The lists of five chunks have five positions.
+        let mut last = last.to_vec();
+        last.chunks_exact_mut(6).zip((40..).step_by(4)).for_each(|(entry, at)| entry[1] = at);
+        give(&mut s, &[&[9, 2, CREDIT, v2::htype::CALL_INLINE, 0][..], &last].concat());
+        assert_eq!(take_sent(&mut s)[0][3..], [&[v2::htype::ERROR], told].concat());
+        assert!(s.mem.lent.is_empty());
+        give(&mut s, &[&[9, 2, CREDIT, v2::htype::CALL_INLINE, 0, 0, 0, 0][..], &rpc].concat());
+        s.take_events();
+        assert_eq!(serve(&mut s), 1);
+        take_sent(&mut s);
+    }
+    assert_eq!(s.conn.counters().broken_sequences, 3);
+}
+
+/// The same of a reply: its call fails, and the next does not.
+#[test]
+fn test_last_part_of_a_reply_that_cannot_be_read_fails_its_call_only() {
+    let (mut c, _) = established(Speaks::V2, |_| {});
+    let calls = [9, 10].map(|xid| null_call(&mut c, xid));
+    give(&mut c, &[0, 2, CREDIT, v2::htype::GRANT]);
+    take_sent(&mut c);
+    give(&mut c, &[9, 2, CREDIT, v2::htype::REPLY_MIDDLE, 4, 9, 1, 0, 0, 0]);
+    give(&mut c, &[9, 2, CREDIT, v2::htype::REPLY_INLINE, 2, 0]);
+    assert!(c.mem.lent.is_empty());
+    give(&mut c, &[10, 2, CREDIT, v2::htype::REPLY_INLINE, 0, 10, 1, 0, 0, 0, 0]);
+    let of = |event: &Event| match event {
+        Event::Failed { call, error: CallError::BadReply(_) } => Some((*call, false)),
+        Event::Reply { call, .. } => Some((*call, true)),
+        _ => None,
+    };
+    let ended: Vec<_> = ended(&mut c).iter().map(of).collect();
+    assert_eq!(ended, [Some((calls[0], false)), Some((calls[1], true))]);
+}
+
+/// A part that is not the last cannot be read: nothing but one error, and the rest is passed over.
+#[test]
+fn test_rest_of_a_message_of_which_a_part_cannot_be_read_is_passed_over() {
+    for begun in [false, true] {
+        let (_, mut s) = established(Speaks::V2, |_| {});
+        let part = [9, 2, CREDIT, v2::htype::CALL_MIDDLE, 100, 9, 0, 2];
+        if begun {
+            give(&mut s, &part);
+        }
+        give(&mut s, &part[..4]);
+        let sent = take_sent(&mut s);
+        assert_eq!((sent.len(), &sent[0][3..]), (1, &[v2::htype::ERROR, 2][..]));
+        assert!(s.mem.lent.is_empty());
+        give(&mut s, &part);
+        give(&mut s, &part[..4]);
+        give(&mut s, &[9, 2, CREDIT, v2::htype::CALL_INLINE, 7]);
+        assert!(take_sent(&mut s).iter().all(|sent| sent[3] == v2::htype::GRANT));
+        give(
+            &mut s,
+            &[8, 2, CREDIT, v2::htype::CALL_INLINE, 0, 0, 0, 0, 8, 0, 2, 3, 1, 0, 0, 0, 0, 0],
+        );
+        s.take_events();
+        assert_eq!(serve(&mut s), 1);
+    }
+}

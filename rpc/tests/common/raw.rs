@@ -1,0 +1,223 @@
+//! A client that is made by hand: a queue pair, and what the test says, word by word.
+
+use std::collections::VecDeque;
+
+use heddle_rpcrdma::{Handle, Segment, v1, v2};
+use heddle_verbs::{
+    Access, CmEvent, ConnectParams, Cq, Device, DisconnectReason, EventQueue, Mr, Pd, Qp, QpInit,
+    Queue, RecvWr, SendWr, Stag,
+};
+
+use super::{PROGRAM, World, addr};
+
+const ROOM: usize = 4096;
+const RECEIVES: usize = 32;
+/// Where its own messages are put together, in turn, behind the Receives.
+const OUT: usize = RECEIVES * ROOM;
+const SENDS: usize = 16;
+/// Where what is read and written lies.
+const DATA: usize = OUT + SENDS * ROOM;
+const END: usize = DATA + ROOM;
+const READ: u64 = 1 << 32;
+
+/// See the module.
+pub struct Raw {
+    pub version: u32,
+    device: Device,
+    events: EventQueue,
+    pd: Pd,
+    qp: Qp,
+    cq: Cq,
+    mr: Mr,
+    lent: Vec<Mr>,
+    sent: usize,
+    is_up: bool,
+    /// Messages that have come.
+    pub received: VecDeque<Vec<u32>>,
+    /// Octets that Reads have brought.
+    pub read: VecDeque<Vec<u8>>,
+    /// Why the connection is over, if it is.
+    pub ended: Option<DisconnectReason>,
+}
+
+impl Raw {
+    /// Connected to the world's server, on the RNIC of its client.
+    pub fn new(w: &mut World, version: u32) -> Raw {
+        let device = w.client_device();
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(256, None).unwrap();
+        let init = QpInit::new(cq.clone()).depths(64, RECEIVES as u32);
+        let qp = device.create_qp(pd, init).unwrap();
+        let mr = device.alloc_mr(pd, END, Access::LOCAL_WRITE).unwrap();
+        for i in 0..RECEIVES {
+            qp.post_recv(&RecvWr::new(i as u64, &[mr.sge(i * ROOM, ROOM)])).unwrap();
+        }
+        let events = EventQueue::new(None);
+        device.connect(addr(), ConnectParams::new(qp.clone()), &events).unwrap();
+        let (received, read, lent) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        let (is_up, ended) = (false, None);
+        let mut raw = Raw {
+            version,
+            device,
+            events,
+            pd,
+            qp,
+            cq,
+            mr,
+            lent,
+            sent: 0,
+            is_up,
+            received,
+            read,
+            ended,
+        };
+        raw.until(w, "a connection", |raw| raw.is_up.then_some(()));
+        raw
+    }
+
+    pub fn step(&mut self) {
+        while let Some(event) = self.events.poll() {
+            match event {
+                CmEvent::Established { .. } => self.is_up = true,
+                CmEvent::ConnectError { error, .. } => panic!("{error:?}"),
+                CmEvent::Disconnected { reason, .. } => self.ended = Some(reason),
+                _ => {}
+            }
+        }
+        while let Some(cqe) = self.cq.poll() {
+            if !cqe.status.is_success() {
+                continue;
+            }
+            let mut octets = vec![0; cqe.len as usize];
+            if cqe.queue == Queue::Rq {
+                let at = cqe.wr_id as usize * ROOM;
+                self.mr.read(at, &mut octets);
+                let words = octets.chunks_exact(4);
+                let words = words.map(|w| u32::from_be_bytes(w.try_into().unwrap()));
+                self.received.push_back(words.collect());
+                let sges = [self.mr.sge(at, ROOM)];
+                let _ = self.qp.post_recv(&RecvWr::new(cqe.wr_id, &sges));
+            } else if cqe.wr_id & READ != 0 {
+                octets.resize((cqe.wr_id & 0xffff_ffff) as usize, 0);
+                self.mr.read(DATA, &mut octets);
+                self.read.push_back(octets);
+            }
+        }
+    }
+
+    pub fn until<T>(
+        &mut self,
+        w: &mut World,
+        what: &str,
+        mut found: impl FnMut(&mut Raw) -> Option<T>,
+    ) -> T {
+        w.until(what, |_| {
+            self.step();
+            found(self)
+        })
+    }
+
+    /// Sends a message of these words.
+    pub fn send(&mut self, words: &[u32]) {
+        self.post(words, None);
+    }
+
+    /// Sends a message with an STag for the server to invalidate.
+    pub fn send_invalidating(&mut self, words: &[u32], stag: Stag) {
+        self.post(words, Some(stag));
+    }
+
+    fn post(&mut self, words: &[u32], invalidate: Option<Stag>) {
+        let octets: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let at = OUT + self.sent % SENDS * ROOM;
+        self.sent += 1;
+        self.mr.write(at, &octets);
+        let sges = [self.mr.sge(at, octets.len())];
+        let send = SendWr::send(0, &sges);
+        // Where the connection is over, nothing is sent.
+        let _ = self.qp.post_send(&invalidate.map_or(send, |stag| send.invalidating(stag)));
+    }
+
+    /// Reads memory of the server.
+    pub fn read(&self, stag: Stag, to: u64, len: usize) {
+        let sink = [self.mr.sge(DATA, len)];
+        self.qp.post_send(&SendWr::read(READ | len as u64, &sink, stag, to)).unwrap();
+    }
+
+    /// Writes to memory of the server.
+    pub fn write(&self, stag: Stag, to: u64, octets: &[u8]) {
+        self.mr.write(DATA, octets);
+        let source = [self.mr.sge(DATA, octets.len())];
+        self.qp.post_send(&SendWr::write(0, &source, stag, to)).unwrap();
+    }
+
+    /// Memory that the server may read or write, with these octets.
+    pub fn lend(&mut self, octets: &[u8], access: Access) -> Segment {
+        let mr = self.device.alloc_mr(self.pd, octets.len(), access).unwrap();
+        mr.write(0, octets);
+        let handle = Handle(mr.stag().0);
+        let segment = Segment { handle, length: octets.len() as u32, offset: mr.to() };
+        self.lent.push(mr);
+        segment
+    }
+
+    /// What is in memory that was lent last.
+    pub fn lent(&self) -> Vec<u8> {
+        let mr = self.lent.last().unwrap();
+        let mut octets = vec![0; mr.len()];
+        mr.read(0, &mut octets);
+        octets
+    }
+
+    /// A call in the Send: header with these chunk lists, in words, and the RPC message.
+    pub fn call(&self, xid: u32, procedure: u32, lists: &[u32], arguments: &[u32]) -> Vec<u32> {
+        let mut words = self.header(xid, CREDIT, self.inline());
+        words.extend(lists);
+        words.extend(rpc(xid, procedure, arguments));
+        words
+    }
+
+    /// What a header begins with; in version 2 of calls with the handle to be invalidated, none.
+    pub fn header(&self, xid: u32, credit: u32, kind: u32) -> Vec<u32> {
+        let mut words = vec![xid, self.version, credit, kind];
+        let with_handle = [v2::htype::CALL_INLINE, v2::htype::CALL_EXTERNAL].contains(&kind);
+        words.extend((self.version == v2::VERSION && with_handle).then_some(0));
+        words
+    }
+
+    /// The header type of a call in the Send.
+    pub fn inline(&self) -> u32 {
+        if self.version == v2::VERSION { v2::htype::CALL_INLINE } else { v1::procedure::MSG }
+    }
+
+    /// The next message that is no control message of version 2.
+    pub fn answer(&mut self, w: &mut World) -> Vec<u32> {
+        let control = [v2::htype::GRANT, v2::htype::CONNPROP_MIDDLE, v2::htype::CONNPROP_FINAL];
+        let is_v2 = self.version == v2::VERSION;
+        self.until(w, "an answer", |raw| {
+            let words = raw.received.pop_front()?;
+            (!is_v2 || !control.contains(&words[3])).then_some(words)
+        })
+    }
+
+    /// The connection's end, and why.
+    pub fn end(&mut self, w: &mut World) -> DisconnectReason {
+        self.until(w, "the end of the connection", |raw| raw.ended)
+    }
+}
+
+/// Credits that it asks for, or gives, for as many messages as a test has.
+pub const CREDIT: u32 = 500;
+
+/// An RPC call of the test's program, in words.
+pub fn rpc(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u32> {
+    let mut words = vec![xid, 0, 2, PROGRAM, 1, procedure, 0, 0, 0, 0];
+    words.extend(arguments);
+    words
+}
+
+/// A segment in words.
+pub fn words_of(segment: Segment) -> [u32; 4] {
+    let Segment { handle, length, offset } = segment;
+    [handle.0, length, (offset >> 32) as u32, offset as u32]
+}
