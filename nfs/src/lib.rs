@@ -32,4 +32,4 @@ pub mod wire;
 
 pub use counters::Counts;
 pub use export::{Export, ExportError, Options};
-pub use server::{Handled, Service};
+pub use server::{Arguments, Handled, InReply, Room, Service, Sink, Source};

@@ -54,6 +54,8 @@ pub struct ServerCounters {
     pub connections_refused: u64,
     /// Connections closed for what the peer did, or for a failure.
     pub connections_dropped: u64,
+    /// Connections of them that were closed for a transfer that took too long.
+    pub transfer_timeouts: u64,
     /// Calls that programs were given.
     pub calls: u64,
     /// Calls of procedure 0.
