@@ -113,7 +113,9 @@ pub(crate) struct Object {
 pub struct Export {
     root: Arc<OwnedFd>,
     root_id: Identity,
-    device: (u32, u32),
+    /// Its file system, and how that is mounted, where the kernel says so: a directory can be mounted
+    /// in another of its own file system.
+    place: ((u32, u32), Option<u64>),
     fsid: u64,
     /// `/proc/self/fd`.
     links: OwnedFd,
@@ -140,7 +142,13 @@ pub(crate) fn stat_of(fd: impl AsFd) -> Result<Statx, Errno> {
 /// Of `name` in `dir`, also when it is a symbolic link; of `dir` itself for no name.
 pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-    statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+    statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
+}
+
+/// The file system and the mount that an object was reached by. Linux has numbers of mounts since 5.8.
+fn place_of(stat: &Statx) -> ((u32, u32), Option<u64>) {
+    let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
+    ((stat.stx_dev_major, stat.stx_dev_minor), mount)
 }
 
 impl Export {
@@ -159,7 +167,7 @@ impl Export {
         Ok(Export {
             root: Arc::new(root),
             root_id,
-            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            place: place_of(&stat),
             // Numbers of devices change from boot to boot; the directory's identity does not.
             fsid: root_id.born.rotate_left(32) ^ root_id.ino,
             links,
@@ -255,9 +263,9 @@ impl Export {
         Ok(Object { id, path, attributes })
     }
 
-    /// Whether an object is in the export's file system, not in one that is mounted below it.
+    /// Whether an object is in the export's file system, not in what is mounted below it.
     fn is_here(&self, stat: &Statx) -> bool {
-        (stat.stx_dev_major, stat.stx_dev_minor) == self.device
+        place_of(stat) == self.place
     }
 
     pub(crate) fn attributes_of(&self, stat: &Statx) -> Result<Fattr, Status> {

@@ -41,7 +41,9 @@ const CALL_MAX: usize = (MESSAGE_MAX as usize).next_multiple_of(64);
 
 /// What an RPC server is to be made with so that clients can have [`CALLS`] of the longest calls under
 /// way on each connection. All connections together have `memory` octets of registered memory, for calls
-/// and for data that is read; calls that find none wait.
+/// and for data that is read; calls that find none wait. From 6 MiB on a READ of the longest has room
+/// beside all calls that have theirs; with less, WRITEs can keep one waiting until it is told to come
+/// again.
 pub fn config(memory: usize) -> ServerConfig {
     ServerConfig {
         transport: TransportConfig {

@@ -16,6 +16,7 @@ use heddle_nfs::wire::{
 };
 use heddle_nfs::{Options, Service, rdma};
 use heddle_rpc::binding::NFS3;
+use heddle_rpc::client::PendingCall;
 use heddle_rpc::{
     Body, CallError, Client, ClientConfig, Credential, Procedure, Server, Speaks, SysCredential,
 };
@@ -49,6 +50,11 @@ struct World {
 
 impl World {
     fn new(speaks: Speaks, read_only: bool) -> World {
+        World::with_memory(speaks, read_only, MEMORY)
+    }
+
+    /// The server has `memory` octets of registered memory.
+    fn with_memory(speaks: Speaks, read_only: bool, memory: usize) -> World {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (eal, turn) = eal();
         let dir = tempfile::tempdir().unwrap();
@@ -69,7 +75,7 @@ impl World {
         client.memory = 32 << 20;
         let credential = SysCredential { uid: 7, machine: b"loom".to_vec(), ..Default::default() };
         client.credential = Credential::Sys(credential);
-        let mut config = rdma::config(MEMORY);
+        let mut config = rdma::config(memory);
         config.transport.speaks = speaks;
         let client = Client::new(a.device(), ADDR.parse().unwrap(), client).unwrap();
         let mut server = Server::new(b.device(), ADDR.parse().unwrap(), config).unwrap();
@@ -141,16 +147,38 @@ impl World {
 
     /// WRITE with its data apart, as one that goes by RDMA Read.
     fn write(&mut self, file: Handle, offset: u64, data: &[u8]) -> Result<u32, Status> {
+        let arguments = self.writing(file, offset, data);
+        written(&self.call(procedure::WRITE, arguments).unwrap())
+    }
+
+    /// Arguments of WRITE.
+    fn writing(&self, file: Handle, offset: u64, data: &[u8]) -> Body {
         let mut arguments = Body::new();
         arguments.raw(&file.octets()).unwrap().u64(offset).unwrap();
         arguments.u32(u32::try_from(data.len()).unwrap()).unwrap();
         arguments.raw(&Stable::Unstable.octets()).unwrap();
         arguments.item(self.client.memory().take_copy(data).unwrap()).unwrap();
-        let results = self.call(procedure::WRITE, arguments).unwrap();
-        let octets = octets(&results);
-        let written = Result::<WriteOk, (Status, WccData)>::whole(&octets).unwrap();
-        written.map(|w| w.count).map_err(|(status, _)| status)
+        arguments
     }
+
+    /// Sends a call; it is waited for with others.
+    fn send(&self, p: Procedure, arguments: Body) -> PendingCall {
+        self.client.call(p).arguments(arguments).timeout(PATIENCE).send().unwrap()
+    }
+}
+
+/// How many octets a WRITE has written.
+fn written(results: &Body) -> Result<u32, Status> {
+    let octets = octets(results);
+    let written = Result::<WriteOk, (Status, WccData)>::whole(&octets).unwrap();
+    written.map(|w| w.count).map_err(|(status, _)| status)
+}
+
+/// What a READ has read.
+fn read_data(results: &Body) -> Result<Vec<u8>, Status> {
+    let octets = octets(results);
+    let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&octets).unwrap();
+    read.map(|read| read.data.0.to_vec()).map_err(|(status, _)| status)
 }
 
 /// All octets of results, items where they belong.
@@ -240,18 +268,60 @@ fn test_reads_of_more_than_there_is_memory_for_all_end_well() {
     let root = w.mount(b"/data").unwrap();
     let file = w.lookup(root, b"file").unwrap();
     let read = Read { file, offset: 0, count: IO_MAX }.octets();
-    let mut calls: Vec<_> = (0..24)
-        .map(|_| {
-            let arguments = Body::of(read.clone()).unwrap();
-            let call = w.client.call(procedure::READ).arguments(arguments);
-            call.timeout(PATIENCE).send().unwrap()
-        })
-        .collect();
+    let mut calls: Vec<_> =
+        (0..24).map(|_| w.send(procedure::READ, Body::of(read.clone()).unwrap())).collect();
     while let Some(mut call) = calls.pop() {
         let results = w.until("a reply", |_| call.try_take()).unwrap();
-        let octets = octets(&results);
-        let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&octets).unwrap().unwrap();
-        assert!(read.data.0 == data);
+        assert!(read_data(&results).as_deref() == Ok(&*data));
+    }
+}
+
+/// Calls of which four at a time have their data in registered memory, and beside them one READ.
+#[test]
+fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
+    const CALLS: u64 = 12;
+    const MIB: u64 = IO_MAX as u64;
+    for speaks in versions() {
+        let mut w = World::with_memory(speaks, false, 6 << 20);
+        let root = w.mount(b"/data").unwrap();
+        let data = |n: u64| -> Vec<u8> {
+            let number = u8::try_from(n).unwrap();
+            pattern(IO_MAX as usize).iter().map(|octet| octet.wrapping_add(number)).collect()
+        };
+        let file = w.create(root, b"file").unwrap();
+        let writes = |w: &World, first: u64| -> Vec<_> {
+            let numbers = (first..first + CALLS).map(|n| (n, n * MIB));
+            let send = |(n, at)| w.send(procedure::WRITE, w.writing(file, at, &data(n)));
+            numbers.map(send).collect()
+        };
+        let done =
+            |w: &mut World, mut call: PendingCall| w.until("a reply", |_| call.try_take()).unwrap();
+        for call in writes(&w, 0) {
+            assert_eq!(written(&done(&mut w, call)), Ok(IO_MAX));
+        }
+        let alone = w.server.counters();
+        assert!(alone.memory_waits >= CALLS / 2, "{alone:?}");
+
+        // Each READ is told what the WRITE before it has left, while others are written behind it.
+        let reads: Vec<_> = (0..CALLS)
+            .map(|n| {
+                let read = Read { file, offset: n * MIB, count: IO_MAX };
+                w.send(procedure::READ, Body::of(read.octets()).unwrap())
+            })
+            .collect();
+        for (number, call) in writes(&w, CALLS).into_iter().chain(reads).enumerate() {
+            let results = done(&mut w, call);
+            match (number as u64).checked_sub(CALLS) {
+                None => assert_eq!(written(&results), Ok(IO_MAX)),
+                Some(n) => assert!(read_data(&results) == Ok(data(n)), "READ {n}"),
+            }
+        }
+        let counters = w.server.counters();
+        assert_eq!((counters.calls_repeated, w.service.counts().failed), (0, 0), "{counters:?}");
+        let all: Vec<u8> = (0..2 * CALLS).flat_map(data).collect();
+        assert!(std::fs::read(w.path("file")).unwrap() == all);
+        let memory = w.server.memory().clone();
+        w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
     }
 }
 

@@ -3,11 +3,12 @@
 # tree.sh and a line each for
 #   SERVER NFS_PORT EXPORT     what is mounted
 #   MOUNT_OPTIONS              more options, e.g. mountproto=tcp,mountport=20048
-#   FIO                        1: fio's verify jobs too (needs the part fio); FIO_MIB of each
-#   TREE NAMES                 the tree that is copied, and how many names the long directory has
+#   FIO                        1: fio's verify jobs too (needs the part fio), the smallest of FIO_MIB
+#   TREE SMALL NAMES           the tree that is copied, the one that is when the server goes away, and how many names the
+#                              long directory has
 #   DEVICES                    1: the server makes devices
 #   ORDER_PORT                 where the host says that it goes on
-# The part `tree` must be there.
+# The parts that hold the trees must be there.
 #
 # Each check ends in a line `@@check NAME ok UPTIME@@` or `@@check NAME FAILED@@`. At `@@mark quiet@@` nothing is mounted,
 # and the script waits for a connection to ORDER_PORT. `@@mark cut@@` asks the host to restart the server.
@@ -15,12 +16,12 @@
 
 failed=0
 check() { # NAME COMMAND...
-    name=$1
+    checked=$1
     shift
     if "$@"; then
-        echo "@@check $name ok $(cut -d' ' -f1 /proc/uptime)@@"
+        echo "@@check $checked ok $(cut -d' ' -f1 /proc/uptime)@@"
     else
-        echo "@@check $name FAILED@@"
+        echo "@@check $checked FAILED@@"
         failed=$((failed + 1))
     fi
 }
@@ -73,19 +74,26 @@ directory() {
 }
 space() { [ "$(df -k /mnt | awk 'NR == 2 { print ($2 > 0) }')" = 1 ]; }
 
-verify_job() { # NAME BS RW - O_DIRECT, so that what is verified has been on the wire twice
-    fio --name="$1" --directory=/mnt/fio --thread --ioengine=psync --direct=1 --size="${FIO_MIB}m" --bs="$2" --rw="$3" \
-        --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 --eta=never --output=/tmp/fio.out
+verify_job() { # NAME BS RW MIB [OPTION...] - O_DIRECT, so that what is verified has been on the wire twice
+    name=$1 bs=$2 rw=$3 mib=$4
+    shift 4
+    fio --name="$name" --directory=/mnt/fio --thread --ioengine=psync --direct=1 --size="${mib}m" --bs="$bs" --rw="$rw" \
+        --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 --eta=never --output=/tmp/fio.out "$@"
     status=$?
     grep -aE 'err=|verify:|IO error|read:|write:|READ:|WRITE:' /tmp/fio.out
     return $status
 }
+# Random writes that are read again, then random reads and writes in turn, by one thread and by four with a file each. Not
+# these with blocks of several sizes: there fio 3.33 finds what it has not written, on a local disk as well.
 fio_jobs() {
     mkdir -p /mnt/fio
-    check fio-4k verify_job 4k 4k randwrite
-    check fio-64k verify_job 64k 64k randwrite
-    check fio-1m verify_job 1m 1m randwrite
-    check fio-mixed verify_job mixed 4k-256k randrw
+    more=$((8 * FIO_MIB))
+    check fio-4k verify_job 4k 4k randwrite "$FIO_MIB"
+    check fio-64k verify_job 64k 64k randwrite "$more"
+    check fio-1m verify_job 1m 1m randwrite "$more"
+    check fio-sizes verify_job sizes 4k-256k randwrite "$more"
+    check fio-mixed verify_job mixed 16k randrw "$more"
+    check fio-threads verify_job threads 64k randrw "$more" --numjobs=4 --group_reporting
     rm -rf /mnt/fio
 }
 
@@ -95,15 +103,15 @@ fio_jobs() {
 cut_off() {
     before=$(xprt 3)
     round=0
-    cp -a "$TREE" /mnt/cut || return 1
+    cp -a "$SMALL" /mnt/cut || return 1
     mark cut
     while [ "$(xprt 3)" = "$before" ]; do
         round=$((round + 1))
         [ $round -le 500 ] || return 1
-        cp -a "$TREE/." /mnt/cut/ || return 1
+        cp -a "$SMALL/." /mnt/cut/ || return 1
     done
     echo "connections made: $before before, $(xprt 3) after, in round $round"
-    again && equal_trees "$TREE" /mnt/cut
+    again && equal_trees "$SMALL" /mnt/cut
 }
 
 # What the transport of this mount has counted: what was read came in chunks, and nothing was wrong.

@@ -7,10 +7,7 @@ readonly HEDDLE_IP=10.88.0.3
 declare -A CRC_OPTION=([fixed]=off [crc]=on)
 
 # on_wire COMMAND [OPTION...] - `heddle nfs` on the wire of the guest.
-on_wire() {
-    inside "$HEDDLE" nfs "$@" --mount "$SERVER_IP:$MOUNT_PORT" --crc "${CRC_OPTION[$variant]}" \
-        --vdev net_af_packet0,iface=hd0 --ip "$HEDDLE_IP/24"
-}
+on_wire() { inside "$HEDDLE" nfs "$@" "${WIRE[@]}"; }
 remote() { echo "$SERVER_IP:$NFS_PORT:/export/$1"; }
 # tried CHECK COMMAND... - ok when the command ends well; its output is in OUT/VARIANT-CHECK.log.
 tried() {
@@ -33,6 +30,17 @@ listed() { cmp <(on_wire ls "$(remote "$1")") <(cd "$2" && find . -mindepth 1 -m
 shown() { cmp <(on_wire cat "$(remote "$1")") "$2"; }
 brought() { # what the server has, into a directory that is not there yet
     on_wire cp -r --verify "$(remote "$1")" "$2" && diff -r "$3" "$2"
+}
+barred() { # a copy on a terminal, which has a bar
+    local command
+    printf -v command '%q ' ip netns exec "$NS" "$HEDDLE" nfs cp "$(remote "$1")" "$2" "${WIRE[@]}"
+    script -qec "$command" /dev/null </dev/null | tr '\r' '\n' | sed 's/\x1b\[[0-9]*[A-Z]//g' |
+        grep -a '/1.00 MiB.*/1 files' && cmp "$2" "$3"
+}
+astray() { # a copy into a directory where a name is a link: what it points to is not made
+    mkdir -p "$2"
+    ln -s "$2-astray" "$2/$3"
+    on_wire cp -r "$(remote "$1")" "$(dirname "$2")"
 }
 brought_old() { # a file, by a client that does not try version 2 first
     cmp <(on_wire cat "$(remote "$1")" --rpc-version 1) "$2"
@@ -58,7 +66,9 @@ cut() { # LOCAL - knfsd goes away under a copy, and comes back
 client_run() {
     local local=$OUT/$variant-files
     say "siw variant $variant: boot"
-    rm -rf "$local" "$OUT/$variant-back"
+    WIRE=(--mount "$SERVER_IP:$MOUNT_PORT" --crc "${CRC_OPTION[$variant]}" --vdev net_af_packet0,iface=hd0
+        --ip "$HEDDLE_IP/24")
+    rm -rf "$local" "$OUT/$variant-"{back,links,bar}
     mkdir -p "$local"
     (. "$ROOT/scripts/nfs-guest/tree.sh" && corners "$local/corners") || die "no files to copy"
     cp -r "${SIW_GUEST:-$ROOT/.cache/siw-guest}$tree" "$local/tree"
@@ -72,6 +82,9 @@ client_run() {
     tried stat on_wire stat "$(remote corners/65537)"
     tried cat shown corners/1048577 "$local/corners/1048577"
     tried down brought corners "$OUT/$variant-back" "$local/corners"
+    tried bar barred corners/1048577 "$OUT/$variant-bar" "$local/corners/1048577"
+    refused link 'is a symbolic link here' astray corners "$OUT/$variant-links/corners" 4097
+    [[ ! -e $OUT/$variant-links/corners-astray ]] || fail link "$OUT/$variant-links/corners-astray was written"
     tried version-1 brought_old corners/4097 "$local/corners/4097"
     refused missing 'the name is not there' on_wire cat "$(remote nowhere)"
     refused export 'in no export' on_wire ls "$SERVER_IP:$NFS_PORT:/elsewhere"
@@ -85,5 +98,5 @@ client_run() {
     knfsd_end || fail server "ended with status $?"
     judged rpcrdma "$OUT/$variant.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant.pcap"
     judged rpcrdma-cut "$OUT/$variant-cut.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant-cut.pcap"
-    rm -rf "$local" "$OUT/$variant-back"
+    rm -rf "$local" "$OUT/$variant-"{back,links,bar}
 }

@@ -75,6 +75,13 @@ part_tree() {
     need_source
     cp -r "$OUT/tree" "$IMG/tree"
 }
+# Also in OUT/linux, for those outside of guests.
+part_linux() {
+    unpack_source kernel net drivers/infiniband
+    rm -rf "$OUT/linux"
+    mv "$WORK/unpacked" "$OUT/linux"
+    cp -r "$OUT/linux" "$IMG/linux"
+}
 libraries() { find "$ROOTFS" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:; }
 
 part_stamp() { # PART
@@ -83,7 +90,7 @@ part_stamp() { # PART
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
-    tree) echo "$SOURCE $(candidate "$SOURCE")" ;;
+    tree | linux) echo "$SOURCE $(candidate "$SOURCE")" ;;
     esac
 }
 make_parts() {

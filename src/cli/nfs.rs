@@ -1,5 +1,6 @@
 //! `heddle nfs`
 
+mod bar;
 mod copy;
 mod place;
 mod session;
@@ -186,8 +187,11 @@ fn carry_out(command: &Command, session: &mut Session<'_>) -> Result<(), Failure
                 // `run` has refused it.
                 (Place::Remote(_), Place::Remote(_)) => {}
             }
+            let summary = copier.summary();
+            // Its bar goes.
+            drop(copier);
             if !common.log.quiet {
-                say(&copier.summary());
+                say(&summary);
             }
             Ok(())
         }

@@ -21,13 +21,6 @@ const FILE: Duration = Duration::from_secs(10);
 impl Line {
     /// Shows `what` and the operations `progress` counts, unless `quiet`.
     pub(crate) fn start(what: String, progress: Progress, quiet: bool) -> Line {
-        Line::start_with(quiet, move |seconds| {
-            format!("{what}: {} operations in {seconds} s", progress.ops())
-        })
-    }
-
-    /// Shows `text`, which is told how many seconds have passed, unless `quiet`.
-    pub(crate) fn start_with(quiet: bool, text: impl Fn(u64) -> String + Send + 'static) -> Line {
         if quiet {
             return Line { stop: None, thread: None };
         }
@@ -38,7 +31,8 @@ impl Line {
             let mut shown = false;
             let every = if terminal { TERMINAL } else { FILE };
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                let text = text(start.elapsed().as_secs());
+                let seconds = start.elapsed().as_secs();
+                let text = format!("{what}: {} operations in {seconds} s", progress.ops());
                 // Nobody to tell.
                 let _ = if terminal {
                     write!(stderr(), "\r\x1b[K{text}")

@@ -1,6 +1,6 @@
 //! Walking and listing.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::{Client, ClientError, Transport, parse};
 use crate::wire::{
@@ -17,6 +17,9 @@ const NAMES_MAX: usize = 4096;
 
 /// Octets of a part of a listing.
 const LISTING: u32 = 64 << 10;
+
+/// Names of one directory that a server is believed to have: a listing may have no end.
+const LISTED_MAX: usize = 10_000_000;
 
 /// An object that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,13 +130,18 @@ impl<T: Transport> Client<T> {
         mut each: impl FnMut(&DirPlusEntry<'_>),
     ) -> Result<(), ClientError> {
         let (mut cookie, mut verifier) = (0, Verifier::default());
+        // Where parts have ended.
+        let (mut ends, mut listed) = (HashSet::from([cookie]), 0_usize);
         loop {
             let call = Readdirplus { dir, cookie, verifier, dircount: LISTING, maxcount: LISTING };
             let results = self.call(procedure::READDIRPLUS, &call)?;
             let part: DirPlus<'_> = parse::<_, Option<Fattr>>(&results, "READDIRPLUS", &"")?;
             for entry in part.entries.iter().filter(|e| e.name.0 != b"." && e.name.0 != b"..") {
                 let name = entry.name.0;
-                if name.is_empty() || name.len() > NAME_MAX as usize || name.contains(&b'/') {
+                if name.is_empty()
+                    || name.len() > NAME_MAX as usize
+                    || name.iter().any(|&octet| octet == b'/' || octet == 0)
+                {
                     return Err(ClientError::Nonsense("a directory with a name that none can be"));
                 }
                 each(entry);
@@ -141,8 +149,12 @@ impl<T: Transport> Client<T> {
             if part.eof {
                 return Ok(());
             }
+            listed += part.entries.len();
+            if listed > LISTED_MAX {
+                return Err(ClientError::Nonsense("a directory of too many names"));
+            }
             match part.entries.last() {
-                Some(last) if last.cookie != cookie => cookie = last.cookie,
+                Some(last) if ends.insert(last.cookie) => cookie = last.cookie,
                 _ => return Err(ClientError::Nonsense("a listing that does not get on")),
             }
             verifier = part.verifier;

@@ -7,25 +7,21 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use heddle::nfs::client::{ClientError, Found, shown};
 use heddle::nfs::wire::{Fattr, FileType, Handle, Status};
 use sha2::{Digest, Sha256};
 
+use super::bar::Bar;
 use super::session::Session;
 use crate::cli::Failure;
-use crate::cli::progress::Line;
 
 /// Copies what is named, and counts.
 pub(super) struct Copier<'s, 'a> {
     session: &'s mut Session<'a>,
     recursive: bool,
     verify: bool,
-    quiet: bool,
-    /// Octets of the file under way, for the line that shows them.
-    done: Arc<AtomicU64>,
+    bar: Bar,
     files: u64,
     octets: u64,
     left_out: u64,
@@ -48,8 +44,8 @@ impl<'s, 'a> Copier<'s, 'a> {
         verify: bool,
         quiet: bool,
     ) -> Copier<'s, 'a> {
-        let done = Arc::default();
-        Copier { session, recursive, verify, quiet, done, files: 0, octets: 0, left_out: 0 }
+        let bar = Bar::new(quiet);
+        Copier { session, recursive, verify, bar, files: 0, octets: 0, left_out: 0 }
     }
 
     /// What was copied, in a line.
@@ -78,7 +74,10 @@ impl<'s, 'a> Copier<'s, 'a> {
             to.push(OsStr::from_bytes(name));
         }
         match from.attributes.kind {
-            FileType::Regular => self.download_file(&from, &to),
+            FileType::Regular => {
+                self.expect(from.attributes.size);
+                self.download_file(&from, &to)
+            }
             FileType::Directory => {
                 self.check_recursive(&shown(&self.session.path))?;
                 self.download_tree(Task { from, to })
@@ -88,9 +87,14 @@ impl<'s, 'a> Copier<'s, 'a> {
     }
 
     fn download_tree(&mut self, task: Task) -> Result<(), Failure> {
-        // Names cannot hold a slash, and links are not made: nothing comes to lie elsewhere.
+        // Names cannot hold a slash, links are not made, and those that are here are not followed: nothing
+        // comes to lie elsewhere. The directory that was named may be a link.
+        let top = task.to.clone();
         let mut tasks = vec![task];
         while let Some(Task { from, to }) = tasks.pop() {
+            if to != top {
+                refuse_link(&to)?;
+            }
             // What is in it has to get there.
             let mode = from.attributes.mode & 0o777 | 0o700;
             match DirBuilder::new().mode(mode).create(&to) {
@@ -103,6 +107,7 @@ impl<'s, 'a> Copier<'s, 'a> {
                 entries.push((entry.name.0.to_vec(), entry.handle, entry.attributes));
             });
             listed.map_err(at(&to))?;
+            let mut files = Vec::new();
             for (name, handle, attributes) in entries {
                 let path = to.join(OsStr::from_bytes(&name));
                 let found = match (handle, attributes) {
@@ -110,10 +115,17 @@ impl<'s, 'a> Copier<'s, 'a> {
                     _ => self.session.nfs.lookup(from.handle, &name).map_err(at(&path))?,
                 };
                 match found.attributes.kind {
-                    FileType::Regular => self.download_file(&found, &path)?,
+                    FileType::Regular => {
+                        self.expect(found.attributes.size);
+                        files.push(Task { from: found, to: path });
+                    }
                     FileType::Directory => tasks.push(Task { from: found, to: path }),
                     _ => self.left_out += 1,
                 }
+            }
+            for Task { from, to } in files {
+                refuse_link(&to)?;
+                self.download_file(&from, &to)?;
             }
         }
         Ok(())
@@ -124,16 +136,19 @@ impl<'s, 'a> Copier<'s, 'a> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(mode).open(to);
         let mut file = file.map_err(at(to))?;
-        let _line = self.line(&to.display(), Some(from.attributes.size));
-        let done = Arc::clone(&self.done);
+        self.bar.begin(to.display().to_string());
+        let (bar, mut done) = (&self.bar, 0);
         let read = self.session.nfs.read(from.handle, from.attributes.size, |piece| {
-            done.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            done += piece.len() as u64;
+            bar.at(done);
             file.write_all(piece)
         });
-        self.count(read.map_err(at(to))?);
+        let octets = read.map_err(at(to))?;
         // It closes what may fail only then.
         file.flush().map_err(at(to))?;
-        self.compare(from.handle, to)
+        self.compare(from.handle, to)?;
+        self.count(octets);
+        Ok(())
     }
 
     /// From `from` to the server: into what is named if that is a directory.
@@ -144,6 +159,7 @@ impl<'s, 'a> Copier<'s, 'a> {
             self.check_recursive(&from.display())?;
             self.upload_tree(from, dir, name)
         } else if kind.is_file() {
+            self.expect(fs::metadata(from).map_err(at(from))?.len());
             self.upload_file(from, dir, &name)
         } else {
             Err(at(from)("neither a regular file nor a directory"))
@@ -173,6 +189,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         let mut tasks = vec![(from.to_owned(), dir, name)];
         while let Some((from, dir, name)) = tasks.pop() {
             let made = self.directory(dir, &name, &from).map_err(at(&from))?;
+            let mut files = Vec::new();
             for entry in fs::read_dir(&from).map_err(at(&from))? {
                 let entry = entry.map_err(at(&from))?;
                 let (path, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
@@ -180,10 +197,14 @@ impl<'s, 'a> Copier<'s, 'a> {
                 if kind.is_dir() {
                     tasks.push((path, made, name));
                 } else if kind.is_file() {
-                    self.upload_file(&path, made, &name)?;
+                    self.expect(entry.metadata().map_err(at(&path))?.len());
+                    files.push((path, name));
                 } else {
                     self.left_out += 1;
                 }
+            }
+            for (path, name) in files {
+                self.upload_file(&path, made, &name)?;
             }
         }
         Ok(())
@@ -209,18 +230,26 @@ impl<'s, 'a> Copier<'s, 'a> {
         let about = file.metadata().map_err(at(from))?;
         let mode = about.permissions().mode() & 0o777;
         let handle = self.session.nfs.create(dir, name, mode).map_err(at(from))?;
-        let _line = self.line(&from.display(), Some(about.len()));
-        let done = Arc::clone(&self.done);
+        self.bar.begin(from.display().to_string());
+        let bar = &self.bar;
         let written = self.session.nfs.write(handle, &mut file, |offset, piece| {
-            done.store(offset.saturating_add(piece.len() as u64), Ordering::Relaxed);
+            bar.at(offset.saturating_add(piece.len() as u64));
         });
-        self.count(written.map_err(at(from))?);
-        self.compare(handle, from)
+        let octets = written.map_err(at(from))?;
+        self.compare(handle, from)?;
+        self.count(octets);
+        Ok(())
+    }
+
+    /// There is a file of so many octets to be copied, and read again if they are compared.
+    fn expect(&mut self, octets: u64) {
+        self.bar.add(octets.saturating_mul(1 + u64::from(self.verify)));
     }
 
     fn count(&mut self, octets: u64) {
         self.files += 1;
         self.octets = self.octets.saturating_add(octets);
+        self.bar.end();
     }
 
     /// Compares what the server has now with what is here, if that is asked for.
@@ -229,12 +258,13 @@ impl<'s, 'a> Copier<'s, 'a> {
             return Ok(());
         }
         let (mut theirs, mut ours) = (Sha256::new(), Sha256::new());
-        let _line = self.line(&format!("comparing {}", here.display()), None);
+        self.bar.begin(format!("comparing {}", here.display()));
         let nfs = &mut self.session.nfs;
         let size = nfs.getattr(there).map_err(at(here))?.size;
-        let done = &self.done;
+        let (bar, mut done) = (&self.bar, 0);
         let read = nfs.read(there, size, |piece| {
-            done.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            done += piece.len() as u64;
+            bar.at(done);
             theirs.update(piece);
             Ok(())
         });
@@ -252,19 +282,15 @@ impl<'s, 'a> Copier<'s, 'a> {
         }
         Err(at(here)("is another on the server, by SHA-256"))
     }
+}
 
-    /// Shows how far a file is, of so many octets.
-    fn line(&self, name: &dyn Display, all: Option<u64>) -> Line {
-        self.done.store(0, Ordering::Relaxed);
-        let (name, done) = (name.to_string(), Arc::clone(&self.done));
-        Line::start_with(self.quiet, move |seconds| {
-            let octets = done.load(Ordering::Relaxed);
-            let share = all.filter(|&all| all > 0).map_or_else(String::new, |all| {
-                let percent = u128::from(octets) * 100 / u128::from(all);
-                format!(" ({percent} %)")
-            });
-            format!("{name}: {} MiB{share} in {seconds} s", octets >> 20)
-        })
+/// The server has chosen the name: what is here by it must not lead elsewhere.
+fn refuse_link(path: &Path) -> Result<(), Failure> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if about.file_type().is_symlink() => {
+            Err(at(path)("is a symbolic link here, which -r does not write through"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -274,8 +300,22 @@ fn last(path: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_links_are_not_written_through() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link, dangling] = ["file", "link", "dangling"].map(|name| dir.path().join(name));
+        fs::write(&file, "x").unwrap();
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        std::os::unix::fs::symlink("/nowhere", &dangling).unwrap();
+        for link in [link, dangling] {
+            assert!(refuse_link(&link).is_err(), "{}", link.display());
+        }
+        assert!(refuse_link(&file).is_ok() && refuse_link(&dir.path().join("none")).is_ok());
+    }
 
     #[test]
     fn test_last_name_of_a_path() {

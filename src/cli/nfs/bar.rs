@@ -1,0 +1,191 @@
+//! How far a copy is, on a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often it is drawn while nothing comes.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Octets done of those known so far, their rate and how long the rest takes; files; and the one under way.
+const TEMPLATE: &str = "{bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}, {prefix} {wide_msg}";
+
+/// A bar of all files of a copy. It goes away when it is dropped.
+///
+/// What there is to be copied is known directory by directory: it grows.
+#[derive(Debug)]
+pub(super) struct Bar {
+    bar: ProgressBar,
+    /// Files that are copied, and those known so far.
+    files: (u64, u64),
+    /// Octets before those of the file under way.
+    before: u64,
+}
+
+impl Bar {
+    /// On standard error, if that is a terminal; nowhere if `quiet`.
+    pub(super) fn new(quiet: bool) -> Bar {
+        Bar::on(if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() })
+    }
+
+    fn on(target: ProgressDrawTarget) -> Bar {
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        // A constant, which a test looks at.
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style);
+        }
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(TICK);
+        }
+        Bar { bar, files: (0, 0), before: 0 }
+    }
+
+    /// There is one more file to be copied; `octets` go to and fro for it.
+    pub(super) fn add(&mut self, octets: u64) {
+        self.files.1 += 1;
+        self.bar.inc_length(octets);
+        self.count();
+    }
+
+    /// Begins with what is called so.
+    pub(super) fn begin(&mut self, name: String) {
+        self.before = self.bar.position();
+        self.bar.set_message(name);
+    }
+
+    /// So many octets of what was begun are done: fewer than before when it begins anew.
+    pub(super) fn at(&self, octets: u64) {
+        self.bar.set_position(self.before.saturating_add(octets));
+    }
+
+    /// A file is done.
+    pub(super) fn end(&mut self) {
+        self.files.0 += 1;
+        self.count();
+    }
+
+    fn count(&self) {
+        let (done, all) = self.files;
+        self.bar.set_prefix(format!("{done}/{all} files"));
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+    use std::time::Instant;
+
+    use indicatif::TermLike;
+
+    use super::*;
+
+    /// A terminal that keeps what is on its line, and all that ever was.
+    #[derive(Clone, Debug, Default)]
+    struct Terminal(Arc<Mutex<(String, Vec<String>)>>);
+
+    impl Terminal {
+        /// The line, once it has this in it: it is drawn now and then.
+        fn until(&self, part: &str) -> String {
+            let end = Instant::now() + Duration::from_secs(60);
+            loop {
+                let line = self.0.lock().unwrap().0.clone();
+                if line.contains(part) {
+                    return line;
+                }
+                assert!(Instant::now() < end, "no {part:?} in {line:?}");
+                std::thread::sleep(TICK / 10);
+            }
+        }
+    }
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            let mut shown = self.0.lock().unwrap();
+            shown.0.push_str(text);
+            let line = shown.0.clone();
+            shown.1.push(line);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.0.lock().unwrap().0.clear();
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn test_template_is_one() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+
+    #[test]
+    fn test_files_octets_and_name_are_shown_and_gone_in_the_end() {
+        let terminal = Terminal::default();
+        let mut bar = Bar::on(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        bar.add(1 << 20);
+        bar.add(3 << 20);
+        bar.begin("one".into());
+        bar.at(1 << 20);
+        bar.end();
+        bar.begin("two".into());
+        bar.at(3 << 20);
+        // The server was started again.
+        bar.at(1 << 20);
+        let line = terminal.until("2.00 MiB/4.00 MiB");
+        for part in ["iB/s", "1/2 files", "two"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        drop(bar);
+        let (line, all) = terminal.0.lock().unwrap().clone();
+        assert_eq!(line.trim(), "", "what is left of it");
+        assert!(all.iter().any(|line| line.contains("one")), "{all:?}");
+    }
+
+    #[test]
+    fn test_quiet_shows_nothing() {
+        assert!(Bar::new(true).bar.is_hidden());
+    }
+
+    /// A server may say any size.
+    #[test]
+    fn test_sizes_that_lie_are_shown_as_well() {
+        let terminal = Terminal::default();
+        let mut bar = Bar::on(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
+        for size in [u64::MAX, u64::MAX, 0] {
+            bar.add(size);
+            bar.begin("file".into());
+            bar.at(u64::MAX);
+            bar.at(5);
+            bar.end();
+        }
+        terminal.until("3/3 files");
+    }
+}
