@@ -14,10 +14,11 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use heddle_rpcrdma::Xid;
+use heddle_rpcrdma::conn::CallRefused;
 use heddle_rpcrdma::rpc::Procedure;
 
 use super::{CallError, Room};
@@ -77,13 +78,38 @@ impl Calls {
     /// # Errors
     /// [`CallError::TooMany`].
     pub(crate) fn reserve(&mut self) -> Result<Xid, CallError> {
+        let mut next = self.next;
+        let xid = self.reserve_of(|| {
+            let xid = Xid(next);
+            next = next.wrapping_add(1);
+            xid
+        });
+        self.next = next;
+        xid
+    }
+
+    /// The XID of a call before.
+    ///
+    /// # Errors
+    /// [`CallError::TooMany`], and when it is under way or has not been taken.
+    pub(crate) fn reserve_again(&self, xid: Xid) -> Result<Xid, CallError> {
+        if self.calls.contains_key(&xid) {
+            return Err(CallError::Refused(CallRefused::Xid));
+        }
+        self.reserve_of(|| xid)
+    }
+
+    /// The same as [`reserve`](Calls::reserve), of those that `next` gives.
+    ///
+    /// # Errors
+    /// [`CallError::TooMany`].
+    pub(crate) fn reserve_of(&self, mut next: impl FnMut() -> Xid) -> Result<Xid, CallError> {
         if self.calls.len() >= self.max {
             return Err(CallError::TooMany { max: self.max });
         }
         // There are fewer calls than XIDs.
         loop {
-            let xid = Xid(self.next);
-            self.next = self.next.wrapping_add(1);
+            let xid = next();
             if !self.calls.contains_key(&xid) {
                 return Ok(xid);
             }
@@ -189,6 +215,19 @@ impl Calls {
             },
             State::Queued | State::Sent => None,
         }
+    }
+
+    /// Takes what has come of a call, or has the waker of `context` woken when something has.
+    pub(crate) fn poll(
+        &mut self,
+        xid: Xid,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Body, CallError>> {
+        if let Some(outcome) = self.take(xid) {
+            return Poll::Ready(outcome);
+        }
+        self.wake_by(xid, context.waker());
+        Poll::Pending
     }
 
     /// Has `waker` woken when the call ends.

@@ -16,7 +16,7 @@ use heddle_rpcrdma::rpc::{
 use super::duplicates::{DuplicateLimits, Duplicates, Key, Verdict};
 use super::outbox::Outbox;
 use super::program::{Program, Refusal, Registered, Request};
-use super::{ServerCounters, Ticket};
+use super::{Caller, ServerCounters, Ticket};
 use crate::body::{Body, Item};
 use crate::credential::Credential;
 use crate::message::{self, Message, Part};
@@ -33,7 +33,7 @@ pub(super) struct Job {
 
 /// What has become of a call.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// A program has it, or has the same already: the reply comes later.
     Given,
     /// It has its reply.
@@ -44,7 +44,7 @@ pub(super) enum Taken {
 
 /// The programs of a server, and the calls that they have.
 #[derive(Debug)]
-pub(super) struct Dispatch {
+pub(crate) struct Dispatch {
     programs: Vec<Registered>,
     duplicates: Duplicates,
     outbox: Outbox,
@@ -59,11 +59,11 @@ pub struct AlreadyRegistered {
 }
 
 impl Dispatch {
-    pub(super) fn new(limits: DuplicateLimits, outbox: Outbox) -> Dispatch {
+    pub(crate) fn new(limits: DuplicateLimits, outbox: Outbox) -> Dispatch {
         Dispatch { programs: Vec::new(), duplicates: Duplicates::new(limits), outbox }
     }
 
-    pub(super) fn register(
+    pub(crate) fn register(
         &mut self,
         number: u32,
         versions: RangeInclusive<u32>,
@@ -82,10 +82,15 @@ impl Dispatch {
         Ok(())
     }
 
+    /// There are none any more: what is to be dropped under no lock.
+    pub(crate) fn close(&mut self) -> impl Sized + use<> {
+        std::mem::take(&mut self.programs)
+    }
+
     /// A call has come: its reduced stream, and the items that lie apart, which are in order.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
-        peer: SocketAddr,
+        from: (SocketAddr, Option<&Caller>),
         ticket: Ticket,
         (stream, items): (&[u8], Vec<Item>),
         counters: &mut ServerCounters,
@@ -99,7 +104,7 @@ impl Dispatch {
             }
         };
         let header = stream.len() - rest.len();
-        match self.take(peer, ticket, &call, (rest, header, items), counters) {
+        match self.take(from, ticket, &call, (rest, header, items), counters) {
             Ok(taken) => taken,
             Err(body) => {
                 counters.calls_refused += 1;
@@ -110,12 +115,13 @@ impl Dispatch {
 
     fn take(
         &mut self,
-        peer: SocketAddr,
+        from: (SocketAddr, Option<&Caller>),
         ticket: Ticket,
         call: &Call<'_>,
         (rest, header, items): (&[u8], usize, Vec<Item>),
         counters: &mut ServerCounters,
     ) -> Result<Taken, ReplyBody<'static>> {
+        let (peer, caller) = from;
         let credential = authenticate(call).map_err(denied)?;
         let Call { xid, procedure, .. } = *call;
         let registered = self.registered(procedure).map_err(accepted)?;
@@ -160,7 +166,8 @@ impl Dispatch {
         };
         counters.calls += 1;
         let reply = Some((job, self.outbox.clone()));
-        let request = Request { procedure, credential, peer, arguments, reply };
+        let caller = caller.cloned();
+        let request = Request { procedure, credential, peer, arguments, caller, reply };
         if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
             registered.program.call(request);
         }
@@ -168,7 +175,7 @@ impl Dispatch {
     }
 
     /// The oldest answer of a program, and who waits for it.
-    pub(super) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
+    pub(crate) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
         let (Job { key, keep, has_reply }, outcome) = self.outbox.pop()?;
         let (reply, keep) = match (outcome, self.registered(key.procedure)) {
             _ if !has_reply => (Message::silence(key.xid), keep),

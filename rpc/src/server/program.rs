@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::rpc::{AuthStat, Procedure};
 
+use super::Caller;
 use super::dispatch::Job;
 use super::outbox::Outbox;
 use crate::body::Body;
@@ -82,10 +83,17 @@ pub struct Request {
     pub peer: SocketAddr,
     /// With what. Items of it lie in the server's memory until the last handle of them is gone.
     pub arguments: Body,
+    pub(super) caller: Option<Caller>,
     pub(super) reply: Option<(Job, Outbox)>,
 }
 
 impl Request {
+    /// Whom to call back, on the connection that it has come by: of a server that makes calls
+    /// ([`ServerConfig::calls`](super::ServerConfig::calls)). A client calls its server by itself.
+    pub fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref()
+    }
+
     /// Whether its caller waits for an answer. A call of a procedure that has none by its binding
     /// ([`Reply::None`](crate::binding::Reply::None)) is over when it is dropped: until then it counts
     /// among those of its connection that are served at a time.
@@ -97,7 +105,14 @@ impl Request {
     #[cfg(test)]
     pub(crate) fn of_nobody(procedure: Procedure, arguments: Body) -> Request {
         let peer = (std::net::Ipv4Addr::LOCALHOST, 1).into();
-        Request { procedure, credential: Credential::None, peer, arguments, reply: None }
+        Request {
+            procedure,
+            credential: Credential::None,
+            peer,
+            arguments,
+            caller: None,
+            reply: None,
+        }
     }
 
     /// Answers it, with results or a refusal; where it has no reply nobody hears of either.

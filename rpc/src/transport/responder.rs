@@ -64,11 +64,11 @@ impl Link {
         if message.is_silent() && self.conn.dismiss(id).is_ok() {
             return;
         }
-        let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
-        let laid = own.then(|| lay_out(message, &self.memory, &mut self.store));
+        let own = message.body().items().iter().all(|i| self.has(&i.data));
+        let laid = own.then(|| lay_out(message, &self.served_memory, &mut self.store));
         let laid = match laid {
             Some(Ok(laid)) => laid,
-            Some(Err(NoMemory { len })) if len <= self.memory.for_replies() => {
+            Some(Err(NoMemory { len })) if len <= self.served_memory.for_replies() => {
                 self.served.insert(call, id);
                 self.late.push_back((call, message.clone()));
                 return;
@@ -88,6 +88,11 @@ impl Link {
             return;
         };
         *slot = Some((message.clone(), laid.ids));
+    }
+
+    /// Whether a buffer is of memory that this end sends from.
+    fn has(&self, buffer: &Buffer) -> bool {
+        self.served_memory.has(buffer) || self.memory.has(buffer)
     }
 
     /// Refuses a call whose chunks are not of its items.

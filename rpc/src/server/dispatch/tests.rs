@@ -34,7 +34,7 @@ impl World {
         let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
-        self.dispatch.call(peer, ticket, (octets, Vec::new()), &mut self.counters)
+        self.dispatch.call((peer, None), ticket, (octets, Vec::new()), &mut self.counters)
     }
 
     fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
