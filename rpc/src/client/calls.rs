@@ -49,6 +49,8 @@ struct Pending {
     waker: Option<Waker>,
     /// Times that it was sent.
     sent: u32,
+    /// It has no reply, and nobody waits for its end either.
+    is_left: bool,
 }
 
 /// Calls that have not been taken.
@@ -119,7 +121,7 @@ impl Calls {
     /// Puts a call with an XID that was reserved behind those that wait to be sent.
     pub(crate) fn add(&mut self, xid: Xid, outgoing: Outgoing, deadline: Instant) {
         let state = State::Queued;
-        let call = Pending { outgoing, state, deadline, waker: None, sent: 0 };
+        let call = Pending { outgoing, state, deadline, waker: None, sent: 0, is_left: false };
         self.calls.insert(xid, call);
         self.queue.push_back(xid);
         self.deadlines.insert((deadline, xid));
@@ -169,6 +171,9 @@ impl Calls {
         call.state = State::Finished(outcome);
         self.deadlines.remove(&(call.deadline, xid));
         self.woken.extend(call.waker.take());
+        if call.is_left {
+            self.calls.remove(&xid);
+        }
         true
     }
 
@@ -240,8 +245,15 @@ impl Calls {
     }
 
     /// Nobody waits for the call any more; whether it was sent and has no reply, so that the connection
-    /// is to be told.
+    /// is to be told. One that is to have none goes on.
     pub(crate) fn cancel(&mut self, xid: Xid) -> bool {
+        if let Some(call) = self.calls.get_mut(&xid)
+            && call.outgoing.room.is_none()
+            && !matches!(call.state, State::Finished(_))
+        {
+            call.is_left = true;
+            return false;
+        }
         let Some(call) = self.calls.remove(&xid) else { return false };
         self.deadlines.remove(&(call.deadline, xid));
         match call.state {

@@ -71,7 +71,7 @@ impl CallBuilder {
     }
 
     /// Waits for no reply (draft section 4.7), whatever the binding says: it ends, without results, when it
-    /// was sent. That it has arrived nobody says. All of it goes within messages, nothing by RDMA Read;
+    /// was sent, and goes its way when it is dropped. That it has arrived nobody says. All of it goes within messages, nothing by RDMA Read;
     /// version 1 has no such calls, and refuses it.
     pub fn one_way(mut self) -> CallBuilder {
         self.draft.one_way = true;

@@ -103,9 +103,10 @@ impl Client {
     /// Gives the client a program, for some of its versions, that its server may call on the client's
     /// connection. `binding` says which items of its calls and results may be placed.
     ///
-    /// Connections that are made from now on say so to the server. The client then connects without a call
-    /// of its own, and again when the connection is lost, as the server can not: something has to drive it
-    /// ([`run`](Client::run), or an event loop).
+    /// Connections that are made from now on say so to the server, in version 2. The client then connects
+    /// without a call of its own, and again when the connection is lost, as the server can not: something has
+    /// to drive it ([`run`](Client::run), or an event loop). In version 1 a server hears of its client by the
+    /// first call, and has to know by it that there is a program.
     ///
     /// The program is called by whoever drives the client, under no lock: it may make calls of the client,
     /// and wait for them; calls that come meanwhile wait for it. Items of its results lie in

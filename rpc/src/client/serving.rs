@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use heddle_rpcrdma::property::ReverseSupport;
 use heddle_verbs::DeviceError;
 
+use super::calls::Calls;
 use super::serve::ServeConfig;
 use super::session::{Phase, Session};
 use crate::body::Item;
@@ -47,6 +48,12 @@ impl Session {
         let (arrived, counters) = (VecDeque::new(), ServerCounters::default());
         self.serving = Some(Serving { memory, takes, arrived, outbox: outbox.clone(), counters });
         Ok(())
+    }
+
+    /// Whether there is to be a connection: for calls, and for those of the server (draft section 4.6.5).
+    /// In version 1 only a call tells a server that there is somebody to call.
+    pub(super) fn wants_connection(&self, calls: &Calls) -> bool {
+        calls.front().is_some() || (self.serving.is_some() && self.speaks.v2)
     }
 
     /// The memory that calls of the server's lie in.

@@ -54,7 +54,7 @@ pub(super) struct Session {
     pub(super) waker: Waker,
     pub(super) phase: Phase,
     /// What is left to speak with this server.
-    speaks: Speaks,
+    pub(super) speaks: Speaks,
     backoff: Duration,
     pub(super) counters: ClientCounters,
     /// Why the last connection that failed has failed.
@@ -140,7 +140,7 @@ impl Session {
         }
         if let Phase::Idle { until } = self.phase
             && !self.closed
-            && (calls.front().is_some() || self.serving.is_some())
+            && self.wants_connection(calls)
             && until.is_none_or(|until| until <= now)
         {
             self.connect(now);
@@ -328,7 +328,7 @@ impl Session {
     /// When something is to be done though nothing happens.
     pub(super) fn deadline(&self, calls: &Calls) -> Option<Instant> {
         let own = match &self.phase {
-            Phase::Idle { until } if calls.front().is_some() || self.serving.is_some() => *until,
+            Phase::Idle { until } if self.wants_connection(calls) => *until,
             Phase::Up { link, .. } => link.deadline(),
             Phase::Idle { .. } | Phase::Connecting { .. } => None,
         };
