@@ -128,6 +128,8 @@ impl Callers {
 
     /// The queue pair has ended: replies that have come count, and all else is lost.
     pub(super) fn ended(&mut self, now: Instant, mut seat: Seat, link: &mut Link) {
+        // Whoever is told here is in a step too.
+        let _step = self.step();
         // There is an end to what has completed.
         while link.step(now, BATCH) {}
         link.disconnected();
