@@ -16,7 +16,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
 /// with a file to write.
-const EXAMPLES: [(&str, &[&str]); 9] = [
+const EXAMPLES: [(&str, &[&str]); 10] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
     ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
     (
@@ -43,6 +43,7 @@ const EXAMPLES: [(&str, &[&str]); 9] = [
             "server: 9 buffers are in the queue again",
         ],
     ),
+    ("rpc_callback", &["client: the value is 7", "server: 2 calls"]),
     ("rpc", &["client: 1048576 octets of 7: true", "server: 2 calls"]),
     ("events_epoll", &["server: 9 messages echoed for 3 clients"]),
     ("own_process", &["application: HELLO FROM ANOTHER PROCESS"]),

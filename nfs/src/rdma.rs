@@ -21,7 +21,9 @@ use std::sync::Arc;
 
 use heddle_rpc::binding::Table;
 use heddle_rpc::server::AlreadyRegistered;
-use heddle_rpc::{Memory, Procedure, Program, Request, Server, ServerConfig, TransportConfig};
+use heddle_rpc::{
+    Memory, Procedure, Program, Repeat, Request, Server, ServerConfig, TransportConfig,
+};
 use heddle_rpcrdma::binding::NFS3;
 
 use crate::Service;
@@ -99,25 +101,24 @@ impl Program for Handler {
         self.queue.push(request);
     }
 
-    /// What only looks; WRITE and COMMIT too, which leave the same when they are done again (RFC 1813
-    /// section 4.5): a client writes nothing else there until it has the reply. They are many, and would
-    /// push out the replies of those that must not be done again. MOUNT's list may be told twice.
-    fn is_idempotent(&self, procedure: Procedure) -> bool {
-        procedure.program == mount::PROGRAM
-            || matches!(
-                procedure,
-                procedure::GETATTR
-                    | procedure::LOOKUP
-                    | procedure::ACCESS
-                    | procedure::READLINK
-                    | procedure::READ
-                    | procedure::WRITE
-                    | procedure::READDIR
-                    | procedure::READDIRPLUS
-                    | procedure::FSSTAT
-                    | procedure::FSINFO
-                    | procedure::PATHCONF
-                    | procedure::COMMIT
-            )
+    /// WRITE and COMMIT leave the same when they are done again (RFC 1813 section 4.5), as a client writes
+    /// nothing else there until it has the reply. They are many, and would push out the replies of those that
+    /// must not be done again. So is what MOUNT puts on its list.
+    fn repeat(&self, procedure: Procedure) -> Repeat {
+        match procedure {
+            Procedure { program: mount::PROGRAM, .. } => Repeat::Afterwards,
+            procedure::WRITE | procedure::COMMIT => Repeat::Afterwards,
+            procedure::GETATTR
+            | procedure::LOOKUP
+            | procedure::ACCESS
+            | procedure::READLINK
+            | procedure::READ
+            | procedure::READDIR
+            | procedure::READDIRPLUS
+            | procedure::FSSTAT
+            | procedure::FSINFO
+            | procedure::PATHCONF => Repeat::Always,
+            _ => Repeat::Never,
+        }
     }
 }

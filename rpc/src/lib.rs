@@ -1,8 +1,8 @@
 //! ONC RPC (RFC 5531) over RPC-over-RDMA, versions 1 (RFC 8166) and 2
 //! (draft-ietf-nfsv4-rpcrdma-version-two-07), on the queue pairs of [`heddle_verbs`].
 //!
-//! * [`client`]: calls to the programs of a server;
-//! * [`server`]: programs that peers call;
+//! * [`client`]: calls to the programs of a server, and programs that it calls;
+//! * [`server`]: programs that peers call, and calls to theirs;
 //! * [`Body`]: arguments and results, in octets and in items that lie apart in registered memory
 //!   ([`Memory`], [`Buffer`]) and go by RDMA Read and Write;
 //! * [`rpcbind`]: where programs are;
@@ -27,9 +27,11 @@ mod message;
 mod pool;
 pub mod rpcbind;
 pub mod server;
+mod thread;
 mod transport;
 
 pub use heddle_rpcrdma::conn::{Counters, Speaks};
+pub use heddle_rpcrdma::property::ReverseSupport;
 pub use heddle_rpcrdma::rpc::{AuthStat, Gids, Procedure};
 pub use heddle_rpcrdma::{binding, xdr};
 
@@ -38,5 +40,5 @@ pub use client::{CallError, Client, ClientConfig};
 pub use credential::{Credential, SysCredential};
 pub use memory::{Buffer, Memory, NoMemory, Outside};
 pub use pool::{FastPool, NotValid};
-pub use server::{Program, Refusal, Request, Server, ServerConfig};
+pub use server::{Caller, Program, Refusal, Repeat, Request, Server, ServerConfig};
 pub use transport::{SetupError, TransportConfig};

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use heddle_rpcrdma::xdr;
 
 use crate::body::{Body, TooLong};
-use crate::server::{Program, Refusal, Request};
+use crate::server::{Program, Refusal, Repeat, Request};
 
 /// The number of rpcbind.
 pub const PROGRAM: u32 = 100_000;
@@ -166,7 +166,7 @@ impl Program for Rpcbind {
         request.reply(outcome);
     }
 
-    fn is_idempotent(&self, _: heddle_rpcrdma::rpc::Procedure) -> bool {
-        true
+    fn repeat(&self, _: heddle_rpcrdma::rpc::Procedure) -> Repeat {
+        Repeat::Always
     }
 }

@@ -164,6 +164,22 @@ fn test_call_without_reply_that_comes_again_is_not_executed_again() {
 }
 
 #[test]
+fn test_call_without_reply_that_is_dropped_goes_its_way() {
+    let (mut w, heard) = world(Speaks::V2, 32);
+    for n in 0..20 {
+        // The first are dropped before there is a connection.
+        drop(w.client.call(NOTE).arguments(note(&w, n, 64)).one_way().send().unwrap());
+        for _ in 0..n {
+            w.poll();
+        }
+    }
+    w.until("all", |_| (heard.lock().unwrap().len() == 20).then_some(()));
+    w.until("their end", |w| (w.client.outstanding() == 0).then_some(()));
+    let memory = w.client.memory().clone();
+    w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
+}
+
+#[test]
 fn test_reply_to_a_call_that_waits_for_none_is_passed_over() {
     let mut w = World::new(Speaks::V2);
     let mut arguments = Body::new();

@@ -12,7 +12,7 @@
 use core::fmt;
 
 use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
-use heddle_rpc::{Body, Buffer, Memory, Opaque, Procedure, Program, Refusal, Request};
+use heddle_rpc::{Body, Buffer, Memory, Opaque, Procedure, Program, Refusal, Repeat, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Op;
@@ -178,7 +178,7 @@ impl Program for Bench {
     }
 
     /// All of them: none changes anything.
-    fn is_idempotent(&self, _procedure: Procedure) -> bool {
-        true
+    fn repeat(&self, _procedure: Procedure) -> Repeat {
+        Repeat::Always
     }
 }

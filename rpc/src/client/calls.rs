@@ -15,10 +15,11 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use heddle_rpcrdma::Xid;
+use heddle_rpcrdma::conn::CallRefused;
 use heddle_rpcrdma::rpc::Procedure;
 
 use super::{CallError, Room};
@@ -49,6 +50,8 @@ struct Pending {
     waker: Option<Waker>,
     /// Times that it was sent.
     sent: u32,
+    /// It has no reply, and nobody waits for its end either.
+    is_left: bool,
 }
 
 /// XIDs are counted here, and no peer chooses one: their hash need not be keyed.
@@ -101,13 +104,38 @@ impl Calls {
     /// # Errors
     /// [`CallError::TooMany`].
     pub(crate) fn reserve(&mut self) -> Result<Xid, CallError> {
+        let mut next = self.next;
+        let xid = self.reserve_of(|| {
+            let xid = Xid(next);
+            next = next.wrapping_add(1);
+            xid
+        });
+        self.next = next;
+        xid
+    }
+
+    /// The XID of a call before.
+    ///
+    /// # Errors
+    /// [`CallError::TooMany`], and when it is under way or has not been taken.
+    pub(crate) fn reserve_again(&self, xid: Xid) -> Result<Xid, CallError> {
+        if self.calls.contains_key(&xid) {
+            return Err(CallError::Refused(CallRefused::Xid));
+        }
+        self.reserve_of(|| xid)
+    }
+
+    /// The same as [`reserve`](Calls::reserve), of those that `next` gives.
+    ///
+    /// # Errors
+    /// [`CallError::TooMany`].
+    pub(crate) fn reserve_of(&self, mut next: impl FnMut() -> Xid) -> Result<Xid, CallError> {
         if self.calls.len() >= self.max {
             return Err(CallError::TooMany { max: self.max });
         }
         // There are fewer calls than XIDs.
         loop {
-            let xid = Xid(self.next);
-            self.next = self.next.wrapping_add(1);
+            let xid = next();
             if !self.calls.contains_key(&xid) {
                 return Ok(xid);
             }
@@ -117,7 +145,7 @@ impl Calls {
     /// Puts a call with an XID that was reserved behind those that wait to be sent.
     pub(crate) fn add(&mut self, xid: Xid, outgoing: Outgoing, deadline: Instant) {
         let state = State::Queued;
-        let call = Pending { outgoing, state, deadline, waker: None, sent: 0 };
+        let call = Pending { outgoing, state, deadline, waker: None, sent: 0, is_left: false };
         self.calls.insert(xid, call);
         self.queue.push_back(xid);
         self.running += 1;
@@ -191,8 +219,12 @@ impl Calls {
         }
         call.state = State::Finished(outcome);
         self.woken.extend(call.waker.take());
+        let is_left = call.is_left;
         self.running -= 1;
         self.forget_deadlines();
+        if is_left {
+            self.calls.remove(&xid);
+        }
         true
     }
 
@@ -242,6 +274,19 @@ impl Calls {
         }
     }
 
+    /// Takes what has come of a call, or has the waker of `context` woken when something has.
+    pub(crate) fn poll(
+        &mut self,
+        xid: Xid,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Body, CallError>> {
+        if let Some(outcome) = self.take(xid) {
+            return Poll::Ready(outcome);
+        }
+        self.wake_by(xid, context.waker());
+        Poll::Pending
+    }
+
     /// Has `waker` woken when the call ends.
     pub(crate) fn wake_by(&mut self, xid: Xid, waker: &Waker) {
         if let Some(call) = self.calls.get_mut(&xid)
@@ -252,8 +297,15 @@ impl Calls {
     }
 
     /// Nobody waits for the call any more; whether it was sent and has no reply, so that the connection
-    /// is to be told.
+    /// is to be told. One that is to have none goes on.
     pub(crate) fn cancel(&mut self, xid: Xid) -> bool {
+        if let Some(call) = self.calls.get_mut(&xid)
+            && call.outgoing.room.is_none()
+            && !matches!(call.state, State::Finished(_))
+        {
+            call.is_left = true;
+            return false;
+        }
         let Some(call) = self.calls.remove(&xid) else { return false };
         if !matches!(call.state, State::Finished(_)) {
             self.running -= 1;

@@ -91,6 +91,13 @@ pub enum CallError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+    /// The connection has ended with which a server has called its client. It cannot make another; whether
+    /// the client has executed the call nobody knows.
+    #[error("the connection of the client has ended")]
+    Lost,
+    /// Who would wait is in the step of the server that is to bring the reply. The call is given up.
+    #[error("a step of the server does not wait for calls")]
+    OwnStep,
 }
 
 /// Why a client has no connection, or had to make another.

@@ -16,13 +16,17 @@
 //! have no reply are sent again, with the same XID, so that the server can tell that it has executed
 //! them; until their time is over.
 
+pub(crate) mod callee;
 pub(crate) mod calls;
 mod error;
 mod pending;
+mod serve;
+mod serving;
 mod session;
 
 pub use error::{CallError, ConnectionFailure};
 pub use pending::{CallBuilder, PendingCall};
+pub use serve::{ServeConfig, ServeError};
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -37,7 +41,9 @@ use heddle_rpcrdma::conn::Counters;
 use heddle_rpcrdma::rpc::Procedure;
 use heddle_verbs::{Device, DeviceError, Protocol, Sleeper, Waker};
 
+use self::callee::Callee;
 use self::calls::Calls;
+use self::serve::Programs;
 use self::session::Session;
 use crate::credential::Credential;
 use crate::memory::{Buffer, Memory, NoMemory};
@@ -70,6 +76,8 @@ pub struct ClientConfig {
     pub timeout: Duration,
     /// How long an attempt to connect may take.
     pub connect_timeout: Duration,
+    /// What calls of the server's may use, of a client with programs ([`Client::serve`]).
+    pub serve: ServeConfig,
 }
 
 impl Default for ClientConfig {
@@ -85,6 +93,7 @@ impl Default for ClientConfig {
             calls: 1024,
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            serve: ServeConfig::default(),
         }
     }
 }
@@ -124,6 +133,7 @@ struct Shared {
     sleeper: Sleeper,
     waker: Waker,
     memory: Memory,
+    programs: Programs,
 }
 
 #[derive(Debug)]
@@ -151,15 +161,17 @@ impl Client {
         let seed = RandomState::new().hash_one(server);
         let first = Xid(u32::try_from(seed & 0xffff_ffff).unwrap_or(0));
         let calls = Calls::new(config.calls.max(1), first);
+        let programs = Programs::new(config.serve.duplicates, waker.clone());
         let session = Session::new(device.clone(), server, config, waker.clone())?;
         let memory = session.memory().clone();
         let state = Mutex::new(State { session, calls, asleep: None, closed: false });
-        Ok(Client(Arc::new(Shared { state, turn: Condvar::new(), sleeper, waker, memory })))
+        let turn = Condvar::new();
+        Ok(Client(Arc::new(Shared { state, turn, sleeper, waker, memory, programs })))
     }
 
     /// A call to be made.
-    pub fn call(&self, procedure: Procedure) -> CallBuilder<'_> {
-        CallBuilder::new(self, procedure)
+    pub fn call(&self, procedure: Procedure) -> CallBuilder {
+        CallBuilder::new(Callee::Server(self.clone()), procedure)
     }
 
     /// Registered memory for items of arguments and for results: what lies elsewhere cannot be placed.
@@ -242,6 +254,7 @@ impl Client {
         state.session.close();
         let woken = state.calls.woken();
         drop(state);
+        self.0.end_programs();
         self.0.waker.wake();
         self.0.turn.notify_all();
         woken.into_iter().for_each(std::task::Waker::wake);
@@ -256,15 +269,21 @@ impl Shared {
     /// Does what there is to do, and wakes those whose calls have ended; whether there was anything.
     /// When it returns nothing has happened since the state was last looked at under its lock.
     fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let mut any = false;
+        let (mut any, mut may_serve) = (false, true);
         loop {
             any |= state.step();
             let woken = state.calls.woken();
-            if woken.is_empty() {
+            let serves = may_serve && state.session.has_to_serve();
+            if woken.is_empty() && !serves {
                 return (state, any);
             }
             drop(state);
             woken.into_iter().for_each(std::task::Waker::wake);
+            if serves {
+                let served = self.serve();
+                may_serve = served.is_some();
+                any |= served == Some(true);
+            }
             state = self.lock();
         }
     }
@@ -302,6 +321,9 @@ impl Shared {
     /// What a thread that is not the one asleep has done may have to be done earlier than that one
     /// wakes.
     fn hurry(&self, state: &State) {
+        if state.session.has_to_serve() {
+            self.waker.wake();
+        }
         if let Some(until) = state.asleep {
             let deadline = state.session.deadline(&state.calls);
             if deadline.is_some_and(|at| until.is_none_or(|until| at < until)) {

@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use heddle_rpcrdma::conn::{CloseReason, Counters, Side, Speaks};
 use heddle_rpcrdma::private_data::PrivateData;
+use heddle_rpcrdma::property::ReverseSupport;
 use heddle_verbs::{
     Arm, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue, Pd, Waker,
 };
 
 use super::calls::Calls;
+use super::serving::{Arrived, Serving, ServingSigns};
 use super::{CallError, ClientConfig, ClientCounters, ConnectionFailure};
 use crate::memory::Memory;
+use crate::server::Ticket;
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
 
 /// The first wait before another attempt to connect; each is twice as long as the one before.
@@ -23,7 +26,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const BATCH: usize = 256;
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// There is none, and until then none is made.
     Idle { until: Option<Instant> },
     /// It is being made.
@@ -42,22 +45,24 @@ enum Phase {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Session {
-    device: Device,
-    pd: Pd,
+    pub(super) device: Device,
+    pub(super) pd: Pd,
     server: SocketAddr,
-    config: ClientConfig,
+    pub(super) config: ClientConfig,
     memory: Memory,
     events: EventQueue,
-    waker: Waker,
-    phase: Phase,
+    pub(super) waker: Waker,
+    pub(super) phase: Phase,
     /// What is left to speak with this server.
-    speaks: Speaks,
+    pub(super) speaks: Speaks,
     backoff: Duration,
-    counters: ClientCounters,
+    pub(super) counters: ClientCounters,
     /// Why the last connection that failed has failed.
     failure: Option<ConnectionFailure>,
     /// No more connections.
     closed: bool,
+    /// Of a client with programs.
+    pub(super) serving: Option<Serving>,
 }
 
 impl Session {
@@ -86,11 +91,16 @@ impl Session {
             counters,
             failure: None,
             closed: false,
+            serving: None,
         })
     }
 
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    pub(super) fn server(&self) -> SocketAddr {
+        self.server
     }
 
     pub(super) fn config(&self) -> &ClientConfig {
@@ -131,7 +141,7 @@ impl Session {
         }
         if let Phase::Idle { until } = self.phase
             && !self.closed
-            && calls.front().is_some()
+            && self.wants_connection(calls)
             && until.is_none_or(|until| until <= now)
         {
             self.connect(now);
@@ -142,6 +152,7 @@ impl Session {
                 self.cancel(xid);
             }
         }
+        busy |= self.feed_served();
         busy | self.step_link(now, calls)
     }
 
@@ -160,7 +171,7 @@ impl Session {
         while let Some(event) = link.poll_event(&*self.config.binding) {
             busy = true;
             match event {
-                LinkEvent::Established => self.backoff = BACKOFF_MIN,
+                LinkEvent::Established { .. } => self.backoff = BACKOFF_MIN,
                 LinkEvent::Reply { xid, outcome } => {
                     self.counters.replies += u64::from(calls.finish(xid, outcome));
                 }
@@ -168,8 +179,14 @@ impl Session {
                     lost = true;
                     *closed_for = Some(reason);
                 }
-                // Nobody is told that we serve calls.
-                LinkEvent::Call { .. } => {}
+                LinkEvent::Call { call, stream, items } => {
+                    if let Some(serving) = &mut self.serving {
+                        let ticket = Ticket { link: self.counters.connections, call };
+                        serving.arrived.push_back(Arrived { ticket, stream, items });
+                    }
+                }
+                // A client calls in any case.
+                LinkEvent::Takes(_) => {}
             }
         }
         // After the events: a place in the connection's table is free before its event is taken.
@@ -202,7 +219,8 @@ impl Session {
     fn begin(&self) -> Result<(CmId, Box<Parts>), SetupError> {
         let transport = &self.config.transport;
         let side = (Side::Client, transport);
-        let parts = Parts::new(&self.device, self.pd, side, self.waker.clone())?;
+        let registrations = transport.registrations.max(1);
+        let parts = Parts::new(&self.device, self.pd, side, registrations, self.waker.clone())?;
         let private_data = transport.private_data();
         let params = ConnectParams {
             private_data,
@@ -238,9 +256,14 @@ impl Session {
             ) if id == of => {
                 let peers = PrivateData::find(&private_data);
                 let transport = &self.config.transport;
-                let config = transport.connection(Side::Client, self.speaks, peers, agreed.ord);
+                let mut config = transport.connection(Side::Client, self.speaks, peers, agreed.ord);
                 self.counters.connections += 1;
-                match Link::new(now, *parts, self.memory.clone(), config, (0, self.memory.len())) {
+                let own = self.memory.clone();
+                let serving = self.serving.as_ref();
+                let served = serving.map_or(&self.memory, |serving| &serving.memory).clone();
+                config.properties.reverse = serving.map_or(ReverseSupport::None, |s| s.takes);
+                let share = (self.counters.connections, served.len());
+                match Link::new(now, *parts, (own, served), config, share) {
                     Ok(link) => {
                         let (link, closing) = (Box::new(link), self.closed);
                         Phase::Up { id, link, closing, closed_for: None }
@@ -283,6 +306,8 @@ impl Session {
         failure: ConnectionFailure,
     ) {
         self.counters.retransmissions += calls.lost() as u64;
+        // Whoever made these calls has lost them.
+        self.serving.iter_mut().for_each(|serving| serving.arrived.clear());
         if speaks.is_none() {
             calls.finish_all(&CallError::NoVersion);
         }
@@ -300,6 +325,7 @@ impl Session {
     /// No more connections; that which is there ends in order.
     pub(super) fn close(&mut self) {
         self.closed = true;
+        self.serving.iter_mut().for_each(|serving| serving.arrived.clear());
         if let Phase::Up { id, closing, .. } = &mut self.phase
             && !*closing
         {
@@ -311,7 +337,7 @@ impl Session {
     /// When something is to be done though nothing happens.
     pub(super) fn deadline(&self, calls: &Calls) -> Option<Instant> {
         let own = match &self.phase {
-            Phase::Idle { until } if calls.front().is_some() => *until,
+            Phase::Idle { until } if self.wants_connection(calls) => *until,
             Phase::Up { link, .. } => link.deadline(),
             Phase::Idle { .. } | Phase::Connecting { .. } => None,
         };
@@ -325,7 +351,7 @@ impl Session {
             Phase::Up { link, .. } => Some(link.cq().clone()),
             Phase::Idle { .. } => None,
         };
-        Signs { cq, events: self.events.clone() }
+        Signs { cq, events: self.events.clone(), serving: self.serving_signs() }
     }
 }
 
@@ -340,6 +366,7 @@ impl Drop for Session {
 pub(super) struct Signs {
     cq: Option<Cq>,
     events: EventQueue,
+    serving: Option<ServingSigns>,
 }
 
 impl Signs {
@@ -348,6 +375,7 @@ impl Signs {
         if let Some(cq) = &self.cq {
             cq.arm(Arm::Next);
         }
-        !self.events.is_empty() || self.cq.as_ref().is_some_and(|cq| !cq.is_empty())
+        let served = self.serving.as_ref().is_some_and(|serving| !serving.may_sleep());
+        served || !self.events.is_empty() || self.cq.as_ref().is_some_and(|cq| !cq.is_empty())
     }
 }

@@ -1,8 +1,14 @@
 //! What servers are made with, and what they count.
 
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use heddle_rpcrdma::binding::{Binding, Table};
 use heddle_verbs::{ListenParams, Waker};
 
 use super::DuplicateLimits;
+use crate::credential::Credential;
 use crate::transport::TransportConfig;
 
 /// What a server is made with.
@@ -27,6 +33,46 @@ pub struct ServerConfig {
     /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
     /// others too, and asks [`Server::arm`](super::Server::arm) before it sleeps.
     pub waker: Option<Waker>,
+    /// Calls to programs of its clients ([`Request::caller`](super::Request::caller)); none without.
+    pub calls: Option<Arc<CallsConfig>>,
+}
+
+/// What a server calls its clients with.
+pub struct CallsConfig {
+    /// Which items of calls and results may be placed.
+    pub binding: Box<dyn Binding + Send + Sync>,
+    /// Who calls.
+    pub credential: Credential,
+    /// Octets of registered memory for calls on each connection, which it has as long as it lives.
+    pub memory: usize,
+    /// Fast registrations of each connection, for version 2; calls that need more wait.
+    pub registrations: u32,
+    /// Calls of each connection that may be under way, sent or not.
+    pub calls: usize,
+    /// How long a call may take, unless it says otherwise.
+    pub timeout: Duration,
+}
+
+impl Default for CallsConfig {
+    /// Nothing is placed, nobody in particular calls; of each connection 256 KiB of memory, 8 registrations
+    /// and 64 calls; 30 s for a call.
+    fn default() -> CallsConfig {
+        CallsConfig {
+            binding: Box::new(Table(&[])),
+            credential: Credential::None,
+            memory: 256 << 10,
+            registrations: 8,
+            calls: 64,
+            timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl fmt::Debug for CallsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CallsConfig { memory, registrations, calls, timeout, .. } = self;
+        write!(f, "{memory} octets, {registrations} registrations, {calls} calls, {timeout:?}")
+    }
 }
 
 impl Default for ServerConfig {
@@ -41,6 +87,7 @@ impl Default for ServerConfig {
             peer_connections: 16,
             duplicates: DuplicateLimits::default(),
             waker: None,
+            calls: None,
         }
     }
 }

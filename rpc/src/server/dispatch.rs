@@ -16,8 +16,8 @@ use heddle_rpcrdma::rpc::{
 
 use super::duplicates::{DuplicateLimits, Duplicates, Key, Tickets, Verdict};
 use super::outbox::Outbox;
-use super::program::{Program, Refusal, Registered, Request};
-use super::{ServerCounters, Ticket};
+use super::program::{Program, Refusal, Registered, Repeat, Request};
+use super::{Caller, ServerCounters, Ticket};
 use crate::body::{Body, Item};
 use crate::credential::Credential;
 use crate::message::{self, Message, Part};
@@ -35,15 +35,15 @@ pub(super) struct Job {
 /// Who gets the reply of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
-    /// All who have made it again meanwhile or will: it must not be executed twice.
-    All(Key),
+    /// All who have made it again meanwhile, and those who will if the reply is kept.
+    All { key: Key, keep: bool },
     /// Who has made it: when it comes again it is executed again.
     One(Ticket),
 }
 
 /// What has become of a call.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// A program has it, or has the same already: the reply comes later.
     Given,
     /// It has its reply.
@@ -61,7 +61,7 @@ struct Called {
 
 /// The programs of a server, and the calls that they have.
 #[derive(Debug)]
-pub(super) struct Dispatch {
+pub(crate) struct Dispatch {
     programs: Vec<Registered>,
     duplicates: Duplicates,
     outbox: Outbox,
@@ -76,11 +76,11 @@ pub struct AlreadyRegistered {
 }
 
 impl Dispatch {
-    pub(super) fn new(limits: DuplicateLimits, outbox: Outbox) -> Dispatch {
+    pub(crate) fn new(limits: DuplicateLimits, outbox: Outbox) -> Dispatch {
         Dispatch { programs: Vec::new(), duplicates: Duplicates::new(limits), outbox }
     }
 
-    pub(super) fn register(
+    pub(crate) fn register(
         &mut self,
         number: u32,
         versions: RangeInclusive<u32>,
@@ -99,10 +99,15 @@ impl Dispatch {
         Ok(())
     }
 
+    /// There are none any more: what is to be dropped under no lock.
+    pub(crate) fn close(&mut self) -> impl Sized + use<> {
+        std::mem::take(&mut self.programs)
+    }
+
     /// A call has come: its reduced stream, and the items that lie apart, which are in order.
-    pub(super) fn call(
+    pub(crate) fn call(
         &mut self,
-        peer: SocketAddr,
+        from: (SocketAddr, Option<&Caller>),
         ticket: Ticket,
         (mut stream, items): (Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
@@ -119,7 +124,7 @@ impl Dispatch {
         let Call { xid, procedure, .. } = call;
         let called = Called { xid, procedure, credential: authenticate(&call) };
         stream.drain(..header);
-        match self.take((peer, ticket), called, (header, stream, items), counters) {
+        match self.take((from, ticket), called, (header, stream, items), counters) {
             Ok(taken) => taken,
             Err(body) => {
                 counters.calls_refused += 1;
@@ -130,7 +135,7 @@ impl Dispatch {
 
     fn take(
         &mut self,
-        (peer, ticket): (SocketAddr, Ticket),
+        ((peer, caller), ticket): ((SocketAddr, Option<&Caller>), Ticket),
         call: Called,
         (header, octets, items): (usize, Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
@@ -162,12 +167,13 @@ impl Dispatch {
                 return Ok(Taken::Refused);
             }
         };
-        let to = if registered.program.is_idempotent(procedure) {
+        let repeat = registered.program.repeat(procedure);
+        let to = if repeat == Repeat::Always {
             To::One(ticket)
         } else {
             let digest = self.duplicates.digest((xid, procedure), parts(&arguments, &found));
             match self.duplicates.call((peer.ip(), xid), procedure, digest, ticket) {
-                Verdict::New(key) => To::All(key),
+                Verdict::New(key) => To::All { key, keep: repeat == Repeat::Never },
                 Verdict::Running => {
                     counters.calls_repeated += 1;
                     return Ok(Taken::Given);
@@ -183,7 +189,8 @@ impl Dispatch {
         counters.calls += 1;
         let job = Job { xid, procedure, has_reply, to };
         let reply = Some((job, self.outbox.clone()));
-        let request = Request { procedure, credential, peer, arguments, reply };
+        let caller = caller.cloned();
+        let request = Request { procedure, credential, peer, arguments, caller, reply };
         if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
             registered.program.call(request);
         }
@@ -191,7 +198,7 @@ impl Dispatch {
     }
 
     /// The oldest answer of a program, and who waits for it.
-    pub(super) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
+    pub(crate) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
         let (Job { xid, procedure, has_reply, to }, outcome) = self.outbox.pop()?;
         let (reply, keep) = match (outcome, self.registered(procedure)) {
             _ if !has_reply => (Message::silence(xid), true),
@@ -205,7 +212,7 @@ impl Dispatch {
             }
         };
         let tickets = match to {
-            To::All(key) => self.duplicates.done(key, &reply, keep),
+            To::All { key, keep: own } => self.duplicates.done(key, &reply, own && keep),
             To::One(ticket) => Tickets::of(ticket),
         };
         Some((tickets, reply))

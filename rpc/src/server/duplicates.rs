@@ -95,7 +95,7 @@ const WAITING: usize = 4;
 
 /// Who waits for the reply of a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tickets {
+pub(crate) struct Tickets {
     all: [Ticket; WAITING],
     len: usize,
 }
@@ -120,7 +120,7 @@ impl Tickets {
     }
 
     /// In the order in which they came.
-    pub(super) fn as_slice(&self) -> &[Ticket] {
+    pub(crate) fn as_slice(&self) -> &[Ticket] {
         self.all.get(..self.len).unwrap_or(&self.all)
     }
 }

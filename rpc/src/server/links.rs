@@ -8,14 +8,15 @@ use heddle_rpcrdma::conn::{CloseReason, Side};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_verbs::{AcceptParams, Arm, CmEvent, CmId, Device, DeviceError, EventQueue, Pd, Waker};
 
-use super::{ServerConfig, ServerCounters};
+use super::callers::{Callers, Seat};
+use super::{Caller, ServerConfig, ServerCounters};
 use crate::memory::Memory;
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
 
 /// Completions of a link in one turn, and about as many events.
 const BATCH: usize = 32;
 
-/// Nothing of a server's own calls: it makes none.
+/// Nothing of a server's own calls: of one that makes none.
 const NO_BINDING: heddle_rpcrdma::binding::Table<'static> = heddle_rpcrdma::binding::Table(&[]);
 
 #[derive(Debug)]
@@ -24,9 +25,12 @@ enum Phase {
     Accepting {
         parts: Box<Parts>,
         peers: Option<PrivateData>,
+        /// For calls of the server's.
+        memory: Option<Memory>,
     },
     Up {
         link: Box<Link>,
+        seat: Option<Seat>,
         closing: bool,
     },
 }
@@ -49,6 +53,8 @@ pub(super) struct Links {
     peers: BTreeMap<u64, Peer>,
     /// The link that has its turn first.
     first: u64,
+    /// Of a server that calls its clients.
+    callers: Option<Callers>,
 }
 
 impl Links {
@@ -58,8 +64,14 @@ impl Links {
         memory: Memory,
         config: ServerConfig,
         waker: Waker,
+        callers: Option<Callers>,
     ) -> Links {
-        Links { device, pd, memory, config, waker, peers: BTreeMap::new(), first: 0 }
+        Links { device, pd, memory, config, waker, peers: BTreeMap::new(), first: 0, callers }
+    }
+
+    /// Those that the server may call, if it calls any.
+    pub(super) fn callers(&mut self) -> Option<&mut Callers> {
+        self.callers.as_mut()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -80,15 +92,22 @@ impl Links {
         &mut self,
         now: Instant,
         counters: &mut ServerCounters,
-        mut handle: impl FnMut(SocketAddr, &mut Link, u64, LinkEvent, &mut ServerCounters),
+        mut handle: impl FnMut(
+            (SocketAddr, Option<&Caller>),
+            &mut Link,
+            u64,
+            LinkEvent,
+            &mut ServerCounters,
+        ),
     ) -> bool {
         let mut any = false;
-        let Links { peers, first, device, .. } = self;
+        let Links { peers, first, device, callers, .. } = self;
+        let _step = callers.as_ref().map(Callers::step);
         // The next turn begins with the one behind the last that had anything.
         let (begin, mut next) = (*first, *first);
         for behind in [true, false] {
             for (&number, Peer { addr, phase }) in &mut *peers {
-                let Phase::Up { link, closing } = phase else { continue };
+                let Phase::Up { link, seat, closing } = phase else { continue };
                 if (number >= begin) != behind {
                     continue;
                 }
@@ -97,16 +116,26 @@ impl Links {
                 counters.memory_waits += link.counters().memory_waits - waited;
                 let mut end = false;
                 for _ in 0..BATCH {
-                    match link.poll_event(&NO_BINDING) {
+                    let event = match (&mut *callers, seat.as_mut()) {
+                        (Some(callers), Some(seat)) => callers.poll(link, seat),
+                        _ => link.poll_event(&NO_BINDING),
+                    };
+                    match event {
                         None => break,
                         Some(LinkEvent::Close(reason)) => {
                             end = true;
                             let late = reason == CloseReason::TransferTimeout;
                             counters.transfer_timeouts += u64::from(late);
                         }
-                        Some(event) => handle(*addr, link, number, event, counters),
+                        Some(event) => {
+                            let caller = seat.as_ref().map(|seat| &seat.caller);
+                            handle((*addr, caller), link, number, event, counters);
+                        }
                     }
                     busy = true;
+                }
+                if let Some(seat) = seat.as_ref().filter(|_| !*closing) {
+                    busy |= seat.caller.feed(now, link);
                 }
                 busy |= link.post();
                 if (end || link.is_broken()) && !*closing {
@@ -133,13 +162,13 @@ impl Links {
         {
             last = Some(number);
             match self.peers.get_mut(&number).map(|peer| &mut peer.phase) {
-                Some(Phase::Up { link, closing: false }) => any |= link.memory_returned(),
+                Some(Phase::Up { link, closing: false, .. }) => any |= link.memory_returned(),
                 _ => self.memory.leave(number),
             }
         }
         // What is not for others to wait for: replies, and what connections' own budgets keep.
         for peer in self.peers.values_mut() {
-            if let Phase::Up { link, closing: false } = &mut peer.phase
+            if let Phase::Up { link, closing: false, .. } = &mut peer.phase
                 && link.is_waiting()
             {
                 any |= link.memory_returned();
@@ -166,7 +195,12 @@ impl Links {
             CmEvent::ConnectError { id, .. } | CmEvent::Disconnected { id, .. } => {
                 // Of calls under way programs have the arguments until they are done with them; their
                 // replies are kept, if they are to be, and go nowhere.
-                self.peers.remove(&id.0);
+                let peer = self.peers.remove(&id.0);
+                if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
+                    && let Some(callers) = &mut self.callers
+                {
+                    callers.ended(now, seat, &mut link);
+                }
             }
             _ => {}
         }
@@ -202,20 +236,23 @@ impl Links {
     ) -> Result<(), SetupError> {
         let transport = &self.config.transport;
         let side = (Side::Server, transport);
-        let parts = Parts::new(&self.device, self.pd, side, self.waker.clone())?;
+        let registrations = self.callers.as_ref().map_or(0, |c| c.config().registrations);
+        let parts = Parts::new(&self.device, self.pd, side, registrations, self.waker.clone())?;
+        let callers = self.callers.as_ref();
+        let memory = callers.map(|c| c.memory(&self.device, self.pd)).transpose()?;
         let params = AcceptParams {
             private_data: transport.private_data(),
             ..AcceptParams::new(parts.qp().clone()).reads(transport.reads, transport.reads)
         };
         self.device.accept_on(id, params, events)?;
         let peers = PrivateData::find(private_data);
-        let phase = Phase::Accepting { parts: Box::new(parts), peers };
+        let phase = Phase::Accepting { parts: Box::new(parts), peers, memory };
         self.peers.insert(id.0, Peer { addr, phase });
         Ok(())
     }
 
     fn establish(&mut self, now: Instant, id: CmId, ord: u16) {
-        let Some(Peer { addr, phase: Phase::Accepting { parts, peers } }) =
+        let Some(Peer { addr, phase: Phase::Accepting { parts, peers, memory } }) =
             self.peers.remove(&id.0)
         else {
             return;
@@ -223,9 +260,13 @@ impl Links {
         let transport = &self.config.transport;
         let config = transport.connection(Side::Server, transport.speaks, peers, ord);
         let budget = self.config.connection_memory;
-        match Link::new(now, *parts, self.memory.clone(), config, (id.0, budget)) {
+        let served = self.memory.clone();
+        let own = memory.as_ref().unwrap_or(&served).clone();
+        match Link::new(now, *parts, (own, served), config, (id.0, budget)) {
             Ok(link) => {
-                let phase = Phase::Up { link: Box::new(link), closing: false };
+                let seat = self.callers.as_ref().zip(memory);
+                let seat = seat.map(|(callers, memory)| callers.seat(addr, memory));
+                let phase = Phase::Up { link: Box::new(link), seat, closing: false };
                 self.peers.insert(id.0, Peer { addr, phase });
             }
             Err(_) => drop(self.end(id)),
@@ -239,7 +280,10 @@ impl Links {
     /// When one of them is to be stepped though nothing comes.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let up = self.peers.values().filter_map(|p| match &p.phase {
-            Phase::Up { link, .. } => link.deadline(),
+            Phase::Up { link, seat, .. } => {
+                let calls = seat.as_ref().and_then(|seat| seat.caller.deadline());
+                link.deadline().into_iter().chain(calls).min()
+            }
             Phase::Accepting { .. } => None,
         });
         up.min()
@@ -260,7 +304,7 @@ impl Links {
     /// Ends them in order; they are gone when that is over.
     pub(super) fn disconnect(&mut self) {
         for (number, peer) in &mut self.peers {
-            if let Phase::Up { link, closing: closing @ false } = &mut peer.phase {
+            if let Phase::Up { link, closing: closing @ false, .. } = &mut peer.phase {
                 *closing = true;
                 link.leave();
                 let _ = self.device.disconnect(CmId(*number));

@@ -9,6 +9,8 @@
 //! other, each for a batch, so that one with many calls keeps none waiting; what each may have of calls
 //! and of memory is bounded, and so is the number of links, of each peer and of all.
 
+mod caller;
+mod callers;
 mod config;
 mod dispatch;
 mod duplicates;
@@ -16,10 +18,12 @@ mod links;
 mod outbox;
 mod program;
 
-pub use config::{ServerConfig, ServerCounters};
+pub use caller::Caller;
+pub use callers::CallerEvent;
+pub use config::{CallsConfig, ServerConfig, ServerCounters};
 pub use dispatch::AlreadyRegistered;
 pub use duplicates::DuplicateLimits;
-pub use program::{Program, Refusal, Request};
+pub use program::{Program, Refusal, Repeat, Request};
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -33,9 +37,11 @@ use heddle_verbs::{
     CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenerId, Sleeper, Waker,
 };
 
-use self::dispatch::{Dispatch, Taken};
+pub(crate) use self::dispatch::{Dispatch, Taken};
+pub(crate) use self::outbox::Outbox;
+
+use self::callers::Callers;
 use self::links::Links;
-use self::outbox::Outbox;
 use crate::memory::Memory;
 use crate::transport::LinkEvent;
 
@@ -114,7 +120,9 @@ impl Server {
         let listener = device.listen(addr, config.listen.clone(), &events)?;
         let outbox = Outbox::new(Some(waker.clone()));
         let dispatch = Dispatch::new(config.duplicates, outbox.clone());
-        let links = Links::new(device.clone(), pd, memory.clone(), config, waker);
+        let calls = config.calls.as_ref();
+        let callers = calls.map(|calls| Callers::new(calls, &memory, &outbox));
+        let links = Links::new(device.clone(), pd, memory.clone(), config, waker, callers);
         Ok(Server {
             device: device.clone(),
             listener,
@@ -179,6 +187,14 @@ impl Server {
         self.dispatch.register(program, versions, Box::new(binding), Box::new(handler))
     }
 
+    /// Has `watcher` told of clients that can be called, and of those that are gone: of a server that makes
+    /// calls ([`ServerConfig::calls`]). It is called by the thread that steps the server, and must not wait.
+    pub fn watch(&mut self, watcher: impl FnMut(CallerEvent) + Send + 'static) {
+        if let Some(callers) = self.links.callers() {
+            callers.watch(Box::new(watcher));
+        }
+    }
+
     /// Memory for items of results: what lies elsewhere cannot be placed.
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -210,7 +226,7 @@ impl Server {
     pub fn step(&mut self) -> bool {
         self.outbox.awake();
         let now = Instant::now();
-        let mut any = false;
+        let mut any = self.outbox.take_rung();
         for _ in 0..EVENTS {
             let Some(event) = self.events.poll() else { break };
             self.handle_event(now, event);
@@ -220,10 +236,10 @@ impl Server {
             any |= self.links.memory_returned();
         }
         let Server { links, dispatch, counters, .. } = self;
-        any |= links.step(now, counters, |peer, link, number, event, counters| {
+        any |= links.step(now, counters, |from, link, number, event, counters| {
             let LinkEvent::Call { call, stream, items } = event else { return };
             let ticket = Ticket { link: number, call };
-            match dispatch.call(peer, ticket, (stream, items), counters) {
+            match dispatch.call(from, ticket, (stream, items), counters) {
                 Taken::Given => {}
                 Taken::Replied(message) => link.reply(call, &message),
                 Taken::Refused => link.refuse(call),

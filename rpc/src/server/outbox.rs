@@ -16,12 +16,14 @@ type Answer = (Job, Result<Body, Refusal>);
 /// Where answers are put; clones are handles of the same one. There is no more in it than there are
 /// calls under way.
 #[derive(Clone)]
-pub(super) struct Outbox(Arc<Shared>);
+pub(crate) struct Outbox(Arc<Shared>);
 
 struct Shared {
     answers: Mutex<VecDeque<Answer>>,
     /// The server's thread will look before it sleeps.
     awake: AtomicBool,
+    /// There are calls to send.
+    rung: AtomicBool,
     waker: Option<Waker>,
 }
 
@@ -33,13 +35,28 @@ impl fmt::Debug for Outbox {
 
 impl Outbox {
     /// An empty one; `waker` wakes the server.
-    pub(super) fn new(waker: Option<Waker>) -> Outbox {
+    pub(crate) fn new(waker: Option<Waker>) -> Outbox {
         let (answers, awake) = (Mutex::default(), AtomicBool::new(true));
-        Outbox(Arc::new(Shared { answers, awake, waker }))
+        Outbox(Arc::new(Shared { answers, awake, rung: AtomicBool::new(false), waker }))
     }
 
     pub(super) fn push(&self, job: Job, outcome: Result<Body, Refusal>) {
         self.answers().push_back((job, outcome));
+        self.wake();
+    }
+
+    /// Programs have calls to send.
+    pub(super) fn ring(&self) {
+        self.0.rung.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Whether there are calls to send, since it was asked last.
+    pub(super) fn take_rung(&self) -> bool {
+        self.0.rung.load(Ordering::Relaxed) && self.0.rung.swap(false, Ordering::SeqCst)
+    }
+
+    fn wake(&self) {
         // Under no lock, and in one order with `sleep`: either it sees the answer, or we see that the
         // server sleeps.
         if !self.0.awake.swap(true, Ordering::SeqCst)
@@ -54,10 +71,15 @@ impl Outbox {
         self.answers().pop_front()
     }
 
+    /// Whether there is an answer.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.answers().is_empty()
+    }
+
     /// The server's thread is about to sleep, and may, when there is nothing.
-    pub(super) fn may_sleep(&self) -> bool {
+    pub(crate) fn may_sleep(&self) -> bool {
         self.0.awake.store(false, Ordering::SeqCst);
-        self.answers().is_empty()
+        !self.0.rung.load(Ordering::SeqCst) && self.answers().is_empty()
     }
 
     /// It does not sleep any more.

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::rpc::{AuthStat, Procedure};
 
+use super::Caller;
 use super::dispatch::Job;
 use super::outbox::Outbox;
 use crate::body::Body;
@@ -20,11 +21,25 @@ pub trait Program: Send {
     /// results, and the server answers it.
     fn call(&mut self, request: Request);
 
-    /// Whether a procedure may be executed twice: it is, when a call of it comes again, and no reply of it
-    /// is kept. No procedure may, unless the program knows.
-    fn is_idempotent(&self, _procedure: Procedure) -> bool {
-        false
+    /// What becomes of a call of `procedure` that comes again: it is not executed again, unless the program
+    /// knows that it may be.
+    fn repeat(&self, _procedure: Procedure) -> Repeat {
+        Repeat::Never
     }
+}
+
+/// What becomes of a call that comes again, as a client makes it that has lost its connection, and with it
+/// perhaps the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// It gets the reply that it has had, or that it will have.
+    Never,
+    /// As long as it is being executed it waits for that reply; then it is executed again. For what leaves the
+    /// same when it is done twice, as writing does. Not twice at a time: what is done late would undo what the
+    /// client did after it had the reply of the other.
+    Afterwards,
+    /// It is executed again, and nothing is looked for. For what changes nothing.
+    Always,
 }
 
 /// Every function of a request is a program.
@@ -82,10 +97,17 @@ pub struct Request {
     pub peer: SocketAddr,
     /// With what. Items of it lie in the server's memory until the last handle of them is gone.
     pub arguments: Body,
+    pub(super) caller: Option<Caller>,
     pub(super) reply: Option<(Job, Outbox)>,
 }
 
 impl Request {
+    /// Whom to call back, on the connection that it has come by: of a server that makes calls
+    /// ([`ServerConfig::calls`](super::ServerConfig::calls)). A client calls its server by itself.
+    pub fn caller(&self) -> Option<&Caller> {
+        self.caller.as_ref()
+    }
+
     /// Whether its caller waits for an answer. A call of a procedure that has none by its binding
     /// ([`Reply::None`](crate::binding::Reply::None)) is over when it is dropped: until then it counts
     /// among those of its connection that are served at a time.
@@ -97,7 +119,14 @@ impl Request {
     #[cfg(test)]
     pub(crate) fn of_nobody(procedure: Procedure, arguments: Body) -> Request {
         let peer = (std::net::Ipv4Addr::LOCALHOST, 1).into();
-        Request { procedure, credential: Credential::None, peer, arguments, reply: None }
+        Request {
+            procedure,
+            credential: Credential::None,
+            peer,
+            arguments,
+            caller: None,
+            reply: None,
+        }
     }
 
     /// Answers it, with results or a refusal; where it has no reply nobody hears of either.

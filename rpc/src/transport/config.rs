@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use heddle_rpcrdma::conn::{Config, Side, Speaks, TRANSFER_TIMEOUT_MIN};
 use heddle_rpcrdma::private_data::PrivateData;
-use heddle_rpcrdma::property::{Properties, ReverseSupport};
+use heddle_rpcrdma::property::Properties;
 
 /// What connections are made with: versions, sizes, and how much may be under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,6 @@ impl TransportConfig {
             send_size: inline,
             receive_size: inline,
             segment_size: self.registration_max,
-            reverse: ReverseSupport::None,
             ..Properties::DEFAULT
         };
         Config {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use heddle_base as base;
 use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::conn::{self, Config, Connection, Counters, Event, Speaks, Work, WorkId};
+use heddle_rpcrdma::property::ReverseSupport;
 use heddle_rpcrdma::segment::{Handle, Segment};
 use heddle_rpcrdma::{Xid, conn::CloseReason};
 use heddle_verbs::{Cq, Cqe, Queue, Sge, Stag};
@@ -25,8 +26,10 @@ use crate::message::Message;
 /// What a link has to tell.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// A version is spoken: calls are sent.
-    Established,
+    /// This version is spoken: calls are sent.
+    Established { version: u32 },
+    /// What the peer takes in the reverse direction (version 2).
+    Takes(ReverseSupport),
     /// A call of ours has ended, other than by the end of the connection; one that has no reply with
     /// nothing.
     Reply { xid: Xid, outcome: Result<Body, CallError> },
@@ -59,7 +62,10 @@ pub(crate) struct Link {
     pub(super) conn: Connection,
     pub(super) parts: Parts,
     pub(super) store: Store,
+    /// For our calls.
     pub(super) memory: Memory,
+    /// For calls of the peer's, and the replies to them.
+    pub(super) served_memory: Memory,
     /// Our calls, by [`CallId::index`](conn::CallId::index).
     pub(super) active: Vec<Option<Active>>,
     /// How many of them there are.
@@ -86,28 +92,29 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// On a queue pair that is connected. Peers may have it take `budget` octets of `memory`, for which it
-    /// waits by its `number`.
+    /// On a queue pair that is connected. Our calls lie in `memory`, and those of the peer in `served`, of
+    /// which it may have us take `budget` octets; the link waits for them by its `number`.
     ///
     /// # Errors
     /// A configuration that no connection can have.
     pub(crate) fn new(
         now: Instant,
         parts: Parts,
-        memory: Memory,
+        (memory, served_memory): (Memory, Memory),
         config: Config,
         (number, budget): (u64, usize),
     ) -> Result<Link, conn::ConfigError> {
         let (calls, served) = (usize::from(config.calls), usize::from(config.served));
         let header = vec![0; config.header_size() as usize];
         let conn = Connection::new(config, base::Instant::from_nanos(0))?;
-        let store = Store::new(memory.clone(), Budget::new(budget), number);
+        let store = Store::new(served_memory.clone(), Budget::new(budget), number);
         let step = u32::try_from(parts.pool.available()).unwrap_or(u32::MAX).max(64) + 1;
         Ok(Link {
             conn,
             parts,
             store,
             memory,
+            served_memory,
             active: std::iter::repeat_with(|| None).take(calls).collect(),
             active_len: 0,
             replies: std::iter::repeat_with(|| None).take(served).collect(),
@@ -248,7 +255,7 @@ impl Link {
     pub(crate) fn poll_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
         loop {
             match self.conn.poll_event()? {
-                Event::Established { .. } => return Some(LinkEvent::Established),
+                Event::Established { version } => return Some(LinkEvent::Established { version }),
                 Event::Close(reason) => return Some(LinkEvent::Close(reason)),
                 Event::Reply { call, reply } => {
                     if let Some((xid, outcome)) = self.replied(call, reply, binding) {
@@ -271,7 +278,7 @@ impl Link {
                         return Some(LinkEvent::Reply { xid, outcome: Ok(Body::new()) });
                     }
                 }
-                Event::Properties(_) => {}
+                Event::Properties(peers) => return Some(LinkEvent::Takes(peers.reverse)),
             }
         }
     }

@@ -37,18 +37,18 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// For a connection of this side with these; `waker` is woken when something has completed.
+    /// For a connection of this side with these; `registrations` of memory may be lent at a time, and
+    /// `waker` is woken when something has completed.
     pub(crate) fn new(
         device: &Device,
         pd: Pd,
         (side, config): (Side, &TransportConfig),
+        registrations: u32,
         waker: Waker,
     ) -> Result<Parts, SetupError> {
         // The larger of what either version asks for; the rest of it is not known yet.
         let conn: Config = config.connection(side, config.speaks, None, 1);
         let room = config.message_room() as usize;
-        // Only a client lends memory.
-        let registrations = if side == Side::Client { config.registrations.max(1) } else { 0 };
         let receives = conn.receives();
         // A registration is made and ended in its turn; each piece of work has room beside all of them.
         let depth = (2 * registrations + 4 * HEADERS).max(256);

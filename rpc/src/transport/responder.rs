@@ -61,11 +61,11 @@ impl Link {
         if message.is_silent() && self.conn.dismiss(id).is_ok() {
             return;
         }
-        let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
+        let own = message.body().items().iter().all(|i| self.has(&i.data));
         let mut laid = self.spare.pop().unwrap_or_default();
-        match own.then(|| lay_out(message, &self.memory, &mut self.store, &mut laid)) {
+        match own.then(|| lay_out(message, &self.served_memory, &mut self.store, &mut laid)) {
             Some(Ok(())) => {}
-            Some(Err(NoMemory { len })) if len <= self.memory.for_replies() => {
+            Some(Err(NoMemory { len })) if len <= self.served_memory.for_replies() => {
                 self.spare.push(laid);
                 self.late.push_back((call, message.clone()));
                 return;
@@ -86,6 +86,11 @@ impl Link {
             return;
         };
         *slot = Some((message.clone(), laid));
+    }
+
+    /// Whether a buffer is of memory that this end sends from.
+    fn has(&self, buffer: &Buffer) -> bool {
+        self.served_memory.has(buffer) || self.memory.has(buffer)
     }
 
     /// Refuses a call whose chunks are not of its items.

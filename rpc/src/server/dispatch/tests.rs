@@ -34,7 +34,8 @@ impl World {
         let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
-        self.dispatch.call(peer, ticket, (octets.to_vec(), Vec::new()), &mut self.counters)
+        let call = (octets.to_vec(), Vec::new());
+        self.dispatch.call((peer, None), ticket, call, &mut self.counters)
     }
 
     fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
@@ -176,8 +177,12 @@ fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
             self.0.lock().unwrap().send(request).unwrap();
         }
 
-        fn is_idempotent(&self, procedure: Procedure) -> bool {
-            procedure.procedure == 2
+        fn repeat(&self, procedure: Procedure) -> Repeat {
+            match procedure.procedure {
+                1 => Repeat::Never,
+                2 => Repeat::Always,
+                _ => Repeat::Afterwards,
+            }
         }
     }
     let mut w = World::new();
@@ -185,7 +190,7 @@ fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
     let program = Box::new(Again(Mutex::new(sender)));
     w.dispatch.register(PROGRAM, 7..=7, Box::new(Table(&[])), program).unwrap();
     let procedure = |procedure| Procedure { version: 7, procedure, ..SET };
-    for (of, times) in [(procedure(1), 1), (procedure(2), 2)] {
+    for (of, times) in [(procedure(1), 1), (procedure(2), 2), (procedure(3), 1)] {
         for _ in 0..2 {
             assert!(matches!(w.call(9, of, Auth::NONE, &[]), Taken::Given));
         }
@@ -196,5 +201,12 @@ fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
         assert_eq!(told.iter().sum::<usize>(), 2, "each has its reply");
         assert_eq!(told.len(), times);
     }
-    assert_eq!((w.counters.calls, w.counters.calls_repeated), (3, 1));
+    assert_eq!((w.counters.calls, w.counters.calls_repeated), (4, 2));
+    // When all of that is done, of the first the reply is there.
+    let kept = w.call(9, procedure(1), Auth::NONE, &[]);
+    assert!(matches!(kept, Taken::Replied(_)));
+    for of in [2, 3] {
+        assert!(matches!(w.call(9, procedure(of), Auth::NONE, &[]), Taken::Given));
+        assert_eq!(requests.try_iter().map(|r| r.procedure).collect::<Vec<_>>(), [procedure(of)]);
+    }
 }

@@ -1,0 +1,157 @@
+//! The clients of a server that it may call.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use heddle_verbs::{Device, DeviceError, Pd};
+
+use super::Caller;
+use super::caller::Common;
+use super::config::CallsConfig;
+use super::outbox::Outbox;
+use crate::memory::Memory;
+use crate::thread::here;
+use crate::transport::{Link, LinkEvent};
+
+/// A client has come, or is gone. See [`Server::watch`](super::Server::watch).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallerEvent {
+    /// It can be called from now on.
+    Connected(Caller),
+    /// Its connection has ended, and its calls.
+    Gone(Caller),
+}
+
+/// Completions that are taken at a time.
+const BATCH: usize = 32;
+
+type Watcher = Box<dyn FnMut(CallerEvent) + Send>;
+
+/// See the module.
+pub(super) struct Callers {
+    common: Common,
+    watcher: Option<Watcher>,
+}
+
+impl fmt::Debug for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.common.fmt(f)
+    }
+}
+
+/// A connection's: when it goes, the calls of its caller end.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) caller: Caller,
+    /// Its watcher knows it.
+    is_told: bool,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.caller.gone();
+    }
+}
+
+impl Callers {
+    pub(super) fn new(config: &Arc<CallsConfig>, memory: &Memory, outbox: &Outbox) -> Callers {
+        use std::hash::{BuildHasher, RandomState};
+        // Another server, after a restart for one, begins elsewhere.
+        let first = RandomState::new().hash_one("calls") & 0xffff_ffff;
+        let common = Common {
+            config: config.clone(),
+            memory: memory.clone(),
+            outbox: outbox.clone(),
+            xids: Arc::new(AtomicU32::new(u32::try_from(first).unwrap_or(0))),
+            stepping: Arc::new(AtomicUsize::new(0)),
+        };
+        Callers { common, watcher: None }
+    }
+
+    pub(super) fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    pub(super) fn config(&self) -> &CallsConfig {
+        &self.common.config
+    }
+
+    /// Memory for the calls on a connection.
+    pub(super) fn memory(&self, device: &Device, pd: Pd) -> Result<Memory, DeviceError> {
+        Memory::new(device, pd, self.common.config.memory)
+    }
+
+    /// Of a connection that is up.
+    pub(super) fn seat(&self, addr: std::net::SocketAddr, memory: Memory) -> Seat {
+        Seat { caller: Caller::new(self.common.clone(), addr, memory), is_told: false }
+    }
+
+    /// This thread is in a step of the server, until the guard is gone.
+    pub(super) fn step(&self) -> InStep {
+        let stepping = self.common.stepping.clone();
+        stepping.store(here(), Ordering::Relaxed);
+        InStep(stepping)
+    }
+
+    /// What a link has to tell but what is of calls to its client.
+    pub(super) fn poll(&mut self, link: &mut Link, seat: &mut Seat) -> Option<LinkEvent> {
+        loop {
+            let event = link.poll_event(&*self.common.config.binding)?;
+            if let Some(other) = self.take(seat, event) {
+                return Some(other);
+            }
+        }
+    }
+
+    /// Takes what is of calls to the client; anything else is given back.
+    fn take(&mut self, seat: &mut Seat, event: LinkEvent) -> Option<LinkEvent> {
+        let can_be_called = match event {
+            LinkEvent::Reply { xid, outcome } => {
+                seat.caller.finish(xid, outcome);
+                false
+            }
+            LinkEvent::Established { version } => seat.caller.established(version),
+            LinkEvent::Takes(takes) => {
+                seat.caller.told(takes);
+                true
+            }
+            other => return Some(other),
+        };
+        if can_be_called && !seat.is_told {
+            seat.is_told = true;
+            self.tell(CallerEvent::Connected(seat.caller.clone()));
+        }
+        None
+    }
+
+    /// The queue pair has ended: replies that have come count, and all else is lost.
+    pub(super) fn ended(&mut self, now: Instant, mut seat: Seat, link: &mut Link) {
+        // Whoever is told here is in a step too.
+        let _step = self.step();
+        // There is an end to what has completed.
+        while link.step(now, BATCH) {}
+        link.disconnected();
+        while self.poll(link, &mut seat).is_some() {}
+        seat.caller.gone();
+        if seat.is_told {
+            self.tell(CallerEvent::Gone(seat.caller.clone()));
+        }
+    }
+
+    fn tell(&mut self, event: CallerEvent) {
+        if let Some(watcher) = &mut self.watcher {
+            watcher(event);
+        }
+    }
+}
+
+/// See [`Callers::step`].
+pub(super) struct InStep(Arc<AtomicUsize>);
+
+impl Drop for InStep {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
