@@ -78,6 +78,16 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceSpec {
+    /// Whether it is an export that becomes `other` while it runs: the same directory in the same places,
+    /// with which another is done.
+    pub(crate) fn becomes(&self, other: &ServiceSpec) -> bool {
+        let (ServiceKind::Nfs(old), ServiceKind::Nfs(new)) = (&self.kind, &other.kind) else {
+            return false;
+        };
+        let then = Nfs { read_only: new.read_only, sync: new.sync, ..old.clone() };
+        old != new && then == *new && self.addr == other.addr
+    }
+
     /// An address and port that can be listened on.
     ///
     /// # Errors

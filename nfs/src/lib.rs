@@ -30,6 +30,6 @@ mod server;
 pub mod tcp;
 pub mod wire;
 
-pub use counters::Counts;
+pub use counters::{Counts, Timing};
 pub use export::{Export, ExportError, Options};
 pub use server::{Handled, Service};

@@ -66,6 +66,15 @@ impl Links {
         self.peers.len()
     }
 
+    /// Those that speak this version of RPC-over-RDMA.
+    pub(super) fn speaking(&self, version: u32) -> usize {
+        let links = self.peers.values().filter_map(|peer| match &peer.phase {
+            Phase::Up { link, .. } => link.version(),
+            Phase::Accepting { .. } => None,
+        });
+        links.filter(|spoken| *spoken == version).count()
+    }
+
     /// The link with this number, while there is one.
     pub(super) fn get(&mut self, number: u64) -> Option<&mut Link> {
         match &mut self.peers.get_mut(&number)?.phase {

@@ -194,6 +194,12 @@ impl Server {
         self.links.len()
     }
 
+    /// Of them, those that speak this version of RPC-over-RDMA, 1 or 2: it is known with the first
+    /// message.
+    pub fn connections_speaking(&self, version: u32) -> usize {
+        self.links.speaking(version)
+    }
+
     /// Takes no more connections; those there are go on.
     pub fn stop_listening(&mut self) {
         // Without a control plane nobody listens, and a second time there is nothing to take back.
