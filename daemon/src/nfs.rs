@@ -168,7 +168,7 @@ impl Export {
         self.order(Order::Stop);
     }
 
-    /// The same, and ends those there are in order.
+    /// The same, and ends those there are, each when its calls under way are replied to.
     pub(crate) fn end(&self) {
         self.order(Order::End);
     }
@@ -234,7 +234,7 @@ impl Running {
                 Ok(Order::Stop) => self.stop_listening(),
                 Ok(Order::End) => {
                     self.stop_listening();
-                    self.server.disconnect_all();
+                    self.server.drain();
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return,

@@ -15,8 +15,10 @@ use heddle_verbs::{Device, ListenFailure, ListenParams, Sleeper, Waker};
 use crate::nfs::{Export, Opened, Quota};
 use crate::service::{ServiceKind, ServiceSpec};
 pub(crate) use exports::Exports;
+use registrar::Registrar;
 
 mod exports;
+mod registrar;
 
 /// How long the services sleep at most: what they do by the clock is not later than that.
 const NAP: Duration = Duration::from_millis(50);
@@ -255,6 +257,7 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
     let waker = sleeper.waker();
     let mut all: Vec<Running> = Vec::new();
     let mut answers: Answers = Vec::new();
+    let mut registrar = Registrar::default();
     loop {
         while let Ok(order) = orders.try_recv() {
             match order {
@@ -278,6 +281,8 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
         let busy = all.iter_mut().fold(false, |busy, r| busy | r.service.step());
         let before = all.len();
         all.retain_mut(|r| r.settle(&mut answers));
+        let listening = all.iter().filter(|r| r.stage == Stage::Listening);
+        registrar.list(listening.filter_map(|r| Some((r.spec.addr, r.spec.kind.nfs()?))));
         show(&all, all.len() != before, &mut lock(shown));
         // Only now: who hears that it was done and then asks for the list finds it there.
         for (done, answer) in answers.drain(..) {

@@ -49,6 +49,8 @@ pub(super) struct Links {
     peers: BTreeMap<u64, Peer>,
     /// The link that has its turn first.
     first: u64,
+    /// Calls that come are left, and links end when those that programs have are replied to.
+    draining: bool,
 }
 
 impl Links {
@@ -59,7 +61,16 @@ impl Links {
         config: ServerConfig,
         waker: Waker,
     ) -> Links {
-        Links { device, pd, memory, config, waker, peers: BTreeMap::new(), first: 0 }
+        Links {
+            device,
+            pd,
+            memory,
+            config,
+            waker,
+            peers: BTreeMap::new(),
+            first: 0,
+            draining: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -109,6 +120,7 @@ impl Links {
                 match link.poll_event(&NO_BINDING) {
                     None => break,
                     Some(LinkEvent::Close(_)) => end = true,
+                    Some(LinkEvent::Call { call, .. }) if self.draining => link.leave_call(call),
                     Some(event) => handle(*addr, link, number, event, counters),
                 }
                 busy = true;
@@ -118,6 +130,10 @@ impl Links {
                 *closing = true;
                 link.leave();
                 counters.connections_dropped += 1;
+                let _ = self.device.disconnect(CmId(number));
+            } else if self.draining && !*closing && link.has_replied() {
+                *closing = true;
+                link.leave();
                 let _ = self.device.disconnect(CmId(number));
             }
             if busy {
@@ -259,6 +275,11 @@ impl Links {
             }
         }
         empty
+    }
+
+    /// Ends each when the calls of it that programs have are replied to.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
     }
 
     /// Ends them in order; they are gone when that is over.

@@ -212,6 +212,13 @@ impl Server {
         self.links.disconnect();
     }
 
+    /// For good, ends each connection in order when the calls of it that programs have are replied to, and
+    /// the replies with the client. Calls that come meanwhile are not executed: clients make them again,
+    /// elsewhere.
+    pub fn drain(&mut self) {
+        self.links.drain();
+    }
+
     /// Does what there is to do, without waiting; whether there was anything.
     pub fn step(&mut self) -> bool {
         self.outbox.awake();

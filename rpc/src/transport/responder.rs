@@ -86,6 +86,17 @@ impl Link {
         *slot = Some((message.clone(), laid.ids));
     }
 
+    /// A call that nobody replies to: the connection is about to end.
+    pub(crate) fn leave_call(&mut self, call: u64) {
+        self.served.remove(&call);
+    }
+
+    /// Whether all calls that were told of are replied to, and the replies with the peer.
+    pub(crate) fn has_replied(&self) -> bool {
+        let sent = self.replies.iter().all(Option::is_none);
+        sent && self.served.is_empty() && self.late.is_empty()
+    }
+
     /// Refuses a call whose chunks are not of its items.
     pub(crate) fn refuse(&mut self, call: u64) {
         if let Some(id) = self.served.remove(&call) {
