@@ -53,13 +53,16 @@ impl Peer {
         reply
     }
 
-    /// It comes to list these, each as `program netid address`.
+    /// It comes to list these, in whatever order, each as `program netid address`.
     fn lists(&self, wanted: &[&str]) {
         let until = Instant::now() + Duration::from_secs(30);
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
         loop {
             let list = self.0.lock().expect("nobody panics").clone();
             let one = |e: &Entry| format!("{} {} {}", e.program, e.netid, e.address);
-            let list: Vec<_> = list.iter().map(one).collect();
+            let mut list: Vec<_> = list.iter().map(one).collect();
+            list.sort_unstable();
             if list == wanted {
                 return;
             }
@@ -98,14 +101,10 @@ fn test_rpcbind_lists_exports_that_ask_for_it_while_they_are_there() {
     // The same place with other options, and another place.
     list(&mut registrar, &[quiet, "10.0.0.1:20049=nfs:/a,ro,rpcbind"]);
     peer.lists(&BOTH[..2]);
-    list(&mut registrar, &["[fd00::1]:20049=nfs:/a,tcp=[::1]:1,rpcbind"]);
-    let six = ["rdma6 fd00::1.78.81", "tcp6 ::1.0.1"];
-    peer.lists(&[
-        &format!("100003 {}", six[0]),
-        &format!("100005 {}", six[0]),
-        &format!("100003 {}", six[1]),
-        &format!("100005 {}", six[1]),
-    ]);
+    list(&mut registrar, &["10.0.0.2:20049=nfs:/a,tcp=[::1]:1,rpcbind"]);
+    let (rdma, tcp) = ("rdma 10.0.0.2.78.81", "tcp6 ::1.0.1");
+    let both = [rdma, tcp].map(|at| [100_003, 100_005].map(|program| format!("{program} {at}")));
+    peer.lists(&both.as_flattened().iter().map(String::as_str).collect::<Vec<_>>());
     drop(registrar);
     peer.lists(&[]);
 }
