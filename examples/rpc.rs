@@ -1,53 +1,42 @@
-//! A program of one's own over RPC-over-RDMA: values by name. A value of 1 MiB goes to the server by RDMA
+//! A program of one's own over RPC-over-RDMA: values by number. A value of 1 MiB goes to the server by RDMA
 //! Read and comes back by RDMA Write, and no processor copies it on the way.
 //!
 //! `cargo run --example rpc`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT` one
 //! side of it runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use heddle::rpc::binding::{Entry, Reply, ReplySize, Table};
-use heddle::rpc::{Body, Buffer, Client, ClientConfig, Memory, Opaque, Procedure, Refusal};
-use heddle::rpc::{Request, Server, ServerConfig};
+use heddle::rpc::{Body, Client, ClientConfig, Procedure, Refusal, Request, Server, ServerConfig};
 
 mod common;
 
 const PUT: Procedure = Procedure { program: 0x2000_0001, version: 1, procedure: 1 };
 const GET: Procedure = Procedure { procedure: 2, ..PUT };
 const MAX: u32 = 1 << 20;
-/// PUT has a name and a value, GET a name, and its result is a value. Values may be placed.
+/// PUT has a number and a value, GET a number, and its result is a value. Values may be placed.
 #[rustfmt::skip]
 const STORE: Table<'static> = Table(&[
-    Entry { procedure: PUT, arguments: Some(|s| { s.opaque(255)?; s.item() }), results: None, reply: Reply::Fixed(0) },
+    Entry { procedure: PUT, arguments: Some(|s| { s.u32()?; s.item() }), results: None, reply: Reply::Fixed(0) },
     Entry { procedure: GET, arguments: None, results: Some(|s| s.item()),
             reply: Reply::Of(|_| Ok(ReplySize { stream: 4, item: MAX })) },
 ]);
 
-type Values = HashMap<Vec<u8>, Buffer>;
-
-fn carry_out(values: &mut Values, memory: &Memory, request: &Request) -> Result<Body, Refusal> {
-    let (mut arguments, mut results) = (request.arguments.reader(), Body::new());
-    let name = arguments.opaque(255)?.to_vec();
-    match request.procedure {
-        PUT => {
-            let value = match arguments.opaque(MAX)? {
-                Opaque::Apart(buffer) => buffer.clone(), // where the RNIC has put it
-                Opaque::Octets(octets) => memory.take_copy(octets)?,
-            };
-            values.insert(name, value);
-        }
-        GET => drop(results.item(values.get(&name).ok_or(Refusal::SystemErr)?.clone())?),
-        _ => return Err(Refusal::ProcUnavail),
-    }
-    Ok(results)
-}
-
 fn serve(mut server: Server) -> common::Result<()> {
-    let (memory, mut values) = (server.memory().clone(), Values::new());
+    let (memory, mut values) = (server.memory().clone(), HashMap::new());
     server.register(PUT.program, 1..=1, STORE, move |request: Request| {
-        let outcome = carry_out(&mut values, &memory, &request);
+        let mut carry_out = || -> Result<Body, Refusal> {
+            let (mut arguments, mut results) = (request.arguments.reader(), Body::new());
+            let number = arguments.u32()?;
+            match request.procedure {
+                PUT => drop(values.insert(number, arguments.opaque(MAX)?.to_buffer(&memory)?)),
+                GET => drop(results.item(values.get(&number).ok_or(Refusal::SystemErr)?.clone())?),
+                _ => return Err(Refusal::ProcUnavail),
+            }
+            Ok(results)
+        };
+        let outcome = carry_out();
         request.reply(outcome);
     })?;
     while server.connections() > 0 || server.counters().connections == 0 {
@@ -67,13 +56,12 @@ fn main() -> common::Result<()> {
         |device, at| {
             let config = ClientConfig { binding: Box::new(STORE), ..ClientConfig::default() };
             let client = Client::new(device, at, config)?;
-            let mut arguments = Body::new();
-            arguments.opaque(b"cloth")?.item(client.memory().take_copy(&[7; MAX as usize])?)?;
-            client.call(PUT).arguments(arguments).wait()?;
-            let mut name = Body::new();
+            let (mut value, mut number) = (Body::new(), Body::new());
+            value.u32(7)?.item(client.memory().take_copy(&[7; MAX as usize])?)?;
+            client.call(PUT).arguments(value).wait()?;
+            number.u32(7)?;
             let room = client.buffer(MAX as usize)?;
-            let results =
-                client.call(GET).arguments(name.opaque(b"cloth")?.clone()).room(room).wait()?;
+            let results = client.call(GET).arguments(number).room(room).wait()?;
             let value = results.reader().opaque(MAX)?.to_vec();
             println!("client: {} octets of 7: {}", value.len(), value.iter().all(|o| *o == 7));
             Ok(())

@@ -34,4 +34,4 @@ pub mod wire;
 
 pub use counters::{Counts, Timing};
 pub use export::{Export, ExportError, Options};
-pub use server::{Handled, Service};
+pub use server::{Arguments, Handled, InReply, Room, Service, Sink, Source};

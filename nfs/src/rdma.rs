@@ -9,8 +9,9 @@
 //! The thread that steps the server never waits for a disk. No more calls are in the queue than the
 //! server grants credits for on all its connections.
 //!
-//! Data of a WRITE has come by RDMA Read into registered memory, and is copied once on its way to the
-//! file; that of a READ is copied once into registered memory, from where it is written to the client.
+//! Data of a WRITE has come by RDMA Read into registered memory, and the system writes it from there to the
+//! file; that of a READ it reads from the file into registered memory, from where it is written to the client.
+//! Heddle copies none of it.
 
 mod call;
 mod threads;

@@ -4,12 +4,15 @@
 //! be carried out twice, and who sees both calls can tell.
 #![allow(clippy::result_large_err, reason = "results of the protocol are as large when they fail")]
 
+mod apart;
 mod change;
 mod data;
 mod directory;
 mod make;
 mod mounts;
 mod object;
+
+pub use apart::{Arguments, InReply, Room, Sink, Source};
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -24,7 +27,7 @@ use heddle_rpcrdma::xdr;
 
 use crate::counters::{Counters, Counts, Timing, count};
 use crate::export::{Export, ExportError, Options};
-use crate::wire::{Status, Verifier, WccData, Xdr, mount, procedure};
+use crate::wire::{Status, Verifier, WccData, WriteApart, Xdr, mount, procedure};
 use mounts::Mounts;
 
 /// What has been written behind what a buffer held.
@@ -33,6 +36,8 @@ pub struct Handled {
     /// The item that may be placed by RDMA (RFC 8267 section 4): data that was read, or the path of a
     /// link. Its offset is in the reply, or in the results where only those are made.
     pub item: Option<Item>,
+    /// It lies in the sink that was given. What was written ends with its length.
+    pub apart: bool,
 }
 
 /// A directory as an NFS service.
@@ -117,7 +122,8 @@ impl Service {
         let start = out.len();
         put_header(&Reply::accepted(call.xid, RpcStatus::Success), out);
         let header = out.len() - start;
-        match self.dispatch(call.procedure, &call.cred, arguments, out) {
+        let arguments = Arguments::of(arguments);
+        match self.dispatch(call.procedure, &call.cred, arguments, out, &mut InReply) {
             Ok(mut handled) => {
                 if let Some(item) = &mut handled.item {
                     item.offset = item.offset.saturating_add(u32::try_from(header).unwrap_or(0));
@@ -145,8 +151,9 @@ impl Service {
         }
     }
 
-    /// Carries out `procedure` and writes its results, without an RPC header, behind what `out` holds.
-    /// Whether the caller may has been asked with [`admit`](Service::admit).
+    /// Carries out `procedure` and writes its results, without an RPC header, behind what `out` holds; data
+    /// that is read goes to `sink` if that takes it. Whether the caller may has been asked with
+    /// [`admit`](Service::admit).
     ///
     /// # Errors
     /// What the reply says when there are no results; what `out` holds behind its old end is void then.
@@ -154,13 +161,17 @@ impl Service {
         &self,
         procedure: Procedure,
         cred: &Auth<'_>,
-        arguments: &[u8],
+        arguments: Arguments<'_>,
         out: &mut Vec<u8>,
+        sink: &mut dyn Sink,
     ) -> Result<Handled, RpcStatus> {
         let (start, begun) = (out.len(), Instant::now());
         let done = match (procedure.program, procedure.version) {
-            (procedure::PROGRAM, procedure::VERSION) => self.nfs(procedure, arguments, out),
-            (mount::PROGRAM, mount::VERSION) => self.mount(procedure, cred, arguments, out),
+            (procedure::PROGRAM, procedure::VERSION) => self.nfs(procedure, arguments, out, sink),
+            (mount::PROGRAM, mount::VERSION) => match arguments {
+                Arguments { octets, data: None } => self.mount(procedure, cred, octets, out),
+                Arguments { data: Some(_), .. } => Err(RpcStatus::GarbageArgs),
+            },
             (procedure::PROGRAM | mount::PROGRAM, _) => {
                 Err(RpcStatus::ProgMismatch { low: procedure::VERSION, high: procedure::VERSION })
             }
@@ -195,7 +206,25 @@ impl Service {
         }
     }
 
-    fn nfs(&self, p: Procedure, arguments: &[u8], out: &mut Vec<u8>) -> Done {
+    fn nfs(
+        &self,
+        p: Procedure,
+        Arguments { octets: arguments, data }: Arguments<'_>,
+        out: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Done {
+        match (p, data) {
+            (procedure::WRITE, Some(data)) => {
+                let call: WriteApart = Xdr::whole(arguments).map_err(garbage)?;
+                if call.length as usize != data.len() {
+                    return Err(RpcStatus::GarbageArgs);
+                }
+                self.write_from(&call, data).put(out);
+                return Ok(Handled::default());
+            }
+            (_, Some(_)) => return Err(RpcStatus::GarbageArgs),
+            (_, None) => {}
+        }
         match p {
             procedure::NULL => run(arguments, out, |()| ()),
             procedure::GETATTR => run(arguments, out, |a| self.getattr(&a)),
@@ -208,7 +237,7 @@ impl Service {
             }
             procedure::READ => {
                 let call = Xdr::whole(arguments).map_err(garbage)?;
-                Ok(self.read(&call, out))
+                Ok(self.read(&call, out, sink))
             }
             procedure::WRITE => run(arguments, out, |a| self.write(&a)),
             procedure::CREATE => run(arguments, out, |a| self.create(&a)),

@@ -13,7 +13,7 @@ mod status;
 
 pub use arguments::{
     Access, Commit, Create, DirEntryName, How, Link, Lookup, Mkdir, Mknod, MknodKind, OfHandle,
-    Read, Readdir, Readdirplus, Remove, Rename, Setattr, Stable, Symlink, Write,
+    Read, Readdir, Readdirplus, Remove, Rename, Setattr, Stable, Symlink, Write, WriteApart,
 };
 pub use attributes::{Device, Fattr, FileType, Sattr, SetTime, Time, WccAttr, WccData};
 pub use handle::Handle;

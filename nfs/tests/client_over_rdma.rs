@@ -16,10 +16,10 @@ use common::Lab;
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig, Hugepages};
-use heddle_nfs::Service;
 use heddle_nfs::client::rdma::{self, RdmaTransport};
 use heddle_nfs::client::{Client, ClientError, Pipeline, Transport, TransportError, export_of};
 use heddle_nfs::wire::{Handle, Status, mount, procedure};
+use heddle_nfs::{Arguments, InReply, Service};
 use heddle_rpc::binding::{NFS3, Table};
 use heddle_rpc::{Body, Memory, Refusal, Request, Server, ServerConfig, Speaks};
 use heddle_rpcrdma::rpc::{Auth, Status as RpcStatus};
@@ -48,7 +48,13 @@ fn program(serving: Serving, memory: Memory) -> impl FnMut(Request) + Send {
 
 fn carry_out(service: &Service, memory: &Memory, request: &Request) -> Result<Body, Refusal> {
     let (arguments, mut results) = (request.arguments.to_vec(), Vec::new());
-    let done = service.dispatch(request.procedure, &Auth::NONE, &arguments, &mut results);
+    let done = service.dispatch(
+        request.procedure,
+        &Auth::NONE,
+        Arguments::of(&arguments),
+        &mut results,
+        &mut InReply,
+    );
     let handled = done.map_err(|status| match status {
         RpcStatus::GarbageArgs => Refusal::GarbageArgs,
         RpcStatus::ProcUnavail => Refusal::ProcUnavail,

@@ -15,7 +15,7 @@ mod tests;
 
 use heddle_rpcrdma::xdr::{self, Reader, padded};
 
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Memory, NoMemory};
 
 /// Opaque data that lies apart.
 #[derive(Clone, Debug)]
@@ -196,6 +196,17 @@ impl Opaque<'_> {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Its octets in registered memory: where they are if they lie apart, else a copy in `memory`.
+    ///
+    /// # Errors
+    /// [`NoMemory`], of a copy.
+    pub fn to_buffer(&self, memory: &Memory) -> Result<Buffer, NoMemory> {
+        match self {
+            Opaque::Octets(octets) => memory.take_copy(octets),
+            Opaque::Apart(buffer) => Ok((*buffer).clone()),
+        }
     }
 
     /// A copy of its octets.

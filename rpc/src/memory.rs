@@ -5,13 +5,15 @@
 //! registered, for one call and to the octet ([`pool`](crate::pool)).
 //!
 //! Peers and workers may write to registered memory at any time, so its octets are copied in and out
-//! and never borrowed.
+//! and never borrowed. A file's get there, and from there into a file, without a copy of ours.
 
 mod arena;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -299,6 +301,38 @@ impl Buffer {
         Ok(())
     }
 
+    /// Has the system read up to `len` octets of `file`, from its offset `at` on, to `off`, without a copy
+    /// in between. How many it were; none at the end of the file.
+    ///
+    /// # Errors
+    /// Those of `pread(2)`; `InvalidInput` when the buffer has not that many octets.
+    pub fn write_from_file(
+        &self,
+        off: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> io::Result<usize> {
+        let off = self.inside(off, len).map_err(invalid)?;
+        self.block.arena.mr.write_from_file(off, len, file, at)
+    }
+
+    /// Has the system write up to `len` octets from `off` on to `file`, at its offset `at`, without a copy
+    /// in between. How many it were.
+    ///
+    /// # Errors
+    /// Those of `pwrite(2)`; `InvalidInput` when the buffer has not that many octets.
+    pub fn read_to_file(
+        &self,
+        off: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> io::Result<usize> {
+        let off = self.inside(off, len).map_err(invalid)?;
+        self.block.arena.mr.read_to_file(off, len, file, at)
+    }
+
     /// A copy of all its octets.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = vec![0; self.len];
@@ -327,4 +361,8 @@ impl Buffer {
             _ => Err(Outside { off, len, room: self.len }),
         }
     }
+}
+
+fn invalid(error: Outside) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

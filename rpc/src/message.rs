@@ -16,6 +16,8 @@ pub(crate) struct Message {
     header: Vec<u8>,
     body: Body,
     placeable: Vec<reduce::Item>,
+    /// Of a call that has no reply: nothing is sent.
+    is_silent: bool,
 }
 
 impl Message {
@@ -33,14 +35,28 @@ impl Message {
         })?;
         let found = items(binding, Part::Arguments(procedure), &arguments);
         let placeable = behind(&header, found.ok());
-        Ok(Arc::new(Message { header, body: arguments, placeable }))
+        Ok(Arc::new(Message { header, body: arguments, placeable, is_silent: false }))
+    }
+
+    /// What ends a call that has no reply. In version 1 every call has one, of no results: this.
+    pub(crate) fn silence(xid: Xid) -> Arc<Message> {
+        let reply = Reply::accepted(xid, Status::Success);
+        let header = encoded(reply.encoded_len(), |out| reply.encode(out));
+        let (body, placeable) = (Body::new(), Vec::new());
+        Arc::new(Message { header, body, placeable, is_silent: true })
+    }
+
+    /// Whether it is not sent where calls may be without a reply.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// A reply without results.
     pub(crate) fn refusal(xid: Xid, body: ReplyBody<'_>) -> Arc<Message> {
         let reply = Reply { xid, body };
         let header = encoded(reply.encoded_len(), |out| reply.encode(out));
-        Arc::new(Message { header, body: Body::new(), placeable: Vec::new() })
+        let (body, placeable) = (Body::new(), Vec::new());
+        Arc::new(Message { header, body, placeable, is_silent: false })
     }
 
     /// The reply to a call of `procedure` that was executed.
@@ -54,7 +70,7 @@ impl Message {
         let header = encoded(reply.encoded_len(), |out| reply.encode(out));
         let found = items(binding, Part::Results(procedure), &results);
         let placeable = behind(&header, found.ok());
-        Arc::new(Message { header, body: results, placeable })
+        Arc::new(Message { header, body: results, placeable, is_silent: false })
     }
 
     /// Octets of the RPC header.
@@ -78,9 +94,9 @@ impl Message {
         if message.body.items().is_empty() {
             return message.clone();
         }
-        let Message { header, body, placeable } = &**message;
-        let (header, placeable) = (header.clone(), placeable.clone());
-        Arc::new(Message { header, body: body.flat(), placeable })
+        let Message { header, body, placeable, is_silent } = &**message;
+        let (header, placeable, is_silent) = (header.clone(), placeable.clone(), *is_silent);
+        Arc::new(Message { header, body: body.flat(), placeable, is_silent })
     }
 
     /// Octets that are kept with it.

@@ -235,6 +235,11 @@ pub trait Binding {
     /// no limit, or it is not known.
     fn reply_size(&self, procedure: Procedure, arguments: &[u8]) -> Option<ReplySize>;
 
+    /// Whether calls of `procedure` have a reply; those that have none are call-only (draft section 4.7).
+    fn has_reply(&self, _procedure: Procedure) -> bool {
+        true
+    }
+
     /// The items of a call's arguments that may be placed, with their offsets in the unreduced stream.
     ///
     /// # Errors
@@ -265,6 +270,8 @@ pub enum Reply {
     Unknown,
     /// At most so many octets, none of which may be placed.
     Fixed(u32),
+    /// There are none, and no reply: version 2 alone has such calls (draft section 4.7).
+    None,
     /// It depends on the arguments.
     Of(fn(&mut Reader<'_>) -> Result<ReplySize, xdr::Error>),
 }
@@ -329,7 +336,12 @@ impl Binding for Table<'_> {
         match self.entry(procedure)?.reply {
             Reply::Unknown => None,
             Reply::Fixed(stream) => Some(ReplySize { stream, item: 0 }),
+            Reply::None => Some(ReplySize::default()),
             Reply::Of(size) => size(&mut Reader::new(arguments)).ok(),
         }
+    }
+
+    fn has_reply(&self, procedure: Procedure) -> bool {
+        !self.entry(procedure).is_some_and(|e| matches!(e.reply, Reply::None))
     }
 }

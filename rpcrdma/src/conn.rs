@@ -44,10 +44,13 @@ mod receive;
 mod send;
 mod served;
 mod slots;
+mod transfers;
 mod waiting;
 mod work;
 
-pub use config::{CHUNKS_MAX, CREDITS_MAX, Config, ConfigError, SLOTS_MAX, Side, Speaks};
+pub use config::{
+    CHUNKS_MAX, CREDITS_MAX, Config, ConfigError, SLOTS_MAX, Side, Speaks, TRANSFER_TIMEOUT_MIN,
+};
 pub use counters::Counters;
 pub use event::{
     BadReply, CallError, CloseReason, Event, Filled, IncomingCall, IncomingReply, ItemSet,
@@ -217,6 +220,8 @@ pub struct Connection {
     /// Calls of ours that were sent and have no reply.
     outstanding: u32,
     served: Slots<InCall>,
+    /// When transfers are looked at next.
+    transfers_at: Option<Instant>,
     /// Calls of the peer's whose reply was not posted.
     unanswered: u32,
     /// Calls that wait for memory, in order.
@@ -268,6 +273,7 @@ impl Connection {
             deadline: None,
             outstanding: 0,
             served: Slots::new(config.served_slots()),
+            transfers_at: None,
             unanswered: 0,
             waiting: VecDeque::new(),
             reading: VecDeque::with_capacity(config.served_slots().into()),
@@ -345,7 +351,7 @@ impl Connection {
         row.total = total;
         match row.plan(items, versions, &limits, &bounds) {
             Ok(()) => {
-                row.phase = served::Phase::Replying;
+                row.begin_transfer(served::Phase::Replying);
                 self.replies.push_back(call.slot);
             }
             Err(refusal) => self.refuse_served(call.slot, refusal),

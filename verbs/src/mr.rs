@@ -1,5 +1,6 @@
 //! Memory regions as applications hold them.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use heddle_iwarp::{Sge, Stag};
@@ -119,6 +120,41 @@ impl Mr {
         self.inside(off, out.len());
         let inside = self.region.gather(self.off + off, out);
         debug_assert!(inside.is_ok());
+    }
+
+    /// Has the system read up to `len` bytes of `file`, from its offset `at` on, to `off`, without a copy
+    /// in between. How many it were; none at the end of the file.
+    ///
+    /// # Errors
+    /// Those of `pread(2)`; `InvalidInput` when the region has not that many bytes.
+    pub fn write_from_file(
+        &self,
+        off: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> std::io::Result<usize> {
+        self.region.place_file(self.of_region(off, len)?, len, file, at)
+    }
+
+    /// Has the system write up to `len` bytes from `off` on to `file`, at its offset `at`, without a copy
+    /// in between. How many it were.
+    ///
+    /// # Errors
+    /// Those of `pwrite(2)`; `InvalidInput` when the region has not that many bytes.
+    pub fn read_to_file(
+        &self,
+        off: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> std::io::Result<usize> {
+        self.region.gather_file(self.of_region(off, len)?, len, file, at)
+    }
+
+    fn of_region(&self, off: usize, len: usize) -> std::io::Result<usize> {
+        let inside = off.checked_add(len).is_some_and(|end| end <= self.len);
+        inside.then_some(self.off + off).ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
     }
 
     /// One byte, read anew at each call: for waiting until the peer has written it.

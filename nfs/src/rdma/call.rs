@@ -1,22 +1,23 @@
 //! A call: from arguments with items apart to octets, and from results to items apart.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use heddle_rpc::{AuthStat, Body, Buffer, Memory, Refusal, Request};
-use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::rpc::{Auth, Status as RpcStatus};
 use heddle_rpcrdma::xdr::padded;
 
-use crate::wire::{Fattr, Status, Xdr};
-use crate::{Handled, Service};
+use crate::wire::procedure;
+use crate::{Arguments, Room, Service, Sink, Source};
 
-/// Items of at most so many octets go with the rest of the results: they are copied once either way.
-const SHORT: u32 = 4096;
+/// Data of at most so many octets goes with the rest of the results: the copy costs less than a Write.
+const SHORT: usize = 4096;
 
-/// How long data that was read waits for registered memory: others' replies give theirs back when they
-/// are with their clients.
+/// How long a READ waits for registered memory: others' replies give theirs back when they are with their
+/// clients.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long at a time.
@@ -42,51 +43,103 @@ impl Worker {
     }
 
     fn carry_out(&mut self, call: &Request) -> Result<Body, Refusal> {
-        unreduced(&call.arguments, &mut self.arguments)?;
-        self.results.clear();
-        let Worker { service, arguments, results, .. } = self;
+        let Worker { service, memory, arguments: copied, results } = self;
+        results.clear();
+        let written = written(call);
+        let arguments = match &written {
+            _ if call.arguments.items().is_empty() => Arguments::of(call.arguments.octets()),
+            Some(data) => Arguments { octets: call.arguments.octets(), data: Some(data) },
+            None => {
+                unreduced(&call.arguments, copied)?;
+                Arguments::of(copied)
+            }
+        };
+        let mut sink = Registered { memory, buffer: None };
         let dispatch = |cred: Auth<'_>| {
             service.admit(&call.procedure, &cred).map_err(Refusal::Auth)?;
-            service.dispatch(call.procedure, &cred, arguments, results).map_err(refusal)
+            let done = service.dispatch(call.procedure, &cred, arguments, results, &mut sink);
+            done.map_err(refusal)
         };
         // One whose machine has a name that is too long could not have been read.
         let handled = call.credential.encoded(dispatch);
         let handled = handled.map_err(|_| Refusal::Auth(AuthStat::BAD_CRED))??;
-        self.reduced(handled)
-    }
-
-    /// The results, with a long item in registered memory.
-    fn reduced(&mut self, Handled { item }: Handled) -> Result<Body, Refusal> {
-        let Some(Item { offset, length }) = item.filter(|i| i.length > SHORT) else {
-            return Ok(Body::of(self.results.clone())?);
+        let (Some(buffer), true) = (sink.buffer, handled.apart) else {
+            return Ok(Body::of(results.clone())?);
         };
-        let (start, length) = (offset as usize, length as usize);
-        let parts = || {
-            // The length in front of it is the body's to write.
-            let front = self.results.get(..start.checked_sub(4)?)?;
-            let data = self.results.get(start..start.checked_add(length)?)?;
-            Some((front, data, self.results.get(start + padded(length)..)?))
-        };
-        let (front, data, behind) = parts().ok_or(Refusal::SystemErr)?;
+        let length = handled.item.map_or(0, |item| item.length) as usize;
+        let data = buffer.part(0, length).map_err(|_| Refusal::SystemErr)?;
+        // The length, behind the other results, is the body's to write.
+        let (others, _) = results.split_last_chunk::<4>().ok_or(Refusal::SystemErr)?;
         let mut body = Body::new();
-        match self.place(data) {
-            Some(buffer) => body.raw(front)?.item(buffer)?.raw(behind)?,
-            // The client waits, and asks again.
-            None => body.raw(&Err::<(), _>((Status::JUKEBOX, None::<Fattr>)).octets())?,
-        };
+        body.raw(others)?.item(data)?;
         Ok(body)
     }
+}
 
-    /// A copy in registered memory, once there is room.
-    fn place(&self, data: &[u8]) -> Option<Buffer> {
+/// Data of a WRITE where the RNIC has put it: the only argument that may lie apart, and the last.
+fn written(call: &Request) -> Option<Written<'_>> {
+    match call.arguments.items() {
+        [item]
+            if call.procedure == procedure::WRITE
+                && item.position as usize == call.arguments.octets().len() =>
+        {
+            Some(Written(&item.data))
+        }
+        _ => None,
+    }
+}
+
+struct Written<'a>(&'a Buffer);
+
+impl Source for Written<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn write_to(
+        &self,
+        from: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> io::Result<usize> {
+        self.0.read_to_file(from, len, file, at)
+    }
+}
+
+/// Registered memory for data that is read.
+struct Registered<'a> {
+    memory: &'a Memory,
+    buffer: Option<Buffer>,
+}
+
+impl Sink for Registered<'_> {
+    fn take(&mut self, len: usize) -> Room {
+        if len <= SHORT {
+            return Room::Within;
+        }
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.memory.take_copy(data) {
-                Ok(buffer) => return Some(buffer),
-                Err(_) if data.len() > self.memory.len() || Instant::now() >= end => return None,
+            match self.memory.take(len) {
+                Ok(buffer) => {
+                    self.buffer = Some(buffer);
+                    return Room::Apart;
+                }
+                Err(_) if len > self.memory.len() || Instant::now() >= end => return Room::None,
                 Err(_) => thread::sleep(NAP),
             }
         }
+    }
+
+    fn read_from(
+        &mut self,
+        to: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> io::Result<usize> {
+        let buffer = self.buffer.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        buffer.write_from_file(to, len, file, at)
     }
 }
 

@@ -3,28 +3,35 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::{fdatasync, fsync};
-use rustix::io::Errno;
 
+use super::apart::{Room, Sink, Source, all, read_into};
 use super::object::item;
 use super::{Handled, Outcome, Service, unknown};
 use crate::counters::count;
 use crate::export::Object;
 use crate::wire::{
-    Commit, CommitOk, Fattr, IO_MAX, Read, Stable, Status, WccData, Write, WriteOk, Xdr,
-    put_padding,
+    Commit, CommitOk, Fattr, IO_MAX, Read, Stable, Status, WccData, Write, WriteApart, WriteOk,
+    Xdr, put_padding,
 };
+
+/// A READ that was carried out: where its data is, or would be if it did not lie apart, and how much.
+struct Done {
+    data: usize,
+    length: usize,
+    apart: bool,
+}
 
 /// Octets of the longest file.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 
 impl Service {
-    /// Reads into the reply itself.
-    pub(super) fn read(&self, call: &Read, out: &mut Vec<u8>) -> Handled {
+    /// Reads into `sink`, or into the reply itself.
+    pub(super) fn read(&self, call: &Read, out: &mut Vec<u8>, sink: &mut dyn Sink) -> Handled {
         let start = out.len();
-        match self.read_into(call, out) {
-            Ok((offset, length)) => {
+        match self.read_into(call, out, sink) {
+            Ok(Done { data, length, apart }) => {
                 count(&self.counters.read_bytes, length as u64);
-                Handled { item: item(offset - start, length) }
+                Handled { item: item(data - start, length), apart }
             }
             Err((status, attributes)) => {
                 out.truncate(start);
@@ -35,8 +42,12 @@ impl Service {
         }
     }
 
-    /// Where the data is in `out`, and how much.
-    fn read_into(&self, call: &Read, out: &mut Vec<u8>) -> Outcome<(usize, usize), Option<Fattr>> {
+    fn read_into(
+        &self,
+        call: &Read,
+        out: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Outcome<Done, Option<Fattr>> {
         let object = self.export.object(&call.file).map_err(|e| (e, None))?;
         let failed = |e| (e, Some(object.attributes));
         let file = self.export.open_read(&object).map_err(failed)?;
@@ -49,11 +60,26 @@ impl Service {
         // Of a file that grows meanwhile more is read in the next call.
         let left = object.attributes.size.saturating_sub(call.offset);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
-        out.resize(data + wanted, 0);
-        let read = read_all(&file, out.get_mut(data..).unwrap_or(&mut []), call.offset)
-            .map_err(|e| failed(e.into()))?;
-        out.truncate(data + read);
-        put_padding(out, read);
+        let at = |done: usize| call.offset.saturating_add(done as u64);
+        out.resize(data, 0);
+        let (read, apart) = match sink.take(wanted) {
+            Room::None => return Err(failed(Status::JUKEBOX)),
+            Room::Apart => {
+                let step = |done, left| sink.read_from(done, left, file.as_fd(), at(done));
+                (all(wanted, step).map_err(|e| failed(e.into()))?, true)
+            }
+            Room::Within => {
+                out.resize(data + wanted, 0);
+                let step = |done, _| {
+                    let room = out.get_mut(data + done..).unwrap_or(&mut []);
+                    read_into(room, file.as_fd(), at(done))
+                };
+                let read = all(wanted, step).map_err(|e| failed(e.into()))?;
+                out.truncate(data + read);
+                put_padding(out, read);
+                (read, false)
+            }
+        };
         let after = self.export.attributes(&object).unwrap_or(object.attributes);
         let length = u32::try_from(read).unwrap_or(0);
         let eof = call.offset.saturating_add(length.into()) >= after.size;
@@ -64,19 +90,31 @@ impl Service {
         if let Some(to) = out.get_mut(head..data) {
             to.copy_from_slice(&fields);
         }
-        Ok((data, read))
+        Ok(Done { data, length: read, apart })
     }
 
+    /// Writes data that came with the other arguments.
     pub(super) fn write(&self, call: &Write<'_>) -> Outcome<WriteOk, WccData> {
+        let &Write { file, offset, count, stable, ref data } = call;
+        let length = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
+        self.write_from(&WriteApart { file, offset, count, stable, length }, &data.0)
+    }
+
+    /// Writes `data`, which has as many octets as the call says.
+    pub(super) fn write_from(
+        &self,
+        call: &WriteApart,
+        data: &dyn Source,
+    ) -> Outcome<WriteOk, WccData> {
         let failed = |e| (e, unknown());
         self.writable().map_err(failed)?;
-        if call.count as usize != call.data.0.len() {
+        if call.count != call.length {
             return Err(failed(Status::INVAL));
         }
         let object = self.export.object(&call.file).map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
-        let done = self.write_to(&object, call);
+        let done = self.write_to(&object, call, data);
         let after = self.export.attributes(&object);
         drop(turn);
         let wcc = WccData { before: before.map(|a| a.wcc()), after };
@@ -91,14 +129,23 @@ impl Service {
     }
 
     /// Octets written: at least one, when there are any.
-    fn write_to(&self, object: &Object, call: &Write<'_>) -> Result<usize, Status> {
+    fn write_to(
+        &self,
+        object: &Object,
+        call: &WriteApart,
+        data: &dyn Source,
+    ) -> Result<usize, Status> {
         let file = self.export.open_write(object)?;
         // More than the longest is written by a second call.
-        let data = call.data.0.get(..IO_MAX as usize).unwrap_or(call.data.0);
-        if call.offset.saturating_add(data.len() as u64) > SIZE_MAX {
+        let len = data.len().min(IO_MAX as usize);
+        if call.offset.saturating_add(len as u64) > SIZE_MAX {
             return Err(Status::FBIG);
         }
-        let written = write_all(&file, data, call.offset)?;
+        let at = |done: usize| call.offset.saturating_add(done as u64);
+        let written = all(len, |done, left| data.write_to(done, left, file.as_fd(), at(done)))?;
+        if written == 0 && len > 0 {
+            return Err(Status::IO);
+        }
         match call.stable {
             Stable::Unstable => {}
             Stable::DataSync => fdatasync(&file)?,
@@ -123,33 +170,4 @@ impl Service {
         done.map_err(|e| (e, wcc))?;
         Ok(CommitOk { wcc, verifier: self.verifier })
     }
-}
-
-/// Reads until the buffer is full or the file is at its end.
-fn read_all(file: impl AsFd, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    let mut read = 0;
-    while let Some(room) = to.get_mut(read..).filter(|room| !room.is_empty()) {
-        match rustix::io::pread(&file, room, offset.saturating_add(read as u64)) {
-            Ok(0) => break,
-            Ok(n) => read += n,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(read)
-}
-
-/// Writes all, or as much as there is room for; an error when that is nothing.
-fn write_all(file: impl AsFd, data: &[u8], offset: u64) -> Result<usize, Status> {
-    let mut written = 0;
-    while let Some(rest) = data.get(written..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::pwrite(&file, rest, offset.saturating_add(written as u64)) {
-            Ok(0) => break,
-            Ok(n) => written += n,
-            Err(Errno::INTR) => {}
-            Err(e) if written == 0 => return Err(e.into()),
-            Err(_) => break,
-        }
-    }
-    if written == 0 && !data.is_empty() { Err(Status::IO) } else { Ok(written) }
 }

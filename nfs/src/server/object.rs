@@ -109,7 +109,7 @@ impl Service {
         attributes.put(out);
         let offset = out.len() + 4 - start;
         put_opaque(out, path.to_bytes());
-        Handled { item: item(offset, path.to_bytes().len()) }
+        Handled { item: item(offset, path.to_bytes().len()), apart: false }
     }
 
     pub(super) fn fsstat(&self, call: &OfHandle) -> Outcome<Fsstat, Option<Fattr>> {

@@ -61,6 +61,20 @@ structs! {
         pub data: Data<'a>,
     }
 
+    /// WRITE without its octets, which are not among the other arguments.
+    pub struct WriteApart {
+        /// To what.
+        pub file: Handle,
+        /// From which octet.
+        pub offset: u64,
+        /// How many: as many as there are.
+        pub count: u32,
+        /// How far it has to have come at the reply.
+        pub stable: Stable,
+        /// How many there are.
+        pub length: u32,
+    }
+
     /// CREATE.
     pub struct Create<'a> {
         /// Where, and the name.

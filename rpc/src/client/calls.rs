@@ -29,7 +29,8 @@ use crate::message::Message;
 pub(crate) struct Outgoing {
     pub(crate) procedure: Procedure,
     pub(crate) message: Arc<Message>,
-    pub(crate) room: Room,
+    /// `None` when there is no reply to come.
+    pub(crate) room: Option<Room>,
 }
 
 #[derive(Debug)]

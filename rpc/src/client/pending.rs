@@ -26,6 +26,7 @@ pub struct CallBuilder<'a> {
     results_max: Option<u32>,
     timeout: Option<Duration>,
     credential: Option<Credential>,
+    one_way: bool,
 }
 
 impl<'a> CallBuilder<'a> {
@@ -38,6 +39,7 @@ impl<'a> CallBuilder<'a> {
             results_max: None,
             timeout: None,
             credential: None,
+            one_way: false,
         }
     }
 
@@ -73,6 +75,14 @@ impl<'a> CallBuilder<'a> {
         self
     }
 
+    /// Waits for no reply (draft section 4.7), whatever the binding says: it ends, without results, when it
+    /// was sent. That it has arrived nobody says. All of it goes within messages, nothing by RDMA Read;
+    /// version 1 has no such calls, and refuses it.
+    pub fn one_way(mut self) -> CallBuilder<'a> {
+        self.one_way = true;
+        self
+    }
+
     /// Makes the call.
     ///
     /// # Errors
@@ -93,7 +103,8 @@ impl<'a> CallBuilder<'a> {
         let credential = self.credential.as_ref().unwrap_or(&config.credential);
         let binding = &*config.binding;
         let message = Message::call(xid, self.procedure, credential, self.arguments, binding)?;
-        let room = Room { results: self.results, stream };
+        let has_reply = !self.one_way && binding.has_reply(self.procedure);
+        let room = has_reply.then_some(Room { results: self.results, stream });
         let outgoing = Outgoing { procedure: self.procedure, message, room };
         let now = Instant::now();
         let timeout = self.timeout.unwrap_or(config.timeout).min(LONGEST);

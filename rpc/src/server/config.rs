@@ -54,6 +54,8 @@ heddle_base::counters! {
         connections_refused,
         /// Connections closed for what the peer did, or for a failure.
         connections_dropped,
+        /// Connections of them that were closed for a transfer that took too long.
+        transfer_timeouts,
         /// Calls that programs were given.
         calls,
         /// Calls of procedure 0.

@@ -27,6 +27,8 @@ pub(super) struct Job {
     key: Key,
     /// Whether the reply is kept for calls that come again.
     keep: bool,
+    /// Whether there is one.
+    pub(super) has_reply: bool,
 }
 
 /// What has become of a call.
@@ -126,8 +128,13 @@ impl Dispatch {
             return Ok(Taken::Refused);
         };
         let part = Part::Arguments(procedure);
+        let has_reply = registered.binding.has_reply(procedure);
         let found = match message::items(&*registered.binding, part, &arguments) {
             Ok(found) => found,
+            Err(binding::Error::Xdr(_) | binding::Error::TooMany) if !has_reply => {
+                counters.calls_refused += 1;
+                return Ok(Taken::Replied(Message::silence(xid)));
+            }
             Err(binding::Error::Xdr(_) | binding::Error::TooMany) => {
                 return Err(accepted(Status::GarbageArgs));
             }
@@ -139,7 +146,7 @@ impl Dispatch {
         let keep = !registered.program.is_idempotent(procedure);
         let digest = self.duplicates.digest(parts(&arguments, &found));
         let job = match self.duplicates.call((peer.ip(), xid), procedure, digest, ticket) {
-            Verdict::New(key) => Job { key, keep },
+            Verdict::New(key) => Job { key, keep, has_reply },
             Verdict::Running => {
                 counters.calls_repeated += 1;
                 return Ok(Taken::Given);
@@ -148,6 +155,7 @@ impl Dispatch {
                 counters.calls_repeated += 1;
                 return Ok(Taken::Replied(reply));
             }
+            Verdict::TooMany if !has_reply => return Ok(Taken::Replied(Message::silence(xid))),
             Verdict::TooMany => return Err(accepted(Status::SystemErr)),
         };
         counters.calls += 1;
@@ -161,8 +169,9 @@ impl Dispatch {
 
     /// The oldest answer of a program, and who waits for it.
     pub(super) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
-        let (Job { key, keep }, outcome) = self.outbox.pop()?;
+        let (Job { key, keep, has_reply }, outcome) = self.outbox.pop()?;
         let (reply, keep) = match (outcome, self.registered(key.procedure)) {
+            _ if !has_reply => (Message::silence(key.xid), keep),
             (Ok(results), Ok(registered)) => {
                 let binding = &*registered.binding;
                 (Message::results(key.xid, key.procedure, results, binding), keep)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use heddle_rpcrdma::conn::Side;
+use heddle_rpcrdma::conn::{CloseReason, Side};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_verbs::{AcceptParams, Arm, CmEvent, CmId, Device, DeviceError, EventQueue, Pd, Waker};
 
@@ -119,7 +119,11 @@ impl Links {
             for _ in 0..BATCH {
                 match link.poll_event(&NO_BINDING) {
                     None => break,
-                    Some(LinkEvent::Close(_)) => end = true,
+                    Some(LinkEvent::Close(reason)) => {
+                        end = true;
+                        let late = reason == CloseReason::TransferTimeout;
+                        counters.transfer_timeouts += u64::from(late);
+                    }
                     Some(LinkEvent::Call { call, .. }) if self.draining => link.leave_call(call),
                     Some(event) => handle(*addr, link, number, event, counters),
                 }

@@ -86,6 +86,13 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether its caller waits for an answer. A call of a procedure that has none by its binding
+    /// ([`Reply::None`](crate::binding::Reply::None)) is over when it is dropped: until then it counts
+    /// among those of its connection that are served at a time.
+    pub fn has_reply(&self) -> bool {
+        self.reply.as_ref().is_some_and(|(job, _)| job.has_reply)
+    }
+
     /// One that nobody waits for.
     #[cfg(test)]
     pub(crate) fn of_nobody(procedure: Procedure, arguments: Body) -> Request {
@@ -93,7 +100,7 @@ impl Request {
         Request { procedure, credential: Credential::None, peer, arguments, reply: None }
     }
 
-    /// Answers it, with results or a refusal.
+    /// Answers it, with results or a refusal; where it has no reply nobody hears of either.
     ///
     /// Items of the results lie in memory of the server
     /// ([`Server::memory`](super::Server::memory)): in another place the peer's transport could not

@@ -1,6 +1,8 @@
 //! What connections are made with.
 
-use heddle_rpcrdma::conn::{Config, Side, Speaks};
+use std::time::Duration;
+
+use heddle_rpcrdma::conn::{Config, Side, Speaks, TRANSFER_TIMEOUT_MIN};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_rpcrdma::property::{Properties, ReverseSupport};
 
@@ -22,11 +24,15 @@ pub struct TransportConfig {
     pub message_max: u32,
     /// RDMA Reads that may be under way in each direction.
     pub reads: u16,
+    /// How long a transfer may take that keeps memory of this end for the peer: the parts of a message, the
+    /// Reads of a call, the Writes and Sends of a reply. Then the connection is closed, at most a quarter
+    /// of that time later.
+    pub transfer_timeout: Duration,
 }
 
 impl Default for TransportConfig {
     /// Both versions, 4 KiB inline, 64 calls, 128 registrations of up to 1 MiB, messages of 1 MiB with
-    /// room for their headers.
+    /// room for their headers, 30 s for a transfer.
     fn default() -> TransportConfig {
         TransportConfig {
             speaks: Speaks::BOTH,
@@ -36,6 +42,7 @@ impl Default for TransportConfig {
             registration_max: 1 << 20,
             message_max: (1 << 20) + (64 << 10),
             reads: 16,
+            transfer_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -80,6 +87,7 @@ impl TransportConfig {
             message_max: self.message_max,
             registration_max: self.registration_max,
             ord: ord.max(1),
+            transfer_timeout: self.transfer_timeout.max(TRANSFER_TIMEOUT_MIN),
             ..Config::new(side)
         }
     }

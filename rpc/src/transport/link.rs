@@ -28,7 +28,8 @@ use crate::message::Message;
 pub(crate) enum LinkEvent {
     /// A version is spoken: calls are sent.
     Established,
-    /// A call of ours has ended, other than by the end of the connection.
+    /// A call of ours has ended, other than by the end of the connection; one that has no reply with
+    /// nothing.
     Reply { xid: Xid, outcome: Result<Body, CallError> },
     /// A call to serve.
     Call {
@@ -262,8 +263,11 @@ impl Link {
                     }
                 }
                 Event::Served { id, .. } => self.replied_to(id),
-                // No call of ours is without a reply.
-                Event::Sent { call } => drop(self.release(call)),
+                Event::Sent { call } => {
+                    if let Some(xid) = self.sent_off(call) {
+                        return Some(LinkEvent::Reply { xid, outcome: Ok(Body::new()) });
+                    }
+                }
                 Event::Properties(_) => {}
             }
         }

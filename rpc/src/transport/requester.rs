@@ -14,6 +14,7 @@ use super::link::Link;
 use super::store::Stored;
 use crate::body::{Body, Item};
 use crate::client::CallError;
+use crate::client::Room;
 use crate::client::calls::Outgoing;
 use crate::memory::Buffer;
 use crate::message::Message;
@@ -50,6 +51,8 @@ impl Link {
     /// Why it cannot be made at all.
     pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<bool, CallError> {
         let Outgoing { procedure, message, room } = outgoing;
+        let none = Room::default();
+        let (has_reply, room) = (room.is_some(), room.as_ref().unwrap_or(&none));
         let whole = match self.whole(room.stream)? {
             Whole::None => None,
             Whole::Room(buffer) => Some(buffer),
@@ -73,7 +76,8 @@ impl Link {
         };
         let stream = laid.stream;
         let items = message.placeable();
-        let call = Call { xid, stream: &stream, items, reply: Some(reply), deadline: None };
+        let reply = has_reply.then_some(reply);
+        let call = Call { xid, stream: &stream, items, reply, deadline: None };
         match self.conn.call(&call) {
             Ok(id) => {
                 let active = Active {
@@ -150,6 +154,11 @@ impl Link {
         // What is lost is made again, and nobody waits for what was cancelled.
         let told = !matches!(error, conn::CallError::Lost | conn::CallError::Cancelled);
         told.then_some((active.xid, CallError::Transport(error)))
+    }
+
+    /// A call without a reply was sent.
+    pub(super) fn sent_off(&mut self, call: CallId) -> Option<Xid> {
+        self.release(call).map(|active| active.xid)
     }
 
     pub(super) fn replied(

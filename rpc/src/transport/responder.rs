@@ -60,6 +60,10 @@ impl Link {
     /// for certain; otherwise the transport refuses. A call that is gone with its connection is passed over.
     pub(crate) fn reply(&mut self, call: u64, message: &Arc<Message>) {
         let Some(id) = self.served.remove(&call) else { return };
+        // Version 1 takes no silence, and has the message instead.
+        if message.is_silent() && self.conn.dismiss(id).is_ok() {
+            return;
+        }
         let own = message.body().items().iter().all(|i| self.memory.has(&i.data));
         let laid = own.then(|| lay_out(message, &self.memory, &mut self.store));
         let laid = match laid {

@@ -41,6 +41,9 @@ pub const SLOTS_MAX: u16 = 4096;
 /// Most [`Config::credits`].
 pub const CREDITS_MAX: u32 = 1 << 16;
 
+/// Least [`Config::transfer_timeout`].
+pub const TRANSFER_TIMEOUT_MIN: Duration = Duration::from_millis(1);
+
 /// What a connection is made with. [`Config::new`] has values for all of it.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -76,8 +79,13 @@ pub struct Config {
     pub ord: u16,
     /// Octets of the longest RDMA Read that is made, and that may be under way at a time.
     pub read_max: u32,
-    /// How long a client waits for an answer to its first message of version 2.
+    /// How long a client waits for an answer to its first message of version 2, and a server for a message
+    /// of which it knows the version.
     pub negotiation_timeout: Duration,
+    /// How long each transfer that keeps memory of this end may take; at least [`TRANSFER_TIMEOUT_MIN`]. A
+    /// peer with which one takes more than a quarter longer loses the connection: see
+    /// [`CloseReason::TransferTimeout`](super::CloseReason::TransferTimeout).
+    pub transfer_timeout: Duration,
 }
 
 impl Config {
@@ -100,6 +108,7 @@ impl Config {
             ord: 16,
             read_max: 1 << 20,
             negotiation_timeout: Duration::from_secs(10),
+            transfer_timeout: Duration::from_secs(30),
         }
     }
 
@@ -162,6 +171,7 @@ impl Config {
             (self.registration_max == 0, "registration_max"),
             (self.ord == 0, "ord"),
             (self.read_max == 0, "read_max"),
+            (self.transfer_timeout < TRANSFER_TIMEOUT_MIN, "transfer_timeout"),
         ];
         match bad.iter().find(|(bad, _)| *bad) {
             Some(&(_, field)) => Err(ConfigError { field }),

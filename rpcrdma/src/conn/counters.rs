@@ -51,6 +51,8 @@ pub struct Counters {
     pub overloads: u64,
     /// Messages in parts that were given up.
     pub broken_sequences: u64,
+    /// Transfers that took longer than they may.
+    pub transfer_timeouts: u64,
     /// Calls of ours whose deadline passed.
     pub timeouts: u64,
 }

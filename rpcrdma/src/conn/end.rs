@@ -250,6 +250,7 @@ impl Connection {
             self.opening_ends = None;
             return self.close(CloseReason::NegotiationTimeout);
         }
+        self.time_transfers(now);
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }
@@ -271,7 +272,7 @@ impl Connection {
         if !self.is_running() {
             return None;
         }
-        self.opening_ends.into_iter().chain(self.deadline).min()
+        self.opening_ends.into_iter().chain(self.deadline).chain(self.transfers_at).min()
     }
 
     /// The queue pair has ended: nothing of it is under way, and nothing that was registered on it can

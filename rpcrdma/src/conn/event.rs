@@ -237,11 +237,17 @@ pub enum CloseReason {
     /// [`next_speaks`]: super::Connection::next_speaks
     #[error("no common version")]
     NoVersion,
-    /// The first message was not answered in time. [`next_speaks`] has what is left.
+    /// The first message was not answered, or a server's client has not said any that is understood, in
+    /// time. [`next_speaks`] has what is left.
     ///
     /// [`next_speaks`]: super::Connection::next_speaks
     #[error("no answer to the first message")]
     NegotiationTimeout,
+    /// A transfer that keeps memory of this end took longer than
+    /// [`Config::transfer_timeout`](super::Config::transfer_timeout): the parts of a message, the Reads of a
+    /// call, or the Writes and Sends of a reply.
+    #[error("a transfer took too long")]
+    TransferTimeout,
     /// The peer's inline threshold is none to work with.
     #[error(transparent)]
     Threshold(#[from] ThresholdError),

@@ -66,9 +66,11 @@ impl Connection {
                 self.flow = Flow::V2(self.flow_v2());
                 self.hello = Hello::Numbers;
                 self.thresholds.send = v2::FIRST_MESSAGE_MAX;
-                self.opening_ends = Some(now + self.config.negotiation_timeout);
             }
             (Side::Server, _) => {}
+        }
+        if self.version.is_none() {
+            self.opening_ends = Some(now + self.config.negotiation_timeout);
         }
     }
 

@@ -57,6 +57,7 @@ impl Connection {
         if let Err(reason) = result {
             self.close(reason);
         }
+        self.watch_transfers(now);
     }
 
     /// A message that was not understood.

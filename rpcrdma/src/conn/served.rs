@@ -3,6 +3,7 @@
 use super::event::{IncomingCall, ItemSet, ServeError};
 use super::memory::{BufferId, Memory, Sge};
 use super::plan::{Format, HeaderLen};
+use super::transfers::Age;
 use super::work::ServedId;
 use crate::Limits;
 use crate::chunk::{ReadChunk, WriteChunk, WriteList};
@@ -50,6 +51,7 @@ pub(super) struct WriteOp {
 pub(super) struct InCall {
     pub(super) xid: Xid,
     pub(super) phase: Phase,
+    pub(super) age: Age,
     /// Its transport header, with the first words of the payload; with all of it as long as it waits for
     /// memory.
     pub(super) header: Vec<u8>,

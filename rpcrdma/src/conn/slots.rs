@@ -72,6 +72,10 @@ impl<T: Default> Slots<T> {
         self.rows.get(usize::from(slot)).map_or(0, |row| row.generation)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.rows.len()
+    }
+
     /// Slots in use.
     pub(super) fn all(&self) -> impl Iterator<Item = u16> + use<'_, T> {
         (0u16..).zip(&self.rows).filter(|(_, row)| row.used).map(|(slot, _)| slot)
@@ -96,6 +100,9 @@ mod tests {
         assert_eq!(again, a);
         assert!(slots.is(a, second) && !slots.is(a, first));
         assert_eq!(slots.take(Xid(1)), None, "one release frees one row");
-        assert_eq!(slots.all().count(), 2);
+        assert_eq!((slots.all().count(), slots.is_empty()), (2, false));
+        slots.release(a);
+        slots.release(b);
+        assert!(slots.is_empty());
     }
 }

@@ -12,6 +12,7 @@ mod random;
 mod refusals;
 mod rules;
 mod scene;
+mod transfers;
 mod waits;
 mod wire;
 mod world;

@@ -290,6 +290,44 @@ impl Region {
         Ok(())
     }
 
+    /// Has the system read up to `count` bytes of `file`, from its offset `at` on, to `off`: fewer at
+    /// the end of the file, or when a signal comes. Nothing lies in between: a file's data gets where a
+    /// peer reads it, or from where it was written, without a copy of ours.
+    ///
+    /// # Errors
+    /// Those of `pread(2)`; `InvalidInput` when the range does not lie inside, and nothing is read.
+    pub fn place_file(
+        &self,
+        off: usize,
+        count: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> std::io::Result<usize> {
+        let dst = self.checked(off, count).map_err(invalid)?;
+        let at = libc::off_t::try_from(at).map_err(invalid)?;
+        // SAFETY: `dst` is valid for writes of `count` bytes while self lives, and nothing refers to them.
+        let read = unsafe { libc::pread(file.as_raw_fd(), dst.cast(), count, at) };
+        usize::try_from(read).map_err(|_| std::io::Error::last_os_error())
+    }
+
+    /// Has the system write up to `count` bytes from `off` on to `file`, at its offset `at`.
+    ///
+    /// # Errors
+    /// Those of `pwrite(2)`; `InvalidInput` when the range does not lie inside, and nothing is written.
+    pub fn gather_file(
+        &self,
+        off: usize,
+        count: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+    ) -> std::io::Result<usize> {
+        let src = self.checked(off, count).map_err(invalid)?;
+        let at = libc::off_t::try_from(at).map_err(invalid)?;
+        // SAFETY: `src` is valid for reads of `count` bytes while self lives.
+        let written = unsafe { libc::pwrite(file.as_raw_fd(), src.cast(), count, at) };
+        usize::try_from(written).map_err(|_| std::io::Error::last_os_error())
+    }
+
     /// One byte, loaded anew at each call: for waiting until somebody has written it.
     ///
     /// # Errors
@@ -335,6 +373,10 @@ impl Drop for Region {
             unsafe { libc::munmap(self.base.as_ptr().cast(), bytes) };
         }
     }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
 }
 
 fn check_size(len: usize) -> Result<(), RegionError> {
@@ -451,6 +493,32 @@ mod tests {
         assert_eq!((r.load(4999), r.load(5000).is_err()), (Ok(b'd'), true));
         r.zero(4996, 3).unwrap();
         assert_eq!((r.load(4998), r.load(4999)), (Ok(0), Ok(b'd')));
+    }
+
+    #[test]
+    fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
+        let file = std::fs::File::from(sealed_file(PAGE).unwrap());
+        let r = Region::anonymous(100).unwrap();
+        r.place(10, b"0123456789").unwrap();
+        assert_eq!(r.gather_file(12, 5, file.as_fd(), 4090).unwrap(), 5);
+        // To the end of the file, and not beyond what was asked for.
+        assert_eq!(r.place_file(90, 10, file.as_fd(), 4088).unwrap(), 8);
+        assert_eq!(r.place_file(50, 2, file.as_fd(), 4091).unwrap(), 2);
+        assert_eq!(r.place_file(50, 50, file.as_fd(), 4096).unwrap(), 0);
+        let mut out = [0; 100];
+        r.gather(0, &mut out).unwrap();
+        assert_eq!(&out[88..], b"\0\0\0\x0023456\0\0\0");
+        assert_eq!(&out[49..53], b"\x0034\0");
+        for (off, count, at) in [(99, 2, 0), (usize::MAX, 1, 0), (0, 1, u64::MAX)] {
+            for done in [
+                r.place_file(off, count, file.as_fd(), at),
+                r.gather_file(off, count, file.as_fd(), at),
+            ] {
+                assert_eq!(done.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+            }
+        }
+        let closed = std::fs::File::open("/").unwrap();
+        assert!(r.place_file(0, 1, closed.as_fd(), 0).is_err(), "a directory was read");
     }
 
     /// Whatever the machine has: what is asked for is what one gets, or an error that says so.

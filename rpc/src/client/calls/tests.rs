@@ -22,7 +22,7 @@ impl World {
     fn add(&mut self, seconds: u64) -> Xid {
         let xid = self.calls.reserve().unwrap();
         let message = Message::call(xid, GET, &Credential::None, Body::new(), &Table(&[])).unwrap();
-        let outgoing = Outgoing { procedure: GET, message, room: Room::default() };
+        let outgoing = Outgoing { procedure: GET, message, room: Some(Room::default()) };
         self.calls.add(xid, outgoing, self.now + Duration::from_secs(seconds));
         xid
     }

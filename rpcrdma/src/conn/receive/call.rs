@@ -128,7 +128,7 @@ impl Connection {
         }
         let read_max = self.config.read_max;
         let Some(row) = self.served.at_mut(id.slot) else { return };
-        row.phase = served::Phase::Reading;
+        row.begin_transfer(served::Phase::Reading);
         row.buffer = buffer;
         row.assemble(assembly, body, &chunks, read_max, memory);
         if row.reads.is_empty() {

@@ -3,6 +3,7 @@
 use super::call::Uses;
 use super::reply::Source;
 use super::{Received, served::Body};
+use crate::conn::transfers::Age;
 use crate::conn::{BufferId, CloseReason, Connection, Memory, Purpose};
 use crate::header::{Direction, Xid};
 use crate::v2;
@@ -13,7 +14,8 @@ pub(in crate::conn) struct Incoming {
     direction: Direction,
     xid: Xid,
     /// `None` when its parts are discarded.
-    buffer: Option<BufferId>,
+    pub(in crate::conn) buffer: Option<BufferId>,
+    pub(in crate::conn) age: Age,
 }
 
 impl Connection {
@@ -82,7 +84,7 @@ impl Connection {
                 self.refuse_call(xid, 0, v2::Refusal::System)?;
             }
         }
-        self.incoming = Some(Incoming { direction, xid, buffer });
+        self.incoming = Some(Incoming { direction, xid, buffer, age: Age::default() });
         Ok(())
     }
 
