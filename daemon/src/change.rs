@@ -38,6 +38,8 @@ pub enum Change {
     /// Other addresses and routes, those of each port. Listeners at an address that goes have gone
     /// before; connections at it end.
     Addresses(Vec<Net>),
+    /// Other options of an export that goes on, those connected included.
+    ExportSet(ServiceSpec),
     /// Start a service.
     ListenAdd(ServiceSpec),
     /// Forward what comes there.
@@ -80,7 +82,9 @@ impl fmt::Display for Change {
             Change::ListenAdd(s) if s.infiniband => {
                 write!(f, "{} on {}, over InfiniBand too", s.kind, s.addr)
             }
-            Change::ListenAdd(spec) => write!(f, "{} on {}", spec.kind, spec.addr),
+            Change::ListenAdd(spec) | Change::ExportSet(spec) => {
+                write!(f, "{} on {}", spec.kind, spec.addr)
+            }
             Change::ForwardAdd(forward) => write!(f, "{forward} on {}", forward.addr),
             Change::Clients(_) => f.write_str("quotas of applications"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
@@ -140,7 +144,14 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     }
     // One at an address that goes to another port ends with it there, and is made anew behind it.
     let stays = |s: &ServiceSpec| port_of(old, s.addr) == port_of(new, s.addr);
-    let same = |s: &ServiceSpec, others: &[ServiceSpec]| !terms && others.contains(s) && stays(s);
+    let set =
+        |new: &&ServiceSpec| !terms && stays(new) && old.listen.iter().any(|s| s.becomes(new));
+    let set: Vec<_> = new.listen.iter().filter(set).collect();
+    let same = |s: &ServiceSpec, others: &[ServiceSpec]| {
+        let is_set = set.iter().any(|set| set.addr == s.addr);
+        is_set || !terms && others.contains(s) && stays(s)
+    };
+    changes.extend(set.iter().map(|s| Change::ExportSet((*s).clone())));
     let gone = old.listen.iter().filter(|s| !same(s, &new.listen));
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
     let stays = |f: &Forward, others: &[Forward]| !terms && others.contains(f);
@@ -213,6 +224,10 @@ pub fn apply(config: &mut Config, change: &Change) {
             for (port, (addresses, routes)) in config.ports.iter_mut().zip(nets) {
                 (port.addresses, port.routes) = (addresses.clone(), routes.clone());
             }
+        }
+        Change::ExportSet(spec) => {
+            let same = config.listen.iter_mut().filter(|s| s.addr == spec.addr);
+            same.for_each(|s| s.clone_from(spec));
         }
         Change::ListenAdd(spec) => config.listen.push(spec.clone()),
         Change::ForwardAdd(forward) => config.forward.push(*forward),

@@ -39,6 +39,29 @@ fn test_listeners_go_before_others_come() {
     );
 }
 
+/// What is done with an export changes for those who have it; what it is, and where, does not.
+#[test]
+fn test_options_of_an_export_change_while_it_goes_on() {
+    let export = |service: &str| config(&listen(&[("1", "sink"), ("2", service), ("3", "rping")]));
+    let old = export("nfs:/srv/a,tcp=0.0.0.0:1");
+    for set in ["nfs:/srv/a,ro,tcp=0.0.0.0:1", "nfs:/srv/a,ro,async,tcp=0.0.0.0:1"] {
+        let new = export(set);
+        assert_eq!(named(&old, &new), [format!("{set} on 10.0.0.1:2")]);
+        let mut now = old.clone();
+        changes(&old, &new).unwrap().iter().for_each(|c| apply(&mut now, c));
+        assert_eq!(now, new);
+    }
+    for other in ["nfs:/srv/a,ro", "nfs:/srv/b,tcp=0.0.0.0:1", "sink"] {
+        let want = ["no service on 10.0.0.1:2".into(), format!("{other} on 10.0.0.1:2")];
+        assert_eq!(named(&old, &export(other)), want);
+    }
+    // Made anew for another reason, it comes with its options.
+    let text = listen(&[("2", "nfs:/srv/a,ro")]) + "[mpa]\ncrc = false\n";
+    let old = config(&listen(&[("2", "nfs:/srv/a")]));
+    let want = ["no service on 10.0.0.1:2", "nfs:/srv/a,ro on 10.0.0.1:2"];
+    assert_eq!(named(&old, &config(&text))[1..], want);
+}
+
 fn forward(port: &str, to: &str) -> String {
     format!(
         "[[listen]]\naddress = \"10.0.0.1:{port}\"\nforward = {{ to = \"{to}\", over = \"iwarp\" }}\n"

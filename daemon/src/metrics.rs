@@ -49,6 +49,7 @@ impl Source for Appliance {
                 .lcores()
                 .map(|l| LcoreSample { lcore: l.lcore, rest: l.rest })
                 .collect(),
+            exports: self.exports().samples(),
             applications: self.applications.borrow().sample(),
             control: control.counters,
             gateway: Gateway {

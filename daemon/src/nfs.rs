@@ -3,14 +3,16 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender};
+use heddle_metrics::{ExportConnections, ExportSample};
 use heddle_nfs::rdma::{self, Threads};
-use heddle_nfs::{Options, Service, tcp};
+use heddle_nfs::{Counts, Options, Service, tcp};
 use heddle_rpc::Server;
-use heddle_rpc::server::ServerError;
+use heddle_rpc::server::{ServerCounters, ServerError};
 use heddle_verbs::{Device, ListenFailure, ListenParams, Waker};
 
 use crate::service::Nfs;
@@ -70,9 +72,50 @@ struct State {
     conns: usize,
 }
 
+/// What is counted of an export, by whoever asks.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// What carries calls out, and counts them, over both transports.
+    service: Arc<Service>,
+    seen: Mutex<Seen>,
+}
+
+/// What only the export's thread knows, as it was after its last step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    rpc: ServerCounters,
+    conns: ExportConnections,
+}
+
+impl Watch {
+    /// What its service has counted.
+    pub(crate) fn counts(&self) -> Counts {
+        self.service.counts()
+    }
+
+    /// Connections it has.
+    pub(crate) fn connections(&self) -> ExportConnections {
+        lock(&self.seen).conns
+    }
+
+    /// All of it, of the export of `directory` at `listener`.
+    pub(crate) fn sample(&self, listener: SocketAddr, directory: &Path) -> ExportSample {
+        let Seen { rpc, conns } = *lock(&self.seen);
+        ExportSample {
+            listener: listener.to_string(),
+            directory: directory.display().to_string(),
+            connections: conns,
+            counts: self.counts(),
+            rpc,
+            failures: self.service.failures(),
+            timings: self.service.timings(),
+        }
+    }
+}
+
 /// An export that runs. It ends when it is dropped, whatever connections it has.
 pub(crate) struct Export {
-    service: Arc<Service>,
+    watch: Arc<Watch>,
     state: Arc<Mutex<State>>,
     /// Gone, it has the thread end.
     orders: Option<Sender<Order>>,
@@ -109,12 +152,14 @@ impl Export {
         let state = Arc::new(Mutex::new(State { listening: Ok(false), conns: 0 }));
         let (orders, taken) = crossbeam_channel::unbounded();
         let own = server.waker();
+        let watch = Arc::new(Watch { service, seen: Mutex::default() });
         let thread = {
-            let running = Running { server, _threads: threads, tcp, state: Arc::clone(&state) };
+            let (state, watch) = (Arc::clone(&state), Arc::clone(&watch));
+            let running = Running { server, _threads: threads, tcp, state, watch };
             let name = thread::Builder::new().name("heddle-nfs".into());
             name.spawn(move || running.run(&taken, &waker)).map_err(|e| e.to_string())?
         };
-        Ok(Export { service, state, orders: Some(orders), waker: own, thread: Some(thread) })
+        Ok(Export { watch, state, orders: Some(orders), waker: own, thread: Some(thread) })
     }
 
     /// Takes no more connections, of the RNIC or of the host; those of the RNIC go on, and those of the
@@ -123,9 +168,14 @@ impl Export {
         self.order(Order::Stop);
     }
 
-    /// The same, and ends those there are in order.
+    /// The same, and ends those there are, each when its calls under way are replied to.
     pub(crate) fn end(&self) {
         self.order(Order::End);
+    }
+
+    /// Has calls from here on find it read-only or not, and on the disk before the reply or not.
+    pub(crate) fn set(&self, nfs: &Nfs) {
+        self.watch.service.export().set(nfs.read_only, nfs.sync);
     }
 
     /// Connections of the RNIC.
@@ -141,9 +191,9 @@ impl Export {
         lock(&self.state).listening
     }
 
-    /// What carries calls out, and counts them, over both transports.
-    pub(crate) const fn service(&self) -> &Arc<Service> {
-        &self.service
+    /// What is counted of it.
+    pub(crate) const fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     fn order(&self, order: Order) {
@@ -163,8 +213,8 @@ impl Drop for Export {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the thread has.
@@ -173,6 +223,7 @@ struct Running {
     _threads: Threads,
     tcp: Option<tcp::Server>,
     state: Arc<Mutex<State>>,
+    watch: Arc<Watch>,
 }
 
 impl Running {
@@ -183,7 +234,7 @@ impl Running {
                 Ok(Order::Stop) => self.stop_listening(),
                 Ok(Order::End) => {
                     self.stop_listening();
-                    self.server.disconnect_all();
+                    self.server.drain();
                 }
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return,
@@ -210,9 +261,18 @@ impl Running {
             other => Ok(other.unwrap_or(false)),
         };
         let new = State { listening, conns: self.server.connections() };
+        *lock(&self.watch.seen) = self.seen(new.conns);
         let mut state = lock(&self.state);
         let changed = *state != new;
         *state = new;
         changed
+    }
+
+    fn seen(&self, conns: usize) -> Seen {
+        let [rdma1, rdma2] = [1, 2].map(|version| self.server.connections_speaking(version));
+        let silent = conns.saturating_sub(rdma1 + rdma2);
+        let tcp = self.tcp.as_ref().map_or(0, tcp::Server::connections);
+        let conns = ExportConnections { rdma1, rdma2, silent, tcp };
+        Seen { rpc: self.server.counters(), conns }
     }
 }

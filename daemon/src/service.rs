@@ -19,7 +19,7 @@ pub enum ServiceKind {
 }
 
 /// A directory that is served by NFS version 3 over RDMA:
-/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT]`. Clients mount it by its path, or as `/`.
+/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`. Clients mount it by its path, or as `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nfs {
     /// Its absolute path, without a comma.
@@ -30,6 +30,8 @@ pub struct Nfs {
     pub sync: bool,
     /// Where the host's TCP answers MOUNT, and NFS too; nowhere when absent.
     pub tcp: Option<SocketAddr>,
+    /// Whether the host's rpcbind is told of it.
+    pub rpcbind: bool,
 }
 
 /// A service and where it listens: `ADDR:PORT=SERVICE`.
@@ -62,7 +64,7 @@ pub enum ServiceError {
     #[error("'{0}': nfs needs the absolute path of a directory, as nfs:/srv/data")]
     Directory(String),
     /// Something behind the directory.
-    #[error("'{0}': nfs takes ro, async and tcp=ADDR:PORT")]
+    #[error("'{0}': nfs takes ro, async, tcp=ADDR:PORT and rpcbind")]
     Option(String),
 }
 
@@ -78,6 +80,16 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceSpec {
+    /// Whether it is an export that becomes `other` while it runs: the same directory in the same places,
+    /// with which another is done.
+    pub(crate) fn becomes(&self, other: &ServiceSpec) -> bool {
+        let (ServiceKind::Nfs(old), ServiceKind::Nfs(new)) = (&self.kind, &other.kind) else {
+            return false;
+        };
+        let then = Nfs { read_only: new.read_only, sync: new.sync, ..old.clone() };
+        old != new && then == *new && self.addr == other.addr
+    }
+
     /// An address and port that can be listened on.
     ///
     /// # Errors
@@ -111,13 +123,15 @@ impl Nfs {
         if !directory.starts_with('/') {
             return Err(ServiceError::Directory(directory.into()));
         }
-        let mut nfs = Nfs { directory: directory.into(), read_only: false, sync: true, tcp: None };
+        let directory = directory.into();
+        let mut nfs = Nfs { directory, read_only: false, sync: true, tcp: None, rpcbind: false };
         for option in options.into_iter().flat_map(|o| o.split(',')) {
             let tcp =
                 || option.strip_prefix("tcp=")?.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
             match option {
                 "ro" => nfs.read_only = true,
                 "async" => nfs.sync = false,
+                "rpcbind" => nfs.rpcbind = true,
                 _ => nfs.tcp = Some(tcp().ok_or_else(|| ServiceError::Option(option.into()))?),
             }
         }
@@ -174,7 +188,10 @@ impl fmt::Display for Nfs {
         if !self.sync {
             f.write_str(",async")?;
         }
-        self.tcp.map_or(Ok(()), |tcp| write!(f, ",tcp={tcp}"))
+        if let Some(tcp) = self.tcp {
+            write!(f, ",tcp={tcp}")?;
+        }
+        f.write_str(if self.rpcbind { ",rpcbind" } else { "" })
     }
 }
 
@@ -189,6 +206,8 @@ mod tests {
             "nfs:/srv/data,ro",
             "nfs:/,async,tcp=0.0.0.0:20048",
             "nfs:/a=b:c,ro,async,tcp=[::1]:2049",
+            "nfs:/srv/data,rpcbind",
+            "nfs:/srv/data,ro,async,tcp=10.0.0.1:20048,rpcbind",
         ] {
             assert_eq!(s.parse::<ServiceKind>().unwrap().to_string(), s);
         }
@@ -204,7 +223,7 @@ mod tests {
         for s in ["nfs", "nfs:", "nfs:srv", "nfs,ro", "nfs:,ro"] {
             assert!(matches!(refused(s), ServiceError::Directory(_)), "{s}");
         }
-        for s in ["rw", "", "tcp", "tcp=", "tcp=10.0.0.1", "tcp=10.0.0.1:0", "ro=1"] {
+        for s in ["rw", "", "tcp", "tcp=", "tcp=10.0.0.1", "tcp=10.0.0.1:0", "ro=1", "rpcbind=/x"] {
             let e = refused(&format!("nfs:/srv,{s}"));
             assert_eq!(e, ServiceError::Option(s.into()));
         }

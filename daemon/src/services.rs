@@ -14,6 +14,11 @@ use heddle_verbs::{Device, ListenFailure, ListenParams, Sleeper, Waker};
 
 use crate::nfs::{Export, Opened, Quota};
 use crate::service::{ServiceKind, ServiceSpec};
+pub(crate) use exports::Exports;
+use registrar::Registrar;
+
+mod exports;
+mod registrar;
 
 /// How long the services sleep at most: what they do by the clock is not later than that.
 const NAP: Duration = Duration::from_millis(50);
@@ -37,6 +42,7 @@ pub(crate) struct Terms {
 
 enum Order {
     Start { spec: ServiceSpec, terms: Box<Terms>, done: Done },
+    Set { spec: ServiceSpec, done: Done },
     Stop { addr: SocketAddr, done: Done },
     End,
     Quit,
@@ -95,8 +101,7 @@ pub(crate) struct ServiceThread {
 #[derive(Debug, Default)]
 struct Shown {
     list: Vec<(ServiceSpec, Stage)>,
-    /// Of the exports.
-    exports: Vec<Arc<heddle_nfs::Service>>,
+    exports: Exports,
 }
 
 /// A service that runs.
@@ -197,6 +202,11 @@ impl ServiceThread {
         self.order(Order::Start { spec, terms: Box::new(terms), done });
     }
 
+    /// Has an export become another, for those connected too ([`ServiceSpec::becomes`]).
+    pub(crate) fn set(&self, spec: ServiceSpec, done: Done) {
+        self.order(Order::Set { spec, done });
+    }
+
     /// Stops the one at `addr` from taking connections. It is gone when those it has are.
     pub(crate) fn stop(&self, addr: SocketAddr, done: Done) {
         self.order(Order::Stop { addr, done });
@@ -207,19 +217,9 @@ impl ServiceThread {
         lock(&self.shown).list.clone()
     }
 
-    /// What the exports there are have counted, added up.
-    pub(crate) fn nfs_counters(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        for export in &lock(&self.shown).exports {
-            let counts = export.counts();
-            if sums.is_empty() {
-                sums.extend(counts.named().map(|(name, _)| (name, 0)));
-            }
-            for ((_, sum), (_, value)) in sums.iter_mut().zip(counts.named()) {
-                *sum = sum.wrapping_add(value);
-            }
-        }
-        sums
+    /// The exports there are, those that end included.
+    pub(crate) fn exports(&self) -> Exports {
+        lock(&self.shown).exports.clone()
     }
 
     /// Whether the thread runs; it ends early only by a defect.
@@ -257,12 +257,14 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
     let waker = sleeper.waker();
     let mut all: Vec<Running> = Vec::new();
     let mut answers: Answers = Vec::new();
+    let mut registrar = Registrar::default();
     loop {
         while let Ok(order) = orders.try_recv() {
             match order {
                 Order::Start { spec, terms, done } => {
                     start(device, &mut all, (spec, *terms), &waker, done);
                 }
+                Order::Set { spec, done } => answers.push((done, set(&mut all, spec))),
                 Order::Stop { addr, done } => {
                     let stopped = stop(&mut all, addr, &mut answers);
                     answers.push((done, stopped));
@@ -279,6 +281,8 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
         let busy = all.iter_mut().fold(false, |busy, r| busy | r.service.step());
         let before = all.len();
         all.retain_mut(|r| r.settle(&mut answers));
+        let listening = all.iter().filter(|r| r.stage == Stage::Listening);
+        registrar.list(listening.filter_map(|r| Some((r.spec.addr, r.spec.kind.nfs()?))));
         show(&all, all.len() != before, &mut lock(shown));
         // Only now: who hears that it was done and then asks for the list finds it there.
         for (done, answer) in answers.drain(..) {
@@ -299,9 +303,9 @@ fn show(all: &[Running], fewer: bool, shown: &mut Shown) {
         shown.list = now.map(|(spec, stage)| (spec.clone(), stage)).collect();
         let exports = all.iter().filter_map(|r| match &r.service {
             Service::Perf(_) => None,
-            Service::Nfs(export) => Some(Arc::clone(export.service())),
+            Service::Nfs(export) => Some((r.spec.clone(), Arc::clone(export.watch()))),
         });
-        shown.exports = exports.collect();
+        shown.exports = Exports(exports.collect());
     }
 }
 
@@ -317,10 +321,28 @@ fn start(
     }
     match Service::start(device, &spec, terms, waker) {
         Ok(service) => {
+            // An export that this one takes the place of: its clients come again, to what is there now.
+            let replaced = |r: &&mut Running| r.spec.addr == spec.addr && r.spec.kind != spec.kind;
+            for r in all.iter_mut().filter(replaced) {
+                if let Service::Nfs(export) = &r.service {
+                    export.end();
+                }
+            }
             all.push(Running { spec, service, stage: Stage::Starting, done: Some(done) });
         }
         Err(e) => done(Err(e)),
     }
+}
+
+fn set(all: &mut [Running], spec: ServiceSpec) -> Result<(), String> {
+    let runs = |r: &&mut Running| r.spec.becomes(&spec) && r.stage != Stage::Ending;
+    let r = all.iter_mut().find(runs);
+    let r = r.ok_or_else(|| format!("no such export listens on {}", spec.addr))?;
+    if let (Service::Nfs(export), Some(nfs)) = (&r.service, spec.kind.nfs()) {
+        export.set(nfs);
+    }
+    r.spec = spec;
+    Ok(())
 }
 
 fn stop(all: &mut [Running], addr: SocketAddr, answers: &mut Answers) -> Result<(), String> {

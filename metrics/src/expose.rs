@@ -2,6 +2,8 @@
 //!
 //! A counter of a group is `heddle_GROUP_NAME_total`. Times are in seconds, sizes in bytes.
 
+mod exports;
+
 use heddle_base::Histogram;
 use heddle_cm::CmGauges;
 use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot, WorkerTimes};
@@ -23,6 +25,7 @@ pub fn expose(sample: &Sample) -> String {
     ports(&mut t, &sample.ports);
     lcores(&mut t, &sample.lcores);
     applications(&mut t, &sample.applications);
+    exports::put(&mut t, &sample.exports);
     sample.control.cm.for_each(|name, help, value| counter(&mut t, "cm", name, help, value));
     sample.control.ib.for_each(|name, help, value| counter(&mut t, "ib", name, help, value));
     sample.control.control.for_each(|n, help, value| counter(&mut t, "control", n, help, value));

@@ -21,6 +21,6 @@ mod text;
 pub use expose::expose;
 pub use http::{CONTENT_TYPE, Limits, serve, serve_with};
 pub use sample::{
-    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, Source,
-    WorkerSample,
+    ApplicationSample, Clients, ExportConnections, ExportSample, Gateway, LcoreSample, Memory,
+    PortSample, Sample, Source, WorkerSample,
 };

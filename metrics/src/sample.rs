@@ -5,6 +5,9 @@ use core::time::Duration;
 use heddle_cm::gateway::GatewayCounters;
 use heddle_ctl::CtlCounters;
 use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot};
+use heddle_nfs::wire::Status;
+use heddle_nfs::{Counts, Timing};
+use heddle_rpc::server::ServerCounters;
 
 /// An RNIC at one moment.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +26,8 @@ pub struct Sample {
     pub lcores: Vec<LcoreSample>,
     /// Applications of other processes, by user and name.
     pub applications: Vec<ApplicationSample>,
+    /// Directories that are exported by NFS; none twice, by listener and directory.
+    pub exports: Vec<ExportSample>,
     /// The control plane.
     pub control: CtlCounters,
     /// What is forwarded between InfiniBand's connection management and iWARP.
@@ -77,6 +82,38 @@ pub struct ApplicationSample {
     pub refused: u64,
     /// Requests that were beyond a quota, as above.
     pub over_quota: u64,
+}
+
+/// A directory that is exported by NFS.
+#[derive(Clone, Debug, Default)]
+pub struct ExportSample {
+    /// Address and port at which it listens.
+    pub listener: String,
+    /// The directory.
+    pub directory: String,
+    /// Connections it has.
+    pub connections: ExportConnections,
+    /// What its service has counted, over all transports.
+    pub counts: Counts,
+    /// What its RPC server on the RNIC has counted.
+    pub rpc: ServerCounters,
+    /// Calls that failed, by their statuses.
+    pub failures: Vec<(Status, u64)>,
+    /// How long calls took, of each procedure that was called.
+    pub timings: Vec<Timing>,
+}
+
+/// Connections of an export, by how they speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportConnections {
+    /// RPC-over-RDMA version 1.
+    pub rdma1: usize,
+    /// RPC-over-RDMA version 2.
+    pub rdma2: usize,
+    /// RDMA, and nothing has been said yet.
+    pub silent: usize,
+    /// TCP of the host.
+    pub tcp: usize,
 }
 
 /// One port.

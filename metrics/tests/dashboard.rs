@@ -114,7 +114,8 @@ fn test_rows_panels_and_variables_are_what_grafana_wants() {
             "Memory",
             "Clients",
             "Latency",
-            "Applications and idle threads"
+            "Applications and idle threads",
+            "NFS"
         ]
     );
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());

@@ -3,13 +3,15 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::{read, sample};
 use heddle_dataplane::WorkerSnapshot;
-use heddle_metrics::expose;
+use heddle_metrics::{Sample, expose};
+use heddle_nfs::Counts;
+use heddle_rpc::server::ServerCounters;
 
 #[test]
 fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
@@ -72,6 +74,7 @@ fn test_histograms_are_cumulative_in_seconds_and_end_with_their_count() {
         histograms,
         BTreeSet::from([
             "heddle_connection_setup_seconds",
+            "heddle_nfs_call_seconds",
             "heddle_request_seconds",
             "heddle_round_trip_seconds",
             "heddle_turn_seconds",
@@ -93,6 +96,43 @@ fn test_histograms_are_cumulative_in_seconds_and_end_with_their_count() {
     assert_eq!((below(0.000_000_512), below(0.000_001), below(1.0)), (0.0, 1.0, 2.0));
     assert_eq!(*buckets.last().unwrap(), (f64::INFINITY, 2.0));
     assert_eq!((of("_sum")[0].2, of("_count")[0].2), (0.001_000_7, 2.0));
+}
+
+#[test]
+fn test_exports_are_told_apart_by_listener_and_directory() {
+    let all = read(&expose(&sample()));
+    let of = |name: &str, wanted: &[(&str, &str)]| {
+        let fits = |(_, labels, _): &&(String, BTreeMap<String, String>, f64)| {
+            wanted.iter().all(|(label, value)| labels[*label] == *value)
+        };
+        let values = all[name].lines.iter().filter(fits).map(|line| line.2);
+        values.collect::<Vec<_>>()
+    };
+    for directory in ["/srv/a", "/srv/b\""] {
+        let export = [("listener", "10.0.0.1:20049"), ("export", directory)];
+        let with = |label, value| [export[0], export[1], (label, value)];
+        for (name, value) in [
+            ("heddle_nfs_calls_total", 9.0),
+            ("heddle_nfs_read_bytes_total", 4096.0),
+            ("heddle_rpc_calls_repeated_total", 2.0),
+            ("heddle_rpc_memory_waits_total", 5.0),
+        ] {
+            assert_eq!(of(name, &export), [value], "{name}");
+        }
+        assert_eq!(of("heddle_nfs_errors_total", &with("status", "NOENT")), [4.0]);
+        assert_eq!(of("heddle_nfs_connections", &with("transport", "rdma-2")), [3.0]);
+        assert_eq!(of("heddle_nfs_connections", &with("transport", "rdma-1")), [0.0]);
+        let calls = of("heddle_nfs_call_seconds", &with("procedure", "READ"));
+        assert_eq!(calls[calls.len() - 2..], [0.003, 1.0]);
+    }
+    // Every counter of both is there, with its help, also where nothing is exported.
+    let none = read(&expose(&Sample { exports: Vec::new(), ..sample() }));
+    let is_there = |group: &str, name: &str, help: &str| {
+        let family = &none[&format!("heddle_{group}_{name}_total")];
+        assert_eq!((family.help.as_str(), family.lines.len()), (help.trim(), 0));
+    };
+    Counts::ZERO.for_each(|name, help, _| is_there("nfs", name, help));
+    ServerCounters::ZERO.for_each(|name, help, _| is_there("rpc", name, help));
 }
 
 #[test]
@@ -141,7 +181,8 @@ fn test_the_guide_names_every_gauge_and_histogram_and_nothing_else() {
         .filter(|w| w.starts_with("heddle_") && *w != "heddle_GROUP_NAME_total")
         .collect();
     for word in &words {
-        let known = all.contains_key(*word) || all.contains_key(word.trim_end_matches("_bucket"));
+        let mut of_histogram = ["_bucket", "_count"].iter().filter_map(|s| word.strip_suffix(s));
+        let known = all.contains_key(*word) || of_histogram.any(|name| all.contains_key(name));
         assert!(known, "{word} is not exposed");
     }
     for (name, family) in &all {
@@ -161,5 +202,5 @@ fn test_promtool_takes_the_guides_alerts() {
     let out = Command::new("promtool").args(["check", "rules"]).arg(&file).output().unwrap();
     std::fs::remove_file(&file).unwrap();
     let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && said.contains("7 rules found"), "{said}");
+    assert!(out.status.success() && said.contains("9 rules found"), "{said}");
 }

@@ -25,6 +25,7 @@ mod table;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx};
@@ -119,7 +120,8 @@ pub struct Export {
     fsid: u64,
     /// `/proc/self/fd`.
     links: OwnedFd,
-    options: Options,
+    read_only: AtomicBool,
+    sync: AtomicBool,
     table: Mutex<Table>,
     descriptors: Mutex<Descriptors>,
     search: Mutex<Search>,
@@ -171,7 +173,8 @@ impl Export {
             // Numbers of devices change from boot to boot; the directory's identity does not.
             fsid: root_id.born.rotate_left(32) ^ root_id.ino,
             links,
-            options,
+            read_only: options.read_only.into(),
+            sync: options.sync.into(),
             table: Mutex::new(Table::new(options.places)),
             descriptors: Mutex::new(Descriptors::new(options.descriptors)),
             search: Mutex::default(),
@@ -181,8 +184,20 @@ impl Export {
     }
 
     /// Whether nothing can be changed through it.
-    pub const fn is_read_only(&self) -> bool {
-        self.options.read_only
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Relaxed)
+    }
+
+    /// Has calls from here on find it read-only or not, and on the disk before the reply or not
+    /// ([`Options`]); those under way end as they began.
+    pub fn set(&self, read_only: bool, sync: bool) {
+        self.read_only.store(read_only, Relaxed);
+        self.sync.store(sync, Relaxed);
+    }
+
+    /// Whether what has changed is to be on the disk before the reply.
+    fn is_sync(&self) -> bool {
+        self.sync.load(Relaxed)
     }
 
     /// The handle of the directory itself.

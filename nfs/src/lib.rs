@@ -9,6 +9,7 @@
 //! * [`Export`]: objects below a directory, by handles that outlive the server;
 //! * [`Service`]: a call in, a reply out;
 //! * [`rdma`]: the service on queue pairs; [`record`], [`tcp`]: messages over a stream;
+//! * [`rpcbind`]: telling the host's where the programs are;
 //! * [`client`]: mounting, walking, reading and writing from the other side.
 //!
 //! **Who a caller is** does not matter: whatever the credential says, all is done as the user that the
@@ -26,10 +27,11 @@ mod counters;
 mod export;
 pub mod rdma;
 pub mod record;
+pub mod rpcbind;
 mod server;
 pub mod tcp;
 pub mod wire;
 
-pub use counters::Counts;
+pub use counters::{Counts, Timing};
 pub use export::{Export, ExportError, Options};
 pub use server::{Arguments, Handled, InReply, Room, Service, Sink, Source};

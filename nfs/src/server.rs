@@ -16,7 +16,7 @@ pub use apart::{Arguments, InReply, Room, Sink, Source};
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::rpc::{
@@ -25,7 +25,7 @@ use heddle_rpcrdma::rpc::{
 };
 use heddle_rpcrdma::xdr;
 
-use crate::counters::{Counters, Counts, count};
+use crate::counters::{Counters, Counts, Timing, count};
 use crate::export::{Export, ExportError, Options};
 use crate::wire::{Status, Verifier, WccData, WriteApart, Xdr, mount, procedure};
 use mounts::Mounts;
@@ -86,6 +86,16 @@ impl Service {
     /// What was counted.
     pub fn counts(&self) -> Counts {
         self.counters.get()
+    }
+
+    /// Calls that failed, by their statuses.
+    pub fn failures(&self) -> Vec<(Status, u64)> {
+        self.counters.failures()
+    }
+
+    /// How long calls took, of each procedure that was called.
+    pub fn timings(&self) -> Vec<Timing> {
+        self.counters.timings()
     }
 
     /// Carries out an RPC call and writes the reply behind what `out` holds. `None` when it is not a
@@ -155,7 +165,7 @@ impl Service {
         out: &mut Vec<u8>,
         sink: &mut dyn Sink,
     ) -> Result<Handled, RpcStatus> {
-        let start = out.len();
+        let (start, begun) = (out.len(), Instant::now());
         let done = match (procedure.program, procedure.version) {
             (procedure::PROGRAM, procedure::VERSION) => self.nfs(procedure, arguments, out, sink),
             (mount::PROGRAM, mount::VERSION) => match arguments {
@@ -168,7 +178,10 @@ impl Service {
             _ => Err(RpcStatus::ProgUnavail),
         };
         match &done {
-            Ok(_) => self.count(procedure, out.get(start..).unwrap_or(&[])),
+            Ok(_) => {
+                self.counters.took(procedure, begun.elapsed());
+                self.count(procedure, out.get(start..).unwrap_or(&[]));
+            }
             Err(RpcStatus::GarbageArgs) => count(&self.counters.garbage, 1),
             Err(_) => count(&self.counters.unavailable, 1),
         }
@@ -185,6 +198,7 @@ impl Service {
             None | Some(Status::OK) => {}
             Some(status) => {
                 count(&self.counters.failed, 1);
+                self.counters.fail(status);
                 if matches!(status, Status::STALE | Status::BADHANDLE) {
                     count(&self.counters.stale, 1);
                 }

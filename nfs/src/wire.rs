@@ -75,6 +75,32 @@ pub mod procedure {
     pub const FSINFO: Procedure = of(19);
     pub const PATHCONF: Procedure = of(20);
     pub const COMMIT: Procedure = of(21);
+
+    /// Their names, by their numbers.
+    pub const NAMES: [&str; 22] = [
+        "NULL",
+        "GETATTR",
+        "SETATTR",
+        "LOOKUP",
+        "ACCESS",
+        "READLINK",
+        "READ",
+        "WRITE",
+        "CREATE",
+        "MKDIR",
+        "SYMLINK",
+        "MKNOD",
+        "REMOVE",
+        "RMDIR",
+        "RENAME",
+        "LINK",
+        "READDIR",
+        "READDIRPLUS",
+        "FSSTAT",
+        "FSINFO",
+        "PATHCONF",
+        "COMMIT",
+    ];
 }
 
 /// A type of the protocol.

@@ -135,6 +135,39 @@ fn test_connections_lost_over_and_over_cost_no_call_and_no_memory() {
     }
 }
 
+/// What programs have is replied to before the connection ends, and what comes behind it is not begun.
+#[test]
+fn test_drained_connection_ends_with_its_replies_and_takes_no_more_calls() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        // Version 1 has a call at a time before the first reply.
+        let before = later(&w);
+        held(&mut w, 1);
+        answer(&w, 0);
+        w.outcome(before).unwrap();
+        let (first, second) = (later(&w), later(&w));
+        held(&mut w, 2);
+        w.server.stop_listening();
+        w.server.drain();
+        let behind = later(&w);
+        (0..200).for_each(|_| w.poll());
+        assert_eq!((w.held.lock().unwrap().len(), w.server.connections()), (2, 1));
+        answer(&w, 2);
+        (0..200).for_each(|_| w.poll());
+        assert_eq!(w.server.connections(), 1, "one is not replied to");
+        answer(&w, 1);
+        for (call, word) in [(first, 1), (second, 2)] {
+            assert_eq!(w.outcome(call).unwrap().reader().u32(), Ok(word));
+        }
+        w.until("the end of the connection", |w| (w.server.connections() == 0).then_some(()));
+        // The one that was left, and it alone, is to be made again.
+        w.until("the end of it", |w| (w.client.counters().retransmissions > 0).then_some(()));
+        assert_eq!((w.server.counters().calls, w.client.counters().retransmissions), (3, 1));
+        assert_eq!(w.server.memory().available(), w.server.memory().len());
+        drop(behind);
+    }
+}
+
 #[test]
 fn test_call_waits_for_a_server_that_is_not_there_until_its_time_is_over() {
     let mut w = World::new(Speaks::BOTH);

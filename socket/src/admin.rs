@@ -281,6 +281,31 @@ pub struct Listener {
     pub startups: usize,
     /// So many there may be.
     pub backlog: usize,
+    /// What it has done, where it is an NFS export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nfs: Option<Export>,
+}
+
+/// An NFS export: connections by how they speak, and what was counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Export {
+    /// Connections in RPC-over-RDMA version 1.
+    pub rdma1: usize,
+    /// In version 2.
+    pub rdma2: usize,
+    /// By RDMA, on which nothing has been said yet.
+    pub silent: usize,
+    /// By TCP of the host.
+    pub tcp: usize,
+    /// Calls that were carried out.
+    pub calls: u64,
+    /// Those of them with a status that is not OK.
+    pub failed: u64,
+    /// Octets read.
+    pub read_bytes: u64,
+    /// Octets written.
+    pub written_bytes: u64,
 }
 
 /// The control socket's own.

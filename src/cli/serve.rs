@@ -111,7 +111,7 @@ fn listen_help() -> String {
     format!(
         "A service and where it listens (10.0.0.1:7174=rping); may be given several times. One of: \
          {}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N, nfs ,ro and ,async \
-         and ,tcp=ADDR:PORT, where the host answers MOUNT (docs/guide/nfs.md)",
+         and ,tcp=ADDR:PORT, where the host answers MOUNT, and ,rpcbind (docs/guide/nfs.md)",
         names()
     )
 }

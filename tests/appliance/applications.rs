@@ -1,5 +1,8 @@
 //! Applications of other processes on an appliance.
 
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::lab::{Appliance, PATIENCE, Running, heddle, listen};
@@ -77,6 +80,39 @@ fn test_what_an_application_has_is_shown_as_its_own() {
     assert_eq!(of("memory_bytes"), seen["memory"].to_string());
     assert!(metrics.contains("heddle_lcore_sleeps_total{lcore="), "{metrics}");
     drop(server);
+}
+
+/// The example, each side on the RNIC of another appliance.
+#[test]
+fn test_a_program_of_rpc_is_called_between_two_appliances() {
+    let a = Appliance::start("");
+    let dir = tempfile::tempdir().unwrap();
+    let peers = dir.path().join("peer");
+    let _peer = a.peer(&peers);
+    let example = |socket: &Path, side: &str| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        cargo.args(["run", "--quiet", "--offline", "--example", "rpc", "--", "--socket"]);
+        cargo.arg(socket).args([side, "10.77.0.1:7200"]).stdin(Stdio::null());
+        cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
+        cargo.spawn().unwrap()
+    };
+    let mut server = example(&a.socket(), "--listen");
+    let mut said = BufReader::new(server.stdout.take().unwrap());
+    let mut first = String::new();
+    said.read_line(&mut first).unwrap();
+    let listens = first == "server: listening on 10.77.0.1:7200\n";
+    let client = listens.then(|| example(&peers, "--connect").wait_with_output().unwrap());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    let server = server.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&server.stderr);
+    assert!(server.status.success(), "{first}{rest}{why}");
+    let client = client.unwrap_or_else(|| panic!("{first}{why}"));
+    let (text, why) = [&client.stdout, &client.stderr].map(|o| String::from_utf8_lossy(o)).into();
+    assert!(client.status.success(), "{text}{why}");
+    assert_eq!(text, "client: 1048576 octets of 7: true\n");
+    assert_eq!(rest, "server: 2 calls\n");
 }
 
 #[test]

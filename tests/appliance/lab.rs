@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,6 +156,23 @@ impl Appliance {
         c.args(["-p", &port.to_string(), "--vdev", &vdev, "--ip", &ip]);
         c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         Running(self.lab.peers.run(|| c.spawn()).unwrap())
+    }
+
+    /// An RNIC on the peers' side in a process of its own, to be asked for devices at `socket`.
+    pub fn peer(&self, socket: &Path) -> Running {
+        let mut c = heddle();
+        let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
+        c.args(["serve", "--vdev", &vdev, "--ip", &format!("{PEER}/16"), "--socket"]).arg(socket);
+        c.args(["--listen", &format!("{PEER}:7174=sink")]);
+        c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut peer = Running(self.lab.peers.run(|| c.spawn()).unwrap());
+        let until = Instant::now() + PATIENCE;
+        while UnixStream::connect(socket).is_err() {
+            peer.assert_runs();
+            assert!(Instant::now() < until, "the peers' RNIC does not come up");
+            thread::sleep(Duration::from_millis(50));
+        }
+        peer
     }
 
     /// A peer that connects and says nothing more.

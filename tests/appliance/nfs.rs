@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use heddle_nfs::client::{Client, Pipeline};
+use heddle::{Device, rpc};
+use heddle_nfs::client::rdma::{self, RdmaTransport};
+use heddle_nfs::client::{Client, ClientError, Pipeline};
 use heddle_nfs::tcp::TcpTransport;
+use heddle_nfs::wire::Status;
 use serde_json::{Value, json};
 
 use crate::lab::{Appliance, listen};
@@ -82,6 +85,79 @@ fn test_an_export_comes_changes_and_goes_while_it_runs() {
     a.ask(&["listen", "add", &format!("{at}={}", service(dir.path(), ""))]);
     assert_eq!(listeners(&a), [(at, service(dir.path(), ""))]);
     assert!(read(&a, dir.path(), "file").is_none(), "nobody answers by TCP");
+}
+
+fn by_rdma(device: &Device) -> Client<RdmaTransport<fn(&rpc::Client)>> {
+    let server = "10.77.0.1:20049".parse().unwrap();
+    let config = rdma::config(Pipeline::default(), "tester");
+    let client = rpc::Client::new(device, server, config).unwrap();
+    Client::new(RdmaTransport::new(client, rdma::sleep), Pipeline::default())
+}
+
+fn status(outcome: Result<impl Sized, ClientError>) -> Status {
+    match outcome {
+        Ok(_) => Status::OK,
+        Err(ClientError::Status { status, .. }) => status,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// What is said of the only export.
+fn exported(a: &Appliance) -> Value {
+    let status = a.ask(&["status"]);
+    let mut all = status["listeners"].as_array().unwrap().iter().map(|l| l["nfs"].clone());
+    let export = all.find(|e| !e.is_null()).unwrap();
+    assert!(all.all(|e| e.is_null()), "{status}");
+    export
+}
+
+#[test]
+fn test_options_hold_for_those_connected_and_another_directory_has_them_come_again() {
+    let [dir, other, sockets] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let metrics = "[metrics]\nlisten = \"127.0.0.1:9184\"\n";
+    let a = Appliance::start(&(export(dir.path(), "") + metrics));
+    up(&a);
+    let socket = sockets.path().join("peer");
+    let _peer = a.peer(&socket);
+    let device = Device::open(&socket).unwrap();
+    let mut client = by_rdma(&device);
+    let root = client.mount("/").unwrap().handle;
+    assert_eq!(status(client.create(root, b"one", 0o644)), Status::OK);
+    let conn = |options| a.conns(&service(dir.path(), options), 1)[0]["conn"].clone();
+    let first = conn("");
+    for (options, name, outcome) in [(",ro", "two", Status::ROFS), (",async", "three", Status::OK)]
+    {
+        a.write(&(export(dir.path(), options) + metrics));
+        let done = json!([format!("{} on 10.77.0.1:20049", service(dir.path(), options))]);
+        assert_eq!(a.ask(&["reload"])["applied"], done);
+        assert_eq!(status(client.create(root, name.as_bytes(), 0o644)), outcome);
+        assert_eq!(conn(options), first, "it was made again");
+    }
+    let export_now = exported(&a);
+    assert_eq!((&export_now["rdma2"], &export_now["failed"]), (&json!(1), &json!(1)));
+    let top = a.ask(&["top", "--once"]);
+    assert_eq!(
+        (&top["exports"][0]["conns"], &top["exports"][0]["tcp_conns"]),
+        (&json!(1), &json!(0))
+    );
+    let text = crate::links::get(&a, "/metrics");
+    let of = format!("listener=\"10.77.0.1:20049\",export=\"{}\"", dir.path().display());
+    for line in [
+        format!("heddle_nfs_errors_total{{{of},status=\"ROFS\"}} 1"),
+        format!("heddle_nfs_connections{{{of},transport=\"rdma-2\"}} 1"),
+        format!("heddle_nfs_call_seconds_count{{{of},program=\"NFS\",procedure=\"CREATE\"}} 3"),
+        format!("heddle_rpc_connections_total{{{of}}} 1"),
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    a.write(&(export(other.path(), "") + metrics));
+    assert_eq!(a.ask(&["reload"])["failed"], json!([]));
+    // What it had is not there any more, and nothing of it was done in the old place.
+    assert_eq!(status(client.create(root, b"four", 0o644)), Status::STALE);
+    let root = client.mount("/").unwrap().handle;
+    assert_eq!(status(client.create(root, b"four", 0o644)), Status::OK);
+    assert!(other.path().join("four").exists() && !dir.path().join("four").exists());
+    assert!(!dir.path().join("two").exists() && dir.path().join("three").exists());
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Appliance {
         let registry = self.node.hub().registry();
         let config = self.config.borrow();
         let services = self.services.borrow().list();
-        let forwarded = self.forwarded();
+        let (forwarded, exports) = (self.forwarded(), self.exports());
         let of = |addr: core::net::SocketAddr| {
             services.iter().find(|(s, stage)| {
                 s.addr == addr && matches!(stage, Stage::Starting | Stage::Listening)
@@ -48,6 +48,7 @@ impl Appliance {
             state: if l.listening { Stage::Listening } else { Stage::Starting }.name().into(),
             startups: l.startups,
             backlog: l.backlog,
+            nfs: of(l.addr).and_then(|(s, _)| exports.of(s)),
         });
         // They listen no more, so the control plane does not know them.
         let ending = services.iter();
@@ -56,6 +57,7 @@ impl Appliance {
             address: s.addr.to_string(),
             service: s.kind.to_string(),
             state: stage.describe(),
+            nfs: exports.of(s),
             ..Listener::default()
         });
         let port = |n: usize| config.ports.get(n).map_or_else(String::new, |p| p.name.clone());
@@ -238,8 +240,8 @@ impl Appliance {
         control.counters.for_each(|name, help, value| sum.push("ctl", name, help, value));
         let gateway = self.forwarded().counters;
         gateway.for_each(|name, help, value| sum.push("gateway", name, help, value));
-        for (name, value) in self.services.borrow().nfs_counters() {
-            sum.push("nfs", name, "", value);
+        if let Some(counts) = self.exports().counts() {
+            counts.for_each(|name, help, value| sum.push("nfs", name, help, value));
         }
         for lcore in self.node.lcores() {
             let part = format!("lcore{}", lcore.lcore);

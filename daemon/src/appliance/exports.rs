@@ -11,6 +11,7 @@ use super::{Appliance, SERVICE};
 use crate::change::Change;
 use crate::nfs::Opened;
 use crate::service::{Nfs, ServiceKind, ServiceSpec};
+use crate::services::Exports;
 
 /// How long whoever gives up a socket of the host may take: it ends the connections there first.
 const GIVEN_UP: Duration = Duration::from_secs(1);
@@ -53,6 +54,11 @@ fn of_host(nfs: &Nfs, e: &std::io::Error) -> String {
 }
 
 impl Appliance {
+    /// Those that run.
+    pub(crate) fn exports(&self) -> Exports {
+        self.services.borrow().exports()
+    }
+
     /// What the export that a change starts needs; the socket only where no other export has to give
     /// it up first.
     ///

@@ -201,6 +201,10 @@ impl Appliance {
                 let opened = prepared.exports.remove(&spec.addr);
                 self.start_service(spec.clone(), opened).await?;
             }
+            Change::ExportSet(spec) => {
+                let spec = spec.clone();
+                self.serve(|services, done| services.set(spec, done)).await?;
+            }
             Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
             // They are looked at when they are needed.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}

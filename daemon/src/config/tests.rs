@@ -321,6 +321,10 @@ fn test_exports_are_listened_on_with_their_options() {
     let problems = wrong(&format!("{LEAST}{twice}"));
     let [(_, 11, text)] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(text, "tcp=0.0.0.0:1 is given twice");
+    let twice = listen(1, "nfs:/a,rpcbind") + &listen(2, "nfs:/b") + &listen(3, "nfs:/c,rpcbind");
+    let problems = wrong(&format!("{LEAST}{twice}"));
+    let [(_, 11, text)] = &problems[..] else { panic!("{problems:?}") };
+    assert_eq!(text, "rpcbind is given twice: it knows one place of NFS");
 }
 
 #[test]

@@ -5,10 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use heddle_base::Histogram;
 use heddle_dataplane::{RestCounters, WorkerSnapshot};
 use heddle_metrics::{
-    ApplicationSample, Clients, LcoreSample, Memory, PortSample, Sample, WorkerSample,
+    ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, PortSample,
+    Sample, WorkerSample,
 };
+use heddle_nfs::wire::Status;
+use heddle_nfs::{Counts, Timing};
+use heddle_rpc::server::ServerCounters;
 
 pub(crate) fn sample() -> Sample {
     let mut s = WorkerSnapshot::default();
@@ -43,12 +48,27 @@ pub(crate) fn sample() -> Sample {
             over_quota: 1,
             ..ApplicationSample::default()
         }],
+        exports: ["/srv/a", "/srv/b\""].map(export).into(),
         memory: Memory { registrations: 2, registered_bytes: 1 << 20, ..Memory::default() },
         clients: Clients { connected: 1, ..Clients::default() },
         ..Sample::default()
     };
     sample.control.startups.active.record(5_000_000);
     sample
+}
+
+fn export(directory: &str) -> ExportSample {
+    let mut read = Timing { program: "NFS", procedure: "READ", times: Histogram::ZERO };
+    read.times.record(3_000_000);
+    ExportSample {
+        listener: "10.0.0.1:20049".into(),
+        directory: directory.into(),
+        connections: ExportConnections { rdma2: 3, tcp: 1, ..ExportConnections::default() },
+        counts: Counts { calls: 9, read_bytes: 4096, ..Counts::ZERO },
+        rpc: ServerCounters { calls_repeated: 2, memory_waits: 5, ..ServerCounters::ZERO },
+        failures: vec![(Status::NOENT, 4), (Status::ROFS, 1)],
+        timings: vec![read],
+    }
 }
 
 /// A family of the text.

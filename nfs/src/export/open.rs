@@ -71,7 +71,7 @@ impl Export {
     /// A regular file, to be written.
     pub(crate) fn open_write(&self, object: &Object) -> Result<Arc<OwnedFd>, Status> {
         regular(object)?;
-        if self.options.read_only {
+        if self.is_read_only() {
             return Err(Status::ROFS);
         }
         let kept = locked(&self.descriptors).write(object.id.ino);
@@ -108,7 +108,7 @@ impl Export {
 
     /// What has changed in a directory is on the disk, where that is asked for.
     pub(crate) fn sync_dir(&self, dir: &Object) -> Result<(), Status> {
-        if self.options.sync {
+        if self.is_sync() {
             fsync(self.open_dir(dir)?)?;
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Export {
     /// What has changed in an object's attributes is on the disk, where that is asked for. Of what
     /// cannot be opened (a link, a pipe, or no permission) the file system sees to it.
     pub(crate) fn sync_object(&self, object: &Object) -> Result<(), Status> {
-        if !self.options.sync {
+        if !self.is_sync() {
             return Ok(());
         }
         match object.attributes.kind {

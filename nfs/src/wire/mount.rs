@@ -27,6 +27,9 @@ pub const UMNTALL: Procedure = of(4);
 /// What can be mounted.
 pub const EXPORT: Procedure = of(5);
 
+/// Names of the procedures, by their numbers.
+pub const NAMES: [&str; 6] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
+
 /// A path (`dirpath`).
 pub type DirPath<'a> = Opaque<'a, PATH_MAX>;
 /// A name of a host or a group (`name`).

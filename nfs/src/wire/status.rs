@@ -18,6 +18,9 @@ macro_rules! statuses {
             $($(#[$meta])* #[doc = concat!("The ", $text, ".")]
             pub const $name: Status = Status($value);)*
 
+            /// All that the RFC has.
+            pub const ALL: &'static [Status] = &[$(Status::$name,)*];
+
             /// Its name as in the RFC, without the prefix; `None` for a number it does not have.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {

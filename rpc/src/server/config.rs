@@ -92,27 +92,28 @@ impl Default for ServerConfig {
     }
 }
 
-/// What a server counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounters {
-    /// Connections that came about.
-    pub connections: u64,
-    /// Connections that were turned away: for limits, or for want of memory.
-    pub connections_refused: u64,
-    /// Connections closed for what the peer did, or for a failure.
-    pub connections_dropped: u64,
-    /// Connections of them that were closed for a transfer that took too long.
-    pub transfer_timeouts: u64,
-    /// Calls that programs were given.
-    pub calls: u64,
-    /// Calls of procedure 0.
-    pub calls_null: u64,
-    /// Calls that came again: begun, or executed, before.
-    pub calls_repeated: u64,
-    /// Calls that no program was given: no such program or version, bad credential or arguments.
-    pub calls_refused: u64,
-    /// Calls whose RPC header cannot be read.
-    pub calls_unreadable: u64,
-    /// Calls that had to wait for memory.
-    pub memory_waits: u64,
+heddle_base::counters! {
+    /// What a server counts.
+    pub struct ServerCounters {
+        /// Connections that came about.
+        connections,
+        /// Connections that were turned away: for limits, or for want of memory.
+        connections_refused,
+        /// Connections closed for what the peer did, or for a failure.
+        connections_dropped,
+        /// Connections of them that were closed for a transfer that took too long.
+        transfer_timeouts,
+        /// Calls that programs were given.
+        calls,
+        /// Calls of procedure 0.
+        calls_null,
+        /// Calls that came again: begun, or executed, before.
+        calls_repeated,
+        /// Calls that no program was given: no such program or version, bad credential or arguments.
+        calls_refused,
+        /// Calls whose RPC header cannot be read.
+        calls_unreadable,
+        /// Calls that had to wait for memory.
+        memory_waits,
+    }
 }

@@ -55,6 +55,8 @@ pub(super) struct Links {
     first: u64,
     /// Of a server that calls its clients.
     callers: Option<Callers>,
+    /// Calls that come are left, and links end when those that programs have are replied to.
+    draining: bool,
 }
 
 impl Links {
@@ -66,7 +68,17 @@ impl Links {
         waker: Waker,
         callers: Option<Callers>,
     ) -> Links {
-        Links { device, pd, memory, config, waker, peers: BTreeMap::new(), first: 0, callers }
+        Links {
+            device,
+            pd,
+            memory,
+            config,
+            waker,
+            peers: BTreeMap::new(),
+            first: 0,
+            callers,
+            draining: false,
+        }
     }
 
     /// Those that the server may call, if it calls any.
@@ -76,6 +88,15 @@ impl Links {
 
     pub(super) fn len(&self) -> usize {
         self.peers.len()
+    }
+
+    /// Those that speak this version of RPC-over-RDMA.
+    pub(super) fn speaking(&self, version: u32) -> usize {
+        let links = self.peers.values().filter_map(|peer| match &peer.phase {
+            Phase::Up { link, .. } => link.version(),
+            Phase::Accepting { .. } => None,
+        });
+        links.filter(|spoken| *spoken == version).count()
     }
 
     /// The link with this number, while there is one.
@@ -101,7 +122,7 @@ impl Links {
         ),
     ) -> bool {
         let mut any = false;
-        let Links { peers, first, device, callers, .. } = self;
+        let Links { peers, first, device, callers, draining, .. } = self;
         let _step = callers.as_ref().map(Callers::step);
         // The next turn begins with the one behind the last that had anything.
         let (begin, mut next) = (*first, *first);
@@ -127,6 +148,7 @@ impl Links {
                             let late = reason == CloseReason::TransferTimeout;
                             counters.transfer_timeouts += u64::from(late);
                         }
+                        Some(LinkEvent::Call { .. }) if *draining => link.leave_call(),
                         Some(event) => {
                             let caller = seat.as_ref().map(|seat| &seat.caller);
                             handle((*addr, caller), link, number, event, counters);
@@ -142,6 +164,10 @@ impl Links {
                     *closing = true;
                     link.leave();
                     counters.connections_dropped += 1;
+                    let _ = device.disconnect(CmId(number));
+                } else if *draining && !*closing && link.has_replied() {
+                    *closing = true;
+                    link.leave();
                     let _ = device.disconnect(CmId(number));
                 }
                 if busy {
@@ -299,6 +325,11 @@ impl Links {
             }
         }
         empty
+    }
+
+    /// Ends each when the calls of it that programs have are replied to.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
     }
 
     /// Ends them in order; they are gone when that is over.

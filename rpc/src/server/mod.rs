@@ -210,6 +210,12 @@ impl Server {
         self.links.len()
     }
 
+    /// Of them, those that speak this version of RPC-over-RDMA, 1 or 2: it is known with the first
+    /// message.
+    pub fn connections_speaking(&self, version: u32) -> usize {
+        self.links.speaking(version)
+    }
+
     /// Takes no more connections; those there are go on.
     pub fn stop_listening(&mut self) {
         // Without a control plane nobody listens, and a second time there is nothing to take back.
@@ -220,6 +226,13 @@ impl Server {
     /// programs go on with those that they have.
     pub fn disconnect_all(&mut self) {
         self.links.disconnect();
+    }
+
+    /// For good, ends each connection in order when the calls of it that programs have are replied to, and
+    /// the replies with the client. Calls that come meanwhile are not executed: clients make them again,
+    /// elsewhere.
+    pub fn drain(&mut self) {
+        self.links.drain();
     }
 
     /// Does what there is to do, without waiting; whether there was anything.

@@ -74,6 +74,8 @@ pub(crate) struct Link {
     pub(super) replies: Vec<Option<(Arc<Message>, Laid)>>,
     /// Lists of messages that are not needed any more, to be used again.
     pub(super) spare: Vec<Laid>,
+    /// Calls that nobody replies to.
+    pub(super) left: usize,
     /// Replies that wait for memory, by the numbers of their calls; in order.
     pub(super) late: VecDeque<(u64, Arc<Message>)>,
     /// Of signaled requests, in order.
@@ -119,6 +121,7 @@ impl Link {
             active_len: 0,
             replies: std::iter::repeat_with(|| None).take(served).collect(),
             spare: Vec::new(),
+            left: 0,
             late: VecDeque::new(),
             after: VecDeque::new(),
             header,

@@ -93,6 +93,17 @@ impl Link {
         self.served_memory.has(buffer) || self.memory.has(buffer)
     }
 
+    /// A call that nobody replies to: the connection is about to end.
+    pub(crate) fn leave_call(&mut self) {
+        self.left += 1;
+    }
+
+    /// Whether all calls that were told of are replied to, and the replies with the peer.
+    pub(crate) fn has_replied(&self) -> bool {
+        let sent = self.replies.iter().all(Option::is_none);
+        sent && self.late.is_empty() && self.conn.serving() == self.left
+    }
+
     /// Refuses a call whose chunks are not of its items.
     pub(crate) fn refuse(&mut self, call: u64) {
         let _ = self.conn.refuse(ServedId::from_bits(call), Refusal::BadXdr);

@@ -19,6 +19,12 @@ impl Connection {
         self.waiting.len()
     }
 
+    /// Calls of the peer's that the layer above has, told or to be told by an event, and has not answered.
+    pub fn serving(&self) -> usize {
+        let rows = self.served.all().filter_map(|slot| self.served.at(slot));
+        rows.filter(|row| row.phase == Phase::Serving).count()
+    }
+
     /// Buffers for calls may be there again: those that wait go on in their order, until one finds none.
     /// Whether any does.
     pub fn memory_returned(&mut self, memory: &mut impl Memory) -> bool {

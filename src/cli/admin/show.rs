@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use heddle::perf::report::align;
-use heddle::socket::admin::{Mrs, Ports, Reloaded, Stats, Status};
+use heddle::socket::admin::{Export, Listener, Mrs, Ports, Reloaded, Stats, Status};
 
 pub(super) fn status(s: &Status) -> String {
     let mut text = String::new();
@@ -60,6 +60,16 @@ pub(super) fn status(s: &Status) -> String {
         vec![l.address.clone(), l.service.clone(), l.state.clone(), startups]
     });
     text += &align(&["listener", "service", "state", "start-ups"], listeners, 3);
+    let exports = s.listeners.iter().filter_map(|l| Some((l, l.nfs?)));
+    let exports: Vec<_> = exports.map(|(l, e)| export(l, &e)).collect();
+    if !exports.is_empty() {
+        text.push('\n');
+        let head = [
+            "export", "service", "rdma v1", "v2", "silent", "tcp", "calls", "failed", "read",
+            "written",
+        ];
+        text += &align(&head, exports, 2);
+    }
     if !s.clients.is_empty() {
         let clients = s.clients.iter().map(|c| {
             let pid = c.pid.map_or_else(|| "-".into(), |p| p.to_string());
@@ -84,6 +94,14 @@ pub(super) fn status(s: &Status) -> String {
         text += &align(&head, clients, 1);
     }
     text
+}
+
+/// Connections by how they speak, calls, and octets.
+fn export(listener: &Listener, e: &Export) -> Vec<String> {
+    let conns = [e.rdma1, e.rdma2, e.silent, e.tcp].map(|n| n.to_string());
+    let counts = [e.calls, e.failed, e.read_bytes, e.written_bytes].map(|n| n.to_string());
+    let place = [listener.address.clone(), listener.service.clone()];
+    place.into_iter().chain(conns).chain(counts).collect()
 }
 
 pub(super) fn mrs(m: &Mrs) -> String {

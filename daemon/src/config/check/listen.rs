@@ -60,6 +60,12 @@ impl Checker<'_> {
             {
                 self.wrong(service, format!("tcp={tcp} is given twice"));
             }
+            if kind.as_ref().and_then(ServiceKind::nfs).is_some_and(|nfs| nfs.rpcbind)
+                && listeners.services.iter().any(|s| s.kind.nfs().is_some_and(|nfs| nfs.rpcbind))
+                && let Some(service) = &l.service
+            {
+                self.wrong(service, "rpcbind is given twice: it knows one place of NFS");
+            }
             if let Some(kind) = kind {
                 listeners.services.push(ServiceSpec { addr, kind, infiniband: also });
             }

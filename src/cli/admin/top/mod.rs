@@ -17,7 +17,7 @@ use serde_json::json;
 use super::super::{Failure, say};
 use super::Where;
 use model::{Order, Sample};
-use view::{HEADS, View, conn_cells, port_cells, worker_cells};
+use view::{HEADS, View, conn_cells, export_cells, port_cells, worker_cells};
 
 /// What moves, live: rates of workers, ports and connections.
 #[derive(Debug, clap::Args)]
@@ -59,6 +59,7 @@ fn sample(client: &mut Client) -> Result<Sample, Failure> {
         stats: client.call(&Request::Stats)?,
         ports: client.call(&Request::Ports)?,
         conns: client.call(&Request::Conns(Some(args)))?,
+        status: client.call(&Request::Status)?,
     })
 }
 
@@ -66,6 +67,7 @@ fn print(old: &Sample, new: &Sample, as_json: bool) {
     let workers = model::workers(&old.stats, &new.stats);
     let ports = model::ports(&old.ports, &new.ports);
     let conns = model::conns(&old.conns, &new.conns, Order::Rate);
+    let exports = model::exports(&old.status, &new.status);
     if as_json {
         let workers = workers.iter().map(|w| {
             json!({"worker": w.worker, "busy": w.busy, "tx_bits": w.tx_bits, "rx_bits": w.rx_bits,
@@ -79,18 +81,28 @@ fn print(old: &Sample, new: &Sample, as_json: bool) {
             json!({"conn": c.conn.conn, "service": c.conn.service, "remote": c.conn.remote,
                 "tx_bits": c.tx_bits, "rx_bits": c.rx_bits, "retransmits": c.retransmits})
         });
+        let exports = exports.iter().map(|e| {
+            json!({"address": e.listener.address, "service": e.listener.service,
+                "conns": e.conns[0], "tcp_conns": e.conns[1], "calls": e.calls, "failed": e.failed,
+                "read_bytes": e.read, "written_bytes": e.written})
+        });
         let all = json!({
             "workers": workers.collect::<Vec<_>>(),
             "ports": ports.collect::<Vec<_>>(),
+            "exports": exports.collect::<Vec<_>>(),
             "conns": conns.collect::<Vec<_>>(),
         });
         return say(&format!("{all}\n"));
     }
-    let [worker, port, conn] = HEADS;
+    let [worker, port, export, conn] = HEADS;
     let workers = align(&worker, workers.iter().map(|w| worker_cells(w).to_vec()), 1);
     let ports = align(&port, ports.iter().map(|p| port_cells(p).to_vec()), 2);
     let conns = align(&conn, conns.iter().map(|c| conn_cells(c).to_vec()), 2);
-    say(&format!("{workers}\n{ports}\n{conns}"));
+    let exports = match &exports[..] {
+        [] => String::new(),
+        all => align(&export, all.iter().map(|e| export_cells(e).to_vec()), 2) + "\n",
+    };
+    say(&format!("{workers}\n{ports}\n{exports}{conns}"));
 }
 
 /// Until `q` is pressed. An appliance that restarts is found again.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use heddle::socket::admin::{Conn, Conns, Ports, Stats};
+use heddle::socket::admin::{Conn, Conns, Export, Listener, Ports, Stats, Status};
 
 /// What was answered at about one moment.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +11,8 @@ pub(super) struct Sample {
     pub(super) stats: Stats,
     pub(super) ports: Ports,
     pub(super) conns: Conns,
+    /// For its exports.
+    pub(super) status: Status,
 }
 
 /// What the table of connections is ordered by.
@@ -79,6 +81,19 @@ pub(super) struct ConnRow {
     pub(super) tx_bits: f64,
     pub(super) rx_bits: f64,
     pub(super) retransmits: f64,
+}
+
+/// An NFS export over the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ExportRow {
+    pub(super) listener: Listener,
+    /// By RDMA and by TCP.
+    pub(super) conns: [usize; 2],
+    pub(super) calls: f64,
+    pub(super) failed: f64,
+    /// Octets.
+    pub(super) read: f64,
+    pub(super) written: f64,
 }
 
 /// Per second, of a counter that went from `old` to `new` in `ns`; 0 when no time has passed.
@@ -177,6 +192,29 @@ pub(super) fn conns(old: &Conns, new: &Conns, order: Order) -> Vec<ConnRow> {
     rows
 }
 
+pub(super) fn exports(old: &Status, new: &Status) -> Vec<ExportRow> {
+    let ns = new.at_ns.saturating_sub(old.at_ns);
+    let row = |l: &Listener| {
+        let now = l.nfs?;
+        let same = |o: &&Listener| (&o.address, &o.service) == (&l.address, &l.service);
+        let before = old.listeners.iter().find(same).and_then(|o| o.nfs);
+        // Of one that has begun anew since, or has come since, there is no rate yet.
+        let before = before.filter(|before| before.calls <= now.calls);
+        let per_second = |of: fn(&Export) -> u64| {
+            before.as_ref().map_or(0.0, |before| rate(of(before), of(&now), ns))
+        };
+        Some(ExportRow {
+            conns: [now.rdma1 + now.rdma2 + now.silent, now.tcp],
+            calls: per_second(|e| e.calls),
+            failed: per_second(|e| e.failed),
+            read: per_second(|e| e.read_bytes),
+            written: per_second(|e| e.written_bytes),
+            listener: l.clone(),
+        })
+    };
+    new.listeners.iter().filter_map(row).collect()
+}
+
 /// A number with a prefix of its unit: `12.3G`.
 pub(super) fn short(value: f64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -233,6 +271,36 @@ mod tests {
         let new = Ports { at_ns: 1_000_000_000, ports: vec![port("b", 9), port("a", 4)] };
         let rows = ports(&old, &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits, rows[1].lost), (0.0, 24.0, 3.0));
+    }
+
+    #[test]
+    fn test_exports_have_rates_where_they_were_there_before() {
+        let export = |service: &str, n: u64| Listener {
+            address: "10.0.0.1:20049".into(),
+            service: service.into(),
+            nfs: Some(Export {
+                rdma2: 2,
+                silent: 1,
+                tcp: 4,
+                calls: n,
+                read_bytes: 10 * n,
+                ..Export::default()
+            }),
+            ..Listener::default()
+        };
+        let sink = Listener { service: "sink".into(), ..Listener::default() };
+        let status = |at_ns, listeners| Status { at_ns, listeners, ..Status::default() };
+        let old = status(0, vec![export("nfs:/a", 1), export("nfs:/c", 9)]);
+        let all = ["nfs:/a", "nfs:/b", "nfs:/c"].map(|service| export(service, 5));
+        let new = status(2_000_000_000, [vec![sink], all.into()].concat());
+        let rows = exports(&old, &new);
+        let shown = rows.iter().map(|r| (r.listener.service.as_str(), r.calls, r.read, r.conns));
+        let want = [
+            ("nfs:/a", 2.0, 20.0, [3, 4]),
+            ("nfs:/b", 0.0, 0.0, [3, 4]),
+            ("nfs:/c", 0.0, 0.0, [3, 4]),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), want);
     }
 
     #[test]

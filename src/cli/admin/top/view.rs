@@ -6,7 +6,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row, Table};
 
-use super::model::{ConnRow, Order, PortRow, Sample, WorkerRow, conns, ports, short, workers};
+use super::model::{
+    ConnRow, ExportRow, Order, PortRow, Sample, WorkerRow, conns, exports, ports, short, workers,
+};
 
 /// Everything on the screen.
 pub(super) struct View {
@@ -21,6 +23,7 @@ pub(super) struct View {
 const WORKER: [&str; 7] =
     ["worker", "busy", "tx bit/s", "rx bit/s", "tx FPDU/s", "rx FPDU/s", "retx/s"];
 const PORT: [&str; 7] = ["port", "link", "tx bit/s", "rx bit/s", "tx frm/s", "rx frm/s", "lost/s"];
+const EXPORT: [&str; 7] = ["export", "at", "conns", "calls/s", "read B/s", "wrtn B/s", "fail/s"];
 const CONN: [&str; 7] = ["service", "remote", "tx bit/s", "rx bit/s", "srtt us", "cwnd", "retx/s"];
 
 pub(super) fn worker_cells(w: &WorkerRow) -> [String; 7] {
@@ -47,6 +50,19 @@ pub(super) fn port_cells(p: &PortRow) -> [String; 7] {
     ]
 }
 
+pub(super) fn export_cells(e: &ExportRow) -> [String; 7] {
+    let [rdma, tcp] = e.conns;
+    [
+        e.listener.service.clone(),
+        e.listener.address.clone(),
+        format!("{rdma}+{tcp}"),
+        short(e.calls),
+        short(e.read),
+        short(e.written),
+        short(e.failed),
+    ]
+}
+
 pub(super) fn conn_cells(c: &ConnRow) -> [String; 7] {
     let tcp = c.conn.tcp.clone().unwrap_or_default();
     [
@@ -61,26 +77,33 @@ pub(super) fn conn_cells(c: &ConnRow) -> [String; 7] {
     ]
 }
 
-/// Heads of the three tables, for whoever prints them.
-pub(super) const HEADS: [[&str; 7]; 3] = [WORKER, PORT, CONN];
+/// Heads of the tables, for whoever prints them.
+pub(super) const HEADS: [[&str; 7]; 4] = [WORKER, PORT, EXPORT, CONN];
 
 impl View {
     pub(super) fn draw(&self, frame: &mut Frame<'_>, old: &Sample, new: &Sample) {
         let (workers, ports) = (workers(&old.stats, &new.stats), ports(&old.ports, &new.ports));
         let conns = conns(&old.conns, &new.conns, self.order);
+        let exports = exports(&old.status, &new.status);
         let rows = |n: usize| u16::try_from(n + 2).unwrap_or(u16::MAX);
         // Connections get what is left, and a third of the screen at least.
         let few = frame.area().height / 3;
-        let [title, worker, port, conn] = Layout::vertical([
+        // Where nothing is exported, nothing is said of it.
+        let exported = if exports.is_empty() { 0 } else { rows(exports.len()).min(few) };
+        let [title, worker, port, export, conn] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(rows(workers.len()).min(few)),
             Constraint::Length(rows(ports.len()).min(few)),
+            Constraint::Length(exported),
             Constraint::Min(3),
         ])
         .areas(frame.area());
         frame.render_widget(self.title(conns.len()), title);
         table(frame, worker, WORKER, workers.iter().map(worker_cells), [7, 5]);
         table(frame, port, PORT, ports.iter().map(port_cells), [7, 5]);
+        if exported > 0 {
+            table(frame, export, EXPORT, exports.iter().map(export_cells), [12, 21]);
+        }
         let shown = conns.iter().skip(self.skip);
         table(frame, conn, CONN, shown.map(conn_cells), [12, 21]);
     }
@@ -129,11 +152,17 @@ fn table(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use heddle::socket::admin::{Conn, Conns, Port, Ports, Stats, Tcp};
+    use heddle::socket::admin::{Conn, Conns, Export, Listener, Port, Ports, Stats, Status, Tcp};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
+
+    fn exported() -> Listener {
+        let nfs = Some(Export { rdma2: 5, tcp: 1, ..Export::default() });
+        let (address, service) = ("10.0.0.1:20049".into(), "nfs:/srv/data".into());
+        Listener { address, service, nfs, ..Listener::default() }
+    }
 
     fn screen(width: u16, height: u16, conns: usize, view: &View) -> Vec<String> {
         let conn = |n| Conn {
@@ -150,6 +179,7 @@ mod tests {
                 ..Ports::default()
             },
             conns: Conns { conns: (0..conns as u64).map(conn).collect(), ..Conns::default() },
+            status: Status { listeners: vec![exported()], ..Status::default() },
         };
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|f| view.draw(f, &sample, &sample)).unwrap();
@@ -164,10 +194,11 @@ mod tests {
     fn test_a_small_terminal_shows_all_columns_and_as_many_connections_as_fit() {
         let lines = screen(80, 24, 100, &VIEW);
         let all = lines.join("\n");
-        for what in WORKER.iter().chain(&PORT).chain(&CONN) {
+        for what in HEADS.as_flattened() {
             assert!(all.contains(what), "{what}:\n{all}");
         }
         assert!(all.contains("10.255.255.0:65535 "), "whole:\n{all}");
+        assert!(all.contains("nfs:/srv/data") && all.contains("5+1"), "{all}");
         assert!(all.contains("ib_write_bw") && all.contains("123.5k"), "{all}");
         assert!(lines[23].contains("10.255.255."), "the last line is of use:\n{all}");
     }

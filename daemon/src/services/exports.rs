@@ -1,0 +1,83 @@
+//! What is counted of the exports there are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_metrics::{ExportConnections, ExportSample};
+use heddle_nfs::Counts;
+use heddle_socket::admin::Export;
+
+use crate::nfs::Watch;
+use crate::service::ServiceSpec;
+
+/// The exports there are, also those that end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exports(pub(super) Vec<(ServiceSpec, Arc<Watch>)>);
+
+impl Exports {
+    /// What their services have counted, added up; nothing where there is no export.
+    pub(crate) fn counts(&self) -> Option<Counts> {
+        self.0.iter().map(|(_, watch)| watch.counts()).reduce(|mut sum, counts| {
+            sum.add(&counts);
+            sum
+        })
+    }
+
+    /// In short, those with this listener and service together: one that ends may have what one in its
+    /// place has.
+    pub(crate) fn of(&self, spec: &ServiceSpec) -> Option<Export> {
+        let all = self.0.iter().filter(|(of, _)| of == spec);
+        let all = all.map(|(_, watch)| (watch.connections(), watch.counts()));
+        let sum = all.reduce(|(mut conns, mut sum), (more, counts)| {
+            add(&mut conns, more);
+            sum.add(&counts);
+            (conns, sum)
+        });
+        let (ExportConnections { rdma1, rdma2, silent, tcp }, counts) = sum?;
+        let Counts { calls, failed, read_bytes, written_bytes, .. } = counts;
+        Some(Export { rdma1, rdma2, silent, tcp, calls, failed, read_bytes, written_bytes })
+    }
+
+    /// For Prometheus: those of one listener and directory together.
+    pub(crate) fn samples(&self) -> Vec<ExportSample> {
+        let mut all: BTreeMap<_, ExportSample> = BTreeMap::new();
+        for (spec, watch) in &self.0 {
+            let Some(nfs) = spec.kind.nfs() else { continue };
+            let sample = watch.sample(spec.addr, &nfs.directory);
+            match all.get_mut(&(spec.addr, &nfs.directory)) {
+                None => drop(all.insert((spec.addr, &nfs.directory), sample)),
+                Some(sum) => join(sum, sample),
+            }
+        }
+        all.into_values().collect()
+    }
+}
+
+fn add(sum: &mut ExportConnections, more: ExportConnections) {
+    let ExportConnections { rdma1, rdma2, silent, tcp } = more;
+    sum.rdma1 += rdma1;
+    sum.rdma2 += rdma2;
+    sum.silent += silent;
+    sum.tcp += tcp;
+}
+
+fn join(sum: &mut ExportSample, more: ExportSample) {
+    add(&mut sum.connections, more.connections);
+    sum.counts.add(&more.counts);
+    sum.rpc.add(&more.rpc);
+    for (status, count) in more.failures {
+        match sum.failures.iter_mut().find(|(of, _)| *of == status) {
+            Some((_, sum)) => *sum += count,
+            None => sum.failures.push((status, count)),
+        }
+    }
+    for timing in more.timings {
+        let is = |of: &heddle_nfs::Timing| {
+            (of.program, of.procedure) == (timing.program, timing.procedure)
+        };
+        match sum.timings.iter_mut().find(|of| is(of)) {
+            Some(sum) => sum.times.add(&timing.times),
+            None => sum.timings.push(timing),
+        }
+    }
+}
