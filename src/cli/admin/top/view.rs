@@ -53,7 +53,8 @@ pub(super) fn port_cells(p: &PortRow) -> [String; 7] {
 pub(super) fn export_cells(e: &ExportRow) -> [String; 7] {
     let [rdma, tcp] = e.conns;
     [
-        e.listener.service.clone(),
+        // The heading says what it is.
+        e.listener.service.trim_start_matches("nfs:").to_owned(),
         e.listener.address.clone(),
         format!("{rdma}+{tcp}"),
         short(e.calls),
@@ -102,7 +103,7 @@ impl View {
         table(frame, worker, WORKER, workers.iter().map(worker_cells), [7, 5]);
         table(frame, port, PORT, ports.iter().map(port_cells), [7, 5]);
         if exported > 0 {
-            table(frame, export, EXPORT, exports.iter().map(export_cells), [12, 21]);
+            table(frame, export, EXPORT, exports.iter().map(export_cells), [11, 20]);
         }
         let shown = conns.iter().skip(self.skip);
         table(frame, conn, CONN, shown.map(conn_cells), [12, 21]);
@@ -198,7 +199,7 @@ mod tests {
             assert!(all.contains(what), "{what}:\n{all}");
         }
         assert!(all.contains("10.255.255.0:65535 "), "whole:\n{all}");
-        assert!(all.contains("nfs:/srv/data") && all.contains("5+1"), "{all}");
+        assert!(all.contains("/srv/data  ") && all.contains("5+1"), "{all}");
         assert!(all.contains("ib_write_bw") && all.contains("123.5k"), "{all}");
         assert!(lines[23].contains("10.255.255."), "the last line is of use:\n{all}");
     }
