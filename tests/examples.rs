@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
 use heddle::remote::{Policy, serve};
 use heddle::{Eal, EalConfig, EndpointConfig, Hugepages, Node};
+
+#[path = "support/built.rs"]
+mod built;
 
 /// Processors are few.
 static TURN: Mutex<()> = Mutex::new(());
@@ -54,14 +57,11 @@ const EXAMPLES: [(&str, &[&str]); 10] = [
 const OF_THEIR_OWN: [&str; 2] = ["own_process", "two_processes"];
 
 fn example(name: &str, args: &[&str]) -> Command {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args(["run", "--quiet", "--offline", "--example", name]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    cargo.arg("--").args(args);
-    cargo
+    static BUILT: Once = Once::new();
+    BUILT.call_once(built::examples);
+    let mut example = Command::new(built::example(name));
+    example.args(args);
+    example
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::built;
 use crate::lab::{Appliance, PATIENCE, Running, heddle, listen};
 
 /// `heddle rping` as a server on the appliance's RNIC.
@@ -85,17 +86,17 @@ fn test_what_an_application_has_is_shown_as_its_own() {
 /// The example, each side on the RNIC of another appliance.
 #[test]
 fn test_a_program_of_rpc_is_called_between_two_appliances() {
+    // Before there are workers that spin.
+    built::examples();
     let a = Appliance::start("");
     let dir = tempfile::tempdir().unwrap();
     let peers = dir.path().join("peer");
     let _peer = a.peer(&peers);
     let example = |socket: &Path, side: &str| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.args(["run", "--quiet", "--offline", "--example", "rpc", "--", "--socket"]);
-        cargo.arg(socket).args([side, "10.77.0.1:7200"]).stdin(Stdio::null());
-        cargo.stdout(Stdio::piped()).stderr(Stdio::piped());
-        cargo.spawn().unwrap()
+        let mut example = Command::new(built::example("rpc"));
+        example.arg("--socket").arg(socket).args([side, "10.77.0.1:7200"]).stdin(Stdio::null());
+        example.stdout(Stdio::piped()).stderr(Stdio::piped());
+        example.spawn().unwrap()
     };
     let mut server = example(&a.socket(), "--listen");
     let mut said = BufReader::new(server.stdout.take().unwrap());

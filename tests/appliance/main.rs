@@ -6,6 +6,9 @@
 #[allow(dead_code, reason = "the wire of other tests, of which not all is used here")]
 mod net;
 
+#[path = "../support/built.rs"]
+mod built;
+
 mod applications;
 mod end;
 mod gateway;
