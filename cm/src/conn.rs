@@ -102,8 +102,9 @@ pub(crate) enum State {
     AwaitRequest { answer: Box<dyn Answer> },
     /// The application has the word.
     AwaitAnswer { answer: Box<dyn Answer> },
-    /// The worker has been told to enter FPDU mode and has not answered.
-    Entering { qpn: Qpn, agreement: Box<Agreement>, peer_closed: bool },
+    /// The worker has been told to enter FPDU mode and has not answered. `ends`: the peer has closed, or
+    /// the application that accepted it has, and the worker has been told to close as well.
+    Entering { qpn: Qpn, agreement: Box<Agreement>, ends: bool },
     /// The same, but the connection is not wanted any more, or is closed already.
     Undoing { qpn: Qpn, error: ConnectFailure, closed: bool },
     /// Accepted and running; the peer's first FPDU is awaited.

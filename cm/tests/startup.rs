@@ -293,6 +293,27 @@ fn test_request_in_segments_of_one_byte_is_a_request() {
     assert_eq!(net.got(conn), plain(Kind::Reply, &[3; 512]));
 }
 
+/// The peer may have the Reply before we know of it ourselves, and has sent already by then.
+#[test]
+fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_order() {
+    let mut net = Net::new(1, false, 0.0);
+    net.listen(1, ListenParams::default());
+    let conn = net.tcp();
+    net.send(conn, &request(b""));
+    let Event::ConnectRequest { id, .. } = net.event() else { panic!("a request") };
+    net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(1)) });
+    net.ask(1, Request::Disconnect { id });
+    net.pass(MS);
+    assert_eq!(net.got(conn), plain(Kind::Reply, b""));
+    assert_eq!(net.end_of(conn), Some(RnicEvent::PeerClosed { conn }));
+    assert!(matches!(net.event(), Event::Established { .. }));
+    net.hosts[0].rnic.disconnect(conn);
+    let Event::Disconnected { reason, .. } = net.event() else { panic!("its end") };
+    assert_eq!(reason, DisconnectReason::Orderly);
+    assert_eq!((counter(&mut net, "established"), counter(&mut net, "cancelled")), (1, 0));
+    assert!(net.hosts[1].open.is_empty(), "released");
+}
+
 /// A refusal of the application's own leaves the request waiting, and the peer hears nothing of it.
 #[test]
 fn test_private_data_that_does_not_fit_is_refused_and_the_request_can_still_be_answered() {

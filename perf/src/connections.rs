@@ -31,6 +31,7 @@ pub(crate) struct Connections<T> {
     limits: Limits,
     /// Connections that have not said anything yet, and until when they may not.
     silent: VecDeque<(Instant, CmId)>,
+    ending: bool,
     throttle: Throttle,
 }
 
@@ -97,6 +98,7 @@ impl<T> Connections<T> {
             peers: HashMap::new(),
             limits,
             silent: VecDeque::new(),
+            ending: false,
             throttle: Throttle::default(),
         }
     }
@@ -123,12 +125,18 @@ impl<T> Connections<T> {
     /// they have ended: what a peer has on its way is to arrive.
     pub(crate) fn end(&mut self) {
         self.stop_listening();
+        self.ending = true;
         for conn in self.places.iter_mut().flatten() {
             // Why is known to whoever ends it.
             if !core::mem::replace(&mut conn.failed, true) {
                 let _ = self.device.disconnect(conn.id);
             }
         }
+    }
+
+    /// Whether all of them are being ended, and there will be no others.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending
     }
 
     /// How many there are.

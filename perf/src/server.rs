@@ -174,6 +174,10 @@ impl<P: Protocol> Server<P> {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
+            // It was on its way when nobody listened any more.
+            CmEvent::ConnectRequest { id, .. } if self.conns.is_ending() => {
+                let _ = self.device.reject(id, b"the service ends".to_vec());
+            }
             CmEvent::ConnectRequest { id, remote, peer, peer_to_peer, .. } => {
                 if let Err(fault) = self.accept(id, remote, peer, peer_to_peer) {
                     self.conns.rejected(remote, &fault);

@@ -14,8 +14,8 @@ use heddle_perf::spec::Op;
 use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
 use heddle_perf::workload::{Sink, Step, pattern};
 use heddle_verbs::{
-    CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, EventQueue, ListenParams, MpaOptions,
-    Protocol, RecvWr, SendOp, SendWr, Stag,
+    CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, DisconnectReason, EventQueue,
+    ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
 };
 
 fn config(count: u64, size: u32) -> RpingConfig {
@@ -412,6 +412,59 @@ fn test_transfer_at_the_edges_of_chunks() {
             assert_eq!((moved.bytes, moved.ops, moved.latency.count), (bytes, ops, ops), "{op}");
         }
         assert!(matches!(mover.run(Op::SendImm, Duration::ZERO), Err(TransferError::Nothing)));
+    }
+}
+
+/// To the peer a connection is established when it has the Reply, which may be before the service has
+/// heard that it is.
+#[test]
+fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits() {
+    let (eal, _turn) = eal();
+    // Clients of `perf` greet it.
+    let names = SERVICES.split(", ").filter(|&s| s != "perf");
+    for (name, accepts) in names.flat_map(|name| [(name, true), (name, false)]) {
+        let mut net = Net::new(&eal);
+        let spec: ServiceSpec = format!("10.0.0.2:7174={name}").parse().unwrap();
+        let device = net.server.hub().open(&DeviceConfig::default()).unwrap();
+        let mut services =
+            Services::start(&device, &[spec], &ListenParams::default(), None).unwrap();
+        net.until("a listener", || {
+            services.step();
+            services.is_listening().unwrap()
+        });
+        let raw = Raw::new(&net.client, 4096);
+        // Some send first, which the peer-to-peer model alone allows.
+        for wr_id in 0..16 {
+            raw.qp.post_recv(&RecvWr { wr_id, sges: &[raw.mr.sge(0, 4096)] }).unwrap();
+        }
+        let mpa = MpaOptions::new().peer_to_peer(RtrSet::of(Rtr::Write));
+        let params = ConnectParams::new(raw.qp.clone()).mpa(mpa);
+        net.client.device().connect(server(7174), params, &raw.events).unwrap();
+        net.until("its request", || services.has_work());
+        if accepts {
+            services.step();
+            assert_eq!(services.conns(), 1, "{name}");
+        }
+        services.end();
+        let mut event = || {
+            raw.event(&mut net, || {
+                services.step();
+            })
+        };
+        if accepts {
+            let ends = [event(), event()];
+            let [CmEvent::Established { .. }, CmEvent::Disconnected { reason, .. }] = ends else {
+                panic!("{name}: {ends:?}")
+            };
+            assert_eq!(reason, DisconnectReason::Orderly, "{name}");
+        } else {
+            let event = event();
+            assert!(matches!(event, CmEvent::Rejected { .. }), "{name}: {event:?}");
+        }
+        net.until("its end", || {
+            services.step();
+            services.conns() == 0
+        });
     }
 }
 

@@ -136,7 +136,7 @@ impl ConnInfo {
             let mode = FpduMode { startup_len, reply, qp: config };
             fx.order(Order::EnterFpduMode { conn, mode: Box::new(mode) });
         }
-        State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), peer_closed: false }
+        State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), ends: false }
     }
 
     /// The worker runs the queue pair.
@@ -144,7 +144,7 @@ impl ConnInfo {
         &self,
         qpn: Qpn,
         agreement: Agreement,
-        peer_closed: bool,
+        ends: bool,
         fx: &mut Effects,
     ) -> State {
         fx.counters.established += 1;
@@ -157,7 +157,7 @@ impl ConnInfo {
             local: self.local(),
             remote: self.remote(),
         });
-        if peer_closed {
+        if ends {
             // The order to close is at the worker already.
             fx.deadline(Some(self.close_timeout.get()));
             return State::Ending { qpn, why: None, terminate: None };

@@ -125,8 +125,8 @@ const QP: QpSpec = QpSpec { qpn: Qpn(7), pd: Pd(1), sq_depth: 1, rq_depth: 1 };
 
 fn states() -> Vec<(&'static str, bool, State)> {
     let qpn = QP.qpn;
-    let entering =
-        |peer_closed| State::Entering { qpn, agreement: Box::new(agreement()), peer_closed };
+    let entering = |agreement, ends| State::Entering { qpn, agreement: Box::new(agreement), ends };
+    let answered = || Agreement { role: Role::Responder, ..agreement() };
     let undoing = |closed| State::Undoing { qpn, error: ConnectFailure::Cancelled, closed };
     let ask = || Box::new(Script { falls_back: false });
     let last_word = || Agreement { last_word: Some(b"last word".to_vec()), ..agreement() };
@@ -147,19 +147,12 @@ fn states() -> Vec<(&'static str, bool, State)> {
         ),
         ("AwaitRequest", true, State::AwaitRequest { answer: ask() }),
         ("AwaitAnswer", true, State::AwaitAnswer { answer: ask() }),
-        ("Entering, active", false, entering(false)),
-        ("Entering, passive", true, entering(false)),
-        (
-            "Entering, active, with a last word",
-            false,
-            State::Entering { qpn, agreement: Box::new(last_word()), peer_closed: false },
-        ),
-        (
-            "Entering, passive, peer-to-peer",
-            true,
-            State::Entering { qpn, agreement: Box::new(expecting()), peer_closed: false },
-        ),
-        ("Entering, the peer has closed", true, entering(true)),
+        ("Entering, active", false, entering(agreement(), false)),
+        ("Entering, passive", true, entering(answered(), false)),
+        ("Entering, active, with a last word", false, entering(last_word(), false)),
+        ("Entering, passive, peer-to-peer", true, entering(expecting(), false)),
+        ("Entering, active, and ending", false, entering(agreement(), true)),
+        ("Entering, passive, and ending", true, entering(answered(), true)),
         ("Undoing", true, undoing(false)),
         ("Undoing, closed", true, undoing(true)),
         ("AwaitFpdu", true, State::AwaitFpdu { qpn }),
@@ -179,7 +172,7 @@ fn name(state: &State) -> String {
     match state {
         State::Closing { in_order: true } => "Closing in order".into(),
         State::Closing { in_order: false } => "Closing with a reset".into(),
-        State::Entering { peer_closed: true, .. } => "Entering, the peer has closed".into(),
+        State::Entering { ends: true, .. } => "Entering, and ending".into(),
         State::Undoing { closed: true, .. } => "Undoing, closed".into(),
         _ => short.into(),
     }

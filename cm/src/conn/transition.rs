@@ -56,9 +56,9 @@ pub(super) fn unknown(input: &Input<'_>, fx: &mut Effects) {
 /// order to connect, and until it comes, or the worker is known to have ended, nobody can say whether
 /// the queue pair has been touched.
 fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
-    let State::Entering { qpn, agreement, peer_closed } = state else { return state };
+    let State::Entering { qpn, agreement, ends } = state else { return state };
     match input {
-        Input::Entered(Ok(())) => link.established(qpn, *agreement, peer_closed, fx),
+        Input::Entered(Ok(())) => link.established(qpn, *agreement, ends, fx),
         Input::Entered(Err(e)) => {
             // The peer is told in the dialogue's own words (RFC 6581 section 9.3).
             let end = match agreement.last_word {
@@ -79,7 +79,13 @@ fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effect
         }
         Input::PeerClosed => {
             link.disconnect(fx);
-            State::Entering { qpn, agreement, peer_closed: true }
+            State::Entering { qpn, agreement, ends: true }
+        }
+        // The peer has our Reply by now, or has it before long: to it the connection is established,
+        // and a reset would take from it what it has sent.
+        Input::Disconnect if agreement.role == Role::Responder => {
+            link.disconnect(fx);
+            State::Entering { qpn, agreement, ends: true }
         }
         Input::Disconnect | Input::AppGone => {
             fx.counters.cancelled += 1;
@@ -88,7 +94,7 @@ fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effect
         }
         other => {
             not_asked(&other, fx);
-            State::Entering { qpn, agreement, peer_closed }
+            State::Entering { qpn, agreement, ends }
         }
     }
 }

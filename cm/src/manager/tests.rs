@@ -18,6 +18,7 @@ use heddle_tcp::ListenError;
 
 use super::*;
 use crate::conn::tests::conn_ids;
+use crate::dialogue::{MpaOptions, Protocol};
 use crate::event::{ConnectFailure, DisconnectReason, ListenFailure, QpFate};
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams, QpSpec};
 use crate::ports::Ports;
@@ -47,8 +48,13 @@ fn peer(n: u8) -> SocketAddr {
 }
 
 fn request() -> Vec<u8> {
+    frame(Kind::Request)
+}
+
+/// Of revision 1, without private data.
+fn frame(kind: Kind) -> Vec<u8> {
     Frame {
-        kind: Kind::Request,
+        kind,
         markers: false,
         crc: true,
         reject: false,
@@ -136,6 +142,18 @@ impl Bench {
     fn connect(&mut self, id: u64, qpn: u32) -> Result<(), RequestError> {
         let params = ConnectTerms::new(qp(qpn));
         self.ask(APP, Request::Connect { id: CmId(id), remote: peer(1), params })
+    }
+
+    /// A connection of ours to which the peer has replied; the worker has the order to enter FPDU mode.
+    fn entering(&mut self, id: u64, qpn: u32) -> ConnId {
+        let protocol = Protocol::Mpa(MpaOptions::new().revision(Revision::V1));
+        let params = ConnectTerms { protocol, ..ConnectTerms::new(qp(qpn)) };
+        self.ask(APP, Request::Connect { id: CmId(id), remote: peer(1), params }).unwrap();
+        let conn = self.names.next().unwrap();
+        self.report(Report::Connecting { token: id, result: Ok(conn) });
+        self.event(RnicEvent::Connected { conn, local: local() });
+        self.event(RnicEvent::StartupBytes { conn, bytes: frame(Kind::Reply) });
+        conn
     }
 
     fn accept(&mut self, id: CmId, qpn: u32) -> Result<(), RequestError> {

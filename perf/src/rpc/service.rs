@@ -65,7 +65,7 @@ impl Serve for RpcService {
 
     fn end(&mut self) {
         self.0.stop_listening();
-        self.0.disconnect_all();
+        self.0.drain();
     }
 
     fn conns(&self) -> usize {

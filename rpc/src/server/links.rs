@@ -241,7 +241,7 @@ impl Links {
         events: &EventQueue,
         counters: &mut ServerCounters,
     ) {
-        let full = self.is_full(remote.ip());
+        let full = self.draining || self.is_full(remote.ip());
         if full || self.accept(id, remote, private_data, events).is_err() {
             counters.connections_refused += 1;
             let _ = self.device.reject(id, Vec::new());
@@ -335,11 +335,16 @@ impl Links {
     /// Ends them in order; they are gone when that is over.
     pub(super) fn disconnect(&mut self) {
         for (number, peer) in &mut self.peers {
-            if let Phase::Up { link, closing: closing @ false, .. } = &mut peer.phase {
-                *closing = true;
-                link.leave();
-                let _ = self.device.disconnect(CmId(*number));
+            match &mut peer.phase {
+                // It is up for a moment yet.
+                Phase::Accepting { .. } => {}
+                Phase::Up { closing: true, .. } => continue,
+                Phase::Up { link, closing, .. } => {
+                    *closing = true;
+                    link.leave();
+                }
             }
+            let _ = self.device.disconnect(CmId(*number));
         }
     }
 

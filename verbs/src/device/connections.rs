@@ -111,7 +111,8 @@ impl Device {
 
     /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.
     /// One that is not established yet is given up at once, and
-    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows.
+    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. One that was accepted counts as
+    /// established: to the peer it is before we know of it.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].

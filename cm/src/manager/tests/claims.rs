@@ -53,14 +53,13 @@ fn test_a_queue_pair_is_free_again_after_a_failure_before_fpdu_mode() {
 }
 
 #[test]
-fn test_a_connection_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queue_pair() {
+fn test_a_connect_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queue_pair() {
     for (entered, fate) in
         [(Ok(()), QpFate::Spent(Qpn(7))), (Err(RnicError::NotStartup), QpFate::Free(Qpn(7)))]
     {
         let mut b = Bench::new(config(1));
-        b.listen(ListenParams::default());
-        let (conn, id) = b.asked(peer(1));
-        b.accept(id, 7).unwrap();
+        let (conn, id) = (b.entering(1, 7), CmId(1));
+        b.orders();
         b.ask(APP, Request::Disconnect { id }).unwrap();
         assert_eq!(b.events(), [], "whether it was touched is not known");
         b.report(Report::Entered { conn, result: entered });
@@ -68,8 +67,28 @@ fn test_a_connection_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queu
         assert_eq!(b.events(), [(APP, Event::ConnectError { id, error, qp: fate })]);
         b.closed(conn);
         assert_eq!((b.events().len(), b.is_known(conn)), (0, false));
-        assert_eq!(b.orders(), ["0 EnterFpduMode", "0 Abort", "0 Release"]);
+        assert_eq!(b.orders(), ["0 Abort", "0 Release"]);
     }
+}
+
+#[test]
+fn test_one_that_was_accepted_is_established_before_it_ends() {
+    let mut b = Bench::new(config(1));
+    b.listen(ListenParams::default());
+    let (conn, id) = b.asked(peer(1));
+    b.accept(id, 7).unwrap();
+    for _ in 0..2 {
+        b.ask(APP, Request::Disconnect { id }).unwrap();
+    }
+    assert_eq!(b.events(), []);
+    b.report(Report::Entered { conn, result: Ok(()) });
+    let events = b.events();
+    assert!(matches!(events[..], [(APP, Event::Established { .. })]), "{events:?}");
+    b.event(RnicEvent::Closed { conn, reason: CloseReason::Orderly });
+    let (reason, qpn) = (DisconnectReason::Orderly, Qpn(7));
+    assert_eq!(b.events(), [(APP, Event::Disconnected { id, qpn, reason, terminate: None })]);
+    assert_eq!(b.orders(), ["0 EnterFpduMode", "0 Disconnect", "0 Disconnect", "0 Release"]);
+    assert!(!b.is_known(conn));
 }
 
 #[test]

@@ -57,9 +57,11 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
     b.accept(entering, 6).unwrap();
     let (never_taken, untouched) = b.asked(peer(4));
     b.accept(untouched, 7).unwrap();
-    let (_, undoing) = b.asked(peer(5));
-    b.accept(undoing, 8).unwrap();
-    b.ask(APP, Request::Disconnect { id: undoing }).unwrap();
+    let (_, leaving) = b.asked(peer(5));
+    b.accept(leaving, 8).unwrap();
+    b.ask(APP, Request::Disconnect { id: leaving }).unwrap();
+    b.entering(7, 14);
+    b.ask(APP, Request::Disconnect { id: CmId(7) }).unwrap();
     let (_, running) = b.established(9);
     let (truncated, ending) = b.established(10);
     let cut = heddle_iwarp::Cut::Message;
@@ -85,12 +87,13 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
         (asked, format!("{lost}, NoQp")),
         (entering, format!("{lost}, Spent(6)")),
         (untouched, format!("{lost}, Free(7)")),
-        (undoing, "cancelled, Spent(8)".into()),
+        (leaving, format!("{lost}, Spent(8)")),
+        (CmId(7), "cancelled, Spent(14)".into()),
         (running, format!("{lost}, spent 9")),
         (ending, format!("{}, spent 10", DisconnectReason::Truncated(cut))),
     ];
     assert_eq!(told(b.events()), BTreeMap::from(expected));
-    assert_eq!(b.cm.counters().worker_lost, 10, "one that nobody knew of");
+    assert_eq!(b.cm.counters().worker_lost, 11, "one that nobody knew of");
     // Nobody is given orders for nothing, and nothing is left but the other worker's.
     assert_eq!(b.orders(), ["1 Connect"]);
     let gauges = b.cm.gauges();
