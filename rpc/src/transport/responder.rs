@@ -17,11 +17,16 @@ use crate::message::Message;
 impl Link {
     /// A call has come: what is told of it.
     pub(super) fn called(&mut self, call: &IncomingCall) -> Option<LinkEvent> {
-        let Some(Stored::Registered(buffer)) = self.store.remove(call.buffer) else {
-            let _ = self.conn.refuse(call.id, Refusal::System);
-            return None;
+        let parts = match self.store.remove(call.buffer) {
+            Some(Stored::Registered(buffer)) => split(&buffer, call),
+            // It has come in one Send.
+            Some(stored) => stored.into_octets(call.length as usize).map(|all| (all, Vec::new())),
+            None => {
+                let _ = self.conn.refuse(call.id, Refusal::System);
+                return None;
+            }
         };
-        let Some((stream, items)) = split(&buffer, call) else {
+        let Some((stream, items)) = parts else {
             let _ = self.conn.refuse(call.id, Refusal::BadXdr);
             return None;
         };

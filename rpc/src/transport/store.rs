@@ -59,6 +59,8 @@ pub(crate) struct Store {
     memory: Memory,
     /// Of what peers have us take.
     budget: Budget,
+    /// Octets of the longest call that there can ever be a buffer for.
+    call_max: u32,
     /// By which its connection waits for memory.
     number: u64,
     /// The connection has named octets that are not there: a defect.
@@ -79,7 +81,9 @@ const fn split(id: BufferId) -> (usize, u32) {
 impl Store {
     /// One that takes memory for peers within `budget`, in turn with other connections by `number`.
     pub(crate) fn new(memory: Memory, budget: Budget, number: u64) -> Store {
-        Store { slots: Vec::new(), free: Vec::new(), memory, budget, number, broken: false }
+        let call_max = u32::try_from(memory.call_max(&budget)).unwrap_or(u32::MAX);
+        let (slots, free) = (Vec::new(), Vec::new());
+        Store { slots, free, memory, budget, call_max, number, broken: false }
     }
 
     /// Its connection waits for memory no more.
@@ -154,6 +158,8 @@ impl conn::Memory for Store {
                 Stored::Registered(taken.ok()?)
             }
             Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
+            // No longer than a Send, and one for each call that is served.
+            Purpose::Inline => Stored::Heap(memory::octets(len)),
             // No longer than the connection's longest message, and one for each call of ours.
             Purpose::Reply => Stored::Heap(memory::octets(len)),
         };
@@ -161,7 +167,7 @@ impl conn::Memory for Store {
     }
 
     fn call_max(&self) -> u32 {
-        u32::try_from(self.memory.call_max(&self.budget)).unwrap_or(u32::MAX)
+        self.call_max
     }
 
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {

@@ -1,7 +1,7 @@
 //! Calls of the peer's: what is kept of each, what is read for it, and where its reply goes.
 
 use super::event::{IncomingCall, ItemSet, ServeError};
-use super::memory::{BufferId, Memory, Sge};
+use super::memory::{BufferId, Memory, Purpose, Sge};
 use super::offer::{Kept, Offer};
 use super::plan::{Format, HeaderLen};
 use super::transfers::Age;
@@ -61,6 +61,8 @@ pub(super) struct InCall {
     pub(super) buffer: BufferId,
     pub(super) length: u32,
     pub(super) items: ItemSet,
+    /// What its buffer is for, as long as it waits for that.
+    pub(super) purpose: Purpose,
     pub(super) reads: Vec<ReadOp>,
     pub(super) next_read: usize,
     pub(super) reads_done: usize,
@@ -93,6 +95,15 @@ pub(super) enum Body<'a> {
 }
 
 impl Body<'_> {
+    /// What a buffer for a call with these Read chunks, too, is for.
+    pub(super) fn purpose(&self, reads: ReadList<'_>) -> Purpose {
+        match self {
+            Body::Inline(_) if reads.is_empty() => Purpose::Inline,
+            Body::Inline(_) | Body::Chunk(_) => Purpose::Call,
+            Body::Buffer { .. } => Purpose::Parts,
+        }
+    }
+
     pub(super) fn length(&self) -> u32 {
         match self {
             Body::Inline(payload) => u32::try_from(payload.len()).unwrap_or(u32::MAX),
