@@ -67,8 +67,10 @@ impl Link {
             return;
         }
         let own = message.body().items().iter().all(|i| self.has(&i.data));
+        let inline = self.conn.reply_inline_max(id) as usize;
         let mut laid = self.spare.pop().unwrap_or_default();
-        match own.then(|| lay_out(message, &self.served_memory, &mut self.store, &mut laid)) {
+        let (memory, store) = (&self.served_memory, &mut self.store);
+        match own.then(|| lay_out(message, inline, memory, store, &mut laid)) {
             Some(Ok(())) => {}
             Some(Err(NoMemory { len })) if len <= self.served_memory.for_replies() => {
                 self.spare.push(laid);

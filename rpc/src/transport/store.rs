@@ -1,11 +1,14 @@
 //! The buffers of a connection, by the names that [`heddle_rpcrdma::conn`] has for them.
 
+use std::sync::Arc;
+
 use heddle_rpcrdma::conn;
 use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
 use crate::memory::{self, Budget, Buffer, Memory};
+use crate::message::Message;
 
 /// What a name stands for.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub(crate) enum Stored {
     Registered(Buffer),
     /// Octets that came in Sends and go nowhere else.
     Heap(Vec<u8>),
+    /// A message without items that goes in a Send, into which it is copied.
+    Short(Arc<Message>),
 }
 
 impl Stored {
@@ -21,6 +26,7 @@ impl Stored {
     pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
         match self {
             Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
+            Stored::Short(message) => message.part(off, len).map(|parts| parts.concat()),
             Stored::Registered(buffer) => {
                 let mut octets = memory::octets(len);
                 buffer.read(off, &mut octets).ok().map(|()| octets)
@@ -35,7 +41,7 @@ impl Stored {
                 octets.truncate(len);
                 Some(octets)
             }
-            Stored::Heap(_) => None,
+            Stored::Heap(_) | Stored::Short(_) => None,
             Stored::Registered(buffer) => buffer.part(0, len).ok().map(|part| part.to_vec()),
         }
     }
@@ -47,6 +53,7 @@ impl Stored {
                 all.get_mut(off..off.checked_add(octets.len())?)?.copy_from_slice(octets);
                 Some(())
             }
+            Stored::Short(_) => None,
         }
     }
 }
@@ -128,6 +135,12 @@ impl Store {
         let Some(Stored::Registered(buffer)) = self.get(sge.buffer) else { return None };
         let (off, len) = (usize::try_from(sge.offset).ok()?, sge.length as usize);
         buffer.part(off, len).ok().map(|part| part.sge())
+    }
+
+    /// The octets of a message that is copied into its Send; `None` when they are of something else.
+    pub(crate) fn short(&self, sge: &conn::Sge) -> Option<[&[u8]; 2]> {
+        let Some(Stored::Short(message)) = self.get(sge.buffer) else { return None };
+        message.part(usize::try_from(sge.offset).ok()?, sge.length as usize)
     }
 
     /// A copy of octets, over `out`.

@@ -1,5 +1,6 @@
 //! Calls of the peer's: what is kept of each, what is read for it, and where its reply goes.
 
+use super::Connection;
 use super::event::{IncomingCall, ItemSet, ServeError};
 use super::memory::{BufferId, Memory, Purpose, Sge};
 use super::offer::{Kept, Offer};
@@ -247,14 +248,7 @@ impl InCall {
         }
         let taken = self.placed.iter().map(|i| i.length.next_multiple_of(4));
         self.reduced = self.total - taken.sum::<u32>();
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let len = HeaderLen {
-            version,
-            reads: 0,
-            write_chunks: count(offer.writes.len()),
-            write_segments: count(offer.writes.chunks().map(|c| c.len()).sum()),
-            reply: offer.reply.map(|c| count(c.len())),
-        };
+        let len = reply_header(version, offer);
         let header = len.reply(Format::Inline);
         self.header_len = header;
         if header.checked_add(self.reduced).is_some_and(|all| all <= bounds.send) {
@@ -311,6 +305,29 @@ impl InCall {
             Format::Chunk => v1::Body::NoMsg(chunks),
         };
         v1::Header { xid, credit, body }.encode(out)
+    }
+}
+
+/// The header of a reply to a call that has made this offer.
+fn reply_header(version: u32, offer: &Offer<'_>) -> HeaderLen {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    HeaderLen {
+        version,
+        reads: 0,
+        write_chunks: count(offer.writes.len()),
+        write_segments: count(offer.writes.chunks().map(|c| c.len()).sum()),
+        reply: offer.reply.map(|c| count(c.len())),
+    }
+}
+
+impl Connection {
+    /// Octets of the longest reply without items to this call that goes in Sends, and not into a Reply
+    /// chunk; 0 when there is no such call.
+    pub fn reply_inline_max(&self, call: ServedId) -> u32 {
+        let row = self.served.at(call.slot).filter(|_| self.served.is(call.slot, call.generation));
+        let (Some(row), Some(version)) = (row, self.version) else { return 0 };
+        let header = reply_header(version, &row.offer.offer()).reply(Format::Inline);
+        self.thresholds.send.saturating_sub(header)
     }
 }
 
