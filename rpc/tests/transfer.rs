@@ -11,7 +11,8 @@ use heddle_rpc::{Body, CallError, Credential, Procedure, Speaks};
 use heddle_rpcrdma::header::Refusal;
 use heddle_rpcrdma::{conn, v1, v2};
 
-const SIZES: [usize; 12] = [0, 1, 3, 4, 700, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
+const SIZES: [usize; 14] =
+    [0, 1, 3, 4, 700, 724, 725, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
 
 fn version(speaks: Speaks) -> u32 {
     if speaks.v2 { 2 } else { 1 }
