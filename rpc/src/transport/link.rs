@@ -259,8 +259,13 @@ impl Link {
         any
     }
 
-    /// What there is to tell. Results are understood by `binding`.
+    /// What there is to tell, which mostly is nothing. Results are understood by `binding`.
+    #[inline]
     pub(crate) fn poll_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
+        if self.has_told_all() { None } else { self.next_event(binding) }
+    }
+
+    fn next_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
         loop {
             match self.conn.poll_event()? {
                 Event::Established { version } => return Some(LinkEvent::Established { version }),
