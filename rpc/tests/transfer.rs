@@ -57,6 +57,19 @@ fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any
     }
 }
 
+/// Version 2 conveys them in several Sends.
+#[test]
+fn test_results_longer_than_was_said_come_within_messages_in_version_2() {
+    let mut w = World::new(Speaks::V2);
+    for (number, len) in (0..).zip(SIZES) {
+        let (mut arguments, data) = (Body::new(), pattern(number, len));
+        arguments.opaque(&data).unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).results_max(8).send().unwrap();
+        let results = w.outcome(call).unwrap();
+        assert!(results.reader().opaque(MAX).unwrap().to_vec() == data, "{len}");
+    }
+}
+
 #[test]
 fn test_two_items_of_different_lengths_keep_their_places() {
     for speaks in [Speaks::V1, Speaks::V2] {

@@ -15,7 +15,7 @@ use crate::message::Message;
 pub(crate) enum Stored {
     /// Registered memory: what is sent, what peers read or write, what RDMA Reads place.
     Registered(Buffer),
-    /// Octets that came in Sends and go nowhere else.
+    /// Octets that come in Sends, in their order, and go nowhere else. There is room for all from the start.
     Heap(Vec<u8>),
     /// A message without items that goes in a Send, into which it is copied.
     Short(Arc<Message>),
@@ -50,8 +50,8 @@ impl Stored {
         match self {
             Stored::Registered(buffer) => buffer.write(off, octets).ok(),
             Stored::Heap(all) => {
-                all.get_mut(off..off.checked_add(octets.len())?)?.copy_from_slice(octets);
-                Some(())
+                let has_room = octets.len() <= all.capacity() - all.len();
+                (off == all.len() && has_room).then(|| all.extend_from_slice(octets))
             }
             Stored::Short(_) => None,
         }
@@ -172,9 +172,9 @@ impl conn::Memory for Store {
             }
             Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
             // No longer than a Send, and one for each call that is served.
-            Purpose::Inline => Stored::Heap(memory::octets(len)),
+            Purpose::Inline => Stored::Heap(Vec::with_capacity(len)),
             // No longer than the connection's longest message, and one for each call of ours.
-            Purpose::Reply => Stored::Heap(memory::octets(len)),
+            Purpose::Reply => Stored::Heap(Vec::with_capacity(len)),
         };
         Some(self.put(stored))
     }
