@@ -116,7 +116,8 @@ impl Ring {
     }
 }
 
-/// Room for the headers of Sends, and for short messages behind them, taken when a Send is posted and free when it has completed.
+/// Room for the headers of Sends, and for short messages behind them, taken when a Send is posted and
+/// free when it has completed.
 #[derive(Debug)]
 pub(super) struct Headers {
     mr: Mr,
