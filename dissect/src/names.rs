@@ -1,5 +1,6 @@
 //! Names of programs and procedures (RFC 1813, RFC 1833, RFC 7530), header types and errors.
 
+use heddle_rpcrdma::binding::NFS3_PROCEDURES;
 use heddle_rpcrdma::property::{Value, id};
 use heddle_rpcrdma::rpc::{AuthStat, Denied, ReplyBody, Status};
 use heddle_rpcrdma::v2::{Property as Wire, Refusal, htype};
@@ -7,30 +8,6 @@ use heddle_rpcrdma::{rpc, v1};
 
 use crate::item::{Procedure, Property};
 
-const NFS3: [&str; 22] = [
-    "NULL",
-    "GETATTR",
-    "SETATTR",
-    "LOOKUP",
-    "ACCESS",
-    "READLINK",
-    "READ",
-    "WRITE",
-    "CREATE",
-    "MKDIR",
-    "SYMLINK",
-    "MKNOD",
-    "REMOVE",
-    "RMDIR",
-    "RENAME",
-    "LINK",
-    "READDIR",
-    "READDIRPLUS",
-    "FSSTAT",
-    "FSINFO",
-    "PATHCONF",
-    "COMMIT",
-];
 const NFS4: [&str; 2] = ["NULL", "COMPOUND"];
 const MOUNT: [&str; 6] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
 const NFSACL: [&str; 3] = ["NULL", "GETACL", "SETACL"];
@@ -65,7 +42,7 @@ fn program(program: u32, version: u32) -> Option<(&'static str, &'static [&'stat
     Some(match (program, version) {
         (PORTMAPPER, 2) => ("PORTMAP", &PORTMAP),
         (PORTMAPPER, 3 | 4) => ("RPCBIND", &RPCBIND),
-        (NFS, 3) => ("NFS3", &NFS3),
+        (NFS, 3) => ("NFS3", &NFS3_PROCEDURES),
         (NFS, 4) => ("NFS4", &NFS4),
         (MOUNTD, 1..=3) => ("MOUNT", &MOUNT),
         (ACL, 3) => ("NFSACL", &NFSACL),

@@ -76,31 +76,7 @@ pub mod procedure {
     pub const PATHCONF: Procedure = of(20);
     pub const COMMIT: Procedure = of(21);
 
-    /// Their names, by their numbers.
-    pub const NAMES: [&str; 22] = [
-        "NULL",
-        "GETATTR",
-        "SETATTR",
-        "LOOKUP",
-        "ACCESS",
-        "READLINK",
-        "READ",
-        "WRITE",
-        "CREATE",
-        "MKDIR",
-        "SYMLINK",
-        "MKNOD",
-        "REMOVE",
-        "RMDIR",
-        "RENAME",
-        "LINK",
-        "READDIR",
-        "READDIRPLUS",
-        "FSSTAT",
-        "FSINFO",
-        "PATHCONF",
-        "COMMIT",
-    ];
+    pub use heddle_rpcrdma::binding::NFS3_PROCEDURES as NAMES;
 }
 
 /// A type of the protocol.

@@ -88,7 +88,11 @@ impl Body {
         const FIRST: usize = 64;
         let more = u32::try_from(len).map_err(|_| TooLong)?;
         self.len = self.len.checked_add(more).ok_or(TooLong)?;
-        self.octets.reserve(if self.octets.is_empty() { here.max(FIRST) } else { here });
+        if self.octets.capacity() == 0 {
+            self.octets = Vec::with_capacity(here.max(FIRST));
+        } else {
+            self.octets.reserve(here);
+        }
         Ok(())
     }
 

@@ -100,6 +100,14 @@ impl Message {
         Arc::new(Message { header, body: body.flat(), placeable, is_silent })
     }
 
+    /// `len` octets from `off` on of one without items: those of its header, and those of its body.
+    pub(crate) fn part(&self, off: usize, len: usize) -> Option<[&[u8]; 2]> {
+        let (header, body) = (&self.header, self.body.octets());
+        let split = |at: usize| (at.min(header.len()), at.saturating_sub(header.len()));
+        let ((begin, first), (end, last)) = (split(off), split(off.checked_add(len)?));
+        Some([header.get(begin..end)?, body.get(first..last)?])
+    }
+
     /// Octets that are kept with it.
     pub(crate) fn weight(&self) -> usize {
         let apart: usize = self.body.items().iter().map(|i| i.data.len()).sum();

@@ -465,13 +465,17 @@ fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
     let calls: Vec<_> = (0..40).map(|_| call_later(&caller)).collect();
     let held = r.held.clone();
     r.w.until("calls", |_| (held.lock().unwrap().len() == 40).then_some(()));
-    // Calls of the client's that wait for what one of them has.
-    let mut arguments = Body::new();
-    let data = r.w.client.memory().take_copy(&pattern(1, 8100)).unwrap();
-    arguments.u32(1).unwrap().item(data).unwrap();
-    let forward = r.w.client.call(KEEP).arguments(arguments).send().unwrap();
+    // Calls of the client's that wait for what one of them has, and those behind them.
+    let keep = |r: &Reverse, n| {
+        let mut arguments = Body::new();
+        let data = r.w.client.memory().take_copy(&pattern(n, 8100)).unwrap();
+        arguments.u32(n).unwrap().item(data).unwrap();
+        r.w.client.call(KEEP).arguments(arguments).send().unwrap()
+    };
+    let forward = keep(&r, 1);
     r.w.until("a call", |w| (w.held.lock().unwrap().len() == 1).then_some(()));
-    let behind: Vec<_> = (0..WAITING).map(|_| r.w.client.call(LATER).send().unwrap()).collect();
+    let mut behind = vec![keep(&r, 2)];
+    behind.extend((1..WAITING).map(|_| r.w.client.call(LATER).send().unwrap()));
     r.w.until("others", |w| (w.server.counters().memory_waits == WAITING).then_some(()));
     // All go on in one turn.
     r.w.deaf = true;

@@ -11,7 +11,8 @@ use heddle_rpc::{Body, CallError, Credential, Procedure, Speaks};
 use heddle_rpcrdma::header::Refusal;
 use heddle_rpcrdma::{conn, v1, v2};
 
-const SIZES: [usize; 12] = [0, 1, 3, 4, 700, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
+const SIZES: [usize; 14] =
+    [0, 1, 3, 4, 700, 724, 725, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
 
 fn version(speaks: Speaks) -> u32 {
     if speaks.v2 { 2 } else { 1 }
@@ -53,6 +54,19 @@ fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any
             assert!(results.items().is_empty(), "nothing of it may lie apart");
             assert!(results.reader().opaque(MAX).unwrap().to_vec() == data, "{len}");
         }
+    }
+}
+
+/// Version 2 conveys them in several Sends.
+#[test]
+fn test_results_longer_than_was_said_come_within_messages_in_version_2() {
+    let mut w = World::new(Speaks::V2);
+    for (number, len) in (0..).zip(SIZES) {
+        let (mut arguments, data) = (Body::new(), pattern(number, len));
+        arguments.opaque(&data).unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).results_max(8).send().unwrap();
+        let results = w.outcome(call).unwrap();
+        assert!(results.reader().opaque(MAX).unwrap().to_vec() == data, "{len}");
     }
 }
 

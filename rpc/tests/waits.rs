@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::*;
 use heddle_rpc::client::PendingCall;
-use heddle_rpc::{Body, Client, ClientConfig, Procedure, ServerConfig, Speaks};
+use heddle_rpc::{Body, Buffer, Client, ClientConfig, Memory, Procedure, ServerConfig, Speaks};
 
 const MIB: usize = 1 << 20;
 
@@ -88,6 +88,32 @@ fn test_calls_of_many_clients_with_memory_for_one_are_each_carried_out_once() {
         assert!(counters.memory_waits >= 4, "{counters:?}");
         let memory = w.server.memory().clone();
         w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
+    }
+}
+
+/// All that is to be had of a memory.
+fn all_of(memory: &Memory) -> Vec<Buffer> {
+    let lengths = [MIB, 4096, 64].into_iter();
+    lengths.flat_map(|len| std::iter::from_fn(move || memory.take(len).ok())).collect()
+}
+
+/// Calls and replies that go in one Send, without items, take none of the memory that items lie in.
+#[test]
+fn test_short_calls_are_carried_out_when_all_memory_is_taken() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = world(speaks);
+        let taken = [all_of(w.client.memory()), all_of(w.server.memory())];
+        assert_eq!(w.client.memory().available(), 0);
+        for len in [0, 1, 400, 512] {
+            let data = pattern(len, len as usize);
+            let mut arguments = Body::new();
+            arguments.opaque(&data).unwrap();
+            let call = w.client.call(PLAIN).arguments(arguments).results_max(len + 8);
+            let results = w.outcome(call.send().unwrap()).unwrap();
+            assert_eq!(results.reader().opaque(MAX).unwrap().to_vec(), data);
+        }
+        assert_eq!(w.server.counters().memory_waits, 0);
+        drop(taken);
     }
 }
 

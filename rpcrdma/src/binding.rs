@@ -12,7 +12,7 @@ mod nfs3;
 #[cfg(test)]
 mod tests;
 
-pub use nfs3::NFS3;
+pub use nfs3::{NFS3, NFS3_PROCEDURES};
 
 use crate::reduce::{Item, chunk_fits};
 use crate::rpc::Procedure;

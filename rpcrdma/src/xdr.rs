@@ -273,6 +273,9 @@ impl<'a> Writer<'a> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let data = data.get(..len as usize).unwrap_or(data);
         self.u32(len);
+        if data.is_empty() {
+            return;
+        }
         self.raw(data);
         self.raw(&[0; UNIT][..padded(data.len()) - data.len()]);
     }

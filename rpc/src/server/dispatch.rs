@@ -15,7 +15,7 @@ use heddle_rpcrdma::rpc::{
 };
 
 use super::duplicates::{DuplicateLimits, Duplicates, Key, Tickets, Verdict};
-use super::outbox::Outbox;
+use super::outbox::{Answer, Outbox};
 use super::program::{Program, Refusal, Registered, Repeat, Request};
 use super::{Caller, ServerCounters, Ticket};
 use crate::body::{Body, Item};
@@ -199,7 +199,12 @@ impl Dispatch {
 
     /// The oldest answer of a program, and who waits for it.
     pub(crate) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
-        let (Job { xid, procedure, has_reply, to }, outcome) = self.outbox.pop()?;
+        let answer = self.outbox.pop()?;
+        Some(self.reply_of(answer))
+    }
+
+    fn reply_of(&mut self, (job, outcome): Answer) -> (Tickets, Arc<Message>) {
+        let Job { xid, procedure, has_reply, to } = job;
         let (reply, keep) = match (outcome, self.registered(procedure)) {
             _ if !has_reply => (Message::silence(xid), true),
             (Ok(results), Ok(registered)) => {
@@ -215,7 +220,7 @@ impl Dispatch {
             To::All { key, keep: own } => self.duplicates.done(key, &reply, own && keep),
             To::One(ticket) => Tickets::of(ticket),
         };
-        Some((tickets, reply))
+        (tickets, reply)
     }
 
     /// The program of a procedure, or why there is none.

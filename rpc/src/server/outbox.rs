@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_verbs::Waker;
@@ -11,7 +11,7 @@ use super::Refusal;
 use super::dispatch::Job;
 use crate::body::Body;
 
-type Answer = (Job, Result<Body, Refusal>);
+pub(super) type Answer = (Job, Result<Body, Refusal>);
 
 /// Where answers are put; clones are handles of the same one. There is no more in it than there are
 /// calls under way.
@@ -20,6 +20,8 @@ pub(crate) struct Outbox(Arc<Shared>);
 
 struct Shared {
     answers: Mutex<VecDeque<Answer>>,
+    /// How many there are, to be asked without the lock: who asks mostly finds none.
+    len: AtomicUsize,
     /// The server's thread will look before it sleeps.
     awake: AtomicBool,
     /// There are calls to send.
@@ -36,12 +38,16 @@ impl fmt::Debug for Outbox {
 impl Outbox {
     /// An empty one; `waker` wakes the server.
     pub(crate) fn new(waker: Option<Waker>) -> Outbox {
-        let (answers, awake) = (Mutex::default(), AtomicBool::new(true));
-        Outbox(Arc::new(Shared { answers, awake, rung: AtomicBool::new(false), waker }))
+        let (answers, len, awake) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(true));
+        Outbox(Arc::new(Shared { answers, len, awake, rung: AtomicBool::new(false), waker }))
     }
 
     pub(super) fn push(&self, job: Job, outcome: Result<Body, Refusal>) {
-        self.answers().push_back((job, outcome));
+        {
+            let mut answers = self.answers();
+            answers.push_back((job, outcome));
+            self.0.len.store(answers.len(), Ordering::Release);
+        }
         self.wake();
     }
 
@@ -68,12 +74,18 @@ impl Outbox {
 
     /// The oldest.
     pub(super) fn pop(&self) -> Option<Answer> {
-        self.answers().pop_front()
+        if !self.has_some() {
+            return None;
+        }
+        let mut answers = self.answers();
+        let oldest = answers.pop_front();
+        self.0.len.store(answers.len(), Ordering::Release);
+        oldest
     }
 
-    /// Whether there is an answer.
+    /// Whether there is an answer. One that comes at this moment wakes whoever may sleep.
     pub(crate) fn has_some(&self) -> bool {
-        !self.answers().is_empty()
+        self.0.len.load(Ordering::Acquire) > 0
     }
 
     /// The server's thread is about to sleep, and may, when there is nothing.

@@ -1,10 +1,12 @@
 //! Messages as pieces of registered memory: what is in octets is copied once, what lies apart is named
-//! where it is.
+//! where it is. A short one without items is named as it is, and copied when it is sent.
 //!
 //! ```text
 //!   registered   header │ octets      │ padding │ octets │
 //!   pieces       ───────────────┐  item          ┌────────
 //! ```
+
+use std::sync::Arc;
 
 use heddle_rpcrdma::conn::{BufferId, Sge};
 use heddle_rpcrdma::xdr::padded;
@@ -31,17 +33,25 @@ impl Laid {
 }
 
 /// Puts a message into memory, and notes in `laid`, which is empty, where it is. A server's are replies; a
-/// client's memory keeps nothing for them.
+/// client's memory keeps nothing for them. One of up to `inline` octets goes in one Send for certain, or in
+/// several, and by no other operation.
 ///
 /// # Errors
 /// [`NoMemory`] for what is copied.
 pub(crate) fn lay_out(
-    message: &Message,
+    message: &Arc<Message>,
+    inline: usize,
     memory: &Memory,
     store: &mut Store,
     laid: &mut Laid,
 ) -> Result<(), NoMemory> {
     let (header, body) = (message.header(), message.body());
+    if body.items().is_empty() && message.weight() <= inline {
+        let id = store.put(Stored::Short(message.clone()));
+        laid.ids.push(id);
+        laid.stream.push(piece(id, 0, message.weight()));
+        return Ok(());
+    }
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
     let len = header.len() + body.octets().len() + padding;
     let buffer = memory.take_for_reply(len)?;

@@ -144,10 +144,9 @@ impl Link {
     pub(crate) fn step(&mut self, now: Instant, batch: usize) -> bool {
         // Read when something has come, or may be over.
         let time = |link: &Link| link.time(now);
-        let cq = self.parts.cq.clone();
         let mut taken = 0;
         while taken < batch
-            && let Some(cqe) = cq.poll()
+            && let Some(cqe) = self.parts.cq.poll()
         {
             taken += 1;
             match cqe.queue {
@@ -155,7 +154,7 @@ impl Link {
                 Queue::Rq => self.received(time(self), &cqe),
             }
         }
-        self.broken |= cq.check().is_err() || self.store.is_broken();
+        self.broken |= self.parts.cq.check().is_err() || self.store.is_broken();
         if self.conn.poll_timeout().is_some_and(|at| at <= time(self)) {
             self.conn.handle_timeout(time(self));
         }
@@ -201,8 +200,14 @@ impl Link {
         }
     }
 
-    /// Posts what the connection asks for, as long as there is room; whether there was anything.
+    /// Posts what the connection asks for, as long as there is room; whether there was anything. Asked for
+    /// after whatever may bring work, and mostly there is none.
+    #[inline]
     pub(crate) fn post(&mut self) -> bool {
+        self.conn.may_have_work() && self.post_all()
+    }
+
+    fn post_all(&mut self) -> bool {
         let mut any = false;
         while !self.broken && self.parts.places.has_room(self.step) && self.parts.headers.has_room()
         {
@@ -254,8 +259,13 @@ impl Link {
         any
     }
 
-    /// What there is to tell. Results are understood by `binding`.
+    /// What there is to tell, which mostly is nothing. Results are understood by `binding`.
+    #[inline]
     pub(crate) fn poll_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
+        if self.has_told_all() { None } else { self.next_event(binding) }
+    }
+
+    fn next_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
         loop {
             match self.conn.poll_event()? {
                 Event::Established { version } => return Some(LinkEvent::Established { version }),

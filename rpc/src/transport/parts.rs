@@ -116,7 +116,8 @@ impl Ring {
     }
 }
 
-/// Room for the headers of Sends, taken when a Send is posted and free when it has completed.
+/// Room for the headers of Sends, and for short messages behind them, taken when a Send is posted and
+/// free when it has completed.
 #[derive(Debug)]
 pub(super) struct Headers {
     mr: Mr,
@@ -135,14 +136,20 @@ impl Headers {
         !self.free.is_empty()
     }
 
-    /// Puts `octets` into room of its own: its number, and where the octets are.
-    pub(super) fn put(&mut self, octets: &[u8]) -> Option<(usize, heddle_verbs::Sge)> {
-        if octets.len() > self.room {
+    /// Puts `pieces`, one behind the other, into room of their own: its number, and where they are.
+    pub(super) fn put(&mut self, pieces: &[&[u8]]) -> Option<(usize, heddle_verbs::Sge)> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        if len > self.room {
             return None;
         }
         let number = self.free.pop()?;
-        self.mr.write(number * self.room, octets);
-        Some((number, self.mr.sge(number * self.room, octets.len())))
+        let first = number * self.room;
+        let mut at = first;
+        for piece in pieces {
+            self.mr.write(at, piece);
+            at += piece.len();
+        }
+        Some((number, self.mr.sge(first, len)))
     }
 
     /// The Send has completed.

@@ -51,8 +51,15 @@ pub(super) fn send(
 ) -> Result<usize, PostError> {
     sges.clear();
     let few = payload.len() < usize::from(SGES);
-    let number = if few {
-        let (number, head) = parts.headers.put(header).ok_or(PostError::TooLong)?;
+    let short = payload.first().and_then(|piece| store.short(piece));
+    let number = if let Some([front, rest]) = short {
+        // It is its only piece. A copy costs less than memory for it and a list of two.
+        let all = parts.headers.put(&[header, front, rest]);
+        let (number, all) = all.ok_or(PostError::TooLong)?;
+        sges.push(all);
+        number
+    } else if few {
+        let (number, head) = parts.headers.put(&[header]).ok_or(PostError::TooLong)?;
         sges.push(head);
         for piece in payload {
             sges.push(store.sge(piece).ok_or(PostError::BindData)?);
@@ -64,7 +71,7 @@ pub(super) fn send(
         for piece in payload {
             store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
         }
-        let (number, all) = parts.headers.put(&whole).ok_or(PostError::TooLong)?;
+        let (number, all) = parts.headers.put(&[&whole]).ok_or(PostError::TooLong)?;
         sges.push(all);
         number
     };

@@ -30,6 +30,9 @@ const TRANSPORT_HEADER: u32 = 256;
 /// Octets that any peer takes in a Send, as long as it has not said more.
 const SEND_MIN: u32 = 1024;
 
+/// Octets of a call that goes in a Send whatever the peer says, when its header has no chunks.
+const INLINE: usize = (SEND_MIN - TRANSPORT_HEADER) as usize;
+
 /// What has become of a call that was to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
@@ -70,8 +73,10 @@ impl Link {
             Whole::Room(buffer) => Some(buffer),
             Whole::Later => return Ok(Made::Later),
         };
+        // Chunks would make the header longer.
+        let inline = if room.results.is_empty() && whole.is_none() { INLINE } else { 0 };
         let mut laid = self.spare.pop().unwrap_or_default();
-        if lay_out(message, &self.memory, &mut self.store, &mut laid).is_err() {
+        if lay_out(message, inline, &self.memory, &mut self.store, &mut laid).is_err() {
             self.spare.push(laid);
             return self.wait_for_memory(message.weight());
         }

@@ -17,11 +17,16 @@ use crate::message::Message;
 impl Link {
     /// A call has come: what is told of it.
     pub(super) fn called(&mut self, call: &IncomingCall) -> Option<LinkEvent> {
-        let Some(Stored::Registered(buffer)) = self.store.remove(call.buffer) else {
-            let _ = self.conn.refuse(call.id, Refusal::System);
-            return None;
+        let parts = match self.store.remove(call.buffer) {
+            Some(Stored::Registered(buffer)) => split(&buffer, call),
+            // It has come in one Send.
+            Some(stored) => stored.into_octets(call.length as usize).map(|all| (all, Vec::new())),
+            None => {
+                let _ = self.conn.refuse(call.id, Refusal::System);
+                return None;
+            }
         };
-        let Some((stream, items)) = split(&buffer, call) else {
+        let Some((stream, items)) = parts else {
             let _ = self.conn.refuse(call.id, Refusal::BadXdr);
             return None;
         };
@@ -62,8 +67,10 @@ impl Link {
             return;
         }
         let own = message.body().items().iter().all(|i| self.has(&i.data));
+        let inline = self.conn.reply_inline_max(id) as usize;
         let mut laid = self.spare.pop().unwrap_or_default();
-        match own.then(|| lay_out(message, &self.served_memory, &mut self.store, &mut laid)) {
+        let (memory, store) = (&self.served_memory, &mut self.store);
+        match own.then(|| lay_out(message, inline, memory, store, &mut laid)) {
             Some(Ok(())) => {}
             Some(Err(NoMemory { len })) if len <= self.served_memory.for_replies() => {
                 self.spare.push(laid);

@@ -1,19 +1,24 @@
 //! The buffers of a connection, by the names that [`heddle_rpcrdma::conn`] has for them.
 
+use std::sync::Arc;
+
 use heddle_rpcrdma::conn;
 use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
 use crate::memory::{self, Budget, Buffer, Memory};
+use crate::message::Message;
 
 /// What a name stands for.
 #[derive(Debug)]
 pub(crate) enum Stored {
     /// Registered memory: what is sent, what peers read or write, what RDMA Reads place.
     Registered(Buffer),
-    /// Octets that came in Sends and go nowhere else.
+    /// Octets that come in Sends, in their order, and go nowhere else. There is room for all from the start.
     Heap(Vec<u8>),
+    /// A message without items that goes in a Send, into which it is copied.
+    Short(Arc<Message>),
 }
 
 impl Stored {
@@ -21,6 +26,7 @@ impl Stored {
     pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
         match self {
             Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
+            Stored::Short(message) => message.part(off, len).map(|parts| parts.concat()),
             Stored::Registered(buffer) => {
                 let mut octets = memory::octets(len);
                 buffer.read(off, &mut octets).ok().map(|()| octets)
@@ -35,7 +41,7 @@ impl Stored {
                 octets.truncate(len);
                 Some(octets)
             }
-            Stored::Heap(_) => None,
+            Stored::Heap(_) | Stored::Short(_) => None,
             Stored::Registered(buffer) => buffer.part(0, len).ok().map(|part| part.to_vec()),
         }
     }
@@ -44,9 +50,10 @@ impl Stored {
         match self {
             Stored::Registered(buffer) => buffer.write(off, octets).ok(),
             Stored::Heap(all) => {
-                all.get_mut(off..off.checked_add(octets.len())?)?.copy_from_slice(octets);
-                Some(())
+                let has_room = octets.len() <= all.capacity() - all.len();
+                (off == all.len() && has_room).then(|| all.extend_from_slice(octets))
             }
+            Stored::Short(_) => None,
         }
     }
 }
@@ -59,6 +66,8 @@ pub(crate) struct Store {
     memory: Memory,
     /// Of what peers have us take.
     budget: Budget,
+    /// Octets of the longest call that there can ever be a buffer for.
+    call_max: u32,
     /// By which its connection waits for memory.
     number: u64,
     /// The connection has named octets that are not there: a defect.
@@ -79,7 +88,9 @@ const fn split(id: BufferId) -> (usize, u32) {
 impl Store {
     /// One that takes memory for peers within `budget`, in turn with other connections by `number`.
     pub(crate) fn new(memory: Memory, budget: Budget, number: u64) -> Store {
-        Store { slots: Vec::new(), free: Vec::new(), memory, budget, number, broken: false }
+        let call_max = u32::try_from(memory.call_max(&budget)).unwrap_or(u32::MAX);
+        let (slots, free) = (Vec::new(), Vec::new());
+        Store { slots, free, memory, budget, call_max, number, broken: false }
     }
 
     /// Its connection waits for memory no more.
@@ -126,6 +137,12 @@ impl Store {
         buffer.part(off, len).ok().map(|part| part.sge())
     }
 
+    /// The octets of a message that is copied into its Send; `None` when they are of something else.
+    pub(crate) fn short(&self, sge: &conn::Sge) -> Option<[&[u8]; 2]> {
+        let Some(Stored::Short(message)) = self.get(sge.buffer) else { return None };
+        message.part(usize::try_from(sge.offset).ok()?, sge.length as usize)
+    }
+
     /// A copy of octets, over `out`.
     pub(crate) fn gather(&self, sge: &conn::Sge, out: &mut Vec<u8>) -> Option<()> {
         let off = usize::try_from(sge.offset).ok()?;
@@ -154,14 +171,16 @@ impl conn::Memory for Store {
                 Stored::Registered(taken.ok()?)
             }
             Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
+            // No longer than a Send, and one for each call that is served.
+            Purpose::Inline => Stored::Heap(Vec::with_capacity(len)),
             // No longer than the connection's longest message, and one for each call of ours.
-            Purpose::Reply => Stored::Heap(memory::octets(len)),
+            Purpose::Reply => Stored::Heap(Vec::with_capacity(len)),
         };
         Some(self.put(stored))
     }
 
     fn call_max(&self) -> u32 {
-        u32::try_from(self.memory.call_max(&self.budget)).unwrap_or(u32::MAX)
+        self.call_max
     }
 
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {

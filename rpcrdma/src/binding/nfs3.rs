@@ -36,6 +36,32 @@ pub const NFS3: Table<'static> = Table(&[
     entry(21, Reply::Fixed(STATUS + WCC_DATA + VERF)),
 ]);
 
+/// What its procedures are called, by their numbers.
+pub const NFS3_PROCEDURES: [&str; 22] = [
+    "NULL",
+    "GETATTR",
+    "SETATTR",
+    "LOOKUP",
+    "ACCESS",
+    "READLINK",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "MKDIR",
+    "SYMLINK",
+    "MKNOD",
+    "REMOVE",
+    "RMDIR",
+    "RENAME",
+    "LINK",
+    "READDIR",
+    "READDIRPLUS",
+    "FSSTAT",
+    "FSINFO",
+    "PATHCONF",
+    "COMMIT",
+];
+
 const fn entry(procedure: u32, reply: Reply) -> Entry {
     let procedure = Procedure { program: 100_003, version: 3, procedure };
     Entry { procedure, arguments: None, results: None, reply }

@@ -165,7 +165,6 @@ impl Connection {
     /// A work request has completed: well, or not. One that has not ends the connection, as it does the
     /// queue pair.
     pub fn handle_completion(&mut self, id: WorkId, ok: bool) {
-        self.stirred = true;
         if !self.is_running() {
             return;
         }
@@ -173,6 +172,7 @@ impl Connection {
             return self.close(CloseReason::Completion);
         }
         let (kind, slot, generation) = id.parts();
+        // Where what completes makes room for other work it is said: most Sends and Writes do not.
         match kind {
             Kind::Call if self.calls.is(slot, generation) => self.call_sent(slot),
             Kind::Invalidate(index) if self.calls.is(slot, generation) => {
@@ -188,6 +188,7 @@ impl Connection {
         let Some(row) = self.calls.at_mut(slot) else { return };
         row.sends = row.sends.saturating_sub(1);
         if row.phase == Phase::Waiting && row.sends == 0 && !row.has_reply {
+            self.stirred = true;
             self.complete(slot, Outcome::Sent);
             return;
         }
@@ -196,6 +197,7 @@ impl Connection {
     }
 
     fn invalidated(&mut self, slot: u16, index: usize) {
+        self.stirred = true;
         if let Some((_, grip)) = self.calls.at_mut(slot).and_then(|row| row.handles.get_mut(index))
             && *grip == Grip::Invalidating
         {
@@ -212,6 +214,7 @@ impl Connection {
         else {
             return;
         };
+        self.stirred = true;
         self.reads_posted = self.reads_posted.saturating_sub(1);
         self.read_octets_posted = self.read_octets_posted.saturating_sub(read.from.length);
         row.reads_done += 1;

@@ -19,10 +19,13 @@ pub struct Sge {
 }
 
 /// What a buffer is allocated for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
-    /// A call that is received. RDMA Reads may place parts of it: it must be a sink for them.
+    /// A call that is received. RDMA Reads place parts of it: it must be a sink for them.
+    #[default]
     Call,
+    /// A call that has come in one Send, without anything to read: no longer than that, and no sink.
+    Inline,
     /// The same of a call that comes in several Sends (version 2), which cannot wait: there is nowhere to
     /// keep them.
     Parts,
@@ -38,7 +41,7 @@ pub trait Memory {
     /// A buffer of at least `octets`, never 0, all of which can be named from offset 0 on. Whoever
     /// implements this bounds what peers can take.
     ///
-    /// Without one ([`None`]) a [`Purpose::Call`] waits: it is asked for again after
+    /// Without one ([`None`]) a [`Purpose::Call`] or [`Purpose::Inline`] waits: it is asked for again after
     /// [`memory_returned`](super::Connection::memory_returned). Others are refused: the call, or ours that
     /// it is the reply of, ends with an error.
     fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId>;

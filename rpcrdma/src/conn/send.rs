@@ -129,6 +129,10 @@ impl Connection {
     }
 
     fn next_work(&mut self, out: &mut [u8]) -> Step {
+        if !self.has_queued() {
+            self.advertise();
+            return self.next_grant(out);
+        }
         if let Some(next) = self.next_invalidation() {
             return Ok(Some(next));
         }

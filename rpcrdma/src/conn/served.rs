@@ -1,7 +1,8 @@
 //! Calls of the peer's: what is kept of each, what is read for it, and where its reply goes.
 
+use super::Connection;
 use super::event::{IncomingCall, ItemSet, ServeError};
-use super::memory::{BufferId, Memory, Sge};
+use super::memory::{BufferId, Memory, Purpose, Sge};
 use super::offer::{Kept, Offer};
 use super::plan::{Format, HeaderLen};
 use super::transfers::Age;
@@ -61,6 +62,8 @@ pub(super) struct InCall {
     pub(super) buffer: BufferId,
     pub(super) length: u32,
     pub(super) items: ItemSet,
+    /// What its buffer is for, as long as it waits for that.
+    pub(super) purpose: Purpose,
     pub(super) reads: Vec<ReadOp>,
     pub(super) next_read: usize,
     pub(super) reads_done: usize,
@@ -93,6 +96,15 @@ pub(super) enum Body<'a> {
 }
 
 impl Body<'_> {
+    /// What a buffer for a call with these Read chunks, too, is for.
+    pub(super) fn purpose(&self, reads: ReadList<'_>) -> Purpose {
+        match self {
+            Body::Inline(_) if reads.is_empty() => Purpose::Inline,
+            Body::Inline(_) | Body::Chunk(_) => Purpose::Call,
+            Body::Buffer { .. } => Purpose::Parts,
+        }
+    }
+
     pub(super) fn length(&self) -> u32 {
         match self {
             Body::Inline(payload) => u32::try_from(payload.len()).unwrap_or(u32::MAX),
@@ -236,14 +248,7 @@ impl InCall {
         }
         let taken = self.placed.iter().map(|i| i.length.next_multiple_of(4));
         self.reduced = self.total - taken.sum::<u32>();
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let len = HeaderLen {
-            version,
-            reads: 0,
-            write_chunks: count(offer.writes.len()),
-            write_segments: count(offer.writes.chunks().map(|c| c.len()).sum()),
-            reply: offer.reply.map(|c| count(c.len())),
-        };
+        let len = reply_header(version, offer);
         let header = len.reply(Format::Inline);
         self.header_len = header;
         if header.checked_add(self.reduced).is_some_and(|all| all <= bounds.send) {
@@ -300,6 +305,29 @@ impl InCall {
             Format::Chunk => v1::Body::NoMsg(chunks),
         };
         v1::Header { xid, credit, body }.encode(out)
+    }
+}
+
+/// The header of a reply to a call that has made this offer.
+fn reply_header(version: u32, offer: &Offer<'_>) -> HeaderLen {
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    HeaderLen {
+        version,
+        reads: 0,
+        write_chunks: count(offer.writes.len()),
+        write_segments: count(offer.writes.chunks().map(|c| c.len()).sum()),
+        reply: offer.reply.map(|c| count(c.len())),
+    }
+}
+
+impl Connection {
+    /// Octets of the longest reply without items to this call that goes in Sends, and not into a Reply
+    /// chunk; 0 when there is no such call.
+    pub fn reply_inline_max(&self, call: ServedId) -> u32 {
+        let row = self.served.at(call.slot).filter(|_| self.served.is(call.slot, call.generation));
+        let (Some(row), Some(version)) = (row, self.version) else { return 0 };
+        let header = reply_header(version, &row.offer.offer()).reply(Format::Inline);
+        self.thresholds.send.saturating_sub(header)
     }
 }
 

@@ -33,8 +33,9 @@ impl Connection {
         while self.is_running()
             && let Some(&slot) = self.waiting.front()
         {
-            let length = self.served.at(slot).map_or(1, |row| row.length);
-            let Some(buffer) = memory.allocate(Purpose::Call, length) else { break };
+            let row = self.served.at(slot);
+            let (purpose, length) = row.map_or((Purpose::Call, 1), |row| (row.purpose, row.length));
+            let Some(buffer) = memory.allocate(purpose, length) else { break };
             self.waiting.pop_front();
             any = true;
             if self.resume(slot, buffer, memory).is_none() {

@@ -1,7 +1,26 @@
 //! What a connection has its driver do.
 
+use super::Connection;
 use super::memory::Sge;
+use super::negotiate::Hello;
 use crate::segment::{Handle, Segment};
+
+impl Connection {
+    /// Whether [`poll_work`](Connection::poll_work) may give something: whether anything has happened that can
+    /// bring work since it gave nothing.
+    pub fn may_have_work(&self) -> bool {
+        self.stirred
+    }
+
+    /// Whether there is more to post than a GRANT, or will be when there are credits.
+    pub(super) fn has_queued(&self) -> bool {
+        let queues = [&self.ending, &self.reading, &self.replies, &self.queue];
+        self.hello != Hello::Done
+            || self.sending.is_some()
+            || !self.unsent.is_empty()
+            || queues.iter().any(|queue| !queue.is_empty())
+    }
+}
 
 /// A call of ours, from [`call`](super::Connection::call) to the event that ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -57,7 +57,7 @@ impl Mem {
 
     /// Octets of calls that the connection has.
     fn calls(&self) -> usize {
-        let calls = self.lent.iter().filter(|(_, purpose)| **purpose == Purpose::Call);
+        let calls = self.lent.iter().filter(|(_, purpose)| may_wait(**purpose));
         calls.map(|(buffer, _)| self.buffers[buffer].len()).sum()
     }
 
@@ -70,6 +70,11 @@ impl Mem {
     }
 }
 
+/// Whether a call waits for a buffer of this purpose.
+fn may_wait(purpose: Purpose) -> bool {
+    matches!(purpose, Purpose::Call | Purpose::Inline)
+}
+
 impl Memory for Mem {
     fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
         assert!(octets > 0);
@@ -78,7 +83,7 @@ impl Memory for Mem {
             return None;
         }
         let taken = |octets: usize| self.calls() + octets <= self.call_max() as usize;
-        if purpose == Purpose::Call && !taken(octets as usize) {
+        if may_wait(purpose) && !taken(octets as usize) {
             return None;
         }
         let buffer = self.new_buffer(vec![0xaa; octets as usize]);
@@ -197,7 +202,11 @@ impl End {
                     let header = header[..len].to_vec();
                     (0, id, Op::Send { header, payload: payload.to_vec(), invalidate })
                 }
-                Work::Read { id, to, from } => (1, id, Op::Read { to, from }),
+                Work::Read { id, to, from } => {
+                    let sink = self.mem.lent.get(&to.buffer.0);
+                    assert!(matches!(sink, Some(Purpose::Call | Purpose::Parts)), "{sink:?}");
+                    (1, id, Op::Read { to, from })
+                }
                 Work::Write { id, from, to } => (2, id, Op::Write { from: from.to_vec(), to }),
                 Work::Invalidate { id, handle } => (3, id, Op::Invalidate { handle }),
             };

@@ -83,6 +83,39 @@ fn test_result_longer_than_its_chunk_is_refused_with_what_is_needed() {
     }
 }
 
+/// With a Write chunk that comes back in the header, and without any.
+#[test]
+fn test_reply_up_to_its_inline_length_goes_in_one_send_and_a_longer_one_does_not() {
+    for (speaks, result) in
+        [(Speaks::V1, 9000), (Speaks::V1, 0), (Speaks::V2, 9000), (Speaks::V2, 0)]
+    {
+        for more in [0, 4] {
+            let (mut c, mut s) = established(speaks, |_| {});
+            let call = big_call(&mut c, 1, 0, result);
+            settle(&mut c, &mut s, NOW);
+            let served = take_call(&mut s);
+            let max = s.conn.reply_inline_max(served) / 4 * 4;
+            assert!(max > 900, "{speaks:?} {result}");
+            let mut octets =
+                message(Xid(1), 1, &[], 0, &mut Random::new(&Seed::from_u64(1))).octets;
+            octets.resize((max + more) as usize, 0);
+            let stream = [s.mem.sge(octets)];
+            s.conn.reply(served, &stream, &[]).unwrap();
+            settle(&mut c, &mut s, NOW);
+            assert_eq!(s.conn.reply_inline_max(served), 0, "it is over");
+            match (&ended(&mut c)[..], speaks, more) {
+                ([Event::Reply { call: of, .. }], _, 0) => assert_eq!(*of, call),
+                ([Event::Reply { call: of, .. }], Speaks { v2: true, .. }, _) => {
+                    assert_eq!((*of, s.posted[0]), (call, 2));
+                }
+                ([Event::Failed { .. }], Speaks { v2: false, .. }, 4) => {}
+                (events, ..) => panic!("{speaks:?} {result} {more}: {events:?}"),
+            }
+            assert!(more > 0 || s.posted[0] == 1, "{speaks:?} {result}");
+        }
+    }
+}
+
 /// A reply without room is an error in version 1, and goes in several Sends in version 2.
 #[test]
 fn test_long_reply_without_a_reply_chunk() {

@@ -6,8 +6,8 @@ use crate::conn::negotiate::Flow;
 use crate::conn::offer::Offer;
 use crate::conn::served::{self, Body};
 use crate::conn::{
-    AnswerFlow, BufferId, CloseReason, Connection, Event, ItemSet, Memory, Purpose, ServedId, Side,
-    Unsent, calls,
+    AnswerFlow, BufferId, CloseReason, Connection, Event, ItemSet, Memory, ServedId, Side, Unsent,
+    calls,
 };
 use crate::header::{Answer, Refusal, Xid};
 use crate::property::ReverseSupport;
@@ -83,13 +83,14 @@ impl Connection {
         };
         let total = assembly.total();
         let has_parts = matches!(body, Body::Buffer { .. });
+        let purpose = body.purpose(reads);
         let memory = &mut *received.memory;
         let buffer = match body {
             Body::Buffer { buffer, .. } if items.as_slice().is_empty() => Some(buffer),
-            Body::Buffer { .. } => memory.allocate(Purpose::Parts, total),
+            Body::Buffer { .. } => memory.allocate(purpose, total),
             // In their order: what comes later does not take what those before it wait for.
             _ if self.waiting.is_empty() && total <= memory.call_max() => {
-                memory.allocate(Purpose::Call, total)
+                memory.allocate(purpose, total)
             }
             _ => None,
         };
@@ -102,6 +103,7 @@ impl Connection {
             row.set(xid, credit, &uses.offer);
             row.length = total;
             row.items = items;
+            row.purpose = purpose;
         }
         self.unanswered += 1;
         let id = ServedId { slot, generation };
