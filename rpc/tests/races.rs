@@ -6,8 +6,11 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
 use heddle_rpc::client::{ConnectionFailure, PendingCall};
-use heddle_rpc::{Body, CallError, Client, ClientConfig, Server, ServerConfig, Speaks};
+use heddle_rpc::{
+    Body, CallError, Client, ClientConfig, Procedure, Request, Server, ServerConfig, Speaks,
+};
 
 fn later(client: &Client, timeout: Duration) -> PendingCall {
     client.call(LATER).timeout(timeout).send().unwrap()
@@ -125,4 +128,35 @@ fn test_last_word_of_a_client_that_closes_behind_it_is_heard() {
     w.until("the end of the connection", |w| (w.server.connections() == 0).then_some(()));
     assert_eq!(w.server.counters().calls, before + 3);
     assert_eq!(w.server.memory().available(), w.server.memory().len());
+}
+
+/// Whether data lies apart is each end's own matter: what the server has among its octets goes to the room that
+/// the client has for it.
+#[test]
+fn test_short_result_within_a_reply_goes_to_the_room_that_is_there_for_it() {
+    const GET: Procedure = Procedure { program: PROGRAM + 7, version: 1, procedure: 1 };
+    const TABLE: Table<'static> = Table(&[Entry {
+        procedure: GET,
+        arguments: None,
+        results: Some(|s| s.item()),
+        reply: Reply::Of(|_| Ok(ReplySize { stream: 4, item: MAX })),
+    }]);
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            client.binding = Box::new(TABLE);
+        });
+        let get = |request: Request| {
+            let mut results = Body::new();
+            results.opaque(&pattern(1, 100)).unwrap();
+            request.reply(Ok(results));
+        };
+        w.server.register(GET.program, 1..=1, TABLE, get).unwrap();
+        for room in [100, 70_000] {
+            let call = w.client.call(GET).room(w.client.buffer(room).unwrap()).send().unwrap();
+            let results = w.outcome(call).unwrap();
+            assert!(results.reader().opaque(MAX).unwrap().to_vec() == pattern(1, 100));
+        }
+        assert_eq!(w.client.counters().connections, 1);
+    }
 }
