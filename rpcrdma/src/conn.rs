@@ -196,6 +196,7 @@ pub struct Connection {
     config: Config,
     stage: Stage,
     version: Option<u32>,
+    /// Until when the version may be open, and of version 2 what the peer takes.
     opening_ends: Option<Instant>,
     versions_refused: u32,
     peer_lacks_v2: bool,

@@ -80,7 +80,8 @@ pub struct Config {
     /// Octets of the longest RDMA Read that is made, and that may be under way at a time.
     pub read_max: u32,
     /// How long a client waits for an answer to its first message of version 2, and a server for a message
-    /// of which it knows the version.
+    /// of which it knows the version; and in version 2, from the same moment on, either for the properties
+    /// of its peer, when a call needs more than the default ones allow.
     pub negotiation_timeout: Duration,
     /// How long each transfer that keeps memory of this end may take; at least [`TRANSFER_TIMEOUT_MIN`]. A
     /// peer with which one takes more than a quarter longer loses the connection: see

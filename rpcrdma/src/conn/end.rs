@@ -255,7 +255,10 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.opening_ends.is_some_and(|at| at <= now) && self.is_running() {
             self.opening_ends = None;
-            return self.close(CloseReason::NegotiationTimeout);
+            if self.version.is_none() {
+                return self.close(CloseReason::NegotiationTimeout);
+            }
+            self.stirred = true;
         }
         self.time_transfers(now);
         if self.deadline.is_none_or(|at| at > now) {

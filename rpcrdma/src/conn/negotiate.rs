@@ -82,6 +82,12 @@ impl Connection {
         }
     }
 
+    /// Whether the peer may yet say that it takes more than every peer does. Time ends that: properties need
+    /// not come.
+    pub(super) fn awaits_properties(&self) -> bool {
+        self.version == Some(v2::VERSION) && self.opening_ends.is_some()
+    }
+
     /// The versions of which a message is taken now.
     pub(super) fn versions(&self) -> Versions {
         match (self.version, self.config.side) {
@@ -99,8 +105,8 @@ impl Connection {
     pub(super) fn establish(&mut self, version: u32) {
         self.version = Some(version);
         self.stage = Stage::Open;
-        self.opening_ends = None;
         if version == v1::VERSION {
+            self.opening_ends = None;
             let terms = self.config.terms();
             self.thresholds = Thresholds { send: terms.send, receive: terms.receive };
             self.hello = Hello::Done;
@@ -189,6 +195,7 @@ impl Connection {
         if last {
             self.peers = self.pending;
             self.has_peers = true;
+            self.opening_ends = None;
             self.thresholds = Thresholds::of(&self.config.properties, &self.peers)?;
             self.events.push_back(Event::Properties(self.peers));
         }

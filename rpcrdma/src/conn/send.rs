@@ -354,6 +354,9 @@ impl Connection {
             }
             let generation = self.calls.generation(slot);
             if let Err(error) = self.plan_call(slot) {
+                if self.awaits_properties() {
+                    return Ok(None);
+                }
                 self.queue.pop_front();
                 self.complete(slot, Outcome::Failed(error));
                 continue;

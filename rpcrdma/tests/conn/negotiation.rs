@@ -5,10 +5,11 @@ use std::time::Duration;
 use heddle_base::Instant;
 use heddle_rpcrdma::conn::{Call, CallError, CloseReason, Config, Event, ReplyRoom, Side, Speaks};
 use heddle_rpcrdma::header::{Answer, Refusal};
-use heddle_rpcrdma::property::{Properties, Thresholds};
+use heddle_rpcrdma::property::{Properties, ReverseSupport, Thresholds};
 use heddle_rpcrdma::{Xid, v1, v2};
 
-use crate::model::{End, settle};
+use crate::model::{End, execute, settle};
+use crate::scene::{NOW, ended};
 
 pub(crate) fn pair(client: Speaks, server: Speaks) -> (End, End) {
     let config = |side, speaks| Config { speaks, ..Config::new(side) };
@@ -178,6 +179,37 @@ fn test_properties_set_thresholds_and_are_told() {
     assert!(s.events.contains(&Event::Properties(sizes(16384, 8192))));
     assert_eq!(s.conn.peers_host_auth(), Some(&b"who I am"[..]));
     assert_eq!(c.conn.peers_host_auth(), None);
+}
+
+/// The last of the client's properties is late, or does not come: what the default ones do not allow waits.
+#[test]
+fn test_a_call_beyond_the_defaults_waits_for_the_properties_of_the_peer() {
+    for come in [true, false] {
+        let reverse = ReverseSupport::General;
+        let properties = Properties { reverse, ..Properties::DEFAULT };
+        let client = Config { properties, host_auth: vec![7; 100], ..Config::new(Side::Client) };
+        let (mut c, mut s) = (End::new(client), End::new(Config::new(Side::Server)));
+        c.pump(64);
+        assert!(execute(&mut c, &mut s) && s.receive(NOW));
+        let call = null_call(&mut s, 1);
+        s.pump(64);
+        assert_eq!((s.conn.version(), s.posted[0]), (Some(2), 1), "its own properties alone");
+        assert_eq!(ended(&mut s), []);
+        if come {
+            settle(&mut c, &mut s, NOW);
+            assert_eq!((serve(&mut c), s.conn.poll_timeout()), (1, None));
+            settle(&mut c, &mut s, NOW);
+            assert!(matches!(ended(&mut s)[..], [Event::Reply { call: of, .. }] if of == call));
+        } else {
+            let end = s.conn.poll_timeout().expect("it does not wait for ever");
+            assert_eq!(end, NOW + s.conn.config().negotiation_timeout);
+            s.conn.handle_timeout(end);
+            s.pump(64);
+            let error = CallError::NoReverse;
+            assert_eq!(ended(&mut s), [Event::Failed { call, error }]);
+            assert_eq!(s.conn.poll_timeout(), None);
+        }
+    }
 }
 
 #[test]

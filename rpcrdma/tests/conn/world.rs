@@ -298,11 +298,6 @@ impl<C: Choices> World<C> {
         self.events();
     }
 
-    /// Calls of a server wait until its client has said that it takes them.
-    fn may_call(&self, end: usize) -> bool {
-        end == 0 || self.version == 1 || self.ends[1].conn.counters().receives > 2
-    }
-
     /// A step of an end whose peer is gone: what it posts goes nowhere.
     fn step_alone(&mut self, end: usize) {
         let x = &mut self.ends[end];
@@ -311,8 +306,7 @@ impl<C: Choices> World<C> {
             1 => drop(x.complete()),
             2 => drop(x.receive(self.now)),
             3 => self.answer(end),
-            _ if self.may_call(end) => self.call(end),
-            _ => {}
+            _ => self.call(end),
         }
         self.events();
     }
@@ -324,7 +318,7 @@ impl<C: Choices> World<C> {
         let calls = if loses { up_to(&mut self.choices, calls) } else { calls };
         while self.apps.iter().map(|app| app.made).sum::<u32>() < calls {
             let end = index(&mut self.choices, 2);
-            if self.may_call(end) && self.choices.chance(0.1) {
+            if self.choices.chance(0.1) {
                 self.call(end);
             }
             self.step(end);
