@@ -70,6 +70,8 @@ enum Order {
 struct State {
     listening: Result<bool, ListenFailure>,
     conns: usize,
+    /// It takes no more.
+    stopped: bool,
 }
 
 /// What is counted of an export, by whoever asks.
@@ -149,13 +151,13 @@ impl Export {
                 Some(started.map_err(|e| format!("no NFS by TCP: {e}"))?)
             }
         };
-        let state = Arc::new(Mutex::new(State { listening: Ok(false), conns: 0 }));
+        let state = Arc::new(Mutex::new(State { listening: Ok(false), conns: 0, stopped: false }));
         let (orders, taken) = crossbeam_channel::unbounded();
         let own = server.waker();
         let watch = Arc::new(Watch { service, seen: Mutex::default() });
         let thread = {
             let (state, watch) = (Arc::clone(&state), Arc::clone(&watch));
-            let running = Running { server, _threads: threads, tcp, state, watch };
+            let running = Running { server, _threads: threads, tcp, state, watch, stopped: false };
             let name = thread::Builder::new().name("heddle-nfs".into());
             name.spawn(move || running.run(&taken, &waker)).map_err(|e| e.to_string())?
         };
@@ -181,6 +183,12 @@ impl Export {
     /// Connections of the RNIC.
     pub(crate) fn conns(&self) -> usize {
         lock(&self.state).conns
+    }
+
+    /// Whether its thread has heard that it is to take no more connections: before, it may be about to accept
+    /// one, and has its socket.
+    pub(crate) fn has_stopped(&self) -> bool {
+        lock(&self.state).stopped || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Whether clients can connect: not before the RNIC lets them.
@@ -224,6 +232,7 @@ struct Running {
     tcp: Option<tcp::Server>,
     state: Arc<Mutex<State>>,
     watch: Arc<Watch>,
+    stopped: bool,
 }
 
 impl Running {
@@ -252,6 +261,7 @@ impl Running {
     fn stop_listening(&mut self) {
         self.server.stop_listening();
         self.tcp = None;
+        self.stopped = true;
     }
 
     /// Has others see what there is; whether it is something else than before.
@@ -260,7 +270,7 @@ impl Running {
             Err(ServerError::Listen(why)) => Err(why),
             other => Ok(other.unwrap_or(false)),
         };
-        let new = State { listening, conns: self.server.connections() };
+        let new = State { listening, conns: self.server.connections(), stopped: self.stopped };
         *lock(&self.watch.seen) = self.seen(new.conns);
         let mut state = lock(&self.state);
         let changed = *state != new;

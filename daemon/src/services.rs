@@ -169,6 +169,14 @@ impl Service {
         }
     }
 
+    /// Whether it takes no more connections, once that was asked for.
+    fn has_stopped(&self) -> bool {
+        match self {
+            Service::Perf(_) => true,
+            Service::Nfs(export) => export.has_stopped(),
+        }
+    }
+
     fn is_listening(&self) -> Result<bool, ListenFailure> {
         match self {
             Service::Perf(services) => services.is_listening(),
@@ -181,7 +189,7 @@ struct Running {
     spec: ServiceSpec,
     service: Service,
     stage: Stage,
-    /// Who waits for it to listen.
+    /// Who waits for it to listen; of one that ends, to take no more connections.
     done: Option<Done>,
 }
 
@@ -265,14 +273,14 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
                     start(device, &mut all, (spec, *terms), &waker, done);
                 }
                 Order::Set { spec, done } => answers.push((done, set(&mut all, spec))),
-                Order::Stop { addr, done } => {
-                    let stopped = stop(&mut all, addr, &mut answers);
-                    answers.push((done, stopped));
-                }
+                Order::Stop { addr, done } => stop(&mut all, addr, done, &mut answers),
                 Order::End => {
                     for r in &mut all {
                         r.service.end();
-                        r.stage = Stage::Ending;
+                        if r.stage != Stage::Ending {
+                            // Who waits for it to listen waits in vain.
+                            (r.stage, r.done) = (Stage::Ending, None);
+                        }
                     }
                 }
                 Order::Quit => return,
@@ -345,15 +353,16 @@ fn set(all: &mut [Running], spec: ServiceSpec) -> Result<(), String> {
     Ok(())
 }
 
-fn stop(all: &mut [Running], addr: SocketAddr, answers: &mut Answers) -> Result<(), String> {
+fn stop(all: &mut [Running], addr: SocketAddr, done: Done, answers: &mut Answers) {
     let found = all.iter_mut().find(|r| r.spec.addr == addr && r.stage != Stage::Ending);
-    let r = found.ok_or_else(|| format!("no service listens on {addr}"))?;
+    let Some(r) = found else {
+        return answers.push((done, Err(format!("no service listens on {addr}"))));
+    };
     r.service.stop_listening();
     r.stage = Stage::Ending;
-    if let Some(done) = r.done.take() {
+    if let Some(done) = r.done.replace(done) {
         answers.push((done, Err("it was stopped before it listened".into())));
     }
-    Ok(())
 }
 
 impl Running {
@@ -362,7 +371,11 @@ impl Running {
         let before = self.stage;
         self.stage = before.after(self.service.is_listening());
         match (self.stage, self.done.take()) {
-            (Stage::Ending, _) => return self.service.conns() > 0,
+            (Stage::Ending, done) if self.service.has_stopped() => {
+                answers.extend(done.map(|done| (done, Ok(()))));
+                return self.service.conns() > 0;
+            }
+            (Stage::Ending, done) => self.done = done,
             (Stage::Starting, done) => self.done = done,
             (Stage::Listening, Some(done)) => answers.push((done, Ok(()))),
             // It never listened, so there is none.

@@ -25,7 +25,7 @@ mod table;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx};
@@ -34,6 +34,7 @@ use rustix::io::Errno;
 use crate::wire::{Fattr, Handle, Status};
 use descriptors::Descriptors;
 use gone::Gone;
+use open::is_of_now;
 use search::Search;
 use table::Table;
 
@@ -128,6 +129,8 @@ pub struct Export {
     gone: Mutex<Gone>,
     /// Changes of an object take turns, so that attributes before and after belong together.
     turns: Box<[Mutex<()>]>,
+    /// Times that data could not be put on the disk.
+    losses: AtomicU64,
 }
 
 const TURNS: u64 = 64;
@@ -180,6 +183,7 @@ impl Export {
             search: Mutex::default(),
             gone: Mutex::default(),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
+            losses: AtomicU64::new(0),
         })
     }
 
@@ -233,7 +237,7 @@ impl Export {
     ///
     /// # Errors
     /// `BADHANDLE` for what is no handle of ours, `STALE` for what is not there any more, `JUKEBOX` when
-    /// it has to be searched for and it is too early for another search.
+    /// it has to be searched for and it is too early for another search, or cannot be opened now.
     pub(crate) fn object(&self, handle: &Handle) -> Result<Object, Status> {
         self.find(self.identity(handle)?)
     }
@@ -254,18 +258,10 @@ impl Export {
         if locked(&self.gone).contains(id) {
             return Err(Status::STALE);
         }
-        match self.open_known(id) {
+        match self.open_known(id)? {
             Some(object) => Ok(object),
             None => self.search(id),
         }
-    }
-
-    /// Opens the object from where the table says that it is.
-    fn open_known(&self, id: Identity) -> Option<Object> {
-        let path = self.open_place(id.ino)?;
-        let object = self.seen(Arc::new(path), id).ok()?;
-        locked(&self.descriptors).keep_path(id.ino, Arc::clone(&object.path));
-        Some(object)
     }
 
     /// The object behind `path`, if it is the one that is meant and still has a name.
@@ -333,8 +329,9 @@ impl Export {
             }
         };
         let path: Arc<OwnedFd> = match self.open_place(parent) {
-            Some(path) => Arc::new(path),
-            None => return Err(Status::STALE),
+            Ok(path) => Arc::new(path),
+            Err(e) if is_of_now(e) => return Err(e.into()),
+            Err(_) => return Err(Status::STALE),
         };
         let stat = stat_of(&path)?;
         self.seen(path, Identity::of(&stat))

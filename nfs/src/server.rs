@@ -46,9 +46,8 @@ pub struct Service {
     export: Export,
     /// What clients call it.
     path: Vec<u8>,
-    /// Another one at every start: clients see by it that what they wrote and did not commit may be
-    /// lost.
-    verifier: Verifier,
+    /// Another one at every start.
+    boot: u64,
     mounts: Mutex<Mounts>,
     counters: Counters,
 }
@@ -72,7 +71,7 @@ impl Service {
         Ok(Service {
             export: Export::new(dir, options)?,
             path: path.trim_end_matches('/').as_bytes().to_vec(),
-            verifier: Verifier(verifier),
+            boot: u64::from_be_bytes(verifier),
             mounts: Mutex::default(),
             counters: Counters::default(),
         })
@@ -264,6 +263,12 @@ impl Service {
             procedure::COMMIT => run(arguments, out, |a| self.commit(&a)),
             _ => Err(RpcStatus::ProcUnavail),
         }
+    }
+
+    /// By which clients see that what they wrote and did not commit may be lost: another one at every start,
+    /// and when data could not be put on the disk.
+    fn verifier(&self) -> Verifier {
+        Verifier(self.boot.wrapping_add(self.export.losses()).to_be_bytes())
     }
 
     /// Whether anything can be changed.

@@ -454,6 +454,49 @@ fn test_calls_back_and_their_memory_have_limits() {
     }
 }
 
+/// A place in the connection's table is free before the event of the call that had it is taken, and in a turn
+/// of a connection there may be more events than are taken.
+#[test]
+fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
+    const WAITING: u64 = 40;
+    let mut r = Reverse::with(Speaks::V2, |_, server, _| server.connection_memory = 8192);
+    r.serve();
+    let caller = r.caller();
+    let calls: Vec<_> = (0..40).map(|_| call_later(&caller)).collect();
+    let held = r.held.clone();
+    r.w.until("calls", |_| (held.lock().unwrap().len() == 40).then_some(()));
+    // Calls of the client's that wait for what one of them has, and those behind them.
+    let keep = |r: &Reverse, n| {
+        let mut arguments = Body::new();
+        let data = r.w.client.memory().take_copy(&pattern(n, 8100)).unwrap();
+        arguments.u32(n).unwrap().item(data).unwrap();
+        r.w.client.call(KEEP).arguments(arguments).send().unwrap()
+    };
+    let forward = keep(&r, 1);
+    r.w.until("a call", |w| (w.held.lock().unwrap().len() == 1).then_some(()));
+    let mut behind = vec![keep(&r, 2)];
+    behind.extend((1..WAITING).map(|_| r.w.client.call(LATER).send().unwrap()));
+    r.w.until("others", |w| (w.server.counters().memory_waits == WAITING).then_some(()));
+    // All go on in one turn.
+    r.w.deaf = true;
+    let word = || {
+        let mut results = Body::new();
+        results.u32(7).unwrap();
+        Ok(results)
+    };
+    std::mem::take(&mut *held.lock().unwrap()).into_iter().for_each(|of| of.reply(word()));
+    (0..2000).for_each(|_| r.w.poll());
+    let last = call_echo(&caller, 2, 10, false, false);
+    r.w.held.lock().unwrap().pop().unwrap().reply(word());
+    r.w.deaf = false;
+    for call in calls {
+        assert_eq!(r.w.outcome(call).unwrap().reader().u32(), Ok(7));
+    }
+    check_echo(&r.w.outcome(last).unwrap(), 2, 10);
+    r.w.until("them", |w| (w.held.lock().unwrap().len() as u64 == WAITING).then_some(()));
+    drop((forward, behind));
+}
+
 #[test]
 fn test_call_back_without_reply() {
     let (mut r, caller) = scene(Speaks::V2);

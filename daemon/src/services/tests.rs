@@ -15,7 +15,10 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
     let (mut rnic, _peer) =
         Endpoint::ring_pair(&eal, "listed", &config, &config).expect("two RNICs");
     let services = ServiceThread::start(rnic.device().clone()).expect("a thread");
-    let spec: ServiceSpec = "10.0.0.1:9=sink".parse().expect("a service");
+    let base = tempfile::tempdir().expect("a directory");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+    let tcp = free.expect("a port");
+    let nfs = format!("10.0.0.1:20049=nfs:{},tcp={tcp}", base.path().display());
     let mut told = |order: &dyn Fn(Done)| {
         let (hears, heard) = crossbeam_channel::bounded(1);
         let all = Arc::clone(&services.shown);
@@ -32,18 +35,27 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
             }
         }
     };
-    let start = |done| {
-        let terms = Terms {
-            params: ListenParams::default(),
-            limits: Limits::default(),
-            quota: Quota { memory: 0, peer_share: 1 },
-            opened: None,
+    // Twice: who hears that one was stopped finds its places free.
+    for spec in ["10.0.0.1:9=sink", "10.0.0.1:9=sink", &nfs, &nfs] {
+        let spec: ServiceSpec = spec.parse().expect("a service");
+        let start = |done| {
+            let opened = spec.kind.nfs().map(|nfs| {
+                let mut opened = Opened::new(nfs).expect("it is there");
+                opened.bind(nfs).expect("it is free");
+                opened
+            });
+            let terms = Terms {
+                params: ListenParams::default(),
+                limits: Limits::default(),
+                quota: Quota { memory: 8 << 20, peer_share: 1 },
+                opened,
+            };
+            services.add(spec.clone(), terms, done);
         };
-        services.add(spec.clone(), terms, done);
-    };
-    assert_eq!(told(&start), (Ok(()), vec![Stage::Listening]));
-    // It has no connections that it would have to wait for.
-    assert_eq!(told(&|done| services.stop(spec.addr, done)), (Ok(()), vec![]));
+        assert_eq!(told(&start), (Ok(()), vec![Stage::Listening]));
+        // It has no connections that it would have to wait for.
+        assert_eq!(told(&|done| services.stop(spec.addr, done)), (Ok(()), vec![]));
+    }
 }
 
 #[test]

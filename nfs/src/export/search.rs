@@ -14,7 +14,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType as Kind, Mode, OFlags, RawDir, openat};
+use rustix::io::Errno;
 
+use super::open::is_of_now;
 use super::{Export, Identity, Object, locked, stat_at, stat_of};
 use crate::wire::Status;
 
@@ -42,7 +44,7 @@ impl Export {
     pub(super) fn search(&self, id: Identity) -> Result<Object, Status> {
         let mut search = locked(&self.search);
         // Somebody else's search may have found it meanwhile.
-        if let Some(object) = self.open_known(id) {
+        if let Some(object) = self.open_known(id)? {
             return Ok(object);
         }
         let start = Instant::now();
@@ -50,18 +52,18 @@ impl Export {
             return Err(Status::JUKEBOX);
         }
         // What is moved while names are looked at may be missed once.
-        let (mut found, mut all) = (None, true);
+        let (mut found, mut all) = (Ok(None), true);
         for _ in 0..WALKS {
             all &= self.walk(id.ino);
             found = self.open_known(id);
-            if found.is_some() {
+            if !matches!(found, Ok(None)) {
                 break;
             }
         }
         let took = start.elapsed();
         search.after = Some(start + took.max(Duration::from_micros(100)) * (REST + 1));
         tracing::debug!(ino = id.ino, ?took, all, "searched for an object of an export");
-        found.ok_or_else(|| {
+        found?.ok_or_else(|| {
             if !all {
                 return Status::JUKEBOX;
             }
@@ -71,16 +73,21 @@ impl Export {
         })
     }
 
-    /// Looks at all names. `false` when there are too many.
+    /// Looks at all names. `false` when there are too many, or not all can be looked at now: what was not
+    /// found may be there all the same.
     fn walk(&self, wanted: u64) -> bool {
         // Where it is said to be it is not.
         locked(&self.table).remove_all(wanted);
         let mut dirs = VecDeque::from([self.root_id.ino]);
         let mut names = 0;
         while let Some(ino) = dirs.pop_front() {
-            let Some(dir) = self.open_walked(ino) else { continue };
-            self.walk_dir(&dir, ino, wanted, &mut dirs, &mut names);
-            if names > NAMES_MAX {
+            let dir = match self.open_walked(ino) {
+                Ok(dir) => dir,
+                Err(e) if is_of_now(e) => return false,
+                Err(_) => continue,
+            };
+            let read = self.walk_dir(&dir, ino, wanted, &mut dirs, &mut names);
+            if names > NAMES_MAX || read.is_err_and(is_of_now) {
                 return false;
             }
         }
@@ -88,14 +95,14 @@ impl Export {
     }
 
     /// A directory, if it still is one, and of this file system.
-    fn open_walked(&self, ino: u64) -> Option<OwnedFd> {
+    fn open_walked(&self, ino: u64) -> Result<OwnedFd, Errno> {
         let path = self.open_place(ino)?;
-        let stat = stat_of(&path).ok()?;
+        let stat = stat_of(&path)?;
         if stat.stx_ino != ino || !self.is_here(&stat) {
-            return None;
+            return Err(Errno::NOENT);
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(&path, c".", flags, Mode::empty()).ok()
+        openat(&path, c".", flags, Mode::empty())
     }
 
     fn walk_dir(
@@ -105,11 +112,12 @@ impl Export {
         wanted: u64,
         dirs: &mut VecDeque<u64>,
         names: &mut u64,
-    ) {
+    ) -> Result<(), Errno> {
         let mut buffer = Vec::with_capacity(BUFFER);
         buffer.resize(BUFFER, MaybeUninit::uninit());
         let mut entries = RawDir::new(dir, &mut buffer);
-        while let Some(Ok(entry)) = entries.next() {
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
@@ -131,5 +139,6 @@ impl Export {
                 dirs.push_back(entry.ino());
             }
         }
+        Ok(())
     }
 }

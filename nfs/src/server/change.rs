@@ -33,7 +33,10 @@ impl Service {
         let done = if call.guard.is_some_and(|guard| before.is_none_or(|b| b.ctime != guard)) {
             Err(Status::NOT_SYNC)
         } else {
-            self.set(&object, &call.attributes).and_then(|()| self.export.sync_object(&object))
+            self.export.change(&object).and_then(|change| {
+                self.set(&object, &call.attributes)?;
+                self.export.changed(change)
+            })
         };
         let after = self.export.attributes(&object);
         drop(turn);
@@ -120,9 +123,10 @@ impl Service {
         directory(dir)?;
         let name = removable(name)?;
         let object = self.export.lookup(dir, name)?;
+        let change = self.export.change_names(dir)?;
         unlinkat(&dir.path, name, flags)?;
         self.gone(dir, name, &object);
-        self.export.sync_dir(dir)
+        self.export.changed(change)
     }
 
     /// A name is gone; the object may have others.
@@ -163,7 +167,12 @@ impl Service {
         directory(to)?;
         let (from_name, to_name) = (removable(from_name)?, removable(to_name)?);
         let object = self.export.lookup(from, from_name)?;
-        let replaced = self.export.lookup(to, to_name).ok();
+        let replaced = match self.export.lookup(to, to_name) {
+            // It is to be known what is gone then.
+            Err(Status::JUKEBOX) => return Err(Status::JUKEBOX),
+            replaced => replaced.ok(),
+        };
+        let changes = [self.export.change_names(from)?, self.export.change_names(to)?];
         renameat(&from.path, from_name, &to.path, to_name)?;
         if replaced.as_ref().is_some_and(|r| r.id == object.id) {
             // Two names of one object: the system leaves both.
@@ -174,8 +183,7 @@ impl Service {
         }
         self.export.unname(from, from_name, object.id);
         self.export.remember(to, to_name, object.id);
-        self.export.sync_dir(from)?;
-        self.export.sync_dir(to)
+        changes.into_iter().try_for_each(|change| self.export.changed(change))
     }
 
     pub(super) fn link(&self, call: &Link<'_>) -> Outcome<LinkDone, LinkDone> {
@@ -199,12 +207,12 @@ impl Service {
         if object.attributes.kind == FileType::Directory {
             return Err(Status::ISDIR);
         }
+        let changes = [self.export.change(object)?, self.export.change_names(dir)?];
         // Through the descriptor, so that it is this object, and a symbolic link itself.
         let (links, of) = self.export.link(object);
         linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
         self.export.remember(dir, name, object.id);
-        self.export.sync_object(object)?;
-        self.export.sync_dir(dir)
+        changes.into_iter().try_for_each(|change| self.export.changed(change))
     }
 }
 

@@ -114,6 +114,8 @@ impl Service {
         let object = self.export.object(&call.file).map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
+        // In this turn: if others fail to put the file on the disk that is before or behind all of it.
+        let verifier = self.verifier();
         let done = self.write_to(&object, call, data);
         let after = self.export.attributes(&object);
         drop(turn);
@@ -124,7 +126,7 @@ impl Service {
             wcc,
             count: u32::try_from(written).unwrap_or(0),
             committed: call.stable,
-            verifier: self.verifier,
+            verifier,
         })
     }
 
@@ -148,26 +150,67 @@ impl Service {
         }
         match call.stable {
             Stable::Unstable => {}
-            Stable::DataSync => fdatasync(&file)?,
-            Stable::FileSync => fsync(&file)?,
+            Stable::DataSync => self.export.put_on_disk(fdatasync(&file))?,
+            Stable::FileSync => self.export.put_on_disk(fsync(&file))?,
         }
         Ok(written)
     }
 
-    /// All of the file is committed, which is more than may be asked for.
+    /// All of the file is committed, which is more than may be asked for. Also of an export that nothing can
+    /// be changed through: what was written before it was made read-only is to be safe.
     pub(super) fn commit(&self, call: &Commit) -> Outcome<CommitOk, WccData> {
         let failed = |e| (e, unknown());
-        self.writable().map_err(failed)?;
         let object = self.export.object(&call.file).map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
         // A file that may not be opened to be written may have been when it was made.
         let file = self.export.open_write(&object).or_else(|_| self.export.open_read(&object));
-        let done = file.and_then(|file| Ok(fsync(&file)?));
+        let verifier = self.verifier();
+        let done = file.and_then(|file| self.export.put_on_disk(fsync(&file)));
         let after = self.export.attributes(&object);
         drop(turn);
         let wcc = WccData { before: before.map(|a| a.wcc()), after };
         done.map_err(|e| (e, wcc))?;
-        Ok(CommitOk { wcc, verifier: self.verifier })
+        Ok(CommitOk { wcc, verifier })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Options;
+    use crate::wire::Opaque;
+
+    /// The system tells of data that it could not write once for each descriptor, and clients share theirs.
+    #[test]
+    fn test_verifier_changes_when_data_cannot_be_put_on_the_disk() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::write(base.path().join("f"), b"").unwrap();
+        let service = Service::new(base.path(), "/", Options::default()).unwrap();
+        let root = service.export.object(&service.export.root()).unwrap();
+        let object = service.export.lookup(&root, b"f").unwrap();
+        let file = service.export.handle(object.id);
+        let written = |stable| {
+            let call = Write { file, offset: 0, count: 1, stable, data: Opaque(b"x") };
+            service.write(&call).map(|w| w.verifier).map_err(|(status, _)| status)
+        };
+        let commit = || {
+            let call = Commit { file, offset: 0, count: 0 };
+            service.commit(&call).map(|c| c.verifier).map_err(|(status, _)| status)
+        };
+        let first = written(Stable::Unstable).unwrap();
+        assert_eq!((written(Stable::FileSync), commit()), (Ok(first), Ok(first)));
+        // A pipe is not put on a disk.
+        let good = service.export.open_write(&object).unwrap();
+        let (_other, pipe) = std::io::pipe().unwrap();
+        service.export.keep_write(&object, &Arc::new(OwnedFd::from(pipe)), false);
+        assert_eq!(commit(), Err(Status::INVAL));
+        service.export.keep_write(&object, &good, true);
+        let second = commit().unwrap();
+        assert_ne!(second, first, "others find out that they have to write again");
+        assert_eq!(written(Stable::Unstable), Ok(second));
     }
 }

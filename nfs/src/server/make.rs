@@ -47,7 +47,7 @@ impl Service {
                 return Err(Status::INVAL);
             }
             rustix::fs::symlinkat(path, &dir.path, name)?;
-            self.export.lookup(dir, name)
+            self.found(dir, name, AtFlags::empty())
         })
     }
 
@@ -97,13 +97,14 @@ impl Service {
         if dir.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
         }
-        let object = make(dir, fresh(name)?)?;
-        self.export.sync_object(&object)?;
-        self.export.sync_dir(dir)?;
+        let name = fresh(name)?;
+        let change = self.export.change_names(dir)?;
+        let object = make(dir, name)?;
+        self.export.changed(change)?;
         Ok(object)
     }
 
-    /// Sets the attributes of what was just made; if that fails, it is removed again.
+    /// What was just made, with these attributes.
     fn finish(
         &self,
         dir: &Object,
@@ -111,14 +112,37 @@ impl Service {
         attributes: &Sattr,
         removal: AtFlags,
     ) -> Result<Object, Status> {
-        let object = self.export.lookup(dir, name)?;
-        match self.set(&object, attributes) {
-            Ok(()) => Ok(object),
-            Err(status) => {
-                self.undo(dir, name, &object, removal);
-                Err(status)
+        let object = self.found(dir, name, removal)?;
+        self.complete(dir, name, &object, attributes, removal)?;
+        Ok(object)
+    }
+
+    /// Sets the attributes of what was just made; if that fails, it is removed again.
+    fn complete(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        object: &Object,
+        attributes: &Sattr,
+        removal: AtFlags,
+    ) -> Result<(), Status> {
+        let set = self.set(object, attributes).and_then(|()| self.sync(object));
+        set.inspect_err(|_| self.undo(dir, name, object, removal))
+    }
+
+    fn sync(&self, object: &Object) -> Result<(), Status> {
+        self.export.changed(self.export.change(object)?)
+    }
+
+    /// What was just made; if it cannot be opened now it is removed again, as whoever is told to come again
+    /// would find the name taken.
+    fn found(&self, dir: &Object, name: &[u8], removal: AtFlags) -> Result<Object, Status> {
+        self.export.lookup(dir, name).inspect_err(|&status| {
+            if status == Status::JUKEBOX {
+                // It may be gone by now, and its maker is told of a failure in any case.
+                let _ = unlinkat(&dir.path, name, removal);
             }
-        }
+        })
     }
 
     fn undo(&self, dir: &Object, name: &[u8], object: &Object, removal: AtFlags) {
@@ -131,7 +155,11 @@ impl Service {
     fn new_file(&self, dir: &Object, name: &[u8]) -> Result<Option<(Object, OwnedFd)>, Status> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW;
         match openat(&dir.path, name, flags | OFlags::CLOEXEC, PRIVATE_FILE) {
-            Ok(fd) => Ok(Some((self.export.lookup(dir, name)?, fd))),
+            Ok(fd) => {
+                let object = self.found(dir, name, AtFlags::empty())?;
+                // Somebody else's may have taken its name already: it is not written to by that one's handle.
+                Ok(object.is_of(&fd).then_some((object, fd)))
+            }
             Err(Errno::EXIST) => Ok(None),
             Err(e) => Err(e.into()),
         }
@@ -151,10 +179,7 @@ impl Service {
             return self.take_file(dir, name, attributes);
         };
         self.export.keep_write(&object, &Arc::new(fd), true);
-        if let Err(status) = self.set(&object, attributes) {
-            self.undo(dir, name, &object, AtFlags::empty());
-            return Err(status);
-        }
+        self.complete(dir, name, &object, attributes, AtFlags::empty())?;
         Ok(object)
     }
 
@@ -165,7 +190,9 @@ impl Service {
             return Err(Status::EXIST);
         }
         let size = Sattr { size: attributes.size, ..Sattr::default() };
+        let change = self.export.change(&object)?;
         self.set(&object, &size)?;
+        self.export.changed(change)?;
         Ok(object)
     }
 
@@ -184,7 +211,11 @@ impl Service {
             let same = found.kind == FileType::Regular
                 && found.size == 0
                 && (found.atime, found.mtime) == (atime, mtime);
-            return if same { Ok(object) } else { Err(Status::EXIST) };
+            if !same {
+                return Err(Status::EXIST);
+            }
+            self.sync(&object)?;
+            return Ok(object);
         };
         self.export.keep_write(&object, &Arc::new(fd), true);
         let attributes = Sattr {
@@ -192,10 +223,7 @@ impl Service {
             mtime: SetTime::Client(mtime),
             ..Sattr::default()
         };
-        if let Err(status) = self.set(&object, &attributes) {
-            self.undo(dir, name, &object, AtFlags::empty());
-            return Err(status);
-        }
+        self.complete(dir, name, &object, &attributes, AtFlags::empty())?;
         Ok(object)
     }
 }

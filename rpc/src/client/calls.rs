@@ -25,6 +25,7 @@ use heddle_rpcrdma::rpc::Procedure;
 use super::{CallError, Room};
 use crate::body::Body;
 use crate::message::Message;
+use crate::transport::Made;
 
 /// What is sent, and where its reply may go.
 #[derive(Clone, Debug)]
@@ -174,6 +175,31 @@ impl Calls {
         if deadlines.len() > 2 * *running + 64 {
             deadlines.retain(is_running);
         }
+    }
+
+    /// Has `make` make those that wait to be sent, in order, as long as it does; whether there was anything.
+    pub(crate) fn send_by(
+        &mut self,
+        mut make: impl FnMut(Xid, &Outgoing) -> Result<Made, CallError>,
+    ) -> bool {
+        let (mut any, mut passed) = (false, 0);
+        // Those that were passed over are behind the others now.
+        while passed < self.queue.len()
+            && let Some((xid, outgoing)) = self.front()
+        {
+            match make(xid, outgoing) {
+                Ok(Made::Yes) => self.sent_front(),
+                Ok(Made::Later) => break,
+                Ok(Made::Again) => {
+                    self.queue.rotate_left(1);
+                    passed += 1;
+                    continue;
+                }
+                Err(error) => drop(self.finish(xid, Err(error))),
+            }
+            any = true;
+        }
+        any
     }
 
     /// The call to be sent next.

@@ -127,14 +127,20 @@ impl PendingCall {
     ///
     /// # Errors
     /// [`CallError`]; of a call to a client [`CallError::OwnStep`] on the thread that is in a step of the
-    /// server.
+    /// server; [`CallError::Closed`] when what came of it was taken before.
     pub fn wait(mut self) -> Result<Body, CallError> {
-        self.taken = true;
+        if std::mem::replace(&mut self.taken, true) {
+            // Another call may have its number by now.
+            return Err(CallError::Closed);
+        }
         self.callee.wait(self.xid)
     }
 
     /// What has come of it, if anything; then nothing more comes. Does not drive the client.
     pub fn try_take(&mut self) -> Option<Result<Body, CallError>> {
+        if self.taken {
+            return None;
+        }
         let outcome = self.callee.take(self.xid)?;
         self.taken = true;
         Some(outcome)

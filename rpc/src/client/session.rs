@@ -190,13 +190,8 @@ impl Session {
             }
         }
         // After the events: a place in the connection's table is free before its event is taken.
-        while !*closing && let Some((xid, outgoing)) = calls.front() {
-            match link.call(xid, outgoing) {
-                Ok(true) => calls.sent_front(),
-                Ok(false) => break,
-                Err(error) => drop(calls.finish(xid, Err(error))),
-            }
-            busy = true;
+        if !*closing {
+            busy |= calls.send_by(|xid, outgoing| link.call(xid, outgoing));
         }
         // Work that these calls and events have made.
         busy |= link.post();
@@ -326,11 +321,14 @@ impl Session {
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.serving.iter_mut().for_each(|serving| serving.arrived.clear());
-        if let Phase::Up { id, closing, .. } = &mut self.phase
-            && !*closing
-        {
-            *closing = true;
-            let _ = self.device.disconnect(*id);
+        match &mut self.phase {
+            Phase::Up { closing: true, .. } | Phase::Idle { .. } => {}
+            Phase::Up { id, closing, .. } => {
+                *closing = true;
+                let _ = self.device.disconnect(*id);
+            }
+            // It is given up, or ends when it has come about: the server may have it already.
+            Phase::Connecting { id, .. } => drop(self.device.disconnect(*id)),
         }
     }
 

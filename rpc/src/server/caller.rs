@@ -257,14 +257,7 @@ impl Caller {
             link.cancel(xid);
             any = true;
         }
-        while let Some((xid, outgoing)) = state.calls.front() {
-            match link.call(xid, outgoing) {
-                Ok(true) => state.calls.sent_front(),
-                Ok(false) => break,
-                Err(error) => drop(state.calls.finish(xid, Err(error))),
-            }
-            any = true;
-        }
+        any |= state.calls.send_by(|xid, outgoing| link.call(xid, outgoing));
         self.tell(state);
         any
     }

@@ -32,6 +32,8 @@ enum Phase {
         link: Box<Link>,
         seat: Option<Seat>,
         closing: bool,
+        /// Its queue pair has ended. What has come before that has its turns yet.
+        ended: bool,
     },
 }
 
@@ -121,14 +123,14 @@ impl Links {
             &mut ServerCounters,
         ),
     ) -> bool {
-        let mut any = false;
+        let (mut any, mut gone) = (false, Vec::new());
         let Links { peers, first, device, callers, draining, .. } = self;
         let _step = callers.as_ref().map(Callers::step);
         // The next turn begins with the one behind the last that had anything.
         let (begin, mut next) = (*first, *first);
         for behind in [true, false] {
             for (&number, Peer { addr, phase }) in &mut *peers {
-                let Phase::Up { link, seat, closing } = phase else { continue };
+                let Phase::Up { link, seat, closing, ended } = phase else { continue };
                 if (number >= begin) != behind {
                     continue;
                 }
@@ -156,7 +158,8 @@ impl Links {
                     }
                     busy = true;
                 }
-                if let Some(seat) = seat.as_ref().filter(|_| !*closing) {
+                // A place in the connection's table is free before its event is taken.
+                if let Some(seat) = seat.as_ref().filter(|_| !*closing && link.has_told_all()) {
                     busy |= seat.caller.feed(now, link);
                 }
                 busy |= link.post();
@@ -173,10 +176,22 @@ impl Links {
                 if busy {
                     any = true;
                     next = number.saturating_add(1);
+                } else if *ended {
+                    gone.push(number);
                 }
             }
         }
         *first = next;
+        for number in gone {
+            // Of calls under way programs have the arguments until they are done with them; their
+            // replies are kept, if they are to be, and go nowhere.
+            let peer = peers.remove(&number);
+            if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
+                && let Some(callers) = callers
+            {
+                callers.ended(now, seat, &mut link);
+            }
+        }
         any
     }
 
@@ -219,13 +234,14 @@ impl Links {
                 self.establish(now, id, agreed.ord);
             }
             CmEvent::ConnectError { id, .. } | CmEvent::Disconnected { id, .. } => {
-                // Of calls under way programs have the arguments until they are done with them; their
-                // replies are kept, if they are to be, and go nowhere.
-                let peer = self.peers.remove(&id.0);
-                if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
-                    && let Some(callers) = &mut self.callers
-                {
-                    callers.ended(now, seat, &mut link);
+                match self.peers.get_mut(&id.0).map(|peer| &mut peer.phase) {
+                    // A call that waits for no reply was sent for good, and may be the last word of a
+                    // client that has closed behind it.
+                    Some(Phase::Up { link, closing, ended, .. }) => {
+                        (*closing, *ended) = (true, true);
+                        link.leave();
+                    }
+                    _ => drop(self.peers.remove(&id.0)),
                 }
             }
             _ => {}
@@ -249,8 +265,10 @@ impl Links {
     }
 
     fn is_full(&self, ip: IpAddr) -> bool {
-        let of_peer = self.peers.values().filter(|p| p.addr.ip() == ip).count();
-        self.peers.len() >= self.config.connections || of_peer >= self.config.peer_connections
+        let there = |p: &&Peer| !matches!(p.phase, Phase::Up { ended: true, .. });
+        let of_peer = self.peers.values().filter(there).filter(|p| p.addr.ip() == ip).count();
+        self.peers.values().filter(there).count() >= self.config.connections
+            || of_peer >= self.config.peer_connections
     }
 
     fn accept(
@@ -292,7 +310,7 @@ impl Links {
             Ok(link) => {
                 let seat = self.callers.as_ref().zip(memory);
                 let seat = seat.map(|(callers, memory)| callers.seat(addr, memory));
-                let phase = Phase::Up { link: Box::new(link), seat, closing: false };
+                let phase = Phase::Up { link: Box::new(link), seat, closing: false, ended: false };
                 self.peers.insert(id.0, Peer { addr, phase });
             }
             Err(_) => drop(self.end(id)),

@@ -347,6 +347,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop_listening();
+        // Who has asked and was not heard is told, instead of waiting.
+        while let Some(event) = self.events.poll() {
+            if let CmEvent::ConnectRequest { id, .. } = event {
+                let _ = self.device.reject(id, Vec::new());
+            }
+        }
         self.links.close();
     }
 }

@@ -33,8 +33,8 @@ impl Laid {
 }
 
 /// Puts a message into memory, and notes in `laid`, which is empty, where it is. A server's are replies; a
-/// client's memory keeps nothing for them. One of up to `inline` octets goes in one Send for certain, or in
-/// several, and by no other operation.
+/// client's memory keeps nothing for them. One of up to `inline` octets, of which nothing may be placed, goes in
+/// one Send for certain, or in several, and by no other operation.
 ///
 /// # Errors
 /// [`NoMemory`] for what is copied.
@@ -46,7 +46,9 @@ pub(crate) fn lay_out(
     laid: &mut Laid,
 ) -> Result<(), NoMemory> {
     let (header, body) = (message.header(), message.body());
-    if body.items().is_empty() && message.weight() <= inline {
+    // What may be placed goes by Write where the peer has room for it, however short it is.
+    let is_whole = body.items().is_empty() && message.placeable().is_empty();
+    if is_whole && message.weight() <= inline {
         let id = store.put(Stored::Short(message.clone()));
         laid.ids.push(id);
         laid.stream.push(piece(id, 0, message.weight()));

@@ -19,3 +19,4 @@ pub use parts::SetupError;
 
 pub(crate) use link::{Link, LinkEvent};
 pub(crate) use parts::Parts;
+pub(crate) use requester::Made;

@@ -33,6 +33,18 @@ const SEND_MIN: u32 = 1024;
 /// Octets of a call that goes in a Send whatever the peer says, when its header has no chunks.
 const INLINE: usize = (SEND_MIN - TRANSPORT_HEADER) as usize;
 
+/// What has become of a call that was to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// The connection has it.
+    Yes,
+    /// It, and others, are to be made later.
+    Later,
+    /// One with its XID is on the wire yet, given up: this one is made when that has its reply, and others
+    /// need not wait for it.
+    Again,
+}
+
 /// A call of ours that the connection has.
 #[derive(Debug)]
 pub(crate) struct Active {
@@ -48,18 +60,18 @@ pub(crate) struct Active {
 }
 
 impl Link {
-    /// Makes a call; false when it is to be made later.
+    /// Makes a call.
     ///
     /// # Errors
     /// Why it cannot be made at all.
-    pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<bool, CallError> {
+    pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<Made, CallError> {
         let Outgoing { procedure, message, room } = outgoing;
         let none = Room::default();
         let (has_reply, room) = (room.is_some(), room.as_ref().unwrap_or(&none));
         let whole = match self.whole(room.stream)? {
             Whole::None => None,
             Whole::Room(buffer) => Some(buffer),
-            Whole::Later => return Ok(false),
+            Whole::Later => return Ok(Made::Later),
         };
         // Chunks would make the header longer.
         let inline = if room.results.is_empty() && whole.is_none() { INLINE } else { 0 };
@@ -99,12 +111,13 @@ impl Link {
                     *slot = Some(active);
                     self.active_len += 1;
                 }
-                Ok(true)
+                Ok(Made::Yes)
             }
             Err(refused) => {
                 self.reclaim(laid);
                 match refused {
-                    CallRefused::Busy | CallRefused::Closed | CallRefused::Xid => Ok(false),
+                    CallRefused::Busy | CallRefused::Closed => Ok(Made::Later),
+                    CallRefused::Xid => Ok(Made::Again),
                     CallRefused::Stream | CallRefused::Item(_) | CallRefused::Items => {
                         Err(CallError::Refused(refused))
                     }
@@ -118,19 +131,24 @@ impl Link {
         if stream <= SEND_MIN - TRANSPORT_HEADER {
             return Ok(Whole::None);
         }
-        let len = stream.saturating_add(REPLY_HEADER).next_multiple_of(4) as usize;
+        // Results of any length have 2^32 - 4 octets at most, which no memory here has.
+        let len =
+            stream.saturating_add(REPLY_HEADER).min(u32::MAX - 3).next_multiple_of(4) as usize;
         match self.memory.take(len) {
             Ok(buffer) => Ok(Whole::Room(buffer)),
             Err(_) => self.wait_for_memory(len).map(|_| Whole::Later),
         }
     }
 
-    /// There is no room for so many octets: false when there will be, once other calls have ended.
-    fn wait_for_memory(&self, len: usize) -> Result<bool, CallError> {
+    /// There is no room for so many octets: there will be, once other calls have ended.
+    ///
+    /// # Errors
+    /// When there are none.
+    fn wait_for_memory(&self, len: usize) -> Result<Made, CallError> {
         if self.active_len == 0 {
             return Err(CallError::NoMemory(crate::memory::NoMemory { len }));
         }
-        Ok(false)
+        Ok(Made::Later)
     }
 
     /// A call is of no interest any more. Its memory comes back when the peer can reach it no longer.

@@ -151,6 +151,8 @@ pub struct World {
     pub held: Held,
     /// The client's application does something else.
     pub paused: bool,
+    /// The server's thread is not stepped.
+    pub deaf: bool,
     /// The client's RNIC stands still.
     pub frozen: bool,
     a: Endpoint,
@@ -186,8 +188,17 @@ impl World {
         let held = Held::default();
         let program = program(server.memory().clone(), held.clone());
         server.register(PROGRAM, 1..=1, BINDING, program).unwrap();
-        let mut world =
-            World { client, server, held, paused: false, frozen: false, a, b, _turn: turn };
+        let mut world = World {
+            client,
+            server,
+            held,
+            paused: false,
+            deaf: false,
+            frozen: false,
+            a,
+            b,
+            _turn: turn,
+        };
         world.until("a listener", |w| w.server.listening().unwrap().then_some(()));
         world
     }
@@ -225,7 +236,9 @@ impl World {
         if !self.paused {
             self.client.step();
         }
-        self.server.step();
+        if !self.deaf {
+            self.server.step();
+        }
     }
 
     pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut World) -> Option<T>) -> T {
