@@ -1,5 +1,6 @@
 //! Directories that the appliance exports.
 
+use std::io::Cursor;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -158,6 +159,27 @@ fn test_options_hold_for_those_connected_and_another_directory_has_them_come_aga
     assert_eq!(status(client.create(root, b"four", 0o644)), Status::OK);
     assert!(other.path().join("four").exists() && !dir.path().join("four").exists());
     assert!(!dir.path().join("two").exists() && dir.path().join("three").exists());
+}
+
+/// The host's limit of a file's length is for the client to hear of: its signal would end the appliance.
+#[test]
+fn test_a_write_beyond_the_limit_of_the_host_fails_and_nothing_else() {
+    const LIMIT: u64 = 1 << 20;
+    let [dir, sockets] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let a = Appliance::start(&export(dir.path(), ""));
+    let limits = [format!("--pid={}", a.pid()), format!("--fsize={LIMIT}")];
+    assert!(std::process::Command::new("prlimit").args(limits).status().unwrap().success());
+    let socket = sockets.path().join("peer");
+    let _peer = a.peer(&socket);
+    let device = Device::open(&socket).unwrap();
+    let mut client = by_rdma(&device);
+    let root = client.mount("/").unwrap().handle;
+    for (len, outcome) in [(LIMIT + 1, Status::FBIG), (LIMIT, Status::OK)] {
+        let file = client.create(root, b"file", 0o644).unwrap();
+        let mut source = Cursor::new(vec![7; usize::try_from(len).unwrap()]);
+        assert_eq!(status(client.write(file, &mut source, |_, _| ())), outcome, "{len} octets");
+    }
+    assert_eq!(dir.path().join("file").metadata().unwrap().len(), LIMIT);
 }
 
 #[test]

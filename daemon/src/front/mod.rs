@@ -71,6 +71,9 @@ pub fn run(
             .map_err(StartError::failed)?;
         signal_hook::flag::register(signal, hurry.clone()).map_err(StartError::failed)?;
     }
+    // A WRITE beyond the host's limit of a file's length fails; by default the signal ends the process.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
+        .map_err(StartError::failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StartError::failed)?;
     let signals = {
