@@ -20,6 +20,7 @@ mod descriptors;
 mod gone;
 pub(crate) mod name;
 mod open;
+mod owner;
 mod search;
 mod table;
 
@@ -129,6 +130,8 @@ pub struct Export {
     gone: Mutex<Gone>,
     /// Changes of an object take turns, so that attributes before and after belong together.
     turns: Box<[Mutex<()>]>,
+    /// Taken while a mode is changed, also for a moment ([`owner`]).
+    modes: Mutex<()>,
     /// Times that data could not be put on the disk.
     losses: AtomicU64,
 }
@@ -183,6 +186,7 @@ impl Export {
             search: Mutex::default(),
             gone: Mutex::default(),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
+            modes: Mutex::default(),
             losses: AtomicU64::new(0),
         })
     }

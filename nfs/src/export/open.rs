@@ -67,7 +67,7 @@ impl Export {
         if let Some(fd) = kept {
             return Ok(fd);
         }
-        let fd = Arc::new(self.reopen(object, OFlags::RDONLY)?);
+        let fd = Arc::new(self.open_regular(object, OFlags::RDONLY)?);
         locked(&self.descriptors).keep_read(object.id.ino, Arc::clone(&fd));
         Ok(fd)
     }
@@ -85,7 +85,7 @@ impl Export {
         // To be read as well, so that one descriptor does for both, where that is allowed.
         let (fd, both) = match self.reopen(object, OFlags::RDWR) {
             Ok(fd) => (fd, true),
-            Err(Errno::ACCESS) => (self.reopen(object, OFlags::WRONLY)?, false),
+            Err(Errno::ACCESS) => (self.open_regular(object, OFlags::WRONLY)?, false),
             Err(e) => return Err(e.into()),
         };
         let fd = Arc::new(fd);
@@ -93,7 +93,7 @@ impl Export {
         Ok(fd)
     }
 
-    /// A descriptor of a file that has just been made, or opened: its permissions may forbid to open it
+    /// Keeps a descriptor of a file that has just been made or opened: the next call need not open it
     /// again.
     pub(crate) fn keep_write(&self, object: &Object, fd: &Arc<OwnedFd>, both: bool) {
         let mut descriptors = locked(&self.descriptors);
@@ -103,8 +103,16 @@ impl Export {
         }
     }
 
+    /// Opens a regular file, for its owner whatever its mode is (RFC 1813 section 4.4).
+    fn open_regular(&self, object: &Object, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.reopen(object, flags) {
+            Err(Errno::ACCESS) => self.open_as_owner(object, flags),
+            opened => opened,
+        }
+    }
+
     /// Opens what is behind a path descriptor: it is the same object, whatever its name is now.
-    fn reopen(&self, object: &Object, flags: OFlags) -> Result<OwnedFd, Errno> {
+    pub(super) fn reopen(&self, object: &Object, flags: OFlags) -> Result<OwnedFd, Errno> {
         let (links, name) = self.link(object);
         let flags = flags | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         openat(links, name, flags, Mode::empty())

@@ -1,8 +1,7 @@
 //! Procedures that change what is there: SETATTR, REMOVE, RMDIR, RENAME, LINK.
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timestamps, Uid, chmodat, chownat, ftruncate, linkat, renameat, unlinkat,
-    utimensat,
+    AtFlags, Gid, Mode, Timestamps, Uid, chownat, ftruncate, linkat, renameat, unlinkat, utimensat,
 };
 
 use super::data::SIZE_MAX;
@@ -51,8 +50,7 @@ impl Service {
         }
         if let Some(mode) = new.mode {
             let mode = Mode::from_raw_mode(mode & settable(object.attributes.kind));
-            let (links, name) = self.export.link(object);
-            chmodat(links, name, mode, AtFlags::empty())?;
+            self.export.set_mode(object, mode)?;
         }
         self.set_owner(object, new)?;
         if new.atime != SetTime::Keep || new.mtime != SetTime::Keep {
