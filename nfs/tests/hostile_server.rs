@@ -7,8 +7,8 @@ use heddle_nfs::client::{
     Client, ClientError, Outgoing, Pipeline, Returned, Token, Transport, TransportError,
 };
 use heddle_nfs::wire::{
-    DirPlus, DirPlusEntry, Fattr, Handle, IO_MAX, Opaque, Read, ReadOk, Readdirplus, Stable,
-    Status, Verifier, WccData, WriteOk, Xdr,
+    Attributes, Device, DirPlus, DirPlusEntry, Fattr, FileType, Handle, IO_MAX, Opaque, Read,
+    ReadOk, Readdirplus, Stable, Status, Time, Verifier, WccData, WriteOk, Xdr,
 };
 
 /// Results are what the function says of each call's arguments.
@@ -91,7 +91,11 @@ fn test_listings_without_end_come_to_one() {
 
 /// Results of READ.
 fn read_of(count: u32, data: &[u8], eof: bool) -> Vec<u8> {
-    let read = ReadOk { attributes: None, count, eof, data: Opaque(data) };
+    read_with(None, count, data, eof)
+}
+
+fn read_with(attributes: Option<Fattr>, count: u32, data: &[u8], eof: bool) -> Vec<u8> {
+    let read = ReadOk { attributes, count, eof, data: Opaque(data) };
     Ok::<_, (Status, Option<Fattr>)>(read).octets()
 }
 
@@ -113,23 +117,63 @@ fn test_data_that_was_not_asked_for_is_not_taken() {
     }
 }
 
-/// A file ends where the READ says so, whatever its attributes have said.
-#[test]
-fn test_size_that_lies_neither_cuts_nor_pads() {
+/// Attributes of a file of `size` bytes.
+fn attributes(size: u64) -> Fattr {
+    Fattr {
+        kind: FileType::Regular,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        size,
+        used: size,
+        rdev: Device::default(),
+        fsid: 1,
+        fileid: 1,
+        atime: Time::default(),
+        mtime: Time::default(),
+        ctime: Time::default(),
+    }
+}
+
+/// Reads a file that had `before` bytes by its attributes. The server has ten, and says with each READ, or
+/// when it is asked, that the file has `now`.
+fn read_of_ten(before: u64, now: u64, with_each: bool) -> Result<(u64, Vec<u8>), ClientError> {
     let data = [7; 10];
-    for size in [0, 5, 10, 11, u64::MAX] {
-        let says = |arguments: &[u8]| {
-            let read = Read::whole(arguments).unwrap();
-            let from = usize::try_from(read.offset).unwrap_or(usize::MAX).min(data.len());
-            let rest = data.get(from..).unwrap();
-            read_of(u32::try_from(rest.len()).unwrap(), rest, true)
+    let says = |arguments: &[u8]| {
+        let Ok(read) = Read::whole(arguments) else {
+            return Ok::<_, (Status, ())>(Attributes { attributes: attributes(now) }).octets();
         };
-        let mut got = Vec::new();
-        let read = client(says).read(handle(), size, |piece| {
-            got.extend_from_slice(piece);
-            Ok(())
-        });
-        assert_eq!((read.unwrap(), &got[..]), (10, &data[..]), "{size}");
+        let from = usize::try_from(read.offset).unwrap_or(usize::MAX).min(data.len());
+        let rest = data.get(from..).unwrap();
+        let said = with_each.then(|| attributes(now));
+        read_with(said, u32::try_from(rest.len()).unwrap(), rest, true)
+    };
+    let mut got = Vec::new();
+    let read = client(says).read(handle(), before, |piece| {
+        got.extend_from_slice(piece);
+        Ok(())
+    });
+    read.map(|total| (total, got))
+}
+
+#[test]
+fn test_file_ends_where_the_server_says_when_it_became_shorter_or_longer() {
+    for with_each in [false, true] {
+        for before in [0, 5, 10, 11, u64::MAX] {
+            let read = read_of_ten(before, 10, with_each);
+            assert_eq!(read.unwrap(), (10, vec![7; 10]), "{before} {with_each}");
+        }
+    }
+}
+
+#[test]
+fn test_end_before_the_last_byte_is_no_success() {
+    for with_each in [false, true] {
+        for size in [11, 1 << 20, u64::MAX] {
+            let read = read_of_ten(size, size, with_each);
+            assert!(matches!(read, Err(ClientError::Nonsense(_))), "{size} {with_each}: {read:?}");
+        }
     }
 }
 

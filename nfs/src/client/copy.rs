@@ -39,7 +39,8 @@ enum Pass {
 
 impl<T: Transport> Client<T> {
     /// Reads a file to its end. `sink` gets each piece, in order, and may end it. `size` is what the
-    /// attributes say: reads are ahead up to there. Gives how many octets there were.
+    /// attributes say: reads are ahead up to there, and a file that ends before has become that short by
+    /// what the server says then. Gives how many octets there were.
     ///
     /// # Errors
     /// [`ClientError`], also what `sink` says.
@@ -79,6 +80,7 @@ impl<T: Transport> Client<T> {
             sink(read.data.0).map_err(ClientError::Local)?;
             total += u64::from(got);
             if read.eof {
+                self.check_end(file, total, size, read.attributes)?;
                 return Ok(total);
             }
             if got == 0 {
@@ -89,6 +91,28 @@ impl<T: Transport> Client<T> {
                 under_way.push_front(self.send_read(file, rest, reading.count - got)?);
             }
         }
+    }
+
+    /// Checks that a file ends after `total` bytes, where a READ says so. Its attributes said `size` before:
+    /// the file may have become shorter, but then the server says so now.
+    fn check_end(
+        &mut self,
+        file: Handle,
+        total: u64,
+        size: u64,
+        attributes: Option<Fattr>,
+    ) -> Result<(), ClientError> {
+        if total >= size {
+            return Ok(());
+        }
+        let now = match attributes {
+            Some(attributes) => attributes,
+            None => self.getattr(file)?,
+        };
+        if total < now.size {
+            return Err(ClientError::Nonsense("the end of a file before its last byte"));
+        }
+        Ok(())
     }
 
     fn send_read(&mut self, file: Handle, offset: u64, count: u32) -> Result<Reading, ClientError> {
