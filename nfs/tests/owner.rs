@@ -1,17 +1,22 @@
-//! The owner of a file reads and writes it whatever its mode is (RFC 1813 section 4.4).
+//! Modes and owners: the owner of a file reads and writes it whatever its mode is (RFC 1813 section 4.4), new
+//! contents have no rights of the old, and ids that may not be set fail nothing.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 mod common;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
 use std::thread;
 
 use common::Lab;
 use heddle_nfs::Options;
-use heddle_nfs::wire::{Commit, CommitOk, Handle, How, Sattr, Setattr, Status, WccData, procedure};
+use heddle_nfs::wire::{
+    Commit, CommitOk, Created, DirEntryName, Handle, How, Mkdir, Opaque, Sattr, Setattr, Status,
+    WccData, procedure,
+};
 use rustix::fs::{Gid, Uid};
-use rustix::process::{geteuid, getuid};
+use rustix::process::{getegid, geteuid, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// A user without rights: `nobody`.
@@ -153,4 +158,72 @@ fn test_mode_that_is_set_while_the_owner_writes_stays() {
             assert_eq!(mode(lab, &format!("f{i}")), [0o400, 0o444][i % 2], "f{i}");
         }
     });
+}
+
+#[test]
+fn test_ids_that_may_not_be_set_do_not_fail_what_is_made() {
+    as_user_without_privileges(&mut lab(), |lab| {
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        let ids = [(Some(1234), None), (None, Some(1234)), (Some(1234), Some(1234))];
+        for (i, (uid, gid)) in ids.into_iter().chain([(Some(own.0), Some(own.1))]).enumerate() {
+            let attributes = Sattr { mode: Some(0o640), uid, gid, ..Sattr::default() };
+            let name = format!("file{i}");
+            lab.create(lab.root(), name.as_bytes(), How::Guarded(attributes)).unwrap();
+            let at = DirEntryName { dir: lab.root(), name: Opaque(b"dir") };
+            let call = Mkdir { at, attributes };
+            let made = lab.call::<Created, WccData>(procedure::MKDIR, &call).unwrap();
+            let attributes = made.attributes.unwrap();
+            assert_eq!((attributes.uid, attributes.gid), own);
+            assert_eq!((attributes.mode, mode(lab, &name)), (0o640, 0o640));
+            fs::remove_dir(lab.path("dir")).unwrap();
+            // SETATTR of what is there already says that it was not done.
+            if i < 3 {
+                let ids = Sattr { uid, gid, ..Sattr::default() };
+                assert_eq!(set(lab, lab.handle(&name), ids), Err(Status::PERM));
+            }
+        }
+    });
+}
+
+#[test]
+fn test_write_and_truncation_take_set_id_bits_away() {
+    let lab = lab();
+    let cases =
+        [(0o6755, 0o755), (0o4711, 0o711), (0o2755, 0o755), (0o2745, 0o2745), (0o1755, 0o1755)];
+    for (i, (before, after)) in cases.into_iter().enumerate() {
+        let name = format!("program{i}");
+        let bits = fs::Permissions::from_mode(before);
+        fs::write(lab.path(&name), b"a program").unwrap();
+        fs::set_permissions(lab.path(&name), bits.clone()).unwrap();
+        let file = lab.handle(&name);
+        lab.write(file, 0, b"").unwrap();
+        lab.read(file, 0, 1).unwrap();
+        commit(&lab, file).unwrap();
+        assert_eq!(mode(&lab, &name), before, "nothing was changed");
+        let written = lab.write(file, 0, b"another").unwrap();
+        assert_eq!((mode(&lab, &name), written.wcc.after.unwrap().mode), (after, after));
+        for size in [3, 9] {
+            fs::set_permissions(lab.path(&name), bits.clone()).unwrap();
+            set(&lab, file, Sattr { size: Some(size), ..Sattr::default() }).unwrap();
+            assert_eq!(mode(&lab, &name), after, "{before:o} {size}");
+        }
+        fs::set_permissions(lab.path(&name), bits).unwrap();
+        let how = How::Unchecked(Sattr { size: Some(0), ..Sattr::default() });
+        lab.create(lab.root(), name.as_bytes(), how).unwrap();
+        assert_eq!(mode(&lab, &name), after, "{before:o}");
+    }
+}
+
+#[test]
+fn test_program_that_runs_is_refused_and_not_put_off() {
+    let lab = lab();
+    fs::copy("/bin/sleep", lab.path("sleep")).unwrap();
+    let file = lab.handle("sleep");
+    let mut running = Command::new(lab.path("sleep")).arg("1000").spawn().unwrap();
+    let said =
+        (lab.write(file, 0, b"x"), set(&lab, file, Sattr { size: Some(0), ..Sattr::default() }));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(said, (Err(Status::ACCES), Err(Status::ACCES)));
+    lab.write(file, 0, b"x").unwrap();
 }

@@ -54,6 +54,29 @@ impl Export {
         self.chmod(object, mode)
     }
 
+    /// Takes the rights of its owner and group from a program whose contents are about to change, as the
+    /// kernel does before a write of anybody but root: set-user-ID, and set-group-ID where the group may
+    /// execute the file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn strip_set_id(&self, object: &Object) -> Result<(), Errno> {
+        let _modes = locked(&self.modes);
+        let mode = self.mode(object)?;
+        let mut stripped = mode - Mode::SUID;
+        if mode.contains(Mode::XGRP) {
+            stripped -= Mode::SGID;
+        }
+        if stripped == mode {
+            return Ok(());
+        }
+        match self.chmod(object, stripped) {
+            // A thread that may not change the mode has no CAP_FSETID, so the kernel strips these bits.
+            Err(Errno::PERM) => Ok(()),
+            done => done,
+        }
+    }
+
     fn mode(&self, object: &Object) -> Result<Mode, Errno> {
         Ok(Mode::from_raw_mode(u32::from(stat_of(&object.path)?.stx_mode) & MODE))
     }

@@ -43,16 +43,17 @@ impl Service {
         done.map(|()| wcc).map_err(|e| (e, wcc))
     }
 
-    /// Sets attributes. Size comes first, since it changes times; times last.
+    /// Sets attributes. Size comes first, since it changes times and takes set-user-ID away, which another
+    /// owner does too; times last.
     pub(super) fn set(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
         if let Some(size) = new.size {
             self.set_size(object, size)?;
         }
+        self.set_owner(object, new)?;
         if let Some(mode) = new.mode {
             let mode = Mode::from_raw_mode(mode & settable(object.attributes.kind));
             self.export.set_mode(object, mode)?;
         }
-        self.set_owner(object, new)?;
         if new.atime != SetTime::Keep || new.mtime != SetTime::Keep {
             let times = Timestamps {
                 last_access: timespec(new.atime),
@@ -73,7 +74,9 @@ impl Service {
         if size > SIZE_MAX {
             return Err(Status::FBIG);
         }
-        Ok(ftruncate(self.export.open_write(object)?, size)?)
+        let file = self.export.open_write(object)?;
+        self.export.strip_set_id(object)?;
+        Ok(ftruncate(file, size)?)
     }
 
     /// An owner that the object has already may be set by anybody; for another the server's user needs
@@ -205,12 +208,14 @@ impl Service {
         if object.attributes.kind == FileType::Directory {
             return Err(Status::ISDIR);
         }
-        let changes = [self.export.change(object)?, self.export.change_names(dir)?];
+        // File systems store the new count of names along with the name. An fsync of the object itself would
+        // put all data on the disk that clients have not committed.
+        let change = self.export.change_names(dir)?;
         // Through the descriptor, so that it is this object, and a symbolic link itself.
         let (links, of) = self.export.link(object);
         linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
         self.export.remember(dir, name, object.id);
-        changes.into_iter().try_for_each(|change| self.export.changed(change))
+        self.export.changed(change)
     }
 }
 

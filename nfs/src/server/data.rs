@@ -143,6 +143,9 @@ impl Service {
         if call.offset.saturating_add(len as u64) > SIZE_MAX {
             return Err(Status::FBIG);
         }
+        if len > 0 {
+            self.export.strip_set_id(object)?;
+        }
         let at = |done: usize| call.offset.saturating_add(done as u64);
         let written = all(len, |done, left| data.write_to(done, left, file.as_fd(), at(done)))?;
         if written == 0 && len > 0 {

@@ -126,8 +126,23 @@ impl Service {
         attributes: &Sattr,
         removal: AtFlags,
     ) -> Result<(), Status> {
-        let set = self.set(object, attributes).and_then(|()| self.sync(object));
+        let set = self.set_new(object, attributes).and_then(|()| self.sync(object));
         set.inspect_err(|_| self.undo(dir, name, object, removal))
+    }
+
+    /// Sets the attributes of what was just made, but for an owner and a group that it may not be given: some
+    /// clients send their user's own with every CREATE and MKDIR, and RFC 1813 leaves it to the server which
+    /// attributes a new object gets.
+    fn set_new(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
+        let owned_by = |uid, gid| self.set(object, &Sattr { uid, gid, ..*new });
+        match owned_by(new.uid, new.gid) {
+            Err(Status::PERM) if new.uid.is_some() => match owned_by(None, new.gid) {
+                Err(Status::PERM) if new.gid.is_some() => owned_by(None, None),
+                set => set,
+            },
+            Err(Status::PERM) if new.gid.is_some() => owned_by(None, None),
+            set => set,
+        }
     }
 
     fn sync(&self, object: &Object) -> Result<(), Status> {

@@ -123,10 +123,11 @@ impl From<Errno> for Status {
             Errno::DQUOT => Status::DQUOT,
             Errno::STALE => Status::STALE,
             Errno::OPNOTSUPP | Errno::NOSYS => Status::NOTSUPP,
-            // Out of descriptors or memory, or busy: of now, not for good.
-            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::TXTBSY => {
-                Status::JUKEBOX
-            }
+            // A program that runs may not be written. It can run for years, so JUKEBOX, after which a client
+            // asks again and again, would hang its caller for as long.
+            Errno::TXTBSY => Status::ACCES,
+            // Out of descriptors or memory: of now, not for good.
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => Status::JUKEBOX,
             _ => Status::IO,
         }
     }
