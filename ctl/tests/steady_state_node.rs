@@ -10,6 +10,7 @@
 //! One test only, so that no other test's threads run meanwhile.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+#[path = "allocations/counting/mod.rs"]
 mod counting;
 
 use std::time::Instant;

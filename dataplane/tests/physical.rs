@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

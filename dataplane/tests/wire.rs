@@ -6,9 +6,10 @@
 //! has to be one piece of the port's own.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-#[path = "../../ctl/tests/counting/alloc.rs"]
+#[path = "../../ctl/tests/allocations/counting/alloc.rs"]
 #[allow(unreachable_pub, dead_code, reason = "shared")]
 mod alloc;
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::{Arc, Mutex};

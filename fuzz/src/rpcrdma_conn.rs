@@ -9,16 +9,16 @@
 
 mod attack;
 
-#[path = "../../rpcrdma/tests/conn/allowed.rs"]
+#[path = "../../rpcrdma/tests/it/conn/allowed.rs"]
 mod allowed;
-#[path = "../../rpcrdma/tests/conn/choices.rs"]
+#[path = "../../rpcrdma/tests/it/conn/choices.rs"]
 mod choices;
-#[path = "../../rpcrdma/tests/conn/exchange.rs"]
+#[path = "../../rpcrdma/tests/it/conn/exchange.rs"]
 mod exchange;
-#[path = "../../rpcrdma/tests/conn/model.rs"]
+#[path = "../../rpcrdma/tests/it/conn/model.rs"]
 #[allow(dead_code, reason = "the crate's own tests use the rest")]
 mod model;
-#[path = "../../rpcrdma/tests/conn/world.rs"]
+#[path = "../../rpcrdma/tests/it/conn/world.rs"]
 mod world;
 
 use heddle_base::{Random, Seed};

@@ -2,6 +2,7 @@
 //! done, and says nothing of what is there. One test, as descriptors are the process's.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File};

@@ -1,0 +1,381 @@
+//! Peers that keep no rule: each drop has its name, and what is held is bounded.
+
+use std::net::IpAddr;
+
+use heddle_cm::*;
+use heddle_ib::CommId;
+use heddle_ib::cm::*;
+use heddle_ib::roce::UdRepr;
+
+use crate::infiniband::refusals::{rej, req};
+use crate::infiniband::world::*;
+
+type Counter = fn(&IbCounters) -> u64;
+
+#[test]
+fn test_what_is_no_message_is_dropped_and_counted() {
+    let (mut net, tid, good) = req();
+    let good = forged(addr(1), tid, Message::Req(good));
+    let crc = |mut p: Vec<u8>, change: fn(&mut Vec<u8>)| {
+        p.truncate(p.len() - 4);
+        change(&mut p);
+        let crc = heddle_ib::roce::icrc(&p).unwrap();
+        p.extend(crc);
+        p
+    };
+    let table: [(Vec<u8>, Counter); 12] = [
+        (vec![], |c| c.rx_bad_packet),
+        (good[..100].to_vec(), |c| c.rx_bad_packet),
+        (crc(good.clone(), |p| p[28] = 0x04), |c| c.rx_bad_packet),
+        (crc(good.clone(), |p| p[29] |= 1), |c| c.rx_bad_packet),
+        ([&good[..good.len() - 1], &[good[good.len() - 1] ^ 1]].concat(), |c| c.rx_bad_icrc),
+        (crc(good.clone(), |p| p[35] = 2), |c| c.rx_not_gsi),
+        (crc(good.clone(), |p| p[41] ^= 1), |c| c.rx_not_gsi),
+        (crc(good.clone(), |p| p[31] = 0), |c| c.rx_not_gsi),
+        (crc(good.clone(), |p| p[19] = 9), |c| c.rx_not_ours),
+        (crc(good.clone(), |p| p[12] = 224), |c| c.rx_not_ours),
+        (crc(good.clone(), |p| p[49] = 3), |c| c.rx_bad_mad),
+        (UdRepr::gsi(addr(1), addr(0), 1).emit(&[1; 255]).unwrap(), |c| c.rx_bad_mad),
+    ];
+    for (n, (packet, counter)) in table.into_iter().enumerate() {
+        let before = net.counters(0);
+        net.deliver(0, &packet);
+        let after = net.counters(0);
+        assert_eq!(counter(&after) - counter(&before), 1, "{n}");
+        assert_eq!(after.rx_datagrams - before.rx_datagrams, 1, "{n}");
+        assert_eq!((net.log.len(), net.nodes[0].cm.gauges().conns), (0, 0), "{n}");
+    }
+    // By a worker that is not the address's.
+    let mut cm = ConnectionManager::new(manager_config(2, 0));
+    cm.enable_infiniband(config(0, 1));
+    cm.handle_datagram(net.now, WorkerId(1), &good);
+    assert_eq!(cm.ib_counters().unwrap().rx_not_ours, 1);
+}
+
+#[test]
+fn test_a_get_that_is_not_understood_is_answered_and_a_message_is_not() {
+    let mut net = Net::new(1);
+    let mut mad = Mad::new(5, Message::GetClassPortInfo).emit();
+    let send = |net: &mut Net, mad: &[u8]| {
+        net.log.clear();
+        net.nodes[0].cm.handle_datagram(
+            net.now,
+            W,
+            &UdRepr::gsi(addr(1), addr(0), 1).emit(mad).unwrap(),
+        );
+        net.nodes[0].cm.poll_datagram().map(|(_, d)| d.payload[20..276].to_vec())
+    };
+    let info = Mad::parse(&send(&mut net, &mad).unwrap()).unwrap();
+    let Message::ClassPortInfo(c) = info.message else { panic!() };
+    assert_eq!((info.tid, c.base_version, c.class_version), (5, 1, 2));
+    assert_eq!(c.capability_mask, ClassPortInfo::RC_CAPABLE);
+    mad[17] = 0x02;
+    let answer = send(&mut net, &mad).unwrap();
+    assert_eq!((answer[3], &answer[4..6]), (0x81, &[0, 12][..]));
+    mad[3] = 3;
+    assert_eq!(send(&mut net, &mad), None);
+    mad[3] = 0x81;
+    assert_eq!(send(&mut net, &mad), None);
+    assert_eq!(net.counters(0).rx_bad_mad, 3);
+}
+
+/// Messages about connections there are not: those that wait for an answer get one.
+#[test]
+fn test_strangers_are_answered_if_they_wait() {
+    let ids = (CommId(5), CommId(6));
+    let dreq = Dreq {
+        local_comm_id: ids.0,
+        remote_comm_id: ids.1,
+        remote_qpn: heddle_ib::Qpn::new(7),
+        private_data: [0; 220],
+    };
+    let lap = Lap { local_comm_id: ids.0, remote_comm_id: ids.1 };
+    let sidr = SidrReq {
+        request_id: 9,
+        p_key: 0xffff,
+        service_id: heddle_ib::ip_cm::Service { protocol: 17, port: PORT }.id(),
+        private_data: [0; 216],
+    };
+    let answer = |message: Message| {
+        let mut net = Net::new(1);
+        net.deliver(0, &forged(addr(1), 77, message));
+        assert_eq!(net.nodes[0].cm.gauges().conns, 0);
+        let answers: Vec<_> = net.log.iter().map(|(_, p)| message_of(p)).collect();
+        assert!(answers.len() <= 1);
+        answers.into_iter().next()
+    };
+    let Some(Message::Drep(drep)) = answer(Message::Dreq(Box::new(dreq))) else { panic!() };
+    assert_eq!((drep.local_comm_id, drep.remote_comm_id), (ids.1, ids.0));
+    let Some(Message::Apr(apr)) = answer(Message::Lap(lap)) else { panic!() };
+    assert_eq!((apr.status, apr.remote_comm_id), (Apr::INVALID_COMM_ID, ids.0));
+    let Some(Message::SidrRep(rep)) = answer(Message::SidrReq(Box::new(sidr))) else { panic!() };
+    assert_eq!((rep.status, rep.request_id), (SidrStatus::UNSUPPORTED, 9));
+    let rtu = Rtu { local_comm_id: ids.0, remote_comm_id: ids.1, private_data: [0; 224] };
+    assert_eq!(answer(Message::Rtu(Box::new(rtu))), None);
+    let drep = Drep { local_comm_id: ids.0, remote_comm_id: ids.1, private_data: [0; 224] };
+    assert_eq!(answer(Message::Drep(Box::new(drep))), None);
+}
+
+fn message_of(packet: &[u8]) -> Message {
+    message(packet).1
+}
+
+/// The alternate path of a connection that there is.
+#[test]
+fn test_another_path_is_not_taken() {
+    let mut net = Net::new(2);
+    net.establish(7);
+    let (_, Message::Req(req)) = message(&net.log[0].1) else { panic!() };
+    let (_, Message::Rep(rep)) = message(&net.log[1].1) else { panic!() };
+    assert_eq!(rep.failover, Failover::UNSUPPORTED);
+    let lap = Lap { local_comm_id: req.local_comm_id, remote_comm_id: rep.local_comm_id };
+    net.drop = Box::new(|_, _| true);
+    net.deliver(0, &forged(addr(1), 1, Message::Lap(lap)));
+    let Message::Apr(apr) = message_of(&net.log.last().unwrap().1) else { panic!() };
+    assert_eq!(apr.status, Apr::UNSUPPORTED);
+    assert_eq!(net.counters(0).lap_requests, 1);
+}
+
+/// Everything that was said is said again, in any order, by both: while the connection is there and
+/// when it is not any more. Nobody is told anything.
+#[test]
+fn test_replays_change_nothing() {
+    for seed in 0..200 {
+        let mut net = Net::new(seed);
+        let id = net.establish(7);
+        let replay = |net: &mut Net| {
+            let mut all = net.log.clone();
+            for _ in 0..2 {
+                for at in (1..all.len()).rev() {
+                    let other = net.random.below(at as u64 + 1) as usize;
+                    all.swap(at, other);
+                }
+                for (from, packet) in &all {
+                    net.deliver(1 - from, packet);
+                }
+            }
+            net.run(ms(1000));
+            assert!(net.nodes.iter().all(|n| n.events.is_empty()), "seed {seed}");
+        };
+        replay(&mut net);
+        assert_eq!(net.nodes[0].cm.gauges().conns, 1);
+        net.ask(0, Request::Disconnect { id }).unwrap();
+        assert!(matches!(net.event(0), Event::Disconnected { .. }));
+        assert!(matches!(net.event(1), Event::Disconnected { .. }));
+        replay(&mut net);
+        net.run(ms(60_000));
+        assert_eq!(net.nodes[0].cm.gauges().conns, 0, "seed {seed}");
+    }
+}
+
+/// Who knows the names and is not the peer, or is the peer and does not know them.
+#[test]
+fn test_a_message_counts_only_from_the_peer_and_in_its_name() {
+    let mut net = Net::new(3);
+    net.establish(7);
+    let (_, Message::Req(req)) = message(&net.log[0].1) else { panic!() };
+    let (_, Message::Rep(rep)) = message(&net.log[1].1) else { panic!() };
+    let dreq = |local, remote, qpn| {
+        let (local_comm_id, remote_comm_id) = (local, remote);
+        let remote_qpn = qpn;
+        let private_data = [0; 220];
+        Message::Dreq(Box::new(Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data }))
+    };
+    let (a, b, qpn) = (req.local_comm_id, rep.local_comm_id, rep.local_qpn);
+    let elsewhere: IpAddr = [10, 0, 0, 9].into();
+    net.drop = Box::new(|_, _| true);
+    let table: [(IpAddr, Message, Counter); 4] = [
+        (elsewhere, dreq(a, b, qpn), |c| c.rx_foreign),
+        (addr(1), dreq(CommId(a.0 ^ 1), b, qpn), |c| c.rx_foreign),
+        (addr(1), dreq(a, CommId(b.0 ^ 1), qpn), |c| c.rx_unknown),
+        (addr(1), dreq(a, b, heddle_ib::Qpn::new(qpn.get() ^ 1)), |c| c.rx_unexpected),
+    ];
+    for (from, message, counter) in table {
+        net.deliver(0, &forged(from, 5, message));
+        assert_eq!(counter(&net.counters(0)), 1 + u64::from(counter(&net.counters(0)) == 2));
+        assert!(net.nodes[0].events.is_empty());
+    }
+    assert_eq!(net.nodes[0].cm.gauges().conns, 1);
+    net.deliver(0, &forged(addr(1), 5, dreq(a, b, qpn)));
+    assert!(matches!(net.nodes[0].events.pop_front(), Some(Event::Disconnected { .. })));
+}
+
+/// An answer to a REQ counts with its transaction id, which nobody else has seen.
+#[test]
+fn test_who_has_not_seen_the_req_cannot_answer_it() {
+    let mut net = Net::new(4);
+    net.connect(7, |_| {});
+    let id = net.request();
+    net.drop = Box::new(|_, _| true);
+    net.accept(id, 8);
+    let (tid, rep) = message(&net.log.last().unwrap().1);
+    let forged = |tid| {
+        let mad = Mad::new(tid, rep.clone()).emit();
+        UdRepr::gsi(addr(0), addr(1), 1).emit(&mad).unwrap()
+    };
+    net.deliver(1, &forged(tid ^ 1));
+    assert!(net.nodes[1].events.is_empty());
+    assert_eq!(net.counters(1).rx_foreign, 1);
+    net.deliver(1, &forged(tid));
+    assert!(matches!(net.nodes[1].events.pop_front(), Some(Event::Established { .. })));
+}
+
+/// A REQ of another peer: each with its own address, names and queue pair.
+fn other_req(n: u32, good: &Req) -> (IpAddr, Message) {
+    let from = [10, 1, (n >> 8) as u8, n as u8];
+    let mut req = good.clone();
+    req.local_comm_id = CommId(1000 + n);
+    req.local_qpn = heddle_ib::Qpn::new(1000 + n);
+    req.private_data[16..20].copy_from_slice(&from);
+    (from.into(), Message::Req(Box::new(req)))
+}
+
+#[test]
+fn test_a_flood_of_requests_is_bounded_and_passes() {
+    let (mut net, tid, good) = req();
+    net.drop = Box::new(|_, _| true);
+    for n in 0..10_000 {
+        let (from, message) = other_req(n, &good);
+        net.deliver(0, &forged(from, tid, message));
+    }
+    // The listener's backlog is the least of the limits here.
+    let gauges = net.nodes[0].cm.gauges();
+    assert_eq!((gauges.conns, net.nodes[0].events.len()), (128, 128));
+    assert_eq!(net.counters(0).req_no_room, 10_000 - 128);
+    assert_eq!(net.nodes[0].cm.counters().backlog_full, 10_000 - 128);
+    assert_eq!(net.counters(0).tx_datagrams, 10_000 - 128, "one REJ for each refused");
+    // The application answers none of them; their time passes, and everybody is welcome again.
+    net.run(ms(60_000));
+    assert_eq!(net.nodes[0].cm.gauges().conns, 0);
+    net.nodes[0].events.clear();
+    net.drop = Box::new(|_, _| false);
+    net.establish(7);
+}
+
+#[test]
+fn test_one_peer_has_its_own_limit() {
+    let (mut net, tid, good) = req();
+    for n in 0..100 {
+        let mut req = good.clone();
+        req.local_comm_id = CommId(n + 1);
+        req.local_qpn = heddle_ib::Qpn::new(n + 2);
+        net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
+    }
+    assert_eq!(net.nodes[0].cm.gauges().conns, 64);
+    assert_eq!(net.nodes[0].cm.counters().peer_full, 36);
+    let (from, message) = other_req(1, &good);
+    net.deliver(0, &forged(from, tid, message));
+    assert_eq!(net.nodes[0].cm.gauges().conns, 65, "another has room");
+}
+
+#[test]
+fn test_all_listeners_together_have_a_limit() {
+    let (_, tid, good) = req();
+    let mut net = Net::with(1, |_, c| c.max_startups = 3);
+    for n in 0..5 {
+        let (from, message) = other_req(n, &good);
+        net.deliver(0, &forged(from, tid, message));
+    }
+    assert_eq!(net.nodes[0].cm.gauges().conns, 3);
+    assert_eq!(net.nodes[0].cm.counters().startups_full, 2);
+    let rejs = net.log.iter().filter(|(n, _)| *n == 0);
+    assert!(
+        rejs.map(|(_, p)| message_of(p))
+            .all(|m| matches!(m, Message::Rej(r) if r.reason == RejReason::NO_RESOURCES))
+    );
+}
+
+/// Connections that have ended answer copies, and make room when it is needed.
+#[test]
+fn test_what_has_ended_makes_room() {
+    let mut net = Net::with(5, |_, c| c.max_conns = 4);
+    for id in 1..=20 {
+        let server = net.establish(id);
+        net.ask(0, Request::Disconnect { id: server }).unwrap();
+        assert!(matches!(net.event(0), Event::Disconnected { .. }));
+        assert!(matches!(net.event(1), Event::Disconnected { .. }));
+        assert!(net.nodes[0].cm.gauges().conns <= 4);
+    }
+    assert!(net.counters(0).time_wait_evicted >= 15);
+    // What has not ended does not.
+    let mut net = Net::with(6, |_, c| c.max_conns = 2);
+    for id in 1..=2 {
+        net.establish(id);
+    }
+    let mut params = ConnectTerms::new(qp(3));
+    params.protocol = Protocol::InfiniBand;
+    let connect = Request::Connect { id: CmId(3), remote: server(), params };
+    assert_eq!(net.ask(1, connect), Err(RequestError::IbFull));
+    assert_eq!(net.nodes[1].cm.gauges().claims, 2);
+    let (_, tid, good) = req();
+    net.log.clear();
+    let (from, message) = other_req(1, &good);
+    net.deliver(0, &forged(from, tid, message));
+    assert_eq!(rej(&net).reason, RejReason::NO_RESOURCES);
+}
+
+/// A peer that says it waits no time, or for ever, is neither stormed nor waited for.
+#[test]
+fn test_times_of_a_peer_have_bounds() {
+    for (code, least, most) in [(0, 50, 5_000), (31, 10_000, 121_000)] {
+        let (mut net, tid, mut req) = req();
+        req.local_cm_response_timeout = heddle_ib::TimeCode::new(code);
+        req.max_cm_retries = 15;
+        net.drop = Box::new(|_, _| true);
+        net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
+        let id = net.request();
+        net.accept(id, 8);
+        let begin = net.now;
+        let Event::ConnectError { error, .. } = net.event(0) else { panic!() };
+        assert_eq!(error, ConnectFailure::TimedOut(Awaited::ReadyToUse));
+        let took = net.now.since(begin);
+        let sent = net.said(0).iter().filter(|m| *m == "Rep").count() as u32;
+        assert!(took / sent >= ms(least) && took <= ms(most), "{code}: {sent} in {took:?}");
+    }
+}
+
+/// A peer that puts us off again and again.
+#[test]
+fn test_nobody_is_put_off_for_ever() {
+    let (mut net, tid, req) = req();
+    let name = req.local_comm_id;
+    net.drop = Box::new(|_, _| true);
+    net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
+    let id = net.request();
+    net.accept(id, 8);
+    let begin = net.now;
+    let (_, Message::Rep(rep)) = message(&net.log[0].1) else { panic!() };
+    for _ in 0..1000 {
+        let mra = Mra {
+            local_comm_id: name,
+            remote_comm_id: rep.local_comm_id,
+            answered: Answered::REP,
+            service_timeout: heddle_ib::TimeCode::MAX,
+            private_data: [0; 222],
+        };
+        net.deliver(0, &forged(addr(1), tid, Message::Mra(Box::new(mra))));
+        net.run(ms(1000));
+    }
+    let Some(Event::ConnectError { error, .. }) = net.nodes[0].events.pop_front() else { panic!() };
+    assert_eq!(error, ConnectFailure::TimedOut(Awaited::ReadyToUse));
+    assert!(net.said(0).len() < 10);
+    assert!(net.now.since(begin) >= ms(120_000));
+    net.run(ms(60_000));
+    assert_eq!(net.nodes[0].cm.gauges().conns, 0);
+}
+
+/// Nobody takes the answers.
+#[test]
+fn test_answers_that_nobody_takes_are_dropped() {
+    let (mut net, tid, good) = req();
+    for n in 0..5000 {
+        let (from, message) = other_req(n, &good);
+        net.nodes[0].cm.handle_datagram(net.now, W, &forged(from, tid, message));
+    }
+    let mut sent = 0;
+    while net.nodes[0].cm.poll_datagram().is_some() {
+        sent += 1;
+    }
+    assert_eq!((sent, net.counters(0).tx_datagrams), (1024, 1024));
+    assert_eq!(net.counters(0).tx_full, 5000 - 128 - 1024);
+}

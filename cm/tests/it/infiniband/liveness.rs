@@ -1,0 +1,214 @@
+//! Peers that vanish without a word, and those that were never there.
+
+use heddle_cm::*;
+use heddle_ib::CommId;
+use heddle_ib::cm::{Message, Req};
+
+use crate::infiniband::refusals::req;
+use crate::infiniband::world::*;
+
+const IDLE: u64 = 60_000;
+
+fn reps(net: &Net) -> usize {
+    net.said(0).iter().filter(|m| *m == "Rep").count()
+}
+
+/// A peer that is there answers, and nobody is told anything, however long it lasts.
+#[test]
+fn test_a_peer_that_is_there_keeps_its_connection() {
+    let mut net = Net::new(1);
+    net.establish(7);
+    net.run(ms(10 * IDLE + 1000));
+    assert_eq!((net.counters(0).keepalives, net.counters(0).keepalive_timeouts), (10, 0));
+    assert_eq!((net.counters(0).rx_duplicates, net.counters(0).rx_unexpected), (0, 0));
+    assert_eq!(net.counters(1).keepalives, 0, "who has asked has no question");
+    assert_eq!(reps(&net), 11);
+    for node in [0, 1] {
+        assert!(net.nodes[node].events.is_empty());
+        assert_eq!(net.nodes[node].cm.gauges().conns, 1);
+    }
+}
+
+#[test]
+fn test_a_peer_that_is_gone_is_given_up_and_told_once() {
+    let mut net = Net::new(2);
+    let id = net.establish(7);
+    let begin = net.now;
+    net.drop = Box::new(|from, _| from == 1);
+    let Event::Disconnected { id: over, reason, .. } = net.event(0) else { panic!() };
+    assert_eq!((over, reason), (id, DisconnectReason::PeerSilent));
+    // Ten more attempts, half a second apart, and the one after which there is no other.
+    let took = net.now.since(begin);
+    assert!(took >= ms(IDLE + 11 * 500) && took < ms(IDLE + 11 * 600), "{took:?}");
+    assert_eq!((net.counters(0).keepalives, net.counters(0).keepalive_timeouts), (11, 1));
+    assert_eq!(net.said(0).iter().filter(|m| *m == "Dreq").count(), 1);
+    // It was there, and only not heard.
+    let Event::Disconnected { reason, .. } = net.event(1) else { panic!() };
+    assert_eq!(reason, DisconnectReason::Orderly);
+    net.assert_nothing_left();
+}
+
+/// Who asks once only may lose two answers all the same.
+#[test]
+fn test_lost_answers_end_nothing() {
+    let mut net = Net::with(3, |n, c| c.max_retries = if n == 1 { 0 } else { 10 });
+    net.establish(7);
+    for lost in [1, 2] {
+        let mut left = lost;
+        net.drop = Box::new(move |from, m| {
+            let drop = from == 1 && matches!(m, Message::Rtu(_)) && left > 0;
+            left -= u32::from(drop);
+            drop
+        });
+        net.run(ms(IDLE + 3000));
+        assert!(net.nodes[0].events.is_empty(), "{lost}");
+    }
+    net.drop = Box::new(|from, _| from == 1);
+    let Event::Disconnected { reason, .. } = net.event(0) else { panic!() };
+    assert_eq!(reason, DisconnectReason::PeerSilent);
+    assert_eq!(net.counters(0).keepalives, 2 + 3 + 3);
+}
+
+/// One that has forgotten the connection says so, and that is the end.
+#[test]
+fn test_a_peer_that_knows_nothing_of_it_ends_it() {
+    let mut net = Net::new(4);
+    net.establish(7);
+    let mut cm = ConnectionManager::new(manager_config(1, 1));
+    cm.enable_infiniband(config(1, 99));
+    net.nodes[1].cm = cm;
+    let begin = net.now;
+    let Event::Disconnected { reason, .. } = net.event(0) else { panic!() };
+    // Invalid communication id.
+    assert_eq!(reason, DisconnectReason::InfiniBand(6));
+    assert!(net.now.since(begin) < ms(IDLE + 500));
+    assert_eq!(net.counters(0).keepalive_timeouts, 0);
+}
+
+#[test]
+fn test_silence_may_be_allowed_and_forbidden_again() {
+    let mut net = Net::with(5, |_, c| c.keepalive = None);
+    net.establish(7);
+    net.drop = Box::new(|from, _| from == 1);
+    net.run(ms(10 * IDLE));
+    assert_eq!((net.counters(0).keepalives, net.nodes[0].cm.gauges().timers), (0, 0));
+    // Of a connection that stands: silence counts from now.
+    let now = net.now;
+    net.nodes[0].cm.set_ib_keepalive(now, Some(ms(2000)));
+    net.run(ms(1990));
+    assert_eq!(net.counters(0).keepalives, 0);
+    net.run(ms(20));
+    assert_eq!(net.counters(0).keepalives, 1);
+    // In the middle of the question.
+    let now = net.now;
+    net.nodes[0].cm.set_ib_keepalive(now, None);
+    net.run(ms(10 * IDLE));
+    assert_eq!(net.counters(0).keepalives, 1);
+    net.nodes[0].cm.set_ib_keepalive(now, Some(ms(0)));
+    let Event::Disconnected { reason, .. } = net.event(0) else { panic!() };
+    assert_eq!(reason, DisconnectReason::PeerSilent);
+}
+
+/// A REQ under an address and names of its own, of a peer that never answers, accepted.
+fn half_open(net: &mut Net, n: u32, from: [u8; 4], tid: u64, good: &Req) -> CmId {
+    let mut req = good.clone();
+    req.local_comm_id = CommId(1000 + n);
+    req.local_qpn = heddle_ib::Qpn::new(1000 + n);
+    req.local_cm_response_timeout = heddle_ib::TimeCode::MAX;
+    req.private_data[16..20].copy_from_slice(&from);
+    net.deliver(0, &forged(from.into(), tid, Message::Req(Box::new(req))));
+    let id = net.request();
+    net.accept(id, 1000 + n);
+    id
+}
+
+fn given_up(event: Event) -> CmId {
+    let Event::ConnectError { id, error, .. } = event else { panic!("{event:?}") };
+    assert_eq!(error, ConnectFailure::TimedOut(Awaited::ReadyToUse));
+    id
+}
+
+/// All places there are.
+#[test]
+fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
+    let (_, tid, good) = req();
+    let mut net = Net::with(6, |_, c| c.max_conns = 4);
+    let live = net.establish(7);
+    net.drop = Box::new(|from, _| from == 0);
+    let ids: Vec<_> =
+        (0..3).map(|n| half_open(&mut net, n, [10, 1, 0, n as u8], tid, &good)).collect();
+    // Before the second REP there is no telling.
+    let late = |net: &mut Net, n| {
+        let mut req = good.clone();
+        (req.local_comm_id, req.local_qpn) = (CommId(n), heddle_ib::Qpn::new(n));
+        net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
+    };
+    late(&mut net, 50);
+    assert_eq!(net.counters(0).req_no_room, 1);
+    net.run(ms(10_500));
+    // The first that was begun, not the one that is established.
+    late(&mut net, 51);
+    assert_eq!(net.counters(0).half_open_evicted, 1);
+    assert_eq!(given_up(net.event(0)), ids[0]);
+    assert!(matches!(net.event(0), Event::ConnectRequest { .. }));
+    assert_eq!(net.nodes[0].cm.gauges().conns, 4);
+    assert!(net.nodes[0].cm.conns(None).any(|c| c.id == live && c.state == "established"));
+    assert_eq!(net.counters(0).req_no_room, 1);
+}
+
+/// Those of one address, which others may use.
+#[test]
+fn test_a_peer_gets_its_places_back_from_those_that_never_answer() {
+    let (_, tid, good) = req();
+    let mut net = Net::new(7);
+    net.ask(0, Request::Unlisten { id: ListenerId(1) }).unwrap();
+    let limit = ListenParams { max_conns_per_peer: Some(2), ..ListenParams::default() };
+    net.listen(ListenParams { infiniband: true, ..limit });
+    net.drop = Box::new(|from, m| from == 0 && matches!(m, Message::Rep(_)));
+    let other = half_open(&mut net, 1, [10, 0, 0, 9], tid, &good);
+    let first = half_open(&mut net, 2, [10, 0, 0, 2], tid, &good);
+    half_open(&mut net, 3, [10, 0, 0, 2], tid, &good);
+    net.run(ms(10_500));
+    net.drop = Box::new(|_, _| false);
+    net.connect(7, |_| {});
+    assert_eq!(given_up(net.event(0)), first);
+    let id = net.request();
+    net.accept(id, 7);
+    assert!(matches!(net.event(1), Event::Established { .. }));
+    assert!(net.nodes[0].cm.conns(None).any(|c| c.id == other));
+}
+
+/// An application gives a queue pair for each: those that do not answer have as many as may ask.
+#[test]
+fn test_a_listener_has_a_bound_for_those_that_never_answer() {
+    let (_, tid, good) = req();
+    let mut net = Net::new(8);
+    net.ask(0, Request::Unlisten { id: ListenerId(1) }).unwrap();
+    net.listen(ListenParams { infiniband: true, backlog: 3, ..ListenParams::default() });
+    net.drop = Box::new(|from, _| from == 0);
+    let ids: Vec<_> =
+        (0..3).map(|n| half_open(&mut net, n, [10, 1, 0, n as u8], tid, &good)).collect();
+    net.run(ms(10_500));
+    half_open_evicts(&mut net, tid, &good, 10, ids[0]);
+    // That one has been asked once.
+    let ask = |net: &mut Net, n| half_open(net, n, [10, 1, 0, n as u8], tid, &good);
+    ask(&mut net, 11);
+    assert_eq!(net.nodes[0].cm.conns(None).count(), 4);
+    net.run(ms(10_500));
+    half_open_evicts(&mut net, tid, &good, 12, ids[1]);
+    assert_eq!(net.counters(0).half_open_evicted, 2);
+    assert_eq!(net.nodes[0].cm.conns(None).count(), 4);
+}
+
+fn half_open_evicts(net: &mut Net, tid: u64, good: &Req, n: u32, first: CmId) {
+    let mut req = good.clone();
+    req.local_comm_id = CommId(1000 + n);
+    req.local_qpn = heddle_ib::Qpn::new(1000 + n);
+    req.local_cm_response_timeout = heddle_ib::TimeCode::MAX;
+    let from = [10, 1, 0, n as u8];
+    req.private_data[16..20].copy_from_slice(&from);
+    net.deliver(0, &forged(from.into(), tid, Message::Req(Box::new(req))));
+    assert_eq!(given_up(net.event(0)), first);
+    let id = net.request();
+    net.accept(id, 1000 + n);
+}

@@ -1,0 +1,12 @@
+//! The integration tests of the crate: connection managers over RNICs in virtual time.
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod infiniband;
+mod model;
+mod options;
+mod peer_to_peer;
+mod startup;
+mod support;
+mod wire;

@@ -1,0 +1,607 @@
+//! A gateway with two ports, an asker on one and a target on the other: connections are forwarded
+//! between InfiniBand's connection management and iWARP, both ways, through workers and control planes.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::common::*;
+use heddle_cm::gateway::GatewayError;
+use heddle_ctl::{
+    Endpoint, EndpointConfig, ForwardError, ForwardRule, Forwarding, OpenPort, Question, Reply,
+};
+use heddle_dataplane::{Clock, Eal, ManualClock};
+use heddle_tcp::{Addressing, Cidr};
+use heddle_verbs::{
+    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, DisconnectReason, EventQueue,
+    IbRefusal, ListenParams, ListenerId, Protocol, Qp, QpInit, Transport,
+};
+
+const ASKER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const VIA: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
+const TARGET: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+const FROM_IB: Transport = Transport::InfiniBand;
+const FROM_IWARP: Transport = Transport::Iwarp;
+/// Both ways.
+const WAYS: [Transport; 2] = [FROM_IB, FROM_IWARP];
+
+fn speaks(ip: Ipv4Addr, clock: &Clock) -> EndpointConfig {
+    // Pools are never given back.
+    EndpointConfig { infiniband: true, frames: 255, ..config(ip, clock) }
+}
+
+/// Who makes or takes connections.
+struct Peer {
+    rnic: Endpoint,
+    events: EventQueue,
+    qps: Vec<Qp>,
+}
+
+impl Peer {
+    fn new(rnic: Endpoint) -> Peer {
+        Peer { rnic, events: EventQueue::new(None), qps: Vec::new() }
+    }
+
+    fn qp(&mut self) -> Qp {
+        let device = self.rnic.device();
+        let cq = device.create_cq(8, None).unwrap();
+        let qp = device.create_qp(device.alloc_pd(), QpInit::new(cq).depths(4, 4)).unwrap();
+        self.qps.push(qp.clone());
+        qp
+    }
+
+    fn ask(&mut self, over: Transport, private_data: &[u8]) -> CmId {
+        let protocol = protocol(over);
+        let private_data = private_data.to_vec();
+        let timeout = Duration::from_secs(60);
+        let params = ConnectParams::new(self.qp()).reads(7, 2);
+        let params = ConnectParams { protocol, private_data, timeout, ..params };
+        self.rnic.device().connect((VIA[0], PORT).into(), params, &self.events).unwrap()
+    }
+
+    fn accept(&mut self, id: CmId, private_data: &[u8]) {
+        let private_data = private_data.to_vec();
+        let params = AcceptParams { private_data, ..AcceptParams::new(self.qp()).reads(3, 5) };
+        self.rnic.device().accept(id, params).unwrap();
+    }
+}
+
+fn protocol(over: Transport) -> Protocol {
+    if over == FROM_IB { Protocol::InfiniBand } else { Protocol::default() }
+}
+
+fn other(transport: Transport) -> Transport {
+    if transport == FROM_IB { FROM_IWARP } else { FROM_IB }
+}
+
+struct World {
+    asker: Peer,
+    target: Peer,
+    via: Endpoint,
+    forwarding: Forwarding,
+    hand: ManualClock,
+}
+
+impl World {
+    /// With room for `most` connections, and one rule: what comes over `from` goes on over the other.
+    fn new(eal: &Eal, from: Transport, most: usize) -> (World, ListenerId) {
+        let (clock, hand) = Clock::manual();
+        let configs = [ASKER, VIA[0], VIA[1], TARGET].map(|ip| speaks(ip, &clock));
+        let [asker, via, second, target] = &configs;
+        let (a, va) = OpenPort::ring_pair(eal, &name(), &asker.port(), &via.port()).unwrap();
+        let (vb, b) = OpenPort::ring_pair(eal, &name(), &second.port(), &target.port()).unwrap();
+        let rnic = |ports, c: &EndpointConfig| Endpoint::assemble(eal, ports, &c.rnic()).unwrap();
+        let (asker, via) = (rnic(vec![a], asker), rnic(vec![va, vb], via));
+        let target = rnic(vec![b], target);
+        let ours = VIA.map(IpAddr::from).to_vec();
+        let hub = via.device().hub().clone();
+        let forwarding = Forwarding::new(&hub, via.asker(), ours, most, None).unwrap();
+        let (asker, target) = (Peer::new(asker), Peer::new(target));
+        let mut w = World { asker, target, via, forwarding, hand };
+        let params = ListenParams { infiniband: true, ..ListenParams::default() };
+        let device = w.target.rnic.device();
+        device.listen((TARGET, PORT).into(), params, &w.target.events).unwrap();
+        assert!(matches!(w.event(Side::Target), CmEvent::Listening { .. }));
+        let listener = w.forwarding.add(&rule(from)).unwrap();
+        w.until("it listens", |w| w.forwarding.is_listening(listener).unwrap().then_some(()));
+        (w, listener)
+    }
+
+    fn poll(&mut self) {
+        for _ in 0..40 {
+            self.asker.rnic.poll();
+            self.via.poll();
+            self.target.rnic.poll();
+            self.forwarding.step();
+        }
+    }
+
+    /// Within two minutes of virtual time.
+    fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut World) -> Option<T>) -> T {
+        for _ in 0..12_000 {
+            self.poll();
+            if let Some(found) = found(self) {
+                return found;
+            }
+            self.hand.advance(10 * MS);
+        }
+        panic!("not in two minutes: {what}")
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.hand.now() + time;
+        while self.hand.now() < until {
+            self.poll();
+            self.hand.advance(10 * MS);
+        }
+    }
+
+    fn event(&mut self, side: Side) -> CmEvent {
+        self.until("an event", |w| w.peer(side).events.poll())
+    }
+
+    fn peer(&mut self, side: Side) -> &mut Peer {
+        match side {
+            Side::Asker => &mut self.asker,
+            Side::Target => &mut self.target,
+        }
+    }
+
+    fn request(&mut self) -> CmId {
+        match self.event(Side::Target) {
+            CmEvent::ConnectRequest { id, .. } => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The names that asker and target have of one that is up.
+    fn establish(&mut self, from: Transport) -> [CmId; 2] {
+        let asker = self.asker.ask(from, b"");
+        let target = self.request();
+        self.target.accept(target, b"");
+        for side in [Side::Asker, Side::Target] {
+            assert!(matches!(self.event(side), CmEvent::Established { .. }));
+        }
+        // The asker's RTU, or its first word, may still be under way.
+        self.until("both", |w| (w.forwarding.counters().established > 0).then_some(()));
+        [asker, target]
+    }
+
+    fn disconnected(&mut self, side: Side) -> DisconnectReason {
+        match self.event(side) {
+            CmEvent::Disconnected { reason, .. } => reason,
+            other => panic!("{side:?}: {other:?}"),
+        }
+    }
+
+    /// Nothing is left of what was forwarded, neither here nor in the RNIC.
+    fn assert_over(&mut self) {
+        self.until("the end", |w| w.forwarding.is_empty().then_some(()));
+        self.pass(Duration::from_secs(1));
+        let gauges = self.via.snapshot().ctl.gauges;
+        assert_eq!((gauges.conns, gauges.claims), (0, 0), "{gauges:?}");
+        assert_eq!(self.forwarding.pairs().count(), 0);
+    }
+
+    fn readdress(&mut self, nets: [&str; 2]) {
+        let net = |a: &str| Addressing::new(vec![a.parse::<Cidr>().unwrap()], Vec::new()).unwrap();
+        let nets = nets.map(net).to_vec();
+        let reply = Reply::new(|done: Result<(), _>| done.unwrap());
+        self.via.asker().ask(Question::SetAddressing { nets, reply }).unwrap();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Asker,
+    Target,
+}
+
+fn rule(from: Transport) -> ForwardRule {
+    ForwardRule {
+        addr: (VIA[0], PORT).into(),
+        params: ListenParams::default(),
+        from,
+        target: (TARGET, PORT).into(),
+        protocol: protocol(other(from)),
+        timeout: Duration::from_secs(5),
+        most: 4,
+    }
+}
+
+/// How an asker is told that its connection did not come about: InfiniBand has a reason, iWARP a
+/// rejection without words.
+fn refused(event: &CmEvent, from: Transport, reason: u16) -> bool {
+    match event {
+        CmEvent::ConnectError { error, .. } => {
+            from == FROM_IB && *error == ConnectFailure::InfiniBand(IbRefusal::Reason(reason))
+        }
+        CmEvent::Rejected { private_data, .. } => from == FROM_IWARP && private_data.is_empty(),
+        _ => false,
+    }
+}
+
+#[test]
+fn test_each_side_sees_the_other_through_it_again_and_again() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        // Queue pairs for one connection, which have to be good for all of them.
+        let (mut w, _) = World::new(&eal, from, 1);
+        for n in 1..=3 {
+            let asker = w.asker.ask(from, b"question");
+            let CmEvent::ConnectRequest { id, remote, transport, private_data, peer, .. } =
+                w.event(Side::Target)
+            else {
+                panic!("a request")
+            };
+            assert_eq!((transport, remote.ip()), (other(from), VIA[1].into()));
+            assert!(private_data.starts_with(b"question"), "{private_data:?}");
+            let depths = peer.map(|d| (d.ird.get(), d.ord.get()));
+            assert_eq!(depths, Some((Some(7), Some(2))));
+            w.target.accept(id, b"answer");
+            let CmEvent::Established { private_data, agreed, .. } = w.event(Side::Asker) else {
+                panic!("established")
+            };
+            assert!(private_data.starts_with(b"answer"), "{private_data:?}");
+            assert_eq!((agreed.transport, agreed.ird, agreed.ord), (from, 7, 2));
+            assert!(matches!(w.event(Side::Target), CmEvent::Established { .. }));
+            w.until("both", |w| (w.forwarding.counters().established == n).then_some(()));
+            assert_eq!(w.forwarding.pairs().count(), 1);
+            let (first, second, name) = if n == 2 {
+                (Side::Target, Side::Asker, id)
+            } else {
+                (Side::Asker, Side::Target, asker)
+            };
+            w.peer(first).rnic.device().disconnect(name).unwrap();
+            assert_eq!(w.disconnected(second), DisconnectReason::Orderly, "{from:?}");
+            assert_eq!(w.disconnected(first), DisconnectReason::Orderly, "{from:?}");
+            w.assert_over();
+        }
+        let c = w.forwarding.counters();
+        assert_eq!((c.forwarded, c.established, c.failed, c.refused_full), (3, 3, 0, 0));
+    }
+}
+
+/// Both of a pair are seen, and which belong together.
+#[test]
+fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
+    let (eal, _turn) = eal();
+    let (mut w, _) = World::new(&eal, FROM_IB, 4);
+    w.establish(FROM_IB);
+    let (to, from) = std::sync::mpsc::channel();
+    let reply = Reply::new(move |page| to.send(page).unwrap());
+    w.via.asker().ask(Question::Conns { after: None, reply }).unwrap();
+    let page = w.until("an answer", |_| from.try_recv().ok());
+    let seen: Vec<_> = page.conns.iter().map(|c| (c.view.transport, c.view.remote.ip())).collect();
+    assert_eq!(seen, [(FROM_IWARP, TARGET.into()), (FROM_IB, ASKER.into())]);
+    assert!(page.conns.iter().all(|c| c.view.app == w.forwarding.device().app()));
+    let pair = (page.conns[1].view.id, page.conns[0].view.id);
+    assert_eq!(w.forwarding.pairs().collect::<Vec<_>>(), [pair]);
+    // Either end of a pair that is ended from outside ends the other.
+    let (id, how) = (pair.1, heddle_ctl::Kill::Reset);
+    w.via
+        .asker()
+        .ask(Question::Kill { id, how, reply: Reply::new(|known: bool| assert!(known)) })
+        .unwrap();
+    w.disconnected(Side::Asker);
+    w.disconnected(Side::Target);
+    w.assert_over();
+}
+
+/// An iWARP listener resets a peer that sends nothing; of one that is forwarded nothing need come.
+#[test]
+fn test_a_quiet_connection_stays() {
+    let (eal, _turn) = eal();
+    let (mut w, _) = World::new(&eal, FROM_IWARP, 4);
+    w.establish(FROM_IWARP);
+    w.pass(Duration::from_secs(90));
+    assert!(w.asker.events.is_empty() && w.target.events.is_empty());
+    assert_eq!(w.forwarding.len(), 1);
+}
+
+#[test]
+fn test_rejection_and_absence_of_the_target_are_told_to_the_asker() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        let (mut w, listener) = World::new(&eal, from, 4);
+        w.asker.ask(from, b"");
+        let id = w.request();
+        w.target.rnic.device().reject(id, b"not today".to_vec()).unwrap();
+        let CmEvent::Rejected { private_data, .. } = w.event(Side::Asker) else { panic!() };
+        assert!(private_data.starts_with(b"not today"), "{private_data:?}");
+        w.assert_over();
+        // Nobody listens there.
+        w.forwarding.remove(listener);
+        let target = SocketAddr::from((TARGET, PORT + 1));
+        w.forwarding.add(&ForwardRule { target, ..rule(from) }).unwrap();
+        w.pass(MS);
+        w.asker.ask(from, b"");
+        let event = w.event(Side::Asker);
+        assert!(refused(&event, from, 8), "{event:?}");
+        w.assert_over();
+        let c = w.forwarding.counters();
+        assert_eq!((c.rejected, c.failed), (1, 1));
+    }
+}
+
+/// An application that does not answer: the rule's time passes, both ends are told.
+#[test]
+fn test_silent_target_is_given_up() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        let (mut w, _) = World::new(&eal, from, 4);
+        w.asker.ask(from, b"");
+        w.request();
+        let start = w.hand.now();
+        let event = w.event(Side::Asker);
+        assert!(refused(&event, from, 4), "{event:?}");
+        let took = w.hand.now().since(start);
+        assert!((4..6).contains(&took.as_secs()), "{took:?}");
+        assert!(matches!(w.event(Side::Target), CmEvent::ConnectError { .. }));
+        w.assert_over();
+        assert_eq!(w.forwarding.counters().failed, 1);
+    }
+}
+
+#[test]
+fn test_asker_that_gives_up_is_forgotten_by_the_target() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        let (mut w, _) = World::new(&eal, from, 4);
+        let asker = w.asker.ask(from, b"");
+        let id = w.request();
+        w.asker.rnic.device().disconnect(asker).unwrap();
+        assert!(matches!(w.event(Side::Asker), CmEvent::ConnectError { .. }));
+        assert!(matches!(w.event(Side::Target), CmEvent::ConnectError { .. }));
+        w.assert_over();
+        assert_eq!(w.forwarding.counters().abandoned, 1);
+        // At the very moment at which the target accepts.
+        let asker = w.asker.ask(from, b"");
+        let _ = id;
+        let id = w.request();
+        w.target.accept(id, b"");
+        w.asker.rnic.device().disconnect(asker).unwrap();
+        w.assert_over();
+    }
+}
+
+#[test]
+fn test_private_data_that_do_not_fit_are_refused_and_not_cut() {
+    let (eal, _turn) = eal();
+    let (mut w, _) = World::new(&eal, FROM_IWARP, 4);
+    w.asker.ask(FROM_IWARP, &[1; 57]);
+    let event = w.event(Side::Asker);
+    assert!(refused(&event, FROM_IWARP, 5), "{event:?}");
+    w.asker.ask(FROM_IWARP, &[1; 56]);
+    let id = w.request();
+    w.target.accept(id, b"");
+    assert!(matches!(w.event(Side::Asker), CmEvent::Established { .. }));
+    let (mut w, _) = World::new(&eal, FROM_IB, 4);
+    w.asker.ask(FROM_IB, b"");
+    let id = w.request();
+    w.target.accept(id, &[1; 197]);
+    let event = w.event(Side::Asker);
+    assert!(refused(&event, FROM_IB, 5), "{event:?}");
+    assert!(matches!(w.event(Side::Target), CmEvent::Established { .. }));
+    w.disconnected(Side::Target);
+    w.assert_over();
+    // A rejection is one without its words too.
+    w.asker.ask(FROM_IB, b"");
+    let id = w.request();
+    w.target.rnic.device().reject(id, vec![1; 149]).unwrap();
+    let CmEvent::Rejected { private_data, .. } = w.event(Side::Asker) else { panic!() };
+    assert_eq!(private_data, [0; 148]);
+    assert_eq!(w.forwarding.counters().private_data_too_long, 2);
+    w.assert_over();
+}
+
+/// What was asked for before goes on, whether it is established or not.
+#[test]
+fn test_a_rule_that_goes_takes_no_more_and_leaves_what_there_is() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        let (mut w, listener) = World::new(&eal, from, 4);
+        let [up, _] = w.establish(from);
+        w.asker.ask(from, b"");
+        let half = w.request();
+        w.forwarding.remove(listener);
+        w.asker.ask(from, b"");
+        let event = w.event(Side::Asker);
+        let absent = ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused);
+        let nobody = refused(&event, from, 8)
+            || matches!(&event, CmEvent::ConnectError { error, .. } if *error == absent);
+        assert!(nobody, "{event:?}");
+        w.target.accept(half, b"");
+        for side in [Side::Asker, Side::Target] {
+            assert!(matches!(w.event(side), CmEvent::Established { .. }));
+        }
+        assert_eq!(w.forwarding.len(), 2);
+        w.asker.rnic.device().disconnect(up).unwrap();
+        w.disconnected(Side::Asker);
+        w.disconnected(Side::Target);
+        assert!(w.forwarding.is_listening(listener).is_err());
+        // Another one for the same address takes over.
+        let again = w.forwarding.add(&rule(from)).unwrap();
+        w.until("it listens", |w| w.forwarding.is_listening(again).unwrap().then_some(()));
+        w.establish(from);
+    }
+}
+
+/// The address of one leg goes: that one is ended by the RNIC, and the other by the gateway.
+#[test]
+fn test_an_address_that_goes_ends_both_legs() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        for nets in [["10.0.0.77/24", "10.1.0.1/24"], ["10.0.0.1/24", "10.1.0.77/24"]] {
+            let (mut w, _) = World::new(&eal, from, 4);
+            w.establish(from);
+            w.readdress(nets);
+            w.disconnected(Side::Asker);
+            w.disconnected(Side::Target);
+            w.assert_over();
+            // While the target is being asked.
+            let (mut w, _) = World::new(&eal, from, 4);
+            w.asker.ask(from, b"");
+            w.request();
+            w.readdress(nets);
+            let event = w.event(Side::Target);
+            assert!(matches!(event, CmEvent::ConnectError { .. }), "{event:?}");
+            let event = w.event(Side::Asker);
+            let over = matches!(event, CmEvent::ConnectError { .. } | CmEvent::Rejected { .. });
+            assert!(over, "{event:?}");
+            w.assert_over();
+        }
+    }
+}
+
+#[test]
+fn test_requests_beyond_the_limit_of_the_rule_or_of_the_pool_are_refused() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        for (most, pool) in [(2, 64), (64, 2)] {
+            let (mut w, listener) = World::new(&eal, from, pool);
+            w.forwarding.remove(listener);
+            w.forwarding.add(&ForwardRule { most, ..rule(from) }).unwrap();
+            w.pass(MS);
+            for _ in 0..8 {
+                w.asker.ask(from, b"");
+            }
+            let told: Vec<_> = (0..6).map(|_| w.event(Side::Asker)).collect();
+            assert!(told.iter().all(|e| refused(e, from, 3)), "{told:?}");
+            assert_eq!((w.forwarding.len(), w.forwarding.counters().refused_full), (2, 6));
+            // Those that have a place are not touched, and make room when they are over.
+            for _ in 0..2 {
+                let id = w.request();
+                w.target.rnic.device().reject(id, Vec::new()).unwrap();
+                assert!(matches!(w.event(Side::Asker), CmEvent::Rejected { .. }));
+            }
+            w.establish(from);
+        }
+    }
+}
+
+#[test]
+fn test_rules_that_make_a_loop_are_refused_before_anybody_listens() {
+    let (eal, _turn) = eal();
+    let (mut w, _) = World::new(&eal, FROM_IB, 4);
+    let listeners = w.via.snapshot().ctl.gauges.listeners;
+    let (addr, target) = ((VIA[1], PORT).into(), (VIA[0], PORT).into());
+    w.forwarding.add(&ForwardRule { addr, target, ..rule(FROM_IB) }).unwrap();
+    let (addr, target) = ((TARGET, PORT).into(), (VIA[1], PORT).into());
+    let back = w.forwarding.add(&ForwardRule { addr, target, ..rule(FROM_IWARP) });
+    assert!(matches!(back, Err(ForwardError::Rule(GatewayError::Loop))), "{back:?}");
+    w.pass(MS);
+    assert_eq!(w.via.snapshot().ctl.gauges.listeners, listeners + 1);
+}
+
+/// The end of the gateway: both ends of everything are told, in order.
+#[test]
+fn test_the_end_ends_everything_in_order() {
+    let (eal, _turn) = eal();
+    for from in WAYS {
+        let (mut w, _) = World::new(&eal, from, 4);
+        w.establish(from);
+        w.asker.ask(from, b"");
+        w.request();
+        w.forwarding.end();
+        let told: Vec<_> = (0..2).map(|_| w.event(Side::Asker)).collect();
+        let orderly = |e: &CmEvent| {
+            let reason = DisconnectReason::Orderly;
+            matches!(e, CmEvent::Disconnected { reason: r, .. } if *r == reason)
+        };
+        assert!(told.iter().any(orderly) && told.iter().any(|e| refused(e, from, 3)), "{told:?}");
+        let told: Vec<_> = (0..2).map(|_| w.event(Side::Target)).collect();
+        assert!(told.iter().any(orderly), "{told:?}");
+        w.assert_over();
+    }
+}
+
+/// Two gateways, each of which sends to the other: what rules of one cannot show comes to an end.
+struct Facing {
+    ends: [Endpoint; 2],
+    forwarding: Vec<Forwarding>,
+    asker: Peer,
+    hand: ManualClock,
+}
+
+impl Facing {
+    /// `A` has a network of its own for askers; each of both has two addresses on their common one, and
+    /// sends to the other's address `to`. Askers come over InfiniBand.
+    fn new(eal: &Eal, to: [Ipv4Addr; 2]) -> Facing {
+        let (clock, hand) = Clock::manual();
+        let pair = |a: u8| [Ipv4Addr::new(10, 1, 0, a), Ipv4Addr::new(10, 1, 0, a + 10)];
+        let with = |ips: &[Ipv4Addr]| EndpointConfig {
+            addrs: ips.iter().map(|ip| Cidr::new((*ip).into(), 24).unwrap()).collect(),
+            ..speaks(ips[0], &clock)
+        };
+        let outer = [with(&[ASKER]), with(&[VIA[0]])];
+        let inner = [with(&pair(1)), with(&pair(2))];
+        let (p, pa) =
+            OpenPort::ring_pair(eal, &name(), &outer[0].port(), &outer[1].port()).unwrap();
+        let (qa, qb) =
+            OpenPort::ring_pair(eal, &name(), &inner[0].port(), &inner[1].port()).unwrap();
+        let rnic = |ports, c: &EndpointConfig| Endpoint::assemble(eal, ports, &c.rnic()).unwrap();
+        let asker = Peer::new(rnic(vec![p], &outer[0]));
+        let ends = [rnic(vec![pa, qa], &outer[1]), rnic(vec![qb], &inner[1])];
+        let mut forwarding = Vec::new();
+        let ways = [(FROM_IB, to[0]), (FROM_IWARP, to[1])];
+        for (n, (end, (from, to))) in ends.iter().zip(ways).enumerate() {
+            let mut ours = pair(n as u8 + 1).map(IpAddr::from).to_vec();
+            ours.push(VIA[0].into());
+            let hub = end.device().hub().clone();
+            let mut f = Forwarding::new(&hub, end.asker(), ours, 16, None).unwrap();
+            let (addr, target) = ((Ipv4Addr::UNSPECIFIED, PORT).into(), (to, PORT).into());
+            f.add(&ForwardRule { addr, target, most: 3, ..rule(from) }).unwrap();
+            forwarding.push(f);
+        }
+        let mut w = Facing { ends, forwarding, asker, hand };
+        w.pass(10 * MS);
+        w
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let until = self.hand.now() + time;
+        while self.hand.now() < until {
+            for _ in 0..40 {
+                self.asker.rnic.poll();
+                for (end, f) in self.ends.iter_mut().zip(&mut self.forwarding) {
+                    end.poll();
+                    f.step();
+                }
+            }
+            self.hand.advance(10 * MS);
+        }
+    }
+}
+
+#[test]
+fn test_two_that_forward_to_each_other_come_to_an_end_and_unwind() {
+    let (eal, _turn) = eal();
+    let (a, b) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
+    // It is sent back to where it came from, which is seen at once.
+    let mut w = Facing::new(&eal, [b, a]);
+    w.asker.ask(FROM_IB, b"round");
+    w.pass(Duration::from_secs(1));
+    let event = w.asker.events.poll().expect("it is told");
+    assert!(matches!(event, CmEvent::ConnectError { .. } | CmEvent::Rejected { .. }), "{event:?}");
+    assert_eq!(w.forwarding[1].counters().refused_loop, 1);
+    assert_eq!(
+        (w.forwarding[0].counters().forwarded, w.forwarding[1].counters().forwarded),
+        (1, 0)
+    );
+    // By other addresses of the same two hosts, which cannot be seen: it ends when a rule is full.
+    let [a, b] = [11, 12].map(|n| Ipv4Addr::new(10, 1, 0, n));
+    let mut w = Facing::new(&eal, [b, a]);
+    w.asker.ask(FROM_IB, b"round");
+    w.pass(Duration::from_secs(2));
+    let event = w.asker.events.poll().expect("it is told");
+    assert!(matches!(event, CmEvent::ConnectError { .. } | CmEvent::Rejected { .. }), "{event:?}");
+    let c: Vec<_> = w.forwarding.iter().map(|f| *f.counters()).collect();
+    assert_eq!((c[0].forwarded, c[1].forwarded), (3, 3));
+    assert_eq!((c[0].refused_full, c[1].refused_full), (1, 0));
+    assert!(w.forwarding.iter().all(Forwarding::is_empty), "all of it is over");
+    for end in &w.ends {
+        let gauges = end.snapshot().ctl.gauges;
+        assert_eq!((gauges.conns, gauges.claims), (0, 0));
+    }
+}

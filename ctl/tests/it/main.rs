@@ -1,0 +1,25 @@
+//! The integration tests of the crate: RNICs and their control planes over rings.
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod blocking;
+mod common;
+mod connections;
+mod cqs;
+mod domains;
+mod forwarding;
+mod fpdus;
+mod hazards;
+mod infiniband;
+mod limits;
+mod memory;
+mod mutate;
+mod options;
+mod places;
+mod shares;
+mod srq;
+mod startup;
+mod states;
+mod terminates;
+mod workers;

@@ -1,0 +1,139 @@
+//! What an application hears of the Terminate with which a peer ends its connection: the headers that
+//! it repeats, as far as it has them (RFC 5040 section 4.8), and nothing that it only announces.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::*;
+use heddle_iwarp::ddp::{DdpHeader, Qn};
+use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest, TERMINATE_MAX_LEN};
+use heddle_tcp::ConnEvent;
+use heddle_verbs::{
+    CmEvent, CopiedHeader, DisconnectReason, EventQueue, Stag, TermCode, Terminate,
+};
+
+fn copied(header: &[u8]) -> CopiedHeader {
+    CopiedHeader::of_segment(header).unwrap()
+}
+
+fn emitted(header: DdpHeader) -> Vec<u8> {
+    let mut bytes = vec![0; header.len()];
+    header.emit(&mut bytes);
+    bytes
+}
+
+/// What the application is told when its peer sends a Terminate with `body`: the reason, and what
+/// comes with it.
+fn told(
+    net: &mut Net,
+    events: &EventQueue,
+    body: &[u8],
+) -> (DisconnectReason, Option<Box<Terminate>>) {
+    let bad = Honest::new(net, PORT, events);
+    net.peer.send(bad.conn, &fpdu(untagged(Opcode::TERMINATE, Qn::TERMINATE, 1, 0), body));
+    net.until("our FIN", |n| n.peer.says(bad.conn, ConnEvent::PeerClosed).then_some(()));
+    net.peer.stack.close(bad.conn);
+    let CmEvent::Disconnected { id, reason, terminate, .. } = net.event(events) else {
+        panic!("{body:?}")
+    };
+    assert_eq!(id, bad.id);
+    (reason, terminate)
+}
+
+fn body(terminate: &Terminate) -> Vec<u8> {
+    let mut bytes = [0; TERMINATE_MAX_LEN];
+    let len = terminate.emit(&mut bytes);
+    bytes[..len].to_vec()
+}
+
+/// About the second Read Request of a connection.
+fn about_a_read() -> Terminate {
+    let r = ReadRequest { sink_stag: Stag(7), sink_to: 8, size: 9, src_stag: Stag(10), src_to: 11 };
+    let header = emitted(untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, 2, 0));
+    Terminate {
+        segment_len: Some(46),
+        ddp: Some(copied(&header)),
+        read_request: Some(r),
+        ..Terminate::new(TermCode::RDMAP_ACCESS)
+    }
+}
+
+/// About a Write.
+fn about_a_write() -> Terminate {
+    let rsvd_ulp = Control::new(Opcode::WRITE).to_byte();
+    let header = emitted(DdpHeader::Tagged { last: true, rsvd_ulp, stag: Stag(0x1234), to: 99 });
+    Terminate {
+        segment_len: Some(1014),
+        ddp: Some(copied(&header)),
+        ..Terminate::new(TermCode::DDP_BOUNDS)
+    }
+}
+
+#[test]
+fn test_the_application_is_told_what_its_peer_has_refused() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    for sent in [about_a_write(), about_a_read(), Terminate::new(TermCode::MPA_CRC)] {
+        let (reason, terminate) = told(&mut net, &events, &body(&sent));
+        assert_eq!(reason, DisconnectReason::RemoteTerminate(sent.code));
+        assert_eq!(terminate.as_deref(), Some(&sent));
+    }
+    // An end without a Terminate has none.
+    let quiet = Honest::new(&mut net, PORT, &events);
+    net.peer.stack.close(quiet.conn);
+    let CmEvent::Disconnected { reason, terminate, .. } = net.event(&events) else { panic!() };
+    assert_eq!((reason, terminate), (DisconnectReason::Orderly, None));
+}
+
+/// Cut off at every octet, what is told is what was whole before.
+#[test]
+fn test_headers_that_a_terminate_only_announces_are_not_told() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    for sent in [about_a_write(), about_a_read()] {
+        let whole = body(&sent);
+        let ddp_len = sent.ddp.unwrap().as_bytes().len();
+        for len in 4..whole.len() {
+            let (reason, terminate) = told(&mut net, &events, &whole[..len]);
+            assert_eq!(reason, DisconnectReason::RemoteTerminate(sent.code), "{len}");
+            let expected = Terminate {
+                segment_len: sent.segment_len.filter(|_| len >= 6),
+                ddp: sent.ddp.filter(|_| len >= 6 + ddp_len),
+                read_request: None,
+                ..sent
+            };
+            assert_eq!(terminate.as_deref(), Some(&expected), "{len}");
+        }
+    }
+    // Too short for a code: it is no Terminate, and nothing of it is told.
+    for len in 0..4 {
+        let (reason, terminate) = told(&mut net, &events, &body(&about_a_read())[..len]);
+        assert_eq!(
+            (reason, terminate),
+            (DisconnectReason::LocalTerminate(TermCode::RDMAP_STREAM_CATASTROPHIC), None)
+        );
+    }
+}
+
+/// Bits and lengths that are not true.
+#[test]
+fn test_a_terminate_that_lies_is_told_as_what_it_is() {
+    let (eal, _turn) = eal();
+    let mut net = Net::new(&eal);
+    let events = listen(&mut net, PORT, |_| {});
+    let plain = Terminate::new(TermCode::DDP_BOUNDS);
+    let [a, b, ..] = body(&plain)[..] else { panic!() };
+    // Every header is announced, and octets of no meaning follow: of a tagged header there are
+    // fourteen, and thirteen are none.
+    let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 13]].concat());
+    assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ..plain });
+    let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 14]].concat());
+    let header = copied(&[0xff; 14]);
+    assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ddp: Some(header), ..plain });
+    // The header is of a version that there is not: it is told as it came, and cannot be read.
+    assert!(header.header().is_err());
+    // A segment that is longer than any, and far more octets than a Terminate has.
+    let long = [&[a, b, 0x80, 0, 0xff, 0xff][..], &[0x55; 1000]].concat();
+    let (_, told) = told(&mut net, &events, &long);
+    assert_eq!(*told.unwrap(), Terminate { segment_len: Some(u16::MAX), ..plain });
+}

@@ -1,0 +1,112 @@
+//! Threads that poll queues at rest.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use heddle_dataplane::*;
+
+fn open_with(vdev: &str, config: &PortConfig) -> (Port, RxQueue, TxQueue) {
+    let mut port = Port::open(&eal(), &PortSource::Vdev(vdev.parse().unwrap()), config).unwrap();
+    let (rx, tx) = port.take_queues().pop().unwrap();
+    (port, rx, tx)
+}
+
+/// Naps of up to `longest`, and the first at once.
+fn naps(longest: Duration) -> Naps {
+    Naps { after: Duration::from_micros(50), first: Duration::from_micros(50), longest }
+}
+
+/// Turns of a thread that looks at `rx` only, until a frame has come or for `limit`. How long it took.
+fn until_a_frame(rester: &mut Rester, rx: &mut RxQueue, limit: Duration) -> Option<Duration> {
+    let start = Instant::now();
+    let mut got = Burst::new();
+    while start.elapsed() < limit {
+        let busy = rx.burst(&mut got) > 0;
+        rester.turn(busy, || None);
+        if got.drain(..).any(|f| content(&f)[12..14] == [0x88, 0xb5]) {
+            return Some(start.elapsed());
+        }
+    }
+    None
+}
+
+/// A frame of nobody's protocol.
+fn local(pool: Mempool) -> Mbuf {
+    let mut f = vec![0xff; 6];
+    f.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    f.resize(64, 7);
+    frame(pool, &f)
+}
+
+#[test]
+fn test_back_off_sleeps_nearly_always_and_hears_of_a_frame_within_a_nap() {
+    let pool = pool(1023);
+    let config = PortConfig::new(pool);
+    let (mut a, mut b) = Port::ring_pair(&eal(), "idle", 64, &config, &config).unwrap();
+    let (_, mut tx) = a.take_queues().pop().unwrap();
+    let (mut rx, _) = b.take_queues().pop().unwrap();
+    let longest = Duration::from_millis(5);
+    // Rings have no interrupts: naps are what is left.
+    let policy = IdlePolicy::Interrupt(naps(longest));
+    let mut rester = Rester::new(policy, Clock::new(&eal()), &[&rx], None);
+    assert_eq!(rester.interrupts(), 0);
+    assert_eq!(until_a_frame(&mut rester, &mut rx, Duration::from_millis(300)), None);
+    let slept = Duration::from_micros(rester.counters().rest_slept_us);
+    assert!(slept > Duration::from_millis(250), "slept {slept:?} of 300 ms");
+    let mut burst = Burst::new();
+    burst.push(local(pool));
+    assert_eq!(tx.burst(&mut burst), 1);
+    // Generous: the machine may have other things to do.
+    let took = until_a_frame(&mut rester, &mut rx, Duration::from_secs(5)).unwrap();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn test_spinning_never_sleeps() {
+    let pool = pool(255);
+    let config = PortConfig::new(pool);
+    let (_a, mut b) = Port::ring_pair(&eal(), "spin", 64, &config, &config).unwrap();
+    let (mut rx, _) = b.take_queues().pop().unwrap();
+    let mut rester = Rester::new(IdlePolicy::Spin, Clock::new(&eal()), &[&rx], None);
+    until_a_frame(&mut rester, &mut rx, Duration::from_millis(20));
+    assert_eq!(rester.counters().rest_sleeps, 0);
+}
+
+/// The receiver naps for seconds unless the queue interrupts.
+fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
+    // `net_tap` reads nothing until a signal has come, which any thread may get, and late.
+    let policy = IdlePolicy::Interrupt(Naps {
+        after: Duration::from_millis(5),
+        ..naps(Duration::from_secs(4))
+    });
+    let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx], None);
+    assert_eq!(rester.interrupts(), 1);
+    for round in 0..5 {
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                let mut burst = Burst::new();
+                burst.push(local(pool));
+                assert_eq!(tx.burst(&mut burst), 1);
+            });
+            let took = until_a_frame(&mut rester, rx, Duration::from_secs(20)).unwrap();
+            let bounds = Duration::from_millis(40)..Duration::from_secs(2);
+            assert!(bounds.contains(&took), "round {round}: {took:?}, {:?}", rester.counters());
+        });
+    }
+    let c = rester.counters();
+    assert!(c.rest_interrupts >= 5 && c.rest_slept_us > 150_000, "{c:?}");
+}
+
+#[test]
+#[ignore = "needs root: makes a tap interface"]
+fn test_tap_interrupts_wake() {
+    let pool = pool(2047);
+    let config = PortConfig { rx_interrupt: true, ..PortConfig::new(pool) };
+    let (_a, mut rx, _) = open_with("net_tap50,iface=hdlit", &config);
+    up_and_quiet("hdlit");
+    let (_b, _, mut tx) = open_with("net_af_packet50,iface=hdlit", &PortConfig::new(pool));
+    is_woken(&mut rx, &mut tx, pool);
+}

@@ -1,0 +1,14 @@
+//! The integration tests of the crate that can share one EAL.
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod common;
+mod devices;
+mod idle;
+mod memory;
+mod queues;
+mod regions;
+mod ring;
+mod segments;
+mod worker;

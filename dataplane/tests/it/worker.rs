@@ -1,0 +1,65 @@
+//! A worker whose control plane does not keep up: what it says waits in bounded places, and what it
+//! is told waits with whoever tells it.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use crate::common::*;
+use heddle_base::Seed;
+use heddle_dataplane::*;
+use heddle_iwarp::MrTable;
+use heddle_rnic::{Order, Report, RnicConfig};
+use heddle_tcp::StackConfig;
+use heddle_verbs::memory::RegionTable;
+
+#[test]
+fn test_orders_wait_while_nobody_takes_the_answers() {
+    let eal = eal();
+    let pool = pool(255);
+    let config = PortConfig::new(pool);
+    let (mut port, _far) = Port::ring_pair(&eal, "worker", 64, &config, &config).unwrap();
+    let (rx, tx) = port.take_queues().pop().unwrap();
+    let seed = Seed::from_u64(1);
+    let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed.clone());
+    let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
+        index: 0,
+        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 22 },
+        rx: rx.into(),
+        tx: tx.into(),
+        pool,
+        regions: Arc::new(RegionTable::new(1, None)),
+        external: ExternalMemory::new(16),
+        mrs: Arc::new(MrTable::new(&seed, 16)),
+        clock: Clock::manual().0,
+        fault: None,
+        rx_burst: 32,
+        waker: None,
+    });
+    // Both rings fill up, and then the sender keeps the order. There is no route, so that each is
+    // answered at once.
+    let remote = "192.0.2.1:1".parse().unwrap();
+    let mut sent = 0;
+    while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok()
+    {
+        sent += 1;
+        worker.poll();
+    }
+    assert_eq!(sent, 2 * 4096);
+    assert!(worker.poll(), "there is something to do, for the control plane");
+    assert!(worker.snapshot().worker.reports_full > 0);
+    // As the answers are taken the orders are carried out, each once and in turn.
+    let mut seen = 0;
+    while seen < sent {
+        while let Ok(report) = reports.recv() {
+            let WorkerReport::Rnic(Report::Connecting { token, result: Err(_) }) = report else {
+                panic!("{report:?}")
+            };
+            assert_eq!(token, seen);
+            seen += 1;
+        }
+        worker.poll();
+    }
+    assert_eq!(reports.recv().err(), Some(NoReport::Yet));
+    assert!(!worker.poll());
+}

@@ -1,0 +1,174 @@
+//! Handles: they outlive the server and names, and lead nowhere else.
+#![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::time::{Duration, Instant};
+
+use crate::common::{Lab, SECRET};
+use heddle_nfs::Options;
+use heddle_nfs::wire::{Fattr, Handle, Status, Time};
+
+/// What GETATTR says once the server has had time to search.
+fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
+    let start = Instant::now();
+    loop {
+        match lab.getattr(handle) {
+            Err(Status::JUKEBOX) if start.elapsed() < Duration::from_secs(60) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            said => return said,
+        }
+    }
+}
+
+#[test]
+fn test_handles_survive_a_restart_of_the_server() {
+    let mut lab = Lab::new();
+    fs::create_dir_all(lab.path("a/b/c")).unwrap();
+    fs::write(lab.path("a/b/c/f"), b"contents").unwrap();
+    symlink("f", lab.path("a/b/c/l")).unwrap();
+    let handles = ["", "a", "a/b/c", "a/b/c/f", "a/b/c/l"].map(|path| lab.handle(path));
+    let before = handles.map(|h| lab.getattr(h).unwrap());
+    lab.restart();
+    assert_eq!(lab.read(handles[3], 0, 100).unwrap().0, b"contents");
+    // To search is to read directories.
+    let but_atime = |a: Fattr| Fattr { atime: Time::default(), ..a };
+    let after = handles.map(|h| patient(&lab, h).unwrap());
+    assert_eq!(after.map(but_atime), before.map(but_atime));
+    assert_eq!(lab.lookup(handles[2], b"..").unwrap().object, lab.handle("a/b"));
+    assert_eq!(lab.handle("a/b/c/f"), handles[3]);
+}
+
+#[test]
+fn test_all_names_of_an_object_have_one_handle_which_stays() {
+    let mut lab = Lab::new();
+    fs::create_dir_all(lab.path("a")).unwrap();
+    fs::create_dir_all(lab.path("b")).unwrap();
+    fs::write(lab.path("a/f"), b"x").unwrap();
+    fs::hard_link(lab.path("a/f"), lab.path("b/g")).unwrap();
+    let f = lab.handle("a/f");
+    assert_eq!(lab.handle("b/g"), f);
+    // Behind our back.
+    fs::remove_file(lab.path("a/f")).unwrap();
+    assert_eq!(patient(&lab, f).unwrap().nlink, 1);
+    fs::rename(lab.path("b/g"), lab.path("a/h")).unwrap();
+    lab.restart();
+    fs::rename(lab.path("a"), lab.path("b/a")).unwrap();
+    assert_eq!(patient(&lab, f).unwrap().fileid, fs::metadata(lab.path("b/a/h")).unwrap().ino());
+    assert_eq!(lab.read(f, 0, 1).unwrap().0, b"x");
+}
+
+#[test]
+fn test_what_was_removed_is_stale_also_when_its_number_is_used_again() {
+    let mut lab = Lab::new();
+    fs::write(lab.path("f"), b"old").unwrap();
+    let old = lab.handle("f");
+    fs::remove_file(lab.path("f")).unwrap();
+    assert_eq!(patient(&lab, old), Err(Status::STALE));
+    lab.restart();
+    for i in 0..50 {
+        fs::write(lab.path(&format!("new{i}")), b"new").unwrap();
+    }
+    let new: Vec<_> = (0..50).map(|i| lab.handle(&format!("new{i}"))).collect();
+    assert_eq!(patient(&lab, old), Err(Status::STALE));
+    assert_eq!(lab.service.counts().stale, 1);
+    // Whatever has its number is at hand, without a search.
+    assert!(new.iter().all(|&handle| lab.getattr(handle).is_ok()));
+}
+
+#[test]
+fn test_handles_that_were_made_up() {
+    let lab = Lab::new();
+    let mut octets = lab.root().as_slice().to_vec();
+    for bad in [&b""[..], b"x", &[0; 28], &[0xff; 64], &octets[..27]] {
+        assert_eq!(lab.getattr(Handle::new(bad).unwrap()), Err(Status::BADHANDLE), "{bad:?}");
+    }
+    let other = Lab::new();
+    assert_eq!(lab.getattr(other.root()), Err(Status::STALE), "of another export");
+    // The number of a file beside the export, and of one that is not there.
+    let outside = fs::metadata(lab.base.path().join("outside/secret")).unwrap();
+    for ino in [outside.ino(), 0, 1, u64::MAX] {
+        octets[12..20].copy_from_slice(&ino.to_be_bytes());
+        let handle = Handle::new(&octets).unwrap();
+        assert_eq!(patient(&lab, handle), Err(Status::STALE));
+    }
+}
+
+#[test]
+fn test_directory_that_becomes_a_symbolic_link_leads_nowhere() {
+    let mut lab = Lab::new();
+    fs::create_dir(lab.path("d")).unwrap();
+    fs::write(lab.path("d/secret"), b"inside").unwrap();
+    let secret = lab.handle("d/secret");
+    lab.restart();
+    fs::rename(lab.path("d"), lab.path("e")).unwrap();
+    symlink(lab.base.path().join("outside"), lab.path("d")).unwrap();
+    patient(&lab, secret).unwrap();
+    assert_eq!(lab.read(secret, 0, 100).unwrap().0, b"inside");
+    fs::remove_dir_all(lab.path("e")).unwrap();
+    assert_eq!(patient(&lab, secret), Err(Status::STALE));
+    assert_eq!(fs::read_to_string(lab.base.path().join("outside/secret")).unwrap(), SECRET);
+}
+
+#[test]
+fn test_many_objects_with_few_descriptors_and_places() {
+    let lab = Lab::with(Options { descriptors: 2, places: 20, sync: false, ..Options::default() });
+    // The descriptors of this test alone: other tests of the process open some too.
+    let here = lab.path("").canonicalize().unwrap();
+    let links =
+        || fs::read_dir("/proc/self/fd").unwrap().flatten().map(|f| fs::read_link(f.path()));
+    let open = || links().flatten().filter(|to| to.starts_with(&here)).count();
+    let handles: Vec<Handle> = (0..100)
+        .map(|i| {
+            let dir = format!("d{}", i % 5);
+            fs::create_dir_all(lab.path(&dir)).unwrap();
+            fs::write(lab.path(&format!("{dir}/f{i}")), i.to_string()).unwrap();
+            lab.handle(&format!("{dir}/f{i}"))
+        })
+        .collect();
+    for (i, &handle) in handles.iter().enumerate().step_by(7) {
+        patient(&lab, handle).unwrap();
+        assert_eq!(lab.read(handle, 0, 10).unwrap().0, i.to_string().as_bytes());
+    }
+    // Two that are kept, the export's own, and one in use by each of its threads.
+    assert!((1..=12).contains(&open()), "{}", open());
+}
+
+#[test]
+fn test_searches_take_a_small_part_of_the_time() {
+    let lab = Lab::new();
+    for i in 0..2000 {
+        fs::write(lab.path(&format!("f{i}")), b"").unwrap();
+    }
+    let mut octets = lab.root().as_slice().to_vec();
+    let mut made_up = |ino: u64| {
+        octets[12..20].copy_from_slice(&ino.to_be_bytes());
+        Handle::new(&octets).unwrap()
+    };
+    let said: Vec<_> = (0..2000).map(|i| lab.getattr(made_up(u64::MAX - i)).unwrap_err()).collect();
+    let searched = said.iter().filter(|&&s| s == Status::STALE).count();
+    assert!(said.iter().all(|s| [Status::STALE, Status::JUKEBOX].contains(s)));
+    assert!((1..500).contains(&searched), "{searched} of 2000");
+    // What was searched for once is known not to be there.
+    assert_eq!(said[0], Status::STALE);
+    assert!((0..100).all(|_| lab.getattr(made_up(u64::MAX)) == Err(Status::STALE)));
+}
+
+#[test]
+fn test_what_was_removed_is_stale_at_once_and_found_when_it_is_back() {
+    let lab = Lab::new();
+    fs::write(lab.path("f"), b"x").unwrap();
+    let f = lab.handle("f");
+    let away = lab.base.path().join("f");
+    fs::rename(lab.path("f"), &away).unwrap();
+    // It is open here still, and given up with the descriptor only.
+    for i in 0..250 {
+        fs::write(lab.path(&format!("other{i}")), b"").unwrap();
+        lab.handle(&format!("other{i}"));
+    }
+    assert_eq!(patient(&lab, f), Err(Status::STALE));
+    fs::rename(&away, lab.path("g")).unwrap();
+    assert_eq!(lab.handle("g"), f);
+    assert_eq!(lab.read(f, 0, 1).unwrap().0, b"x");
+}

@@ -1,0 +1,234 @@
+//! Messages of every kind that no client sends: an answer or none, bounded, and nothing beside the
+//! export is reached.
+#![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::common::{Lab, message, mode};
+use heddle_nfs::wire::{
+    Access, Commit, Create, DirEntryName, Handle, How, Link, MESSAGE_MAX, Mkdir, Mknod, MknodKind,
+    OfHandle, Opaque, Read, Readdir, Readdirplus, Rename, Sattr, SetTime, Setattr, Stable, Symlink,
+    Time, Verifier, Write, Xdr, mount, procedure,
+};
+use heddle_rpcrdma::rpc::{
+    Auth, AuthStat, Denied, Flavor, Procedure, Reply, ReplyBody, Status as RpcStatus,
+};
+
+/// A small generator (xorshift), so that a failure can be made again.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+}
+
+/// A call of each procedure, with all its fields in use.
+fn calls(dir: Handle, file: Handle) -> Vec<(Procedure, Vec<u8>)> {
+    let at = |name| DirEntryName { dir, name: Opaque(name) };
+    let time = SetTime::Client(Time { seconds: 1, nanoseconds: 2 });
+    let full = Sattr { atime: time, mtime: time, size: Some(3), ..mode(0o700) };
+    let of = OfHandle { object: file }.octets();
+    let verifier = Verifier::default();
+    let stable = Stable::FileSync;
+    use procedure as p;
+    vec![
+        (p::GETATTR, of.clone()),
+        (p::SETATTR, Setattr { object: file, attributes: full, guard: None }.octets()),
+        (p::LOOKUP, at(b"file").octets()),
+        (p::ACCESS, Access { object: dir, access: 0x3f }.octets()),
+        (p::READLINK, of.clone()),
+        (p::READ, Read { file, offset: 1, count: 100 }.octets()),
+        (p::WRITE, Write { file, offset: 1, count: 5, stable, data: Opaque(b"12345") }.octets()),
+        (p::CREATE, Create { at: at(b"c"), how: How::Unchecked(full) }.octets()),
+        (p::CREATE, Create { at: at(b"e"), how: How::Exclusive(verifier) }.octets()),
+        (p::MKDIR, Mkdir { at: at(b"m"), attributes: full }.octets()),
+        (
+            p::SYMLINK,
+            Symlink { at: at(b"s"), attributes: full, path: Opaque(b"../outside") }.octets(),
+        ),
+        (p::MKNOD, Mknod { at: at(b"n"), kind: MknodKind::Fifo(full) }.octets()),
+        (p::REMOVE, at(b"c").octets()),
+        (p::RMDIR, at(b"m").octets()),
+        (p::RENAME, Rename { from: at(b"e"), to: at(b"f") }.octets()),
+        (p::LINK, Link { file, at: at(b"l") }.octets()),
+        (p::READDIR, Readdir { dir, cookie: 0, verifier, count: 4096 }.octets()),
+        (
+            p::READDIRPLUS,
+            Readdirplus { dir, cookie: 0, verifier, dircount: 4096, maxcount: 4096 }.octets(),
+        ),
+        (p::FSSTAT, of.clone()),
+        (p::FSINFO, of.clone()),
+        (p::PATHCONF, of),
+        (p::COMMIT, Commit { file, offset: 0, count: 0 }.octets()),
+        (mount::MNT, Opaque::<99>(b"/data/dir").octets()),
+        (mount::DUMP, vec![]),
+        (mount::UMNT, Opaque::<99>(b"/data").octets()),
+        (mount::UMNTALL, vec![]),
+        (mount::EXPORT, vec![]),
+    ]
+}
+
+fn lab() -> (Lab, Handle, Handle) {
+    let lab = Lab::new();
+    fs::create_dir(lab.path("dir")).unwrap();
+    fs::write(lab.path("dir/file"), b"contents").unwrap();
+    symlink("../../outside", lab.path("dir/out")).unwrap();
+    let (dir, file) = (lab.handle("dir"), lab.handle("dir/file"));
+    (lab, dir, file)
+}
+
+/// An answer to a message, which has to be one or none.
+fn answer(lab: &Lab, message: &[u8]) -> Option<Vec<u8>> {
+    let mut reply = Vec::new();
+    let handled = lab.service.handle(message, &mut reply);
+    assert_eq!(handled.is_some(), !reply.is_empty());
+    assert!(reply.len() <= MESSAGE_MAX as usize, "{}", reply.len());
+    let item = handled?.item;
+    if let Some(item) = item {
+        assert!((item.offset + item.length) as usize <= reply.len() && item.offset % 4 == 0);
+    }
+    Reply::decode(&reply).unwrap();
+    Some(reply)
+}
+
+fn status(reply: &[u8]) -> ReplyBody<'_> {
+    Reply::decode(reply).unwrap().0.body
+}
+
+#[test]
+fn test_every_call_cut_short_or_too_long_has_garbage_for_arguments() {
+    let (lab, dir, file) = lab();
+    let mut refused = 0;
+    for (p, arguments) in calls(dir, file) {
+        for len in (0..arguments.len()).step_by(4) {
+            let reply = answer(&lab, &message(p, Auth::NONE, &arguments[..len])).unwrap();
+            let garbage = matches!(
+                status(&reply),
+                ReplyBody::Accepted { status: RpcStatus::GarbageArgs, .. }
+            );
+            assert!(garbage, "{p:?} {len} of {}", arguments.len());
+            refused += 1;
+        }
+        let long = [&arguments[..], &[0; 4]].concat();
+        let reply = answer(&lab, &message(p, Auth::NONE, &long)).unwrap();
+        assert!(matches!(
+            status(&reply),
+            ReplyBody::Accepted { status: RpcStatus::GarbageArgs, .. }
+        ));
+        refused += 1;
+    }
+    assert_eq!((lab.service.counts().garbage, lab.service.counts().failed), (refused, 0));
+}
+
+#[test]
+fn test_changed_calls_of_every_procedure() {
+    let (lab, dir, file) = lab();
+    let calls = calls(dir, file);
+    let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
+    let mut carried_out = BTreeMap::new();
+    for round in 0..20_000 {
+        let (p, arguments) = &calls[rng.below(calls.len())];
+        let mut octets = message(*p, Auth::NONE, arguments);
+        for _ in 0..=rng.below(3) {
+            let at = rng.below(octets.len());
+            match rng.below(4) {
+                0 => octets[at] = rng.next().to_le_bytes()[0],
+                1 => octets[at] ^= 1 << rng.below(8),
+                2 => octets.truncate(at.max(1)),
+                // A length or number of everything.
+                _ => {
+                    let at = at & !3;
+                    let big = [u32::MAX, 1 << 31, MESSAGE_MAX, 65, 256][rng.below(5)];
+                    let to = octets.iter_mut().skip(at);
+                    to.zip(big.to_be_bytes()).for_each(|(to, octet)| *to = octet);
+                }
+            }
+        }
+        if let Some(reply) = answer(&lab, &octets) {
+            let done = u32::from(Reply::decode(&reply).unwrap().0.has_results());
+            *carried_out.entry((p.program, p.procedure)).or_insert(0) += done;
+        }
+        if round % 1000 == 0 {
+            // What was carried out may have been done to these.
+            let _ = fs::create_dir(lab.path("dir"));
+            let _ = fs::write(lab.path("dir/file"), b"contents");
+        }
+    }
+    // Many of them are calls still.
+    assert!(carried_out.len() == 26 && carried_out.values().all(|&n| n > 20), "{carried_out:?}");
+}
+
+#[test]
+fn test_octets_of_chance() {
+    let (lab, ..) = lab();
+    let mut rng = Rng(42);
+    for _ in 0..20_000 {
+        let mut octets: Vec<u8> =
+            (0..rng.below(200)).map(|_| rng.next().to_le_bytes()[0]).collect();
+        if rng.below(2) == 0 {
+            // Behind what looks like a call.
+            let p = Procedure {
+                program: [procedure::PROGRAM, mount::PROGRAM, 5][rng.below(3)],
+                version: [3, 3, 4][rng.below(3)],
+                procedure: u32::try_from(rng.below(25)).unwrap(),
+            };
+            octets = message(p, Auth::NONE, &octets);
+        }
+        answer(&lab, &octets);
+    }
+    let counts = lab.service.counts();
+    assert!(counts.dropped > 5000 && counts.garbage > 1000 && counts.unavailable > 1000);
+}
+
+#[test]
+fn test_what_there_is_not_is_said() {
+    let (lab, ..) = lab();
+    let body = |program, version, procedure| {
+        let p = Procedure { program, version, procedure };
+        let reply: &'static [u8] = answer(&lab, &message(p, Auth::NONE, &[])).unwrap().leak();
+        match status(reply) {
+            ReplyBody::Accepted { status, .. } => status,
+            ReplyBody::Denied(denied) => panic!("{denied:?}"),
+        }
+    };
+    let versions = RpcStatus::ProgMismatch { low: 3, high: 3 };
+    assert_eq!(body(100_003, 4, 1), versions);
+    assert_eq!(body(100_005, 1, 0), versions);
+    assert_eq!(body(100_000, 2, 0), RpcStatus::ProgUnavail);
+    assert_eq!(body(100_003, 3, 22), RpcStatus::ProcUnavail);
+    assert_eq!(body(100_005, 3, 6), RpcStatus::ProcUnavail);
+    assert_eq!(body(100_003, 3, 0), RpcStatus::Success);
+    assert_eq!(lab.service.counts().unavailable, 5);
+}
+
+#[test]
+fn test_credentials_that_are_refused() {
+    let (lab, dir, _) = lab();
+    let arguments = OfHandle { object: dir }.octets();
+    let mut denied = 0;
+    for (flavor, body, stat) in [
+        (Flavor::SYS, &b""[..], AuthStat::BAD_CRED),
+        (Flavor::SYS, &[0xff; 20], AuthStat::BAD_CRED),
+        (Flavor::GSS, b"1234", AuthStat::REJECTED_CRED),
+        (Flavor(77), b"", AuthStat::REJECTED_CRED),
+    ] {
+        let cred = Auth::new(flavor, body).unwrap();
+        let reply = answer(&lab, &message(procedure::GETATTR, cred, &arguments)).unwrap();
+        assert_eq!(status(&reply), ReplyBody::Denied(Denied::AuthError(stat)));
+        denied += 1;
+        // Whoever only asks whether somebody is there need not say who he is.
+        let reply = answer(&lab, &message(procedure::NULL, cred, &[])).unwrap();
+        assert!(matches!(status(&reply), ReplyBody::Accepted { .. }));
+    }
+    assert_eq!(lab.service.counts().denied, denied);
+}

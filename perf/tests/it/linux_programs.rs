@@ -1,0 +1,459 @@
+//! The servers of librdmacm's examples and of perftest, by clients that say what those programs
+//! say.
+
+use std::time::Duration;
+
+use crate::common::{Net, Raw, eal, server};
+use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
+use heddle_perf::service::{Limits, ServiceSpec, Services};
+use heddle_verbs::{
+    CmEvent, CmId, ConnectParams, CqeOp, Data, DisconnectReason, ListenParams, MpaOptions, RecvWr,
+    SendOp, SendWr, Stag,
+};
+
+const PORT: u16 = 18_515;
+
+/// A service, and the RNICs of both sides.
+struct Bed {
+    net: Net,
+    services: Services,
+}
+
+impl Bed {
+    fn new(eal: &heddle_dataplane::Eal, service: &str) -> Bed {
+        Bed::with_limits(eal, service, &Limits::default())
+    }
+
+    fn with_limits(eal: &heddle_dataplane::Eal, service: &str, limits: &Limits) -> Bed {
+        let net = Net::new(eal);
+        let spec: ServiceSpec = format!("10.0.0.2:{PORT}={service}").parse().expect("a service");
+        let (device, params) = (net.server.device(), ListenParams::default());
+        let services =
+            Services::start_with(device, &[spec], &params, limits, None).expect("it starts");
+        Bed { net, services }
+    }
+
+    fn until(&mut self, what: &str, done: impl FnMut() -> bool) {
+        let (services, mut done) = (&mut self.services, done);
+        self.net.until(what, || {
+            services.step();
+            done()
+        });
+    }
+
+    /// A client with `receives` receives of `len` octets, all in the second half of its memory, and
+    /// what became of its request.
+    fn ask(&mut self, len: usize, receives: u32, mpa: MpaOptions) -> (Raw, CmId, CmEvent) {
+        let raw = Raw::new(&self.net.client, 2 * len);
+        for wr_id in 0..u64::from(receives) {
+            raw.qp
+                .post_recv(&RecvWr { wr_id, sges: &[raw.mr.sge(len, len)] })
+                .expect("there is room");
+        }
+        let params = ConnectParams::new(raw.qp.clone()).mpa(mpa);
+        let device = self.net.client.device();
+        let id = device.connect(server(PORT), params, &raw.events).expect("a request");
+        let event = self.event(&raw);
+        (raw, id, event)
+    }
+
+    fn connect(&mut self, len: usize, receives: u32, mpa: MpaOptions) -> (Raw, CmId) {
+        let (raw, id, event) = self.ask(len, receives, mpa);
+        assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+        (raw, id)
+    }
+
+    /// Why a request is rejected.
+    fn rejection(&mut self, mpa: MpaOptions) -> String {
+        let (_, _, event) = self.ask(64, 0, mpa);
+        let CmEvent::Rejected { private_data, .. } = event else { panic!("{event:?}") };
+        String::from_utf8(private_data).expect("text")
+    }
+
+    fn event(&mut self, raw: &Raw) -> CmEvent {
+        let services = &mut self.services;
+        raw.event(&mut self.net, || {
+            services.step();
+        })
+    }
+
+    fn ended(&mut self, raw: &Raw) -> DisconnectReason {
+        match self.event(raw) {
+            CmEvent::Disconnected { reason, .. } => reason,
+            event => panic!("{event:?}"),
+        }
+    }
+
+    /// The next message that `raw` receives; where it lies is posted again.
+    fn receive(&mut self, raw: &Raw) -> Vec<u8> {
+        let len = raw.mr.len() / 2;
+        let mut got = None;
+        self.until("a message", || {
+            while let Some(cqe) = raw.cq.poll() {
+                assert!(cqe.status.is_success(), "{cqe:?}");
+                if cqe.op == CqeOp::Recv {
+                    got = Some(cqe);
+                    return true;
+                }
+            }
+            false
+        });
+        let cqe = got.expect("it was waited for");
+        let mut message = vec![0; cqe.len as usize];
+        raw.mr.read(len, &mut message);
+        raw.qp
+            .post_recv(&RecvWr { wr_id: cqe.wr_id, sges: &[raw.mr.sge(len, len)] })
+            .expect("there is room");
+        message
+    }
+
+    /// An exchange on a parameter connection.
+    fn exchange(&mut self, raw: &Raw, question: &[u8]) -> Vec<u8> {
+        send(raw, question);
+        self.receive(raw)
+    }
+}
+
+fn send(raw: &Raw, message: &[u8]) {
+    raw.mr.write(0, message);
+    post(raw, SendOp::Send { solicited: false, invalidate: None }, message.len());
+}
+
+fn post(raw: &Raw, op: SendOp, len: usize) {
+    let sges = &[raw.mr.sge(0, len)];
+    let wr = SendWr { wr_id: 99, op, data: Data::Sges(sges), signaled: true, fence: false };
+    raw.qp.post_send(&wr).expect("there is room");
+}
+
+fn peer_to_peer() -> MpaOptions {
+    MpaOptions::new().peer_to_peer(RtrSet::of(Rtr::Write))
+}
+
+#[test]
+fn test_rdma_server_answers_one_message_and_closes() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "rdma_server");
+    for _ in 0..2 {
+        let (raw, _) = bed.connect(16, 1, MpaOptions::new());
+        assert_eq!(bed.exchange(&raw, b"sixteen octets!!"), b"sixteen octets!!");
+        assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
+    }
+    // One that is too short is not answered; one that is too long does not fit.
+    for len in [15, 17] {
+        let (raw, _) = bed.connect(32, 1, MpaOptions::new());
+        send(&raw, &vec![1; len]);
+        let reason = bed.ended(&raw);
+        assert_eq!(reason == DisconnectReason::Orderly, len == 15, "{reason}");
+        assert!(raw.cq.poll().is_none_or(|c| c.op != CqeOp::Recv || !c.status.is_success()));
+    }
+}
+
+#[test]
+fn test_ucmatose_begins_takes_as_many_and_closes() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ucmatose,count=3,size=3000");
+    for _ in 0..2 {
+        let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+        for _ in 0..3 {
+            assert_eq!(bed.receive(&raw), [0; 3000]);
+        }
+        for _ in 0..3 {
+            send(&raw, &[7; 3000]);
+        }
+        assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
+    }
+    // Neither less nor more than was agreed on by hand.
+    let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+    send(&raw, &[7; 2999]);
+    bed.ended(&raw);
+    let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+    for _ in 0..4 {
+        send(&raw, &[7; 3000]);
+    }
+    bed.ended(&raw);
+}
+
+#[test]
+fn test_ucmatose_tells_a_client_without_the_peer_to_peer_model_why_not() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ucmatose");
+    assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
+}
+
+#[test]
+fn test_cmtime_takes_many_connections_and_their_ends() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "cmtime");
+    for _ in 0..3 {
+        let conns: Vec<_> = (0..40).map(|_| bed.connect(64, 0, MpaOptions::new())).collect();
+        for (_, id) in &conns {
+            bed.net.client.device().disconnect(*id).unwrap();
+        }
+        for (raw, _) in &conns {
+            assert_eq!(bed.ended(raw), DisconnectReason::Orderly);
+        }
+    }
+    // Who sends something is no cmtime: nothing is there to receive it.
+    let (raw, _) = bed.connect(64, 0, MpaOptions::new());
+    send(&raw, b"x");
+    let reason = bed.ended(&raw);
+    assert!(matches!(reason, DisconnectReason::RemoteTerminate(_)), "{reason}");
+}
+
+/// A test of perftest as its client makes it, up to where the data begins.
+struct Client {
+    id: CmId,
+    parameters: Raw,
+    data: Vec<Raw>,
+    /// Of each of `data`: the server's memory.
+    regions: Vec<(Stag, u64)>,
+}
+
+fn dest(qpn: u32, raw: &Raw) -> Vec<u8> {
+    let mut b = vec![0; 56];
+    b[4..8].copy_from_slice(&1u32.to_be_bytes());
+    b[8..12].copy_from_slice(&qpn.to_be_bytes());
+    b[16..20].copy_from_slice(&raw.mr.stag().0.to_be_bytes());
+    b[24..32].copy_from_slice(&raw.mr.to().to_be_bytes());
+    b
+}
+
+fn number(b: &[u8]) -> u64 {
+    b.iter().fold(0, |v, &x| v << 8 | u64::from(x))
+}
+
+impl Client {
+    fn new(bed: &mut Bed, qps: u32, receives: u32, len: usize) -> Client {
+        Client::with(bed, qps, receives, len, MpaOptions::new())
+    }
+
+    fn with(bed: &mut Bed, qps: u32, receives: u32, len: usize, mpa: MpaOptions) -> Client {
+        let (parameters, id) = bed.connect(64, 2, MpaOptions::new());
+        greet(bed, &parameters);
+        let data: Vec<_> = (0..qps).map(|_| bed.connect(len, receives, mpa).0).collect();
+        assert_eq!(bed.exchange(&parameters, &[0; 56]), [0; 56]);
+        let mut regions = Vec::new();
+        for _ in 0..2 {
+            regions.clear();
+            for (n, raw) in (0..).zip(&data) {
+                let answer = bed.exchange(&parameters, &dest(n + 2, raw));
+                assert!(answer.len() == 56 && number(&answer[8..12]) != 0, "{answer:?}");
+                let stag = Stag(u32::try_from(number(&answer[16..20])).expect("4 octets"));
+                regions.push((stag, number(&answer[24..32])));
+            }
+        }
+        Client { id, parameters, data, regions }
+    }
+
+    /// The numbers that came out, and the end.
+    fn finish(self, bed: &mut Bed) {
+        for n in 0..5u64 {
+            assert_eq!(bed.exchange(&self.parameters, &n.to_be_bytes()), [0; 8]);
+        }
+        let last = dest(2, &self.data[0]);
+        assert_eq!(bed.exchange(&self.parameters, &last).len(), 56);
+        bed.net.client.device().disconnect(self.id).expect("it is there");
+        bed.ended(&self.parameters);
+    }
+}
+
+/// What comes before the data connections.
+fn greet(bed: &mut Bed, parameters: &Raw) {
+    let version = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
+    assert_eq!(bed.exchange(parameters, version), version);
+    for common in [&b"\0\0\x10\0"[..], b"\0\0\0\x40", b"3\0"] {
+        assert_eq!(bed.exchange(parameters, common), common);
+    }
+    assert_eq!(bed.exchange(parameters, &[0; 56]), [0; 56]);
+}
+
+#[test]
+fn test_perftest_of_writes_and_reads_reaches_memory_of_its_own() {
+    let (eal, _turn) = eal();
+    for (service, op) in [("ib_write_bw", 0), ("ib_read_bw", 1), ("ib_read_lat", 1)] {
+        let mut bed = Bed::new(&eal, &format!("{service},size=65536"));
+        let qps = if op == 0 { 3 } else { 1 };
+        let client = Client::new(&mut bed, qps, 0, 65_536);
+        for (raw, &(stag, to)) in client.data.iter().zip(&client.regions) {
+            for at in [0, 1024] {
+                let op = match op {
+                    0 => SendOp::Write { stag, to: to + at },
+                    _ => SendOp::Read { stag, to: to + at },
+                };
+                post(raw, op, 65_536 - 1024);
+                bed.until("its completion", || {
+                    raw.cq.poll().is_some_and(|c| {
+                        assert!(c.status.is_success(), "{c:?}");
+                        true
+                    })
+                });
+            }
+        }
+        // One octet too far ends the connection that asks for it, and no other.
+        let (stag, to) = client.regions[0];
+        let op = if op == 0 {
+            SendOp::Write { stag, to: to + 1 }
+        } else {
+            SendOp::Read { stag, to: to + 1 }
+        };
+        post(&client.data[0], op, 65_536);
+        let reason = bed.ended(&client.data[0]);
+        assert!(matches!(reason, DisconnectReason::RemoteTerminate(_)), "{reason}");
+        client.finish(&mut bed);
+    }
+}
+
+#[test]
+fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_send_bw,size=4096");
+    let client = Client::new(&mut bed, 1, 0, 4096);
+    let raw = &client.data[0];
+    let credit = || {
+        let mut b = [0; 4];
+        raw.mr.read(0, &mut b);
+        u32::from_le_bytes(b)
+    };
+    // With -a the count begins anew with each length; what was sent is not looked at.
+    for len in [2, 4096] {
+        raw.mr.write(0, &[0; 4]);
+        for batch in 1..=5 {
+            for _ in 0..12 {
+                let sges = &[raw.mr.sge(4096, len)];
+                let op = SendOp::Send { solicited: false, invalidate: None };
+                let wr =
+                    SendWr { wr_id: 9, op, data: Data::Sges(sges), signaled: true, fence: false };
+                raw.qp.post_send(&wr).unwrap();
+            }
+            bed.until("the credits", || {
+                while raw.cq.poll().is_some() {}
+                credit() == batch * 12
+            });
+        }
+        // The sides come in step, and the client begins with no credits.
+        bed.exchange(&client.parameters, &dest(2, raw));
+    }
+    client.finish(&mut bed);
+}
+
+/// An answer that says all messages have been taken does not overtake a credit for the last.
+#[test]
+fn test_perftest_send_bw_is_in_step_only_when_the_data_is_quiet() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_send_bw,size=64");
+    let client = Client::new(&mut bed, 1, 0, 64);
+    send(&client.data[0], &[0; 64]);
+    bed.until("the credit", || client.data[0].mr.load(0) == 1);
+    let asked = std::time::Instant::now();
+    bed.exchange(&client.parameters, &dest(2, &client.data[0]));
+    assert!(asked.elapsed() >= Duration::from_millis(10), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn test_perftest_send_lat_sends_each_message_back() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_send_lat,size=8192");
+    let client = Client::new(&mut bed, 1, 2, 8192);
+    for (n, len) in [(1u8, 1), (2, 64), (3, 1460), (4, 8192), (5, 0)] {
+        for _ in 0..20 {
+            let message = vec![n; len];
+            send(&client.data[0], &message);
+            assert_eq!(bed.receive(&client.data[0]), message);
+        }
+    }
+}
+
+#[test]
+fn test_perftest_write_lat_begins_and_answers_each_write() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_write_lat,size=100");
+    let client = Client::with(&mut bed, 1, 0, 4096, peer_to_peer());
+    let (raw, (stag, to)) = (&client.data[0], client.regions[0]);
+    // More than one octet can count.
+    for n in 1..=600u32 {
+        let n = n.to_le_bytes()[0];
+        bed.until("the server's Write", || raw.mr.load(99) == n);
+        while raw.cq.poll().is_some() {}
+        let mut message = [0; 100];
+        message[99] = n;
+        raw.mr.write(4096, &message);
+        let sges = &[raw.mr.sge(4096, 100)];
+        let op = SendOp::Write { stag, to };
+        let wr = SendWr { wr_id: 1, op, data: Data::Sges(sges), signaled: true, fence: false };
+        raw.qp.post_send(&wr).unwrap();
+    }
+    assert_eq!(raw.mr.load(100), 0, "it writes no more than it was told");
+}
+
+#[test]
+fn test_perftest_refuses_what_is_not_as_it_knows_it() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_write_lat");
+    let (parameters, _) = bed.connect(64, 2, MpaOptions::new());
+    greet(&mut bed, &parameters);
+    assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
+    // A latency test has one queue pair.
+    let _first = bed.connect(64, 0, peer_to_peer());
+    assert!(bed.rejection(peer_to_peer()).contains("too many queue pairs"));
+    drop(parameters);
+
+    let mut bed = Bed::new(&eal, "ib_write_bw,size=4096");
+    // An unknown length; two messages at a time while an answer waits; no queue pair; one too many.
+    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    send(&raw, &[0; 24]);
+    bed.ended(&raw);
+    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    for _ in 0..5 {
+        send(&raw, &[0; 56]);
+    }
+    bed.ended(&raw);
+    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    greet(&mut bed, &raw);
+    send(&raw, &[0; 56]);
+    bed.ended(&raw);
+    let client = Client::new(&mut bed, 1, 0, 64);
+    send(&client.parameters, &dest(77, &client.data[0]));
+    bed.ended(&client.parameters);
+    // And the next is served.
+    Client::new(&mut bed, 2, 0, 64).finish(&mut bed);
+}
+
+#[test]
+fn test_perftest_memory_of_an_address_is_limited_and_comes_back() {
+    let (eal, _turn) = eal();
+    let limits = Limits { peer_memory: 1 << 20, ..Limits::default() };
+    let mut bed = Bed::with_limits(&eal, "ib_write_bw,size=700000", &limits);
+    for _ in 0..3 {
+        let client = Client::new(&mut bed, 1, 0, 64);
+        let (second, _) = bed.connect(64, 2, MpaOptions::new());
+        for question in [&[1; 16][..], &[0; 4], &[0; 2]] {
+            bed.exchange(&second, question);
+        }
+        send(&second, &[0; 56]);
+        bed.ended(&second);
+        client.finish(&mut bed);
+    }
+}
+
+/// More than there is: the client is not left waiting, and gets no answer as if there were.
+#[test]
+fn test_perftest_ends_a_test_for_which_there_is_no_memory() {
+    let (eal, _turn) = eal();
+    let mut bed = Bed::new(&eal, "ib_read_bw,size=8388608");
+    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    send(&raw, &[0; 56]);
+    bed.ended(&raw);
+    while let Some(cqe) = raw.cq.poll() {
+        assert!(cqe.op != CqeOp::Recv || !cqe.status.is_success(), "{cqe:?}");
+    }
+}
+
+/// One that only connects has its time, and no memory of the test's.
+#[test]
+fn test_perftest_ends_clients_that_ask_for_nothing() {
+    let (eal, _turn) = eal();
+    let limits = Limits { first_message: Some(Duration::from_millis(100)), ..Limits::default() };
+    let mut bed = Bed::with_limits(&eal, "ib_send_bw", &limits);
+    let (raw, _) = bed.connect(64, 1, MpaOptions::new());
+    bed.ended(&raw);
+}

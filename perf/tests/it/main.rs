@@ -1,0 +1,10 @@
+//! The integration tests of the crate: the bench harness and the services on rings.
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod bench;
+mod common;
+mod linux_programs;
+mod rpc;
+mod services;

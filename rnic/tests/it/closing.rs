@@ -1,0 +1,81 @@
+//! Streams that end in order: each half by itself, and both sides know (RFC 5041 section 6.2.1,
+//! RFC 5044 section 7.2).
+
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
+
+use std::time::Duration;
+
+use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
+use heddle_iwarp::{Access, CqeStatus, QpConfig, RecvWr, SendWr, Sge};
+use heddle_rnic::{CloseReason, Event};
+use heddle_tcp::ConnId;
+
+fn pair(loss: f64) -> (Pair, [ConnId; 2]) {
+    let mut p = Pair::new(5, LinkConfig::default(), 1 << 12);
+    let conns = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
+    p.link.loss = loss;
+    (p, conns)
+}
+
+fn told(p: &Pair, host: usize, f: impl Fn(&Event) -> bool) -> bool {
+    p.hosts[host].events.iter().any(f)
+}
+
+fn is_peer_closed(e: &Event) -> bool {
+    matches!(e, Event::PeerClosed { .. })
+}
+
+fn is_orderly(e: &Event) -> bool {
+    matches!(e, Event::Closed { reason: CloseReason::Orderly, .. })
+}
+
+/// Side 0 is done: what it had posted arrives before its FIN does, and side 1 is told of that. Its
+/// own half goes on until it closes it; only then the connection is over, for both.
+#[test]
+fn test_each_half_closes_by_itself_and_both_sides_are_told() {
+    for loss in [0.0, 0.1] {
+        let (mut p, [a, b]) = pair(loss);
+        let target = p.register(0, 0, 1 << 12, Access::REMOTE_WRITE).stag;
+        p.hosts[1].rnic.post_recv(b, &RecvWr::new(1, &[])).unwrap();
+        p.hosts[0].rnic.post_send(a, &SendWr::send(2, &[])).unwrap();
+        p.hosts[0].rnic.disconnect(a);
+        p.run(Duration::from_secs(60), |p| told(p, 1, is_peer_closed));
+        let received: Vec<_> =
+            p.hosts[1].completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect();
+        assert_eq!(received, [(1, CqeStatus::Success)], "before the FIN was told");
+        // The half that is open still carries messages, and side 0 takes them.
+        for i in 0..3 {
+            let wr = SendWr::write_inline(i, &[7; 40], target, TO_BASE + 40 * i);
+            p.hosts[1].rnic.post_send(b, &wr).unwrap();
+        }
+        p.run(Duration::from_secs(60), |p| p.hosts[1].completions.len() == 3);
+        assert!(p.hosts[1].completions.iter().all(|(_, c)| c.status == CqeStatus::Success));
+        assert_eq!(p.hosts[0].mem.read(0, 120), [7; 120]);
+        assert!(!(0..2).any(|host| told(&p, host, is_orderly)), "not over yet");
+        assert!(!told(&p, 0, is_peer_closed));
+        p.hosts[1].rnic.disconnect(b);
+        p.run(Duration::from_secs(300), |p| (0..2).all(|host| told(p, host, is_orderly)));
+        assert!(told(&p, 0, is_peer_closed));
+    }
+}
+
+/// The peer closes with a Read of ours unanswered: the Read is flushed, and our half, in which nothing
+/// can be sent any more, is closed too, whether the application says so or not.
+#[test]
+fn test_end_of_the_peer_with_a_read_unanswered_ends_the_connection() {
+    for disconnects in [false, true] {
+        let (mut p, [a, b]) = pair(0.0);
+        let source = p.register(1, 0, 1 << 12, Access::REMOTE_READ).stag;
+        let sink = p.register(0, 0, 1 << 12, Access::LOCAL_WRITE).stag;
+        let sges = [Sge { stag: sink, to: TO_BASE, len: 100 }];
+        p.hosts[1].rnic.disconnect(b);
+        p.hosts[0].rnic.post_send(a, &SendWr::read(1, &sges, source, TO_BASE)).unwrap();
+        p.run(Duration::from_secs(60), |p| told(p, 0, is_peer_closed));
+        if disconnects {
+            p.hosts[0].rnic.disconnect(a);
+        }
+        p.run(Duration::from_secs(120), |p| (0..2).all(|host| told(p, host, is_orderly)));
+        let read: Vec<_> = p.hosts[0].completions.iter().map(|c| (c.1.wr_id, c.1.status)).collect();
+        assert_eq!(read, [(1, CqeStatus::Flushed)]);
+    }
+}

@@ -1,0 +1,20 @@
+//! The integration tests of the crate: two RNICs in virtual time, and hand-made peers.
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod closing;
+mod datagrams;
+mod early;
+mod ending;
+mod fin;
+mod fpdus;
+mod hostile;
+mod kept;
+mod million;
+mod programs;
+mod readdress;
+mod reports;
+mod sim;
+mod startup;
+mod terminates;

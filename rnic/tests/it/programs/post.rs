@@ -1,0 +1,177 @@
+//! From the operations of a program to work requests, and what is to come of them.
+
+use heddle_base::{Random, Seed};
+use heddle_iwarp::qp::PostError;
+use heddle_iwarp::{Access, CqeOp, Data, RecvWr, SendOp, SendWr};
+use heddle_rnic::RnicError;
+
+use crate::programs::derived::{Derived, Phase};
+use crate::programs::draft::{Draft, Planned};
+use crate::programs::memory::Store;
+use crate::programs::program::{Kind, Op, pick};
+use crate::programs::stream::{Bad, Buffer, Effect, Message, NO_BUFFER, Request, TOO_LONG};
+use crate::programs::words::Atom;
+use crate::programs::world::{SHARED, World};
+use crate::sim::pattern;
+
+impl World {
+    /// Does what an operation of the program says.
+    pub fn carry_out(&mut self, op: &Op) {
+        let mut random = Random::new(&Seed::from_u64(op.random));
+        let r = &mut random;
+        let (s, me) = (op.stream, op.side);
+        match op.kind {
+            Kind::Wrong(wrong) => self.do_wrong(r, s, me, wrong),
+            Kind::Store => {
+                let len = 1 + r.below(200) as usize;
+                let at = r.below((SHARED - len) as u64) as usize;
+                let data = pattern(op.random, len);
+                self.pair.hosts[me].mem.write(at, &data);
+                self.tick();
+                self.stores[me].store(self.now, at, data);
+            }
+            Kind::Read | Kind::Atomic if self.streams[s].plan.ord[me] == 0 => {}
+            Kind::Bind => self.bind_or_invalidate(r, s, me),
+            Kind::BindWindow => self.rebind_window(r, me),
+            Kind::UseOnce => {
+                let read = self.streams[s].plan.ord[me] > 0 && r.chance(0.5);
+                let kind = if read { Kind::Read } else { pick(r, &[Kind::Write, Kind::Send]) };
+                self.use_once(r, s, me, kind, false);
+            }
+            kind => {
+                if let Some(draft) = self.draft(r, s, me, kind) {
+                    self.post(r, s, me, draft);
+                }
+            }
+        }
+    }
+
+    /// Posts, and enters what is to come of it.
+    /// Whether it is going to be carried out, as far as is known.
+    pub fn post(&mut self, r: &mut Random, s: usize, me: usize, mut d: Draft) -> bool {
+        self.tick();
+        let (now, lane) = (self.now, 2 * s + me);
+        let end = &self.streams[s].ends[me];
+        let local = self.regions[me].local[s].stag;
+        let uses_local = d.sges.iter().any(|sge| sge.stag == local && sge.len > 0);
+        if end.over.is_some() {
+            d = Draft { message: None, effect: Planned::None, ..d };
+        } else if end.closing {
+            d = Draft { message: None, ..d.bad(Bad::Refused(PostError::Closing)) };
+        } else if uses_local && end.local_gone && d.bad == Bad::No {
+            d = d.bad(Bad::Local);
+        }
+        let (id, signaled) = (u64::from(end.seq), !r.chance(0.25));
+        let fence = d.fence || r.chance(0.15);
+        let data = d.inline.as_deref().map_or(Data::Sges(&d.sges), Data::Inline);
+        let wr = SendWr { wr_id: id, op: d.op, data, signaled, fence };
+        match self.pair.hosts[me].rnic.post_send(self.streams[s].ids[me], &wr) {
+            Ok(()) => {}
+            Err(RnicError::Post(PostError::Full)) => {
+                let depth = self.streams[s].plan.depth[me] as usize;
+                assert!(end.requests.len() >= depth, "full with {}", end.requests.len());
+                return false;
+            }
+            Err(e) => {
+                assert!(end.over.is_some(), "{e}");
+                return false;
+            }
+        }
+        let end = &mut self.streams[s].ends[me];
+        let seq = end.seq;
+        end.seq += 1;
+        if fence || d.what == CqeOp::LocalInvalidate {
+            end.fence = seq;
+        }
+        if !matches!(d.bad, Bad::No | Bad::Refused(PostError::Closing)) {
+            end.bad_from.get_or_insert(seq);
+        }
+        let message = d.message.map(|m| {
+            end.messages.push(Message { seq, ..m });
+            end.messages.len() - 1
+        });
+        let fence = end.fence;
+        let effect = match d.effect {
+            Planned::None => Effect::None,
+            Planned::Write(at, data) => {
+                let store = Store {
+                    lane: Some(lane),
+                    seq,
+                    fence,
+                    unordered: self.streams[s].plan.markers[1 - me],
+                    start: now,
+                    // Too late already, if the peer has ended.
+                    end: self.streams[s].ends[1 - me].over,
+                    certain: false,
+                    at,
+                    data,
+                };
+                self.stores[1 - me].stores.push(store);
+                Effect::Write(self.stores[1 - me].stores.len() - 1)
+            }
+            Planned::Read(at) => Effect::Read(at),
+            Planned::Atomic(word, change) => {
+                let all = &mut self.words[1 - me][word].lanes[lane];
+                all.push(Atom { change, start: now, found: None });
+                Effect::Atomic(word, all.len() - 1)
+            }
+            Planned::Bind(i, stag, view) => {
+                self.derived[me][i].name(stag, view, Phase::Posted(seq));
+                Effect::Bind(i, stag)
+            }
+            Planned::Unbind(i) => {
+                self.derived[me][i].phase = Phase::Leaving;
+                Effect::Unbind(i, self.derived[me][i].stag)
+            }
+        };
+        let invalidates = match d.op {
+            SendOp::Send { invalidate, .. } if !matches!(d.bad, Bad::Refused(_)) => invalidate,
+            _ => None,
+        };
+        let [a, b] = &mut self.streams[s].ends;
+        let (end, peer) = if me == 0 { (a, b) } else { (b, a) };
+        for w in peer.windows.iter_mut().filter(|w| Some(w.stag) == invalidates) {
+            w.gone = true;
+        }
+        let may = |d: &Derived| d.alone && d.view.access.has(Access::REMOTE_INVALIDATE);
+        let taken = |d: &&mut Derived| Some(d.stag) == invalidates && d.is_for(s) && may(d);
+        for d in self.derived[1 - me].iter_mut().filter(taken) {
+            d.phase = Phase::Taken;
+        }
+        let goes = end.over.is_none() && d.bad == Bad::No;
+        end.requests.push_back(Request {
+            id,
+            what: d.what,
+            len: d.len as u32,
+            signaled,
+            seq,
+            start: now,
+            held: d.held,
+            effect,
+            message,
+            names: d.names,
+            bad: d.bad,
+        });
+        if let (Some(len), Some(_)) = (d.buffer, message) {
+            self.post_buffer(r, s, 1 - me, len);
+        }
+        goes
+    }
+
+    fn post_buffer(&mut self, r: &mut Random, s: usize, me: usize, len: usize) {
+        if self.streams[s].plan.shared[me] {
+            return self.post_shared(r, me);
+        }
+        let Some(at) = self.allocate(me, len) else {
+            return self.streams[s].excuse(&[NO_BUFFER, TOO_LONG]);
+        };
+        let sges = self.pieces(r, self.regions[me].local[s].stag, at, len);
+        let id = 1_000_000 + at as u64;
+        let posted =
+            self.pair.hosts[me].rnic.post_recv(self.streams[s].ids[me], &RecvWr::new(id, &sges));
+        match posted {
+            Ok(()) => self.streams[s].ends[me].buffers.push_back(Buffer { id, at, len }),
+            Err(e) => assert!(self.streams[s].ends[me].over.is_some(), "{e}"),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a host has registered, and the streams that use it.
+
+use heddle_base::Random;
+use heddle_iwarp::mr::Kind;
+use heddle_iwarp::{Access, MrAttr, MrError, Pd, QpConfig, Qpn, Stag};
+
+use crate::programs::derived::{Derived, Phase};
+use crate::programs::program::{Plan, StreamPlan};
+use crate::programs::shared::{Queue, Taker};
+use crate::programs::stream::{End, Stream, Window};
+use crate::programs::world::{MEMORY, SHARED, WORDS, WORDS_AT, World};
+use crate::sim::{PD, PORT, Pair, TO_BASE};
+
+/// A protection domain that no stream has.
+const ALIEN: Pd = Pd(2);
+
+/// Regions of a host.
+#[derive(Debug)]
+pub struct Regions {
+    pub shared: MrAttr,
+    pub read_only: MrAttr,
+    pub write_only: MrAttr,
+    pub atomics: MrAttr,
+    /// For the requests of each stream.
+    pub local: Vec<MrAttr>,
+    /// For receive buffers that streams share.
+    pub receives: MrAttr,
+    /// What windows and fast registrations of each stream derive from, and windows of type 1.
+    pub parents: Vec<MrAttr>,
+    pub bindable: MrAttr,
+    /// One from which nothing may derive that changes it.
+    pub frozen: MrAttr,
+    /// A region and a window of another protection domain.
+    pub alien: [Stag; 2],
+}
+
+impl Regions {
+    pub fn new(pair: &Pair, h: usize, streams: usize) -> Regions {
+        let region = |len, access| pair.register(h, 0, len, access);
+        let bindable = Access::LOCAL_WRITE.with(Access::BIND);
+        let mrs = &pair.hosts[h].mrs;
+        let all = bindable.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
+        let all = all.with(Access::REMOTE_ATOMIC);
+        let other = mrs.register(ALIEN, 0, TO_BASE, SHARED as u64, all).unwrap();
+        let window = mrs.allocate_window(ALIEN, None).unwrap();
+        let memory = (other.stag, TO_BASE, SHARED as u32);
+        let remote = Access::REMOTE_READ.with(Access::REMOTE_WRITE).with(Access::REMOTE_ATOMIC);
+        let window = mrs.bind_window(ALIEN, window, memory, TO_BASE, remote).unwrap();
+        Regions {
+            shared: region(SHARED, Access::REMOTE_WRITE.with(Access::REMOTE_READ)),
+            read_only: region(SHARED, Access::REMOTE_READ),
+            write_only: region(SHARED, Access::REMOTE_WRITE),
+            atomics: pair.register(h, WORDS_AT, 8 * WORDS, Access::REMOTE_ATOMIC),
+            local: (0..streams).map(|_| region(MEMORY, Access::LOCAL_WRITE)).collect(),
+            receives: region(MEMORY, Access::LOCAL_WRITE),
+            parents: (0..streams).map(|_| region(MEMORY, bindable)).collect(),
+            bindable: region(MEMORY, bindable),
+            frozen: region(MEMORY, Access::BIND),
+            alien: [other.stag, window.stag],
+        }
+    }
+
+    /// For each stream two windows of its queue pair and a fast registration, and one that all queue
+    /// pairs may use; two windows of type 1. All of them name nothing yet.
+    pub fn derive(&self, pair: &Pair, h: usize, streams: &[StreamPlan]) -> Vec<Derived> {
+        let mrs = &pair.hosts[h].mrs;
+        let window = |qpn| mrs.allocate_window(PD, qpn).unwrap();
+        let fast = |qpn, len| mrs.allocate(PD, qpn, len).unwrap();
+        let of_stream = |s: usize| {
+            let own = Some(qpn(s, h));
+            [
+                Derived::new(Kind::QpWindow, Some(s), true, window(own), SHARED + 1),
+                Derived::new(Kind::QpWindow, Some(s), true, window(own), SHARED + 1),
+                // Of whole pages.
+                Derived::new(Kind::Fast, Some(s), true, fast(own, 1), 4096),
+                Derived::new(Kind::Fast, Some(s), false, fast(None, 4097), SHARED),
+            ]
+        };
+        let both =
+            (0..2).map(|_| Derived::new(Kind::Window, None, false, window(None), SHARED + 1));
+        (0..streams.len()).flat_map(of_stream).chain(both).collect()
+    }
+}
+
+impl World {
+    /// The applications give back all STags there are. What derives from a region keeps it, if it is
+    /// asked to go only without; and nothing is left.
+    pub fn give_back_stags(&mut self, host: usize) {
+        self.probe(host);
+        let mrs = self.pair.hosts[host].mrs.clone();
+        let regions = &self.regions[host];
+        let parents = regions.parents.iter().enumerate().map(|(s, p)| (Some(s), p));
+        for (stream, parent) in parents.chain([(None, &regions.bindable)]) {
+            if stream.is_some_and(|s| self.streams[s].ends[host].parent_gone) {
+                continue;
+            }
+            let bound = |d: &&mut Derived| d.stream == stream && d.phase == Phase::Bound;
+            let valid: Vec<_> = self.derived[host].iter_mut().filter(bound).collect();
+            if !valid.is_empty() {
+                let kept = Err(MrError::Bound(valid.len() as u32));
+                assert_eq!(mrs.retire_unbound(parent.stag), kept, "{valid:?}");
+            }
+            valid.into_iter().for_each(|d| {
+                mrs.revoke(d.stag).unwrap();
+                d.phase = Phase::Gone;
+            });
+            mrs.retire_unbound(parent.stag).unwrap();
+            mrs.release(parent.stag).unwrap();
+        }
+        for d in &self.derived[host] {
+            mrs.deregister(d.stag).unwrap();
+        }
+        let Regions { shared, read_only, write_only, atomics, receives, frozen, .. } = regions;
+        let others = [shared, read_only, write_only, atomics, receives, frozen].map(|mr| mr.stag);
+        others.into_iter().chain(regions.alien).for_each(|stag| mrs.deregister(stag).unwrap());
+        for (s, local) in regions.local.iter().enumerate() {
+            let end = &self.streams[s].ends[host];
+            if !end.local_gone {
+                mrs.deregister(local.stag).unwrap();
+            }
+            let windows = end.windows.iter().filter(|w| !w.deregistered);
+            windows.for_each(|w| mrs.deregister(w.stag).unwrap());
+        }
+        assert!(mrs.is_empty(), "{} STags are left", mrs.len());
+    }
+}
+
+/// Has the streams that share receive buffers take them from there.
+pub fn share(pair: &mut Pair, streams: &[Stream], queues: &[Queue; 2]) {
+    for (s, stream) in streams.iter().enumerate() {
+        for me in (0..2).filter(|me| stream.plan.shared[*me]) {
+            let taker = Taker { stream: s, queue: queues[me].clone() };
+            let rnic = &mut pair.hosts[me].rnic;
+            rnic.post_with(stream.ids[me], |qp| qp.share_receives(Box::new(taker))).unwrap();
+        }
+    }
+}
+
+pub fn qpn(s: usize, me: usize) -> Qpn {
+    Qpn((10 + 2 * s + me) as u32)
+}
+
+/// Makes a stream, with regions of its own at both ends.
+pub fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream {
+    let of = plan.streams[s];
+    let qp = |me: usize| QpConfig {
+        qpn: qpn(s, me),
+        pd: PD,
+        sq_depth: of.depth[me],
+        rq_depth: 256,
+        ird: of.ird[me],
+        ord: of.ord[me],
+        crc: plan.crc,
+        send_markers: of.markers[1 - me],
+        recv_markers: of.markers[me],
+        ..QpConfig::default()
+    };
+    let port = PORT + s as u16;
+    let ids = pair.connect_to(port, [&qp(0), &qp(1)]);
+    let ends = [0, 1].map(|me| {
+        let rights = Access::REMOTE_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_INVALIDATE);
+        let window = |_| {
+            let len = 1 + r.below(3000) as usize;
+            let at = r.below((SHARED - len) as u64) as usize;
+            let mrs = &pair.hosts[me].mrs;
+            let to = at as u64 + TO_BASE;
+            let mr = mrs.register_for_qp(PD, qpn(s, me), at as u64, to, len as u64, rights);
+            Window { stag: mr.unwrap().stag, at, len, gone: false, deregistered: false }
+        };
+        End { windows: (0..3).map(window).collect(), ..End::default() }
+    });
+    Stream {
+        plan: of,
+        ids,
+        port,
+        ends,
+        codes: vec![],
+        excused: false,
+        poisoned: false,
+        cut: false,
+        reset_unheard: false,
+    }
+}

@@ -1,0 +1,118 @@
+//! Errors that may not be answered: the connection ends, and not an octet is sent.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
+
+use crate::sim::{LinkConfig, PD, PORT, Pair};
+use heddle_base::StreamPos;
+use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::{QpConfig, QpEvent, QpState, Role, Side};
+use heddle_rnic::{Event, FpduMode};
+use heddle_tcp::ConnId;
+use std::time::Duration;
+
+/// Host 1 in FPDU mode, as a responder; host 0 sends what it likes.
+struct Run {
+    pair: Pair,
+    conns: [ConnId; 2],
+}
+
+impl Run {
+    fn start() -> Run {
+        let mut pair = Pair::new(1, LinkConfig::default(), 64);
+        pair.hosts[1].rnic.listen(None, PORT, 8).unwrap();
+        let a = pair.hosts[0].rnic.connect(pair.now, ([10, 0, 0, 2], PORT).into()).unwrap();
+        let mut b = None;
+        pair.run(Duration::from_secs(1), |p| {
+            for e in p.hosts[1].events.drain(..) {
+                if let Event::Accepted { conn, .. } = e {
+                    b = Some(conn);
+                }
+            }
+            b.is_some()
+        });
+        let b = b.unwrap();
+        let qp = QpConfig { pd: PD, role: Role::Responder, ..QpConfig::default() };
+        let h = &mut pair.hosts[1];
+        h.rnic.enter_fpdu_mode(b, FpduMode { startup_len: 0, reply: Vec::new(), qp }).unwrap();
+        h.rnic.start(&h.mem, b);
+        Run { pair, conns: [a, b] }
+    }
+
+    /// Host 0 sends `bytes`: what host 1's queue pair says, and all it has sent when its FIN
+    /// comes.
+    fn send(&mut self, bytes: &[u8]) -> (Vec<QpEvent>, Vec<u8>) {
+        self.pair.hosts[0].rnic.send_startup(self.conns[0], bytes).unwrap();
+        let (mut got, mut closed) = (Vec::new(), false);
+        self.pair.run(Duration::from_secs(1), |p| {
+            for e in p.hosts[0].events.drain(..) {
+                match e {
+                    Event::StartupBytes { bytes, .. } => got.extend(bytes),
+                    Event::PeerClosed { .. } => closed = true,
+                    _ => {}
+                }
+            }
+            closed
+        });
+        let told = self.pair.hosts[1].events.drain(..).filter_map(|e| match e {
+            Event::Qp { event, .. } => Some(event),
+            _ => None,
+        });
+        (told.collect(), got)
+    }
+}
+
+/// With the CRC of what `ulpdu` should be, and one bit of it `flip`ped.
+fn fpdu(ulpdu: &[u8], flip: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    heddle_iwarp::mpa::fpdu::append(ulpdu, true, &mut bytes).unwrap();
+    bytes[4] ^= flip;
+    bytes
+}
+
+/// A Write of nothing: good whatever it names.
+const NOTHING: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn test_responder_ends_in_silence_when_its_first_fpdu_is_damaged() {
+    let mut run = Run::start();
+    let (told, got) = run.send(&fpdu(&NOTHING, 1));
+    assert_eq!(told, [QpEvent::Failed { code: TermCode::new(2, 0, 2) }]);
+    assert_eq!(got, [0; 0]);
+    // The same behind a good one is answered.
+    let mut run = Run::start();
+    let (told, got) = run.send(&[fpdu(&NOTHING, 0), fpdu(&NOTHING, 1)].concat());
+    let code = TermCode::new(2, 0, 2);
+    assert_eq!(told, [QpEvent::FirstFpdu, QpEvent::Terminated { by: Side::Local, code }]);
+    assert_eq!(
+        got[2..24],
+        [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 2, 0, 0]
+    );
+}
+
+/// A Terminate of MSN `msn` that says code 1 of DDP's tagged errors and repeats NOTHING.
+fn terminate(msn: u8) -> Vec<u8> {
+    let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, msn, 0, 0, 0, 0];
+    ulpdu.extend([0x11, 1, 0xc0, 0, 0, 14]);
+    ulpdu.extend(NOTHING);
+    fpdu(&ulpdu, 0)
+}
+
+#[test]
+fn test_terminate_of_the_peer_ends_the_connection_and_is_not_answered() {
+    let mut run = Run::start();
+    let (told, got) = run.send(&terminate(2));
+    assert_eq!(told, [QpEvent::Failed { code: TermCode::new(1, 2, 3) }]);
+    assert_eq!(got, [0; 0]);
+
+    let mut run = Run::start();
+    let (told, got) = run.send(&terminate(1));
+    let code = TermCode::new(1, 1, 1);
+    assert_eq!(told, [QpEvent::Terminated { by: Side::Remote, code }]);
+    assert_eq!(got, [0; 0]);
+    // The owner can still ask what it was about.
+    let qp = run.pair.hosts[1].rnic.qp(run.conns[1]).unwrap();
+    assert_eq!((qp.state(), qp.tx_end()), (QpState::Error, StreamPos::START));
+    let terminate = qp.received_terminate().unwrap();
+    assert_eq!((terminate.code, terminate.segment_len), (code, Some(14)));
+    assert_eq!(terminate.ddp.unwrap().as_bytes(), NOTHING);
+}

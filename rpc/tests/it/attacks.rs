@@ -1,0 +1,351 @@
+//! Clients that break the rules, on real queue pairs, in both versions: each gets the error that the rule has or
+//! loses its connection, nothing is carried out that should not be, memory comes back, and a client that keeps
+//! to the rules is served meanwhile on its one connection.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use crate::common::raw::{Raw, rpc, words_of};
+use crate::common::*;
+use heddle_rpc::{Body, Speaks};
+use heddle_rpcrdma::v2;
+use heddle_verbs::Access;
+
+/// Where the argument of ECHO begins, behind the header of a call and two words.
+const ITEM: u32 = 48;
+/// A handle that nobody has.
+const NOBODYS: [u32; 4] = [0xdead_be00, 100, 0, 0];
+const ERROR: u32 = 4;
+
+struct Scene {
+    w: World,
+    version: u32,
+    honest: u32,
+}
+
+impl Scene {
+    fn new(version: u32) -> Scene {
+        let speaks = if version == 1 { Speaks::V1 } else { Speaks::V2 };
+        let mut scene = Scene { w: World::new(speaks), version, honest: 0 };
+        scene.assert_others_are_served();
+        scene
+    }
+
+    fn raw(&mut self) -> Raw {
+        Raw::new(&mut self.w, self.version)
+    }
+
+    fn assert_others_are_served(&mut self) {
+        self.honest += 1;
+        self.w.echo(self.honest, 9000, true, true);
+        assert_eq!(self.w.client.counters().connections, 1);
+    }
+
+    /// The client of `raw` is served as others are.
+    fn assert_good(&mut self, raw: &mut Raw, xid: u32) {
+        let call = raw.call(xid, 2, &[0, 0, 0], &[4, 0x0102_0304]);
+        raw.send(&call);
+        let reply = raw.answer(&mut self.w);
+        assert_eq!(
+            (reply[0], &reply[reply.len() - 2..]),
+            (xid, &[4, 0x0102_0304][..]),
+            "{reply:?}"
+        );
+    }
+
+    /// Nothing is left of those who are gone.
+    fn assert_all_is_back(&mut self, raw: Raw) {
+        drop(raw);
+        self.w.server.disconnect_all();
+        let memory = self.w.server.memory().clone();
+        self.w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
+    }
+}
+
+fn read(position: u32, segment: [u32; 4]) -> Vec<u32> {
+    [&[1, position][..], &segment].concat()
+}
+
+fn lists(reads: &[Vec<u32>], writes: &[u32], reply: &[u32]) -> Vec<u32> {
+    let mut lists = reads.concat();
+    lists.push(0);
+    lists.extend(writes);
+    lists.push(0);
+    lists.extend(reply);
+    lists
+}
+
+/// Chunk lists that are refused before anything is read or written, and what version 2 says; version 1 has one
+/// word for all.
+fn bad_lists() -> Vec<(&'static str, Vec<u32>, &'static [u32])> {
+    const XDR: &[u32] = &[v2::code::BAD_XDR];
+    let long = |length: u32| [0xdead_be00, length, 0, 0];
+    let write = |segments: u32| {
+        let mut chunk = vec![1, segments];
+        (0..segments).for_each(|_| chunk.extend(NOBODYS));
+        chunk
+    };
+    let many: Vec<_> = (0..60).map(|n| read(ITEM + 104 * n, NOBODYS)).collect();
+    let segments: Vec<_> = (0..60).map(|_| read(ITEM, NOBODYS)).collect();
+    vec![
+        ("a Read list that goes on and on", lists(&many, &[], &[0]), &[v2::code::READ_CHUNKS, 4]),
+        ("a chunk that goes on and on", lists(&segments, &[], &[0]), &[v2::code::SEGMENTS, 16]),
+        (
+            "too many Write chunks",
+            lists(&[], &write(1).repeat(5), &[0]),
+            &[v2::code::WRITE_CHUNKS, 4],
+        ),
+        (
+            "a Write chunk of too many segments",
+            lists(&[], &write(17), &[0]),
+            &[v2::code::SEGMENTS, 16],
+        ),
+        ("a Reply chunk of too many", lists(&[], &[], &write(17)), &[v2::code::SEGMENTS, 16]),
+        (
+            "a count of segments that lies",
+            vec![0, 1, u32::MAX, 1, 2, 3, 4, 0, 0],
+            &[v2::code::SEGMENTS, 16],
+        ),
+        ("an item flag that is none", vec![2, ITEM, 1, 2, 3, 4, 0, 0, 0], XDR),
+        ("chunks that overlap", lists(&[read(ITEM, long(100)), read(60, NOBODYS)], &[], &[0]), XDR),
+        (
+            "chunks in the wrong order",
+            lists(&[read(152, NOBODYS), read(ITEM, NOBODYS)], &[], &[0]),
+            XDR,
+        ),
+        ("a position within a word", lists(&[read(ITEM + 2, NOBODYS)], &[], &[0]), XDR),
+        ("a position within the RPC header", lists(&[read(8, NOBODYS)], &[], &[0]), XDR),
+        ("a position beyond the message", lists(&[read(4000, NOBODYS)], &[], &[0]), XDR),
+        (
+            "an offset that wraps",
+            lists(&[read(ITEM, [1, 100, u32::MAX, u32::MAX - 50])], &[], &[0]),
+            XDR,
+        ),
+        (
+            "a chunk longer than can be told",
+            lists(&[read(ITEM, long(1 << 31)), read(ITEM, long(1 << 31))], &[], &[0]),
+            XDR,
+        ),
+        (
+            "a message longer than is taken",
+            lists(&[read(ITEM, long(3 << 20))], &[], &[0]),
+            &[v2::code::SYSTEM],
+        ),
+    ]
+}
+
+#[test]
+fn test_chunk_lists_that_break_a_rule_are_refused_and_the_connection_goes_on() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        scene.assert_good(&mut raw, 1);
+        for (nth, (what, lists, told)) in bad_lists().into_iter().enumerate() {
+            let xid = 100 + nth as u32;
+            let call = raw.call(xid, 1, &lists, &[1, 100]);
+            raw.send(&call);
+            let answer = raw.answer(&mut scene.w);
+            assert_eq!((answer[0], answer[3]), (xid, ERROR), "{what}: {answer:?}");
+            let told = if version == 1 { &[2] } else { told };
+            assert_eq!(&answer[4..], told, "version {version}, {what}");
+        }
+        scene.assert_good(&mut raw, 2);
+        scene.assert_others_are_served();
+        assert_eq!(scene.w.server.counters().connections_dropped, 0);
+        scene.assert_all_is_back(raw);
+    }
+}
+
+/// Lengths and places that only the program's binding can judge, of chunks that can be read.
+#[test]
+fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        let calls = scene.w.server.counters().calls;
+        // The word before the item says 100.
+        for (nth, length) in [8, 96, 104, 5000].into_iter().enumerate() {
+            let chunk = raw.lend(&vec![7; length], Access::REMOTE_READ);
+            let reads = [read(ITEM, words_of(chunk))];
+            let xid = 200 + nth as u32;
+            let call = raw.call(xid, 1, &lists(&reads, &[], &[0]), &[1, 100]);
+            raw.send(&call);
+            let answer = raw.answer(&mut scene.w);
+            let code = if version == 1 { 2 } else { v2::code::BAD_XDR };
+            assert_eq!(
+                (answer[0], &answer[3..]),
+                (xid, &[ERROR, code][..]),
+                "{length}: {answer:?}"
+            );
+        }
+        // A procedure none of whose arguments may be placed.
+        let chunk = raw.lend(&[7; 100], Access::REMOTE_READ);
+        let reads = [read(44, words_of(chunk))];
+        let call = raw.call(210, 2, &lists(&reads, &[], &[0]), &[100]);
+        raw.send(&call);
+        let answer = raw.answer(&mut scene.w);
+        assert_eq!((answer[0], answer[3]), (210, ERROR), "{answer:?}");
+        assert_eq!(scene.w.server.counters().calls, calls, "no program has seen them");
+        scene.assert_good(&mut raw, 1);
+        scene.assert_others_are_served();
+        scene.assert_all_is_back(raw);
+    }
+}
+
+/// STags of nobody, of another's memory, and of memory that may not be read or written: the queue pair of who
+/// told them ends, and nothing was touched.
+#[test]
+fn test_stags_that_are_not_the_clients_end_its_connection_only() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut other = scene.raw();
+        let secret = other.lend(&[0x55; 400], Access::REMOTE_READ.with(Access::REMOTE_WRITE));
+        for nth in 0..5 {
+            let mut raw = scene.raw();
+            let own = |access, raw: &mut Raw| words_of(raw.lend(&[1; 400], access));
+            let (reads, writes) = match nth {
+                0 => (vec![read(ITEM, [0xdead_be00, 400, 0, 0])], vec![]),
+                1 => (vec![read(ITEM, words_of(secret))], vec![]),
+                2 => (vec![read(ITEM, own(Access::REMOTE_WRITE, &mut raw))], vec![]),
+                3 => (vec![], [&[1, 1][..], &words_of(secret)].concat()),
+                _ => (vec![], [&[1, 1][..], &own(Access::REMOTE_READ, &mut raw)].concat()),
+            };
+            let calls = scene.w.server.counters().calls;
+            let mut arguments = vec![1, 400];
+            if reads.is_empty() {
+                arguments.extend([0x0202_0202; 100]);
+            }
+            let call = raw.call(300 + nth, 1, &lists(&reads, &writes, &[0]), &arguments);
+            raw.send(&call);
+            raw.end(&mut scene.w);
+            let executed = scene.w.server.counters().calls - calls;
+            assert_eq!(executed, u64::from(reads.is_empty()), "{nth}");
+            if nth == 4 {
+                assert_eq!(raw.lent(), [1; 400]);
+            }
+            scene.assert_others_are_served();
+        }
+        assert_eq!(other.lent(), [0x55; 400]);
+        scene.assert_good(&mut other, 2);
+        scene.assert_all_is_back(other);
+    }
+}
+
+#[test]
+fn test_headers_that_cannot_be_read_are_answered_or_passed_over() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        scene.assert_good(&mut raw, 1);
+        // Too short to have an XID that could be trusted: nothing comes.
+        raw.send(&[400, version, 500]);
+        scene.assert_good(&mut raw, 2);
+        // A header type, or procedure, that there is not.
+        raw.send(&[401, version, 500, 77, 0, 0, 0]);
+        let code = if version == 1 { 2 } else { v2::code::INVAL_HTYPE };
+        assert_eq!(raw.answer(&mut scene.w)[3..], [ERROR, code]);
+        // A version that there is not.
+        raw.send(&[402, 77, 500, 0, 0, 0, 0]);
+        assert_eq!(raw.answer(&mut scene.w)[3..], [ERROR, 1, version, version]);
+        // No payload.
+        let call = raw.call(403, 2, &[0, 0, 0], &[0]);
+        let header = call.len() - 11;
+        raw.send(&call[..header]);
+        // ERR_CHUNK has the same number as BAD_XDR.
+        let answer = raw.answer(&mut scene.w);
+        assert_eq!((answer[0], &answer[3..]), (403, &[ERROR, v2::code::BAD_XDR][..]));
+        // An RPC message of another XID.
+        let mut call = raw.call(404, 2, &[0, 0, 0], &[0]);
+        call[header] = 405;
+        raw.send(&call);
+        let answer = raw.answer(&mut scene.w);
+        assert_eq!((answer[0], &answer[3..]), (404, &[ERROR, v2::code::BAD_XDR][..]));
+        scene.assert_good(&mut raw, 3);
+        scene.assert_others_are_served();
+        scene.assert_all_is_back(raw);
+    }
+}
+
+/// More calls at a time than there are credits for.
+#[test]
+fn test_client_that_breaks_flow_control_loses_its_connection() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        for xid in 0..192 {
+            let call = raw.call(500 + xid, 3, &[0, 0, 0], &[]);
+            raw.send(&call);
+            if xid % 12 == 11 {
+                raw.until(&mut scene.w, "some at a time", |_| Some(()));
+            }
+        }
+        raw.end(&mut scene.w);
+        assert_eq!(scene.w.server.counters().connections_dropped, 1);
+        // As many as a connection has places for at most have begun.
+        let begun = scene.w.held.lock().unwrap().len();
+        assert!((1..=131).contains(&begun), "{begun}");
+        scene.assert_others_are_served();
+        scene.w.held.lock().unwrap().clear();
+        scene.assert_all_is_back(raw);
+    }
+}
+
+#[test]
+fn test_call_whose_xid_is_repeated_is_carried_out_once() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        scene.assert_good(&mut raw, 1);
+        for _ in 0..3 {
+            let call = raw.call(600, 3, &[0, 0, 0], &[]);
+            raw.send(&call);
+            raw.until(&mut scene.w, "one after the other", |_| Some(()));
+        }
+        scene.w.until("the call", |w| (!w.held.lock().unwrap().is_empty()).then_some(()));
+        scene.assert_others_are_served();
+        assert_eq!(scene.w.held.lock().unwrap().len(), 1);
+        let request = scene.w.held.lock().unwrap().pop().unwrap();
+        request.reply(Ok(Body::of(vec![0, 0, 0, 9]).unwrap()));
+        assert_eq!(raw.answer(&mut scene.w).last(), Some(&9));
+        // It was carried out, and is not again.
+        let call = raw.call(600, 3, &[0, 0, 0], &[]);
+        raw.send(&call);
+        assert_eq!(raw.answer(&mut scene.w).last(), Some(&9));
+        assert!(scene.w.held.lock().unwrap().is_empty());
+        assert_eq!(scene.w.server.counters().calls_repeated, 1);
+        scene.assert_all_is_back(raw);
+    }
+}
+
+/// Parts that do not add up, or are not followed by what has to.
+#[test]
+fn test_messages_in_parts_that_are_not_whole_are_refused() {
+    let mut scene = Scene::new(v2::VERSION);
+    let mut raw = scene.raw();
+    let part = |raw: &Raw, xid, remaining| {
+        let mut part = raw.header(xid, 500, v2::htype::CALL_MIDDLE);
+        part.push(remaining);
+        part.extend(rpc(xid, 2, &[4]));
+        part
+    };
+    let refused = [ERROR, v2::code::INVAL_CONT];
+    // Another call in between.
+    let first = part(&raw, 700, 4000);
+    raw.send(&first);
+    let call = raw.call(701, 2, &[0, 0, 0], &[0]);
+    raw.send(&call);
+    let answer = raw.answer(&mut scene.w);
+    assert_eq!((answer[0], &answer[3..]), (701, &refused[..]));
+    // More than was left.
+    let first = part(&raw, 702, 8);
+    raw.send(&first);
+    let first = part(&raw, 702, 8);
+    raw.send(&first);
+    let answer = raw.answer(&mut scene.w);
+    assert_eq!((answer[0], &answer[3..]), (702, &refused[..]));
+    // Longer than any that is taken.
+    let first = part(&raw, 703, u32::MAX - 10);
+    raw.send(&first);
+    let answer = raw.answer(&mut scene.w);
+    assert_eq!((answer[0], &answer[3..]), (703, &[ERROR, v2::code::SYSTEM][..]));
+    scene.assert_others_are_served();
+    scene.assert_all_is_back(raw);
+}

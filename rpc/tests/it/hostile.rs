@@ -1,0 +1,86 @@
+//! A server that invalidates what is its to invalidate without having said that it would, and what is not;
+//! and one that puts results where they are not to be.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use crate::common::hand::*;
+use crate::common::*;
+use heddle_rpc::client::ConnectionFailure;
+use heddle_rpc::{Body, CallError, Speaks};
+use heddle_rpcrdma::conn::CloseReason;
+use heddle_rpcrdma::{Handle, binding};
+
+#[test]
+fn test_reply_may_invalidate_memory_of_its_own_call_whatever_the_server_has_said() {
+    let mut scene = Scene::new(Speaks::V1);
+    let ([mut first, _second], calls) = scene.two();
+    scene.hand.reply(calls[0].xid, Some(calls[0].reads[0].handle));
+    let outcome = scene.until("the reply", |_| first.try_take());
+    // Its results are cut off, which is another matter.
+    assert!(outcome.is_err());
+    assert_eq!((scene.hand.connections, scene.client.last_failure()), (1, None));
+    let counters = scene.client.transport_counters().unwrap();
+    // Its room for the reply is invalidated by the client; the other call has both of its own.
+    assert_eq!((counters.remote_invalidations, counters.invalidations), (1, 1));
+    assert_eq!(counters.registrations, 4);
+}
+
+#[test]
+fn test_reply_that_invalidates_memory_of_another_call_ends_the_connection() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut scene = Scene::new(speaks);
+        let (_pending, calls) = scene.two();
+        scene.hand.reply(calls[0].xid, Some(calls[1].reads[0].handle));
+        scene.made_again(calls[0].xid);
+        let why = ConnectionFailure::Closed(CloseReason::WrongInvalidate);
+        assert_eq!(scene.client.last_failure(), Some(why));
+    }
+}
+
+#[test]
+fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut scene = Scene::new(speaks);
+        let (_pending, calls) = scene.two();
+        // Another key: of a call that is over.
+        let Handle(bits) = calls[0].reads[0].handle;
+        scene.hand.reply(calls[0].xid, Some(Handle(bits ^ 0xff)));
+        scene.made_again(calls[0].xid);
+    }
+}
+
+/// A result that may be placed comes in the message, though there was room for it: an error for good.
+#[test]
+fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
+    let mut scene = Scene::new(Speaks::V1);
+    let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    assert_eq!(call.writes.len(), 1);
+    scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 4, 9, 9, 9, 9]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    assert_eq!(outcome.unwrap_err(), CallError::Misplaced);
+    // One of no octets has nothing to place.
+    let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    assert_eq!(outcome.unwrap().reader().u32(), Ok(1));
+    assert_eq!(scene.client.last_failure(), None);
+}
+
+/// Octets are in a chunk for which the procedure has no result: an error for good.
+#[test]
+fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
+    let mut scene = Scene::new(Speaks::V1);
+    let mut arguments = Body::new();
+    arguments.opaque(b"plain").unwrap();
+    let room = scene.client.buffer(8000).unwrap();
+    let call = scene.client.call(PLAIN).arguments(arguments).room(room).results_max(9000);
+    let mut pending = call.send().unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    assert_eq!(call.writes.len(), 1);
+    scene.hand.reply_with(&call, 8, &[0, 0, 0, 8]);
+    let outcome = scene.until("the reply", |_| pending.try_take());
+    let error = CallError::BadResults(binding::Error::Ineligible { position: 0 });
+    assert_eq!(outcome.unwrap_err(), error);
+    assert_eq!(scene.client.last_failure(), None);
+}

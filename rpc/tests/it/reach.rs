@@ -1,0 +1,243 @@
+//! What a server may reach of its client, and for how long, and a client of its server: each tries, within and
+//! beyond.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use crate::common::hand::*;
+use crate::common::raw::Raw;
+use crate::common::{ECHO, World, echo, pattern};
+use heddle_rpc::client::PendingCall;
+use heddle_rpc::{Body, Speaks};
+use heddle_rpcrdma::{Handle, Segment};
+use heddle_verbs::{DisconnectReason, Stag};
+
+const VERSIONS: [Speaks; 2] = [Speaks::V1, Speaks::V2];
+const LEN: usize = 8000;
+
+/// A call with a Read chunk, and its chunk.
+fn reading(scene: &mut Scene) -> (PendingCall, Call) {
+    let pending = echo(&scene.client, 1, LEN, true, false).unwrap();
+    let call = scene.calls(1).pop().unwrap();
+    assert_eq!(call.reads[0].length as usize, LEN);
+    (pending, call)
+}
+
+fn assert_readable(scene: &mut Scene, segment: Segment) {
+    scene.hand.read(segment);
+    let octets = scene.until("what was read", |s| s.hand.read.pop_front());
+    assert!(octets == pattern(1, LEN));
+}
+
+/// What the server has done ends the connection, and brings it nothing.
+fn assert_refused(scene: &mut Scene) {
+    let before = scene.hand.ended;
+    scene.until("the end of the connection", |s| (s.hand.ended > before).then_some(()));
+    assert!(scene.hand.read.is_empty(), "it was read");
+}
+
+/// The call is replied to, and has ended.
+fn replied(scene: &mut Scene, mut pending: PendingCall, call: &Call) {
+    scene.hand.reply(call.xid, None);
+    // Its results are cut off, which is another matter.
+    assert!(scene.until("the reply", |_| pending.try_take()).is_err());
+}
+
+#[test]
+fn test_read_chunk_is_read_until_its_call_has_ended() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (pending, call) = reading(&mut scene);
+        assert_readable(&mut scene, call.reads[0]);
+        replied(&mut scene, pending, &call);
+        scene.hand.read(call.reads[0]);
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_nothing_behind_a_read_chunk_is_read() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (_pending, call) = reading(&mut scene);
+        let [segment] = call.reads[..] else { panic!("one segment") };
+        scene.hand.read(Segment { length: segment.length + 1, ..segment });
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_read_chunk_is_not_written() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (_pending, call) = reading(&mut scene);
+        scene.hand.write(call.reads[0], &[0; 4]);
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_handle_that_no_call_has_told_reaches_nothing() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (_pending, call) = reading(&mut scene);
+        let [segment] = call.reads[..] else { panic!("one segment") };
+        // The next of the client's: the index of an STag stands above 8 bits of key.
+        scene.hand.read(Segment { handle: Handle(segment.handle.0 ^ 0x100), ..segment });
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_room_is_written_until_its_call_has_ended() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let room = scene.client.buffer(LEN).unwrap();
+        let mut arguments = Body::new();
+        arguments.u32(1).unwrap().opaque(&[]).unwrap();
+        let call = scene.client.call(ECHO).arguments(arguments).room(room.clone());
+        let pending = call.send().unwrap();
+        let call = scene.calls(1).pop().unwrap();
+        assert_eq!((call.reads.len(), call.room[0].length as usize), (0, LEN));
+        let octets = pattern(2, LEN);
+        scene.hand.write(call.room[0], &octets);
+        scene.until("what was written", |_| (room.to_vec() == octets).then_some(()));
+        replied(&mut scene, pending, &call);
+        scene.hand.write(call.room[0], &[0; LEN]);
+        assert_refused(&mut scene);
+        assert!(room.to_vec() == octets, "it was written");
+    }
+}
+
+#[test]
+fn test_room_is_not_read() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let _pending = echo(&scene.client, 1, LEN, false, true).unwrap();
+        let call = scene.calls(1).pop().unwrap();
+        scene.hand.read(*call.room.first().unwrap());
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_call_that_is_given_up_keeps_its_memory_until_its_reply() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let free = scene.client.memory().available();
+        let (pending, call) = reading(&mut scene);
+        drop(pending);
+        scene.until("nothing more", |s| (s.client.outstanding() == 0).then_some(()));
+        assert_readable(&mut scene, call.reads[0]);
+        assert!(scene.client.memory().available() < free, "it is lent");
+        scene.hand.reply(call.xid, None);
+        scene.until("the memory", |s| (s.client.memory().available() == free).then_some(()));
+        scene.hand.read(call.reads[0]);
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_call_that_is_given_up_gives_its_memory_back_with_the_connection() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let free = scene.client.memory().available();
+        let (pending, call) = reading(&mut scene);
+        drop(pending);
+        scene.hand.write(call.reads[0], &[0; 4]);
+        assert_refused(&mut scene);
+        scene.until("the memory", |s| (s.client.memory().available() == free).then_some(()));
+    }
+}
+
+#[test]
+fn test_handle_of_a_lost_connection_reaches_nothing_on_the_next() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (_pending, call) = reading(&mut scene);
+        scene.hand.write(call.reads[0], &[0; 4]);
+        assert_refused(&mut scene);
+        let again = scene.calls(1).pop().unwrap();
+        assert_eq!((again.xid, scene.hand.connections), (call.xid, 2));
+        assert_readable(&mut scene, again.reads[0]);
+        assert_ne!(again.reads[0].handle, call.reads[0].handle);
+        scene.hand.read(call.reads[0]);
+        assert_refused(&mut scene);
+    }
+}
+
+#[test]
+fn test_call_that_waits_for_its_turn_has_nothing_in_reach() {
+    for speaks in VERSIONS {
+        let mut scene = Scene::new(speaks);
+        let (_pending, calls) = scene.two();
+        // A new connection has one credit.
+        scene.hand.write(calls[0].reads[0], &[0; 4]);
+        assert_refused(&mut scene);
+        scene.made_again(calls[0].xid);
+        let counters = scene.client.transport_counters().unwrap();
+        assert_eq!(counters.registrations, 2, "a Read chunk and room of the first alone");
+    }
+}
+
+/// What is done with an STag that is not one's own.
+#[derive(Clone, Copy, Debug)]
+enum Try {
+    Read,
+    Write,
+    Invalidate,
+}
+
+/// A client that knows each STag of its server's RNIC, and all offsets: those of the memory from which calls
+/// have been served, of Receives, of what is sent. The STag that is the sink of a Read is told to the client
+/// by the Read Request.
+#[test]
+fn test_server_memory_is_reached_by_nobody() {
+    for (speaks, version) in [(Speaks::V1, 1), (Speaks::V2, 2)] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            server.memory = 1 << 20;
+        });
+        // A call with chunks of all kinds has been served.
+        w.echo(1, 9000, true, true);
+        let memory = w.server.memory().clone();
+        let free = memory.available();
+        let (secret, pattern) = (memory.take(600_000).unwrap(), pattern(3, 600_000));
+        secret.write(0, &pattern).unwrap();
+        let (mut nth, mut tried) = (0, 0);
+        loop {
+            let known = w.server_stags().len();
+            if nth >= known {
+                break;
+            }
+            for what in [Try::Read, Try::Write, Try::Invalidate] {
+                for other in [0, 1, 0x100] {
+                    let mut raw = Raw::new(&mut w, version);
+                    // Those of this connection are the last.
+                    let stags = w.server_stags();
+                    let (stag, to) = *stags.get(nth).unwrap_or(stags.last().unwrap());
+                    let stag = Stag(stag.0 ^ other);
+                    match what {
+                        Try::Read => raw.read(stag, to, 4),
+                        Try::Write => raw.write(stag, to, &[0xee; 64]),
+                        Try::Invalidate => {
+                            raw.send_invalidating(&[1, version, 1, 99, 0, 0, 0], stag)
+                        }
+                    }
+                    let end = raw.end(&mut w);
+                    let refused = matches!(end, DisconnectReason::RemoteTerminate(_));
+                    assert!(refused, "{what:?} {stag:?}: {end:?}");
+                    assert!(raw.read.is_empty(), "it was read");
+                    tried += 1;
+                }
+            }
+            w.echo(2, 9000, true, true);
+            nth += 1;
+        }
+        // The memory, and Receives and headers of the honest client's connection at least.
+        assert!(tried >= 3 * 9, "{tried}");
+        assert!(secret.to_vec() == pattern, "it was written");
+        drop(secret);
+        w.until("the memory", |_| (memory.available() == free).then_some(()));
+        assert_eq!(w.client.counters().connections, 1);
+        assert_eq!(w.server.connections(), 1);
+    }
+}

@@ -1,0 +1,257 @@
+//! Calls of all sizes, in both versions, each octet compared.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::time::Duration;
+
+use crate::common::*;
+use heddle_rpc::binding::{Entry, Reply, Table};
+use heddle_rpc::{Body, CallError, Credential, Procedure, Speaks};
+use heddle_rpcrdma::header::Refusal;
+use heddle_rpcrdma::{conn, v1, v2};
+
+const SIZES: [usize; 14] =
+    [0, 1, 3, 4, 700, 724, 725, 1000, 4000, 4096, 5001, 65_536, 300_001, MAX as usize];
+
+fn version(speaks: Speaks) -> u32 {
+    if speaks.v2 { 2 } else { 1 }
+}
+
+#[test]
+fn test_data_of_any_length_goes_by_chunks_or_within_the_message_in_both_versions() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        for (number, len) in (0..).zip(SIZES) {
+            for (apart, room) in [(true, true), (false, true), (true, false), (false, false)] {
+                w.echo(number, len, apart, room);
+            }
+        }
+        assert_eq!(w.client.version(), Some(version(speaks)));
+        let counters = w.client.transport_counters().unwrap();
+        assert!(counters.registrations > 0, "something went by chunks");
+        assert_eq!(w.client.counters().connections, 1, "all on one connection");
+        assert_eq!(w.server.counters().calls, 4 * SIZES.len() as u64);
+        // All memory has come back, here and there.
+        let (client, server) = (w.client.memory().clone(), w.server.memory().clone());
+        w.until("the memory", |w| {
+            let free = |m: &heddle_rpc::Memory| m.available() == m.len();
+            (free(&client) && free(&server) && w.client.outstanding() == 0).then_some(())
+        });
+    }
+}
+
+#[test]
+fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any_length() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        for (number, len) in (0..).zip(SIZES) {
+            let (mut arguments, data) = (Body::new(), pattern(number, len));
+            arguments.opaque(&data).unwrap();
+            let call = w.client.call(PLAIN).arguments(arguments).results_max(len as u32 + 8);
+            let call = call.send().unwrap();
+            let results = w.outcome(call).unwrap();
+            assert!(results.items().is_empty(), "nothing of it may lie apart");
+            assert!(results.reader().opaque(MAX).unwrap().to_vec() == data, "{len}");
+        }
+    }
+}
+
+/// Version 2 conveys them in several Sends.
+#[test]
+fn test_results_longer_than_was_said_come_within_messages_in_version_2() {
+    let mut w = World::new(Speaks::V2);
+    for (number, len) in (0..).zip(SIZES) {
+        let (mut arguments, data) = (Body::new(), pattern(number, len));
+        arguments.opaque(&data).unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).results_max(8).send().unwrap();
+        let results = w.outcome(call).unwrap();
+        assert!(results.reader().opaque(MAX).unwrap().to_vec() == data, "{len}");
+    }
+}
+
+#[test]
+fn test_two_items_of_different_lengths_keep_their_places() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        for (first, second) in [(5000, 9001), (1, 70_000), (70_000, 2), (0, 5000), (3, 0), (9, 10)]
+        {
+            let mut arguments = Body::new();
+            for (number, len) in [(1, first), (2, second)] {
+                let buffer = w.client.buffer(len).unwrap();
+                buffer.write(0, &pattern(number, len)).unwrap();
+                arguments.u32(number).unwrap().item(buffer).unwrap();
+            }
+            let call = w.client.call(TWO).arguments(arguments);
+            let call = call.room(w.client.buffer(second).unwrap());
+            let call = call.room(w.client.buffer(first).unwrap()).send().unwrap();
+            let results = w.outcome(call).unwrap();
+            let mut r = results.reader();
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(2, second), "{first} {second}");
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(1, first), "{first} {second}");
+            r.finish().unwrap();
+        }
+    }
+}
+
+/// The chunk of a result that turns out to have no octets is not the next result's.
+#[test]
+fn test_result_of_no_octets_holds_the_place_of_its_chunk() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        for (first, second) in [(5000, 0), (0, 5000), (0, 0)] {
+            let mut arguments = Body::new();
+            for (number, len) in [(1, first), (2, second)] {
+                arguments.u32(number).unwrap().opaque(&pattern(number, len)).unwrap();
+            }
+            let call = w.client.call(TWO).arguments(arguments);
+            let call = call.room(w.client.buffer(second.max(8)).unwrap());
+            let call = call.room(w.client.buffer(first.max(8)).unwrap()).send().unwrap();
+            let results = w.outcome(call).unwrap();
+            let mut r = results.reader();
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(2, second), "{first} {second}");
+            assert!(r.opaque(MAX).unwrap().to_vec() == pattern(1, first), "{first} {second}");
+            r.finish().unwrap();
+        }
+    }
+}
+
+#[test]
+fn test_many_calls_at_once_share_few_registrations_and_each_has_its_own_reply() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            client.transport.registrations = 3;
+            client.transport.registration_max = 8192;
+        });
+        let mut calls: Vec<_> = (0..100u32)
+            .map(|n| {
+                // Up to three registrations of a call; never more at a time than there are.
+                let len = 5000 + 37 * n as usize % 3000;
+                (n, len, Some(echo(&w.client, n, len, n % 2 == 0, n % 3 == 0).unwrap()))
+            })
+            .collect();
+        w.until("all replies", |_| {
+            for (n, len, call) in &mut calls {
+                if let Some(outcome) = call.as_mut().and_then(|c| c.try_take()) {
+                    check_echo(&outcome.unwrap(), *n, *len);
+                    *call = None;
+                }
+            }
+            calls.iter().all(|(_, _, call)| call.is_none()).then_some(())
+        });
+        let counters = w.client.transport_counters().unwrap();
+        assert!(counters.registration_waits > 0, "{counters:?}");
+        // One that needs more than there are can never be made.
+        let call = echo(&w.client, 1, 4 * 8192, true, false).unwrap();
+        let error = w.outcome(call).unwrap_err();
+        assert!(matches!(error, CallError::Transport(_)), "{error:?}");
+        w.echo(7, 5000, true, true);
+    }
+}
+
+#[test]
+fn test_version_is_found_out_and_calls_go_on_in_what_both_speak() {
+    let both = Speaks::BOTH;
+    for (client, server, want) in [
+        (both, both, Some(2)),
+        (both, Speaks::V1, Some(1)),
+        (both, Speaks::V2, Some(2)),
+        (Speaks::V1, both, Some(1)),
+        (Speaks::V2, both, Some(2)),
+        (Speaks::V1, Speaks::V2, None),
+        (Speaks::V2, Speaks::V1, None),
+    ] {
+        let mut w = World::with(|c, s| {
+            (c.transport.speaks, s.transport.speaks) = (client, server);
+        });
+        let call = echo(&w.client, 1, 6000, true, true).unwrap();
+        match (w.outcome(call), want) {
+            (Ok(results), Some(version)) => {
+                check_echo(&results, 1, 6000);
+                assert_eq!(w.client.version(), Some(version), "{client:?} {server:?}");
+            }
+            (Err(CallError::NoVersion | CallError::Transport(_)), None) => {}
+            (other, _) => panic!("{client:?} {server:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn test_refusals_reach_whoever_called_and_the_connection_stays() {
+    let mut w = World::new(Speaks::BOTH);
+    let mut try_one = |procedure: Procedure, arguments: Body| {
+        let call = w.client.call(procedure).arguments(arguments).send().unwrap();
+        w.outcome(call)
+    };
+    let error = try_one(Procedure { program: 7, ..ECHO }, Body::new()).unwrap_err();
+    assert_eq!(error, CallError::ProgUnavail);
+    let error = try_one(Procedure { version: 2, ..ECHO }, Body::new()).unwrap_err();
+    assert_eq!(error, CallError::ProgMismatch { low: 1, high: 1 });
+    assert_eq!(try_one(procedure(99), Body::new()).unwrap_err(), CallError::ProcUnavail);
+    assert_eq!(try_one(ECHO, Body::new()).unwrap_err(), CallError::GarbageArgs);
+    assert!(try_one(procedure(0), Body::new()).unwrap().is_empty());
+    let odd = Body::of(vec![0; 5]).unwrap();
+    assert!(matches!(try_one(PLAIN, odd).unwrap_err(), CallError::Refused(_)));
+    w.echo(1, 10, false, false);
+    assert_eq!(w.client.counters().connections, 1);
+    assert_eq!(w.server.counters().connections_dropped, 0);
+}
+
+#[test]
+fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut w = World::new(speaks);
+        // With a connection, so that it is sent at once.
+        w.echo(0, 10, false, false);
+        let later = |w: &World, time| w.client.call(LATER).timeout(time).send().unwrap();
+        let call = later(&w, Duration::from_millis(500));
+        assert_eq!(w.outcome(call).unwrap_err(), CallError::TimedOut { sent: true });
+        drop(later(&w, Duration::from_secs(60)));
+        let kept = later(&w, Duration::from_secs(60));
+        w.until("three requests", |w| (w.held.lock().unwrap().len() == 3).then_some(()));
+        assert_eq!(w.client.outstanding(), 1);
+        // Late replies go nowhere, and harm nobody.
+        for (number, request) in w.held.clone().lock().unwrap().drain(..).enumerate() {
+            assert_eq!(request.credential, Credential::None);
+            let mut results = Body::new();
+            results.u32(number as u32).unwrap();
+            request.reply(Ok(results));
+        }
+        let results = w.outcome(kept).unwrap();
+        assert_eq!(results.reader().u32(), Ok(2));
+        w.echo(1, 5000, true, true);
+        assert_eq!(w.client.counters().connections, 1);
+    }
+}
+
+/// A client whose binding takes for an item what the server's says may not be placed.
+#[test]
+fn test_chunk_of_data_that_may_not_be_placed_is_refused_and_not_executed() {
+    const OTHER: Table<'static> = Table(&[Entry {
+        procedure: PLAIN,
+        arguments: Some(|s| s.item()),
+        results: None,
+        reply: Reply::Fixed(16_000),
+    }]);
+    for (speaks, told) in [
+        (Speaks::V1, Refusal::V1(v1::Refusal::Chunk)),
+        (Speaks::V2, Refusal::V2(v2::Refusal::BadXdr)),
+    ] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            client.binding = Box::new(OTHER);
+        });
+        let mut arguments = Body::new();
+        arguments.opaque(&pattern(1, 9000)).unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).send().unwrap();
+        let error = CallError::Transport(conn::CallError::Refused(told));
+        assert_eq!(w.outcome(call).unwrap_err(), error);
+        let counters = w.server.counters();
+        assert_eq!((counters.calls, counters.calls_refused), (0, 1));
+        // What fits into the message needs no chunk.
+        let mut arguments = Body::new();
+        arguments.opaque(b"short").unwrap();
+        let call = w.client.call(PLAIN).arguments(arguments).send().unwrap();
+        assert!(w.outcome(call).is_ok());
+        assert_eq!(w.client.counters().connections, 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! What an end says of a message that it cannot take: in which words, or nothing.
+
+use heddle_rpcrdma::conn::{BadReply, Call, CallError, CallRefused, Event, ReplyRoom, Speaks};
+use heddle_rpcrdma::header::Refusal;
+use heddle_rpcrdma::property::{Properties, ReverseSupport, Thresholds};
+use heddle_rpcrdma::{Limits, Xid, v2};
+
+use crate::conn::model::settle;
+use crate::conn::negotiation::{null_call, pair, serve};
+use crate::conn::scene::{CREDIT, NOW, answer, ended, established, give, met, reply, take_sent};
+
+const XID: u32 = 7;
+
+const READ_40: [u32; 6] = [1, 40, 1, 8, 0, 0];
+const READ_48: [u32; 6] = [1, 48, 2, 8, 0, 0];
+const READ_56: [u32; 6] = [1, 56, 3, 8, 0, 0];
+const WRITE: [u32; 6] = [1, 1, 4, 8, 0, 0];
+
+/// A call of version 2 with these lists, and a stream that goes up to where the first chunk is.
+fn inline(lists: &[u32]) -> Vec<u32> {
+    [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0], &[0; 8]].concat()
+}
+
+/// What a server sends for a message, without the credit field. Nothing of it goes up, and the connection
+/// goes on: whoever calls then is served.
+fn answers(speaks: Speaks, message: &[u32]) -> Vec<Vec<u32>> {
+    let (mut c, mut s) = met(speaks, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
+    give(&mut s, message);
+    let sent = take_sent(&mut s);
+    let silent = !s.events.iter().any(|e| matches!(e, Event::Call(_) | Event::Close(_)));
+    assert!(silent && s.mem.lent.is_empty(), "{message:?}: {:?}", s.events);
+    null_call(&mut c, 901);
+    settle(&mut c, &mut s, NOW);
+    assert_eq!(serve(&mut s), 1, "{message:?}");
+    let without = |words: &Vec<u32>| [&words[..2], &words[3..]].concat();
+    sent.iter().map(without).collect()
+}
+
+#[test]
+fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
+    let inner = [XID, 2, CREDIT, 10, 0, 0, 0, 0, XID + 1, 0];
+    let at = |position| inline(&[1, position, 1, 8, 0, 0, 0, 0, 0]);
+    let props = |rest: &[u32]| [&[XID, 2, CREDIT, 7], rest].concat();
+    for (message, version, want) in [
+        // Another version, whatever the rest is.
+        (vec![XID, 3, 1, 0, 0, 0, 0], 3, &[1, 2, 2][..]),
+        (vec![XID, 1, 1, 0, 0, 0, 0, XID], 1, &[1, 2, 2]),
+        // A header type that there is not.
+        (vec![XID, 2, CREDIT, 14], 2, &[4]),
+        (vec![XID, 2, CREDIT, 0, 0, 0, 0, XID], 2, &[4]),
+        // No XDR: another flag than there is; an end too early; another XID in the payload.
+        (inline(&[2, 0, 0]), 2, &[2]),
+        (vec![XID, 2, CREDIT, 10, 0, 1], 2, &[2]),
+        (inner.to_vec(), 2, &[2]),
+        (vec![XID, 2, CREDIT, 8, 0, 0, 0, 0, 0], 2, &[2]),
+        // Positions: not of a unit; of a body; not in order.
+        (at(42), 2, &[2]),
+        (at(0), 2, &[2]),
+        (inline(&[&READ_48[..], &READ_40, &[0, 0, 0]].concat()), 2, &[2]),
+        // Chunks in each other's room; longer than any item; a segment around the address space.
+        (inline(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, u32::MAX, 0, 0, 0, 0, 0]), 2, &[2]),
+        (inline(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 2, &[2]),
+        // Counts that lie: of segments, of properties.
+        (inline(&[0, 1, u32::MAX]), 2, &[8, 1]),
+        (props(&[u32::MAX, 1, 4, 4096]), 2, &[2]),
+        // More than is taken.
+        (inline(&[&READ_40[..], &READ_48, &READ_56, &[0, 0, 0]].concat()), 2, &[6, 2]),
+        (inline(&[&[0], &WRITE[..], &WRITE, &[0, 0]].concat()), 2, &[7, 1]),
+        (inline(&[&READ_40[..], &READ_40, &[0, 0, 0]].concat()), 2, &[8, 1]),
+        // Properties: of another length than their type; once more.
+        (props(&[1, 1, 8, 0, 0]), 2, &[3]),
+        (props(&[0]), 2, &[5]),
+    ] {
+        let error = [&[XID, version, 4], want].concat();
+        assert_eq!(answers(Speaks::V2, &message), [error], "{message:?}");
+    }
+    // The one whose order is wrong would be taken in order: two chunks are read.
+    let (_, mut s) = met(Speaks::V2, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
+    give(&mut s, &inline(&[&READ_40[..], &READ_48, &[0, 0, 0]].concat()));
+    assert_eq!((take_sent(&mut s), s.posted[1]), (vec![], 2));
+    // What is no message, or an answer itself.
+    for silent in [&[XID, 2, CREDIT][..], &[XID, 2, CREDIT, 4, 2], &[XID, 2, CREDIT, 4]] {
+        assert_eq!(answers(Speaks::V2, silent), [[]; 0], "{silent:?}");
+    }
+}
+
+#[test]
+fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
+    // A stream that goes up to where the first chunk is, so that nothing else is wrong.
+    let msg = |lists: &[u32]| [&[XID, 1, 1, 0], lists, &[XID, 0], &[0; 8]].concat();
+    for (message, version, want) in [
+        (vec![XID, 3, 1, 0, 0, 0, 0], 3, &[1, 1, 1][..]),
+        (vec![XID, 2, 1, 10, 0, 0, 0, 0, XID], 2, &[11]),
+        (msg(&[2, 0, 0]), 1, &[2]),
+        (vec![XID, 1, 1, 0, 0, 0, 0], 1, &[2]),
+        (vec![XID, 1, 1, 0, 0, 0, 0, XID + 1, 0], 1, &[2]),
+        (vec![XID, 1, 1, 1, 0, 0, 0], 1, &[2]),
+        (msg(&[1, 42, 1, 8, 0, 0, 0, 0, 0]), 1, &[2]),
+        // Chunks in each other's room; a segment around the address space; a count that lies.
+        (msg(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 1, &[2]),
+        (msg(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 1, &[2]),
+        (msg(&[0, 1, u32::MAX, 0]), 1, &[2]),
+        // RDMA_MSGP.
+        (vec![XID, 1, 1, 2, 0, 0, 0, 0, 0, XID], 1, &[2]),
+    ] {
+        let error = [&[XID, version, 4], want].concat();
+        assert_eq!(answers(Speaks::V1, &message), [error], "{message:?}");
+    }
+    for silent in [
+        // Less than 28 octets: of an XID that cannot be trusted.
+        &[XID, 1, 1, 0, 2, 0][..],
+        &[XID, 3, 1, 0],
+        // RDMA_DONE.
+        &[XID, 1, 1, 3],
+        &[XID, 1, 1, 3, 0, 0, 0],
+        // RDMA_ERROR, of a code that there is and of one that there is not.
+        &[XID, 1, 1, 4, 2, 0, 0],
+        &[XID, 1, 1, 4, 9, 0, 0],
+    ] {
+        assert_eq!(answers(Speaks::V1, silent), [[]; 0], "{silent:?}");
+    }
+}
+
+/// A server that does not speak version 2 says so to whoever begins with it.
+#[test]
+fn test_first_message_of_version_2_is_answered_with_the_versions_there_are() {
+    let (_, mut s) = pair(Speaks::V1, Speaks::V1);
+    give(&mut s, &[XID, 2, 64, 7, 1, 1, 4, 4096]);
+    let sent = take_sent(&mut s);
+    assert_eq!((sent.len(), &sent[0][..2], &sent[0][3..]), (1, &[XID, 2][..], &[4, 1, 1, 1][..]));
+    assert_eq!((s.conn.version(), s.events.len()), (None, 0));
+}
+
+/// A client hears what it cannot read, or was not to be sent: it says nothing, and its call waits.
+#[test]
+fn test_client_of_version_1_answers_nothing_that_is_no_call() {
+    for message in [
+        &[XID, 1, 1, 0, 2, 0, 0, XID][..],
+        &[XID, 1, 1, 2, 0, 0, 0, 0, 0, XID],
+        &[XID, 1, 1, 3, 0, 0, 0],
+        &[XID, 1, 1, 4, 9, 0, 0],
+        // A reply with a Read chunk, and with no list at all: of a call that there is not.
+        &[XID + 9, 1, 1, 0, 1, 40, 1, 8, 0, 0, 0, 0, 0, XID + 9, 1],
+        &[XID + 9, 1, 1, 0, 2, 0, 0, XID + 9, 1],
+    ] {
+        let (mut c, mut s) = met(Speaks::V1, Limits::DEFAULT);
+        let call = null_call(&mut c, XID);
+        settle(&mut c, &mut s, NOW);
+        c.sent.clear();
+        give(&mut c, message);
+        assert_eq!(take_sent(&mut c), [[]; 0], "{message:?}");
+        assert_eq!(ended(&mut c), [], "{message:?}");
+        serve(&mut s);
+        settle(&mut c, &mut s, NOW);
+        assert!(matches!(ended(&mut c)[..], [Event::Reply { call: of, .. }] if of == call));
+    }
+    // Of one that there is, nothing better will come.
+    let (mut c, _) = met(Speaks::V1, Limits::DEFAULT);
+    let call = null_call(&mut c, XID);
+    drop(take_sent(&mut c));
+    give(&mut c, &[XID, 1, 1, 0, 1, 40, 1, 8, 0, 0, 0, 0, 0, XID, 1]);
+    assert_eq!(take_sent(&mut c), [[]; 0]);
+    let error = CallError::BadReply(BadReply::Header);
+    assert_eq!(ended(&mut c), [Event::Failed { call, error }]);
+}
+
+/// A message that was begun is interrupted by another.
+#[test]
+fn test_what_does_not_go_on_with_a_message_in_parts_is_refused() {
+    let invalid = |xid| vec![xid, 2, 4, 5];
+    let error_of = |sent: Vec<Vec<u32>>| {
+        let [words] = &sent[..] else { panic!("{sent:?}") };
+        [&words[..2], &words[3..]].concat()
+    };
+    let call = [XID, 2, CREDIT, 9, 100, XID, 0];
+    let part = [XID + 1, 2, CREDIT, 9, 4, XID + 1, 0];
+    for next in [&inline(&[0, 0, 0])[..], &part, &[XID, 2, CREDIT, 7, 0]] {
+        let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
+        give(&mut s, &call);
+        assert_eq!(s.mem.lent.len(), 1);
+        s.sent.clear();
+        drop(take_sent(&mut s));
+        give(&mut s, next);
+        assert_eq!(error_of(take_sent(&mut s)), invalid(next[0]), "{next:?}");
+        assert!(s.mem.lent.is_empty() && ended(&mut s).is_empty());
+    }
+    // Of properties, and of a reply.
+    let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
+    give(&mut s, &[0, 2, CREDIT, 6, 0]);
+    drop(take_sent(&mut s));
+    give(&mut s, &inline(&[0, 0, 0]));
+    assert_eq!(error_of(take_sent(&mut s)), invalid(XID));
+    let (mut c, _) = established(Speaks::V2, |_| {});
+    let mine = null_call(&mut c, XID);
+    drop(take_sent(&mut c));
+    give(&mut c, &[XID, 2, CREDIT, 12, 100, XID, 1]);
+    give(&mut c, &inline(&[0, 0, 0]));
+    assert_eq!(error_of(take_sent(&mut c)), invalid(XID));
+    let error = CallError::BadReply(BadReply::Header);
+    assert_eq!(ended(&mut c), [Event::Failed { call: mine, error }]);
+}
+
+/// Nothing of a set with a bad value counts; a good one that follows does.
+#[test]
+fn test_properties_with_a_bad_value_set_nothing() {
+    let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
+    let (receives, bad) = ([2, 4, 2048], [5, 8, 0, 0]);
+    give(&mut s, &[&[0, 2, CREDIT, 7, 2][..], &receives, &bad].concat());
+    let sent = take_sent(&mut s);
+    assert!(sent.iter().any(|words| words[3..] == [4, 3]), "{sent:?}");
+    assert_eq!(s.conn.thresholds(), Thresholds::DEFAULT);
+    // One that is not known is passed over.
+    give(&mut s, &[&[0, 2, CREDIT, 7, 2, 99, 8, 1, 2][..], &receives].concat());
+    assert_eq!(s.conn.thresholds(), Thresholds { send: 2048, ..Thresholds::DEFAULT });
+    assert!(take_sent(&mut s).iter().all(|words| words[3] != 4));
+}
+
+/// What a client does not do for calls of the reverse direction, it says by the codes of chunks.
+#[test]
+fn test_chunks_of_the_reverse_direction_by_what_the_client_takes() {
+    let reads = inline(&[&READ_40[..], &[0, 0, 0]].concat());
+    let writes = inline(&[&[0], &WRITE[..], &[0, 0]].concat());
+    let body = [XID, 2, CREDIT, 8, 0, 1, 0, 1, 80, 0, 0, 0, 0, 0, 0];
+    for (reverse, message, want) in [
+        (ReverseSupport::Simple, &reads[..], &[4, 6, 0][..]),
+        (ReverseSupport::Simple, &body, &[4, 6, 0]),
+        (ReverseSupport::Simple, &writes, &[4, 10, 0]),
+        (ReverseSupport::Continued, &reads, &[4, 6, 0]),
+        (ReverseSupport::Continued, &writes, &[4, 7, 0]),
+        (ReverseSupport::None, &inline(&[0, 0, 0]), &[4, 100]),
+    ] {
+        let properties = Properties { reverse, ..Properties::DEFAULT };
+        let (mut c, _) = established(Speaks::V2, |config| config.properties = properties);
+        give(&mut c, message);
+        let sent = take_sent(&mut c);
+        assert_eq!((sent.len(), &sent[0][3..]), (1, want), "{reverse:?}");
+        assert!(!c.events.iter().any(|e| matches!(e, Event::Call(_))));
+    }
+}
+
+/// A reply of the reverse direction goes in parts only where the client has said that it does.
+#[test]
+fn test_long_replies_of_the_reverse_direction_by_what_the_client_does() {
+    for reverse in [ReverseSupport::Simple, ReverseSupport::Continued] {
+        let properties = Properties { reverse, ..Properties::DEFAULT };
+        let (mut c, mut s) = established(Speaks::V2, |config| config.properties = properties);
+        let stream = [s.mem.sge([&5u32.to_be_bytes()[..], &[0; 36]].concat())];
+        let reply_room = Some(ReplyRoom::default());
+        let call =
+            Call { xid: Xid(5), stream: &stream, items: &[], reply: reply_room, deadline: None };
+        let call = s.conn.call(&call).unwrap();
+        settle(&mut c, &mut s, NOW);
+        answer(&mut c, &reply(5, 0, 2000));
+        settle(&mut c, &mut s, NOW);
+        let needed = 8044;
+        let refusal = Refusal::V2(v2::Refusal::ReplyResource { needed });
+        match (reverse, &ended(&mut s)[..]) {
+            (ReverseSupport::Simple, events) => {
+                let error = CallError::Refused(refusal);
+                assert_eq!(events, [Event::Failed { call, error }]);
+            }
+            (_, [Event::Reply { call: of, .. }]) => assert_eq!(*of, call),
+            (_, events) => panic!("{events:?}"),
+        }
+        // A connection is not the worse for it.
+        let same =
+            Call { xid: Xid(5), stream: &stream, items: &[], reply: reply_room, deadline: None };
+        assert_ne!(s.conn.call(&same), Err(CallRefused::Closed));
+    }
+}

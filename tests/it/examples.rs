@@ -1,0 +1,147 @@
+//! Every example runs, ends well, and says what it is to say.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+
+use heddle::remote::{Policy, serve};
+use heddle::{EndpointConfig, Node};
+
+#[path = "../support/built.rs"]
+mod built;
+
+/// Processors are few.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
+/// with a file to write.
+const EXAMPLES: [(&str, &[&str]); 10] = [
+    ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
+    ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
+    (
+        "send_recv",
+        &[
+            "client: 1000 echoes",
+            "server: 1000 messages echoed; the connection was closed in order",
+        ],
+    ),
+    (
+        "atomics",
+        &[
+            "client: 100 times 3 added",
+            "client: the lock is held by 42",
+            "server: counter 300, lock 42",
+            "server: 20 octets: written, and told of",
+        ],
+    ),
+    (
+        "lend_memory",
+        &[
+            "client 1: 4 requests of 4096 octets",
+            "client 3: 4 requests of 4096 octets",
+            "server: 9 buffers are in the queue again",
+        ],
+    ),
+    ("rpc_callback", &["client: the value is 7", "server: 2 calls"]),
+    ("rpc", &["client: 1048576 octets of 7: true", "server: 2 calls"]),
+    ("events_epoll", &["server: 9 messages echoed for 3 clients"]),
+    ("own_process", &["application: HELLO FROM ANOTHER PROCESS"]),
+    ("two_processes", &["server: written by another process"]),
+];
+
+/// Those that make their RNICs themselves, since that is what they are about.
+const OF_THEIR_OWN: [&str; 2] = ["own_process", "two_processes"];
+
+fn example(name: &str, args: &[&str]) -> Command {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(built::examples);
+    let mut example = Command::new(built::example(name));
+    example.args(args);
+    example
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// It ended well, and what it was to say is in `stdout`.
+fn check(name: &str, out: &Output, stdout: &str, lines: &[&str]) {
+    assert!(out.status.success(), "{name}: {}\n{stdout}{}", out.status, text(&out.stderr));
+    for line in lines {
+        assert!(stdout.lines().any(|l| l == *line), "{name}: no line {line:?} in\n{stdout}");
+    }
+}
+
+/// One after the other: each has two threads that spin.
+#[test]
+fn test_examples_run_and_say_so() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    for (name, lines) in EXAMPLES {
+        let out = example(name, &[]).output().unwrap();
+        check(name, &out, &text(&out.stdout), lines);
+    }
+}
+
+/// Everything that a client says; the rest is the server's.
+fn of_client(line: &&str) -> bool {
+    line.starts_with("client")
+}
+
+/// The two sides in two processes, each with a device of an RNIC of this one.
+#[test]
+fn test_examples_run_on_rnics_of_another_process() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (eal, _dpdk) = crate::eal::eal();
+    let config = |n: u8| EndpointConfig::new(vec![format!("10.0.0.{n}/24").parse().unwrap()]);
+    let (a, b) = Node::ring_pair(&eal, "examples", &config(1), &config(2)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let [ours, theirs] = [("a", &a), ("b", &b)].map(|(name, node)| {
+        let (path, hub) = (dir.path().join(name), node.hub().clone());
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let hub = hub.clone();
+                thread::spawn(move || serve(&hub, Policy::default(), &client));
+            }
+        });
+        path.display().to_string()
+    });
+    for (name, lines) in EXAMPLES.into_iter().filter(|e| !OF_THEIR_OWN.contains(&e.0)) {
+        let mut server = example(name, &["--socket", &theirs, "--listen", "10.0.0.2:7174"]);
+        server.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        // It says so when clients may come.
+        let mut said = BufReader::new(server.stdout.take().unwrap());
+        let mut first = String::new();
+        said.read_line(&mut first).unwrap();
+        let client = || example(name, &["--socket", &ours, "--connect", "10.0.0.2:7174"]).output();
+        let client = (first == "server: listening on 10.0.0.2:7174\n").then(client);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        let server = server.wait_with_output().unwrap();
+        let (clients, servers): (Vec<_>, Vec<_>) = lines.iter().copied().partition(of_client);
+        check(name, &server, &rest, &servers);
+        let client = client.unwrap_or_else(|| panic!("{name}: the server said {first:?}")).unwrap();
+        check(name, &client, &text(&client.stdout), &clients);
+    }
+    // One side alone has to be told which.
+    let out = example("write", &["--socket", &ours]).output().unwrap();
+    assert!(!out.status.success() && text(&out.stderr).contains("--listen or --connect"));
+}
+
+#[test]
+fn test_no_example_is_forgotten() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    // What several share is in a folder.
+    let found: BTreeSet<String> = files
+        .filter(|p| p.is_file())
+        .map(|p| p.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    let known = EXAMPLES.iter().map(|(name, _)| (*name).to_owned());
+    assert_eq!(found, known.chain(["record_pcap".to_owned()]).collect());
+}

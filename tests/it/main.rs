@@ -1,0 +1,18 @@
+//! The integration tests of the program and of the library, but for those with a lab of their own
+//! (`appliance`, `hostile`).
+//!
+//! One binary holds them all, because each binary costs seconds to link.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+mod architecture;
+mod cli;
+mod eal;
+mod end_to_end;
+mod examples;
+mod generate;
+mod metrics;
+mod names;
+mod packaging;
+mod pcap;
+mod ports;
+mod socket;
