@@ -8,6 +8,8 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crossbeam_channel::RecvTimeoutError;
+
 use heddle_verbs::{
     Access, Connection, ConnectionError, CqeStatus, DisconnectReason, ListenFailure, Listener,
     PostError, RecvWr, SendWr,
@@ -93,9 +95,14 @@ impl Pair {
     }
 }
 
-/// What the worker answers.
+/// The worker's answer, or `None` once the control plane has dropped the question: a test that waits
+/// in vain fails by its time, and does not take silence for a refusal.
 fn answer_of(requests: &Requests) -> Option<Box<WorkerSnapshot>> {
-    ask(requests, 0)?.recv_timeout(ANSWER).ok()
+    match ask(requests, 0)?.recv_timeout(3 * PROMPT) {
+        Ok(answer) => Some(answer),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => panic!("the control plane keeps the question"),
+    }
 }
 
 /// Why a connection ends, before long.
@@ -161,7 +168,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
             (seen.map(|c| (c.wr_id, c.status)), Instant::now())
         });
         let requests = p.node.requests.clone();
-        let asks = s.spawn(move || (answer_of(&requests).is_none(), Instant::now()));
+        let asks = s.spawn(move || answer_of(&requests));
         // All three sleep by now, as a rule.
         thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
@@ -174,8 +181,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
         seen.sort_unstable_by_key(|c| c.0);
         assert_eq!(seen, [1, 2, 3].map(|wr_id| (wr_id, CqeStatus::Flushed)));
         assert!(at - start < PROMPT);
-        let (nothing, at) = asks.join().unwrap();
-        assert!(nothing && at.saturating_duration_since(start) < ANSWER / 2, "it fails at once");
+        assert!(asks.join().unwrap().is_none(), "the worker is gone");
     });
 
     assert!(is_woken(here.event_fd().unwrap()) && is_woken(listener.fd().unwrap()));
