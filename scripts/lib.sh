@@ -104,3 +104,10 @@ need_promtool() {
     fi
     export PATH=$tools/usr/bin:$PATH
 }
+
+# need_nextest - the runner of the tests, a cargo command; built once where it is missing.
+need_nextest() {
+    cargo nextest --version >/dev/null 2>&1 && return
+    say "installing cargo-nextest"
+    cargo install --locked cargo-nextest
+}
