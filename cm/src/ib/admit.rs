@@ -48,7 +48,9 @@ pub(crate) fn port(req: &Req) -> Result<u16, Refused> {
     }
 }
 
-/// The rest, once somebody gives the service: the transport, then the annex's header in its order.
+/// The rest, once a listener gives the service: the annex's header in its order, then the transport.
+/// The provider of the service verifies the versions first (CA11-11), so a REQ of another version
+/// learns that, whatever else is wrong with it.
 ///
 /// The destination has to be the address that the packet came to: a port of RoCE has one address and
 /// no other. The source has to be the one that it came from, or anybody could appear to applications
@@ -59,10 +61,10 @@ pub(crate) fn header(
     from: IpAddr,
     ours: IpAddr,
 ) -> Result<Header, Refused> {
+    let header = Header::parse(&req.private_data, taken).map_err(Refused::Header)?;
     if req.transport != Transport::RC {
         return Err(Refused::Transport);
     }
-    let header = Header::parse(&req.private_data, taken).map_err(Refused::Header)?;
     if header.dst != ours {
         return Err(Refused::Header(Fault::UnknownAddress { ours }));
     }

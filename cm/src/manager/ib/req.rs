@@ -25,10 +25,8 @@ impl ConnectionManager {
             });
             if is_copy {
                 self.drive_ib(id, Input::Message(way.tid, message));
-            } else {
-                self.refuse_req(way, req, Refused::Stale);
+                return;
             }
-            return;
         }
         match self.admit_req(way, req) {
             Ok((listener, header)) => self.take_req(way, req, listener, header),
@@ -47,9 +45,6 @@ impl ConnectionManager {
     /// Who is to answer the REQ. A peer's own limits come first, as with iWARP.
     fn admit_req(&mut self, way: Way, req: &Req) -> Result<(ListenerId, Header), Refused> {
         let ib = self.ib.as_ref().ok_or(Refused::NoService)?;
-        if ib.by_qp(way.peer, req.local_ca_guid, req.local_qpn).is_some() {
-            return Err(Refused::Stale);
-        }
         let local = SocketAddr::new(way.ours, crate::ib::port(req)?);
         let listener = self.listeners.at(local).ok_or(Refused::NoService)?;
         let l = self.listeners.get(listener).ok_or(Refused::NoService)?;
@@ -57,6 +52,10 @@ impl ConnectionManager {
             return Err(Refused::NoService);
         }
         let header = crate::ib::header(req, IpVersions::BOTH, way.peer, way.ours)?;
+        let named = ib.by_peer(way.peer, req.local_comm_id).is_some();
+        if named || ib.by_qp(way.peer, req.local_ca_guid, req.local_qpn).is_some() {
+            return Err(Refused::Stale);
+        }
         let mut full = self.full(listener, way.peer);
         if full.is_some_and(|why| self.give_up_unanswered(why, listener, way.peer)) {
             full = self.full(listener, way.peer);

@@ -108,6 +108,39 @@ fn test_each_fault_of_the_private_data_has_its_code() {
     }
 }
 
+/// CA11-11: a REQ of another version learns that, whatever else is wrong with it.
+#[test]
+fn test_version_is_judged_before_the_transport() {
+    for (octet, ari) in [(0x10, &[0, 1, 1, 0, 0]), (0x01, &[0, 2, 1, 0, 0])] {
+        let (rej, counters) = refused(|req| {
+            req.private_data[0] = octet;
+            req.transport = IbTransport::UC;
+        });
+        assert_eq!((rej.reason, rej.ari()), (RejReason::CONSUMER, &ari[..]));
+        assert_eq!((counters.req_header, counters.req_transport), (1, 0));
+    }
+}
+
+/// CA11-11 for a REQ that has the name, or the queue pair, of a connection that stands.
+#[test]
+fn test_version_is_judged_before_stale_names() {
+    let (mut net, tid, req) = req();
+    net.deliver(0, &forged(addr(1), tid, Message::Req(req.clone())));
+    net.request();
+    let mut same_name = req.clone();
+    same_name.local_qpn = heddle_ib::Qpn::new(99);
+    let mut same_qp = req.clone();
+    same_qp.local_comm_id = CommId(99);
+    for mut other in [req.clone(), same_name, same_qp] {
+        net.log.clear();
+        other.private_data[0] = 0x10;
+        net.deliver(0, &forged(addr(1), tid + 1, Message::Req(other)));
+        assert_eq!(rej(&net).ari(), [0, 1, 1, 0, 0]);
+    }
+    assert_eq!((net.counters(0).req_header, net.counters(0).req_stale), (3, 0));
+    assert_eq!(net.nodes[0].cm.gauges().conns, 1, "the connection stays");
+}
+
 #[test]
 fn test_reserved_bits_of_the_private_data_are_not_looked_at() {
     let (mut net, tid, mut req) = req();
