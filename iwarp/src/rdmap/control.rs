@@ -6,7 +6,8 @@ use core::fmt;
 pub struct Version(pub u8);
 
 impl Version {
-    /// The RDMA Consortium's RDMAP. Valid on the wire; we do not send it.
+    /// The RDMA Consortium's RDMAP. RNICs speak it only where MPA agreed on revision 0, which Heddle
+    /// refuses, so no stream of ours carries it.
     pub const RDMAC: Version = Version(0);
     /// RFC 5040.
     pub const IETF: Version = Version(1);
@@ -128,7 +129,7 @@ pub enum ControlError {
     /// A queue that is not there ([`Qn::LAST`]).
     #[error("queue {0}")]
     Queue(Qn),
-    /// Neither the RDMA Consortium's version nor the IETF's.
+    /// Another version than the IETF's.
     #[error("RDMAP version {}", .0.0)]
     Version(Version),
     /// An opcode nobody has assigned.
@@ -166,7 +167,9 @@ impl Control {
     /// opcode assigned and the message one that may come in this kind of segment (figure 4). What
     /// receives, and what reads captures, ask this and nothing else.
     ///
-    /// Both versions pass, as RFC 5040 section 4.1 has it.
+    /// RFC 5040 section 4.1 calls the RDMA Consortium's version valid as well, and leaves the choice to
+    /// MPA's negotiation. MPA revision 1 and 2 choose the IETF's DDP and RDMAP, and RFC 5044 appendix
+    /// C.1 forbids a mix of both layers' versions, or of both directions'. So the IETF's alone passes.
     ///
     /// # Errors
     /// [`ControlError`] in the order queue (DDP's checks come before RDMAP's), version, opcode,
@@ -179,7 +182,7 @@ impl Control {
             DdpHeader::Untagged { qn, .. } => Some(qn),
         };
         let c = Control::from_byte(header.rsvd_ulp());
-        if c.version.0 > Version::IETF.0 {
+        if c.version != Version::IETF {
             return Err(ControlError::Version(c.version));
         }
         if c.opcode.name().is_none() {

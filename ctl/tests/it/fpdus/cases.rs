@@ -34,6 +34,12 @@ pub(crate) const CASES: &[Case] = &[
         "err_ddp_version",
     ),
     (
+        "RDMAP version 0",
+        |_| changed(&send(1, 4), 1, 0x03),
+        TermCode::RDMAP_VERSION,
+        "err_rdmap_version",
+    ),
+    (
         "RDMAP version 2",
         |_| changed(&send(1, 4), 1, 0x83),
         TermCode::RDMAP_VERSION,

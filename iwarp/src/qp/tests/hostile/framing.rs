@@ -100,17 +100,14 @@ fn test_rts_ddp_version_other_than_one() {
 
 #[test]
 fn test_rts_rdmap_version() {
-    for version in [2u8, 3] {
+    // 0 is the RDMA Consortium's. No stream that MPA revision 1 or 2 began may carry it beside the
+    // version 1 that we send.
+    for version in [0u8, 2, 3] {
         let mut t = Target::new();
         let mut s = write(t.all, TO, 8);
         s[1] = version << 6 | s[1] & 0x3f;
         t.refuses(&s, 0x0205, 14, "err_rdmap_version");
     }
-    // That of the RDMA Consortium is valid too.
-    let mut t = Target::new();
-    let mut s = write(t.all, TO, 8);
-    s[1] &= 0x3f;
-    t.accepts(&s);
 }
 
 #[test]

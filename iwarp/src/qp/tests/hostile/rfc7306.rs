@@ -119,7 +119,7 @@ fn test_rts_compare_and_swap_beside_a_multiple_of_eight_is_not_performed() {
 fn test_rts_messages_of_another_rdmap_version() {
     let (_, stag) = target();
     for s in [immediate(1, &[1; 8]), request(1, stag, ALIGNED), response(1, 1)] {
-        for version in [0x80, 0xc0] {
+        for version in [0x00, 0x80, 0xc0] {
             let mut s = s.clone();
             // The control octet of RDMAP: version and opcode.
             s[1] = version | s[1] & 0x3f;
