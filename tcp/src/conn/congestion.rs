@@ -193,7 +193,9 @@ impl NewReno {
     /// SACK shows a loss while `flight` bytes are outstanding: the reduction is spread over the
     /// round trip to come.
     pub(super) fn start_recovery(&mut self, flight: u64) {
-        self.reduce(flight);
+        // Bytes beyond cwnd went by limited transmit, and count for nothing in ssthresh (RFC 5681
+        // section 3.2, step 2).
+        self.reduce(flight.min(u64::from(self.cwnd)));
         self.recovering = true;
         self.prr_delivered = 0;
         self.prr_out = 0;

@@ -9,6 +9,15 @@ use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Segment, SendQueue, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
+/// Bytes that an acknowledgment says have arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrived {
+    /// Acknowledged cumulatively, reported before or not.
+    acked: u64,
+    /// Acknowledged or reported, and neither before.
+    delivered: u64,
+}
+
 impl Connection {
     /// [`take_ack`](Connection::take_ack) with SACK, where the header prediction did not hold.
     pub(super) fn take_selective_ack(
@@ -54,8 +63,11 @@ impl Connection {
         }
         self.update_window(now, seg, advance > 0);
         // The ACK that ends a phase does not make the window grow as well.
-        let grown_by = if self.leave_phase() { 0 } else { d.bytes };
-        let due = self.recover(now, grown_by, (end - before).max(1));
+        let arrived = match self.leave_phase() {
+            true => Arrived::default(),
+            false => Arrived { acked: una - before, delivered: d.bytes },
+        };
+        let due = self.recover(now, arrived, (end - before).max(1));
         if una == self.hot.snd_max {
             if advance > 0 {
                 self.hot.rtx_at = NEVER;
@@ -141,9 +153,14 @@ impl Connection {
         true
     }
 
-    /// Looks for losses, `delivered` bytes after the last time, and sets the congestion window;
-    /// `flight` was outstanding before. The answer is when to look again.
-    pub(super) fn recover(&mut self, now: Instant, delivered: u64, flight: u64) -> Option<Instant> {
+    /// Looks for losses after `arrived`, and sets the congestion window; `flight` was outstanding
+    /// before. The answer is when to look again.
+    pub(super) fn recover(
+        &mut self,
+        now: Instant,
+        arrived: Arrived,
+        flight: u64,
+    ) -> Option<Instant> {
         let (una, end) = (self.hot.snd_una, self.hot.snd_next);
         let window = self.reordering_window();
         let due = self.cold.board.detect(now, una, end, window);
@@ -158,9 +175,11 @@ impl Connection {
         self.hot.out_of_pipe =
             i64::try_from(end - una).unwrap_or(i64::MAX) - i64::try_from(pipe).unwrap_or(i64::MAX);
         match self.cold.rack.phase {
-            Phase::Recovery => self.hot.cc.on_delivered(delivered, pipe),
-            _ if delivered > 0 => {
-                self.hot.cc.on_ack(una, delivered, flight);
+            Phase::Recovery => self.hot.cc.on_delivered(arrived.delivered, pipe),
+            // Reports alone do not open the window: RFC 3042 section 2 lets them send new segments
+            // with cwnd as it is. The bytes count once they are acknowledged.
+            _ if arrived.acked > 0 => {
+                self.hot.cc.on_ack(una, arrived.acked, flight);
             }
             _ => {}
         }

@@ -26,6 +26,7 @@
 
 use super::rack::Timer;
 use super::ranges::Range;
+use super::recovery::Arrived;
 use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Segment, SendQueue, TxSegment};
 use core::time::Duration;
@@ -219,7 +220,7 @@ impl Connection {
             return;
         }
         let flight = (self.hot.snd_next - self.hot.snd_una).max(1);
-        let due = self.recover(now, 0, flight);
+        let due = self.recover(now, Arrived::default(), flight);
         self.arm(now, due, false);
     }
 

@@ -14,6 +14,7 @@ mod pair_runs;
 mod rack;
 mod random;
 mod receiving;
+mod recovery;
 mod resets;
 mod scoreboard;
 mod selective;

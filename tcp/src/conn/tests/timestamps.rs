@@ -182,6 +182,31 @@ fn test_echo_not_of_the_last_transmission_is_no_sample() {
     }
 }
 
+/// Section 3.2: the echo of a segment without ACK means nothing, here of the SYN of a peer that opens
+/// at the same time.
+#[test]
+fn test_echo_of_a_segment_without_ack_measures_nothing() {
+    let mut b = Bench::connecting(&ethernet());
+    b.sent();
+    b.wait(1000 * MS);
+    let ecr = u32::try_from(b.now.as_millis()).unwrap();
+    b.now = b.now + 7 * MS;
+    let syn = |flags| {
+        let ts = Some(Timestamps { val: 77, ecr });
+        Segment { timestamps: ts, ..b.seg(-1, 0).with(flags) }
+    };
+    let (syn, syn_ack) = (syn(SYN), syn(SYN_ACK));
+    b.recv(&syn);
+    assert_eq!((b.c.state(), b.c.stats().srtt), (State::SynReceived, None));
+    // With the ACK it is the round trip of the SYN that was sent again.
+    let mut b = Bench::connecting(&ethernet());
+    b.sent();
+    b.wait(1000 * MS);
+    b.now = b.now + 7 * MS;
+    b.recv(&syn_ack);
+    assert_eq!((b.c.state(), b.c.stats().srtt), (State::Established, Some(7 * MS)));
+}
+
 /// Section 5.2: the reset that answers a segment echoes its timestamp and has none of its own.
 #[test]
 fn test_reset_reply_echoes_the_timestamp() {

@@ -1,0 +1,176 @@
+//! Recovery with SACK: what is sent for each acknowledgment (RFC 6937, RFC 3042), where a recovery
+//! begins and ends (RFC 6675 sections 5 and 5.1), and which reports count (RFC 2883).
+
+use super::rack::{RTT, ten_out};
+use super::*;
+
+/// Twenty segments of 1000 bytes outstanding, and as many more queued: the situation of the examples
+/// in RFC 6937 section 3.1.
+fn twenty_out() -> Bench {
+    let mut b = ten_out(0);
+    b.now = b.now + RTT;
+    b.sack(10_000, &[]);
+    assert_eq!(b.c.stats().cwnd, 20_000);
+    b.queue(40_000);
+    assert_eq!(b.sent().len(), 20);
+    b.now = b.now + RTT;
+    b
+}
+
+/// The position where the twenty segments begin.
+const START: i32 = 10_000;
+
+/// Reports the segments `from..to` of the twenty as received.
+fn report(b: &mut Bench, from: i32, to: i32) -> Vec<String> {
+    b.sack(START, &[(START + 1000 * from, START + 1000 * to)]);
+    b.sent()
+}
+
+/// RFC 6937 section 3 while more is in the network than ssthresh: what a recovery has sent is in
+/// proportion to what has arrived, for every acknowledgment, and no more than half of what was
+/// outstanding by the end of the round trip (RFC 5681 section 4.3).
+#[test]
+fn test_recovery_sends_in_proportion_to_what_arrives() {
+    let mut b = twenty_out();
+    assert_eq!(report(&mut b, 1, 2), [". 30000+1000 ack 0"], "limited transmit");
+    assert_eq!(report(&mut b, 1, 3), [". 31000+1000 ack 0"], "limited transmit");
+    let mut sent = 0;
+    for n in 3..=18 {
+        sent += report(&mut b, 1, 1 + n).len() as u64;
+        let s = b.c.stats();
+        assert_eq!(s.ssthresh, 10_000);
+        // Two segments of the 22 had arrived before the recovery began.
+        let delivered = 1000 * u64::try_from(n - 2).unwrap();
+        let due = (delivered * 10_000).div_ceil(22_000);
+        assert!(1000 * sent <= due.max(1000), "{n}: {sent} sent, {due} due");
+        assert!(1000 * (sent + 1) > due || s.in_flight <= 10_000, "{n}: {sent} sent, {due} due");
+    }
+    sent += report(&mut b, 1, 20).len() as u64;
+    assert!(sent <= 10, "{sent} segments in the round trip of the loss");
+    b.now = b.now + RTT;
+    b.sack(i32::try_from(b.c.snd_max().0).unwrap(), &[]);
+    assert_eq!((b.c.stats().cwnd, b.c.stats().ssthresh), (10_000, 10_000));
+}
+
+/// RFC 6937 section 3.1, the second example, number by number: fifteen segments lost in a row leave
+/// less in the network than ssthresh, and each acknowledgment lets two segments out.
+#[test]
+fn test_recovery_from_a_burst_of_losses_is_that_of_the_rfc() {
+    let mut b = twenty_out();
+    let counts: Vec<usize> = (16..=20).map(|end| report(&mut b, 15, end).len()).collect();
+    assert_eq!(counts, [1, 1, 2, 2, 2]);
+    assert_eq!((b.count().fast_retransmits, b.count().timeouts), (1, 0));
+    assert_eq!(b.c.stats().in_flight, 8000, "the RFC's pipe of 6, and the two sent then");
+}
+
+/// RFC 5681 section 3.2, step 2, and RFC 6675 section 5, step 4.2: what limited transmit sent counts
+/// for nothing in ssthresh.
+#[test]
+fn test_half_of_the_flight_is_without_limited_transmit() {
+    let mut b = ten_out(10_000);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 2000)]);
+    assert_eq!(b.sent(), [". 10000+1000 ack 0"]);
+    b.sack(0, &[(1000, 3000)]);
+    assert_eq!(b.sent(), [". 11000+1000 ack 0"]);
+    assert_eq!(b.c.stats().cwnd, 10_000, "it does not grow by that");
+    b.sack(0, &[(1000, 4000)]);
+    assert_eq!(b.sent()[0], ". 0+1000 ack 0 again");
+    assert_eq!(b.c.stats().ssthresh, 5000);
+}
+
+/// RFC 3042 section 2: a duplicate ACK that reports nothing new lets nothing out, however often a
+/// receiver repeats it.
+#[test]
+fn test_limited_transmit_needs_news_in_the_report() {
+    let mut b = ten_out(10_000);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 2000)]);
+    assert_eq!(b.sent(), [". 10000+1000 ack 0"]);
+    for blocks in [&[(1000, 2000)][..], &[], &[(1000, 1500)], &[(1000, 2000), (1200, 1900)]] {
+        b.sack(0, blocks);
+        assert_eq!(b.sent(), strings(&[]), "{blocks:?}");
+    }
+    assert_eq!((b.c.stats().cwnd, b.count().fast_retransmits), (10_000, 0));
+}
+
+/// RFC 6675 section 5, step A: the recovery lasts until all that was outstanding at its beginning is
+/// acknowledged, and reports from beyond that point outlive it.
+#[test]
+fn test_reports_beyond_a_recovery_survive_its_end() {
+    let mut b = ten_out(10_000);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 10_000)]);
+    let sent = b.sent();
+    assert_eq!(sent[..2], [". 0+1000 ack 0 again", ". 10000+1000 ack 0"]);
+    let end = i32::try_from(b.c.snd_max().0).unwrap();
+    assert!(end >= 14_000, "{sent:?}");
+    // Of the new segments the first is lost.
+    b.now = b.now + RTT;
+    b.sack(9999, &[(11_000, 12_000)]);
+    let reduced = b.c.stats().ssthresh;
+    assert_eq!((b.count().fast_retransmits, reduced), (1, 5000), "the recovery is not over");
+    b.sack(10_000, &[(11_000, end)]);
+    assert_eq!(b.count().fast_retransmits, 2, "now it is, and the next loss has one of its own");
+    let again = b.sent();
+    assert_eq!(again[0], ". 10000+1000 ack 0 again");
+    assert!(!again.iter().any(|s| s.starts_with(". 11000")), "it was reported: {again:?}");
+}
+
+/// RFC 6675 section 5.1: a timeout ends the recovery, and what was outstanding then begins no other,
+/// though reports go on to say what is missing and are obeyed.
+#[test]
+fn test_timeout_ends_a_recovery_and_begins_no_other() {
+    let mut b = ten_out(0);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 4000)]);
+    assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
+    assert_eq!(b.count().fast_retransmits, 1);
+    while b.count().timeouts == 0 {
+        b.fire();
+    }
+    let s = b.c.stats();
+    assert_eq!((s.cwnd, s.counters.fast_retransmits), (1000, 1));
+    b.now = b.now + RTT;
+    // Three segments and more beyond a hole: a loss, had there been no timeout.
+    b.sack(4000, &[(5000, 9000)]);
+    assert_eq!(b.sent(), [". 4000+1000 ack 0 again", "P. 9000+1000 ack 0 again"]);
+    assert_eq!((b.c.stats().ssthresh, b.count().fast_retransmits), (s.ssthresh, 1));
+    b.now = b.now + RTT;
+    b.sack(10_000, &[]);
+    assert_eq!((b.c.poll_timeout(), b.count().fast_retransmits), (None, 1));
+    // From here on a loss is one.
+    let end = |b: &Bench| i32::try_from(b.q.end().0).unwrap();
+    while b.c.stats().cwnd < 5000 {
+        b.queue(usize::try_from(b.c.stats().cwnd).unwrap());
+        b.sent();
+        b.now = b.now + RTT;
+        b.sack(end(&b), &[]);
+    }
+    let start = end(&b);
+    b.queue(5000);
+    assert_eq!(b.sent().len(), 5);
+    b.now = b.now + RTT;
+    b.sack(start, &[(start + 1000, start + 5000)]);
+    assert_eq!(b.count().fast_retransmits, 2);
+}
+
+/// RFC 2883 section 5: a block is a duplicate beside the acknowledgment that it comes with, not beside
+/// what has been acknowledged since. An ACK that was overtaken on the way undoes nothing.
+#[test]
+fn test_report_of_an_overtaken_ack_is_no_duplicate() {
+    let mut b = ten_out(0);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 4000)]);
+    assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
+    b.now = b.now + RTT;
+    b.sack(8000, &[]);
+    // Sent before that ACK, and the bytes of its block came once.
+    b.sack(500, &[(1000, 4000)]);
+    let s = b.c.stats();
+    assert_eq!((s.counters.spurious_retransmits, s.counters.recoveries_undone), (0, 0));
+    assert_eq!((b.c.snd_una(), s.ssthresh), (StreamPos(8000), 5000));
+    // Beside its own acknowledgment the same kind of block is one.
+    b.sack(8000, &[(0, 1000)]);
+    assert_eq!((b.count().spurious_retransmits, b.count().recoveries_undone), (1, 1));
+}
