@@ -125,6 +125,11 @@ pub fn run(data: &[u8]) -> bool {
             continue;
         }
         loop {
+            match worker.has_send() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => return taken > 0,
+            }
             let send = worker.take_send(&mut entry, |wr: &SendWr<'_>| {
                 match wr.data {
                     Data::Sges(s) => assert!(s.len() <= MAX_SGES),

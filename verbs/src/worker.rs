@@ -141,17 +141,49 @@ impl WorkerQp {
         self.mark(state::RUNNING | (worker as u64) << 8);
     }
 
-    /// Takes the next request of the send queue, if there is one, and hands it to `f`.
+    /// Returns true if the send queue holds a request.
+    ///
+    /// An application posts the receives for the answers to a Send before the Send. So finding new
+    /// send requests includes a look at the end of the receive queue, and
+    /// [`owes_recvs`](WorkerQp::owes_recvs) says until when they have to wait.
     ///
     /// # Errors
     /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
+    #[inline]
+    pub fn has_send(&mut self) -> Result<bool, Broken> {
+        if self.sq.reader.has_seen() {
+            return Ok(true);
+        }
+        let words = header(&self.block);
+        if !self.sq.reader.has_next(|| &words[at::SQ_TAIL])? {
+            return Ok(false);
+        }
+        // After the load of the send queue's tail, which acquires: receives whose tail was stored
+        // before that of the sends are in this one.
+        self.rq.reader.note(&words[at::RQ_TAIL])?;
+        Ok(true)
+    }
+
+    /// Returns true if receives that were posted before the send requests
+    /// [`has_send`](WorkerQp::has_send) found are not taken yet. The peer may answer a Send with as
+    /// many messages as there are receives before it, so those go first.
+    #[inline]
+    pub fn owes_recvs(&self) -> bool {
+        self.sq.reader.has_seen() && self.rq.reader.owes()
+    }
+
+    /// Takes the next of the requests [`has_send`](WorkerQp::has_send) has found in the send queue,
+    /// if there is one, and hands it to `f`.
+    ///
+    /// # Errors
+    /// As [`has_send`](WorkerQp::has_send).
     #[inline(always)]
     pub fn take_send<R>(
         &mut self,
         entry: &mut Entry,
         f: impl OnSend<R>,
     ) -> Result<Option<R>, Broken> {
-        if !self.sq.reader.has_next(|| &header(&self.block)[at::SQ_TAIL])? {
+        if !self.sq.reader.has_seen() {
             return Ok(None);
         }
         self.sq.count()?;
@@ -162,7 +194,7 @@ impl WorkerQp {
     /// Takes the next request of the receive queue, if there is one, and calls `f` with it.
     ///
     /// # Errors
-    /// As [`take_send`](WorkerQp::take_send).
+    /// As [`has_send`](WorkerQp::has_send).
     #[inline(always)]
     pub fn take_recv<R>(
         &mut self,
@@ -232,7 +264,9 @@ impl WorkerQp {
             };
             (wr.wr_id, op)
         };
-        while let Ok(Some((wr_id, op))) = self.take_send(&mut entry, what) {
+        while let Ok(true) = self.has_send()
+            && let Ok(Some((wr_id, op))) = self.take_send(&mut entry, what)
+        {
             send(wr_id, op);
         }
         while let Ok(Some(wr_id)) = self.take_recv(&mut entry, |wr| wr.wr_id) {

@@ -1,13 +1,11 @@
 //! Work requests, from the rings of applications to the queue pairs.
 
 use heddle_iwarp::{PostError, QpContext, SendWr};
+use heddle_rnic::{Posted, take_turn};
 use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
-
-/// Work requests taken from one queue of a queue pair before the next has its turn.
-const WR_TURN: usize = 64;
 
 impl Worker {
     #[inline]
@@ -55,7 +53,8 @@ impl Worker {
             // An application that finds its queue full rings, to be told what was retired in silence.
             ends.retire(qp.sq_retired(), qp.rq_retired());
             let before = ends.outstanding().0;
-            let more = take_wrs(qp, ends, entry);
+            let more = take_turn(qp, &mut Rings { ends, entry });
+            ends.give_blocks();
             let outstanding = ends.outstanding().0;
             if outstanding > before && watch.is_due() {
                 let until = qp.sq_retired().wrapping_add(outstanding);
@@ -80,6 +79,38 @@ impl Worker {
     }
 }
 
+/// The rings of a queue pair, and where an entry of theirs is copied to.
+struct Rings<'w> {
+    ends: &'w mut WorkerQp,
+    entry: &'w mut Entry,
+}
+
+impl Posted for Rings<'_> {
+    type Broken = Broken;
+
+    #[inline(always)]
+    fn take_recv(&mut self, qp: &mut QpContext) -> Result<bool, Broken> {
+        let posted = self.ends.take_recv(self.entry, |wr| qp.post_recv(wr))?;
+        posted.map_or(Ok(false), |posted| posted.map(|()| true).map_err(|_| Broken::Overrun))
+    }
+
+    #[inline(always)]
+    fn has_send(&mut self) -> Result<bool, Broken> {
+        self.ends.has_send()
+    }
+
+    #[inline(always)]
+    fn owes_recvs(&self) -> bool {
+        self.ends.owes_recvs()
+    }
+
+    #[inline(always)]
+    fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Broken> {
+        let posted = self.ends.take_send(self.entry, PostTo(qp))?;
+        posted.map_or(Ok(false), |posted| posted.map(|()| true).map_err(|_| Broken::Overrun))
+    }
+}
+
 /// Posts what is taken from a send queue.
 struct PostTo<'q>(&'q mut QpContext);
 
@@ -88,25 +119,4 @@ impl OnSend<Result<(), PostError>> for PostTo<'_> {
     fn take(self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.0.post_send(wr)
     }
-}
-
-/// Takes work requests from the rings of a queue pair, at most a turn of each; whether there may be
-/// more.
-#[inline]
-fn take_wrs(qp: &mut QpContext, ends: &mut WorkerQp, entry: &mut Entry) -> Result<bool, Broken> {
-    let (mut recvs, mut sends) = (0, 0);
-    while recvs < WR_TURN
-        && let Some(posted) = ends.take_recv(entry, |wr| qp.post_recv(wr))?
-    {
-        recvs += 1;
-        posted.map_err(|_| Broken::Overrun)?;
-    }
-    while sends < WR_TURN
-        && let Some(posted) = ends.take_send(entry, PostTo(qp))?
-    {
-        sends += 1;
-        posted.map_err(|_| Broken::Overrun)?;
-    }
-    ends.give_blocks();
-    Ok(recvs == WR_TURN || sends == WR_TURN)
 }

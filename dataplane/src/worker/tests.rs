@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use heddle_base::{Chunks, Seed};
 use heddle_iwarp::QpConfig;
-use heddle_rnic::{FpduMode, Order};
+use heddle_rnic::{FpduMode, Order, POST_TURN};
 use heddle_tcp::StackConfig;
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::Registry;
@@ -38,6 +38,9 @@ struct Bench {
 }
 
 const CONNS: usize = 256;
+
+/// Requests of each queue: more than one turn takes.
+const DEPTH: u32 = 256;
 
 /// DPDK, started once in this process.
 pub(super) fn eal() -> Eal {
@@ -102,7 +105,7 @@ impl Bench {
     fn queue_pair(&self) -> (Qp, Cq, Sleeper) {
         let sleeper = Sleeper::with_fd().unwrap();
         let cq = self.device.create_cq(64, Some(sleeper.waker())).unwrap();
-        let init = QpInit::new(cq.clone()).depths(8, 8);
+        let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
         (self.device.create_qp(self.device.alloc_pd(), init).unwrap(), cq, sleeper)
     }
 
@@ -110,8 +113,8 @@ impl Bench {
         let config = QpConfig {
             qpn: qp.qpn(),
             pd: qp.pd(),
-            sq_depth: 8,
-            rq_depth: 8,
+            sq_depth: DEPTH,
+            rq_depth: DEPTH,
             ..QpConfig::default()
         };
         let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp: config });
@@ -256,6 +259,55 @@ fn test_all_is_flushed_when_a_worker_panics() {
         assert!(thread.join().is_err());
     });
     assert_eq!(ended, NoReport::Ended { panicked: true });
+}
+
+/// Requests of the send and of the receive queue that the worker has taken.
+fn taken(b: &mut Bench, conn: ConnId) -> (u32, u32) {
+    b.worker.queues.of(conn).unwrap().qp.outstanding()
+}
+
+#[test]
+fn test_send_goes_after_all_receives_that_were_posted_before_it() {
+    let mut b = bench("order");
+    let (conn, qp, ..) = b.run();
+    for wr_id in 0..200 {
+        post_recv(&qp, wr_id).unwrap();
+    }
+    post_write(&qp, 200).unwrap();
+    // Posted after the Send, which does not wait for these.
+    for wr_id in 201..250 {
+        post_recv(&qp, wr_id).unwrap();
+    }
+    let mut turns = Vec::new();
+    while taken(&mut b, conn) != (1, 249) {
+        assert!(b.worker.poll(), "the rest waits for a turn: {turns:?}");
+        turns.push(taken(&mut b, conn));
+    }
+    let most = u32::try_from(POST_TURN).unwrap();
+    assert!(turns.iter().zip([(0, 0)].iter().chain(&turns)).all(|(b, a)| b.1 - a.1 <= most));
+    assert!(turns.iter().all(|(sends, recvs)| *sends == 0 || *recvs >= 200), "{turns:?}");
+}
+
+/// The application goes on posting while the worker takes: the Send, and the receives before it, come
+/// after the worker has found the receive queue empty.
+#[test]
+fn test_send_found_after_the_receives_goes_after_those_posted_meanwhile() {
+    let mut b = bench("meanwhile");
+    let (conn, qp, ..) = b.run();
+    let slot = b.worker.queues.of(conn).unwrap();
+    let (ends, mut entry) = (&mut slot.qp, Entry::default());
+    assert_eq!(ends.take_recv(&mut entry, |wr| wr.wr_id), Ok(None));
+    for wr_id in [1, 2] {
+        post_recv(&qp, wr_id).unwrap();
+    }
+    post_write(&qp, 3).unwrap();
+    assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), true));
+    assert_eq!(ends.take_recv(&mut entry, |wr| wr.wr_id), Ok(Some(1)));
+    // A receive that is posted after the Send makes it wait no longer.
+    post_recv(&qp, 4).unwrap();
+    assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), true));
+    assert_eq!(ends.take_recv(&mut entry, |wr| wr.wr_id), Ok(Some(2)));
+    assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), false));
 }
 
 /// An application may post, and ring, until it hears that its connection is over.

@@ -171,13 +171,17 @@ pub(crate) struct EntryReader {
     head: u64,
     /// The tail as it was last seen.
     tail: u64,
-    blocks: u64,
+    blocks: u32,
+    /// The tail at the last [`note`](EntryReader::note), modulo 2^32.
+    noted: u32,
 }
 
 impl EntryReader {
     /// Of a queue of so many blocks.
     pub(crate) fn new(blocks: u64) -> EntryReader {
-        EntryReader { head: 0, tail: 0, blocks }
+        // A queue that claims more has none: nothing in it makes sense.
+        let blocks = u32::try_from(blocks).unwrap_or(0);
+        EntryReader { head: 0, tail: 0, blocks, noted: 0 }
     }
 
     /// Blocks taken so far.
@@ -186,22 +190,51 @@ impl EntryReader {
         self.head
     }
 
-    /// Whether an entry is published; looks at the tail only when nothing is known of.
+    /// Returns true if an entry is published; looks at the tail only when nothing is known of.
     #[inline]
     pub(crate) fn has_next<'t>(
         &mut self,
         tail: impl FnOnce() -> &'t AtomicU64,
     ) -> Result<bool, Broken> {
-        if self.head == self.tail {
-            // Acquire: the entries were stored before the tail. And in one order with what is done
-            // to doorbells: see `Bells::ring`.
-            let seen = tail().load(Ordering::SeqCst);
-            if seen.wrapping_sub(self.head) > self.blocks {
-                return Err(Broken::Tail);
-            }
-            self.tail = seen;
+        if !self.has_seen() {
+            self.look(tail())?;
         }
-        Ok(self.head != self.tail)
+        Ok(self.has_seen())
+    }
+
+    /// Returns true if an entry was published when the tail was last looked at.
+    #[inline]
+    pub(crate) fn has_seen(&self) -> bool {
+        self.head != self.tail
+    }
+
+    /// Looks where the queue ends now.
+    #[inline]
+    fn look(&mut self, tail: &AtomicU64) -> Result<(), Broken> {
+        // Acquire: the entries were stored before the tail. And in one order with what is done
+        // to doorbells: see `Bells::ring`.
+        let seen = tail.load(Ordering::SeqCst);
+        if seen.wrapping_sub(self.head) > self.blocks.into() {
+            return Err(Broken::Tail);
+        }
+        self.tail = seen;
+        Ok(())
+    }
+
+    /// Looks where the queue ends now, and notes it.
+    #[inline]
+    pub(crate) fn note(&mut self, tail: &AtomicU64) -> Result<(), Broken> {
+        self.look(tail)?;
+        self.noted = low32(self.tail);
+        Ok(())
+    }
+
+    /// Returns true if an entry that was published at the last [`note`](EntryReader::note) is not
+    /// taken. Meaningful for the next 2^31 blocks.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        // The end was at most the whole queue ahead of the head, which only moves forward.
+        self.noted.wrapping_sub(low32(self.head)).wrapping_sub(1) < self.blocks
     }
 
     /// Takes the next entry of a send queue and calls `f` with it;
