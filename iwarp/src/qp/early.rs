@@ -15,6 +15,7 @@ use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{HEADER_LEN, fpdu_len};
+use crate::mpa::frame::Rtr;
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, Opcode};
 use crate::{Access, Memory, Msn};
@@ -159,6 +160,10 @@ impl QpContext {
 
     /// Memory for a segment of a Send: in the buffer that its message will get, found by how far the
     /// message is behind the next that is due.
+    ///
+    /// That holds because each message of the queue takes one number and one buffer. The Send that
+    /// says "ready" takes a number alone (RFC 6581 section 9.2), so while it may still be in the gap
+    /// the buffer of no later message is known.
     fn early_send<M>(
         &self,
         env: &QpEnv<'_, M>,
@@ -166,6 +171,9 @@ impl QpContext {
         (mo, len): (u32, u32),
         out: &mut Ranges,
     ) -> Option<()> {
+        if self.expects(Rtr::Send) {
+            return None;
+        }
         let behind = msn.0.wrapping_sub(self.rq.msn.0);
         if behind as usize >= self.rq.rqes.len() || behind == 0 && mo < self.rq.received {
             return None;

@@ -74,7 +74,7 @@ impl QpContext {
     }
 
     /// Whether the peer's first message may be this one, and has not come.
-    fn expects(&self, rtr: Rtr) -> bool {
+    pub(super) fn expects(&self, rtr: Rtr) -> bool {
         self.hold && matches!(self.rtr, RtrConfig::Expect(set) if set.has(rtr))
     }
 

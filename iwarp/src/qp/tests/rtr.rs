@@ -82,6 +82,61 @@ fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
     }
 }
 
+/// The indication is lost, and Sends behind it come ahead of the gap. Its MSN takes no buffer, so the
+/// buffers of theirs are known when it has come, and not before.
+#[test]
+fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
+    for (rtr, expected) in [
+        (Rtr::Write, RtrSet::of(Rtr::Write)),
+        (Rtr::Read, RtrSet::of(Rtr::Read)),
+        (Rtr::Send, RtrSet::of(Rtr::Send)),
+        (Rtr::Write, RtrSet::ALL),
+        (Rtr::Send, RtrSet::ALL),
+        // The responder waits for another form, so that it takes this one for a message.
+        (Rtr::Send, RtrSet::of(Rtr::Write)),
+    ] {
+        let rtrs = [RtrConfig::Send(rtr), RtrConfig::Expect(expected)];
+        let mut c = PairConfig { rtr: rtrs, ..PairConfig::default() };
+        (c.qp.send_markers, c.qp.recv_markers) = (true, true);
+        let mut p = Pair::new(c);
+        for i in 0..4 {
+            p.recv(1, i, [p.nodes[1].sge(1000 * i as usize, 100)]);
+        }
+        let (one, two) = ([0x11; 100], [0x22; 60]);
+        p.a().write(200, &one);
+        p.a().write(400, &two);
+        let src = [[p.nodes[0].sge(200, 100)], [p.nodes[0].sge(400, 60)]];
+        src.iter().for_each(|src| p.send(0, 7, SEND, src));
+        let gap = p.transmit(0, 1);
+        let first = gap + p.transmit(0, 1);
+        p.transmit(0, 1);
+        // Both Sends are there, and the indication is not.
+        let node = p.b();
+        let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false };
+        let pos = |at: usize| StreamPos(at as u64);
+        let early =
+            [gap, first].map(|at| node.qp.place_early(&env, pos(at), &&node.inbox[at..], None));
+        assert_eq!(early.each_ref().map(Option::is_some), [!expected.has(Rtr::Send); 2], "{rtr:?}");
+        // What was placed is delivered, and not placed again.
+        let shown = Pieces::cut(&node.inbox[..gap], 99, &mut Random::new(&Seed::from_u64(1)));
+        assert_eq!(node.qp.handle_stream(&env, &shown), gap);
+        for (at, placed) in [gap, first].into_iter().zip(early) {
+            match placed {
+                Some(fpdu) => node.qp.deliver(&env, pos(at), &fpdu),
+                None => drop(node.qp.handle_stream(&env, &&node.inbox[at..])),
+            }
+        }
+        node.inbox.clear();
+        let done = completions(&mut node.qp);
+        let sends: Vec<_> = done.iter().filter(|c| c.len > 0).collect();
+        assert_eq!(sends.iter().map(|c| c.len).collect::<Vec<_>>(), [100, 60], "{rtr:?}");
+        for (cqe, data) in sends.iter().zip([&one[..], &two]) {
+            node.expect(1000 * usize::try_from(cqe.wr_id).unwrap(), data);
+        }
+        node.check_memory();
+    }
+}
+
 /// With no work posted at all the responder may send, and that is what it is for.
 #[test]
 fn test_rtr_goes_without_any_work_of_the_initiators() {
