@@ -252,21 +252,25 @@ impl<F: RnicFrame> Rnic<F> {
     }
 
     /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.shared.rounds.poll_timeout(self.stack.poll_timeout())
     }
 
-    /// Whether [`handle_timeouts`](Self::handle_timeouts) has something to do.
+    /// Returns true if [`handle_timeouts`](Self::handle_timeouts) has something to do: the time of
+    /// [`poll_timeout`](Self::poll_timeout) has come. An owner that sleeps by the one and acts by the
+    /// other misses nothing, because this asks nothing else.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        self.stack.is_due(now)
+        self.poll_timeout().is_some_and(|at| at <= now)
     }
 
     /// Whether there is nothing to do until a frame, an order or a work request comes, or time passes:
     /// no timer is due, nothing is to be sent, told or completed.
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.stack.is_idle(now)
+        !self.is_due(now)
+            && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
             && !self.has_completions()
             && self.shared.events.is_empty()

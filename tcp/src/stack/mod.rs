@@ -210,6 +210,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// When [`Stack::handle_timeouts`] must be called next. It may be earlier than anything is due.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deferred = self.conns.get(self.deferred).and_then(|e| e.conn.poll_timeout());
         let all = [self.timers.next(), self.neighbors.next_timeout(), deferred];

@@ -86,7 +86,7 @@ impl Host {
 
     /// Orders to the RNIC and reports back, until there are none.
     fn settle(&mut self, now: Instant) {
-        if self.rnic.poll_timeout().is_some_and(|t| t <= now) {
+        if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);
         }
         if let Some(cm) = &mut self.cm

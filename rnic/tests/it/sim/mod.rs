@@ -256,7 +256,8 @@ impl Pair {
             Self::collect(h);
         }
         for h in &mut self.hosts {
-            if h.rnic.poll_timeout().is_some_and(|t| t <= self.now) {
+            // As a worker asks.
+            if h.rnic.is_due(self.now) {
                 h.rnic.handle_timeouts(self.now);
             }
             Self::collect(h);
