@@ -18,3 +18,4 @@ mod reports;
 mod sim;
 mod startup;
 mod terminates;
+mod timers;

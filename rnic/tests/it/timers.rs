@@ -1,16 +1,13 @@
 //! An owner sleeps until `poll_timeout`, and in each turn it asks `is_due` and `is_idle` whether there is
 //! something to do: the three have to say the same at any time.
 
-#![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
-
-mod sim;
-
 use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
 use heddle_iwarp::{Access, QpConfig, RecvWr, SendWr, Sge};
 use proptest::prelude::*;
-use sim::{LinkConfig, PD, Pair, TO_BASE};
+
+use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 
 const MEMORY: usize = 1 << 16;
 
