@@ -114,6 +114,10 @@ pub enum ConnectFailure {
     /// The application itself ended it before it was established.
     #[error("cancelled")]
     Cancelled,
+    /// The application had not answered, and the place was needed: the applications of its tenant held
+    /// more start-ups than those of any other.
+    #[error("other start-ups needed the place")]
+    Displaced,
     /// Our address, or the way from it to the peer, was removed meanwhile (InfiniBand; over iWARP it is
     /// [`CloseReason::Withdrawn`]).
     #[error("the local address or the route to the peer was removed")]

@@ -148,5 +148,7 @@ pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) const MAX_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a peer may put us off with MRAs.
 pub(crate) const MAX_PUT_OFF: Duration = Duration::from_secs(120);
+/// How long a peer that has been accepted may say nothing at all.
+pub(crate) const MAX_HALF_OPEN: Duration = Duration::from_secs(30);
 /// Datagrams that wait to be polled.
 pub(crate) const MAX_OUT: usize = 1024;

@@ -40,3 +40,14 @@ pub struct WorkerId(pub usize);
 /// [`Request::AppGone`](crate::Request::AppGone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u64);
+
+/// Who pays for what applications take of a common store: a user, say, of whom several applications
+/// run. An application that was never given one
+/// ([`ConnectionManager::set_tenant`](crate::ConnectionManager::set_tenant)) is a tenant by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TenantId {
+    /// An account that several applications may share.
+    Account(u64),
+    /// One application.
+    App(AppId),
+}

@@ -27,6 +27,7 @@ mod notice;
 mod params;
 mod ports;
 mod request;
+mod shares;
 mod small;
 
 pub use counters::CmCounters;
@@ -37,7 +38,7 @@ pub use event::{
 };
 pub use heddle_ib::roce::UDP_PORT as ROCE_PORT;
 pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
-pub use id::{AppId, CmId, ListenerId, WorkerId};
+pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use ports::{Ports, PortsError};

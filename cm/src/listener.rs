@@ -17,12 +17,12 @@ use crate::params::ListenParams;
 pub(crate) struct Places {
     waiting: BTreeSet<CmId>,
     leaving: BTreeSet<CmId>,
-    asked: usize,
+    asked: BTreeSet<CmId>,
 }
 
 impl Places {
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.leaving.len() + self.asked
+        self.waiting.len() + self.leaving.len() + self.asked.len()
     }
 
     /// A connection goes from one place to another.
@@ -30,13 +30,13 @@ impl Places {
         match from {
             Place::Waiting => drop(self.waiting.remove(&id)),
             Place::Leaving => drop(self.leaving.remove(&id)),
-            Place::Asked => self.asked -= 1,
+            Place::Asked => drop(self.asked.remove(&id)),
             Place::None | Place::Established => {}
         }
         match to {
             Place::Waiting => drop(self.waiting.insert(id)),
             Place::Leaving => drop(self.leaving.insert(id)),
-            Place::Asked => self.asked += 1,
+            Place::Asked => drop(self.asked.insert(id)),
             Place::None | Place::Established => {}
         }
     }
@@ -46,6 +46,12 @@ impl Places {
     /// sends it at once. Those the application has been told of are left alone.
     pub(crate) fn to_evict(&self) -> Option<CmId> {
         self.leaving.first().or_else(|| self.waiting.first()).copied()
+    }
+
+    /// The connection that makes room for another tenant: as [`to_evict`](Self::to_evict), and where
+    /// the application knows all of them, the one it has kept waiting for longest.
+    pub(crate) fn to_displace(&self) -> Option<CmId> {
+        self.to_evict().or_else(|| self.asked.first().copied())
     }
 
     /// Those no application has been told of.

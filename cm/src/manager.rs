@@ -23,11 +23,12 @@ use crate::conn::{Conn, ConnInfo, Effect, Effects, Input, NO_DEADLINE, Place, St
 use crate::counters::CmCounters;
 use crate::event::{Event, Notice, Refusal};
 use crate::ib::Table;
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
-use crate::listener::{Listeners, Places};
+use crate::id::{AppId, CmId, ListenerId, TenantId, WorkerId};
+use crate::listener::Listeners;
 use crate::notice::Notices;
 use crate::params::CmConfig;
 use crate::request::RequestError;
+use crate::shares::Shares;
 
 pub use view::{ConnView, ListenerView};
 
@@ -74,6 +75,8 @@ pub struct ConnectionManager {
     by_worker: BTreeMap<(WorkerId, ConnId), CmId>,
     listeners: Listeners,
     apps: BTreeMap<AppId, App>,
+    /// Of applications that are there and were given one.
+    tenants: BTreeMap<AppId, TenantId>,
     claims: Claims,
     timers: BTreeSet<(Instant, CmId)>,
     workers: Vec<Work>,
@@ -109,10 +112,10 @@ pub const CONN_OCTETS: usize = size_of::<Conn>()
     + 2 * Claims::ENTRY;
 
 /// What a worker has to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Work {
     /// Passive connections in their start-up.
-    startups: Places,
+    startups: Shares,
     /// Connections in whatever state.
     conns: usize,
 }
@@ -149,7 +152,9 @@ pub struct CmGauges {
 impl ConnectionManager {
     /// A manager that knows of nothing.
     pub fn new(config: CmConfig) -> ConnectionManager {
-        let workers = (0..config.ports.workers()).map(|_| Work::default()).collect();
+        let (all, most) = (config.max_startups, config.max_startups_per_tenant);
+        let work = |_| Work { startups: Shares::new(all, most), conns: 0 };
+        let workers = (0..config.ports.workers()).map(work).collect();
         ConnectionManager {
             notices: Notices::new(config.notice_burst),
             config,
@@ -158,6 +163,7 @@ impl ConnectionManager {
             by_worker: BTreeMap::new(),
             listeners: Listeners::default(),
             apps: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             claims: Claims::default(),
             timers: BTreeSet::new(),
             workers,
@@ -169,6 +175,17 @@ impl ConnectionManager {
             startups: StartupTimes::default(),
             ib: None,
         }
+    }
+
+    /// Has `app` share what it takes of common stores with all applications of `tenant`. It is to be
+    /// called before the application's first request, and holds until the application is gone.
+    pub fn set_tenant(&mut self, app: AppId, tenant: TenantId) {
+        self.tenants.insert(app, tenant);
+    }
+
+    /// Who pays for what an application takes.
+    fn tenant(&self, app: AppId) -> TenantId {
+        self.tenants.get(&app).copied().unwrap_or(TenantId::App(app))
     }
 
     /// The next order, and the worker it is for.
@@ -342,8 +359,9 @@ impl ConnectionManager {
         if from == to {
             return;
         }
+        let tenant = self.tenant(link.app);
         if let Some(w) = self.workers.get_mut(link.worker.0) {
-            w.startups.change(id, from, to);
+            w.startups.change(tenant, id, from, to);
         }
         // A listener that has ended has no places.
         if let Some(l) = self.listeners.get_mut(passive.listener) {
@@ -396,7 +414,11 @@ impl ConnectionManager {
         let empty =
             |a: &App| a.listeners.is_empty() && a.conns.is_empty() && (a.gone || a.waiting == 0);
         if self.apps.get(&app).is_some_and(empty) {
-            self.apps.remove(&app);
+            let gone = self.apps.remove(&app).is_some_and(|a| a.gone);
+            // After the last of its connections: each gives its place back to the tenant that took it.
+            if gone {
+                self.tenants.remove(&app);
+            }
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct CmConfig {
     /// listeners. Keep it below what the worker's TCP stack holds: start-ups alone then never fill
     /// it.
     pub max_startups: usize,
+    /// Those of them that the listeners of one tenant may have.
+    pub max_startups_per_tenant: usize,
     /// Events an application may leave untaken before its listeners take no new connections and it
     /// may ask for none.
     pub max_events: usize,
@@ -28,11 +30,12 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// 512 start-ups for each worker, 4096 events for each application, closes of 20 s, 16 notices.
+    /// 512 start-ups for each worker, 384 of them of one tenant, 4096 events for each application, closes of 20 s, 16 notices.
     pub const fn new(ports: Ports) -> CmConfig {
         CmConfig {
             ports,
             max_startups: 512,
+            max_startups_per_tenant: 384,
             max_events: 4096,
             close_timeout: Duration::from_secs(20),
             notice_burst: 16,

@@ -85,7 +85,11 @@ impl Control {
         // Start-ups leave room for established connections and those that are closing.
         let max_startups = config.max_startups.min((max_conns / 2).max(1));
         Control {
-            cm: ConnectionManager::new(CmConfig { max_startups, ..config }),
+            cm: ConnectionManager::new(CmConfig {
+                max_startups,
+                max_startups_per_tenant: (max_startups - max_startups / 4).max(1),
+                ..config
+            }),
             requests,
             sleeper,
             links,

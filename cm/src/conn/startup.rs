@@ -238,6 +238,9 @@ pub(super) fn await_answer(
             }
             Err(e) => fx.deny(e.into()),
         },
+        Input::Evict(_) => {
+            return link.fail(ConnectFailure::Displaced, QpFate::NoQp, End::Reset, fx);
+        }
         _ => {}
     }
     State::AwaitAnswer { answer }

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use heddle_ib::Gid;
 use heddle_ib::cm::{Rej, RejReason, Req, Transport};
 use heddle_ib::ip_cm::{Fault, Header, IpVersions, PROTO_TCP, Service};
 
@@ -14,6 +15,8 @@ pub(crate) enum Refused {
     NoService,
     /// Not a reliable connection.
     Transport,
+    /// The primary path leads to another port than this one.
+    Gid(IpAddr),
     /// The annex's header is wrong.
     Header(Fault),
     /// Its name, or its queue pair, is another connection's.
@@ -28,14 +31,22 @@ impl Refused {
         let (counter, reason) = match self {
             Refused::NoService => (&mut counters.req_no_service, RejReason::INVALID_SERVICE_ID),
             Refused::Transport => (&mut counters.req_transport, RejReason::INVALID_TRANSPORT),
+            Refused::Gid(_) => (&mut counters.req_gid, RejReason::INVALID_GID),
             Refused::Header(_) => (&mut counters.req_header, RejReason::CONSUMER),
             Refused::Stale => (&mut counters.req_stale, RejReason::STALE_CONNECTION),
             Refused::NoRoom => (&mut counters.req_no_room, RejReason::NO_RESOURCES),
         };
         *counter += 1;
         rej.reason = reason;
-        if let Refused::Header(fault) = self {
-            (rej.ari, rej.ari_len) = fault.ari();
+        match self {
+            Refused::Header(fault) => (rej.ari, rej.ari_len) = fault.ari(),
+            // The GID by which this port is reached.
+            Refused::Gid(ours) => {
+                let Gid(gid) = ours.into();
+                rej.ari[..gid.len()].copy_from_slice(&gid);
+                rej.ari_len = 16;
+            }
+            _ => {}
         }
     }
 }
@@ -48,9 +59,9 @@ pub(crate) fn port(req: &Req) -> Result<u16, Refused> {
     }
 }
 
-/// The rest, once a listener gives the service: the annex's header in its order, then the transport.
-/// The provider of the service verifies the versions first (CA11-11), so a REQ of another version
-/// learns that, whatever else is wrong with it.
+/// The rest, once a listener gives the service: the annex's header in its order, then the transport
+/// and the port that the primary path leads to. The provider of the service verifies the versions
+/// first (CA11-11), so a REQ of another version learns that, whatever else is wrong with it.
 ///
 /// The destination has to be the address that the packet came to: a port of RoCE has one address and
 /// no other. The source has to be the one that it came from, or anybody could appear to applications
@@ -64,6 +75,9 @@ pub(crate) fn header(
     let header = Header::parse(&req.private_data, taken).map_err(Refused::Header)?;
     if req.transport != Transport::RC {
         return Err(Refused::Transport);
+    }
+    if req.primary.remote_gid != Gid::from(ours) {
+        return Err(Refused::Gid(ours));
     }
     if header.dst != ours {
         return Err(Refused::Header(Fault::UnknownAddress { ours }));

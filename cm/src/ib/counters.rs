@@ -26,6 +26,8 @@ heddle_base::counters! {
         req_no_service,
         /// REQs for another transport than reliable connections: refused with reason 9.
         req_transport,
+        /// REQs whose primary path leads to another port than this one: refused with reason 12.
+        req_gid,
         /// REQs whose private data are not the annex's: refused with reason 28 and its code.
         req_header,
         /// REQs in the name of another connection: refused with reason 10.

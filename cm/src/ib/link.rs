@@ -7,7 +7,7 @@ use heddle_iwarp::mpa::frame::Depth;
 
 use super::state::IbState;
 use crate::event::PeerDepths;
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 
 /// A connection.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct IbConn {
 pub(crate) struct IbLink {
     pub(crate) id: CmId,
     pub(crate) app: AppId,
+    /// Who pays for the place it takes.
+    pub(crate) tenant: TenantId,
     pub(crate) worker: WorkerId,
     /// Where it came in, when the peer made it.
     pub(crate) listener: Option<ListenerId>,

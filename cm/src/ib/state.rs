@@ -77,6 +77,12 @@ impl IbState {
         matches!(self, IbState::RepSent { wait, .. } if wait.unanswered >= 2)
     }
 
+    /// Whether our REP was sent and the peer has not said anything since: nothing shows yet that the
+    /// peer is where the REQ said.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        matches!(self, IbState::RepSent { wait, .. } if wait.unanswered >= 1)
+    }
+
     /// When something has to happen.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
@@ -133,6 +139,12 @@ impl Wait {
             left: retries,
             unanswered: 1,
         }
+    }
+
+    /// It is not awaited any longer than `patience`, unless the peer puts us off.
+    #[must_use]
+    pub(crate) fn within(self, now: Instant, patience: Duration) -> Wait {
+        Wait { give_up: self.give_up.min(now + patience), ..self }
     }
 
     /// Its time has come: it is sent again, or given up (false).

@@ -12,7 +12,7 @@ use late::{dreq_sent, established, time_wait};
 
 use super::link::{Depths, IbLink};
 use super::state::{Effect, Effects, IbState, Input, Wait};
-use super::{Keepalive, MAX_PUT_OFF};
+use super::{Keepalive, MAX_HALF_OPEN, MAX_PUT_OFF};
 use crate::dialogue::ParamsError;
 use crate::event::{Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, QpFate};
 use crate::params::AcceptTerms;
@@ -202,7 +202,10 @@ fn req_rcvd(
             link.withdrawn(QpFate::NoQp, fx)
         }
         Input::WorkerLost => link.lost(QpFate::NoQp, fx),
-        Input::MakeRoom => asked(mra_at),
+        Input::MakeRoom => {
+            link.fail(ConnectFailure::Displaced, QpFate::NoQp, fx);
+            link.refuse(Answered::REQ, RejReason::NO_RESOURCES, now, fx)
+        }
         Input::Message(..) => {
             fx.ib.rx_unexpected += 1;
             asked(mra_at)
@@ -225,6 +228,9 @@ fn accept(
     fx.cm.accepts_sent += 1;
     fx.send(link.tid, rep.clone());
     let wait = Wait::new(now, link.tid, rep, link.interval, link.retries, MAX_PUT_OFF);
+    // However long the REQ says that its sender takes: only a MRA, which has to name us, shows that
+    // the REP came to somebody.
+    let wait = wait.within(now, MAX_HALF_OPEN);
     Ok(IbState::RepSent { wait, qpn: terms.qp.qpn, agreed: link.agreed(ours) })
 }
 

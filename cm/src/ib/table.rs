@@ -16,7 +16,9 @@ use super::link::{IbConn, IbLink};
 use super::message::qpn;
 use super::state::{Effects, IbState, Place};
 use super::{IbConfig, IbDatagram, MAX_OUT};
-use crate::id::{CmId, ListenerId, WorkerId};
+use crate::conn::Place as Startup;
+use crate::id::{CmId, ListenerId, TenantId, WorkerId};
+use crate::shares::{Room, Shares};
 
 /// The connections of InfiniBand, by their names.
 #[derive(Debug)]
@@ -36,8 +38,11 @@ pub(crate) struct Table {
     /// Accepted connections whose peers do not answer: all, those of a listener, and those of a peer at
     /// a listener, each in the order in which they were begun.
     unanswered: BTreeSet<(Option<ListenerId>, Option<IpAddr>, CmId)>,
+    /// Accepted connections of whose peers nothing has been heard since the REQ, in the order in which
+    /// they were begun.
+    half_open: BTreeSet<CmId>,
     /// Requests no application has answered.
-    asked: usize,
+    asked: Shares,
     usage: BTreeMap<(ListenerId, Option<IpAddr>), Usage>,
     out: VecDeque<(WorkerId, IbDatagram)>,
     pub(crate) fx: Effects,
@@ -56,6 +61,10 @@ impl Table {
     pub(crate) fn new(config: IbConfig) -> Table {
         Table {
             random: Random::new(&config.seed),
+            asked: Shares::new(
+                config.max_startups,
+                (config.max_startups - config.max_startups / 4).max(1),
+            ),
             config,
             conns: BTreeMap::new(),
             by_comm: BTreeMap::new(),
@@ -65,7 +74,7 @@ impl Table {
             timers: BTreeSet::new(),
             over: BTreeSet::new(),
             unanswered: BTreeSet::new(),
-            asked: 0,
+            half_open: BTreeSet::new(),
             usage: BTreeMap::new(),
             out: VecDeque::new(),
             fx: Effects::default(),
@@ -113,6 +122,8 @@ impl Table {
         self.by_peer.get(&(peer, name)).copied()
     }
 
+    /// The connection that has the peer's queue pair. One that has ended has it no more: its peer may
+    /// use the number again at once, and there is no transport whose late packets could meet it.
     pub(crate) fn by_qp(&self, peer: IpAddr, guid: u64, qpn: IbQpn) -> Option<CmId> {
         self.by_qp.get(&(peer, guid, qpn)).copied()
     }
@@ -121,8 +132,14 @@ impl Table {
         self.usage.get(&(listener, peer)).copied().unwrap_or_default()
     }
 
-    pub(crate) fn asked(&self) -> usize {
-        self.asked
+    /// Where a request to a listener of `tenant` finds a place.
+    pub(crate) fn room(&self, tenant: TenantId) -> Room {
+        self.asked.room(tenant)
+    }
+
+    /// The accepted connection that has waited for its peer's first word for longest.
+    pub(crate) fn half_open(&self) -> Option<CmId> {
+        self.half_open.first().copied()
     }
 
     /// A name, a queue pair and random numbers for a new connection.
@@ -169,6 +186,15 @@ impl Table {
     ) -> Option<CmId> {
         let its = (listener, peer, CmId(0))..=(listener, peer, CmId(u64::MAX));
         self.unanswered.range(its).next().map(|(.., id)| *id)
+    }
+
+    /// A connection of a peer has, or has no more, an accepted connection's REP as its last word.
+    pub(crate) fn change_half_open(&mut self, link: &IbLink, is: bool) {
+        if is {
+            self.half_open.insert(link.id);
+        } else {
+            self.half_open.remove(&link.id);
+        }
     }
 
     /// A peer does not answer, or does after all.
@@ -220,6 +246,15 @@ impl Table {
             self.by_peer.entry((link.remote.ip(), name)).or_insert(link.id);
             let qp = (link.remote.ip(), link.remote_guid, link.remote_qpn);
             self.by_qp.entry(qp).or_insert(link.id);
+        }
+    }
+
+    /// A connection has ended: its peer's queue pair is free, and its name is not, as copies of its
+    /// messages still name it.
+    pub(crate) fn free_qp(&mut self, link: &IbLink) {
+        let qp = (link.remote.ip(), link.remote_guid, link.remote_qpn);
+        if self.by_qp.get(&qp) == Some(&link.id) {
+            self.by_qp.remove(&qp);
         }
     }
 
@@ -287,8 +322,8 @@ impl Table {
                 self.usage.remove(&(listener, peer));
             }
         }
-        self.asked += usize::from(to == Place::Asked);
-        self.asked -= usize::from(from == Place::Asked);
+        let place = |p| if p == Place::Asked { Startup::Asked } else { Startup::None };
+        self.asked.change(link.tenant, link.id, place(from), place(to));
     }
 
     /// Forgets a connection, and every name of it.
@@ -300,6 +335,7 @@ impl Table {
             self.over.remove(&(old, id));
         }
         self.change_unanswered(&link, conn.state.is_unanswered(), false);
+        self.half_open.remove(&id);
         self.change_place(&link, conn.state.place(), Place::None);
         self.by_comm.remove(&link.local_comm);
         self.our_qpns.remove(&link.local_qpn);
@@ -309,10 +345,7 @@ impl Table {
         {
             self.by_peer.remove(&(peer, name));
         }
-        let qp = (peer, link.remote_guid, link.remote_qpn);
-        if self.by_qp.get(&qp) == Some(&id) {
-            self.by_qp.remove(&qp);
-        }
+        self.free_qp(&link);
         Some(link)
     }
 

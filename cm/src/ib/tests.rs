@@ -33,6 +33,7 @@ fn link(passive: bool, known: bool) -> IbLink {
     IbLink {
         id: CmId(1),
         app: AppId(1),
+        tenant: crate::TenantId::App(AppId(1)),
         worker: WorkerId(0),
         listener: passive.then_some(ListenerId(1)),
         local: "10.0.0.1:7174".parse().unwrap(),

@@ -160,6 +160,7 @@ impl ConnectionManager {
         params: &ConnectTerms,
     ) -> Result<(), RequestError> {
         let local = params.local.or_else(|| self.config.ports.source(remote.ip()));
+        let tenant = self.tenant(app);
         let lost = &self.lost;
         let ib = self.ib.as_mut().ok_or(ParamsError::NoInfiniBand)?;
         let IbPort { addr: local, worker } =
@@ -173,6 +174,7 @@ impl ConnectionManager {
         let mut link = IbLink {
             id,
             app,
+            tenant,
             worker,
             listener: None,
             local: SocketAddr::new(local, ib.ephemeral()),
@@ -323,7 +325,7 @@ impl ConnectionManager {
         let state = core::mem::replace(&mut conn.state, IbState::Gone);
         conn.state = state.step(&mut conn.link, input, now, fx);
         let (to, over) = (conn.state.place(), conn.state.is_over());
-        let unanswered = conn.state.is_unanswered();
+        let (unanswered, half_open) = (conn.state.is_unanswered(), conn.state.is_half_open());
         let gone = matches!(conn.state, IbState::Gone);
         let link = conn.link.clone();
         if !was_known {
@@ -331,6 +333,10 @@ impl ConnectionManager {
         }
         // While the place it had is still counted.
         ib.change_unanswered(&link, was_unanswered, unanswered);
+        ib.change_half_open(&link, half_open);
+        if over {
+            ib.free_qp(&link);
+        }
         ib.change_place(&link, from, to);
         ib.renew_deadline(id);
         self.fx.counters.add(&core::mem::take(&mut ib.fx.cm));

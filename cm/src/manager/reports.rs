@@ -6,11 +6,12 @@ use heddle_base::Instant;
 use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{ConnId, ConnectError, ListenError};
 
-use super::{ConnectionManager, Work};
+use super::ConnectionManager;
 use crate::conn::{ConnInfo, Input, Passive, State};
 use crate::dialogue::Answer;
 use crate::event::{Event, ListenFailure, Refusal};
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::shares::Room;
 use crate::small::Stamp;
 
 /// What a new passive connection is made with.
@@ -167,20 +168,17 @@ impl ConnectionManager {
         } else {
             None
         };
-        let places = &self.workers.get(worker.0).ok_or(Refusal::Startups)?.startups;
-        let of_worker = if places.len() >= self.config.max_startups {
-            Some(places.to_evict().ok_or(Refusal::Startups)?)
-        } else {
-            None
-        };
+        let tenant = self.tenant(app);
+        let room =
+            |cm: &Self| cm.workers.get(worker.0).map_or(Room::Full, |w| w.startups.room(tenant));
+        if room(self) == Room::Full {
+            return Err(Refusal::Startups);
+        }
         if let Some(id) = victim {
             self.evict(id);
         }
         // The first may have been the worker's too.
-        let is_full = |w: &Work| w.startups.len() >= self.config.max_startups;
-        if let Some(id) = of_worker
-            && self.workers.get(worker.0).is_some_and(is_full)
-        {
+        if let Room::After(id) = room(self) {
             self.evict(id);
         }
         Ok(Admitted { listener, app, answer })

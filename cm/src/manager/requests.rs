@@ -220,7 +220,10 @@ impl ConnectionManager {
     }
 
     fn app_gone(&mut self, app: AppId) {
-        let Some(a) = self.apps.get_mut(&app) else { return self.claims.forget_app(app) };
+        let Some(a) = self.apps.get_mut(&app) else {
+            self.tenants.remove(&app);
+            return self.claims.forget_app(app);
+        };
         a.gone = true;
         a.waiting = 0;
         let listeners: Vec<_> = a.listeners.iter().copied().collect();

@@ -11,6 +11,7 @@ use crate::ConnectionManager;
 use crate::event::{Event, Refusal, Transport};
 use crate::ib::{Depths, IbConn, IbLink, IbState, Input, MAX_PUT_OFF, Refused};
 use crate::id::{CmId, ListenerId};
+use crate::shares::Room;
 
 impl ConnectionManager {
     /// A REQ.
@@ -62,6 +63,7 @@ impl ConnectionManager {
         }
         let Some(why) = full else {
             self.bound_unanswered(listener);
+            self.displace(listener);
             return Ok((listener, header));
         };
         let remote = SocketAddr::new(header.src, header.src_port);
@@ -82,7 +84,7 @@ impl ConnectionManager {
             Some(Refusal::Events)
         } else if all.asked >= l.params.backlog {
             Some(Refusal::Backlog)
-        } else if ib.asked() >= ib.config.max_startups || !ib.has_room() {
+        } else if ib.room(self.tenant(l.app)) == Room::Full || !ib.has_room() {
             Some(Refusal::Startups)
         } else {
             None
@@ -96,7 +98,11 @@ impl ConnectionManager {
         let Some(ib) = &self.ib else { return false };
         let first = match why {
             Refusal::PeerConns => ib.unanswered(Some(listener), Some(peer)),
-            Refusal::Startups if !ib.has_room() => ib.unanswered(None, None),
+            // A flood is over sooner than the first REP is sent again: then whoever has had longest to
+            // answer goes, which is longer than a peer that is there takes.
+            Refusal::Startups if !ib.has_room() => {
+                ib.unanswered(None, None).or_else(|| ib.half_open())
+            }
             _ => None,
         };
         self.evict_unanswered(first);
@@ -113,6 +119,15 @@ impl ConnectionManager {
         }
     }
 
+    /// Where all places are taken, the tenant that holds most of them gives up one.
+    fn displace(&mut self, listener: ListenerId) {
+        let (Some(ib), Some(l)) = (&self.ib, self.listeners.get(listener)) else { return };
+        if let Room::After(id) = ib.room(self.tenant(l.app)) {
+            self.fx.counters.backlog_evicted += 1;
+            self.drive_ib(id, Input::MakeRoom);
+        }
+    }
+
     fn evict_unanswered(&mut self, first: Option<CmId>) {
         if let (Some(ib), Some(id)) = (&mut self.ib, first) {
             ib.fx.ib.half_open_evicted += 1;
@@ -122,9 +137,10 @@ impl ConnectionManager {
 
     /// The application is asked.
     fn take_req(&mut self, way: Way, req: &Req, listener: ListenerId, header: Header) {
+        let Some(l) = self.listeners.get(listener) else { return };
+        let tenant = self.tenant(l.app);
         let Some(ib) = &mut self.ib else { return };
         ib.make_room();
-        let Some(l) = self.listeners.get(listener) else { return };
         let port = crate::ib::port(req).unwrap_or_default();
         let id = CmId(self.next_passive);
         self.next_passive += 1;
@@ -135,6 +151,7 @@ impl ConnectionManager {
         let mut link = IbLink {
             id,
             app: l.app,
+            tenant,
             worker: way.worker,
             listener: Some(listener),
             local: SocketAddr::new(way.ours, port),

@@ -51,16 +51,84 @@ fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
         b.event(RnicEvent::StartupBytes { conn, bytes: request() });
     }
     b.orders();
+    // Both applications have as many, and none takes one of the other's.
     let fifth = b.accepted(peer(5));
-    assert_eq!(b.orders(), ["0 Abort"]);
-    b.closed(first[0]);
-    let known = [first[0], first[1], second[0], second[1], fifth].map(|c| b.is_known(c));
-    assert_eq!(known, [false, true, true, true, true]);
-    for conn in [first[1], fifth] {
-        b.event(RnicEvent::StartupBytes { conn, bytes: request() });
-    }
+    assert_eq!((b.is_known(fifth), b.cm.counters().startups_full), (false, 1));
+    b.orders();
+    b.at = local();
     let sixth = b.accepted(peer(6));
-    assert_eq!((b.is_known(sixth), b.cm.counters().startups_full), (false, 1));
+    assert_eq!(b.orders(), ["0 Abort"], "the oldest that nobody knows of makes room");
+    b.closed(first[0]);
+    let known = [first[0], first[1], second[0], second[1], sixth].map(|c| b.is_known(c));
+    assert_eq!(known, [false, true, true, true, true]);
+}
+
+/// An application that answers nobody, with the longest patience there is, beside another: its peer
+/// comes in as often as it likes, and the other's finds a place each time.
+#[test]
+fn test_application_that_answers_nobody_takes_no_place_of_another() {
+    for accounts in [false, true] {
+        let mut b =
+            Bench::new(CmConfig { max_startups: 8, max_startups_per_tenant: 6, ..config(1) });
+        let patient = ListenParams {
+            backlog: 1000,
+            max_startups_per_peer: None,
+            accept_timeout: Duration::from_secs(1 << 40),
+            ..ListenParams::default()
+        };
+        // One application with six listeners, or six of one user with one each.
+        let apps: Vec<_> = (0..6).map(|n| AppId(10 + if accounts { n } else { 0 })).collect();
+        for (n, app) in (0u16..).zip(&apps) {
+            if accounts {
+                b.cm.set_tenant(*app, TenantId::Account(1));
+            }
+            let at = ([10, 0, 0, 1], 100 + n).into();
+            b.listen_as(*app, ListenerId(10 + u64::from(n)), at, patient.clone());
+        }
+        b.listen(ListenParams::default());
+        let flood = |b: &mut Bench| {
+            for n in 0..60 {
+                b.at = ([10, 0, 0, 1], 100 + n % 6).into();
+                let conn = b.accepted(([10, 9, 9, 9], 1000 + n).into());
+                if b.is_known(conn) {
+                    b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+                }
+                b.orders();
+                b.events();
+            }
+            b.at = local();
+        };
+        flood(&mut b);
+        assert_eq!(b.cm.gauges().startups, 6, "what one tenant gets");
+        let first = b.accepted(peer(1));
+        let second = b.accepted(peer(2));
+        for conn in [first, second] {
+            b.event(RnicEvent::StartupBytes { conn, bytes: request() });
+        }
+        assert_eq!(b.events().len(), 2);
+        // All places are taken, and the other has less than its half: the oldest of the many goes.
+        let third = b.accepted(peer(3));
+        assert!(b.is_known(third), "{accounts}");
+        assert_eq!(b.orders(), ["0 Abort"]);
+        let events = b.events();
+        let [(app, Event::ConnectError { error, qp, .. })] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!((error, qp), (&ConnectFailure::Displaced, &QpFate::NoQp));
+        assert!(apps.contains(app));
+        b.event(RnicEvent::StartupBytes { conn: third, bytes: request() });
+        b.events();
+        flood(&mut b);
+        for conn in [first, second, third] {
+            assert!(b.is_known(conn), "a flood takes nothing back");
+        }
+        // Who leaves gives all back, to the last place.
+        for app in &apps {
+            b.ask(*app, Request::AppGone).unwrap();
+        }
+        b.orders();
+        assert_eq!(b.cm.gauges().startups, 3);
+    }
 }
 
 #[test]

@@ -252,6 +252,60 @@ fn test_a_flood_of_requests_is_bounded_and_passes() {
     net.establish(7);
 }
 
+/// Twenty thousand a second under addresses of others, each with the longest timers there are, and an
+/// application that accepts at once: its own peers come in all the same.
+#[test]
+fn test_flood_under_many_addresses_keeps_nobody_out() {
+    let (_, tid, mut good) = req();
+    let mut net = Net::with(1, |_, c| c.max_conns = 64);
+    good.local_cm_response_timeout = heddle_ib::TimeCode::MAX;
+    good.remote_cm_response_timeout = heddle_ib::TimeCode::MAX;
+    good.max_cm_retries = 15;
+    let mut qpn = 1000;
+    let mut accept_all = |net: &mut Net, up: &mut usize| {
+        for event in core::mem::take(&mut net.nodes[0].events) {
+            match event {
+                Event::ConnectRequest { id, .. } => {
+                    qpn += 1;
+                    net.accept(id, qpn);
+                }
+                Event::Established { remote, .. } if remote.ip() == addr(1) => *up += 1,
+                _ => {}
+            }
+        }
+    };
+    // What is answered to the forged ones goes nowhere.
+    net.drop = Box::new(|from, message| {
+        let forged = |name: CommId| (1000..21_000).contains(&name.0);
+        from == 0
+            && match message {
+                Message::Rep(m) => forged(m.remote_comm_id),
+                Message::Rej(m) => forged(m.remote_comm_id),
+                Message::Mra(m) => forged(m.remote_comm_id),
+                _ => false,
+            }
+    });
+    let mut up = 0;
+    for n in 0..20_000 {
+        let (from, message) = other_req(n, &good);
+        net.deliver(0, &forged(from, tid, message));
+        accept_all(&mut net, &mut up);
+        if n % 2000 == 1000 {
+            net.connect(u64::from(n), |_| {});
+            // A round trip of two milliseconds.
+            for _ in 0..8 {
+                net.run(ms(1));
+                accept_all(&mut net, &mut up);
+            }
+        } else if n % 20 == 0 {
+            net.run(ms(1));
+        }
+    }
+    assert_eq!(up, 10, "of ten honest ones");
+    assert!(net.nodes[0].cm.gauges().conns <= 64);
+    assert!(net.counters(0).half_open_evicted > 10_000, "{:?}", net.counters(0));
+}
+
 #[test]
 fn test_one_peer_has_its_own_limit() {
     let (mut net, tid, good) = req();
@@ -317,7 +371,7 @@ fn test_what_has_ended_makes_room() {
 /// A peer that says it waits no time, or for ever, is neither stormed nor waited for.
 #[test]
 fn test_times_of_a_peer_have_bounds() {
-    for (code, least, most) in [(0, 50, 5_000), (31, 10_000, 121_000)] {
+    for (code, least, most) in [(0, 50, 5_000), (31, 10_000, 30_000)] {
         let (mut net, tid, mut req) = req();
         req.local_cm_response_timeout = heddle_ib::TimeCode::new(code);
         req.max_cm_retries = 15;

@@ -83,6 +83,23 @@ fn test_transports_that_are_not_reliable_connections_are_refused_with_reason_9()
     }
 }
 
+/// Reason 12, with the GID by which this port is reached.
+#[test]
+fn test_path_to_another_port_is_refused_with_reason_12() {
+    let ours = heddle_ib::Gid::from(addr(0)).0;
+    for gid in [heddle_ib::Gid::from(addr(2)), heddle_ib::Gid([0; 16]), heddle_ib::Gid([0xff; 16])]
+    {
+        let (rej, counters) = refused(|req| req.primary.remote_gid = gid);
+        assert_eq!((rej.reason, rej.ari()), (RejReason::INVALID_GID, &ours[..]));
+        assert_eq!((counters.req_gid, counters.req_header), (1, 0));
+    }
+    let (rej, _) = refused(|req| {
+        req.primary.remote_gid = heddle_ib::Gid::default();
+        req.transport = IbTransport::UC;
+    });
+    assert_eq!(rej.reason, RejReason::INVALID_TRANSPORT, "the transport comes first");
+}
+
 /// Reason 28 with the octets of table 4 and the codes of table 5.
 #[test]
 fn test_each_fault_of_the_private_data_has_its_code() {
@@ -298,4 +315,35 @@ fn test_stale_names_are_refused_with_reason_10() {
     other.private_data[19] = 77;
     net.deliver(0, &forged(from, tid, Message::Req(other)));
     assert_ne!(net.request(), id);
+}
+
+/// A client that ends and starts again at once gets the queue pair number that its kernel has just
+/// freed. Copies of the old REQ are still answered as copies.
+#[test]
+fn test_queue_pair_may_be_connected_again_as_soon_as_its_connection_has_ended() {
+    let (mut net, tid, mut req) = req();
+    // As Linux asks: 4.3 s, 15 times.
+    req.remote_cm_response_timeout = heddle_ib::TimeCode::new(20);
+    req.max_cm_retries = 15;
+    net.deliver(0, &forged(addr(1), tid, Message::Req(req.clone())));
+    let id = net.request();
+    net.ask(0, Request::Reject { id, private_data: vec![], needs_ord: None }).unwrap();
+    let first = rej(&net);
+    net.log.clear();
+    let mut again = req.clone();
+    again.local_comm_id = CommId(req.local_comm_id.0 ^ 1);
+    net.deliver(0, &forged(addr(1), tid + 1, Message::Req(again.clone())));
+    let second = net.request();
+    assert_ne!(second, id);
+    assert_eq!(net.counters(0).req_stale, 0);
+    // A copy of the first is answered as the first was, and makes no third.
+    net.log.clear();
+    net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
+    assert_eq!(rej(&net), first);
+    assert!(net.nodes[0].events.is_empty());
+    // While the second lives its queue pair is nobody else's.
+    net.log.clear();
+    again.local_comm_id = CommId(again.local_comm_id.0 ^ 2);
+    net.deliver(0, &forged(addr(1), tid + 2, Message::Req(again)));
+    assert_eq!(rej(&net).reason, RejReason::STALE_CONNECTION);
 }
