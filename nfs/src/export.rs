@@ -1,19 +1,21 @@
 //! A directory and what is below it, by handles.
 //!
 //! A handle names an object by what is the object's own: its number in the file system and when it was
-//! made. So it stays what it was through renames, and through restarts of the server, and all names of
-//! an object have one handle. No handle has a path in it and none is opened by the kernel's own handles:
-//! an object is reached from the export's directory downwards, name by name, without following symbolic
-//! links and without leaving the file system, and is then compared with what the handle says. Whatever a
-//! client makes up, it cannot lead out.
+//! made. So it stays what it was through renames, and through restarts of the server. No handle has a path in
+//! it and none is opened by the kernel's own handles: for every call an object is reached anew from the
+//! export's directory downwards, name by name, without following symbolic links and without leaving the file
+//! system, and is then compared with what the handle says. Whatever a client makes up cannot lead out, and
+//! an object that a process of the host moves out of the directory is out of reach for every call that comes
+//! after.
 //!
-//! Where objects are is kept in a table of bounded size, which is filled by what clients look up
-//! ([`table`]). An object that is not in it (after a restart, or moved behind our back) is searched for
-//! ([`search`]).
+//! Where objects are is kept in a table of bounded size, which is filled by what clients look up ([`table`]).
+//! The handle of a file also has the number of the directory it was in when it was first seen, where it is
+//! looked for if the table has evicted it. What is in neither place (moved behind our back) and a directory
+//! that is not in the table (after a restart) are searched for ([`search`]).
 //!
-//! Descriptors are kept for the objects last used ([`descriptors`]). Those of `O_PATH` say which object
-//! is meant; what is read and written is opened anew through them, by `/proc/self/fd`, once it is known
-//! to be a regular file or a directory: no device or pipe is ever opened.
+//! Descriptors are kept for the files last used ([`descriptors`]). What is read and written is opened through
+//! a descriptor of `O_PATH`, by `/proc/self/fd`, once it is known to be a regular file or a directory: no device
+//! or pipe is ever opened.
 
 pub(crate) mod attributes;
 mod descriptors;
@@ -27,17 +29,17 @@ mod table;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
-use crate::wire::{Fattr, Handle, Status};
+use crate::wire::{Fattr, FileType, Handle, Status};
 use descriptors::Descriptors;
 use gone::Gone;
 use open::is_of_now;
 use search::Search;
-use table::Table;
+use table::{Entry, Table};
 
 /// What an export may and may take.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +50,10 @@ pub struct Options {
     /// 1813 asks. Without, it is as safe as the file system makes it on its own, and faster. Data is on
     /// the disk when a WRITE or a COMMIT says so either way.
     pub sync: bool,
-    /// Objects of which descriptors are kept: two for each, or three for those that can only be written.
+    /// Files of which descriptors are kept: one for each, or two for those that can only be written.
     pub descriptors: usize,
-    /// Objects of which it is known where they are. About 100 octets and the name for each.
+    /// Objects of which it is known where they are, of 150 bytes and a name each. Directories are evicted after
+    /// files: all of them should have room.
     pub places: usize,
 }
 
@@ -105,6 +108,8 @@ const MAGIC: [u8; 4] = *b"HdN1";
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) id: Identity,
+    /// The number of the directory that handles of a file name; 0 for a directory.
+    hint: u64,
     /// Of `O_PATH`.
     pub(crate) path: Arc<OwnedFd>,
     /// As they were when it was found.
@@ -114,6 +119,8 @@ pub(crate) struct Object {
 /// An exported directory.
 #[derive(Debug)]
 pub struct Export {
+    /// Itself, for a thread that searches.
+    me: Weak<Export>,
     root: Arc<OwnedFd>,
     root_id: Identity,
     /// Its file system, and how that is mounted, where the kernel says so: a directory can be mounted
@@ -122,11 +129,13 @@ pub struct Export {
     fsid: u64,
     /// `/proc/self/fd`.
     links: OwnedFd,
+    /// The kernel has no `openat2`.
+    name_by_name: AtomicBool,
     read_only: AtomicBool,
     sync: AtomicBool,
     table: Mutex<Table>,
     descriptors: Mutex<Descriptors>,
-    search: Mutex<Search>,
+    search: Search,
     gone: Mutex<Gone>,
     /// Changes of an object take turns, so that attributes before and after belong together.
     turns: Box<[Mutex<()>]>,
@@ -164,7 +173,7 @@ impl Export {
     ///
     /// # Errors
     /// When it cannot be opened, or is not a directory.
-    pub fn new(dir: &Path, options: Options) -> Result<Export, ExportError> {
+    pub fn new(dir: &Path, options: Options) -> Result<Arc<Export>, ExportError> {
         let failed = |e: Errno| ExportError::Open { path: dir.to_owned(), source: e.into() };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, dir, flags, Mode::empty()).map_err(failed)?;
@@ -172,23 +181,25 @@ impl Export {
         let links = openat(CWD, "/proc/self/fd", flags, Mode::empty())
             .map_err(|e| ExportError::Proc(e.into()))?;
         let root_id = Identity::of(&stat);
-        Ok(Export {
+        Ok(Arc::new_cyclic(|me| Export {
+            me: Weak::clone(me),
             root: Arc::new(root),
             root_id,
             place: place_of(&stat),
             // Numbers of devices change from boot to boot; the directory's identity does not.
             fsid: root_id.born.rotate_left(32) ^ root_id.ino,
             links,
+            name_by_name: false.into(),
             read_only: options.read_only.into(),
             sync: options.sync.into(),
-            table: Mutex::new(Table::new(options.places)),
+            table: Mutex::new(Table::new(root_id.ino, options.places)),
             descriptors: Mutex::new(Descriptors::new(options.descriptors)),
-            search: Mutex::default(),
+            search: Search::default(),
             gone: Mutex::default(),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             modes: Mutex::default(),
             losses: AtomicU64::new(0),
-        })
+        }))
     }
 
     /// Whether nothing can be changed through it.
@@ -210,31 +221,43 @@ impl Export {
 
     /// The handle of the directory itself.
     pub fn root(&self) -> Handle {
-        self.handle(self.root_id)
+        self.handle_of(self.root_id, 0)
     }
 
     pub(crate) const fn root_ino(&self) -> u64 {
         self.root_id.ino
     }
 
-    pub(crate) fn handle(&self, id: Identity) -> Handle {
-        let mut octets = [0; 28];
-        let numbers = [self.fsid, id.ino, id.born].map(u64::to_be_bytes);
-        let all = MAGIC.iter().chain(numbers.as_flattened());
-        octets.iter_mut().zip(all).for_each(|(to, &from)| *to = from);
-        // At most 64 octets fit.
-        Handle::new(&octets).unwrap_or_else(|| unreachable!("28 octets fit into 64"))
+    pub(crate) fn handle(&self, object: &Object) -> Handle {
+        self.handle_of(object.id, object.hint)
     }
 
-    /// What a handle says.
-    fn identity(&self, handle: &Handle) -> Result<Identity, Status> {
+    /// A handle: of a directory three numbers, and of everything else the directory to look in as well.
+    fn handle_of(&self, id: Identity, hint: u64) -> Handle {
+        let mut bytes = [0; 36];
+        let numbers = [self.fsid, id.ino, id.born, hint].map(u64::to_be_bytes);
+        let all = MAGIC.iter().chain(numbers.as_flattened());
+        bytes.iter_mut().zip(all).for_each(|(to, &from)| *to = from);
+        let length = if hint == 0 { 28 } else { 36 };
+        // At most 64 bytes fit.
+        let handle = bytes.get(..length).and_then(Handle::new);
+        handle.unwrap_or_else(|| unreachable!("36 bytes fit into 64"))
+    }
+
+    /// What a handle says: the object, and the directory to look in.
+    fn identity(&self, handle: &Handle) -> Result<(Identity, u64), Status> {
         let rest = handle.as_slice().strip_prefix(&MAGIC).ok_or(Status::BADHANDLE)?;
         let (numbers, []) = rest.as_chunks::<8>() else { return Err(Status::BADHANDLE) };
-        let &[fsid, ino, born] = numbers else { return Err(Status::BADHANDLE) };
-        if u64::from_be_bytes(fsid) != self.fsid {
+        let number = |bytes: &[u8; 8]| u64::from_be_bytes(*bytes);
+        let (fsid, ino, born, hint) = match numbers {
+            [fsid, ino, born] => (number(fsid), number(ino), number(born), 0),
+            [fsid, ino, born, hint] => (number(fsid), number(ino), number(born), number(hint)),
+            _ => return Err(Status::BADHANDLE),
+        };
+        if fsid != self.fsid {
             return Err(Status::STALE);
         }
-        Ok(Identity { ino: u64::from_be_bytes(ino), born: u64::from_be_bytes(born) })
+        Ok((Identity { ino, born }, hint))
     }
 
     /// The object of a handle.
@@ -243,39 +266,30 @@ impl Export {
     /// `BADHANDLE` for what is no handle of ours, `STALE` for what is not there any more, `JUKEBOX` when
     /// it has to be searched for and it is too early for another search, or cannot be opened now.
     pub(crate) fn object(&self, handle: &Handle) -> Result<Object, Status> {
-        self.find(self.identity(handle)?)
-    }
-
-    fn find(&self, id: Identity) -> Result<Object, Status> {
+        let (id, hint) = self.identity(handle)?;
         if id == self.root_id {
-            return self.seen(Arc::clone(&self.root), id);
+            return self.seen(Arc::clone(&self.root), id, 0);
         }
-        let kept = locked(&self.descriptors).path(id.ino);
-        if let Some(path) = kept {
-            return self.seen(Arc::clone(&path), id).inspect_err(|_| {
-                // Another object that has its number now stays known.
-                if stat_of(&path).is_ok_and(|stat| Identity::of(&stat) == id) {
-                    self.forget(id);
-                }
-            });
+        if let Some(object) = self.open_known(id, hint)? {
+            return Ok(object);
         }
         if locked(&self.gone).contains(id) {
             return Err(Status::STALE);
         }
-        match self.open_known(id)? {
+        match self.look_in(hint, id)? {
             Some(object) => Ok(object),
-            None => self.search(id),
+            None => self.search(id, hint),
         }
     }
 
     /// The object behind `path`, if it is the one that is meant and still has a name.
-    fn seen(&self, path: Arc<OwnedFd>, id: Identity) -> Result<Object, Status> {
+    fn seen(&self, path: Arc<OwnedFd>, id: Identity, hint: u64) -> Result<Object, Status> {
         let stat = stat_of(&path)?;
         if Identity::of(&stat) != id || !self.is_here(&stat) || stat.stx_nlink == 0 {
             return Err(Status::STALE);
         }
         let attributes = self.attributes_of(&stat)?;
-        Ok(Object { id, path, attributes })
+        Ok(Object { id, hint, path, attributes })
     }
 
     /// Whether an object is in the export's file system, not in what is mounted below it.
@@ -294,27 +308,24 @@ impl Export {
 
     /// What has `name` in `dir`, which is remembered to be there.
     pub(crate) fn lookup(&self, dir: &Object, name: &[u8]) -> Result<Object, Status> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let path = openat(&dir.path, name, flags, Mode::empty())?;
+        let path = openat(&dir.path, name, open::PATH, Mode::empty())?;
         let stat = stat_of(&path)?;
         if !self.is_here(&stat) {
             // Another file system is mounted there, and is not exported.
             return Err(Status::ACCES);
         }
-        let id = Identity::of(&stat);
-        let object = Object { id, path: Arc::new(path), attributes: self.attributes_of(&stat)? };
-        self.remember(dir, name, id);
-        locked(&self.descriptors).keep_path(id.ino, Arc::clone(&object.path));
-        Ok(object)
+        let (id, attributes) = (Identity::of(&stat), self.attributes_of(&stat)?);
+        let hint = self.remember(dir, name, id, attributes.kind);
+        Ok(Object { id, hint, path: Arc::new(path), attributes })
     }
 
     /// What has `name` in `dir`, without opening it; `None` when it cannot be reached by handle.
-    pub(crate) fn glance(&self, dir: &Object, name: &[u8]) -> Option<(Identity, Fattr)> {
+    pub(crate) fn glance(&self, dir: &Object, name: &[u8]) -> Option<(Handle, Fattr)> {
         let stat = stat_at(&dir.path, name).ok().filter(|stat| self.is_here(stat))?;
         let attributes = self.attributes_of(&stat).ok()?;
         let id = Identity::of(&stat);
-        self.remember(dir, name, id);
-        Some((id, attributes))
+        let hint = self.remember(dir, name, id, attributes.kind);
+        Some((self.handle_of(id, hint), attributes))
     }
 
     /// The directory that `dir` is in; of the export's own, itself.
@@ -322,31 +333,34 @@ impl Export {
         if dir.id == self.root_id {
             return Ok(dir.clone());
         }
-        let parent = locked(&self.table).places(dir.id.ino).first().map(|p| p.parent);
-        let parent = match parent {
-            Some(parent) => parent,
-            None => {
-                // It is kept open and not in the table.
-                self.search(dir.id)?;
-                let found = locked(&self.table).places(dir.id.ino).first().map(|p| p.parent);
-                found.ok_or(Status::STALE)?
-            }
-        };
-        let path: Arc<OwnedFd> = match self.open_place(parent) {
+        // It was found by its place.
+        let place = locked(&self.table).place_of_dir(dir.id.ino).map(|place| place.parent);
+        let path = match self.open_dir_place(place.ok_or(Status::JUKEBOX)?) {
             Ok(path) => Arc::new(path),
             Err(e) if is_of_now(e) => return Err(e.into()),
             Err(_) => return Err(Status::STALE),
         };
         let stat = stat_of(&path)?;
-        self.seen(path, Identity::of(&stat))
+        self.seen(path, Identity::of(&stat), 0)
     }
 
-    /// That an object has `name` in `dir`.
-    pub(crate) fn remember(&self, dir: &Object, name: &[u8], id: Identity) {
-        if id.ino != self.root_id.ino {
-            locked(&self.gone).remove(id);
-            locked(&self.table).insert(id.ino, dir.id.ino, name);
-        }
+    /// That an object has `name` in `dir`. Gives the directory that handles of it name.
+    fn remember(&self, dir: &Object, name: &[u8], id: Identity, kind: FileType) -> u64 {
+        locked(&self.gone).remove(id);
+        let is_dir = kind == FileType::Directory;
+        self.remember_name(Entry { ino: id.ino, parent: dir.id.ino, name, is_dir, hint: None })
+    }
+
+    fn remember_name(&self, entry: Entry<'_>) -> u64 {
+        if entry.ino == self.root_id.ino { 0 } else { locked(&self.table).insert(entry) }
+    }
+
+    /// That `object` has another name: `name` in `dir`.
+    pub(crate) fn named(&self, dir: &Object, name: &[u8], object: &Object) {
+        locked(&self.gone).remove(object.id);
+        let is_dir = object.attributes.kind == FileType::Directory;
+        let (ino, parent, hint) = (object.id.ino, dir.id.ino, Some(object.hint));
+        self.remember_name(Entry { ino, parent, name, is_dir, hint });
     }
 
     /// That an object does not have `name` in `dir` any more.

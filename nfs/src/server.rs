@@ -15,7 +15,7 @@ mod object;
 pub use apart::{Arguments, InReply, Room, Sink, Source};
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use heddle_rpcrdma::reduce::Item;
@@ -43,7 +43,7 @@ pub struct Handled {
 /// A directory as an NFS service.
 #[derive(Debug)]
 pub struct Service {
-    export: Export,
+    export: Arc<Export>,
     /// What clients call it.
     path: Vec<u8>,
     /// Another one at every start.
@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// What is exported.
-    pub const fn export(&self) -> &Export {
+    pub fn export(&self) -> &Export {
         &self.export
     }
 

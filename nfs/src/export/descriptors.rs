@@ -1,4 +1,7 @@
-//! Descriptors of the objects that were used last.
+//! Descriptors of the files that were read or written last.
+//!
+//! They spare opening a file for every READ and WRITE, and decide nothing: which file a handle means, and that
+//! it is in the export, is found anew for each call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -6,8 +9,6 @@ use std::sync::Arc;
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Of `O_PATH`.
-    path: Option<Arc<OwnedFd>>,
     read: Option<Arc<OwnedFd>>,
     write: Option<Arc<OwnedFd>>,
     /// When it was used, in turns of all.
@@ -31,20 +32,12 @@ impl Descriptors {
         Descriptors { kept: HashMap::new(), by_use: BTreeMap::new(), clock: 0, limit }
     }
 
-    pub(super) fn path(&mut self, ino: u64) -> Option<Arc<OwnedFd>> {
-        self.used(ino)?.path.clone()
-    }
-
     pub(super) fn read(&mut self, ino: u64) -> Option<Arc<OwnedFd>> {
         self.used(ino)?.read.clone()
     }
 
     pub(super) fn write(&mut self, ino: u64) -> Option<Arc<OwnedFd>> {
         self.used(ino)?.write.clone()
-    }
-
-    pub(super) fn keep_path(&mut self, ino: u64, fd: Arc<OwnedFd>) {
-        self.entry(ino).path = Some(fd);
     }
 
     pub(super) fn keep_read(&mut self, ino: u64, fd: Arc<OwnedFd>) {
@@ -102,16 +95,16 @@ mod tests {
     fn test_least_used_goes_with_all_its_descriptors() {
         let fd = || Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
         let mut d = Descriptors::new(2);
-        d.keep_path(1, fd());
         d.keep_read(1, fd());
+        d.keep_write(1, fd());
         let second = fd();
-        d.keep_path(2, Arc::clone(&second));
-        assert!(d.path(1).is_some(), "1 is used after 2");
+        d.keep_read(2, Arc::clone(&second));
+        assert!(d.write(1).is_some(), "1 is used after 2");
         d.keep_write(3, fd());
-        assert!(d.path(2).is_none() && d.len() == 2);
+        assert!(d.read(2).is_none() && d.len() == 2);
         assert_eq!(Arc::strong_count(&second), 1, "it is closed but for us");
-        assert!(d.path(1).is_some() && d.read(1).is_some() && d.write(1).is_none());
+        assert!(d.read(1).is_some() && d.write(1).is_some() && d.read(3).is_none());
         d.drop_all(1);
-        assert!(d.path(1).is_none() && d.len() == 1);
+        assert!(d.read(1).is_none() && d.len() == 1);
     }
 }

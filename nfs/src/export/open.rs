@@ -4,51 +4,83 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Mode, OFlags, fsync, openat};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fsync, openat, openat2};
 use rustix::io::Errno;
 
+use super::table::{Place, Table};
 use super::{Export, Identity, Object, locked, stat_of};
 use crate::wire::{FileType, Status};
 
 /// Most directories one in another.
-pub(super) const DEPTH_MAX: usize = 512;
+const DEPTH_MAX: usize = 4096;
+
+/// Bytes of a path that the kernel takes at once.
+const PART_MAX: usize = 4000;
 
 impl Export {
-    /// Opens an object from where the table says that it is, downwards from the export's directory or
-    /// the nearest directory that is open. Which object it is has yet to be looked at.
+    /// Opens a directory where the table says that it is. Which object is there has yet to be looked at.
     ///
     /// # Errors
     /// `NOENT` also where it is not known where it is. What [`is_of_now`] says nothing of what is there.
-    pub(super) fn open_place(&self, ino: u64) -> Result<OwnedFd, Errno> {
-        let mut names: Vec<Box<[u8]>> = Vec::new();
-        let mut at = ino;
-        let mut from = Arc::clone(&self.root);
-        while at != self.root_id.ino {
-            // Of the object itself no descriptor is taken: it is opened to be looked at.
-            let open = if names.is_empty() { None } else { locked(&self.descriptors).path(at) };
-            if let Some(open) = open {
-                from = open;
-                break;
-            }
-            if names.len() == DEPTH_MAX {
-                return Err(Errno::NOENT);
-            }
+    pub(super) fn open_dir_place(&self, ino: u64) -> Result<OwnedFd, Errno> {
+        let path = {
             let table = locked(&self.table);
-            let place = table.places(at).first().ok_or(Errno::NOENT)?;
-            names.push(place.name.clone());
+            let mut names = Vec::new();
+            self.way_to(&table, ino, &mut names).then(|| joined(&names)).ok_or(Errno::NOENT)?
+        };
+        self.open_beneath(&path)
+    }
+
+    /// Collects the names on the way to a directory, the last one first. Returns true if the table knows all.
+    fn way_to<'a>(&self, table: &'a Table, ino: u64, names: &mut Vec<&'a [u8]>) -> bool {
+        let mut at = ino;
+        while at != self.root_id.ino {
+            let Some(place) = table.place_of_dir(at).filter(|_| names.len() < DEPTH_MAX) else {
+                return false;
+            };
+            names.push(&place.name);
             at = place.parent;
         }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if names.is_empty() {
-            return openat(&from, c".", flags, Mode::empty());
-        }
+        true
+    }
+
+    /// The ways to an object that the table knows, by each of its names.
+    fn ways(&self, ino: u64) -> Vec<Vec<Vec<u8>>> {
+        let mut table = locked(&self.table);
+        let places: Vec<Place> = table.places(ino).cloned().collect();
+        let ways = places.iter().filter_map(|place| {
+            let mut names = vec![&*place.name];
+            self.way_to(&table, place.parent, &mut names).then(|| joined(&names))
+        });
+        ways.collect()
+    }
+
+    /// Opens what is at the end of a way from the export's directory. Each name on it is looked up now, by the
+    /// kernel, which follows no symbolic link and enters nothing that is mounted: what lies there is in the
+    /// export at this moment.
+    fn open_beneath(&self, path: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
         let mut fd: Option<OwnedFd> = None;
-        while let Some(name) = names.pop() {
-            let last = if names.is_empty() { OFlags::empty() } else { OFlags::DIRECTORY };
-            let dir = fd.as_ref().unwrap_or(&from);
-            fd = Some(openat(dir, &*name, flags | last, Mode::empty())?);
+        for part in path {
+            let from = fd.as_ref().unwrap_or(&self.root);
+            fd = Some(self.open_part(from, part)?);
         }
-        fd.ok_or(Errno::NOENT)
+        let again = || openat(&self.root, c".", PATH, Mode::empty());
+        fd.map_or_else(again, Ok)
+    }
+
+    fn open_part(&self, from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
+        if self.name_by_name.load(Relaxed) {
+            return open_each(from, part);
+        }
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match openat2(from, part, PATH, Mode::empty(), within) {
+            // Linux before 5.6, or a sandbox that does not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                self.name_by_name.store(true, Relaxed);
+                open_each(from, part)
+            }
+            opened => opened,
+        }
     }
 
     /// A directory, to be read.
@@ -166,20 +198,54 @@ impl Export {
         self.losses.load(Relaxed)
     }
 
-    /// Opens the object from where the table says that it is; `None` when it is not there.
+    /// Opens the object from where the table says that it is; `None` when it is not there. `hint` is what its
+    /// handle has.
     ///
     /// # Errors
     /// `JUKEBOX`, when that cannot be said now.
-    pub(super) fn open_known(&self, id: Identity) -> Result<Option<Object>, Status> {
-        let path = match self.open_place(id.ino) {
-            Ok(path) => path,
-            Err(e) if is_of_now(e) => return Err(e.into()),
-            Err(_) => return Ok(None),
-        };
-        let Ok(object) = self.seen(Arc::new(path), id) else { return Ok(None) };
-        locked(&self.descriptors).keep_path(id.ino, Arc::clone(&object.path));
-        Ok(Some(object))
+    pub(super) fn open_known(&self, id: Identity, hint: u64) -> Result<Option<Object>, Status> {
+        for way in self.ways(id.ino) {
+            match self.open_beneath(&way) {
+                Ok(path) => {
+                    if let Ok(object) = self.seen(Arc::new(path), id, hint) {
+                        return Ok(Some(object));
+                    }
+                }
+                Err(e) if is_of_now(e) => return Err(e.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(None)
     }
+}
+
+/// How a path descriptor is opened: of a symbolic link it is the link itself.
+pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Names as paths that the kernel takes one after the other, from names of which the last comes first.
+fn joined(names: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut paths: Vec<Vec<u8>> = Vec::new();
+    for name in names.iter().rev() {
+        match paths.last_mut() {
+            Some(path) if path.len() + 1 + name.len() <= PART_MAX => {
+                path.push(b'/');
+                path.extend_from_slice(name);
+            }
+            _ => paths.push(name.to_vec()),
+        }
+    }
+    paths
+}
+
+/// Opens name after name, without following a symbolic link. The caller compares the file system.
+fn open_each(from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut names = part.split(|&byte| byte == b'/').peekable();
+    let mut fd: Option<OwnedFd> = None;
+    while let Some(name) = names.next() {
+        let last = if names.peek().is_none() { OFlags::empty() } else { OFlags::DIRECTORY };
+        fd = Some(openat(fd.as_ref().unwrap_or(from), name, PATH | last, Mode::empty())?);
+    }
+    fd.ok_or(Errno::NOENT)
 }
 
 impl Object {

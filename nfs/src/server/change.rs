@@ -183,7 +183,7 @@ impl Service {
             self.gone(to, to_name, &replaced);
         }
         self.export.unname(from, from_name, object.id);
-        self.export.remember(to, to_name, object.id);
+        self.export.named(to, to_name, &object);
         changes.into_iter().try_for_each(|change| self.export.changed(change))
     }
 
@@ -214,7 +214,7 @@ impl Service {
         // Through the descriptor, so that it is this object, and a symbolic link itself.
         let (links, of) = self.export.link(object);
         linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
-        self.export.remember(dir, name, object.id);
+        self.export.named(dir, name, object);
         self.export.changed(change)
     }
 }

@@ -195,7 +195,7 @@ mod tests {
         let service = Service::new(base.path(), "/", Options::default()).unwrap();
         let root = service.export.object(&service.export.root()).unwrap();
         let object = service.export.lookup(&root, b"f").unwrap();
-        let file = service.export.handle(object.id);
+        let file = service.export.handle(&object);
         let written = |stable| {
             let call = Write { file, offset: 0, count: 1, stable, data: Opaque(b"x") };
             service.write(&call).map(|w| w.verifier).map_err(|(status, _)| status)

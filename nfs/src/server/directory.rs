@@ -76,11 +76,11 @@ impl Service {
     /// Attributes and handle of an entry, where there are some to be had.
     fn described(&self, dir: &Object, name: &[u8]) -> (Option<Fattr>, Option<Handle>) {
         match name {
-            b"." => (Some(dir.attributes), Some(self.export.handle(dir.id))),
+            b"." => (Some(dir.attributes), Some(self.export.handle(dir))),
             // It has its own place, which a LOOKUP finds.
             b".." => (None, None),
             name => match self.export.glance(dir, name) {
-                Some((id, attributes)) => (Some(attributes), Some(self.export.handle(id))),
+                Some((handle, attributes)) => (Some(attributes), Some(handle)),
                 None => (None, None),
             },
         }

@@ -82,7 +82,7 @@ impl Service {
         drop(turn);
         let object = made.map_err(|e| (e, wcc))?;
         Ok(Created {
-            object: Some(self.export.handle(object.id)),
+            object: Some(self.export.handle(&object)),
             attributes: self.export.attributes(&object),
             dir: wcc,
         })

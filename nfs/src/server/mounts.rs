@@ -118,6 +118,6 @@ impl Service {
         }
         // The one that Linux asks for first.
         let flavors = vec![Flavor::SYS.0, Flavor::NONE.0];
-        Ok(Mounted { handle: self.export.handle(object.id), flavors })
+        Ok(Mounted { handle: self.export.handle(object), flavors })
     }
 }

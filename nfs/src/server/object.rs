@@ -40,7 +40,7 @@ impl Service {
         let attributes = self.export.attributes(&dir);
         let object = found.map_err(|e| (e, attributes))?;
         Ok(LookupOk {
-            object: self.export.handle(object.id),
+            object: self.export.handle(&object),
             attributes: Some(object.attributes),
             dir: attributes,
         })

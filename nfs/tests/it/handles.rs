@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Lab, SECRET};
 use heddle_nfs::Options;
-use heddle_nfs::wire::{Fattr, Handle, Status, Time};
+use heddle_nfs::wire::{
+    Created, DirEntryName, Fattr, Handle, How, Mkdir, Opaque, Readdir, Rename, RenameDone, Sattr,
+    Setattr, Status, Time, Verifier, WccData, procedure,
+};
 
 /// What GETATTR says once the server has had time to search.
 fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
@@ -151,7 +154,7 @@ fn test_searches_take_a_small_part_of_the_time() {
     assert!(said.iter().all(|s| [Status::STALE, Status::JUKEBOX].contains(s)));
     assert!((1..500).contains(&searched), "{searched} of 2000");
     // What was searched for once is known not to be there.
-    assert_eq!(said[0], Status::STALE);
+    assert_eq!(patient(&lab, made_up(u64::MAX)), Err(Status::STALE));
     assert!((0..100).all(|_| lab.getattr(made_up(u64::MAX)) == Err(Status::STALE)));
 }
 
@@ -162,13 +165,91 @@ fn test_what_was_removed_is_stale_at_once_and_found_when_it_is_back() {
     let f = lab.handle("f");
     let away = lab.base.path().join("f");
     fs::rename(lab.path("f"), &away).unwrap();
-    // It is open here still, and given up with the descriptor only.
-    for i in 0..250 {
-        fs::write(lab.path(&format!("other{i}")), b"").unwrap();
-        lab.handle(&format!("other{i}"));
-    }
     assert_eq!(patient(&lab, f), Err(Status::STALE));
     fs::rename(&away, lab.path("g")).unwrap();
     assert_eq!(lab.handle("g"), f);
     assert_eq!(lab.read(f, 0, 1).unwrap().0, b"x");
+}
+
+/// Everything that can be asked of a directory and a file in it by their handles.
+fn ask_all(lab: &Lab, dir: Handle, file: Handle) -> Vec<Status> {
+    let at = |name| DirEntryName { dir, name: Opaque(name) };
+    let list = Readdir { dir, cookie: 0, verifier: Verifier::default(), count: 4096 };
+    let size = Sattr { size: Some(0), ..Sattr::default() };
+    let set = Setattr { object: file, attributes: size, guard: None };
+    let rename = Rename { from: at(b"f"), to: at(b"g") };
+    vec![
+        lab.getattr(dir).unwrap_err(),
+        lab.getattr(file).unwrap_err(),
+        lab.lookup(dir, b"f").unwrap_err(),
+        lab.lookup(dir, b"..").unwrap_err(),
+        lab.read(file, 0, 10).unwrap_err(),
+        lab.write(file, 0, b"x").unwrap_err(),
+        lab.create(dir, b"new", How::Guarded(Sattr::default())).unwrap_err().0,
+        lab.refused::<WccData, WccData>(procedure::REMOVE, &at(b"f")),
+        lab.refused::<RenameDone, RenameDone>(procedure::RENAME, &rename),
+        lab.refused::<WccData, WccData>(procedure::SETATTR, &set),
+        lab.refused::<(), Option<Fattr>>(procedure::READDIR, &list),
+    ]
+}
+
+#[test]
+fn test_directory_that_is_moved_out_is_out_of_reach_from_the_next_call_on() {
+    let lab = Lab::new();
+    fs::create_dir_all(lab.path("a/d/e")).unwrap();
+    fs::write(lab.path("a/d/e/f"), b"inside").unwrap();
+    let (dir, file) = (lab.handle("a/d/e"), lab.handle("a/d/e/f"));
+    // All of it is in use, so that descriptors are kept.
+    lab.write(file, 0, b"INSIDE").unwrap();
+    assert_eq!(lab.read(file, 0, 10).unwrap().0, b"INSIDE");
+    let away = lab.base.path().join("outside/d");
+    for by_link in [false, true] {
+        fs::rename(lab.path("a/d"), &away).unwrap();
+        if by_link {
+            // A way that leads there through a link leads out all the same.
+            symlink(&away, lab.path("a/d")).unwrap();
+        }
+        let said = ask_all(&lab, dir, file);
+        assert!(said.iter().all(|s| [Status::STALE, Status::JUKEBOX].contains(s)), "{said:?}");
+        assert_eq!(patient(&lab, file), Err(Status::STALE));
+        assert_eq!(patient(&lab, dir), Err(Status::STALE));
+        assert_eq!(fs::read(away.join("e/f")).unwrap(), b"INSIDE");
+        assert_eq!(crate::common::names(&away.join("e")), ["f"]);
+        if by_link {
+            fs::remove_file(lab.path("a/d")).unwrap();
+        }
+        fs::rename(&away, lab.path("a/d")).unwrap();
+        assert_eq!((lab.handle("a/d/e"), lab.handle("a/d/e/f")), (dir, file), "it is back");
+        assert_eq!(lab.read(file, 0, 10).unwrap().0, b"INSIDE");
+    }
+}
+
+#[test]
+fn test_directory_that_is_moved_within_the_export_is_found_with_all_below() {
+    let lab = Lab::new();
+    fs::create_dir_all(lab.path("a/d/e")).unwrap();
+    fs::create_dir_all(lab.path("b")).unwrap();
+    fs::write(lab.path("a/d/e/f"), b"inside").unwrap();
+    let (dir, file) = (lab.handle("a/d/e"), lab.handle("a/d/e/f"));
+    fs::rename(lab.path("a/d"), lab.path("b/x")).unwrap();
+    patient(&lab, file).unwrap();
+    assert_eq!(lab.read(file, 0, 10).unwrap().0, b"inside");
+    lab.getattr(dir).unwrap();
+    assert_eq!(lab.lookup(dir, b"..").unwrap().object, lab.handle("b/x"));
+}
+
+#[test]
+fn test_deepest_path_is_longer_than_the_kernel_takes_at_once() {
+    let lab = Lab::new();
+    let name = "n".repeat(200);
+    let mut dir = lab.root();
+    for _ in 0..60 {
+        let at = DirEntryName { dir, name: Opaque(name.as_bytes()) };
+        let call = Mkdir { at, attributes: Sattr::default() };
+        let made = lab.call::<Created, WccData>(procedure::MKDIR, &call).unwrap();
+        dir = made.object.unwrap();
+    }
+    let made = lab.create(dir, b"f", How::Guarded(Sattr::default())).unwrap();
+    lab.write(made.object.unwrap(), 0, b"deep").unwrap();
+    assert_eq!(lab.read(made.object.unwrap(), 0, 10).unwrap().0, b"deep");
 }

@@ -2,14 +2,12 @@
 //! contents have no rights of the old, and ids that may not be set fail nothing.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use std::thread;
 
-use common::Lab;
+use crate::common::Lab;
 use heddle_nfs::Options;
 use heddle_nfs::wire::{
     Commit, CommitOk, Created, DirEntryName, Handle, How, Mkdir, Opaque, Sattr, Setattr, Status,
