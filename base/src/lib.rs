@@ -10,6 +10,7 @@ mod histogram;
 mod random;
 mod stream;
 mod sum;
+pub mod sync;
 mod time;
 
 pub use chunks::{Chunks, Skip};

@@ -9,8 +9,9 @@ mod tests;
 
 pub use producer::{CqLink, CqProducer};
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
+use heddle_base::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;

@@ -25,6 +25,8 @@ mod error;
 mod event;
 mod limits;
 pub mod memory;
+#[cfg(all(test, feature = "loom"))]
+mod model;
 mod mr;
 mod params;
 mod qp;

@@ -14,8 +14,9 @@
 //! number, and knows whether its request was among them: it completes as flushed, or the post is
 //! refused. So nothing posted is ever silently lost.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use heddle_base::sync::{Mutex, MutexGuard, yield_now};
+use std::sync::{Arc, PoisonError, Weak};
 
 use heddle_cm::AppId;
 use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
@@ -526,7 +527,7 @@ impl Qp {
         let q = &*self.0;
         // Pairs with the fences in `WorkerQp`: either the worker sees the tail, or we see its mark.
         fence(Ordering::SeqCst);
-        let seen = header_of(words)[at::STATE].load(Ordering::SeqCst);
+        let seen = header_of(words)[at::STATE].load(Ordering::Acquire);
         match seen & 0xff {
             // Should it end from here on, it takes what is there after marking itself.
             state::RUNNING => {
@@ -547,7 +548,7 @@ impl Qp {
     ) -> Result<(), BatchError> {
         // The worker goes from here to the next state without waiting for anybody.
         while self.state() & 0xff == state::ENDING {
-            std::thread::yield_now();
+            yield_now();
         }
         let taken = header(&self.0.block)[at.last].load(Ordering::Acquire);
         // What it took completes as flushed.

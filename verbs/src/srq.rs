@@ -22,8 +22,9 @@
 //!
 //! It ends the queue pairs that come for a buffer, which are all of the same application.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
+use heddle_base::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, PoisonError};
 
 use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{Limits, MAX_SGES, check_recv};

@@ -2,8 +2,8 @@
 //!
 //! What is read here was written by somebody else, perhaps somebody hostile: see [`ring`](crate::ring).
 
+use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr, SharedReceives};
 

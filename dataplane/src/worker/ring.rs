@@ -9,8 +9,8 @@
 //! finds it locked: the producer touches places that are free, the consumer those that are published.
 //! It is for a few items for each connection, not for each packet.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use heddle_base::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use heddle_base::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use crossbeam_utils::CachePadded;
 
@@ -198,7 +198,54 @@ impl<T> Producer<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "loom"))]
+mod model {
+    //! `cargo test -p heddle-dataplane --features loom --lib model`; see `heddle_base::sync`.
+
+    use loom::thread;
+
+    use super::*;
+
+    /// More items than places: each is taken once, in order, and the end is reported after the last.
+    #[test]
+    fn test_items_come_in_order_and_the_end_after_them() {
+        loom::model(|| {
+            let (mut p, mut c) = ring(2);
+            p.push(1).unwrap();
+            let producer = thread::spawn(move || {
+                p.push(2).unwrap();
+                if p.push(3).is_ok() { 3 } else { 2 }
+            });
+            let mut seen: Vec<u32> = c.pop().into_iter().collect();
+            // The end before the items: what is taken after it is all there was.
+            let ended = c.end().is_some();
+            let rest = std::iter::from_fn(|| c.pop());
+            let found = rest.count();
+            assert!(!ended || found == 0, "an item came after the end");
+            seen.extend(2..2 + found as u32);
+            let pushed = producer.join().unwrap();
+            let left = std::iter::from_fn(|| c.pop()).count();
+            assert_eq!((seen.len() + left, c.end()), (pushed, Some(End::Dropped)));
+        });
+    }
+
+    /// The consumer goes while the producer pushes: each item is taken or comes back, once.
+    #[test]
+    fn test_items_that_a_gone_consumer_left_come_back() {
+        loom::model(|| {
+            let (mut p, mut c) = ring(2);
+            p.push(1).unwrap();
+            let consumer = thread::spawn(move || c.pop().is_some());
+            let pushed = p.push(2).is_ok();
+            let taken = consumer.join().unwrap();
+            let back: Vec<u32> = std::iter::from_fn(|| p.reclaim()).collect();
+            assert_eq!(back, if taken { &[2][..] } else { &[1, 2] });
+            assert!(pushed);
+        });
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The worker's end of a completion queue.
 
+use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use heddle_iwarp::Cqe;
 

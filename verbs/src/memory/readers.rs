@@ -5,16 +5,20 @@
 //! [`Reader`] up. Whoever has cleared an entry takes a [`Grace`] and waits until every reader has
 //! counted on. This costs a worker one store per turn, and no message.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use heddle_base::sync::Mutex;
+use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, PoisonError};
 
 /// The workers that read tables without a lock.
 #[derive(Debug, Default)]
-pub struct Readers(Mutex<Vec<Weak<Turns>>>);
+pub struct Readers(Mutex<Vec<Arc<Turns>>>);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Turns(AtomicU64);
+
+/// In the place of a count: the reader is gone.
+const GONE: u64 = u64::MAX;
 
 /// One worker's count of turns; it reads nothing any more once this is dropped.
 #[derive(Debug)]
@@ -22,15 +26,15 @@ pub struct Reader(Arc<Turns>);
 
 /// The turns the readers had made when something was taken away.
 #[derive(Debug)]
-pub struct Grace(Vec<(Weak<Turns>, u64)>);
+pub struct Grace(Vec<(Arc<Turns>, u64)>);
 
 impl Readers {
     /// A new reader. It must exist before it looks at anything.
     pub fn reader(&self) -> Reader {
         let turns = Arc::new(Turns::default());
         let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.retain(|r| r.strong_count() > 0);
-        readers.push(Arc::downgrade(&turns));
+        readers.retain(|r| r.0.load(Ordering::Relaxed) != GONE);
+        readers.push(turns.clone());
         Reader(turns)
     }
 
@@ -40,8 +44,9 @@ impl Readers {
         // see unchanged may have missed it, one that counts on afterwards cannot.
         fence(Ordering::SeqCst);
         let readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let turns = |r: &Weak<Turns>| r.upgrade().map(|t| t.0.load(Ordering::Acquire));
-        Grace(readers.iter().filter_map(|r| Some((r.clone(), turns(r)?))).collect())
+        let turns = |r: &Arc<Turns>| r.0.load(Ordering::Acquire);
+        let all = readers.iter().map(|r| (r.clone(), turns(r)));
+        Grace(all.filter(|(_, turns)| *turns != GONE).collect())
     }
 }
 
@@ -57,12 +62,18 @@ impl Reader {
     }
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Release, as in `quiescent`: what was read before stays before. The end of an `Arc` would not
+        // do, because finding it gone does not acquire.
+        self.0.0.store(GONE, Ordering::Release);
+    }
+}
+
 impl Grace {
     /// Whether every reader has passed a quiescent point since.
     pub fn is_over(&mut self) -> bool {
-        self.0.retain(|(reader, then)| {
-            reader.upgrade().is_some_and(|t| t.0.load(Ordering::Acquire) == *then)
-        });
+        self.0.retain(|(reader, then)| reader.0.load(Ordering::Acquire) == *then);
         self.0.is_empty()
     }
 }

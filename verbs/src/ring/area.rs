@@ -1,14 +1,21 @@
 //! Shared memory for rings, as words that either side may change at any time.
 
+use heddle_base::sync::atomic::AtomicU64;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layout::LINE;
 use crate::memory::stretches::Stretches;
 use crate::memory::{Region, RegionError};
+use words::Words;
+
+#[cfg(not(feature = "loom"))]
+#[path = "area/mapped.rs"]
+mod words;
+#[cfg(feature = "loom")]
+#[path = "area/modelled.rs"]
+mod words;
 
 /// Why there is no area, or no room in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +32,7 @@ pub enum AreaError {
 pub struct Area {
     region: Region,
     free: Mutex<Stretches>,
+    words: words::Source,
 }
 
 impl fmt::Debug for Area {
@@ -36,9 +44,7 @@ impl fmt::Debug for Area {
 /// Words of an area that belong together: a queue pair, a completion queue or doorbells. Given back
 /// to the area when dropped, by the process that took it.
 pub struct Block {
-    /// Where they are mapped here. Whoever posts or polls looks at them each time: one load away.
-    base: NonNull<AtomicU64>,
-    words: usize,
+    words: Words,
     area: Arc<Area>,
     /// Octets from the start of the area.
     off: usize,
@@ -46,15 +52,12 @@ pub struct Block {
     owned: bool,
 }
 
-// SAFETY: the address is that of words in the mapping of `area`, which is `Send` and `Sync` and lives
-// as long as the block; they are reached as shared references to atomics and in no other way.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
-
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block").field("off", &self.off).field("words", &self.words).finish()
+        f.debug_struct("Block")
+            .field("off", &self.off)
+            .field("words", &self.words.get().len())
+            .finish()
     }
 }
 
@@ -71,13 +74,13 @@ impl Area {
     pub fn new(len: usize) -> Result<Arc<Area>, AreaError> {
         let region = Region::shared(len)?;
         let free = Mutex::new(Stretches::new(len));
-        Ok(Arc::new(Area { region, free }))
+        Ok(Arc::new(Area { region, free, words: words::Source::default() }))
     }
 
     /// An area over a zeroed region that nobody else has.
     pub(crate) fn over(region: Region) -> Arc<Area> {
         let free = Mutex::new(Stretches::new(region.len()));
-        Arc::new(Area { region, free })
+        Arc::new(Area { region, free, words: words::Source::default() })
     }
 
     /// An area that another process has made.
@@ -87,7 +90,7 @@ impl Area {
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Arc<Area>, AreaError> {
         let region = Region::from_fd(fd, len)?;
         let free = Mutex::new(Stretches::new(0));
-        Ok(Arc::new(Area { region, free }))
+        Ok(Arc::new(Area { region, free, words: words::Source::default() }))
     }
 
     /// Its file, for another process.
@@ -122,23 +125,18 @@ impl Area {
         let len = words.saturating_mul(WORD);
         let off = self.free().take(len).ok_or(AreaError::Full(len))?;
         self.region.zero(off, clear.min(words) * WORD)?;
-        let base = self.base_of(off, len).ok_or(AreaError::Full(len))?;
-        Ok(Block { base, words, area: self.clone(), off, owned: true })
+        let words = self.words.take(&self.region, off, words).ok_or(AreaError::Full(len))?;
+        Ok(Block { words, area: self.clone(), off, owned: true })
     }
 
     /// The block of `words` words at `off` that another process took; `None` unless it lies inside,
     /// at the start of a line.
     pub fn at(self: &Arc<Area>, off: usize, words: usize) -> Option<Block> {
-        let len = words.checked_mul(WORD)?;
         if words == 0 || !off.is_multiple_of(64) {
             return None;
         }
-        let base = self.base_of(off, len)?;
-        Some(Block { base, words, area: self.clone(), off, owned: false })
-    }
-
-    fn base_of(&self, off: usize, len: usize) -> Option<NonNull<AtomicU64>> {
-        NonNull::new(self.region.ptr(off, len)?).map(NonNull::cast)
+        let words = self.words.find(&self.region, off, words)?;
+        Some(Block { words, area: self.clone(), off, owned: false })
     }
 
     fn free(&self) -> MutexGuard<'_, Stretches> {
@@ -150,13 +148,7 @@ impl Block {
     /// Its words.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` is the address of `words` words that were checked against the mapping at
-        // construction (taken from its free memory, or in `at`); the mapping is page-aligned and the
-        // offset a multiple of 64, so each word is aligned; it lives as long as `area`, which self
-        // holds. Every access to this memory, here and in other processes, is an atomic one of 8
-        // octets or made before the area is handed out, so a shared reference to atomics is all that
-        // exists of it.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+        self.words.get()
     }
 
     /// Its whole lines. It starts at the start of one.
@@ -179,15 +171,15 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.owned {
-            self.area.free().give(self.off, self.words * WORD);
+            self.area.free().give(self.off, self.words.get().len() * WORD);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
+    use heddle_base::sync::atomic::Ordering;
 
     #[test]
     fn test_blocks_are_zeroed_lines_and_come_back() {

@@ -4,8 +4,9 @@
 //! single atomic operations, so nobody can stop half way with a place taken; ringing twice is ringing
 //! once; and an application that rings what it does not have costs the worker a look, once a turn.
 
+use heddle_base::sync::atomic::{AtomicU64, Ordering};
+use heddle_base::sync::seq_cst_operations;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::area::{Area, AreaError, Block, Line};
 use super::layout::LINE;
@@ -93,6 +94,7 @@ impl Bells {
         if of_bell.load(Ordering::SeqCst) & bit == 0 {
             of_bell.fetch_or(bit, Ordering::SeqCst);
         }
+        seq_cst_operations();
         // The worker takes the summary first: where the bit stands, it has yet to look at the word.
         if summary.load(Ordering::SeqCst) & 1 << word == 0 {
             summary.fetch_or(1 << word, Ordering::SeqCst);
@@ -113,7 +115,9 @@ impl Bells {
             return BellsTaken::default();
         }
         let words = lines[1..].as_flattened();
-        BellsTaken { words, summary: summary.swap(0, Ordering::SeqCst), word: 0, bits: 0 }
+        let summary = summary.swap(0, Ordering::SeqCst);
+        seq_cst_operations();
+        BellsTaken { words, summary, word: 0, bits: 0 }
     }
 }
 
@@ -138,6 +142,7 @@ impl Iterator for BellsTaken<'_> {
             self.word = self.summary.trailing_zeros();
             self.summary &= self.summary - 1;
             self.bits = self.words.get(self.word as usize)?.swap(0, Ordering::SeqCst);
+            seq_cst_operations();
         }
         let bit = self.bits.trailing_zeros();
         self.bits &= self.bits - 1;
@@ -150,7 +155,7 @@ const _: () = assert!(BELLS / 64 <= 64 && (BELLS / 64).is_multiple_of(LINE));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::fence;
+    use heddle_base::sync::atomic::fence;
 
     #[test]
     fn test_each_bell_is_taken_once_at_its_worker() {

@@ -3,7 +3,7 @@
 //! Numbers are written out here, once, and never given a second meaning: worker and application may
 //! be of different builds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use heddle_base::sync::atomic::{AtomicU64, Ordering};
 
 use heddle_iwarp::rdmap::TermCode;
 use heddle_iwarp::{BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Queue, Stag};

@@ -3,7 +3,7 @@
 //! The decoder is the border between two processes: it copies an entry out word by word, and
 //! everything it hands on comes from the copy.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use heddle_base::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
@@ -387,5 +387,5 @@ impl EntryReader {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;

@@ -26,10 +26,11 @@
 //! same as ringing bells all the time, and bounded in the same way, by what a thread that never sleeps
 //! costs.
 
+use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::compiler_fence;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::epoll;
@@ -86,7 +87,7 @@ impl fmt::Debug for WorkerWakers {
 #[inline(always)]
 fn fence_after_rmw() {
     // Its `lock` prefix is one already; a fence after it would cost as much again.
-    if cfg!(target_arch = "x86_64") {
+    if cfg!(target_arch = "x86_64") && !cfg!(feature = "loom") {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);

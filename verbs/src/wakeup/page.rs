@@ -1,24 +1,29 @@
 //! The words that say which workers sleep, in memory that applications can read and not write.
 
+use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::ring::layout::LINE;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
-use crate::ring::Line;
+/// A line of the mapping.
+type Mapped = [std::sync::atomic::AtomicU64; LINE];
 
 /// A line for each worker, of which the first word is used: an odd number while it sleeps, or is about
 /// to, another one each time.
 #[derive(Debug)]
 pub(super) struct Page {
-    base: NonNull<Line>,
+    base: NonNull<Mapped>,
     workers: usize,
     octets: usize,
     fd: OwnedFd,
     /// It was made here.
     ours: bool,
+    /// In the place of the mapping, whose words the model checker cannot follow.
+    #[cfg(feature = "loom")]
+    modelled: Box<[AtomicU64]>,
 }
 
 // SAFETY: the address is that of a mapping that lives as long as this does; it is reached as shared
@@ -34,7 +39,7 @@ fn octets(workers: usize) -> io::Result<usize> {
     if workers == 0 || workers > MOST {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of workers"));
     }
-    Ok((workers * size_of::<Line>()).next_multiple_of(4096))
+    Ok((workers * size_of::<Mapped>()).next_multiple_of(4096))
 }
 
 impl Page {
@@ -45,7 +50,15 @@ impl Page {
         let fd = memfd_create(c"heddle-wake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, octets as u64)?;
         let base = map(&fd, octets, libc::PROT_READ | libc::PROT_WRITE)?;
-        let page = Page { base, workers, octets, fd, ours: true };
+        let page = Page {
+            base,
+            workers,
+            octets,
+            fd,
+            ours: true,
+            #[cfg(feature = "loom")]
+            modelled: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+        };
         let size = SealFlags::SHRINK | SealFlags::GROW;
         fcntl_add_seals(&page.fd, size | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok(page)
@@ -59,7 +72,15 @@ impl Page {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not what says who sleeps"));
         }
         let base = map(&fd, octets, libc::PROT_READ)?;
-        Ok(Page { base, workers, octets, fd, ours: false })
+        Ok(Page {
+            base,
+            workers,
+            octets,
+            fd,
+            ours: false,
+            #[cfg(feature = "loom")]
+            modelled: Box::default(),
+        })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -68,12 +89,21 @@ impl Page {
 
     #[inline]
     fn word(&self, worker: usize) -> Option<&AtomicU64> {
+        #[cfg(feature = "loom")]
+        return self.modelled.get(worker);
+        #[cfg(not(feature = "loom"))]
+        self.mapped(worker)
+    }
+
+    #[inline]
+    #[cfg_attr(feature = "loom", expect(dead_code, reason = "the model has words of its own"))]
+    fn mapped(&self, worker: usize) -> Option<&std::sync::atomic::AtomicU64> {
         if worker >= self.workers {
             return None;
         }
         // SAFETY: inside the mapping, which has a line for each worker and lives as long as `self`.
         // Here and elsewhere it is reached by atomic operations of 8 octets alone.
-        let line: &Line = unsafe { self.base.add(worker).as_ref() };
+        let line: &Mapped = unsafe { self.base.add(worker).as_ref() };
         Some(&line[0])
     }
 
@@ -101,17 +131,17 @@ impl Drop for Page {
     }
 }
 
-fn map(fd: &OwnedFd, octets: usize, rights: i32) -> io::Result<NonNull<Line>> {
+fn map(fd: &OwnedFd, octets: usize, rights: i32) -> io::Result<NonNull<Mapped>> {
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
     let p = unsafe { libc::mmap(ptr::null_mut(), octets, rights, flags, fd.as_raw_fd(), 0) };
-    match NonNull::new(p.cast::<Line>()) {
+    match NonNull::new(p.cast::<Mapped>()) {
         Some(p) if p.as_ptr().cast() != libc::MAP_FAILED => Ok(p),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

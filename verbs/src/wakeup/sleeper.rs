@@ -1,10 +1,10 @@
 //! The end of the thread that sleeps.
 
+use heddle_base::sync::atomic::{Ordering, fence};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use rustix::event::{Timespec, epoll};
 

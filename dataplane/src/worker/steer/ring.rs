@@ -4,9 +4,9 @@
 //! frames is published by one store. What is left in it is freed with the last of the two ends, so a
 //! worker that ends leaks nothing and holds nobody up.
 
+use heddle_base::sync::Arc;
+use heddle_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_utils::CachePadded;
@@ -50,7 +50,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let (head, tail) = (*self.head.get_mut(), *self.tail.get_mut());
+        // Both ends are gone, and the end of the `Arc` acquires what they stored.
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
         for n in 0..tail.wrapping_sub(head) {
             // SAFETY: published and not taken, and both ends are gone.
             drop(unsafe { self.take(head.wrapping_add(n)) });
@@ -171,5 +172,48 @@ impl FrameSender {
         (self.tail, self.head, other.head, other.tail) = (index, index, index, index);
         self.shared.tail.store(index, Ordering::Relaxed);
         self.shared.head.store(index, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod model {
+    //! `cargo test -p heddle-dataplane --features loom --lib model`; see `heddle_base::sync`.
+
+    use loom::thread;
+
+    use super::*;
+
+    /// A frame that is a number: it is never looked into, and forgotten in time.
+    fn frame(n: usize) -> Mbuf {
+        let address = NonNull::new(std::ptr::without_provenance_mut(n)).expect("not zero");
+        // SAFETY: this is no frame. The tests take it out again and forget it, which touches no memory.
+        unsafe { Mbuf::from_raw(address) }
+    }
+
+    fn numbers(frames: &mut ArrayVec<Mbuf, 4>) -> Vec<usize> {
+        frames.drain(..).map(|f| f.into_raw().as_ptr().addr()).collect()
+    }
+
+    #[test]
+    fn test_frames_come_once_and_in_order_through_places_that_are_used_again() {
+        loom::model(|| {
+            let (mut tx, mut rx) = ring(2);
+            let mut first: ArrayVec<Mbuf, 4> = [frame(64), frame(128)].into_iter().collect();
+            assert_eq!(tx.push_all(&mut first), 2);
+            let sender = thread::spawn(move || {
+                let mut more: ArrayVec<Mbuf, 4> = [frame(192), frame(256)].into_iter().collect();
+                let sent = tx.push_all(&mut more);
+                numbers(&mut more);
+                (tx, sent)
+            });
+            let mut out = ArrayVec::new();
+            rx.pop_into(&mut out, 4);
+            let mut seen = numbers(&mut out);
+            let (_tx, sent) = sender.join().unwrap();
+            while rx.pop_into(&mut out, 4) > 0 {
+                seen.extend(numbers(&mut out));
+            }
+            assert_eq!(seen, [64, 128, 192, 256][..2 + sent]);
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Requests on their way into a ring.
 
-use std::sync::atomic::Ordering;
+use heddle_base::sync::atomic::Ordering;
 
 use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{Bind, Data, RecvWr, SendOp, SendWr, Stag};

@@ -1,0 +1,36 @@
+//! The lock-free code of this crate under a model checker: small programs of two or three threads, of which
+//! every order of steps is run, and every store that a load may see.
+//!
+//! `cargo test -p heddle-verbs --features loom --lib model`. Preemptions are bounded (`PREEMPTIONS`):
+//! a thread is taken off its processor that often where it would not wait anyway. System calls are made
+//! as they are; a program looks at what they did when its threads have ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod completions;
+mod doorbells;
+mod grace;
+mod posts;
+mod receives;
+
+use loom::model::Builder;
+
+use crate::waker::Sleeper;
+
+/// How often a thread is preempted in one run of a program.
+const PREEMPTIONS: usize = 3;
+
+/// Runs a program in every order.
+fn check(program: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.max_branches = 100_000;
+    builder.check(program);
+}
+
+/// Returns true if the sleeper has been woken, or would not sleep.
+fn is_woken(sleeper: &Sleeper) -> bool {
+    let fd = sleeper.fd().unwrap();
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
+}
