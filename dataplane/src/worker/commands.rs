@@ -34,6 +34,11 @@ impl Worker {
                     heddle_rnic::Order::Disconnect { conn } => Some(conn),
                     _ => None,
                 };
+                if let Some(conn) = conn {
+                    // What is posted goes first, also what more than one turn would take: no request
+                    // is posted twice, so the depth of the queues bounds this.
+                    while self.take_from(conn.index()) {}
+                }
                 if let Some(report) = self.rnic.handle_order(now, order) {
                     self.report(report);
                 }

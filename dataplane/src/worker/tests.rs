@@ -288,6 +288,26 @@ fn test_send_goes_after_all_receives_that_were_posted_before_it() {
     assert!(turns.iter().all(|(sends, recvs)| *sends == 0 || *recvs >= 200), "{turns:?}");
 }
 
+/// An application that posts and disconnects has what it posted sent, whether a turn came between or
+/// not, and however much it is.
+#[test]
+fn test_disconnect_comes_after_all_that_was_posted_before_it() {
+    let mut b = bench("disconnect");
+    let (conn, qp, cq, _) = b.run();
+    for wr_id in 0..200 {
+        post_write(&qp, wr_id).unwrap();
+    }
+    b.order(Command::Order(Order::Disconnect { conn }));
+    b.worker.poll();
+    assert_eq!(taken(&mut b, conn), (200, 0));
+    // None was refused because the queue pair closes: they wait for the peer.
+    assert!(cq.poll().is_none());
+    post_write(&qp, 200).unwrap();
+    b.worker.poll();
+    assert!(cq.poll().is_none(), "its turn comes behind the others");
+    assert_eq!(b.worker.rnic.qp(conn).unwrap().state(), heddle_iwarp::QpState::Closing);
+}
+
 /// The application goes on posting while the worker takes: the Send, and the receives before it, come
 /// after the worker has found the receive queue empty.
 #[test]
