@@ -125,6 +125,8 @@ pub enum Cut {
     Message,
     /// The answers to our Reads, some of which have not come.
     Read,
+    /// Its first FPDU, before which nothing that we have posted may be sent.
+    Start,
 }
 
 impl core::fmt::Display for Cut {
@@ -133,6 +135,7 @@ impl core::fmt::Display for Cut {
             Cut::Fpdu => "in the middle of an FPDU",
             Cut::Message => "in the middle of a message",
             Cut::Read => "before it answered an RDMA Read",
+            Cut::Start => "before its first FPDU",
         })
     }
 }

@@ -106,8 +106,9 @@ pub struct QpContext {
     rx_one_fpdu: bool,
     peer_closed: bool,
     drained: bool,
-    /// A Write of the peer's has begun and not ended.
+    /// A Write of the peer's has begun and not ended; and a Send.
     in_write: bool,
+    in_send: bool,
     rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
@@ -150,6 +151,7 @@ impl QpContext {
             peer_closed: false,
             drained: false,
             in_write: false,
+            in_send: false,
             rtr: config.rtr,
             qpn: config.qpn,
             pd: config.pd,
@@ -227,8 +229,17 @@ impl QpContext {
     pub fn close(&mut self) {
         if let Some(state) = self.state.next(Transition::Close) {
             self.state = state;
+            if self.peer_closed && self.never_sends() {
+                return self.truncated(Cut::Start);
+            }
             self.check_drained();
         }
+    }
+
+    /// Returns true if requests wait for the peer's first FPDU (RFC 5044 section 7.1.2, rule 4). Once
+    /// the peer has closed they wait for ever.
+    fn never_sends(&self) -> bool {
+        self.hold && !self.sq.is_empty() && !matches!(self.rtr, RtrConfig::Send(_))
     }
 
     /// The peer closed its direction of the stream, with or without a part of an FPDU left at its
@@ -243,13 +254,19 @@ impl QpContext {
         self.peer_closed = true;
         let cut = if in_fpdu {
             Cut::Fpdu
-        } else if self.rq.received > 0 || self.in_write {
+        } else if self.in_send || self.in_write {
             Cut::Message
         } else if !self.reads.outbound.is_empty() {
             Cut::Read
+        } else if self.never_sends() {
+            Cut::Start
         } else {
             return self.flush_recvs();
         };
+        self.truncated(cut);
+    }
+
+    fn truncated(&mut self, cut: Cut) {
         self.end_stream(Transition::Abort, End::default());
         self.raise(QpEvent::Truncated(cut));
     }

@@ -76,6 +76,8 @@ impl QpContext {
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
+        // A segment without bytes begins a message, too.
+        self.in_send = !h.last;
         if h.last {
             if let Some(stag) = invalidate {
                 // Somebody may have taken it back since the check.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE};
-use heddle_iwarp::{Access, CqeStatus, Cut, QpConfig, QpEvent, RecvWr, SendWr, Sge, Stag};
+use heddle_iwarp::{Access, CqeStatus, Cut, QpConfig, QpEvent, RecvWr, Role, SendWr, Sge, Stag};
 use heddle_rnic::{CloseReason, Event, FpduMode};
 use heddle_tcp::ConnId;
 
@@ -145,5 +145,41 @@ fn test_fin_at_the_end_of_a_message_leaves_the_stream_half_open() {
         let (events, done, _) = fin_behind(before);
         assert!(matches!(events[..], [Event::PeerClosed { .. }]), "{events:?}");
         assert_eq!(done.len(), 1);
+    }
+}
+
+/// A responder's Sends wait for the peer's first FPDU. It never comes after a FIN: the connection ends at
+/// once and in order, and not by the deadline of a close.
+#[test]
+fn test_fin_before_the_first_fpdu_ends_a_connection_whose_sends_wait_for_it() {
+    for early in [true, false] {
+        let (mut p, a, b) = connected();
+        let qp = QpConfig { pd: PD, role: Role::Responder, ..QpConfig::default() };
+        let mode = FpduMode { startup_len: 0, reply: Vec::new(), qp };
+        let h = &mut p.hosts[1];
+        h.rnic.enter_fpdu_mode(b, mode).unwrap();
+        h.rnic.start(&h.mem, b);
+        let send = SendWr::send_inline(1, &[7; 10]);
+        if early {
+            h.rnic.post_send(b, &send).unwrap();
+        }
+        p.hosts[0].rnic.disconnect(a);
+        let start = p.now;
+        if !early {
+            let closed = |e: &Event| matches!(e, Event::PeerClosed { .. });
+            p.run(Duration::from_secs(1), |p| p.hosts[1].events.iter().any(closed));
+            p.hosts[1].rnic.post_send(b, &send).unwrap();
+            p.hosts[1].rnic.disconnect(b);
+        }
+        let closed = |e: &Event| matches!(e, Event::Closed { .. });
+        p.run(Duration::from_secs(1), |p| p.hosts[1].events.iter().any(closed));
+        assert!(p.now.since(start) < Duration::from_millis(10), "{:?}", p.now.since(start));
+        let events = &p.hosts[1].events;
+        let cut = |e: &Event| matches!(e, Event::Qp { event: QpEvent::Truncated(Cut::Start), .. });
+        assert!(events.iter().any(cut), "{events:?}");
+        let Some(Event::Closed { reason, .. }) = events.last() else { panic!("{events:?}") };
+        assert_eq!(*reason, CloseReason::Orderly);
+        let done: Vec<_> = p.hosts[1].completions.iter().map(|c| c.1.status).collect();
+        assert_eq!(done, [CqeStatus::Flushed]);
     }
 }

@@ -99,8 +99,8 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
         let mut c = PairConfig { rtr: rtrs, ..PairConfig::default() };
         (c.qp.send_markers, c.qp.recv_markers) = (true, true);
         let mut p = Pair::new(c);
-        for i in 0..4 {
-            p.recv(1, i, [p.nodes[1].sge(1000 * i as usize, 100)]);
+        for i in 0..4u16 {
+            p.recv(1, i.into(), [p.nodes[1].sge(1000 * usize::from(i), 100)]);
         }
         let (one, two) = ([0x11; 100], [0x22; 60]);
         p.a().write(200, &one);

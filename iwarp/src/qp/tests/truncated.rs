@@ -3,6 +3,9 @@
 
 use super::pair::BASE;
 use super::*;
+use crate::Msn;
+use crate::ddp::{DdpHeader, Qn};
+use crate::rdmap::{Control, Opcode};
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 
@@ -43,6 +46,68 @@ fn test_peer_closed_between_the_segments_of_a_message() {
             check(&mut cut_off(op, segments), 1, cut, &format!("{what}, {segments} segments"));
         }
     }
+}
+
+/// The first segment of a Send may be without bytes.
+#[test]
+fn test_peer_closed_after_a_first_segment_without_bytes() {
+    for last in [false, true] {
+        let mut p = started();
+        p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
+        let header = DdpHeader::Untagged {
+            last,
+            rsvd_ulp: Control::new(Opcode::SEND).to_byte(),
+            rsvd_ulp32: 0,
+            qn: Qn::SEND,
+            msn: Msn(1),
+            mo: 0,
+        };
+        let mut segment = vec![0; header.len()];
+        header.emit(&mut segment);
+        let mut bytes = Vec::new();
+        crate::mpa::fpdu::append(&segment, true, &mut bytes).unwrap();
+        p.b().inbox.extend(bytes);
+        p.deliver(1, usize::MAX);
+        assert_eq!(completions(&mut p.b().qp).len(), usize::from(last));
+        p.nodes[1].qp.handle_peer_closed(false);
+        check(&mut p, 1, (!last).then_some(Cut::Message), "no bytes");
+    }
+}
+
+/// A responder may send nothing before the peer's first FPDU, which never comes: what is posted is
+/// flushed, at once or when the application closes.
+#[test]
+fn test_peer_closed_before_its_first_fpdu_flushes_what_waits_for_it() {
+    let expect = RtrConfig::Expect(crate::mpa::frame::RtrSet::ALL);
+    for (rtr, early) in [(RtrConfig::None, true), (RtrConfig::None, false), (expect, true)] {
+        let mut p = Pair::new(PairConfig { rtr: [RtrConfig::None, rtr], ..PairConfig::default() });
+        p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
+        if early {
+            p.send(1, 2, SEND, []);
+        }
+        p.nodes[1].qp.handle_peer_closed(false);
+        if !early {
+            let qp = &mut p.b().qp;
+            assert_eq!((qp.state(), events(qp), completions(qp).len()), (QpState::Rts, vec![], 1));
+            p.send(1, 2, SEND, []);
+            p.nodes[1].qp.close();
+        }
+        let left = completions(&mut p.b().qp);
+        assert_eq!(left.len(), 1 + usize::from(early), "{left:?}");
+        check(&mut p, 1, Some(Cut::Start), "nothing can be sent");
+    }
+    // With nothing posted our half is open, until the application closes it in order.
+    let mut p = Pair::new(PairConfig::default());
+    p.nodes[1].qp.handle_peer_closed(false);
+    check(&mut p, 1, None, "nothing is posted");
+    p.nodes[1].qp.close();
+    assert_eq!(events(&mut p.b().qp), [QpEvent::Drained]);
+    // Nor does an initiator wait for anything, whose first message says that it is ready.
+    let rtr = [RtrConfig::Send(crate::mpa::frame::Rtr::Write), RtrConfig::None];
+    let mut p = Pair::new(PairConfig { rtr, ..PairConfig::default() });
+    p.send(0, 2, SEND, []);
+    p.nodes[0].qp.handle_peer_closed(false);
+    assert_eq!((events(&mut p.a().qp), p.nodes[0].qp.state()), (vec![], QpState::Rts));
 }
 
 #[test]
