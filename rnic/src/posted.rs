@@ -6,7 +6,7 @@
 
 use heddle_iwarp::QpContext;
 
-/// Requests of each queue that one turn takes at most.
+/// Requests of each queue that a worker's turn takes at most.
 pub const POST_TURN: usize = 64;
 
 /// The queues of one queue pair as its application fills them.
@@ -31,7 +31,7 @@ pub trait Posted {
     fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Self::Broken>;
 }
 
-/// Takes what one turn may take from the queues of a queue pair; true if there may be more.
+/// Takes at most `most` requests of each queue of a queue pair; true if there may be more.
 ///
 /// A send request is taken after all receives that were posted before it, in a later turn if they
 /// are many: the peer may answer a Send with a message for each of these receives, and ends the
@@ -40,18 +40,22 @@ pub trait Posted {
 /// # Errors
 /// [`Posted::Broken`].
 #[inline]
-pub fn take_turn<P: Posted>(qp: &mut QpContext, posted: &mut P) -> Result<bool, P::Broken> {
+pub fn take_turn<P: Posted>(
+    qp: &mut QpContext,
+    posted: &mut P,
+    most: usize,
+) -> Result<bool, P::Broken> {
     let (mut recvs, mut sends) = (0, 0);
     loop {
-        while recvs < POST_TURN && posted.take_recv(qp)? {
+        while recvs < most && posted.take_recv(qp)? {
             recvs += 1;
         }
-        while sends < POST_TURN && posted.has_send()? && !posted.owes_recvs() {
-            while sends < POST_TURN && posted.take_send(qp)? {
+        while sends < most && posted.has_send()? && !posted.owes_recvs() {
+            while sends < most && posted.take_send(qp)? {
                 sends += 1;
             }
         }
-        let more = recvs == POST_TURN || sends == POST_TURN;
+        let more = recvs == most || sends == most;
         // Receives that the application posted between the two looks go first, in this turn.
         if more || !posted.owes_recvs() {
             return Ok(more);

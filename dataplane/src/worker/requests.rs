@@ -1,7 +1,7 @@
 //! Work requests, from the rings of applications to the queue pairs.
 
 use heddle_iwarp::{PostError, QpContext, SendWr};
-use heddle_rnic::{Posted, take_turn};
+use heddle_rnic::{POST_TURN, Posted, take_turn};
 use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 
@@ -53,7 +53,7 @@ impl Worker {
             // An application that finds its queue full rings, to be told what was retired in silence.
             ends.retire(qp.sq_retired(), qp.rq_retired());
             let before = ends.outstanding().0;
-            let more = take_turn(qp, &mut Rings { ends, entry });
+            let more = take_turn(qp, &mut Rings { ends, entry }, POST_TURN);
             ends.give_blocks();
             let outstanding = ends.outstanding().0;
             if outstanding > before && watch.is_due() {

@@ -15,6 +15,9 @@ use crate::sim::{TO_BASE, pattern};
 /// No region has it.
 pub const NOWHERE: Stag = Stag(0x0055_5507);
 
+/// Octets of a receive that is granted, and most of a message that may get one.
+pub const GRANTED: usize = 64;
+
 /// A request that is being put together.
 pub struct Draft {
     pub what: CqeOp,
@@ -128,7 +131,13 @@ impl World {
     ) -> Option<Draft> {
         let len = size(r);
         // Any buffer of a shared queue has to do.
-        let len = if self.streams[s].plan.shared[1 - me] { len % SHARED_BUFFER } else { len };
+        let plan = &self.streams[s].plan;
+        let len = match (plan.shared[1 - me], plan.grants[1 - me]) {
+            (true, _) => len % SHARED_BUFFER,
+            // And any of those that are granted.
+            (_, true) => len % (GRANTED + 1),
+            _ => len,
+        };
         self.send_of(r, (s, me), invalidate, len)
     }
 
@@ -148,6 +157,7 @@ impl World {
             solicited,
             invalidate,
             immediate: None,
+            grant: 0,
         };
         let draft =
             Draft { len, buffer: Some(len + r.below(40) as usize), ..Draft::new(CqeOp::Send, op) };
@@ -296,8 +306,14 @@ impl World {
 /// Immediate Data alone, with a buffer for it.
 fn immediate(r: &mut Random) -> Draft {
     let (data, solicited) = (r.next_u64(), r.chance(0.3));
-    let message =
-        Message { seq: 0, data: vec![], solicited, invalidate: None, immediate: Some(data) };
+    let message = Message {
+        seq: 0,
+        data: vec![],
+        solicited,
+        invalidate: None,
+        immediate: Some(data),
+        grant: 0,
+    };
     let d = Draft::new(CqeOp::Immediate, SendOp::Immediate { data, solicited });
     Draft { message: Some(message), buffer: Some(r.below(20) as usize), ..d }
 }

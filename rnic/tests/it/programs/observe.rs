@@ -50,6 +50,7 @@ impl World {
         (0..2).for_each(|me| self.check_held(me));
         for s in 0..self.streams.len() {
             for me in 0..2 {
+                self.use_grants(s, me);
                 if self.streams[s].ends[me].closed.is_some() {
                     self.finish_queues(s, me);
                 }
@@ -161,6 +162,7 @@ impl World {
                 }
             }
             self.outcome.count("Recv", 1);
+            self.streams[s].ends[me].granted += m.grant;
             self.outcome.count("immediate", u64::from(m.immediate.is_some()));
             // What was bound before it is so: that is how the peer is told.
             let told = |d: &&mut Derived| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 67] = [
+const WANTED: [&str; 70] = [
     "Send",
     "Write",
     "Read",
@@ -71,6 +71,9 @@ const WANTED: [&str; 67] = [
     "Rights",
     "Stag",
     "refused: BindData",
+    "granted",
+    "ready to receive",
+    "first FPDU lost",
     "taken",
     "left",
     "no shared buffer",

@@ -1,18 +1,16 @@
 //! From the operations of a program to work requests, and what is to come of them.
 
-use heddle_base::{Random, Seed};
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{Access, CqeOp, Data, RecvWr, SendOp, SendWr};
-use heddle_rnic::RnicError;
-
 use crate::programs::derived::{Derived, Phase};
-use crate::programs::draft::{Draft, Planned};
+use crate::programs::draft::{Draft, GRANTED, Planned};
 use crate::programs::memory::Store;
 use crate::programs::program::{Kind, Op, pick};
 use crate::programs::stream::{Bad, Buffer, Effect, Message, NO_BUFFER, Request, TOO_LONG};
 use crate::programs::words::Atom;
 use crate::programs::world::{SHARED, World};
 use crate::sim::pattern;
+use heddle_base::{Random, Seed};
+use heddle_iwarp::qp::PostError;
+use heddle_iwarp::{Access, CqeOp, Data, RecvWr, SendOp, SendWr};
 
 impl World {
     /// Does what an operation of the program says.
@@ -38,6 +36,7 @@ impl World {
                 let kind = if read { Kind::Read } else { pick(r, &[Kind::Write, Kind::Send]) };
                 self.use_once(r, s, me, kind, false);
             }
+            Kind::Grant => self.grant(r, s, me),
             kind => {
                 if let Some(draft) = self.draft(r, s, me, kind) {
                     self.post(r, s, me, draft);
@@ -65,9 +64,9 @@ impl World {
         let fence = d.fence || r.chance(0.15);
         let data = d.inline.as_deref().map_or(Data::Sges(&d.sges), Data::Inline);
         let wr = SendWr { wr_id: id, op: d.op, data, signaled, fence };
-        match self.pair.hosts[me].rnic.post_send(self.streams[s].ids[me], &wr) {
+        match self.pair.hosts[me].post_send(self.streams[s].ids[me], &wr) {
             Ok(()) => {}
-            Err(RnicError::Post(PostError::Full)) => {
+            Err(PostError::Full) => {
                 let depth = self.streams[s].plan.depth[me] as usize;
                 assert!(end.requests.len() >= depth, "full with {}", end.requests.len());
                 return false;
@@ -158,17 +157,63 @@ impl World {
         goes
     }
 
+    /// Posts receives, more than a turn takes of some, and then a Send that says how many: the peer
+    /// may use all of them as soon as it comes.
+    fn grant(&mut self, r: &mut Random, s: usize, me: usize) {
+        let count = pick(r, &[3, 20, 70, 120]);
+        let me = if self.streams[s].plan.grants[me] { me } else { 1 - me };
+        let end = &self.streams[s].ends[me];
+        // The receive queue has room for what else the program posts.
+        if end.over.is_some() || end.closing || end.buffers.len() + count > 170 {
+            return;
+        }
+        let Some(mut draft) = self.send(r, s, me, None) else { return };
+        for _ in 0..count {
+            self.post_buffer(r, s, me, GRANTED);
+        }
+        if let Some(message) = &mut draft.message {
+            message.grant = count;
+        }
+        self.outcome.count("granted", count as u64);
+        self.post(r, s, me, draft);
+    }
+
+    /// Sends what the peer has posted receives for, as far as the queue takes it.
+    pub fn use_grants(&mut self, s: usize, me: usize) {
+        let mut random = Random::new(&Seed::from_u64(self.now));
+        while self.streams[s].ends[me].granted > 0 {
+            let end = &mut self.streams[s].ends[me];
+            if end.over.is_some() || end.closing || end.told.peer_closed > 0 {
+                end.granted = 0;
+                return;
+            }
+            let len = random.below(GRANTED as u64 + 1) as usize;
+            let draft = self.send_of(&mut random, (s, me), None, len);
+            let draft = draft.map(|d| Draft { buffer: None, ..d });
+            let before = self.streams[s].ends[me].seq;
+            if let Some(draft) = draft {
+                self.post(&mut random, s, me, draft);
+            }
+            if self.streams[s].ends[me].seq == before {
+                return;
+            }
+            self.streams[s].ends[me].granted -= 1;
+        }
+    }
+
     fn post_buffer(&mut self, r: &mut Random, s: usize, me: usize, len: usize) {
         if self.streams[s].plan.shared[me] {
             return self.post_shared(r, me);
         }
+        // The messages before it may leave it one that is granted, and the reverse.
+        let len = if self.streams[s].plan.grants[me] { len.max(GRANTED) } else { len };
         let Some(at) = self.allocate(me, len) else {
             return self.streams[s].excuse(&[NO_BUFFER, TOO_LONG]);
         };
         let sges = self.pieces(r, self.regions[me].local[s].stag, at, len);
         let id = 1_000_000 + at as u64;
         let posted =
-            self.pair.hosts[me].rnic.post_recv(self.streams[s].ids[me], &RecvWr::new(id, &sges));
+            self.pair.hosts[me].post_recv(self.streams[s].ids[me], &RecvWr::new(id, &sges));
         match posted {
             Ok(()) => self.streams[s].ends[me].buffers.push_back(Buffer { id, at, len }),
             Err(e) => assert!(self.streams[s].ends[me].over.is_some(), "{e}"),

@@ -3,6 +3,11 @@
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
+use heddle_iwarp::mpa::frame::Rtr;
+
+use heddle_rnic::POST_TURN;
+
+use crate::sim::Pace;
 
 /// A program. Each operation has its own source of random numbers, so that it stays what it is when
 /// others are left out.
@@ -30,6 +35,8 @@ pub struct Plan {
     /// Octets of Read Responses that are kept.
     pub snapshots: usize,
     pub crc: bool,
+    /// How the owner of each RNIC takes its turns.
+    pub pace: [Pace; 2],
     pub streams: Vec<StreamPlan>,
 }
 
@@ -43,6 +50,12 @@ pub struct StreamPlan {
     pub shared: [bool; 2],
     /// Whether it wants markers in what it receives: with a CRC, FPDUs are placed ahead of gaps then.
     pub markers: [bool; 2],
+    /// Whether it grants its peer receives by the dozen: all messages to it are short then.
+    pub grants: [bool; 2],
+    /// The message that says ready to receive, if there is one, and whether any form of it will do.
+    pub rtr: Option<(Rtr, bool)>,
+    /// The first frame with an FPDU of the initiator's is lost.
+    pub rough: bool,
     /// Whether anything may go wrong on it but what the link does.
     pub sick: bool,
 }
@@ -75,6 +88,8 @@ pub enum Kind {
     UseOnce,
     /// A Write or Read of no octets, of memory that is none: not an error.
     EmptyNowhere,
+    /// Posts receives by the dozen, and says so in a message; the peer uses all of them.
+    Grant,
     /// The application writes memory that peers use.
     Store,
     Wrong(Wrong),
@@ -180,10 +195,24 @@ impl Program {
             no_buffer: often(r, 0.5),
             snapshots: pick(r, &[1, 5000, 1 << 20]),
             crc,
+            pace: [0, 1].map(|_| pace(r)),
             streams: (0..1 + r.below(3)).map(|_| StreamPlan::new(r)).collect(),
         };
         let ops = (0..10 + r.below(70)).map(|_| Op::new(r, &plan)).collect();
         Program { seed, plan, ops }
+    }
+}
+
+/// A worker's own, or one that is slower. It takes as many posts as a worker: a program posts a receive
+/// beside the message for it, and no more of these than one turn takes.
+fn pace(r: &mut Random) -> Pace {
+    if r.chance(0.4) {
+        return Pace::default();
+    }
+    Pace {
+        turn: pick(r, &[0, 1_000, 20_000, 200_000, 1_000_000]).nanos(),
+        posts: POST_TURN,
+        frames: pick(r, &[1, 8, 64, 64]),
     }
 }
 
@@ -204,7 +233,11 @@ impl StreamPlan {
         let depth = [0, 1].map(|_| pick(r, &[4, 16, 64]));
         let shared = [0, 1].map(|_| r.chance(0.4));
         let markers = [0, 1].map(|_| r.chance(0.3));
-        StreamPlan { depth, ird, ord, shared, markers, sick: r.chance(0.5) }
+        let grants = shared.map(|shared| !shared && r.chance(0.3));
+        let rtr = pick(r, &[None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)]);
+        let rtr = rtr.map(|form| (form, r.chance(0.3)));
+        let (rough, sick) = (r.chance(0.3), r.chance(0.5));
+        StreamPlan { depth, ird, ord, shared, markers, grants, rtr, rough, sick }
     }
 }
 
@@ -225,6 +258,7 @@ impl Op {
             30..=34 => Kind::Bind,
             35 => Kind::BindWindow,
             36 => Kind::UseOnce,
+            37 if plan.streams[stream].grants != [false; 2] => Kind::Grant,
             37 => Kind::SendInvalidate,
             _ => Kind::Store,
         };

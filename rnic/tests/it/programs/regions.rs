@@ -1,7 +1,9 @@
 //! What a host has registered, and the streams that use it.
 
 use heddle_base::Random;
+use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_iwarp::mr::Kind;
+use heddle_iwarp::qp::RtrConfig;
 use heddle_iwarp::{Access, MrAttr, MrError, Pd, QpConfig, Qpn, Stag};
 
 use crate::programs::derived::{Derived, Phase};
@@ -140,9 +142,16 @@ pub fn qpn(s: usize, me: usize) -> Qpn {
     Qpn((10 + 2 * s + me) as u32)
 }
 
-/// Makes a stream, with regions of its own at both ends.
-pub fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream {
+/// Puts both ends of a stream into FPDU mode.
+pub fn enter(pair: &mut Pair, plan: &Plan, s: usize, stream: &Stream) {
     let of = plan.streams[s];
+    let rtr = match of.rtr {
+        None => [RtrConfig::None; 2],
+        Some((form, any)) => {
+            let set = if any { RtrSet::ALL } else { RtrSet::of(form) };
+            [RtrConfig::Send(form), RtrConfig::Expect(set)]
+        }
+    };
     let qp = |me: usize| QpConfig {
         qpn: qpn(s, me),
         pd: PD,
@@ -153,10 +162,20 @@ pub fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream
         crc: plan.crc,
         send_markers: of.markers[1 - me],
         recv_markers: of.markers[me],
+        rtr: rtr[me],
         ..QpConfig::default()
     };
+    pair.enter(stream.ids, [&qp(0), &qp(1)]);
+    if of.rough {
+        pair.lose_first.push(stream.port);
+    }
+}
+
+/// Makes a connection for a stream, with regions of its own at both ends.
+pub fn connect(pair: &mut Pair, plan: &Plan, s: usize, r: &mut Random) -> Stream {
+    let of = plan.streams[s];
     let port = PORT + s as u16;
-    let ids = pair.connect_to(port, [&qp(0), &qp(1)]);
+    let ids = pair.establish(port);
     let ends = [0, 1].map(|me| {
         let rights = Access::REMOTE_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_INVALIDATE);
         let window = |_| {

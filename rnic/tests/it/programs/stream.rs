@@ -89,6 +89,8 @@ pub struct End {
     /// That which its windows and fast registrations derive from.
     pub parent_gone: bool,
     pub windows: Vec<Window>,
+    /// Messages that the peer has posted receives for, beyond those of the program.
+    pub granted: usize,
     /// STags of the peer's in requests that failed: they may be on their way all the same.
     pub astray: Vec<Stag>,
     pub closed: Option<CloseReason>,
@@ -182,6 +184,8 @@ pub struct Message {
     pub solicited: bool,
     pub invalidate: Option<Stag>,
     pub immediate: Option<u64>,
+    /// Receives that the sender has posted for answers to it.
+    pub grant: usize,
 }
 
 impl End {

@@ -9,7 +9,7 @@ use crate::programs::derived::Derived;
 use crate::programs::memory::History;
 use crate::programs::outcome::Outcome;
 use crate::programs::program::{Program, pick};
-use crate::programs::regions::{Regions, connect, share};
+use crate::programs::regions::{Regions, connect, enter, share};
 use crate::programs::shared::Queue;
 use crate::programs::stream::{Bad, Effect, End, LOCAL, Request, Stream};
 use crate::programs::words::Word;
@@ -71,7 +71,7 @@ impl World {
         let streams: Vec<_> =
             (0..plan.streams.len()).map(|s| connect(&mut pair, plan, s, &mut random)).collect();
         let shared = [0, 1].map(|_| Queue::default());
-        share(&mut pair, &streams, &shared);
+        pair.pace = plan.pace;
         pair.link = LinkConfig {
             loss: plan.loss,
             reorder: plan.reorder,
@@ -81,6 +81,10 @@ impl World {
             ..link
         };
         pair.no_buffer = plan.no_buffer;
+        for (s, stream) in streams.iter().enumerate() {
+            enter(&mut pair, plan, s, stream);
+        }
+        share(&mut pair, &streams, &shared);
         let regions = [0, 1].map(|h| Regions::new(&pair, h, streams.len()));
         let derived = [0, 1].map(|h| regions[h].derive(&pair, h, &plan.streams));
         let mut world = World {
@@ -112,7 +116,13 @@ impl World {
         };
         // A responder may not send before it has got something (RFC 5044 section 7.1.2).
         for s in 0..world.streams.len() {
-            world.post_marker(s, 0);
+            if world.streams[s].plan.rtr.is_none() {
+                world.post_marker(s, 0);
+            }
+        }
+        // What says ready to receive goes alone, or with the first messages.
+        if world.random.chance(0.5) {
+            world.step();
         }
         world
     }
@@ -144,7 +154,7 @@ impl World {
             stream.ends[me].closing = true;
             // Reads of the peer that it has not begun cannot be answered any more.
             stream.codes.push(LOCAL);
-            self.pair.hosts[me].rnic.disconnect(stream.ids[me]);
+            self.pair.hosts[me].disconnect(stream.ids[me]);
             self.pair.collect_all();
             self.observe();
         }
@@ -190,7 +200,9 @@ impl World {
                 }
             }
         }
-        let done = |e: &End| e.requests.is_empty() && e.delivered == e.messages.len();
+        // Those behind the last that tells are complete in silence, or not: their messages arrive.
+        let told = |e: &End| e.requests.iter().all(|r| !r.signaled);
+        let done = |e: &End| told(e) && e.delivered == e.messages.len() && e.granted == 0;
         self.run_until(Duration::from_secs(120), "progress", |w| {
             w.streams.iter().all(|s| s.excused || s.ends.iter().all(done))
         });
@@ -200,12 +212,12 @@ impl World {
         }
         // Some close both ends at once, some one after the other.
         let mut ends: Vec<_> = (0..self.streams.len()).flat_map(|s| [(s, 0), (s, 1)]).collect();
+        // TCP does not wait for the other half for ever.
+        let soon = self.pair.now + Duration::from_secs(30);
         while !ends.is_empty() {
             let i = self.random.below(ends.len() as u64) as usize;
             let (s, me) = ends.swap_remove(i);
             self.disconnect(s, me);
-            // TCP does not wait for the other half for ever.
-            let soon = self.pair.now + Duration::from_secs(30);
             for _ in 0..pick(&mut self.random, &[0, 0, 5, 50]) {
                 if self.pair.next().is_some_and(|at| at < soon) {
                     self.step();
@@ -241,7 +253,7 @@ impl World {
         let end = &mut self.streams[s].ends[me];
         let id = u64::from(end.seq);
         let wr = SendWr::write_inline(id, &[], self.regions[1 - me].shared.stag, TO_BASE);
-        if host.rnic.post_send(conn, &wr).is_err() {
+        if host.post_send(conn, &wr).is_err() {
             return false;
         }
         end.seq += 1;
@@ -285,7 +297,8 @@ impl World {
             }
             self.check_left(host);
             self.give_back_stags(host);
-            let Counts { retransmits, snapshot, read, ahead } = self.counts(host);
+            let Counts { retransmits, snapshot, read, ahead, rtr } = self.counts(host);
+            self.outcome.count("ready to receive", rtr);
             self.outcome.count("retransmits", retransmits);
             self.outcome.count("snapshot stalls", snapshot);
             self.outcome.count("read stalls", read);
@@ -300,6 +313,9 @@ impl World {
             assert_eq!(self.pair.pinned(host), 0, "references to memory");
         }
         self.outcome.count("lost", self.pair.lost);
+        let rough =
+            self.streams.iter().filter(|s| s.plan.rough).count() - self.pair.lose_first.len();
+        self.outcome.count("first FPDU lost", rough as u64);
         self.outcome.count("corrupted", self.pair.corrupted);
     }
 
@@ -310,6 +326,7 @@ impl World {
             retransmits: rnic.counters().tx_retransmits,
             snapshot: qp.tx_snapshot_stalls,
             read: qp.tx_read_stalls,
+            rtr: qp.rtr,
             ahead: rnic.counters().rx_placed_ahead,
         }
     }
@@ -320,4 +337,5 @@ struct Counts {
     snapshot: u64,
     read: u64,
     ahead: u64,
+    rtr: u64,
 }

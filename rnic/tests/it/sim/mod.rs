@@ -1,16 +1,31 @@
 //! Two RNICs in virtual time, joined by a link that loses, duplicates and reorders frames.
+//!
+//! Each has an owner that drives it as a worker of the product does: turn by turn, with the worker's
+//! questions and its limits. A turn takes frames from the port, then what applications have posted (by
+//! the worker's own [`take_turn`]), and looks at the frames after that; it runs timers if `is_due` says
+//! so, delivers, and sends. With a [`Pace`] of its own a turn takes time, in which frames and posts
+//! gather, and there is a next one only if something is to be done: an owner that is not woken sleeps
+//! until `poll_timeout`. A timer that has come and that no turn handles fails the test.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
+use heddle_iwarp::qp::PostError;
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, Role};
-use heddle_rnic::{Event, FpduMode, Offload, Rnic, RnicConfig, RnicFrame, TxSink};
+use heddle_iwarp::{
+    Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, RecvWr, Retired, Role, SendWr,
+};
+use heddle_rnic::{
+    Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
+};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
+use rings::Rings;
+
+mod rings;
 
 /// A received frame.
 #[derive(Debug)]
@@ -86,6 +101,153 @@ pub struct Host {
     pub mrs: Arc<MrTable>,
     pub events: Vec<Event>,
     pub completions: Vec<(ConnId, Cqe)>,
+    /// Frames at the port.
+    inbox: VecDeque<Frame>,
+    /// What applications have posted, and which queue pairs are to be looked at.
+    rings: BTreeMap<ConnId, Rings>,
+    ready: VecDeque<ConnId>,
+    /// The next turn is not before this.
+    awake: Instant,
+    /// The last turn found something.
+    busy: bool,
+}
+
+/// How an owner takes its turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Time from one turn to the next; at once when 0.
+    pub turn: Duration,
+    /// Requests of a queue that one turn takes, frames that it takes, and frames that it sends.
+    pub posts: usize,
+    pub frames: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { turn: Duration::ZERO, posts: POST_TURN, frames: 64 }
+    }
+}
+
+impl Host {
+    /// Posts as an application does: to a queue that the RNIC's owner takes from in its turn.
+    pub fn post_send(&mut self, conn: ConnId, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.post(conn, |rings| rings.post_send(wr))
+    }
+
+    /// As [`Host::post_send`], to the receive queue.
+    pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.post(conn, |rings| rings.post_recv(wr))
+    }
+
+    fn post(
+        &mut self,
+        conn: ConnId,
+        f: impl FnOnce(&mut Rings) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let rings = self.rings.get_mut(&conn).ok_or(PostError::Ended)?;
+        let posted = f(rings);
+        // A full queue is rung for as well: see `Qp::post_send`.
+        if !std::mem::replace(&mut rings.rung, true) {
+            self.ready.push_back(conn);
+        }
+        posted
+    }
+
+    /// Ends a connection in order: what is posted goes first, as with a worker.
+    pub fn disconnect(&mut self, conn: ConnId) {
+        while self.take_from(conn, POST_TURN) {}
+        self.rnic.disconnect(conn);
+    }
+
+    /// Ends the start-up of a connection: the first receives are in place before its first bytes.
+    fn enter(&mut self, conn: ConnId, qp: QpConfig) {
+        self.rings.insert(conn, Rings::new(&qp));
+        let mode = FpduMode { startup_len: 0, reply: Vec::new(), qp };
+        self.rnic.enter_fpdu_mode(conn, mode).unwrap();
+        self.rnic.start(&self.mem, conn);
+    }
+
+    /// Takes a turn's posts of a queue pair; true if there may be more.
+    fn take_from(&mut self, conn: ConnId, most: usize) -> bool {
+        let Some(rings) = self.rings.get_mut(&conn) else { return false };
+        let taken = self.rnic.post_with(conn, |qp| {
+            rings.retire(Retired { sq: qp.sq_retired(), rq: qp.rq_retired() });
+            take_turn(qp, rings, most)
+        });
+        matches!(taken, Ok(Ok(true)))
+    }
+
+    fn take_posts(&mut self, most: usize) -> bool {
+        let rung = self.ready.len();
+        for _ in 0..rung {
+            let Some(conn) = self.ready.pop_front() else { break };
+            let more = self.take_from(conn, most);
+            if let Some(rings) = self.rings.get_mut(&conn) {
+                rings.rung = more;
+                if more {
+                    self.ready.push_back(conn);
+                }
+            }
+        }
+        rung > 0
+    }
+
+    /// The first part of a turn, up to what is sent. True when there was something.
+    fn take(&mut self, now: Instant, pace: Pace) -> bool {
+        let frames: Vec<_> = self.inbox.drain(..self.inbox.len().min(pace.frames)).collect();
+        let mut busy = !frames.is_empty();
+        busy |= self.take_posts(pace.posts);
+        if !busy && self.rnic.is_idle(now) {
+            return false;
+        }
+        for frame in frames {
+            self.rnic.handle_frame(now, &self.mem, frame);
+        }
+        if self.rnic.is_due(now) {
+            self.rnic.handle_timeouts(now);
+            busy = true;
+        }
+        busy | self.deliver()
+    }
+
+    /// Gives completions and events to whom they are for.
+    fn deliver(&mut self) -> bool {
+        let mut busy = self.complete();
+        while let Some(event) = self.rnic.poll_event() {
+            busy = true;
+            if let Event::Closed { conn, .. } = event {
+                self.complete();
+                if let Some(rings) = self.rings.remove(&conn) {
+                    self.completions.extend(rings.flush().into_iter().map(|cqe| (conn, cqe)));
+                }
+            }
+            self.events.push(event);
+        }
+        busy
+    }
+
+    fn complete(&mut self) -> bool {
+        let mut busy = false;
+        while self.rnic.has_completions() {
+            let Host { rnic, rings, completions, .. } = self;
+            let taken = rnic.take_completions(|conn, all, retired| {
+                if let (Some(rings), Some(retired)) = (rings.get_mut(&conn), retired) {
+                    rings.retire(retired);
+                }
+                completions.extend(all.iter().map(|cqe| (conn, *cqe)));
+            });
+            if taken.is_none() {
+                break;
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Whether its owner takes a turn without waiting for a frame or a timer.
+    fn is_awake(&self, now: Instant) -> bool {
+        self.busy || !self.inbox.is_empty() || !self.ready.is_empty() || !self.rnic.is_idle(now)
+    }
 }
 
 /// What the link does to frames.
@@ -145,6 +307,12 @@ pub struct Pair {
     pub no_buffer: f64,
     /// Looks at each frame that a side sends, lost or not.
     pub tap: Option<Tap>,
+    /// How the owners take their turns.
+    pub pace: [Pace; 2],
+    /// Ports of connections of which the next frame of side 0 with a payload is lost.
+    pub lose_first: Vec<u16>,
+    /// Steps in a row in which there was something to do and no turn found it.
+    stalled: u32,
 }
 
 pub const PD: Pd = Pd(1);
@@ -175,6 +343,11 @@ impl Pair {
                 mrs,
                 events: Vec::new(),
                 completions: Vec::new(),
+                inbox: VecDeque::new(),
+                rings: BTreeMap::new(),
+                ready: VecDeque::new(),
+                awake: Instant::ZERO,
+                busy: false,
             }
         };
         Pair {
@@ -193,6 +366,9 @@ impl Pair {
             damaged: Vec::new(),
             no_buffer: 0.0,
             tap: None,
+            pace: [Pace::default(); 2],
+            lose_first: Vec::new(),
+            stalled: 0,
         }
     }
 
@@ -210,6 +386,13 @@ impl Pair {
 
     /// As [`Pair::connect`], to a port nobody else uses, with a configuration for each end.
     pub fn connect_to(&mut self, port: u16, qps: [&QpConfig; 2]) -> [ConnId; 2] {
+        let ids = self.establish(port);
+        self.enter(ids, qps);
+        ids
+    }
+
+    /// A TCP connection from host 0 to a port of host 1 that nobody else uses.
+    pub fn establish(&mut self, port: u16) -> [ConnId; 2] {
         let now = self.now;
         self.hosts[1].rnic.listen(None, port, 8).unwrap();
         let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, 2], port).into()).unwrap();
@@ -223,27 +406,39 @@ impl Pair {
                 }
             }
             if let (true, Some(b)) = (up, b) {
-                for (host, conn, role) in [(0, a, Role::Initiator), (1, b, Role::Responder)] {
-                    let qp = QpConfig { role, ..qps[host].clone() };
-                    let h = &mut self.hosts[host];
-                    h.rnic
-                        .enter_fpdu_mode(conn, FpduMode { startup_len: 0, reply: Vec::new(), qp })
-                        .unwrap();
-                    h.rnic.start(&h.mem, conn);
-                }
                 return [a, b];
             }
         }
         panic!("no connection");
     }
 
-    /// Sends everything there is to send, then jumps to the next thing that happens. False when
+    /// Puts both ends of a connection into FPDU mode.
+    pub fn enter(&mut self, ids: [ConnId; 2], qps: [&QpConfig; 2]) {
+        for (host, role) in [(0, Role::Initiator), (1, Role::Responder)] {
+            self.hosts[host].enter(ids[host], QpConfig { role, ..qps[host].clone() });
+        }
+    }
+
+    /// Has both owners do what there is to do, then jumps to the next thing that happens. False when
     /// nothing ever will.
     pub fn step(&mut self) -> bool {
+        let mut busy = false;
         for side in 0..2 {
-            self.transmit(side);
+            // Where turns take no time, until there is nothing left to do.
+            let mut turns = 0;
+            while self.turn(side) {
+                (busy, turns) = (true, turns + 1);
+                if !self.pace[side].turn.is_zero() {
+                    break;
+                }
+                assert!(turns < 1_000_000, "the owner never comes to rest");
+            }
         }
-        let Some(next) = self.next() else { return false };
+        let Some(next) = self.next() else { return busy };
+        // A turn that sends nothing can still bring up a timer, for the next turn.
+        let waits = next <= self.now && !busy && self.wire.keys().next().is_none_or(|k| k.0 > next);
+        self.stalled = if waits { self.stalled + 1 } else { 0 };
+        assert!(self.stalled < 4, "a timer is due that no turn handles: {next:?}");
         self.now = self.now.max(next);
         while let Some(entry) = self.wire.first_entry() {
             if entry.key().0 > self.now {
@@ -251,50 +446,61 @@ impl Pair {
             }
             let (to, frame) = entry.remove();
             self.frames[to] += 1;
-            let h = &mut self.hosts[to];
-            h.rnic.handle_frame(self.now, &h.mem, Frame(frame));
-            Self::collect(h);
+            self.hosts[to].inbox.push_back(Frame(frame));
         }
-        for h in &mut self.hosts {
-            // As a worker asks.
-            if h.rnic.is_due(self.now) {
-                h.rnic.handle_timeouts(self.now);
-            }
-            Self::collect(h);
+        for (h, pace) in self.hosts.iter_mut().zip(self.pace) {
+            // What a test does between two steps comes before what is sent.
+            while pace.turn.is_zero() && h.take(self.now, pace) && !h.inbox.is_empty() {}
         }
         true
     }
 
-    fn collect(h: &mut Host) {
-        h.events.extend(std::iter::from_fn(|| h.rnic.poll_event()));
-        h.completions.extend(std::iter::from_fn(|| h.rnic.poll_completion()));
+    /// A turn of an owner, if it is time for one. True when it found something to do.
+    fn turn(&mut self, side: usize) -> bool {
+        let (now, pace) = (self.now, self.pace[side]);
+        let h = &mut self.hosts[side];
+        if h.awake > now {
+            return false;
+        }
+        let mut busy = h.take(now, pace);
+        busy |= self.transmit(side);
+        let h = &mut self.hosts[side];
+        h.busy = busy && !pace.turn.is_zero();
+        h.awake = now + if busy { pace.turn } else { Duration::ZERO };
+        busy
     }
 
     /// When something happens next, if nothing is sent before.
     pub fn next(&self) -> Option<Instant> {
         let next_frame = self.wire.keys().next().map(|k| k.0);
-        let timers = self.hosts.iter().filter_map(|h| h.rnic.poll_timeout());
-        next_frame.into_iter().chain(timers).min()
+        let turns = self.hosts.iter().zip(self.pace).filter_map(|(h, pace)| {
+            let timer = h.rnic.poll_timeout();
+            let awake = (!pace.turn.is_zero() && h.is_awake(self.now)).then_some(self.now);
+            awake.or(timer).map(|at| at.max(h.awake))
+        });
+        next_frame.into_iter().chain(turns).min()
     }
 
     /// Takes in what orders have brought about.
     pub fn collect_all(&mut self) {
-        self.hosts.iter_mut().for_each(Self::collect);
+        for h in &mut self.hosts {
+            h.deliver();
+        }
     }
 
-    fn transmit(&mut self, side: usize) {
-        loop {
+    fn transmit(&mut self, side: usize) -> bool {
+        for sent in 0..self.pace[side].frames {
             let h = &mut self.hosts[side];
             let has_buffer = !self.random.chance(self.no_buffer);
             let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer };
             if !h.rnic.poll_transmit(self.now, &h.mem, &mut sink) {
-                break;
+                return sent > 0;
             }
             let frame = sink.done.expect("a frame that was begun is ended");
             assert!(frame.len() <= usize::from(self.link.mtu) + 14);
             self.send(side, frame);
-            Self::collect(&mut self.hosts[side]);
         }
+        true
     }
 
     /// Puts a frame of `side` on the wire.
@@ -304,7 +510,14 @@ impl Pair {
         if let Some(tap) = &mut self.tap {
             tap(side, &frame);
         }
-        let blocked = self.blocked.iter().any(|port| has_port(&frame, *port));
+        let mut blocked = self.blocked.iter().any(|port| has_port(&frame, *port));
+        if side == 0
+            && let Some(i) = self.lose_first.iter().position(|port| has_port(&frame, *port))
+            && tcp_payload(&frame).is_some()
+        {
+            self.lose_first.swap_remove(i);
+            blocked = true;
+        }
         if self.cut[side] || blocked || self.random.chance(self.link.loss) {
             self.lost += 1;
             return;

@@ -1,0 +1,156 @@
+//! The queues an application fills, between it and the RNIC's owner.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use heddle_iwarp::qp::PostError;
+use heddle_iwarp::{
+    Cqe, CqeOp, CqeStatus, Data, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired, SendOp, SendWr,
+    Sge,
+};
+use heddle_rnic::Posted;
+
+/// A send request as it lies in its queue.
+#[derive(Debug)]
+struct Send {
+    wr_id: u64,
+    op: SendOp,
+    data: Result<Vec<Sge>, Vec<u8>>,
+    signaled: bool,
+    fence: bool,
+}
+
+/// What an application has posted to one queue pair and the RNIC has not taken.
+#[derive(Debug)]
+pub struct Rings {
+    qpn: Qpn,
+    recvs: VecDeque<(u64, Vec<Sge>)>,
+    sends: VecDeque<Send>,
+    /// Of the send and of the receive queue: requests they take, requests posted, requests retired.
+    depth: [u32; 2],
+    posted: [u32; 2],
+    retired: [u32; 2],
+    /// Sends that the owner has found, and receives posted before these.
+    found: usize,
+    owed: usize,
+    /// On the list of those that have rung.
+    pub rung: bool,
+}
+
+impl Rings {
+    pub fn new(qp: &QpConfig) -> Rings {
+        Rings {
+            qpn: qp.qpn,
+            recvs: VecDeque::new(),
+            sends: VecDeque::new(),
+            depth: [qp.sq_depth, qp.rq_depth],
+            posted: [0; 2],
+            retired: [0; 2],
+            found: 0,
+            owed: 0,
+            rung: false,
+        }
+    }
+
+    fn count(&mut self, queue: usize) -> Result<(), PostError> {
+        if self.posted[queue].wrapping_sub(self.retired[queue]) >= self.depth[queue] {
+            return Err(PostError::Full);
+        }
+        self.posted[queue] = self.posted[queue].wrapping_add(1);
+        Ok(())
+    }
+
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.count(0)?;
+        let data = match wr.data {
+            Data::Sges(sges) => Ok(sges.to_vec()),
+            Data::Inline(bytes) => Err(bytes.to_vec()),
+        };
+        let &SendWr { wr_id, op, signaled, fence, .. } = wr;
+        self.sends.push_back(Send { wr_id, op, data, signaled, fence });
+        Ok(())
+    }
+
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.count(1)?;
+        self.recvs.push_back((wr.wr_id, wr.sges.to_vec()));
+        Ok(())
+    }
+
+    pub fn retire(&mut self, Retired { sq, rq }: Retired) {
+        self.retired = [sq, rq];
+    }
+
+    pub fn has_posts(&self) -> bool {
+        !self.recvs.is_empty() || !self.sends.is_empty()
+    }
+
+    /// The connection is over: what nobody has taken completes as flushed.
+    pub fn flush(self) -> Vec<Cqe> {
+        let qpn = self.qpn;
+        let cqe = |queue, op, wr_id| Cqe {
+            wr_id,
+            qpn,
+            queue,
+            op,
+            status: CqeStatus::Flushed,
+            solicited: false,
+            len: 0,
+            invalidated: None,
+            immediate: None,
+        };
+        let sends = self.sends.into_iter().map(|s| cqe(Queue::Sq, completion(&s.op), s.wr_id));
+        let recvs = self.recvs.into_iter().map(|(id, _)| cqe(Queue::Rq, CqeOp::Recv, id));
+        sends.chain(recvs).collect()
+    }
+}
+
+fn completion(op: &SendOp) -> CqeOp {
+    match op {
+        SendOp::Send { .. } => CqeOp::Send,
+        SendOp::Write { .. } | SendOp::WriteImmediate { .. } => CqeOp::Write,
+        SendOp::Read { .. } => CqeOp::Read,
+        SendOp::Immediate { .. } => CqeOp::Immediate,
+        SendOp::Atomic { .. } => CqeOp::Atomic,
+        SendOp::FastRegister(_) => CqeOp::FastRegister,
+        SendOp::BindWindow(_) => CqeOp::BindWindow,
+        SendOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
+    }
+}
+
+impl Posted for Rings {
+    type Broken = Infallible;
+
+    fn take_recv(&mut self, qp: &mut QpContext) -> Result<bool, Infallible> {
+        let Some((wr_id, sges)) = self.recvs.pop_front() else { return Ok(false) };
+        self.owed = self.owed.saturating_sub(1);
+        qp.post_recv(&RecvWr::new(wr_id, &sges)).expect("no more than the queue is deep");
+        Ok(true)
+    }
+
+    fn has_send(&mut self) -> Result<bool, Infallible> {
+        if self.found == 0 {
+            (self.found, self.owed) = (self.sends.len(), self.recvs.len());
+        }
+        Ok(self.found > 0)
+    }
+
+    fn owes_recvs(&self) -> bool {
+        self.found > 0 && self.owed > 0
+    }
+
+    fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Infallible> {
+        if self.found == 0 {
+            return Ok(false);
+        }
+        let Some(s) = self.sends.pop_front() else { return Ok(false) };
+        self.found -= 1;
+        let data = match &s.data {
+            Ok(sges) => Data::Sges(sges),
+            Err(bytes) => Data::Inline(bytes),
+        };
+        let wr = SendWr { wr_id: s.wr_id, op: s.op, data, signaled: s.signaled, fence: s.fence };
+        qp.post_send(&wr).expect("no more than the queue is deep");
+        Ok(true)
+    }
+}
