@@ -1,13 +1,15 @@
-//! Errors that may not be answered: the connection ends, and not an octet is sent.
+//! Terminates: errors that may not be answered, and what the peer's leaves unsent.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
-use crate::sim::{LinkConfig, PD, PORT, Pair};
+use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE};
 use heddle_base::StreamPos;
 use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{QpConfig, QpEvent, QpState, Role, Side};
+use heddle_iwarp::{Access, QpConfig, QpEvent, QpState, Role, SendWr, Sge, Side, Stag};
 use heddle_rnic::{Event, FpduMode};
 use heddle_tcp::ConnId;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Host 1 in FPDU mode, as a responder; host 0 sends what it likes.
@@ -115,4 +117,34 @@ fn test_terminate_of_the_peer_ends_the_connection_and_is_not_answered() {
     let terminate = qp.received_terminate().unwrap();
     assert_eq!((terminate.code, terminate.segment_len), (code, Some(14)));
     assert_eq!(terminate.ddp.unwrap().as_bytes(), NOTHING);
+}
+
+/// A slow owner has FPDUs that TCP has not begun to send when the peer's Terminate comes: they are
+/// taken back, and their requests flushed, instead of sent to a peer that drops them.
+#[test]
+fn test_nothing_new_is_sent_after_the_terminate_of_the_peer() {
+    const WRITES: usize = 40;
+    let mut p = Pair::new(3, LinkConfig::default(), 1 << 16);
+    let [a, _] = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
+    p.pace[0] = Pace { turn: Duration::from_micros(10), frames: 1, ..Pace::default() };
+    let mr = p.register(0, 0, 1 << 16, Access::LOCAL_WRITE);
+    let sges = [Sge { stag: mr.stag, to: TO_BASE, len: 1000 }];
+    for i in 0..WRITES {
+        p.hosts[0].post_send(a, &SendWr::write(i as u64, &sges, Stag(7), 0)).unwrap();
+    }
+    let sent = Rc::new(Cell::new(0));
+    let count = sent.clone();
+    p.tap = Some(Box::new(move |side, frame| {
+        count.set(count.get() + usize::from(side == 0 && frame.len() > 1000));
+    }));
+    let ended = |p: &Pair| p.hosts[0].events.iter().any(|e| matches!(e, Event::Qp { .. }));
+    p.run(Duration::from_secs(1), |p| ended(p));
+    let before = sent.get();
+    assert!((1..WRITES - 10).contains(&before), "{before} frames before the Terminate");
+    p.run(Duration::from_secs(60), |p| {
+        p.hosts[0].events.iter().any(|e| matches!(e, Event::Closed { .. }))
+    });
+    assert_eq!(sent.get(), before, "sent to a peer that has ended the stream");
+    let done: Vec<_> = p.hosts[0].completions.iter().map(|c| c.1.wr_id).collect();
+    assert_eq!(done, (0..WRITES as u64).collect::<Vec<_>>());
 }
