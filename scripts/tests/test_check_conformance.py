@@ -122,10 +122,12 @@ class CheckConformance(unittest.TestCase):
         self.repo.put("docs/conformance/ids/rfc9999.txt", IDS.replace("RFC9999-1-1\n", ""))
         self.bad("rfc9999.toml: RFC9999-1-1: is not in the list of ids")
 
-    def test_document_without_a_list_may_have_any_id(self):
+    def test_document_without_a_list(self):
         self.repo.put("docs/conformance/rfc8888.toml", UNLISTED)
+        self.bad("ids/rfc8888.txt: there is no list of the ids of RFC8888")
+        self.repo.put("docs/conformance/ids/rfc8888.txt", "RFC8888-1-1\n")
         self.good("--write")
-        self.assertIn("| RFC 8888 | no list | 1 | 0 | 0 | 0 |\n", self.repo.page())
+        self.assertIn("| RFC 8888 | 1 | 1 | 0 | 0 | 0 |\n", self.repo.page())
 
     def test_list_with_a_strange_or_repeated_line(self):
         self.repo.put("docs/conformance/ids/rfc9999.txt", "# comment\n" + IDS + "RFC9999-1-1\n")
@@ -212,7 +214,8 @@ class CheckConformance(unittest.TestCase):
         self.bad("rfc9999.toml: unknown key 'tittle'")
         self.repo.put("docs/conformance/rfc9999.toml", GOOD)
         self.repo.put("docs/conformance/rfc8888.toml", UNLISTED.replace("RFC8888", "RFC8889"))
-        self.bad("rfc8888.toml: RFC8889-1-1: is not an id of RFC8888")
+        self.bad("rfc8888.toml: RFC8889-1-1: is not an id of RFC8888",
+                 "ids/rfc8888.txt: there is no list of the ids of RFC8888")
 
     def test_statements_of_an_annex_have_names_of_their_own(self):
         self.repo.put("docs/conformance/ids/a99.txt", "A99-CA99-1\nA99-CA99-3.1.2\nA99-oA99-1\n")

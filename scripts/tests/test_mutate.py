@@ -211,6 +211,15 @@ class Mutate(unittest.TestCase):
         said, status, _ = self.answers(mutation("RFC9999-1-3", "    10", "    12", other))
         self.assertEqual((said, status), (["caught    RFC9999-1-3"], 0))
 
+    def test_common_binary_is_left_out_of_names(self):
+        self.repo.put("tests/it/main.rs", "mod inner;\nmod tests;\n")
+        self.repo.put("tests/it/inner.rs", OUTER)
+        self.repo.put("tests/it/tests.rs", "")
+        for name in ("p::inner::test_limit", "p::tests::test_weak"):
+            other = f'tests = ["{name}"]'
+            said, status, _ = self.answers(mutation("RFC9999-1-3", "    10", "    0", other))
+            self.assertEqual((said, status), (["caught    RFC9999-1-3"], 0), name)
+
     def test_only_the_rules_asked_for_are_broken(self):
         two = mutation(), mutation("RFC9999-1-2", "    10", "    11")
         said, status, _ = self.answers(*two, flags=("--rule", "RFC9999-1-2", "--jobs", "2"))
