@@ -251,6 +251,21 @@ fn test_karn_no_sample_from_what_was_sent_again() {
     assert_eq!(b.c.stats().srtt, Some(MS));
 }
 
+/// The same of what duplicate ACKs had sent again, without SACK.
+#[test]
+fn test_karn_no_sample_after_a_fast_retransmit() {
+    let mut b = ten_out(0);
+    let srtt = b.c.stats().srtt;
+    b.now = b.now + 10 * MS;
+    for _ in 0..3 {
+        b.ack(0);
+    }
+    assert_eq!(b.sent().len(), 1);
+    b.now = b.now + 50 * MS;
+    b.ack(10_000);
+    assert_eq!(b.c.stats().srtt, srtt);
+}
+
 #[test]
 fn test_one_sample_per_window() {
     let mut b = ten_out(10_000);

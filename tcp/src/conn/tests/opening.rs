@@ -274,6 +274,27 @@ fn test_handshake_gives_a_round_trip_and_leaves_cwnd_alone() {
     assert_eq!(b.c.stats().cwnd, 10_000);
 }
 
+/// RFC 5681 section 3.1: neither the SYN-ACK nor the ACK of ours opens the window, also when it is the
+/// peer that opens, with data on its ACK, or both at once.
+#[test]
+fn test_passive_and_simultaneous_handshakes_leave_cwnd_alone() {
+    for len in [0, 100] {
+        let mut b = Bench::accepting(&plain());
+        b.queue(50_000);
+        b.sent();
+        assert_eq!(b.c.stats().cwnd, 10_000);
+        b.recv(&Segment { len, ..b.seg(0, 0) });
+        assert_eq!((b.c.state(), b.c.stats().cwnd), (State::Established, 10_000), "{len}");
+        assert_eq!(b.sent().len(), 10, "{len}");
+    }
+    let mut b = Bench::connecting(&plain());
+    b.sent();
+    b.recv(&Segment { mss: Some(1000), ..b.seg(-1, 0).with(SYN) });
+    b.sent();
+    b.recv(&b.seg(-1, 0).with(SYN_ACK));
+    assert_eq!((b.c.state(), b.c.stats().cwnd), (State::Established, 10_000));
+}
+
 #[test]
 fn test_effective_mss_is_the_smaller_less_options() {
     let mss = |cfg: &ConnConfig, peer: Option<u16>, ts: bool| {
@@ -377,4 +398,26 @@ fn test_payload_of_a_syn_comes_again() {
     assert_eq!(b.sent(), ["S. -1 ack 0"]);
     b.ack(0);
     assert_eq!(b.data(0, 100).unwrap().len, 100);
+}
+
+/// RFC 3168 section 6.1.1: a SYN that asks for ECN is a SYN like others to a host without it, whose
+/// SYN-ACK says so by having neither bit; and nothing that follows has one.
+#[test]
+fn test_syn_that_asks_for_ecn_is_answered_without() {
+    const ECE_CWR: Flags = Flags(0xc0);
+    let cfg = plain();
+    let now = Instant::from_millis(1_000_000);
+    let syn = Segment { mss: Some(1000), ..raw(IRS, SeqNumber(0), SYN.with(ECE_CWR)) };
+    let mut b = Bench::new(Connection::accept(&cfg, now, ISS, 0, &syn), now);
+    assert_eq!(b.tx().unwrap().flags, SYN_ACK);
+    b.recv(&b.seg(0, 0));
+    b.queue(5000);
+    // Data with an echo of congestion, as a host that asked for ECN must not send here: taken.
+    let data = Segment { len: 100, ..b.seg(0, 0).with(ACK.with(ECE_CWR)) };
+    assert!(b.recv(&data).payload.is_some());
+    let cwnd = b.c.stats().cwnd;
+    while let Some(tx) = b.tx() {
+        assert_eq!(tx.flags.0 & ECE_CWR.0, 0);
+    }
+    assert_eq!(b.c.stats().cwnd, cwnd);
 }

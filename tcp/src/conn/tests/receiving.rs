@@ -96,6 +96,21 @@ fn test_established_gap_is_reported_acked_and_filled() {
     assert_eq!(b.c.stats().counters.ooo_segments, 2);
 }
 
+/// RFC 5681 section 4.2: a segment that fills part of a gap is acknowledged at once, however short it is.
+#[test]
+fn test_established_part_of_a_gap_is_acked_at_once() {
+    let mut b = Bench::established();
+    b.data(2000, 1000);
+    assert_eq!(b.sent(), [". 0 ack 0"]);
+    assert!(b.data(0, 10).is_some());
+    assert_eq!(b.sent(), [". 0 ack 10"]);
+    assert!(b.data(10, 1990).is_some());
+    assert_eq!(b.sent(), [". 0 ack 3000"]);
+    // Without a gap the same segment waits.
+    assert!(b.data(3000, 10).is_some());
+    assert_eq!(b.sent(), strings(&[]));
+}
+
 #[test]
 fn test_established_refused_payload_ahead_of_a_gap_is_still_acked() {
     let mut b = Bench::established();

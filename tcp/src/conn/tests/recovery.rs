@@ -61,6 +61,11 @@ fn test_recovery_from_a_burst_of_losses_is_that_of_the_rfc() {
     assert_eq!(counts, [1, 1, 2, 2, 2]);
     assert_eq!((b.count().fast_retransmits, b.count().timeouts), (1, 0));
     assert_eq!(b.c.stats().in_flight, 8000, "the RFC's pipe of 6, and the two sent then");
+    // The recovery ends before the window has come up to ssthresh: then it is that.
+    assert_eq!(b.c.stats().cwnd, 8000);
+    b.now = b.now + RTT;
+    b.sack(i32::try_from(b.c.snd_max().0).unwrap(), &[]);
+    assert_eq!((b.c.stats().cwnd, b.c.stats().ssthresh), (10_000, 10_000));
 }
 
 /// RFC 5681 section 3.2, step 2, and RFC 6675 section 5, step 4.2: what limited transmit sent counts
@@ -94,20 +99,49 @@ fn test_limited_transmit_needs_news_in_the_report() {
     assert_eq!((b.c.stats().cwnd, b.count().fast_retransmits), (10_000, 0));
 }
 
-/// RFC 6675 section 5, step A: the recovery lasts until all that was outstanding at its beginning is
-/// acknowledged, and reports from beyond that point outlive it.
+/// RFC 6675 section 5, step A: reports from beyond the point where a recovery ends outlive it, and what
+/// they name is not sent again, by the timer neither.
 #[test]
 fn test_reports_beyond_a_recovery_survive_its_end() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
-    b.sack(0, &[(1000, 10_000)]);
+    b.sack(0, &[(1000, 9000)]);
+    b.sent();
+    let end = i32::try_from(b.c.snd_max().0).unwrap();
+    assert!(end >= 13_000, "{end}");
+    // Half of the first new segment and all of the second are lost, over and over; the rest is reported
+    // during the recovery only.
+    b.now = b.now + RTT;
+    b.sack(9000, &[(12_000, end), (10_500, 11_000)]);
+    let mut sent = b.sent();
+    b.now = b.now + RTT;
+    b.sack(10_000, &[]);
+    sent.extend(b.sent());
+    while b.count().timeouts == 0 {
+        sent.extend(b.fire());
+    }
+    b.now = b.now + RTT;
+    b.sack(11_000, &[]);
+    sent.extend(b.sent());
+    assert!(sent.contains(&". 11000+1000 ack 0 again".to_string()), "{sent:?}");
+    assert!(sent.contains(&". 10000+500 ack 0 again".to_string()), "{sent:?}");
+    assert!(!sent.iter().any(|s| s.starts_with(". 12000")), "{sent:?}");
+}
+
+/// The recovery lasts until all that was outstanding at its beginning is acknowledged; what is lost
+/// beyond that has a recovery of its own.
+#[test]
+fn test_loss_beyond_a_recovery_has_one_of_its_own() {
+    let mut b = ten_out(10_000);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 9000)]);
     let sent = b.sent();
     assert_eq!(sent[..2], [". 0+1000 ack 0 again", ". 10000+1000 ack 0"]);
     let end = i32::try_from(b.c.snd_max().0).unwrap();
-    assert!(end >= 14_000, "{sent:?}");
+    assert!(end >= 13_000, "{sent:?}");
     // Of the new segments the first is lost.
     b.now = b.now + RTT;
-    b.sack(9999, &[(11_000, 12_000)]);
+    b.sack(9000, &[(11_000, 12_000)]);
     let reduced = b.c.stats().ssthresh;
     assert_eq!((b.count().fast_retransmits, reduced), (1, 5000), "the recovery is not over");
     b.sack(10_000, &[(11_000, end)]);

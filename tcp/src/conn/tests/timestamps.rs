@@ -75,6 +75,59 @@ fn test_paws_drops_old_and_acks() {
     }
 }
 
+/// Section 5.3 is for every synchronised state: an old segment moves none of them on, restarts no wait,
+/// brings no bytes, and is answered.
+#[test]
+fn test_paws_holds_in_every_synchronised_state() {
+    for state in State::ALL {
+        let mut b = match state {
+            State::SynSent | State::Closed => continue,
+            State::SynReceived => {
+                let cfg = ConnConfig { timestamps: true, ..plain() };
+                let now = Instant::from_millis(1_000_000);
+                let ts = Some(Timestamps { val: 50, ecr: 0 });
+                let syn = Segment { timestamps: ts, ..raw(IRS, SeqNumber(0), SYN) };
+                let c = Connection::accept(&cfg, now, ISS, 1000, &syn);
+                Bench { ts: Some(Timestamps { val: 50, ecr: 1_001_000 }), ..Bench::new(c, now) }
+            }
+            _ => stamped(50),
+        };
+        let fin = |b: &mut Bench, ack| {
+            let fin = b.seg(0, ack).with(FIN);
+            b.recv(&fin);
+        };
+        if matches!(state, State::CloseWait | State::LastAck) {
+            fin(&mut b, 0);
+        }
+        let closed =
+            [State::FinWait1, State::FinWait2, State::Closing, State::LastAck, State::TimeWait];
+        if closed.contains(&state) {
+            b.c.close();
+            b.sent();
+        }
+        match state {
+            State::FinWait2 => drop(b.ack(1)),
+            State::Closing => fin(&mut b, 0),
+            State::TimeWait => fin(&mut b, 1),
+            _ => {}
+        }
+        b.sent();
+        b.events();
+        assert_eq!(b.c.state(), state);
+        let wait = b.c.poll_timeout();
+        b.now = b.now + 10 * MS;
+        set(&mut b, 49);
+        // With data, a FIN and an acknowledgment of all that was sent.
+        let ours = i32::from(closed.contains(&state));
+        let seq = i32::try_from(b.c.rcv_nxt().0).unwrap();
+        let old = Segment { len: 10, ..b.seg(seq, ours).with(FIN) };
+        assert_eq!(b.recv(&old), SegmentOutcome::default(), "{state:?}");
+        assert_eq!((b.c.state(), b.c.poll_timeout()), (state, wait), "{state:?}");
+        assert_eq!((b.events(), b.c.counters().paws_drops), (vec![], 1), "{state:?}");
+        assert_eq!(b.sent().len(), 1, "{state:?}");
+    }
+}
+
 /// Anybody who guesses the ports can send such segments: the answers are limited like other
 /// challenges.
 #[test]

@@ -247,3 +247,52 @@ fn test_connect_from_an_address_of_ours() {
         assert_eq!(got, Err(ConnectError::NotOurs), "{bad}");
     }
 }
+
+/// RFC 9293 MUST-43: a listener that is bound to an address takes connections to that one, and to no
+/// other of ours; one beside it takes the rest.
+#[test]
+fn test_listener_of_an_address_takes_connections_to_it_alone() {
+    let mut b: Stack<ByteQueue> = Stack::new(StackConfig { net: net(&[B, B2], &[]), ..config_b() });
+    introduce_a(&mut b, Instant::ZERO);
+    b.listen(Some(B2.into()), PORT, 4).unwrap();
+    let answer = |b: &mut Stack<ByteQueue>, port, local| {
+        b.handle_frame(ms(1), &tcp_frame((A, port), (local, PORT), &syn(1), b"")[..]);
+        read_tcp(&frames(b, ms(1))[0]).1.flags
+    };
+    assert!(answer(&mut b, 1, B).has(Flags::RST));
+    assert_eq!(answer(&mut b, 1, B2), Flags::SYN.with(Flags::ACK));
+    b.listen(Some(B.into()), PORT, 4).unwrap();
+    assert_eq!(answer(&mut b, 2, B), Flags::SYN.with(Flags::ACK));
+    b.unlisten(Some(B2.into()), PORT);
+    assert!(answer(&mut b, 3, B2).has(Flags::RST));
+    assert_eq!(answer(&mut b, 3, B), Flags::SYN.with(Flags::ACK));
+}
+
+/// RFC 9293 MUST-45: data, what is sent again, the FIN and a reset come from the address that the
+/// handshake was for, whichever of ours that is and whatever the routes say now.
+#[test]
+fn test_segments_keep_the_local_address_of_their_connection() {
+    for local in [B, B2] {
+        let mut b = b(net(&[B, B2], &[]));
+        let id = accepted(&mut b, (A, 1), (local, PORT));
+        let mut sent = say(&mut b, id);
+        b.set_addressing(ms(2), net(&[B2, B], &[("10.0.0.1/32", ROUTER)]));
+        sent.extend(learns(&mut b, ROUTER, MAC_R));
+        let again = b.poll_timeout().unwrap() + LONG / 100;
+        b.handle_timeouts(again);
+        sent.extend(frames(&mut b, again));
+        b.close(id);
+        sent.extend(frames(&mut b, again));
+        b.release(id);
+        sent.extend(frames(&mut b, again));
+        let ours: Vec<_> = sent.iter().filter(|f| f[12..14] == *b"\x08\x00").collect();
+        let flags: Vec<_> = ours.iter().map(|f| read_tcp(f).1.flags).collect();
+        assert!(flags.iter().any(|f| f.has(Flags::FIN)), "{flags:?}");
+        assert!(flags.iter().any(|f| f.has(Flags::RST)), "{flags:?}");
+        assert!(flags.len() >= 4, "data, data again, a FIN and a reset: {flags:?}");
+        for frame in ours {
+            let ip = Ipv4Header::parse(&frame[14..], frame.len() - 14).unwrap();
+            assert_eq!((ip.src, ip.dst), (local, A));
+        }
+    }
+}

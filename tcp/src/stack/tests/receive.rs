@@ -187,6 +187,29 @@ fn test_ip_options_are_stepped_over() {
     assert_eq!(payload(b.handle_frame(ms(2), &f[..])), Some((62, 101, true)));
 }
 
+/// A SYN that came by a source route is answered without one, to the host that its header names
+/// (RFC 7126 sections 4.3 and 4.4; RFC 9293 MUST-53 is departed from).
+#[test]
+fn test_answer_takes_no_source_route_back() {
+    for kind in [131, 137] {
+        let mut b = listening_b(4);
+        let mut f = tcp_frame((A, 1000), (B, PORT), &syn(100), b"");
+        // A completed route: its pointer lies beyond its one address.
+        f.splice(34..34, [kind, 7, 8, 192, 0, 2, 9, 0]);
+        f[14] = 0x47;
+        let total = u16::try_from(f.len() - 14).unwrap();
+        f[16..18].copy_from_slice(&total.to_be_bytes());
+        f[24..26].fill(0);
+        let sum = Sum::of(&f[14..42]).complement();
+        f[24..26].copy_from_slice(&sum.to_be_bytes());
+        b.handle_frame(ms(1), &f[..]);
+        let answer = frames(&mut b, ms(1));
+        let ip = Ipv4Header::parse(&answer[0][14..], answer[0].len() - 14).unwrap();
+        assert_eq!((answer.len(), ip.header_len, ip.dst), (1, 20, A));
+        assert_eq!(read_tcp(&answer[0]).1.flags, Flags::SYN.with(Flags::ACK));
+    }
+}
+
 #[test]
 fn test_impossible_tcp_options_are_dropped_and_the_connection_goes_on() {
     let (mut b, id, f) = ready();

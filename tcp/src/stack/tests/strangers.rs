@@ -360,6 +360,30 @@ fn test_initial_sequence_numbers_follow_the_clock_and_the_flow() {
     assert_ne!(isn(1, 5), isn(1, 6));
 }
 
+/// RFC 7323 section 7.1: the timestamp clocks of two connections of one moment differ by an amount that
+/// nobody can tell who does not have the seed; each runs with time.
+#[test]
+fn test_timestamp_clocks_of_connections_begin_elsewhere() {
+    let clock = |seed: u64, t: u64, port| {
+        let seed = heddle_base::Seed::from_u64(seed);
+        let mut b = Stack::<ByteQueue>::new(StackConfig { seed, ..config_b() });
+        b.listen(None, PORT, 4).unwrap();
+        introduce_a(&mut b, Instant::ZERO);
+        let timestamps = Some(crate::Timestamps { val: 1, ecr: 0 });
+        let syn = TxSegment { timestamps, ..syn(1) };
+        b.handle_frame(ms(t), &tcp_frame((A, port), (B, PORT), &syn, b"")[..]);
+        read_tcp(&frames(&mut b, ms(t))[0]).1.timestamps.unwrap().val
+    };
+    let first = clock(1, 1, 5);
+    assert_eq!(clock(1, 1001, 5).wrapping_sub(first), 1000);
+    let others = [clock(1, 1, 6), clock(1, 1, 7), clock(2, 1, 5), clock(3, 1, 5)];
+    for (n, other) in others.iter().enumerate() {
+        // Not merely a little later.
+        assert!(first.abs_diff(*other) > 1000, "{n}: {first} {other}");
+        assert!(!others[..n].contains(other), "{n}");
+    }
+}
+
 /// The sum made in pieces has each connection once, those that come and go meanwhile too.
 #[test]
 fn test_counters_summed_in_pieces_are_those_of_all() {

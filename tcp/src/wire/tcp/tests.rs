@@ -236,6 +236,24 @@ fn test_options_off_word_boundaries_and_on_any_segment() {
     }
 }
 
+proptest! {
+    /// RFC 9293 MUST-69: no end-of-list option is sent, and no byte of the header lies beyond the
+    /// options. Padding is in front of them, of no-operations.
+    #[test]
+    fn test_options_fill_their_words((seg, sack) in any_tx()) {
+        let b = build(1, 2, &seg, &sack, b"");
+        prop_assert_eq!(b.len() % 4, 0);
+        let mut options = &b[HEADER_LEN..];
+        while let [first, rest @ ..] = options {
+            prop_assert!(*first != kind::END, "{:02x?}", b);
+            options = match first {
+                &kind::NOP => rest,
+                _ => options.get(usize::from(rest[0])..).expect("an option goes beyond the header"),
+            };
+        }
+    }
+}
+
 #[test]
 fn test_end_of_list_stops() {
     assert_eq!(parse(Flags::SYN, &[0, 2, 4, 5, 0xb4]).unwrap().mss, None);
