@@ -84,3 +84,20 @@ fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
     assert_eq!(outcome.unwrap_err(), error);
     assert_eq!(scene.client.last_failure(), None);
 }
+
+/// RFC 8166 section 4.3: memory that a reply does not say to be filled may have been written all the same.
+/// The results have nothing of it.
+#[test]
+fn test_room_that_a_reply_leaves_unused_brings_nothing_though_it_was_written() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let mut scene = Scene::new(speaks);
+        let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
+        let call = scene.calls(1).pop().unwrap();
+        scene.hand.write(call.room[0], &[0xee; 8000]);
+        scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+        let results = scene.until("the reply", |_| pending.try_take()).unwrap();
+        assert_eq!(results.octets(), [0, 0, 0, 1, 0, 0, 0, 0], "{speaks:?}");
+        assert!(results.items().iter().all(|item| item.data.is_empty()), "{speaks:?}");
+        assert_eq!(scene.client.last_failure(), None);
+    }
+}

@@ -230,6 +230,26 @@ fn test_server_keeps_to_what_its_client_has_said() {
     }
 }
 
+/// RFC 8167 section 5.4: a client that has nothing to do keeps its connection, on which its server may
+/// have something to do.
+#[test]
+fn test_idle_client_keeps_its_connection_for_calls_back() {
+    for speaks in [Speaks::V1, Speaks::V2] {
+        let (mut r, caller) = scene(speaks);
+        for number in 1..=3 {
+            let since = std::time::Instant::now();
+            while since.elapsed() < Duration::from_millis(300) {
+                r.w.poll();
+            }
+            assert_eq!((r.w.client.outstanding(), r.w.server.connections()), (0, 1));
+            let call = call_echo(&caller, number, 100, false, false);
+            check_echo(&r.w.outcome(call).unwrap(), number, 100);
+        }
+        assert_eq!(r.w.client.counters().connections, 1, "it is still the first");
+        assert_eq!(r.events.lock().unwrap().len(), 1, "and the server hears of no other");
+    }
+}
+
 #[test]
 fn test_client_without_programs_takes_no_calls_and_goes_on() {
     for speaks in [Speaks::V1, Speaks::V2] {

@@ -141,6 +141,54 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     }
 }
 
+/// RFC 5040 section 5.5: a Read Request that came ahead of a gap, one of no bytes too, is answered in its
+/// turn, with what a Write in the gap has brought.
+#[test]
+fn test_rts_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
+    for len in [0u8, 8] {
+        let mut t = Target::with(CONFIG());
+        let request = read_request(1, t.all, TO, len.into());
+        let (bytes, at) = stream(&[write(t.all, TO, 8), request]);
+        assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
+        assert!(t.transmit().is_empty(), "the Write is missing");
+        assert_eq!(t.feed_raw(&bytes[..at[1]]), at[1]);
+        assert!(t.transmit().is_empty(), "the Read Request has not been delivered");
+        let written = memory(&t, 0, len.into());
+        assert_eq!(written, vec![0x5a; len.into()]);
+        assert_eq!(t.feed_raw(&bytes[at[1]..]), at[2] - at[1]);
+        let sent = t.transmit();
+        assert_eq!(sent.len(), 1);
+        // Behind the length and the header of a tagged segment.
+        assert_eq!(sent[0][16..16 + usize::from(len)], written);
+    }
+}
+
+/// RFC 5044 section 4.3: a marker and the header it points to may lie on either side of the place where
+/// sequence numbers wrap. Offsets in the stream have 64 bits and do not; FPDUs are found there as
+/// anywhere else.
+#[test]
+fn test_rts_fpdus_are_found_where_32_bits_wrap() {
+    let t = Target::with(CONFIG());
+    let segments = [write(t.all, TO, 300), write(t.all, TO, 500), write(t.all, TO, 700)];
+    let found = |base: u64| {
+        let mut bytes = Vec::new();
+        for s in &segments {
+            let offset = base + bytes.len() as u64;
+            markers::insert(&framed(s, true), offset, true, &mut bytes);
+        }
+        let find = |from: usize| {
+            let rest = &bytes[from..];
+            t.qp.find_fpdu(StreamPos(base + from as u64), &rest)
+        };
+        (bytes.clone(), (0..bytes.len()).map(find).collect::<Vec<_>>())
+    };
+    for before in [4, 12, 100, 400, 508, 512, 900] {
+        let wrapped = found((1 << 32) - before);
+        assert_eq!(wrapped, found((1 << 20) - before), "{before}");
+        assert!(wrapped.1.iter().any(Option::is_some));
+    }
+}
+
 /// Of a message under way, what has come is not written again, and what is still to come may be.
 #[test]
 fn test_rts_early_send_is_behind_what_has_come_of_its_message() {

@@ -137,6 +137,43 @@ fn test_descriptors_of_other_kinds_are_refused() {
     while !raw.session.close() {}
 }
 
+/// RFC 5040 section 8.1.2: the right to memory is its descriptor, sent on the session that registers it.
+/// The name that the memory has on another session registers nothing, and neither do bytes beyond it.
+#[test]
+fn test_memory_is_registered_by_the_session_that_brought_it() {
+    let (hub, _plane) = hub();
+    let mut honest = Raw::opened(&hub);
+    let region = Region::shared(8192).unwrap();
+    honest.bring(&region.fd().unwrap());
+    let added = honest.ask("add-region", r#"{"len":8192}"#).0.ok.unwrap();
+    let id = added.as_u64().or_else(|| added["id"].as_u64()).unwrap();
+    let pd = |raw: &mut Raw| raw.ask("create-pd", "null").0.ok.unwrap()["pd"].as_u64().unwrap();
+    let register = |pd: u64, region: u64, off: u64, len: u64| {
+        format!(
+            r#"{{"pd":{pd},"region":{region},"off":{off},"len":{len},"access":6,"to":0,"qp":null}}"#
+        )
+    };
+    let mut bad = Raw::opened(&hub);
+    let (theirs, mine) = (pd(&mut honest), pd(&mut bad));
+    for region in [id, id + 1, id ^ 1, u64::MAX] {
+        let refused = bad.refused("register-mr", &register(mine, region, 0, 4096));
+        assert_eq!(refused, FaultKind::NotFound, "{region}");
+    }
+    assert!(hub.registry().mrs().is_empty());
+    // The session that brought it may register all of it, and no more.
+    for (off, len) in [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        let refused = honest.refused("register-mr", &register(theirs, id, off, len));
+        assert_eq!(refused, FaultKind::Invalid, "{off} {len}");
+    }
+    let wrong = honest.refused("register-mr", &register(mine, id, 0, 4096));
+    assert_eq!(wrong, FaultKind::NotFound, "another session's protection domain");
+    assert!(hub.registry().mrs().is_empty());
+    let (answer, _) = honest.ask("register-mr", &register(theirs, id, 0, 8192));
+    assert_eq!(answer.error, None);
+    while !bad.session.close() {}
+    while !honest.session.close() {}
+}
+
 /// The control plane has no room for a while, and hears of the end all the same.
 #[test]
 fn test_the_end_of_a_session_is_told_when_there_is_room() {
