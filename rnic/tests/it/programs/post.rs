@@ -157,14 +157,14 @@ impl World {
         goes
     }
 
-    /// Posts receives, more than a turn takes of some, and then a Send that says how many: the peer
+    /// Posts receives, more than some turns take, and then a Send that says how many: the peer
     /// may use all of them as soon as it comes.
     fn grant(&mut self, r: &mut Random, s: usize, me: usize) {
-        let count = pick(r, &[3, 20, 70, 120]);
+        let count = pick(r, &[3, 20, 70, 250]);
         let me = if self.streams[s].plan.grants[me] { me } else { 1 - me };
         let end = &self.streams[s].ends[me];
         // The receive queue has room for what else the program posts.
-        if end.over.is_some() || end.closing || end.buffers.len() + count > 170 {
+        if end.over.is_some() || end.closing || end.buffers.len() + count > 400 {
             return;
         }
         let Some(mut draft) = self.send(r, s, me, None) else { return };

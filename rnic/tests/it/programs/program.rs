@@ -230,10 +230,12 @@ impl StreamPlan {
     fn new(r: &mut Random) -> StreamPlan {
         let ird = [0, 1].map(|_| r.below(5) as u16);
         let ord = [0, 1].map(|me: usize| r.below(u64::from(ird[1 - me]) + 1) as u16);
-        let depth = [0, 1].map(|_| pick(r, &[4, 16, 64]));
         let shared = [0, 1].map(|_| r.chance(0.4));
         let markers = [0, 1].map(|_| r.chance(0.3));
         let grants = shared.map(|shared| !shared && r.chance(0.3));
+        // Who is granted receives by the dozen has room to use them at once.
+        let depth =
+            [0, 1].map(|me: usize| if grants[1 - me] { 512 } else { pick(r, &[4, 16, 64]) });
         let rtr = pick(r, &[None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)]);
         let rtr = rtr.map(|form| (form, r.chance(0.3)));
         let (rough, sick) = (r.chance(0.3), r.chance(0.5));
@@ -258,7 +260,7 @@ impl Op {
             30..=34 => Kind::Bind,
             35 => Kind::BindWindow,
             36 => Kind::UseOnce,
-            37 if plan.streams[stream].grants != [false; 2] => Kind::Grant,
+            37..=38 if plan.streams[stream].grants != [false; 2] => Kind::Grant,
             37 => Kind::SendInvalidate,
             _ => Kind::Store,
         };

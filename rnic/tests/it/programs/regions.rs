@@ -156,7 +156,7 @@ pub fn enter(pair: &mut Pair, plan: &Plan, s: usize, stream: &Stream) {
         qpn: qpn(s, me),
         pd: PD,
         sq_depth: of.depth[me],
-        rq_depth: 256,
+        rq_depth: 512,
         ird: of.ird[me],
         ord: of.ord[me],
         crc: plan.crc,

@@ -21,7 +21,7 @@ pub const SHARED: usize = 8192;
 pub const WORDS_AT: usize = SHARED;
 pub const WORDS: usize = 4;
 const ARENA: usize = WORDS_AT + 8 * WORDS;
-pub const MEMORY: usize = 1 << 18;
+pub const MEMORY: usize = 1 << 19;
 
 /// What is between two pieces of the arena.
 pub const GUARD: u8 = 0xee;
