@@ -26,7 +26,10 @@ impl Link {
                 return None;
             }
         };
-        let Some((stream, items)) = parts else {
+        // The connection compares the XID of a stream that comes in Sends. A stream in a Read chunk is
+        // first seen here (RFC 8166 section 4.2.1).
+        let is_its_own = |(stream, _): &(Vec<u8>, _)| stream.starts_with(&call.xid.0.to_be_bytes());
+        let Some((stream, items)) = parts.filter(is_its_own) else {
             let _ = self.conn.refuse(call.id, Refusal::BadXdr);
             return None;
         };

@@ -190,6 +190,37 @@ fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
     }
 }
 
+/// The header of a long call names one XID, and the call in its Read chunk another (RFC 8166 section 4.2.1).
+#[test]
+fn test_long_call_with_another_xid_than_its_header_is_refused() {
+    for version in [1, 2] {
+        let mut scene = Scene::new(version);
+        let mut raw = scene.raw();
+        let calls = scene.w.server.counters().calls;
+        let mut long = |scene: &mut Scene, xid: u32, inner: u32| {
+            let message = rpc(inner, 2, &[4, 0x0102_0304]);
+            let octets: Vec<u8> = message.iter().flat_map(|word| word.to_be_bytes()).collect();
+            let chunk = read(0, words_of(raw.lend(&octets, Access::REMOTE_READ)));
+            let kind = if version == 1 { 1 } else { v2::htype::CALL_EXTERNAL };
+            let mut call = raw.header(xid, crate::common::raw::CREDIT, kind);
+            call.extend(chunk);
+            // Version 2 has the items in a list of their own.
+            let ends = if version == 1 { 3 } else { 4 };
+            call.extend(std::iter::repeat_n(0, ends));
+            raw.send(&call);
+            raw.answer(&mut scene.w)
+        };
+        let answer = long(&mut scene, 250, 251);
+        let code = if version == 1 { 2 } else { v2::code::BAD_XDR };
+        assert_eq!((answer[0], &answer[3..]), (250, &[ERROR, code][..]), "{answer:?}");
+        assert_eq!(scene.w.server.counters().calls, calls, "no program has seen it");
+        let answer = long(&mut scene, 251, 251);
+        assert_eq!((answer[0], answer.last()), (251, Some(&0x0102_0304)), "{answer:?}");
+        scene.assert_others_are_served();
+        scene.assert_all_is_back(raw);
+    }
+}
+
 /// STags of nobody, of another's memory, and of memory that may not be read or written: the queue pair of who
 /// told them ends, and nothing was touched.
 #[test]
