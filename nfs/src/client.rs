@@ -9,16 +9,20 @@
 //! has to look at them.
 
 mod copy;
+mod jukebox;
 mod mount;
 pub mod rdma;
 mod walk;
 
+pub use jukebox::Patience;
 pub use mount::export_of;
 pub use rdma::RdmaTransport;
 pub use walk::{Found, shown};
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::rpc::{Denied, Procedure, Reply, ReplyBody, Status as RpcStatus};
@@ -84,6 +88,15 @@ pub trait Transport {
     /// # Errors
     /// When none will.
     fn wait(&mut self) -> Result<Returned, TransportError>;
+
+    /// Lets so much time pass.
+    ///
+    /// # Errors
+    /// When the connection fails meanwhile, and that is seen.
+    fn pause(&mut self, time: Duration) -> Result<(), TransportError> {
+        thread::sleep(time);
+        Ok(())
+    }
 }
 
 /// Whether results follow behind the header of a reply.
@@ -171,6 +184,7 @@ pub struct Client<T> {
     abandoned: HashSet<Token>,
     read: Pipeline,
     write: Pipeline,
+    patience: Patience,
 }
 
 impl<T: Transport> Client<T> {
@@ -184,6 +198,7 @@ impl<T: Transport> Client<T> {
             abandoned: HashSet::new(),
             read: pipeline,
             write: pipeline,
+            patience: Patience::default(),
         }
     }
 
@@ -242,7 +257,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Calls and waits.
+    /// Calls and waits; calls again when the server asks to come later ([`Patience`]).
     ///
     /// # Errors
     /// Those of the transport.
@@ -251,8 +266,14 @@ impl<T: Transport> Client<T> {
         procedure: Procedure,
         arguments: &impl Xdr<'a>,
     ) -> Result<Vec<u8>, TransportError> {
-        let token = self.submit(procedure, arguments)?;
-        self.results(token)
+        let (arguments, mut pauses) = (arguments.octets(), self.pauses());
+        loop {
+            let token = self.submit_octets(procedure, &arguments, None)?;
+            let results = self.results(token)?;
+            if !self.is_to_be_made_again(procedure, &results, &mut pauses)? {
+                return Ok(results);
+            }
+        }
     }
 }
 

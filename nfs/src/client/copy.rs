@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Seek, SeekFrom};
 use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::xdr::padded;
 
+use super::jukebox::Pauses;
 use super::{Client, ClientError, Token, Transport, parse};
 use crate::wire::{
     Commit, CommitOk, Fattr, Handle, Opaque, Read, ReadOk, Stable, Verifier, WccData, Write,
@@ -20,6 +21,7 @@ struct Reading {
     token: Token,
     offset: u64,
     count: u32,
+    pauses: Pauses,
 }
 
 /// A WRITE under way, with its data: what the server does not take is written again.
@@ -27,6 +29,7 @@ struct Writing {
     token: Token,
     offset: u64,
     data: Vec<u8>,
+    pauses: Pauses,
 }
 
 /// Data that was written, as long as it is not known to be safe.
@@ -72,6 +75,12 @@ impl<T: Transport> Client<T> {
             }
             let Some(reading) = under_way.pop_front() else { return Ok(total) };
             let results = self.results(reading.token)?;
+            let mut pauses = reading.pauses;
+            if self.is_to_be_made_again(procedure::READ, &results, &mut pauses)? {
+                let again = self.send_read(file, reading.offset, reading.count)?;
+                under_way.push_front(Reading { pauses, ..again });
+                continue;
+            }
             let read: ReadOk<'_> = parse::<_, Option<Fattr>>(&results, "READ", &"")?;
             let got = u32::try_from(read.data.0.len()).unwrap_or(u32::MAX);
             if got > reading.count || got != read.count {
@@ -117,7 +126,7 @@ impl<T: Transport> Client<T> {
 
     fn send_read(&mut self, file: Handle, offset: u64, count: u32) -> Result<Reading, ClientError> {
         let token = self.submit(procedure::READ, &Read { file, offset, count })?;
-        Ok(Reading { token, offset, count })
+        Ok(Reading { token, offset, count, pauses: self.pauses() })
     }
 
     /// Writes all of `source` to a file, from its beginning, and commits it. `observe` gets each piece
@@ -173,6 +182,12 @@ impl<T: Transport> Client<T> {
                 return Ok(Pass::Whole(offset, known));
             };
             let results = self.results(writing.token)?;
+            let mut pauses = writing.pauses;
+            if self.is_to_be_made_again(procedure::WRITE, &results, &mut pauses)? {
+                let again = self.send_write(file, writing.offset, writing.data)?;
+                under_way.push_front(Writing { pauses, ..again });
+                continue;
+            }
             let written: WriteOk = parse::<_, WccData>(&results, "WRITE", &"")?;
             if *known.get_or_insert(written.verifier) != written.verifier {
                 return Ok(Pass::Lost);
@@ -201,7 +216,7 @@ impl<T: Transport> Client<T> {
         let at = u32::try_from(arguments.len() - padded(data.len())).ok();
         let item = at.map(|offset| Item { offset, length: count });
         let token = self.submit_octets(procedure::WRITE, &arguments, item)?;
-        Ok(Writing { token, offset, data })
+        Ok(Writing { token, offset, data, pauses: self.pauses() })
     }
 
     /// Whether what was written is safe: the server that says so is the one that has it.

@@ -11,7 +11,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle_rpc::binding::{Binding, NFS3};
 use heddle_rpc::client::{CallError, Client, ClientConfig, PendingCall};
@@ -179,6 +179,18 @@ impl<F: FnMut(&Client)> Transport for RdmaTransport<F> {
             }
             self.turn();
         }
+    }
+
+    fn pause(&mut self, time: Duration) -> Result<(), TransportError> {
+        until(Instant::now() + time, || self.turn());
+        Ok(())
+    }
+}
+
+/// Takes turns until `end`: the RNIC gets on meanwhile, and replies to other calls are kept.
+fn until(end: Instant, mut turn: impl FnMut()) {
+    while Instant::now() < end {
+        turn();
     }
 }
 

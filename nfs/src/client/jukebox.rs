@@ -1,0 +1,188 @@
+//! Calls that a server asks to make again later (NFS3ERR_JUKEBOX: RFC 1813 section 2.6).
+//!
+//! The server has done nothing. The client waits, each time twice as long, and makes the call anew; when the
+//! time is over it reports the status as it is.
+
+use std::time::Duration;
+
+use heddle_rpcrdma::rpc::Procedure;
+
+use super::{Client, Transport, TransportError};
+use crate::wire::{Status, Xdr, procedure};
+
+/// How long a client goes on with calls that a server asks to make again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// The first pause; each is twice as long as the one before.
+    pub first: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+    /// All pauses of one call together.
+    pub all: Duration,
+}
+
+impl Default for Patience {
+    /// From 100 ms to 5 s, and 60 s in all.
+    fn default() -> Patience {
+        let ms = Duration::from_millis;
+        Patience { first: ms(100), longest: ms(5000), all: ms(60_000) }
+    }
+}
+
+/// The pauses of one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pauses {
+    next: Duration,
+    longest: Duration,
+    left: Duration,
+}
+
+impl Pauses {
+    pub(super) const fn new(patience: Patience) -> Pauses {
+        let Patience { first, longest, all } = patience;
+        Pauses { next: first, longest, left: all }
+    }
+
+    /// The next pause; `None` when the time is over.
+    fn next(&mut self) -> Option<Duration> {
+        if self.left.is_zero() {
+            return None;
+        }
+        let pause = self.next.min(self.left);
+        self.left -= pause;
+        self.next = (self.next * 2).min(self.longest);
+        Some(pause)
+    }
+}
+
+/// Returns true if results of a procedure of NFS say that the call is to be made again later.
+fn is_jukebox(procedure: Procedure, results: &[u8]) -> bool {
+    let jukebox = Status::JUKEBOX.octets();
+    procedure.program == procedure::PROGRAM
+        && procedure != procedure::NULL
+        && results.starts_with(&jukebox)
+}
+
+impl<T: Transport> Client<T> {
+    /// Has the client wait longer, or not at all, for servers that ask for it.
+    pub const fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
+    pub(super) const fn pauses(&self) -> Pauses {
+        Pauses::new(self.patience)
+    }
+
+    /// Pauses, if the results say that the call is to be made again later and there is time left; whether it
+    /// has.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub(super) fn is_to_be_made_again(
+        &mut self,
+        procedure: Procedure,
+        results: &[u8],
+        pauses: &mut Pauses,
+    ) -> Result<bool, TransportError> {
+        if !is_jukebox(procedure, results) {
+            return Ok(false);
+        }
+        let Some(pause) = pauses.next() else { return Ok(false) };
+        self.transport.pause(pause)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Outgoing, Pipeline, Returned, Token};
+    use super::*;
+    use crate::wire::{Fattr, Handle, Opaque, ReadOk};
+
+    #[test]
+    fn test_pauses_double_up_to_the_longest_and_end_with_the_time() {
+        let ms = Duration::from_millis;
+        let patience = Patience { first: ms(100), longest: ms(300), all: ms(1000) };
+        let mut pauses = Pauses::new(patience);
+        let all: Vec<_> = std::iter::from_fn(|| pauses.next()).collect();
+        assert_eq!(all, [100, 200, 300, 300, 100].map(ms));
+        let none = Patience { all: Duration::ZERO, ..patience };
+        assert_eq!(Pauses::new(none).next(), None);
+    }
+
+    /// A server that asks to come later so many times, and counts calls and pauses.
+    struct Busy {
+        left: u32,
+        calls: u64,
+        paused: Duration,
+        answer: Option<Returned>,
+    }
+
+    impl Transport for Busy {
+        fn submit(&mut self, call: &Outgoing<'_>) -> Result<Token, TransportError> {
+            self.calls += 1;
+            let token = Token(self.calls);
+            let attributes = None::<Fattr>;
+            let results = if self.left > 0 {
+                self.left -= 1;
+                Err::<ReadOk<'_>, _>((Status::JUKEBOX, attributes)).octets()
+            } else if call.procedure == procedure::READ {
+                let data = Opaque(&b"data"[..]);
+                Ok::<_, (Status, Option<Fattr>)>(ReadOk { attributes, count: 4, eof: true, data })
+                    .octets()
+            } else {
+                Status::OK.octets()
+            };
+            self.answer = Some(Returned { token, results: Ok(results) });
+            Ok(token)
+        }
+
+        fn wait(&mut self) -> Result<Returned, TransportError> {
+            self.answer.take().ok_or_else(|| TransportError::Other("nothing".into()))
+        }
+
+        fn pause(&mut self, time: Duration) -> Result<(), TransportError> {
+            self.paused += time;
+            Ok(())
+        }
+    }
+
+    fn client(left: u32) -> Client<Busy> {
+        let transport = Busy { left, calls: 0, paused: Duration::ZERO, answer: None };
+        Client::new(transport, Pipeline { size: 4, depth: 1 })
+    }
+
+    #[test]
+    fn test_client_calls_again_until_the_server_has_time_or_its_patience_is_over() {
+        let mut patient = client(3);
+        let results = patient.call(procedure::COMMIT, &()).unwrap();
+        assert_eq!(results, Status::OK.octets());
+        let Busy { calls, paused, .. } = patient.transport;
+        assert_eq!((calls, paused), (4, Duration::from_millis(700)));
+        let mut never = client(u32::MAX);
+        let results = never.call(procedure::COMMIT, &()).unwrap();
+        assert!(is_jukebox(procedure::COMMIT, &results));
+        assert_eq!(never.transport.paused, Patience::default().all);
+    }
+
+    #[test]
+    fn test_read_that_the_server_puts_off_is_sent_again() {
+        let mut client = client(2);
+        let (file, mut data) = (Handle::new(b"f").unwrap(), Vec::new());
+        let read = client.read(file, 4, |piece| {
+            data.extend_from_slice(piece);
+            Ok(())
+        });
+        assert_eq!((read.unwrap(), &*data), (4, &b"data"[..]));
+        assert_eq!(client.transport.calls, 3);
+    }
+
+    #[test]
+    fn test_status_counts_of_procedures_of_nfs_alone() {
+        let jukebox = Status::JUKEBOX.octets();
+        assert!(is_jukebox(procedure::LOOKUP, &jukebox));
+        assert!(!is_jukebox(procedure::NULL, &jukebox));
+        assert!(!is_jukebox(crate::wire::mount::MNT, &jukebox));
+        assert!(!is_jukebox(procedure::LOOKUP, &Status::IO.octets()));
+    }
+}
