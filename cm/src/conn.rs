@@ -66,6 +66,7 @@ pub(crate) struct ConnInfo {
     /// Where it came in, when the peer made it.
     pub(crate) passive: Option<Passive>,
     pub(crate) close_timeout: Millis,
+    pub(crate) close_limit: Millis,
 }
 
 impl ConnInfo {

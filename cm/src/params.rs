@@ -23,14 +23,20 @@ pub struct CmConfig {
     /// Events an application may leave untaken before its listeners take no new connections and it
     /// may ask for none.
     pub max_events: usize,
-    /// How long an orderly close may take before the connection is reset.
+    /// How long the orderly close of a connection that was never established, or has ended by an
+    /// error, may take before the connection is reset.
     pub close_timeout: Duration,
+    /// How long the orderly close of an established connection may take in all, however slowly its
+    /// data moves. TCP resets it sooner when nothing moves
+    /// ([`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall)).
+    pub close_limit: Duration,
     /// Notices of refused start-ups that may be given at once, and a second later one more.
     pub notice_burst: u32,
 }
 
 impl CmConfig {
-    /// 512 start-ups for each worker, 384 of them of one tenant, 4096 events for each application, closes of 20 s, 16 notices.
+    /// 512 start-ups for each worker, 384 of them of one tenant, 4096 events for each application,
+    /// closes of 20 s, of ten minutes where data moves, 16 notices.
     pub const fn new(ports: Ports) -> CmConfig {
         CmConfig {
             ports,
@@ -38,6 +44,7 @@ impl CmConfig {
             max_startups_per_tenant: 384,
             max_events: 4096,
             close_timeout: Duration::from_secs(20),
+            close_limit: Duration::from_secs(600),
             notice_burst: 16,
         }
     }

@@ -78,6 +78,9 @@ pub enum CloseReason {
     /// The peer does not answer.
     #[error("the peer does not answer")]
     TimedOut,
+    /// The peer answers, and kept its receive window shut for too long.
+    #[error("the peer kept its receive window shut")]
+    WindowShut,
     /// No address resolution answer for the peer or its gateway.
     #[error("the address of the next hop cannot be resolved")]
     Unreachable,

@@ -215,8 +215,11 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Ends a connection in order: what is posted is sent and acknowledged, then FIN.
+    /// Ends a connection in order: what is posted is sent and acknowledged, then FIN. It ends with
+    /// [`CloseReason::TimedOut`] when nothing moves for
+    /// [`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall).
     pub fn disconnect(&mut self, conn: ConnId) {
+        self.stack.bound_close(conn);
         let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
         let over = match state.qp() {
             Some(qp) => {
@@ -457,6 +460,7 @@ impl<F: RnicFrame> Rnic<F> {
                 StackEvent::Conn(ConnEvent::Reset) => CloseReason::Reset,
                 StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,
+                StackEvent::Conn(ConnEvent::WindowShut) => CloseReason::WindowShut,
                 StackEvent::Conn(ConnEvent::Aborted) => CloseReason::Aborted,
                 StackEvent::Unreachable => CloseReason::Unreachable,
                 StackEvent::Withdrawn => CloseReason::Withdrawn,

@@ -159,7 +159,7 @@ impl ConnInfo {
         });
         if ends {
             // The order to close is at the worker already.
-            fx.deadline(Some(self.close_timeout.get()));
+            fx.deadline(Some(self.close_limit.get()));
             return State::Ending { qpn, why: None, terminate: None };
         }
         let first_fpdu = match agreement.agreed.rtr {
@@ -205,9 +205,12 @@ impl ConnInfo {
         fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate });
     }
 
-    /// An established connection is to be closed in order, within a time.
+    /// An established connection is to be closed in order, within a time: longer where its data still
+    /// has to go, with TCP to see that it does, than after an error, when a peer may send what it
+    /// likes.
     pub(super) fn end(&self, qpn: Qpn, why: Option<DisconnectReason>, fx: &mut Effects) -> State {
-        fx.deadline(Some(self.close_timeout.get()));
+        let within = if why.is_some() { self.close_timeout } else { self.close_limit };
+        fx.deadline(Some(within.get()));
         State::Ending { qpn, why, terminate: None }
     }
 }

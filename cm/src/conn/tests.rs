@@ -200,6 +200,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
             rtr_timeout: seconds(5).into(),
         }),
         close_timeout: seconds(20).into(),
+        close_limit: seconds(600).into(),
     };
     let mut fx = Effects::default();
     let state = state.step(&mut link, input, &mut fx);

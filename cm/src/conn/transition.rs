@@ -3,6 +3,7 @@
 
 use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpEvent, Qpn, Role, Side};
+use heddle_rnic::CloseReason;
 
 use super::enter::End;
 use super::startup::{await_answer, await_reply, await_request, connecting, opening, unopened};
@@ -212,7 +213,12 @@ fn ending(
         }
         // That the stream has ended by it was said before.
         Input::PeerTerminate(headers) => terminate = Some(headers),
-        Input::Closed(reason) => return link.disconnected(qpn, why, terminate, reason, fx),
+        Input::Closed(reason) => {
+            // TCP sees to it that a close gets on, and resets one that does not.
+            let stalled = matches!(reason, CloseReason::TimedOut | CloseReason::WindowShut);
+            fx.counters.close_timeouts += u64::from(stalled);
+            return link.disconnected(qpn, why, terminate, reason, fx);
+        }
         other => not_asked(&other, fx),
     }
     State::Ending { qpn, why, terminate }

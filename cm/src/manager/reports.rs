@@ -142,6 +142,7 @@ impl ConnectionManager {
             since: Stamp::of(self.now),
             passive: Some(passive),
             close_timeout: self.config.close_timeout.into(),
+            close_limit: self.config.close_limit.into(),
         };
         self.insert(link, State::AwaitRequest { answer });
         self.set_deadline(id, Some(request_timeout));

@@ -170,6 +170,7 @@ impl ConnectionManager {
             since: Stamp::of(self.now),
             passive: None,
             close_timeout: self.config.close_timeout.into(),
+            close_limit: self.config.close_limit.into(),
         };
         self.insert(link, State::Opening { ask, qp });
         self.set_deadline(id, Some(params.timeout));

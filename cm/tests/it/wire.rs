@@ -271,7 +271,7 @@ fn test_disconnect_ends_within_its_time_when_the_peer_is_cut_off() {
         assert_eq!(net.hosts[1].events, [], "{case}");
         net.pass(Duration::from_secs(2));
         let told = &net.hosts[1].events[..];
-        let reason = DisconnectReason::Tcp(CloseReason::Aborted);
+        let reason = DisconnectReason::Tcp(CloseReason::TimedOut);
         let ended = Event::Disconnected { id, qpn: Qpn(2), reason, terminate: None };
         assert_eq!(told, [ended], "{case}");
         assert!(net.hosts[1].open.is_empty(), "{case}: released");

@@ -126,7 +126,9 @@ impl Connection {
         self.hot.pending.clear(Pending::DATA);
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
-            Some(State::FinWait2) => self.cold.wait_at = now + self.cold.set.fin_wait_2(),
+            Some(State::FinWait2) if !self.is_bounded() => {
+                self.cold.wait_at = now + self.cold.set.fin_wait_2();
+            }
             Some(State::Closed) => self.finish(ConnEvent::Closed),
             _ => {}
         }
@@ -158,16 +160,27 @@ impl Connection {
         hot.snd_wnd = u32::from(seg.window) << hot.snd_shift;
         hot.max_wnd = hot.max_wnd.max(hot.snd_wnd);
         if hot.snd_wnd == 0 {
-            // An answer to a probe keeps the connection alive (RFC 9293 section 3.8.6.1).
-            hot.progress_at = now;
-        } else if hot.snd_wnd > old && (old == 0 || hot.snd_una == hot.snd_max) {
+            // An answer to a probe keeps the connection alive (RFC 9293 section 3.8.6.1), for as long
+            // as `progress` allows. A window that only shuts does not.
+            if self.cold.probes > 0 {
+                hot.progress_at = now;
+            }
+        } else if hot.snd_wnd > old && (old < hot.emss || hot.snd_una == hot.snd_max) {
             self.window_opened(now);
         }
     }
 
     /// The window was shut, or too small to send anything into, and is larger now.
+    ///
+    /// A window that opens and shuts without end must not keep the timer from expiring: an opening
+    /// too small to use leaves the timer alone, and so does any once the peer has acknowledged
+    /// nothing for too long.
     #[cold]
     fn window_opened(&mut self, now: Instant) {
+        let outstanding = self.hot.snd_una < self.hot.snd_max;
+        if !self.window_is_open() || outstanding && self.is_late(now) {
+            return;
+        }
         self.cold.probes = 0;
         self.hot.pending.clear(Pending::PROBE);
         if self.hot.snd_una == self.hot.snd_max {
@@ -180,6 +193,7 @@ impl Connection {
     /// Starts the timer of the next window probe.
     pub(super) fn arm_window_probe(&mut self, now: Instant) {
         self.hot.timer = Timer::Retransmit;
-        self.hot.rtx_at = now + self.cold.rto.probe_interval(self.cold.probes);
+        let next = now + self.cold.rto.probe_interval(self.cold.probes);
+        self.hot.rtx_at = next.min(self.shut_until().max(now));
     }
 }

@@ -42,11 +42,23 @@ pub struct ConnConfig {
     /// knows to be a second at least; a timeout of a few milliseconds is the time between two
     /// requests, and no reason to forget the path.
     pub idle_restart: Duration,
-    /// How many times a SYN or SYN-ACK is sent again before the connection is given up.
+    /// How many times a SYN is sent again before the connection is given up; at most 255.
     pub syn_retries: u32,
+    /// How many times a SYN-ACK is sent again because of the timer; at most 255. Anybody can forge
+    /// the SYN it answers, so a host that sent none is not to get many. A client whose handshake
+    /// lost something sends its SYN again, which draws an answer each time, so that these only
+    /// shorten its wait.
+    pub syn_ack_retries: u32,
     /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
     /// is given up: R2 of RFC 9293 section 3.8.3.
     pub user_timeout: Duration,
+    /// How long the peer may keep its window shut while something waits for it, although it answers
+    /// the probes: within this time it must take a segment's worth, or the connection ends with
+    /// [`ConnEvent::WindowShut`](crate::ConnEvent::WindowShut) (RFC 9293 section 3.8.6.1, RFC 6429).
+    pub zero_window: Duration,
+    /// How long nothing may move, either way, in a close that
+    /// [`Connection::bound_close`](crate::Connection::bound_close) bounds.
+    pub close_stall: Duration,
     /// How long the peer may send no bytes in FIN-WAIT-2 before the connection is reset: more than
     /// two of its window probes may be apart. RFC 9293 sets no limit there; without one a peer that
     /// never sends its FIN holds a connection for ever.
@@ -111,7 +123,14 @@ impl Default for ConnConfig {
             idle_restart: Duration::from_millis(200),
             // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.
             syn_retries: 7,
+            // At 1, 3 and 7 s, given up at 15 s. Where one frame in ten is lost, all four exchanges
+            // of SYN-ACK and ACK fail once in 800 times; the client's own SYNs, at the same times,
+            // come on top.
+            syn_ack_retries: 3,
             user_timeout: Duration::from_secs(120),
+            // Time to look at a program that was stopped, and to let it go on.
+            zero_window: Duration::from_secs(600),
+            close_stall: Duration::from_secs(20),
             fin_wait_2: Duration::from_secs(150),
             time_wait: Duration::from_secs(60),
             keepalive: None,
@@ -129,11 +148,14 @@ pub(super) struct Settings {
     pub(super) timestamps: bool,
     pub(super) window_scaling: bool,
     pub(super) sack: bool,
-    pub(super) syn_retries: u32,
+    pub(super) syn_retries: u8,
+    pub(super) syn_ack_retries: u8,
     pub(super) challenge_acks: u32,
     delayed_ack_ns: u32,
     idle_restart: u64,
     user_timeout_ms: u32,
+    zero_window_ms: u32,
+    close_stall_ms: u32,
     fin_wait_2_ms: u32,
     time_wait_ms: u32,
     keepalive_idle_ms: u32,
@@ -153,11 +175,14 @@ impl Settings {
             timestamps: cfg.timestamps,
             window_scaling: cfg.window_scaling,
             sack: cfg.sack,
-            syn_retries: cfg.syn_retries,
+            syn_retries: u8::try_from(cfg.syn_retries).unwrap_or(u8::MAX),
+            syn_ack_retries: u8::try_from(cfg.syn_ack_retries).unwrap_or(u8::MAX),
             challenge_acks: cfg.challenge_acks,
             delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
             idle_restart: nanos(cfg.idle_restart),
             user_timeout_ms: millis(cfg.user_timeout),
+            zero_window_ms: millis(cfg.zero_window),
+            close_stall_ms: millis(cfg.close_stall),
             fin_wait_2_ms: millis(cfg.fin_wait_2),
             time_wait_ms: millis(cfg.time_wait),
             keepalive_idle_ms: 0,
@@ -191,6 +216,14 @@ impl Settings {
         Duration::from_millis(self.user_timeout_ms.into())
     }
 
+    pub(super) fn zero_window(&self) -> Duration {
+        Duration::from_millis(self.zero_window_ms.into())
+    }
+
+    pub(super) fn close_stall(&self) -> Duration {
+        Duration::from_millis(self.close_stall_ms.into())
+    }
+
     pub(super) fn fin_wait_2(&self) -> Duration {
         Duration::from_millis(self.fin_wait_2_ms.into())
     }
@@ -208,7 +241,7 @@ impl Settings {
     }
 }
 
-fn nanos(d: Duration) -> u64 {
+pub(super) fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -4,8 +4,8 @@
 /// [`Connection::poll_event`](crate::Connection::poll_event).
 ///
 /// At most one of [`Closed`](ConnEvent::Closed), [`Reset`](ConnEvent::Reset),
-/// [`TimedOut`](ConnEvent::TimedOut), [`Refused`](ConnEvent::Refused) and
-/// [`Aborted`](ConnEvent::Aborted) comes, and nothing comes after it.
+/// [`TimedOut`](ConnEvent::TimedOut), [`WindowShut`](ConnEvent::WindowShut),
+/// [`Refused`](ConnEvent::Refused) and [`Aborted`](ConnEvent::Aborted) comes, and nothing comes after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnEvent {
     /// The handshake is done: data can flow both ways.
@@ -13,14 +13,22 @@ pub enum ConnEvent {
     /// Several retransmissions in a row went unanswered (R1 of RFC 9293 section 3.8.3); the
     /// connection goes on. It may come more than once.
     Unresponsive,
+    /// The peer's window has been shut for half of what
+    /// [`ConnConfig::zero_window`](crate::ConnConfig::zero_window) allows, and something waits for
+    /// it; the connection goes on. Once for each such time.
+    Stalled,
     /// The peer's FIN has been reached: every byte before it was accepted, none will follow.
     PeerClosed,
     /// The orderly end: both FINs are sent and acknowledged. TIME-WAIT may still run.
     Closed,
     /// The peer reset the connection.
     Reset,
-    /// The peer did not answer for too long, or never sent its FIN.
+    /// The peer did not answer for too long, never sent its FIN, or let an orderly close stand
+    /// still.
     TimedOut,
+    /// The peer answered, and kept its window shut for longer than
+    /// [`ConnConfig::zero_window`](crate::ConnConfig::zero_window).
+    WindowShut,
     /// The peer answered our SYN with a reset.
     Refused,
     /// The owner ended it: [`Connection::abort`](crate::Connection::abort), or a
@@ -30,25 +38,27 @@ pub enum ConnEvent {
 
 impl ConnEvent {
     /// In the order they are given out when several wait.
-    const ALL: [ConnEvent; 8] = [
+    const ALL: [ConnEvent; 10] = [
         ConnEvent::Connected,
         ConnEvent::Unresponsive,
+        ConnEvent::Stalled,
         ConnEvent::PeerClosed,
         ConnEvent::Closed,
         ConnEvent::Reset,
         ConnEvent::TimedOut,
+        ConnEvent::WindowShut,
         ConnEvent::Refused,
         ConnEvent::Aborted,
     ];
 
-    const fn bit(self) -> u8 {
+    const fn bit(self) -> u16 {
         1 << self as u8
     }
 }
 
 /// Events not yet taken: a set, since each kind waits at most once and their order is fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Events(u8);
+pub(super) struct Events(u16);
 
 impl Events {
     pub(super) fn push(&mut self, e: ConnEvent) {

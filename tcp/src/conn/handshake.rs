@@ -1,6 +1,6 @@
 //! Opening: active, passive and simultaneous, and what the SYNs negotiate.
 
-use super::config::{MIN_MSS, Settings};
+use super::config::{MIN_MSS, Settings, nanos};
 use super::congestion::NewReno;
 use super::event::Events;
 use super::rack::{Rack, Timer};
@@ -19,6 +19,9 @@ const MAX_SHIFT: u8 = 14;
 /// The minimum of the retransmission timeout towards a peer without SACK, which has no tail probes
 /// either and gets timeouts instead: longer than common peers delay an ACK.
 const RTO_MIN_WITHOUT_SACK: Duration = Duration::from_millis(200);
+/// How long a connection stays in TIME-WAIT before one of ours takes its place: longer than any tick
+/// of a peer's clock, and time to acknowledge its FIN once more.
+const REUSE_AFTER_NS: u64 = 1_000_000_000;
 /// Timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -117,6 +120,7 @@ impl Connection {
                 timeouts: 0,
                 probes: 0,
                 keepalives: 0,
+                progress: None,
                 wait_at: NEVER,
                 reset_reply: (SeqNumber(0), None),
                 challenge_since: now,
@@ -160,11 +164,16 @@ impl Connection {
         self.hot.recv_window = self.limit_window(self.hot.recv_window);
     }
 
+    /// Bytes of options in a segment with payload.
+    pub(crate) fn options_len(&self) -> u16 {
+        if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 }
+    }
+
     /// The path carries at most `bytes` of payload in a segment (RFC 1191): lowers
     /// [`emss`](Connection::emss), never raises it, and sends what is outstanding again in pieces
     /// that fit. Absurdly small values are cut to 64 less options, like an MSS option.
     pub fn limit_emss(&mut self, bytes: u32) {
-        let options = if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
+        let options = self.options_len();
         let bytes = bytes.max(u32::from(MIN_MSS - options));
         if bytes >= self.hot.emss {
             return;
@@ -244,6 +253,25 @@ impl Connection {
         }
         self.cold.reset_reply = (seg.ack, seg.timestamps.map(|t| t.val));
         self.hot.pending.set(Pending::RESET_REPLY);
+    }
+
+    /// What a new connection of ours with the addresses and ports of this one begins beyond, if it
+    /// may take its place: this one is in TIME-WAIT, and has been for a second. `None` otherwise.
+    ///
+    /// The peer takes the new SYN for new by RFC 6191: timestamps run on from this connection, its
+    /// numbers lie beyond the last (RFC 9293 section 3.6.1). A peer that still waits for the last ACK
+    /// answers with one, draws a reset with it, and takes the SYN when it comes again.
+    pub(crate) fn reusable(&self, now: Instant) -> Option<SeqNumber> {
+        let over_since = self.cold.wait_at.as_nanos().checked_sub(nanos(self.cold.set.time_wait()));
+        let reusable = self.hot.state == State::TimeWait
+            && self.hot.ts_ok
+            && over_since.is_some_and(|at| now.as_nanos() >= at.saturating_add(REUSE_AFTER_NS));
+        reusable.then(|| self.snd_end())
+    }
+
+    /// One past the last sequence number sent, a FIN's included.
+    pub(crate) fn snd_end(&self) -> SeqNumber {
+        self.snd_seq(self.hot.snd_max)
     }
 
     /// Whether `syn`, received for the addresses of this connection, may start a new one in its

@@ -26,6 +26,7 @@ mod congestion;
 mod control;
 mod event;
 mod handshake;
+mod progress;
 mod rack;
 mod ranges;
 mod receive;
@@ -52,6 +53,7 @@ use config::Settings;
 use congestion::NewReno;
 use event::Events;
 use heddle_base::{Instant, StreamPos};
+use progress::Progress;
 use rack::{Rack, Timer};
 use ranges::Ranges;
 use rto::Rto;
@@ -188,7 +190,10 @@ struct Cold {
     probes: u8,
     /// Keepalives sent since the peer was last heard of.
     keepalives: u32,
-    /// FIN-WAIT-2, TIME-WAIT, or before them the next look at whether the peer is alive.
+    /// While the peer's window is shut, or the close is bounded.
+    progress: Option<Box<Progress>>,
+    /// FIN-WAIT-2, TIME-WAIT, or before them the next look at whether the peer is alive, or the
+    /// close gets on.
     wait_at: Instant,
     /// A reset to answer an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.

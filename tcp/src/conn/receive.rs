@@ -153,7 +153,7 @@ impl Connection {
         if !self.is_acceptable(now, seg, at, window) {
             return nothing;
         }
-        if self.hot.state == State::FinWait2 && seg.len > 0 {
+        if self.hot.state == State::FinWait2 && seg.len > 0 && !self.is_bounded() {
             // It has something to send, if only to probe a window we shut.
             self.cold.wait_at = now + self.cold.set.fin_wait_2();
         }

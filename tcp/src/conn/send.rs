@@ -241,6 +241,7 @@ impl Connection {
     #[cold]
     fn probe<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q, end: StreamPos) -> TxSegment {
         self.cold.counters.probes += 1;
+        self.note_probe(now, end);
         let una = self.hot.snd_una;
         let wnd = self.hot.snd_wnd;
         let len = if una < end { self.cut(q, una, end, self.hot.emss.min(wnd.max(1))) } else { 0 };

@@ -27,6 +27,10 @@ heddle_base::counters! {
         bad_sacks,
         /// Probes of a closed or too small window.
         probes,
+        /// Connections ended because the peer kept its window shut for too long.
+        zero_window_timeouts,
+        /// Orderly closes cut off because nothing moved for too long.
+        close_stalls,
         /// Keepalives: probes of a silent peer.
         keepalives,
         /// Duplicate ACKs received.

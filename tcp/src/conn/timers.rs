@@ -1,4 +1,5 @@
-//! Timers: retransmission, window probe, delayed ACK, keepalive, FIN-WAIT-2, TIME-WAIT.
+//! Timers: retransmission, window probe, delayed ACK, keepalive, bounded close, FIN-WAIT-2,
+//! TIME-WAIT.
 
 use super::rack::Timer;
 use super::state::{Input, State};
@@ -37,19 +38,22 @@ impl Connection {
         if self.cold.wait_at <= now {
             self.cold.wait_at = NEVER;
             match self.hot.state {
-                State::FinWait2 => self.give_up(),
-                State::Established | State::CloseWait => self.keepalive_timed_out(now),
-                _ => {
+                State::TimeWait | State::Closed => {
                     if self.enter(Input::WaitOver).is_some() {
                         self.stop();
                     }
                 }
+                _ if self.is_bounded() => self.look_at_close(now),
+                State::FinWait2 => self.give_up(),
+                State::Established | State::CloseWait => self.keepalive_timed_out(now),
+                // A keepalive of before the close.
+                _ => {}
             }
         }
     }
 
     /// The peer is believed to be gone. It may be there and wait, so it is told.
-    fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.finish(ConnEvent::TimedOut);
         self.hot.pending.set(Pending::RESET);
     }
@@ -57,6 +61,9 @@ impl Connection {
     /// Starts the timer of the keepalive, or stops it where none are wanted. It is not put off with
     /// every segment received: when it expires, it is looked at whether there was any.
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
+        if self.is_bounded() {
+            return;
+        }
         let set = &self.cold.set;
         self.cold.wait_at = match set.keepalive_count {
             0 => NEVER,
@@ -90,7 +97,9 @@ impl Connection {
 
     fn syn_timed_out(&mut self) {
         self.cold.counters.timeouts += 1;
-        if self.cold.syn_retries >= self.cold.set.syn_retries {
+        let set = &self.cold.set;
+        let retries = if self.cold.active { set.syn_retries } else { set.syn_ack_retries };
+        if self.cold.syn_retries >= retries.into() {
             self.finish(ConnEvent::TimedOut);
             return;
         }
@@ -100,13 +109,34 @@ impl Connection {
         self.hot.pending.set(Pending::SYN);
     }
 
+    /// Returns true if the peer has acknowledged nothing for so long that the connection is over when
+    /// the timer expires.
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        now - self.hot.progress_at >= self.cold.set.user_timeout()
+    }
+
+    /// Returns true if a SYN, or a SYN-ACK, is to be sent.
+    pub(crate) fn wants_syn(&self) -> bool {
+        self.hot.pending.any(Pending::SYN)
+    }
+
+    /// The SYN-ACK that is to be sent again stays away, as if it had been lost on its way.
+    pub(crate) fn withhold_syn(&mut self, now: Instant) {
+        if self.hot.pending.take(Pending::SYN) {
+            self.hot.rtx_at = now + self.cold.rto.get();
+        }
+    }
+
     pub(super) fn data_timed_out(&mut self, now: Instant) {
-        if now - self.hot.progress_at >= self.cold.set.user_timeout() {
+        if self.is_late(now) {
             self.finish(ConnEvent::TimedOut);
             return;
         }
         let idle = self.hot.snd_una == self.hot.snd_max;
         if idle || self.hot.snd_wnd == 0 {
+            if self.is_kept_shut(now) {
+                return;
+            }
             // No room, or too little. What was sent beyond the edge goes again when it opens.
             self.rewind();
             self.cold.probes = self.cold.probes.saturating_add(1);

@@ -151,6 +151,10 @@ impl Connection {
 
     /// Sets the timer while something is outstanding: `due` is when a hole may be lost.
     pub(super) fn arm(&mut self, now: Instant, due: Option<Instant>, progress: bool) {
+        if self.is_late(now) && self.hot.rtx_at != NEVER {
+            // Reports and windows that change without end do not keep the timer from expiring.
+            return;
+        }
         if self.hot.snd_wnd == 0 {
             // Only probes may be sent, and an answer to one is no reason to send the next earlier.
             if self.hot.timer != Timer::Retransmit || self.hot.rtx_at == NEVER {

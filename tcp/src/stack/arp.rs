@@ -84,7 +84,8 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     pub(super) fn handle_neighbor_timeouts(&mut self, now: Instant) {
-        while let Some(due) = self.neighbors.poll_due(now) {
+        for _ in 0..super::ANSWERS_A_TURN {
+            let Some(due) = self.neighbors.poll_due(now) else { break };
             match due {
                 Due::Ask { ip, at } => {
                     if let Some(local) = self.cfg.net.link_to(ip) {

@@ -5,14 +5,15 @@ use heddle_base::Seed;
 use super::addressing::{Addressing, Cidr};
 use crate::{ConnConfig, Spread};
 
-/// How many connections the hosts of one address may have at a listener.
+/// How many connections the hosts of one address may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PeerLimit {
     /// As many as there is room for.
     Unlimited,
-    /// Nearly all that there is room for, but not the last: of half-open connections half of the
-    /// backlog, of all connections all but a sixty-fourth of
-    /// [`max_conns`](StackConfig::max_conns) (at least one).
+    /// A share that leaves something to others, however many of them want all: of half-open
+    /// connections half of the backlog, of all connections as many as are free beside (at least
+    /// one), where half-open ones and those in TIME-WAIT count as free. Alone, an address thus gets
+    /// half of [`max_conns`](StackConfig::max_conns).
     #[default]
     Share,
     /// So many.
@@ -38,8 +39,8 @@ pub struct StackConfig {
     pub min_backlog: usize,
     /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
     pub peer_half_open: PeerLimit,
-    /// Connections of one peer address at one listener, half-open ones included, until the owner
-    /// releases them. A SYN beyond is refused with RST.
+    /// Connections of one peer address at all listeners together, half-open ones included, until the
+    /// owner releases them. A SYN beyond is refused with RST.
     pub peer_conns: PeerLimit,
     /// Settings of every new connection. Its `mss` is cut to what `mtu` allows.
     pub conn: ConnConfig,

@@ -58,19 +58,22 @@ heddle_base::counters! {
         half_opened,
         /// Half-open connections that came to nothing.
         half_open_failed,
+        /// SYN-ACKs not sent again because of the rate limit.
+        syn_acks_limited,
         /// Half-open connections evicted to make room for newer ones.
         half_open_evicted,
         /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,
         /// SYNs dropped: the peer has as many half-open connections as one may have.
         peer_half_open_limited,
-        /// SYNs refused: the peer has as many connections as one may have.
+        /// SYNs refused: the peer has as many connections, at all listeners, as one may have.
         peer_conns_limited,
         /// SYNs dropped: as many connections as configured, none of which can be evicted.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
-        /// TIME-WAIT connections replaced by a new one of the same peer.
+        /// TIME-WAIT connections replaced by a new one of the same addresses and ports, the peer's or
+        /// ours.
         time_wait_reused,
         /// TIME-WAIT connections evicted to make room for new ones.
         time_wait_evicted,
@@ -103,8 +106,12 @@ heddle_base::counters! {
         icmp_unmatched,
         /// ICMP errors recorded for a connection.
         icmp_soft_errors,
-        /// ICMP errors that tell of a smaller path MTU (not acted on).
+        /// ICMP errors that told of a smaller path MTU, and lowered a connection's segment size.
         icmp_frag_needed,
+        /// ICMP errors that tell of a smaller path MTU than what they quote needs, or than we use.
+        icmp_frag_needed_ignored,
+        /// ICMP errors dropped, not read: rate limit.
+        icmp_errors_limited,
         /// Echo replies sent.
         tx_echo_replies,
         /// Echo requests dropped: rate limit, or too large.

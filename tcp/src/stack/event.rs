@@ -35,11 +35,13 @@ pub(super) enum EventKind {
     Accepted,
     Connected,
     Unresponsive,
+    Stalled,
     SoftError,
     PeerClosed,
     Closed,
     Reset,
     TimedOut,
+    WindowShut,
     Refused,
     Aborted,
     Unreachable,
@@ -47,15 +49,17 @@ pub(super) enum EventKind {
 }
 
 impl EventKind {
-    const ALL: [EventKind; 12] = [
+    const ALL: [EventKind; 14] = [
         EventKind::Accepted,
         EventKind::Connected,
         EventKind::Unresponsive,
+        EventKind::Stalled,
         EventKind::SoftError,
         EventKind::PeerClosed,
         EventKind::Closed,
         EventKind::Reset,
         EventKind::TimedOut,
+        EventKind::WindowShut,
         EventKind::Refused,
         EventKind::Aborted,
         EventKind::Unreachable,
@@ -72,10 +76,12 @@ impl From<ConnEvent> for EventKind {
         match event {
             ConnEvent::Connected => EventKind::Connected,
             ConnEvent::Unresponsive => EventKind::Unresponsive,
+            ConnEvent::Stalled => EventKind::Stalled,
             ConnEvent::PeerClosed => EventKind::PeerClosed,
             ConnEvent::Closed => EventKind::Closed,
             ConnEvent::Reset => EventKind::Reset,
             ConnEvent::TimedOut => EventKind::TimedOut,
+            ConnEvent::WindowShut => EventKind::WindowShut,
             ConnEvent::Refused => EventKind::Refused,
             ConnEvent::Aborted => EventKind::Aborted,
         }

@@ -2,6 +2,11 @@
 //!
 //! Errors are hints anyone can forge. One that quotes a segment a connection has in flight is
 //! recorded and told to its owner; none ends a connection, in any state (RFC 5927 section 4.1).
+//! "Fragmentation needed" about such a segment lowers the connection's segment size (RFC 1191), never
+//! below [`MIN_PATH_MTU`], and only where the segment was larger than what the path is said to carry.
+//!
+//! Whether a message deserves to be read is asked before any of it is copied: an echo request must
+//! find room in its budget, an error must quote what a connection has in flight, and then find room.
 
 use core::net::IpAddr;
 use heddle_base::Instant;
@@ -14,9 +19,16 @@ use super::event::{EventKind, IcmpError};
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
 use super::slab::Entry;
-use crate::wire::icmpv4::{CODE_FRAG_NEEDED, Message, Quoted, echo_reply};
+use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_reply, quoted};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
 use crate::{SendQueue, SeqNumber, State};
+
+/// The smallest path MTU that is believed: a forged message costs a connection little more than half of
+/// its speed. Every host takes datagrams of 576 bytes (RFC 791), and no link is known to carry less
+/// than this.
+const MIN_PATH_MTU: u16 = 552;
+/// IPv4 and TCP headers without options.
+const HEADERS: u16 = 40;
 
 impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
@@ -37,20 +49,38 @@ impl<S: SendQueue + Default> Stack<S> {
         if ip.total_len > usize::from(self.cfg.mtu) {
             return Err(|c| &mut c.icmp_echo_limited);
         }
-        let mut bytes = vec![0; ip.total_len - ip.header_len];
-        frame.copy_at(ethernet::HEADER_LEN + ip.header_len, &mut bytes);
+        let (off, len) = (ethernet::HEADER_LEN + ip.header_len, ip.total_len - ip.header_len);
+        let head = frame.chunk_at(off);
+        let head = &head[..head.len().min(len)];
+        match head.first() {
+            None => return Err(|c| &mut c.icmp_malformed),
+            Some(&ECHO_REQUEST) => {
+                if !self.echoes.allow(now, ip.src) {
+                    return Err(|c| &mut c.icmp_echo_limited);
+                }
+            }
+            // A quote that lies in another piece of the frame is none.
+            Some(_) if let Some(q) = quoted(head) => {
+                if self.quoted_conn(q).is_none() {
+                    return Err(|c| &mut c.icmp_unmatched);
+                }
+                if !self.icmp_errors.allow(now, ip.src) {
+                    return Err(|c| &mut c.icmp_errors_limited);
+                }
+            }
+            Some(_) => return Err(|c| &mut c.icmp_ignored),
+        }
+        let mut bytes = vec![0; len];
+        frame.copy_at(off, &mut bytes);
         match Message::parse(&bytes) {
             None => Err(|c| &mut c.icmp_malformed),
             Some(Message::Other) => Err(|c| &mut c.icmp_ignored),
             Some(Message::EchoRequest { ident, seq, data }) => {
-                if !self.echoes.allow(now) {
-                    return Err(|c| &mut c.icmp_echo_limited);
-                }
                 self.answer_echo(eth.src, ip, echo_reply(ident, seq, data));
                 Ok(FrameOutcome::Done)
             }
-            Some(Message::Unreachable { code: CODE_FRAG_NEEDED, .. }) => {
-                Err(|c| &mut c.icmp_frag_needed)
+            Some(Message::Unreachable { code: CODE_FRAG_NEEDED, mtu, quoted }) => {
+                self.lower_segment_size(quoted, mtu)
             }
             Some(Message::Unreachable { code, quoted, .. }) => {
                 self.soft_failure(quoted, IcmpError::Unreachable(code))
@@ -82,17 +112,45 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.tx_echo_replies += u64::from(sent);
     }
 
+    /// The connection that has what `quoted` quotes in flight.
+    fn quoted_conn(&mut self, quoted: Quoted) -> Option<u32> {
+        let flow = FlowKey::v4(quoted.src, quoted.src_port, quoted.dst, quoted.dst_port);
+        let index = self.look_up(&flow)?;
+        self.conns.get(index).filter(|e| in_flight(e, quoted.seq)).map(|_| index)
+    }
+
+    /// A router cannot pass on what `quoted` quotes: its next link carries `mtu` bytes.
+    fn lower_segment_size(
+        &mut self,
+        quoted: Option<Quoted>,
+        mtu: u16,
+    ) -> Result<FrameOutcome, DropReason> {
+        let found = quoted.and_then(|q| Some((q, self.quoted_conn(q)?)));
+        let Some((q, index)) = found else { return Err(|c| &mut c.icmp_unmatched) };
+        // A router from before RFC 1191 does not say: its section 5 has a list of what it may be.
+        let mtu = if mtu == 0 { plateau_below(q.total_len) } else { mtu }.max(MIN_PATH_MTU);
+        let Some(e) = self.conns.get_mut(index) else { return Err(|c| &mut c.icmp_unmatched) };
+        let before = e.conn.emss();
+        let largest = before + u32::from(HEADERS + e.conn.options_len());
+        // It was too large for that link, and one we may have sent (RFC 5927 section 7.2).
+        if q.total_len > mtu && u32::from(q.total_len) <= largest {
+            e.conn.limit_emss(u32::from(mtu - HEADERS - e.conn.options_len()));
+        }
+        if e.conn.emss() == before {
+            return Err(|c| &mut c.icmp_frag_needed_ignored);
+        }
+        self.counters.icmp_frag_needed += 1;
+        self.update(index);
+        Ok(FrameOutcome::Done)
+    }
+
     fn soft_failure(
         &mut self,
         quoted: Option<Quoted>,
         error: IcmpError,
     ) -> Result<FrameOutcome, DropReason> {
-        let flow = quoted.map(|q| FlowKey::v4(q.src, q.src_port, q.dst, q.dst_port));
-        let index = flow.and_then(|f| self.find(&f));
-        let (Some(q), Some(index)) = (quoted, index) else {
-            return Err(|c| &mut c.icmp_unmatched);
-        };
-        let Some(e) = self.conns.get_mut(index).filter(|e| in_flight(e, q.seq)) else {
+        let index = quoted.and_then(|q| self.quoted_conn(q));
+        let Some((index, e)) = index.and_then(|i| Some((i, self.conns.get_mut(i)?))) else {
             return Err(|c| &mut c.icmp_unmatched);
         };
         self.counters.icmp_soft_errors += 1;
@@ -103,6 +161,12 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         Ok(FrameOutcome::Done)
     }
+}
+
+/// The largest MTU in use below `len` (RFC 1191 section 7.1).
+fn plateau_below(len: u16) -> u16 {
+    const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
+    PLATEAUS.into_iter().find(|&p| p < len).unwrap_or(MIN_PATH_MTU)
 }
 
 /// Whether `seq` is one the peer has not acknowledged (RFC 5927 section 4.1).

@@ -198,7 +198,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let flow = FlowKey::v4(ip.dst, tcp.dst_port, ip.src, tcp.src_port);
         let Some(index) = self.find(&flow) else {
             let arrival = Arrival { ethernet, ip, tcp };
-            return self.take_stranger(now, &arrival);
+            return self.take_stranger(now, &arrival, None);
         };
         let seg = &tcp.segment;
         self.counters.rx_segments += 1;
@@ -227,12 +227,9 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         self.counters.time_wait_reused += 1;
-        if let Some(e) = self.conns.get_mut(index) {
-            e.conn.abort();
-        }
-        self.update(index);
-        self.detach(index);
-        if let Err(counter) = self.take_stranger(now, arrival) {
+        let beyond = self.conns.get(index).map(|e| e.conn.snd_end());
+        self.end_time_wait(index);
+        if let Err(counter) = self.take_stranger(now, arrival, beyond) {
             *counter(&mut self.counters) += 1;
         }
     }

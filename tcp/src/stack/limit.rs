@@ -1,6 +1,11 @@
-//! A token bucket for what strangers can make us send.
+//! Token buckets for what strangers can make us send.
+
+use core::hash::BuildHasher;
+use core::net::Ipv4Addr;
 
 use heddle_base::Instant;
+
+use super::neighbor::Keyed;
 
 /// Allows `rate` events a second on average and as many at once.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +36,77 @@ impl RateLimit {
     }
 }
 
+/// Buckets that source addresses share, by a keyed hash.
+const SOURCES: usize = 1024;
+
+/// Budgets for one kind of answer: of all sources in a second, of each source half of that, and of
+/// each turn, so that a flood costs neither another host its answer nor the connections a turn's
+/// time. The worker reads its clock once a turn: one instant is one turn.
+pub(super) struct Answers {
+    all: RateLimit,
+    sources: Box<[RateLimit; SOURCES]>,
+    key: Keyed,
+    a_turn: u32,
+    turn: (Instant, u32),
+}
+
+impl Answers {
+    pub(super) fn per_second(rate: u32, a_turn: u32, key: [u8; 16]) -> Answers {
+        Answers {
+            all: RateLimit::per_second(rate),
+            sources: Box::new([RateLimit::per_second(rate / 2); SOURCES]),
+            key: Keyed(key),
+            a_turn,
+            turn: (Instant::ZERO, 0),
+        }
+    }
+
+    /// Returns true if one more answer may go to `source` at `now`. A source beyond its own budget
+    /// takes nothing from that of all.
+    pub(super) fn allow(&mut self, now: Instant, source: Ipv4Addr) -> bool {
+        if self.turn.0 != now {
+            self.turn = (now, 0);
+        }
+        if self.turn.1 >= self.a_turn {
+            return false;
+        }
+        // The rest is below `SOURCES`.
+        let bucket = usize::try_from(self.key.hash_one(source) % SOURCES as u64).unwrap_or(0);
+        let allowed = self.sources[bucket].allow(now) && self.all.allow(now);
+        self.turn.1 += u32::from(allowed);
+        allowed
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    #[test]
+    fn test_source_gets_half_of_the_budget_and_leaves_the_rest_to_others() {
+        let mut l = Answers::per_second(100, 1000, [7; 16]);
+        let count = |l: &mut Answers, ms, from| {
+            (0..500).filter(|_| l.allow(Instant::from_millis(ms), from)).count()
+        };
+        assert_eq!(count(&mut l, 0, A), 50);
+        assert_eq!(count(&mut l, 0, B), 50);
+        assert_eq!(count(&mut l, 0, Ipv4Addr::new(10, 0, 0, 3)), 0, "all of it is gone");
+        assert_eq!(count(&mut l, 100, A), 5);
+        assert_eq!(count(&mut l, 100, B), 5);
+    }
+
+    #[test]
+    fn test_turn_has_a_budget_of_its_own() {
+        let mut l = Answers::per_second(100, 8, [7; 16]);
+        let count = |l: &mut Answers, us: u64, from| {
+            (0..500).filter(|_| l.allow(Instant::from_nanos(us * 1000), from)).count()
+        };
+        assert_eq!((count(&mut l, 1, A), count(&mut l, 1, B)), (8, 0));
+        assert_eq!(count(&mut l, 2, B), 8);
+    }
 
     #[test]
     fn test_burst_then_rate() {

@@ -74,7 +74,7 @@ use control::ControlQueue;
 use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
-use limit::RateLimit;
+use limit::{Answers, RateLimit};
 use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
@@ -92,6 +92,16 @@ const NONE: u32 = u32::MAX;
 const RESETS_PER_SECOND: u32 = 200;
 /// Echo replies a second.
 const ECHOES_PER_SECOND: u32 = 200;
+/// ICMP errors a second that are read in full, of those that quote what a connection has in flight.
+const ICMP_ERRORS_PER_SECOND: u32 = 1000;
+/// SYN-ACKs a second that are sent again because of the timer.
+const REPEATED_SYN_ACKS_PER_SECOND: u32 = 1000;
+/// Answers of each kind in a turn.
+const ANSWERS_A_TURN: u32 = 32;
+/// The work of timers in a turn, where an expiry counts [`EXPIRY`] and a timer that is only put off 1:
+/// that of a burst of frames, whatever falls due at once.
+const TIMERS_A_TURN: u32 = 256;
+const EXPIRY: u32 = 4;
 /// ARP replies a second.
 const ARP_REPLIES_PER_SECOND: u32 = 500;
 
@@ -107,7 +117,7 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// The order of calls is told in the [crate documentation](crate). A connection's life: it begins
 /// with [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
 /// [`FrameOutcome::Conn`] may name it before the event is taken); it ends with one last event
-/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `Refused`, `Aborted`,
+/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `WindowShut`, `Refused`, `Aborted`,
 /// [`StackEvent::Unreachable`] or [`StackEvent::Withdrawn`]), after which it can still be looked at until
 /// [`Stack::release`]. TIME-WAIT goes on without the owner.
 pub struct Stack<S> {
@@ -139,8 +149,11 @@ pub struct Stack<S> {
     listeners: Listeners,
     peers: Peers,
     control: ControlQueue,
-    resets: RateLimit,
-    echoes: RateLimit,
+    resets: Answers,
+    echoes: Answers,
+    icmp_errors: Answers,
+    /// SYN-ACKs sent again to hosts that have not shown that they are there.
+    syn_acks: Answers,
     arp_replies: RateLimit,
     /// The UDP port, and what goes through it. In a box: it is no part of TCP's way.
     udp: Box<Udp>,
@@ -182,17 +195,19 @@ impl<S: SendQueue + Default> Stack<S> {
             time_wait: List::default(),
             neighbors: Neighbors::new(cfg.max_neighbors, ids.neighbor),
             peers: Peers::new(cfg.max_conns, cfg.peer_half_open, cfg.peer_conns, ids.peer),
-            ids,
             listeners: Listeners::default(),
             control: ControlQueue::default(),
-            resets: RateLimit::per_second(RESETS_PER_SECOND),
-            echoes: RateLimit::per_second(ECHOES_PER_SECOND),
+            resets: Answers::per_second(RESETS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
+            echoes: Answers::per_second(ECHOES_PER_SECOND, ANSWERS_A_TURN, ids.peer),
+            icmp_errors: Answers::per_second(ICMP_ERRORS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
+            syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
             udp: Box::default(),
             counters: StackCounters::default(),
             round_trips: Histogram::ZERO,
             retired: ConnCounters::default(),
             tally: None,
+            ids,
             cfg,
         }
     }
@@ -237,23 +252,32 @@ impl<S: SendQueue + Default> Stack<S> {
             && !self.is_due(now)
     }
 
-    /// Runs the timers that are due.
+    /// Runs timers that are due: a turn's worth, the longest due first. [`Stack::is_due`] says
+    /// whether more wait, for the next turn.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.update_deferred();
-        // Each timer at most once: one that comes up again at once waits for the next call.
-        for _ in 0..self.timers.len() {
+        let mut left = TIMERS_A_TURN;
+        while left > 0 {
             let Some(index) = self.timers.due(now) else { break };
             let Some(e) = self.conns.get_mut(index) else {
                 self.timers.cancel(index);
+                left -= 1;
                 continue;
             };
             match e.conn.poll_timeout() {
                 // Put off since the timer was armed, as those of traffic are: nothing has changed.
-                Some(at) if at > now => self.timers.put_off(at),
+                Some(at) if at > now => {
+                    self.timers.put_off(at);
+                    left -= 1;
+                }
                 _ => {
                     self.timers.cancel(index);
                     e.conn.handle_timeout(now);
+                    if e.owner == Owner::HalfOpen && e.conn.wants_syn() {
+                        self.limit_syn_ack(now, index);
+                    }
                     self.update(index);
+                    left = left.saturating_sub(EXPIRY);
                 }
             }
         }
@@ -267,6 +291,15 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn close(&mut self, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.close();
+            self.update(id.slot());
+        }
+    }
+
+    /// The owner has begun to end the connection in order, though perhaps not closed it yet: nothing
+    /// may stand still from now on; see [`Connection::bound_close`].
+    pub fn bound_close(&mut self, id: ConnId) {
+        if let Some(e) = self.conns.held_mut(id) {
+            e.conn.bound_close();
             self.update(id.slot());
         }
     }

@@ -33,6 +33,9 @@ use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegm
 /// nearly all are taken; the next attempt goes on behind them.
 const PORT_ATTEMPTS: u16 = 256;
 
+/// Ports looked at for a free one beyond the first whose connection in TIME-WAIT may be replaced.
+const FREE_PORT_ATTEMPTS: u16 = 16;
+
 /// Who opens a connection.
 enum Opening<'a> {
     /// We do.
@@ -85,16 +88,18 @@ impl<S: SendQueue + Default> Stack<S> {
                 FlowKey::v4(local, port, peer, remote.port())
             }
             Some(_) => return Err(ConnectError::Elsewhere),
-            None => self.choose_port(local, peer, remote.port())?,
+            None => self.choose_port(now, local, peer, remote.port())?,
         };
-        if self.find(&flow).is_some() {
-            return Err(ConnectError::PortInUse);
-        }
+        // In the way: a connection of ours that is over, or one that is not.
+        let beyond = match self.find(&flow) {
+            None => None,
+            Some(old) => Some(self.reuse(now, old).ok_or(ConnectError::PortInUse)?),
+        };
         if self.conns.is_full() && !self.make_room() {
             return Err(ConnectError::TooManyConnections);
         }
         let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
-        let id = self.open(now, flow, neighbor, &Opening::Active);
+        let id = self.open(now, flow, neighbor, &Opening::Active, beyond);
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
     }
@@ -105,6 +110,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// all there are, if need be, so that a worker finds a port however small its share is.
     fn choose_port(
         &mut self,
+        now: Instant,
         local: Ipv4Addr,
         peer: Ipv4Addr,
         rport: u16,
@@ -112,7 +118,8 @@ impl<S: SendQueue + Default> Stack<S> {
         let ports = self.ids.ports(&FlowKey::v4(local, 0, peer, rport));
         let landing = self.cfg.spread.landing(local, (peer, rport));
         let (mut passed, mut looked_at) = (0, 0);
-        while passed < EPHEMERAL_PORTS && looked_at < PORT_ATTEMPTS {
+        let (mut most, mut reusable) = (PORT_ATTEMPTS, None);
+        while passed < EPHEMERAL_PORTS && looked_at < most {
             let port = ports.get(passed);
             passed += 1;
             if !landing.has(port) {
@@ -120,13 +127,45 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             looked_at += 1;
             let flow = FlowKey::v4(local, port, peer, rport);
-            if !self.listeners.has_port(port) && self.look_up(&flow).is_none() {
+            if self.listeners.has_port(port) {
+                continue;
+            }
+            let Some(old) = self.look_up(&flow) else {
                 self.ids.ports_tried(ports, passed);
                 return Ok(flow);
+            };
+            // The ports go round in order, so the first of these has been over for longest.
+            if reusable.is_none() && self.conns.get(old).is_some_and(|e| is_reusable(e, now)) {
+                reusable = Some((flow, passed));
+                most = most.min(looked_at + FREE_PORT_ATTEMPTS);
             }
+        }
+        if let Some((flow, passed)) = reusable {
+            self.ids.ports_tried(ports, passed);
+            return Ok(flow);
         }
         self.ids.ports_tried(ports, passed);
         Err(if looked_at == 0 { ConnectError::Elsewhere } else { ConnectError::PortInUse })
+    }
+
+    /// Takes the connection `index`, which is in TIME-WAIT, out of the way of a new one of ours with the
+    /// same addresses and ports. The answer is the number that the new one begins beyond; `None`, and
+    /// nothing is done, when the connection may not be replaced.
+    fn reuse(&mut self, now: Instant, index: u32) -> Option<SeqNumber> {
+        let e = self.conns.get(index).filter(|e| is_reusable(e, now))?;
+        let beyond = e.conn.reusable(now)?;
+        self.counters.time_wait_reused += 1;
+        self.end_time_wait(index);
+        Some(beyond)
+    }
+
+    /// Ends a connection in TIME-WAIT: another takes its addresses and ports.
+    pub(super) fn end_time_wait(&mut self, index: u32) {
+        if let Some(e) = self.conns.get_mut(index) {
+            e.conn.abort();
+        }
+        self.update(index);
+        self.detach(index);
     }
 
     /// A user of the neighbor of `hop`, which is asked for if it is not known. `None` when there is
@@ -171,7 +210,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2).
+    /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2). A connection
+    /// it opens begins beyond `beyond`.
     ///
     /// To these belongs what comes once more after both sides have closed: whoever closed second
     /// keeps nothing of the connection when its FIN is acknowledged, so a repeated ACK or FIN is
@@ -184,6 +224,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         arrival: &Arrival,
+        beyond: Option<SeqNumber>,
     ) -> Result<(), DropReason> {
         let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
         let dst = IpAddr::V4(ip.dst);
@@ -206,11 +247,19 @@ impl<S: SendQueue + Default> Stack<S> {
         if !seg.flags.has(Flags::SYN) || seg.flags.has(Flags::FIN) || arrival.tcp.src_port == 0 {
             return Err(|c| &mut c.rx_bad_flags);
         }
-        self.answer_syn(now, arrival)
+        self.answer_syn(now, arrival, beyond)
     }
 
     /// Makes the half-open connection of a SYN at a listener.
-    fn answer_syn(&mut self, now: Instant, arrival: &Arrival) -> Result<(), DropReason> {
+    fn answer_syn(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        beyond: Option<SeqNumber>,
+    ) -> Result<(), DropReason> {
+        // What makes room for others, or is gone by itself, counts as free.
+        let evictable = self.half_open.len() + self.time_wait.len();
+        let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
         let ip = &arrival.ip;
         let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
         let Some(listener) = listener else { return Err(|c| &mut c.rx_no_connection) };
@@ -218,7 +267,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.listen_overflow);
         }
         let (id, port, peer) = (listener.id, listener.port, IpAddr::V4(ip.src));
-        match self.peers.check(id, listener.backlog, peer) {
+        match self.peers.check(id, listener.backlog, peer, free) {
             Ok(()) => {}
             Err(Excess::HalfOpen) => return Err(|c| &mut c.peer_half_open_limited),
             Err(Excess::Conns) => {
@@ -244,7 +293,7 @@ impl<S: SendQueue + Default> Stack<S> {
             self.next_hop(now, hop).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?
         };
         let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
-        let conn = self.open(now, arrival.flow(), next_hop, &opening);
+        let conn = self.open(now, arrival.flow(), next_hop, &opening, beyond);
         let index = conn.ok_or::<DropReason>(|c| &mut c.conns_full)?.slot();
         self.counters.half_opened += 1;
         self.peers.opened(id, peer);
@@ -313,7 +362,17 @@ impl<S: SendQueue + Default> Stack<S> {
         self.remove(index);
     }
 
-    /// Makes a connection; there is room for it. `None`, and no one uses `next_hop`, when there is
+    /// A SYN-ACK is about to be sent again: within what its destination, which has not shown that it is
+    /// there, may get.
+    pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
+        let Some(e) = self.conns.get_mut(index) else { return };
+        if !self.syn_acks.allow(now, *e.flow.remote().ip()) {
+            e.conn.withhold_syn(now);
+            self.counters.syn_acks_limited += 1;
+        }
+    }
+
+    /// Makes a connection, numbered beyond `beyond`; there is room for it. `None`, and no one uses `next_hop`, when there is
     /// none all the same.
     fn open(
         &mut self,
@@ -321,8 +380,13 @@ impl<S: SendQueue + Default> Stack<S> {
         flow: FlowKey,
         next_hop: NextHop,
         opening: &Opening<'_>,
+        beyond: Option<SeqNumber>,
     ) -> Option<ConnId> {
-        let iss = self.ids.isn(now, &flow);
+        let iss = match (self.ids.isn(now, &flow), beyond) {
+            // The clock of initial numbers is slower than a fast connection.
+            (clock, Some(last)) if !clock.after(last) => last.advance(1 + (clock.0 & 0xffff)),
+            (clock, _) => clock,
+        };
         let ts_offset = self.ids.ts_offset(&flow);
         let cfg = &self.cfg;
         let (conn, owner, listener) = match *opening {
@@ -389,7 +453,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Answers a segment of no connection with RST, within the rate limit.
     fn refuse(&mut self, now: Instant, arrival: &Arrival) {
-        if !self.resets.allow(now) {
+        if !self.resets.allow(now, arrival.ip.src) {
             self.counters.tx_resets_limited += 1;
             return;
         }
@@ -408,6 +472,12 @@ impl<S: SendQueue + Default> Stack<S> {
             self.counters.tx_resets += 1;
         }
     }
+}
+
+/// Returns true if a connection of ours may take the place of this one. One that its owner has not let
+/// go yet, or that waits at a listener's port, is not ours alone.
+fn is_reusable<S>(e: &Entry<S>, now: Instant) -> bool {
+    matches!(e.owner, Owner::Released { .. }) && e.conn.reusable(now).is_some()
 }
 
 /// The RST that answers `seg` so that its sender believes it (RFC 9293 section 3.5.2, group 1).

@@ -1,7 +1,9 @@
-//! How many connections each peer has at each listener, and how many it may have.
+//! How many connections each peer has, and how many it may have.
 //!
-//! A peer here is an address. Whoever can forge addresses is not bounded by this, but does not get
-//! past the handshake either: half-open connections make room for newer ones.
+//! A peer here is an address. Half-open connections are counted for each listener, whose backlog
+//! they fill; all connections together, since what they fill is the stack. Forged addresses are not
+//! bounded by this, but do not get past the handshake either: half-open connections make room for
+//! newer ones.
 
 use std::collections::HashMap;
 
@@ -9,14 +11,6 @@ use core::net::IpAddr;
 
 use super::config::PeerLimit;
 use super::neighbor::Keyed;
-
-/// Connections of one peer at one listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    half_open: usize,
-    /// Half-open ones included, those the owner released not.
-    all: usize,
-}
 
 /// What a peer has as many of as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +23,10 @@ pub(super) enum Excess {
 
 /// The counts, of those that have any.
 pub(super) struct Peers {
-    counts: HashMap<(u32, IpAddr), Counts, Keyed>,
-    max_conns: usize,
+    /// Half-open ones of a peer at a listener.
+    half_opens: HashMap<(u32, IpAddr), usize, Keyed>,
+    /// All of a peer at all listeners: half-open ones included, those the owner released not.
+    conns: HashMap<IpAddr, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
 }
@@ -43,14 +39,24 @@ impl Peers {
         all: PeerLimit,
         key: [u8; 16],
     ) -> Peers {
-        let counts = HashMap::with_capacity_and_hasher(max_conns.min(1 << 20), Keyed(key));
-        Peers { counts, max_conns, half_open, all }
+        let room = max_conns.min(1 << 20);
+        Peers {
+            half_opens: HashMap::with_capacity_and_hasher(room, Keyed(key)),
+            conns: HashMap::with_capacity_and_hasher(room, Keyed(key)),
+            half_open,
+            all,
+        }
     }
 
     /// Whether `peer` may open one more connection at `listener`, which may have `backlog`
-    /// half-open ones.
-    pub(super) fn check(&self, listener: u32, backlog: usize, peer: IpAddr) -> Result<(), Excess> {
-        let has = self.counts.get(&(listener, peer)).copied().unwrap_or_default();
+    /// half-open ones, while `free` connections are free for the asking.
+    pub(super) fn check(
+        &self,
+        listener: u32,
+        backlog: usize,
+        peer: IpAddr,
+        free: usize,
+    ) -> Result<(), Excess> {
         let half_open = match self.half_open {
             PeerLimit::Unlimited => usize::MAX,
             PeerLimit::Share => backlog.div_ceil(2),
@@ -58,12 +64,14 @@ impl Peers {
         };
         let all = match self.all {
             PeerLimit::Unlimited => usize::MAX,
-            PeerLimit::Share => (self.max_conns - self.max_conns.div_ceil(64)).max(1),
+            // Alone, a peer gets half of them; two that want all get a third each. Something is left
+            // for the next, however many there are.
+            PeerLimit::Share => free.max(1),
             PeerLimit::AtMost(n) => n,
         };
-        if has.all >= all {
+        if self.conns.get(&peer).is_some_and(|&has| has >= all) {
             Err(Excess::Conns)
-        } else if has.half_open >= half_open {
+        } else if self.half_opens.get(&(listener, peer)).is_some_and(|&has| has >= half_open) {
             Err(Excess::HalfOpen)
         } else {
             Ok(())
@@ -72,30 +80,35 @@ impl Peers {
 
     /// `peer` has one more half-open connection at `listener`.
     pub(super) fn opened(&mut self, listener: u32, peer: IpAddr) {
-        let c = self.counts.entry((listener, peer)).or_default();
-        c.half_open += 1;
-        c.all += 1;
+        *self.half_opens.entry((listener, peer)).or_default() += 1;
+        *self.conns.entry(peer).or_default() += 1;
     }
 
     /// A half-open connection was established.
     pub(super) fn established(&mut self, listener: u32, peer: IpAddr) {
-        if let Some(c) = self.counts.get_mut(&(listener, peer)) {
-            c.half_open = c.half_open.saturating_sub(1);
+        if let Some(n) = self.half_opens.get_mut(&(listener, peer)) {
+            *n -= 1;
+            if *n == 0 {
+                self.half_opens.remove(&(listener, peer));
+            }
         }
     }
 
     /// A connection is no more, or of no interest any more.
     pub(super) fn gone(&mut self, listener: u32, peer: IpAddr, half_open: bool) {
-        let Some(c) = self.counts.get_mut(&(listener, peer)) else { return };
-        c.half_open = c.half_open.saturating_sub(usize::from(half_open));
-        c.all = c.all.saturating_sub(1);
-        if c.all == 0 {
-            self.counts.remove(&(listener, peer));
+        if half_open {
+            self.established(listener, peer);
+        }
+        if let Some(n) = self.conns.get_mut(&peer) {
+            *n -= 1;
+            if *n == 0 {
+                self.conns.remove(&peer);
+            }
         }
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.counts.len()
+        self.conns.len()
     }
 }

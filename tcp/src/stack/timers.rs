@@ -31,6 +31,7 @@ impl Timers {
     }
 
     /// Timers armed.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }

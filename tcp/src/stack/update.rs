@@ -166,11 +166,13 @@ fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
         }
         EventKind::Connected => StackEvent::Conn(ConnEvent::Connected),
         EventKind::Unresponsive => StackEvent::Conn(ConnEvent::Unresponsive),
+        EventKind::Stalled => StackEvent::Conn(ConnEvent::Stalled),
         EventKind::SoftError => StackEvent::SoftError(e.soft_error?),
         EventKind::PeerClosed => StackEvent::Conn(ConnEvent::PeerClosed),
         EventKind::Closed => StackEvent::Conn(ConnEvent::Closed),
         EventKind::Reset => StackEvent::Conn(ConnEvent::Reset),
         EventKind::TimedOut => StackEvent::Conn(ConnEvent::TimedOut),
+        EventKind::WindowShut => StackEvent::Conn(ConnEvent::WindowShut),
         EventKind::Refused => StackEvent::Conn(ConnEvent::Refused),
         EventKind::Aborted => StackEvent::Conn(ConnEvent::Aborted),
         EventKind::Unreachable => StackEvent::Unreachable,

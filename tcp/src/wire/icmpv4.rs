@@ -37,6 +37,8 @@ pub enum Message<'a> {
     Other,
 }
 
+/// Type of an echo request.
+pub const ECHO_REQUEST: u8 = 8;
 /// Code of a [`Message::Unreachable`] for a datagram too large to pass on undivided.
 pub const CODE_FRAG_NEEDED: u8 = 4;
 
@@ -53,6 +55,8 @@ pub struct Quoted {
     pub dst_port: u16,
     /// Sequence number.
     pub seq: SeqNumber,
+    /// Length of the datagram, as its header says.
+    pub total_len: u16,
 }
 
 impl<'a> Message<'a> {
@@ -101,6 +105,7 @@ impl Quoted {
             src_port: be16(tcp, 0),
             dst_port: be16(tcp, 2),
             seq: SeqNumber(be32(tcp, 4)),
+            total_len: be16(h, 2),
         })
     }
 }
@@ -196,6 +201,7 @@ mod tests {
             src_port: 4096,
             dst_port: 80,
             seq: SeqNumber(7),
+            total_len: 40,
         });
         let b = unreachable(1, 0);
         assert_eq!(Message::parse(&b), Some(Message::Unreachable { code: 1, mtu: 0, quoted }));

@@ -11,6 +11,7 @@ mod opening;
 mod pair;
 mod pair_acks;
 mod pair_runs;
+mod progress;
 mod rack;
 mod random;
 mod receiving;

@@ -149,9 +149,33 @@ fn test_syn_sent_gives_up_after_183_seconds_not_before() {
     assert_eq!(b.c.state(), State::Closed);
 }
 
+/// RFC 5681 section 3.1: neither the SYN-ACK nor its acknowledgment grows the window, whether that
+/// comes alone, late, or with data.
+#[test]
+fn test_acknowledgment_of_our_syn_ack_leaves_cwnd_at_the_initial_window() {
+    for (len, lost) in [(0, false), (100, false), (0, true)] {
+        for sack in [false, true] {
+            let mut b = Bench::accepting(&ConnConfig { sack, ..plain() });
+            b.sent();
+            assert_eq!(b.c.stats().cwnd, 10_000);
+            if lost {
+                b.wait(1500 * MS);
+            }
+            let ack = Segment { len, ..b.seg(0, 0) };
+            b.recv(&ack);
+            assert_eq!(b.c.state(), State::Established);
+            let initial = if lost { 1000 } else { 10_000 };
+            assert_eq!(b.c.stats().cwnd, initial, "{len} bytes, lost {lost}, sack {sack}");
+            // The same ACK once more.
+            b.recv(&Segment { len: 0, ..ack });
+            assert_eq!(b.c.stats().cwnd, initial);
+        }
+    }
+}
+
 #[test]
 fn test_syn_received_silence_retries_then_times_out() {
-    let cfg = ConnConfig { syn_retries: 2, ..plain() };
+    let cfg = ConnConfig { syn_ack_retries: 2, ..plain() };
     let mut b = Bench::accepting(&cfg);
     b.sent();
     let tries = b.wait(Duration::from_secs(60));
@@ -174,7 +198,7 @@ fn test_syn_received_duplicate_syn_sends_syn_ack_again() {
 /// answered.
 #[test]
 fn test_syn_received_repeated_syns_are_counted_and_do_not_put_off_the_end() {
-    let cfg = ConnConfig { syn_retries: 2, ..plain() };
+    let cfg = ConnConfig { syn_ack_retries: 2, ..plain() };
     let mut b = Bench::accepting(&cfg);
     b.sent();
     let (start, mut answers, mut timeouts) = (b.now, 0, Vec::new());

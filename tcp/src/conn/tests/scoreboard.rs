@@ -1,6 +1,7 @@
 //! What is remembered of outstanding bytes, where it is delicate: reports that contradict themselves,
 //! and round trips of bytes sent more than once, or merged with others.
 
+use super::super::scoreboard::{Delivered, Scoreboard};
 use super::rack::{RTT, ten_out};
 use super::*;
 
@@ -126,4 +127,29 @@ fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
         }
     }
     assert!(again < Some(rtt * 129 / 100) && again > Some(rtt), "{again:?}");
+}
+
+/// More bursts than are remembered, each far from the last: the oldest are merged, and then measure no
+/// round trip, which would be too short.
+#[test]
+fn test_bursts_beyond_those_remembered_are_merged_and_not_measured() {
+    let (mut board, start) = (Scoreboard::default(), Instant::from_millis(1000));
+    let at = |n: u32| start + MS * n;
+    let pos = |n: u32| StreamPos(u64::from(n) * 10);
+    for n in 0..300 {
+        board.on_burst(StreamPos::START, pos(n), at(n), Duration::ZERO);
+        board.check(StreamPos::START, pos(n + 1));
+    }
+    let acked = |from: u32, to: u32| {
+        let mut d = Delivered::default();
+        board.clone().acked(at(400), pos(from), pos(to), MS, &mut d);
+        (d.bytes, d.sent_once)
+    };
+    // 256 are remembered; the first stands for 45.
+    for n in [0, 1, 20, 44] {
+        assert_eq!(acked(n, n + 1), (10, None), "burst {n}");
+    }
+    for n in [45, 46, 100, 299] {
+        assert_eq!(acked(n, n + 1), (10, Some(at(n))), "burst {n}");
+    }
 }

@@ -292,3 +292,33 @@ fn test_time_wait_replacement_goes_by_timestamp() {
         assert_eq!(b.c.may_be_replaced_by(&b.seg(seq, 0).with(SYN)), fine, "{val} {seq}");
     }
 }
+
+/// RFC 7323 section 5.3, in each synchronised state and before the last of the handshake: an old
+/// segment is acknowledged and does nothing, whatever it carries.
+#[test]
+fn test_paws_drops_old_segments_in_every_state() {
+    for state in State::ALL.into_iter().filter(|s| !matches!(s, State::SynSent | State::Closed)) {
+        for flags in [ACK, FIN] {
+            for len in [0, 100] {
+                let mut b = Bench::in_state(state);
+                (b.c.hot.ts_ok, b.c.hot.ts_recent, b.c.hot.last_rx) = (true, 1000, b.now);
+                let wait_at = b.c.cold.wait_at;
+                let at = |p: StreamPos| i32::try_from(p.0).unwrap();
+                // What would move every state on: all we sent acknowledged, bytes, the end.
+                let seg = b.seg(at(b.c.hot.rcv_nxt), at(b.c.hot.snd_max)).with(flags);
+                let old = Segment { len, timestamps: Some(Timestamps { val: 999, ecr: 1 }), ..seg };
+                let before = (b.c.snd_una(), b.c.rcv_nxt());
+                let out = b.recv(&old);
+                let what = format!("{state:?} {flags:?} {len}");
+                assert_eq!((out.payload, out.acked), (None, None), "{what}");
+                assert_eq!((b.c.state(), b.events()), (state, vec![]), "{what}");
+                assert_eq!((b.c.snd_una(), b.c.rcv_nxt()), before, "{what}");
+                assert_eq!((b.count().paws_drops, b.c.cold.wait_at), (1, wait_at), "{what}");
+                assert!(b.c.hot.pending.any(super::super::Pending::ACK), "{what}: acknowledged");
+                // A segment as new as the last is not dropped.
+                b.recv(&Segment { timestamps: Some(Timestamps { val: 1000, ecr: 1 }), ..seg });
+                assert_eq!(b.count().paws_drops, 1, "{what}");
+            }
+        }
+    }
+}

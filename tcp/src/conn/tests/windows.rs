@@ -105,7 +105,7 @@ fn test_zero_window_is_probed_with_backoff_and_stays_open() {
     assert_eq!(at[..6], [200, 600, 1400, 3000, 6200, 12_600]);
     assert!(at.windows(2).all(|w| w[1] - w[0] <= 60_000));
     assert_eq!(b.c.state(), State::Established);
-    assert_eq!(b.events(), []);
+    assert_eq!(b.events(), [ConnEvent::Stalled]);
 }
 
 #[test]

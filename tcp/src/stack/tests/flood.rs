@@ -104,7 +104,8 @@ fn test_connections_of_a_peer_are_bounded_until_they_are_released() {
     assert!(accept(&mut b, (C, 4)).is_some(), "of another peer");
     b.listen(None, 80, 8).unwrap();
     b.handle_frame(ms(1), &tcp_frame((A, 5), (B, 80), &syn(1), b"")[..]);
-    assert_eq!(b.counters().half_opened, 5, "at another listener");
+    frames(&mut b, ms(1));
+    assert_eq!(b.counters().peer_conns_limited, 2, "at another listener just so");
     b.release(ids[1]);
     frames(&mut b, ms(1));
     assert!(accept(&mut b, (A, 6)).is_some());
@@ -142,8 +143,52 @@ fn test_shares_leave_something_to_others() {
     frames(&mut b, ms(1));
     b.listen(None, PORT, 8).unwrap();
     let all = (1..=100).filter(|&p| accept(&mut b, (A, p)).is_some()).count();
-    assert_eq!((all, b.connections()), (63, 63));
-    assert!(accept(&mut b, (C, 1)).is_some(), "the last place");
+    assert_eq!((all, b.connections()), (32, 32), "half of them");
+    // Another that wants all gets half of what is left, and so does the next.
+    let of = |b: &mut Stack<ByteQueue>, src| {
+        (1..=100).filter(|&p| accept(b, (src, p)).is_some()).count()
+    };
+    assert_eq!(of(&mut b, C), 16);
+    assert_eq!(of(&mut b, Ipv4Addr::new(10, 0, 0, 4)), 8);
+    assert_eq!(b.counters().conns_full, 0);
+}
+
+/// Shares are of the stack: a peer does not get one at each listener.
+#[test]
+fn test_share_of_a_peer_is_counted_over_all_listeners() {
+    let mut b = limited(PeerLimit::Unlimited, PeerLimit::Share);
+    for port in 5000..5010 {
+        b.listen(None, port, 64).unwrap();
+    }
+    let mut taken = 0;
+    for (i, at) in (0u16..100).zip((5000..5010).cycle()) {
+        b.handle_frame(ms(1), &tcp_frame((A, 1000 + i), (B, at), &syn(100), b"")[..]);
+        let out = frames(&mut b, ms(1));
+        let Some((_, s)) = out.first().map(|f| read_tcp(f)) else { continue };
+        if s.flags.has(Flags::RST) {
+            continue;
+        }
+        let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
+        b.handle_frame(ms(1), &tcp_frame((A, 1000 + i), (B, at), &ack, b"")[..]);
+        taken += events(&mut b).len();
+    }
+    assert_eq!((taken, b.counters().peer_conns_limited), (32, 68));
+    assert!(accept(&mut b, (C, 1)).is_some(), "another host finds room");
+}
+
+/// Half-open connections of forged addresses make room, and so count as free.
+#[test]
+fn test_forged_syns_take_nothing_from_the_share_of_a_peer() {
+    let mut b = limited(PeerLimit::Unlimited, PeerLimit::Share);
+    b.listen(None, 80, 1000).unwrap();
+    for i in 0..200u8 {
+        let forged = Ipv4Addr::new(10, 0, 0, 10 + i);
+        b.handle_frame(ms(1), &tcp_frame((forged, 1), (B, 80), &syn(1), b"")[..]);
+    }
+    frames(&mut b, ms(1));
+    assert_eq!(b.connections(), 64);
+    let all = (1..=100).filter(|&p| accept(&mut b, (A, p)).is_some()).count();
+    assert_eq!(all, 32);
 }
 
 #[test]
@@ -175,12 +220,14 @@ fn test_port_choice_near_exhaustion_is_bounded_and_goes_on_where_it_stopped() {
 #[test]
 fn test_echoes_and_resets_do_not_keep_address_resolution_waiting() {
     let mut b = listening_b(4);
-    for i in 0..150 {
+    for i in 0..150u16 {
         let mut m = vec![8, 0, 0, 0, 1, 2, 3, 4];
         let sum = Sum::of(&m).complement();
         m[2..4].copy_from_slice(&sum.to_be_bytes());
-        b.handle_frame(ms(1), &ip_frame(A, B, 1, &m)[..]);
-        b.handle_frame(ms(1), &tcp_frame((A, 1000 + i), (B, 9), &syn(1), b"")[..]);
+        // Many turns, in none of which the port has room.
+        let now = Instant::from_nanos(1_000_000 + u64::from(i));
+        b.handle_frame(now, &ip_frame(A, B, 1, &m)[..]);
+        b.handle_frame(now, &tcp_frame((A, 1000 + i), (B, 9), &syn(1), b"")[..]);
     }
     assert!(b.counters().tx_control_full > 0);
     let question = arp_frame(wire_arp::Operation::Request, C, MAC_A, B, [0; 6]);

@@ -1,15 +1,18 @@
 //! Stacks in virtual time, against each other and against smoltcp's TCP.
 
 mod arp;
+mod budgets;
 mod connect;
 mod flood;
 mod hostile;
 mod icmp;
 mod keepalive;
 mod net;
+mod path_mtu;
 mod peer;
 mod readdress;
 mod receive;
+mod reuse;
 mod spread;
 mod strangers;
 mod transfer;

@@ -139,6 +139,8 @@ pub(super) struct Net<X, Y> {
     pub(super) faults: Faults,
     /// Frames sent so far, of both sides.
     pub(super) sent: u64,
+    /// The largest datagram that a router between them passes on to B; it says so of larger ones.
+    pub(super) path_mtu: Option<u16>,
     latency: Duration,
     random: Random,
     flying: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
@@ -152,6 +154,7 @@ impl<X: Station, Y: Station> Net<X, Y> {
             now: Instant::ZERO,
             faults: Faults::default(),
             sent: 0,
+            path_mtu: None,
             latency: Duration::from_micros(50),
             random: Random::new(&Seed::from_u64(seed)),
             flying: BTreeMap::new(),
@@ -159,6 +162,12 @@ impl<X: Station, Y: Station> Net<X, Y> {
     }
 
     fn fly(&mut self, to_b: bool, frame: Vec<u8>) {
+        if let Some(mtu) = self.path_mtu.filter(|&m| to_b && frame.len() > 14 + usize::from(m)) {
+            self.sent += 1;
+            let told = path_mtu::fragmentation_needed(&frame, mtu);
+            self.flying.insert((self.now + self.latency, self.sent), (false, told));
+            return;
+        }
         let copies = 1 + u64::from(self.random.chance(self.faults.duplicate));
         for _ in 0..copies {
             self.sent += 1;

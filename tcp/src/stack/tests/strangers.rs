@@ -36,8 +36,10 @@ fn test_resets_are_rate_limited() {
     let mut b = listening_b(4);
     let mut n = 0;
     for port in 1..1000 {
-        b.handle_frame(ms(1), &tcp_frame((A, port), (B, 9), &syn(1), b"")[..]);
-        n += frames(&mut b, ms(1)).len();
+        let now = Instant::from_nanos(1_000_000 + u64::from(port));
+        let src = Ipv4Addr::new(10, 0, 0, 3 + u8::try_from(port % 8).unwrap());
+        b.handle_frame(now, &tcp_frame((src, port), (B, 9), &syn(1), b"")[..]);
+        n += frames(&mut b, now).len();
     }
     assert_eq!((n, b.counters().tx_resets, b.counters().tx_resets_limited), (200, 200, 799));
 }
@@ -416,4 +418,59 @@ fn test_counters_summed_in_pieces_are_those_of_all() {
     let sum = b.poll_conn_counters(8).expect("all were looked at");
     assert_eq!((sum.bad_acks, b.conn_counters().bad_acks), (20, 20));
     assert_eq!(b.poll_conn_counters(100), Some(b.conn_counters()));
+}
+
+/// RFC 7323 sections 7 and 7.1: each connection's timestamp clock has an offset of its own, which a
+/// stranger cannot guess from another's, and which the same addresses and ports have again.
+#[test]
+fn test_timestamps_on_the_wire_have_an_offset_of_the_connection() {
+    let stamp = |seed: u64, port: u16, t: u64| {
+        let mut cfg = config_b();
+        cfg.seed = Seed::from_u64(seed);
+        let mut b: Stack<ByteQueue> = Stack::new(cfg);
+        b.listen(None, PORT, 4).unwrap();
+        introduce_a(&mut b, Instant::ZERO);
+        let ts = Some(crate::Timestamps { val: 1, ecr: 0 });
+        let syn = TxSegment { timestamps: ts, ..syn(1) };
+        b.handle_frame(ms(t), &tcp_frame((A, port), (B, PORT), &syn, b"")[..]);
+        let answer = read_tcp(&frames(&mut b, ms(t))[0]).1.timestamps.unwrap();
+        let id = b.connect(ms(t), (A, port).into(), Some(port)).unwrap();
+        assert!(b.conn(id).is_some());
+        let ours = read_tcp(&frames(&mut b, ms(t))[0]).1.timestamps.unwrap();
+        [answer.val, ours.val]
+    };
+    let all: Vec<u32> = (1..=32).flat_map(|port| stamp(1, port, 5)).collect();
+    // 64 of 2^32 at random: no two within a minute of each other (by chance one time in 35).
+    let mut sorted = all.clone();
+    sorted.sort_unstable();
+    assert!(sorted.windows(2).all(|w| w[1] - w[0] > 1000), "{sorted:?}");
+    assert!(sorted[0] < 1 << 30 && sorted[63] > 3 << 30, "all over the range");
+    assert_eq!(stamp(1, 7, 1005)[0].wrapping_sub(all[12]), 1000, "the same runs on");
+    assert_ne!(stamp(2, 7, 5), stamp(1, 7, 5), "another secret, another offset");
+}
+
+/// RFC 9293 section 3.9.1.1 (MUST-43): both kinds of OPEN take a local address.
+#[test]
+fn test_open_uses_the_local_address_it_was_given() {
+    let other = Ipv4Addr::new(10, 0, 0, 20);
+    let mut cfg = config_b();
+    let addrs = [B, other].map(|a| Cidr::new(a.into(), 24).unwrap()).to_vec();
+    cfg.net = Addressing::new(addrs, vec![]).unwrap();
+    let mut b: Stack<ByteQueue> = Stack::new(cfg);
+    introduce_a(&mut b, Instant::ZERO);
+    for local in [B, other] {
+        let id = b.connect_from(ms(1), Some(local.into()), (A, 80).into(), None).unwrap();
+        assert_eq!(b.local_addr(id).unwrap().ip(), local);
+        let f = &frames(&mut b, ms(1))[0];
+        assert_eq!((&f[26..30], read_tcp(f).1.flags), (&local.octets()[..], Flags::SYN));
+    }
+    b.listen(Some(other.into()), PORT, 4).unwrap();
+    let mut answer = |to| {
+        b.handle_frame(ms(1), &tcp_frame((A, 9), (to, PORT), &syn(1), b"")[..]);
+        let f = &frames(&mut b, ms(1))[0];
+        assert_eq!(f[26..30], to.octets());
+        read_tcp(f).1.flags
+    };
+    assert_eq!(answer(other), Flags::SYN.with(Flags::ACK));
+    assert_eq!(answer(B), Flags::RST.with(Flags::ACK), "nobody listens there");
 }

@@ -14,14 +14,14 @@ pub(super) fn pattern(len: usize, salt: u8) -> Vec<u8> {
 
 type Pair = Net<Host, Host>;
 
-fn pair(seed: u64, faults: Faults) -> Pair {
+pub(super) fn pair(seed: u64, faults: Faults) -> Pair {
     let mut n = Net::new(Host::new(config_a()), Host::new(config_b()), seed);
     n.faults = faults;
     n.b.stack.listen(None, PORT, 8).unwrap();
     n
 }
 
-fn connect(n: &mut Pair) -> (ConnId, ConnId) {
+pub(super) fn connect(n: &mut Pair) -> (ConnId, ConnId) {
     let a = n.a.stack.connect(n.now, b_addr(), None).unwrap();
     n.run("connect", MINUTES, |n| n.a.says(a, ConnEvent::Connected) && n.b.accepted().is_some());
     let b = n.b.accepted().unwrap();
