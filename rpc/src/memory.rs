@@ -8,6 +8,7 @@
 //! and never borrowed. A file's get there, and from there into a file, without a copy of ours.
 
 mod arena;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_verbs::{Access, Device, DeviceError, Mr, Pd, Sge, Waker};
 
-use self::arena::{ALIGN, Ask, Kept, Returned, Room};
+use self::arena::{ALIGN, Ask, Charges, Kept, Returned, Room};
+pub(crate) use self::share::{Budget, Share};
 
 /// Of a server's memory calls leave this part to results and replies.
 const RESULTS: usize = 4;
@@ -37,6 +39,8 @@ struct Arena {
     mr: Mr,
     room: Mutex<Room>,
     returned: Returned,
+    /// Calls that wait for room for their results.
+    parked: AtomicUsize,
 }
 
 /// No buffer of this length is free.
@@ -91,7 +95,12 @@ impl Memory {
         let access = Access::LOCAL_WRITE.with(Access::BIND);
         let mr = device.alloc_mr(pd, len, access)?;
         let room = Mutex::new(Room::new(mr.len(), kept));
-        Ok(Memory(Arc::new(Arena { mr, room, returned: Returned::new(waker) })))
+        Ok(Memory(Arc::new(Arena {
+            mr,
+            room,
+            returned: Returned::new(waker),
+            parked: AtomicUsize::new(0),
+        })))
     }
 
     /// A buffer of `len` octets, whose contents are whatever was there before. Of a server's memory a
@@ -115,25 +124,65 @@ impl Memory {
         Ok(buffer)
     }
 
-    /// As [`take`](Memory::take), within `budget` until the last handle of the buffer is gone.
-    pub(crate) fn take_within(&self, budget: &Budget, len: usize) -> Result<Buffer, NoMemory> {
-        self.take_for(len, Ask { budget: Some(budget), ..Ask::default() })
+    /// As [`take`](Memory::take), within `budget` and `share` until the last handle of the buffer is gone.
+    pub(crate) fn take_within(
+        &self,
+        (budget, share): (&Budget, Option<&Share>),
+        len: usize,
+    ) -> Result<Buffer, NoMemory> {
+        self.take_for(len, Ask { budget: Some(budget), share, ..Ask::default() })
+    }
+
+    /// As [`take`](Memory::take), within `share`, for results. A call passes none of those that wait.
+    pub(crate) fn take_for_results(&self, share: &Share, len: usize) -> Result<Buffer, NoMemory> {
+        if self.0.parked.load(Ordering::Relaxed) > 0 {
+            return Err(NoMemory { len });
+        }
+        self.take_for(len, Ask { share: Some(share), ..Ask::default() })
+    }
+
+    /// The same for a call that waits. Returns false with the error if the call keeps those behind it
+    /// waiting, because its address is within its share.
+    pub(crate) fn take_for_parked(
+        &self,
+        share: &Share,
+        len: usize,
+    ) -> Result<Buffer, (NoMemory, bool)> {
+        let ask = Ask { share: Some(share), waits: true, ..Ask::default() };
+        self.take_for(len, ask).map_err(|e| (e, !self.0.room().is_within(share, len)))
+    }
+
+    /// Has calls know how many wait for room.
+    pub(crate) fn set_parked(&self, count: usize) {
+        self.0.parked.store(count, Ordering::Relaxed);
+    }
+
+    /// Bytes of the longest results that there can ever be room for.
+    pub fn results_max(&self) -> usize {
+        self.len().saturating_sub(self.for_replies()) / ALIGN * ALIGN
     }
 
     /// The same for the connection with this number. Who finds none waits, behind those that wait already;
     /// who has used up its own budget keeps nobody else waiting.
     pub(crate) fn take_in_turn(
         &self,
-        budget: &Budget,
+        (budget, share): (&Budget, Option<&Share>),
         number: u64,
         len: usize,
     ) -> Result<Buffer, NoMemory> {
-        self.take_for(len, Ask { budget: Some(budget), turn: Some(number), ..Ask::default() })
+        self.take_for(
+            len,
+            Ask { budget: Some(budget), share, turn: Some(number), ..Ask::default() },
+        )
     }
 
     /// As [`take`](Memory::take), also of what is kept for replies.
-    pub(crate) fn take_for_reply(&self, len: usize) -> Result<Buffer, NoMemory> {
-        self.take_for(len, Ask { is_reply: true, ..Ask::default() })
+    pub(crate) fn take_for_reply(
+        &self,
+        share: Option<&Share>,
+        len: usize,
+    ) -> Result<Buffer, NoMemory> {
+        self.take_for(len, Ask { is_reply: true, share, ..Ask::default() })
     }
 
     fn take_for(&self, len: usize, ask: Ask<'_>) -> Result<Buffer, NoMemory> {
@@ -204,49 +253,18 @@ impl Arena {
     }
 }
 
-/// How much of a memory one connection may have, with all that its application has not given back.
-#[derive(Clone, Debug)]
-pub(crate) struct Budget {
-    used: Arc<AtomicUsize>,
-    max: usize,
-}
-
-impl Budget {
-    pub(crate) fn new(max: usize) -> Budget {
-        Budget { used: Arc::default(), max }
-    }
-
-    fn charge(&self, octets: usize) -> Option<Charge> {
-        let more = |used: usize| used.checked_add(octets).filter(|&sum| sum <= self.max);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Charge { used: self.used.clone(), octets })
-    }
-}
-
-/// Octets of a budget that are used as long as it lives.
-struct Charge {
-    used: Arc<AtomicUsize>,
-    octets: usize,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.used.fetch_sub(self.octets, Ordering::Relaxed);
-    }
-}
-
 /// What a buffer and its parts share; given back when the last of them is gone.
 struct Block {
     arena: Arc<Arena>,
     off: usize,
     room: usize,
-    charge: Option<Charge>,
+    charge: Charges,
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         // The lock is free again before anybody is woken.
-        let wanted = self.arena.room().give(self.off, self.room, self.charge.take());
+        let wanted = self.arena.room().give(self.off, self.room, std::mem::take(&mut self.charge));
         if wanted {
             self.arena.returned.tell();
         }

@@ -14,7 +14,7 @@ use heddle_verbs::{DeviceError, Waker};
 
 use super::{Client, Shared};
 use crate::server::{
-    AlreadyRegistered, Dispatch, DuplicateLimits, Outbox, Program, ServerCounters, Taken,
+    AlreadyRegistered, Dispatch, DuplicateLimits, From, Outbox, Program, ServerCounters, Taken,
 };
 use crate::thread::here;
 
@@ -189,8 +189,8 @@ impl Shared {
         };
         let mut any = arrived.is_some();
         if let Some(call) = arrived {
-            let taken =
-                dispatch.call((server, None), call.ticket, (call.stream, call.items), counters);
+            let from = From { peer: server, share: None, caller: None };
+            let taken = dispatch.call(from, call.ticket, (call.stream, call.items), counters);
             let mut state = self.lock();
             state.session.count_served(*counters);
             match taken {
@@ -202,7 +202,7 @@ impl Shared {
         while let Some((tickets, message)) = dispatch.next_reply() {
             any = true;
             let mut state = self.lock();
-            for &ticket in tickets.as_slice() {
+            for ticket in tickets {
                 state.session.reply(ticket, &message);
             }
         }

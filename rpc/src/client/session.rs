@@ -257,7 +257,8 @@ impl Session {
                 let serving = self.serving.as_ref();
                 let served = serving.map_or(&self.memory, |serving| &serving.memory).clone();
                 config.properties.reverse = serving.map_or(ReverseSupport::None, |s| s.takes);
-                let share = (self.counters.connections, served.len());
+                // There is one peer, and no other to leave anything to.
+                let share = (self.counters.connections, served.len(), None);
                 match Link::new(now, *parts, (own, served), config, share) {
                     Ok(link) => {
                         let (link, closing) = (Box::new(link), self.closed);

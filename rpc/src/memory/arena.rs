@@ -7,6 +7,11 @@
 //!   │ anything │ all but calls │ replies alone │
 //! ```
 //!
+//! An address has a share of each of these three: of what is left it may have twice as much as it leaves, so
+//! that there is always some for another, however many have taken theirs. One that has nothing may take what
+//! there is. Calls, results and replies are counted apart, as a call ends by its results and these by their
+//! reply.
+//!
 //! Connections have their turns one call after the other. While one waits nobody passes it, so that many
 //! short calls do not take from a long one what it needs; what keeps it waiting is under way and ends.
 
@@ -15,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_verbs::Waker;
 
-use super::{Budget, Charge};
+use super::Budget;
+use super::share::{Charge, Kind, Share};
 
 /// Buffers begin at multiples of this: a cache line, so that two do not share one.
 pub(super) const ALIGN: usize = 64;
@@ -25,10 +31,31 @@ pub(super) const ALIGN: usize = 64;
 pub(super) struct Ask<'a> {
     /// The connection's whose call it is for.
     pub(super) budget: Option<&'a Budget>,
+    /// The share of the address that it is for.
+    pub(super) share: Option<&'a Share>,
+    /// Somebody waits for it when there is none.
+    pub(super) waits: bool,
     /// The connection that waits when there is none.
     pub(super) turn: Option<u64>,
     /// It may be of what is kept for replies.
     pub(super) is_reply: bool,
+}
+
+impl Ask<'_> {
+    fn kind(&self) -> Kind {
+        match self {
+            Ask { is_reply: true, .. } => Kind::Reply,
+            Ask { budget: Some(_), .. } => Kind::Call,
+            _ => Kind::Results,
+        }
+    }
+}
+
+/// What a stretch is charged to.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    pub(super) _budget: Option<Charge>,
+    pub(super) _share: Option<Charge>,
 }
 
 /// Octets that some leave to others, however many wait.
@@ -59,15 +86,17 @@ impl Room {
     }
 
     /// A stretch of `room` octets, a multiple of [`ALIGN`], and what it is charged to.
-    pub(super) fn take(&mut self, room: usize, ask: Ask<'_>) -> Option<(usize, Option<Charge>)> {
-        let charge = match ask.budget.map(|budget| budget.charge(room)) {
-            Some(None) => {
-                self.wanted |= ask.turn.is_some();
-                ask.turn.into_iter().for_each(|number| self.forget(number));
-                return None;
-            }
-            charge => charge.flatten(),
-        };
+    pub(super) fn take(&mut self, room: usize, ask: Ask<'_>) -> Option<(usize, Charges)> {
+        let share = ask.share.map(|share| (share, ask.kind()));
+        let after = self.free.available().saturating_sub(room);
+        let is_over = share.is_some_and(|(share, kind)| !share.may_take(kind, room, after));
+        let charged = ask.budget.map(|budget| budget.charge(room));
+        if is_over || matches!(charged, Some(None)) {
+            self.wanted |= ask.turn.is_some() || ask.is_reply || ask.waits;
+            ask.turn.into_iter().for_each(|number| self.forget(number));
+            return None;
+        }
+        let charge = charged.flatten();
         let passes = ask.turn.is_none() || self.first().is_none_or(|first| ask.turn == Some(first));
         let kept = match ask {
             Ask { is_reply: true, .. } => 0,
@@ -83,12 +112,20 @@ impl Room {
                 self.turns.push_back(number);
             }
         }
-        self.wanted |= off.is_none() && (ask.turn.is_some() || ask.is_reply);
-        Some((off?, charge))
+        self.wanted |= off.is_none() && (ask.turn.is_some() || ask.is_reply || ask.waits);
+        let of_share =
+            share.filter(|_| off.is_some()).map(|(share, kind)| share.charge(kind, room));
+        Some((off?, Charges { _budget: charge, _share: of_share }))
+    }
+
+    /// Returns true if an address may take so many bytes for results, were they free.
+    pub(super) fn is_within(&self, share: &Share, len: usize) -> bool {
+        let after = self.free.available().saturating_sub(len);
+        share.may_take(Kind::Results, len, after)
     }
 
     /// A stretch comes back; whether somebody wants it.
-    pub(super) fn give(&mut self, off: usize, room: usize, charge: Option<Charge>) -> bool {
+    pub(super) fn give(&mut self, off: usize, room: usize, charge: Charges) -> bool {
         self.free.give(off, room);
         // Under the lock, as whoever has used up his budget is to find it free when he is woken.
         drop(charge);

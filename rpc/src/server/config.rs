@@ -113,7 +113,7 @@ heddle_base::counters! {
         calls_refused,
         /// Calls whose RPC header cannot be read.
         calls_unreadable,
-        /// Calls that had to wait for memory.
+        /// Calls that had to wait for memory: for their own, or for that of their results.
         memory_waits,
     }
 }

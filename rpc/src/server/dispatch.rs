@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use heddle_rpcrdma::rpc::{
     Auth, AuthStat, Call, Denied, Flavor, NULL_PROCEDURE, Procedure, ReplyBody, Status,
 };
 
-use super::duplicates::{DuplicateLimits, Duplicates, Key, Tickets, Verdict};
+use super::duplicates::{DuplicateLimits, Duplicates, Key, Verdict};
 use super::outbox::{Answer, Outbox};
-use super::program::{Program, Refusal, Registered, Repeat, Request};
+use super::program::{Program, Refusal, Registered, Repeat, Request, Room};
 use super::{Caller, ServerCounters, Ticket};
 use crate::body::{Body, Item};
 use crate::credential::Credential;
+use crate::memory::Share;
 use crate::message::{self, Message, Part};
 
 /// A call that a program has.
@@ -52,6 +53,15 @@ pub(crate) enum Taken {
     Refused,
 }
 
+/// Where a call comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct From<'a> {
+    pub(crate) peer: SocketAddr,
+    /// What its address has of the server's memory.
+    pub(crate) share: Option<&'a Share>,
+    pub(crate) caller: Option<&'a Caller>,
+}
+
 /// The header of a call, and who makes it.
 struct Called {
     xid: Xid,
@@ -63,7 +73,7 @@ struct Called {
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     programs: Vec<Registered>,
-    duplicates: Duplicates,
+    duplicates: Duplicates<Ticket, Arc<Message>>,
     outbox: Outbox,
 }
 
@@ -107,7 +117,7 @@ impl Dispatch {
     /// A call has come: its reduced stream, and the items that lie apart, which are in order.
     pub(crate) fn call(
         &mut self,
-        from: (SocketAddr, Option<&Caller>),
+        from: From<'_>,
         ticket: Ticket,
         (mut stream, items): (Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
@@ -135,7 +145,7 @@ impl Dispatch {
 
     fn take(
         &mut self,
-        ((peer, caller), ticket): ((SocketAddr, Option<&Caller>), Ticket),
+        (From { peer, share, caller }, ticket): (From<'_>, Ticket),
         call: Called,
         (header, octets, items): (usize, Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
@@ -182,28 +192,37 @@ impl Dispatch {
                     counters.calls_repeated += 1;
                     return Ok(Taken::Replied(reply));
                 }
-                Verdict::TooMany if !has_reply => return Ok(Taken::Replied(Message::silence(xid))),
-                Verdict::TooMany => return Err(accepted(Status::SystemErr)),
             }
         };
         counters.calls += 1;
         let job = Job { xid, procedure, has_reply, to };
         let reply = Some((job, self.outbox.clone()));
-        let caller = caller.cloned();
-        let request = Request { procedure, credential, peer, arguments, caller, reply };
-        if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
-            registered.program.call(request);
-        }
+        let (caller, share) = (caller.cloned(), share.cloned());
+        let room = Room { share, waited: None };
+        self.give(Request { procedure, credential, peer, arguments, caller, room, reply });
         Ok(Taken::Given)
     }
 
+    /// Gives a call to its program, also one that has waited for room.
+    pub(super) fn give(&mut self, request: Request) {
+        let procedure = request.procedure;
+        if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
+            registered.program.call(request);
+        }
+    }
+
     /// The oldest answer of a program, and who waits for it.
-    pub(crate) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
+    pub(crate) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
         let answer = self.outbox.pop()?;
         Some(self.reply_of(answer))
     }
 
-    fn reply_of(&mut self, (job, outcome): Answer) -> (Tickets, Arc<Message>) {
+    /// The connection with this number has ended: nobody waits there for replies.
+    pub(crate) fn leave(&mut self, ip: IpAddr, link: u64) {
+        self.duplicates.leave(ip, |ticket| ticket.link == link);
+    }
+
+    fn reply_of(&mut self, (job, outcome): Answer) -> (Vec<Ticket>, Arc<Message>) {
         let Job { xid, procedure, has_reply, to } = job;
         let (reply, keep) = match (outcome, self.registered(procedure)) {
             _ if !has_reply => (Message::silence(xid), true),
@@ -217,8 +236,12 @@ impl Dispatch {
             }
         };
         let tickets = match to {
-            To::All { key, keep: own } => self.duplicates.done(key, &reply, own && keep),
-            To::One(ticket) => Tickets::of(ticket),
+            // Registered memory is for calls under way: what is kept lies elsewhere.
+            To::All { key, keep: own } => {
+                let kept = (own && keep).then_some(|| Message::flat(&reply));
+                self.duplicates.done(key, reply.weight(), kept)
+            }
+            To::One(ticket) => vec![ticket],
         };
         (tickets, reply)
     }
@@ -245,7 +268,7 @@ impl Registered {
     }
 }
 
-impl From<Refusal> for ReplyBody<'static> {
+impl std::convert::From<Refusal> for ReplyBody<'static> {
     fn from(refusal: Refusal) -> ReplyBody<'static> {
         match refusal {
             Refusal::ProcUnavail => accepted(Status::ProcUnavail),

@@ -6,6 +6,9 @@
 //! when it has the other's XID, procedure, and arguments (by a keyed digest), and comes from the same
 //! address: the port is another on each connection.
 //!
+//! Who waits for the reply of a call that is being executed is told it when it is there. A connection that
+//! has ended waits no more ([`Duplicates::leave`]), so a client may come on as many connections as it likes.
+//!
 //! What is kept is bounded for each peer, so that one peer cannot push out the replies of others; the
 //! oldest goes first. When there are too many peers, the one that called longest ago is forgotten.
 
@@ -15,13 +18,9 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::rpc::Procedure;
-
-use super::Ticket;
-use crate::message::Message;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ impl Default for DuplicateLimits {
 
 /// What tells a call from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub struct Key {
     peer: IpAddr,
     xid: Xid,
     procedure: Procedure,
@@ -79,61 +78,26 @@ impl Hasher for AsItIs {
 
 /// What a call is.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub enum Verdict<R> {
     /// New: it is to be executed, and [`Duplicates::done`] to be told the reply.
     New(Key),
     /// Being executed: it gets the reply too.
     Running,
     /// Executed before, with this reply.
-    Done(Arc<Message>),
-    /// Being executed for as many tickets as can wait.
-    TooMany,
-}
-
-/// Most connections on which one and the same call waits: the older are mostly lost.
-const WAITING: usize = 4;
-
-/// Who waits for the reply of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tickets {
-    all: [Ticket; WAITING],
-    len: usize,
-}
-
-impl Tickets {
-    /// Nobody.
-    const NONE: Tickets = Tickets { all: [Ticket { link: 0, call: 0 }; WAITING], len: 0 };
-
-    /// One.
-    pub(super) fn of(ticket: Ticket) -> Tickets {
-        let mut tickets = Tickets::NONE;
-        tickets.push(ticket);
-        tickets
-    }
-
-    /// One more; false when there are as many as can be.
-    fn push(&mut self, ticket: Ticket) -> bool {
-        let Some(room) = self.all.get_mut(self.len) else { return false };
-        *room = ticket;
-        self.len += 1;
-        true
-    }
-
-    /// In the order in which they came.
-    pub(crate) fn as_slice(&self) -> &[Ticket] {
-        self.all.get(..self.len).unwrap_or(&self.all)
-    }
+    Done(R),
 }
 
 #[derive(Debug)]
-enum Entry {
-    Running(Tickets),
-    Done(Arc<Message>),
+enum Entry<T, R> {
+    /// Who waits for the reply, in the order in which they came.
+    Running(Vec<T>),
+    /// The reply, and its bytes.
+    Done(R, usize),
 }
 
-#[derive(Debug, Default)]
-struct Peer {
-    calls: HashMap<Key, Entry, BuildHasherDefault<AsItIs>>,
+#[derive(Debug)]
+struct Peer<T, R> {
+    calls: HashMap<Key, Entry<T, R>, BuildHasherDefault<AsItIs>>,
     /// Those that are done, the oldest first.
     done: VecDeque<Key>,
     octets: usize,
@@ -141,18 +105,26 @@ struct Peer {
     called: u64,
 }
 
-/// The calls of all connections that are being executed, and some that were.
+impl<T, R> Default for Peer<T, R> {
+    fn default() -> Peer<T, R> {
+        Peer { calls: HashMap::default(), done: VecDeque::new(), octets: 0, called: 0 }
+    }
+}
+
+/// The calls of all connections that are being executed, and some that were. Replies are of type `R`, and `T`
+/// is who waits for one.
 #[derive(Debug)]
-pub(super) struct Duplicates {
-    peers: HashMap<IpAddr, Peer>,
+pub struct Duplicates<T, R> {
+    peers: HashMap<IpAddr, Peer<T, R>>,
     limits: DuplicateLimits,
     /// Keyed anew in each process: a peer cannot make two calls look alike.
     digests: RandomState,
     calls: u64,
 }
 
-impl Duplicates {
-    pub(super) fn new(limits: DuplicateLimits) -> Duplicates {
+impl<T, R: Clone> Duplicates<T, R> {
+    /// One that knows of no call.
+    pub fn new(limits: DuplicateLimits) -> Duplicates<T, R> {
         let (peers, digests) = (HashMap::new(), RandomState::new());
         Duplicates { peers, limits, digests, calls: 0 }
     }
@@ -160,7 +132,7 @@ impl Duplicates {
     /// A digest of a call and of `parts`, which are those of its arguments that come within every message:
     /// of items that may lie apart only the lengths are, as they may come in another way when they come
     /// again.
-    pub(super) fn digest<'a>(
+    pub fn digest<'a>(
         &self,
         call: (Xid, Procedure),
         parts: impl IntoIterator<Item = &'a [u8]>,
@@ -172,13 +144,13 @@ impl Duplicates {
     }
 
     /// A call with this digest has come; its reply goes to `ticket`.
-    pub(super) fn call(
+    pub fn call(
         &mut self,
         (ip, xid): (IpAddr, Xid),
         procedure: Procedure,
         digest: u64,
-        ticket: Ticket,
-    ) -> Verdict {
+        ticket: T,
+    ) -> Verdict<R> {
         let key = Key { peer: ip, xid, procedure, digest };
         if self.peers.len() >= self.limits.peers.max(1) && !self.peers.contains_key(&ip) {
             self.make_room();
@@ -187,37 +159,43 @@ impl Duplicates {
         let peer = self.peers.entry(ip).or_default();
         peer.called = self.calls;
         match peer.calls.get_mut(&key) {
-            Some(Entry::Done(reply)) => Verdict::Done(reply.clone()),
+            Some(Entry::Done(reply, _)) => Verdict::Done(reply.clone()),
             Some(Entry::Running(tickets)) => {
-                if tickets.push(ticket) {
-                    Verdict::Running
-                } else {
-                    Verdict::TooMany
-                }
+                tickets.push(ticket);
+                Verdict::Running
             }
             None => {
-                peer.calls.insert(key, Entry::Running(Tickets::of(ticket)));
+                peer.calls.insert(key, Entry::Running(vec![ticket]));
                 Verdict::New(key)
             }
         }
     }
 
-    /// The call has this reply: who waits for it. Kept when `keep` says so.
-    pub(super) fn done(&mut self, key: Key, reply: &Arc<Message>, keep: bool) -> Tickets {
+    /// The call has a reply of `weight` bytes: who waits for it. `keep` makes what is kept of it, and nothing
+    /// is kept without.
+    pub fn done(&mut self, key: Key, weight: usize, keep: Option<impl FnOnce() -> R>) -> Vec<T> {
         let DuplicateLimits { replies, octets, .. } = self.limits;
-        let Some(peer) = self.peers.get_mut(&key.peer) else { return Tickets::NONE };
-        let Some(Entry::Running(tickets)) = peer.calls.remove(&key) else { return Tickets::NONE };
-        if keep && reply.weight() <= octets / 4 && replies > 0 {
-            // Registered memory is for calls under way.
-            let kept = Message::flat(reply);
-            peer.octets += kept.weight();
-            peer.calls.insert(key, Entry::Done(kept));
+        let Some(peer) = self.peers.get_mut(&key.peer) else { return Vec::new() };
+        let Some(Entry::Running(tickets)) = peer.calls.remove(&key) else { return Vec::new() };
+        if let Some(keep) = keep.filter(|_| weight <= octets / 4 && replies > 0) {
+            peer.octets += weight;
+            peer.calls.insert(key, Entry::Done(keep(), weight));
             peer.done.push_back(key);
             while peer.done.len() > replies || peer.octets > octets {
                 peer.forget_oldest();
             }
         }
         tickets
+    }
+
+    /// Those that `is_gone` says are not there any more wait for no reply.
+    pub fn leave(&mut self, ip: IpAddr, is_gone: impl Fn(&T) -> bool) {
+        let calls = self.peers.get_mut(&ip).into_iter().flat_map(|peer| peer.calls.values_mut());
+        for entry in calls {
+            if let Entry::Running(tickets) = entry {
+                tickets.retain(|ticket| !is_gone(ticket));
+            }
+        }
     }
 
     /// Forgets the peer that called longest ago, as there are as many as can be.
@@ -230,6 +208,12 @@ impl Duplicates {
         }
     }
 
+    /// How many wait for replies of calls that are being executed.
+    pub fn waiting(&self) -> usize {
+        let calls = self.peers.values().flat_map(|peer| peer.calls.values());
+        calls.map(|entry| if let Entry::Running(waiting) = entry { waiting.len() } else { 0 }).sum()
+    }
+
     /// Calls that are known.
     #[cfg(test)]
     fn len(&self) -> usize {
@@ -237,11 +221,11 @@ impl Duplicates {
     }
 }
 
-impl Peer {
+impl<T, R> Peer<T, R> {
     fn forget_oldest(&mut self) {
         let Some(key) = self.done.pop_front() else { return };
-        if let Some(Entry::Done(reply)) = self.calls.remove(&key) {
-            self.octets -= reply.weight();
+        if let Some(Entry::Done(_, weight)) = self.calls.remove(&key) {
+            self.octets -= weight;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The connections of a server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
@@ -8,9 +8,10 @@ use heddle_rpcrdma::conn::{CloseReason, Side};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_verbs::{AcceptParams, Arm, CmEvent, CmId, Device, DeviceError, EventQueue, Pd, Waker};
 
+use super::From;
 use super::callers::{Callers, Seat};
-use super::{Caller, ServerConfig, ServerCounters};
-use crate::memory::Memory;
+use super::{ServerConfig, ServerCounters};
+use crate::memory::{Memory, Share};
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
 
 /// Completions of a link in one turn, and about as many events.
@@ -40,6 +41,7 @@ enum Phase {
 #[derive(Debug)]
 struct Peer {
     addr: SocketAddr,
+    share: Share,
     phase: Phase,
 }
 
@@ -53,6 +55,10 @@ pub(super) struct Links {
     waker: Waker,
     /// By the numbers of their connections.
     peers: BTreeMap<u64, Peer>,
+    /// What addresses have of the memory, also after their connections have ended.
+    shares: HashMap<IpAddr, Share>,
+    /// Those that have ended, since it was asked last.
+    gone: Vec<(IpAddr, u64)>,
     /// The link that has its turn first.
     first: u64,
     /// Of a server that calls its clients.
@@ -77,6 +83,8 @@ impl Links {
             config,
             waker,
             peers: BTreeMap::new(),
+            shares: HashMap::new(),
+            gone: Vec::new(),
             first: 0,
             callers,
             draining: false,
@@ -109,19 +117,26 @@ impl Links {
         }
     }
 
+    /// Addresses and numbers of links that have ended, since it was asked last.
+    pub(super) fn take_gone(&mut self) -> Vec<(IpAddr, u64)> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// What an address has of the memory.
+    pub(super) fn share(&mut self, ip: IpAddr) -> Share {
+        if self.shares.len() > 2 * self.config.connections {
+            self.shares.retain(|_, share| !share.is_unused());
+        }
+        self.shares.entry(ip).or_default().clone()
+    }
+
     /// Gives each link a turn, and `handle` what they have to tell of calls; whether there was
     /// anything.
     pub(super) fn step(
         &mut self,
         now: Instant,
         counters: &mut ServerCounters,
-        mut handle: impl FnMut(
-            (SocketAddr, Option<&Caller>),
-            &mut Link,
-            u64,
-            LinkEvent,
-            &mut ServerCounters,
-        ),
+        mut handle: impl FnMut(From<'_>, &mut Link, u64, LinkEvent, &mut ServerCounters),
     ) -> bool {
         let (mut any, mut gone) = (false, Vec::new());
         let Links { peers, first, device, callers, draining, .. } = self;
@@ -129,7 +144,7 @@ impl Links {
         // The next turn begins with the one behind the last that had anything.
         let (begin, mut next) = (*first, *first);
         for behind in [true, false] {
-            for (&number, Peer { addr, phase }) in &mut *peers {
+            for (&number, Peer { addr, share, phase }) in &mut *peers {
                 let Phase::Up { link, seat, closing, ended } = phase else { continue };
                 if (number >= begin) != behind {
                     continue;
@@ -153,7 +168,8 @@ impl Links {
                         Some(LinkEvent::Call { .. }) if *draining => link.leave_call(),
                         Some(event) => {
                             let caller = seat.as_ref().map(|seat| &seat.caller);
-                            handle((*addr, caller), link, number, event, counters);
+                            let from = From { peer: *addr, share: Some(share), caller };
+                            handle(from, link, number, event, counters);
                         }
                     }
                     busy = true;
@@ -186,6 +202,7 @@ impl Links {
             // Of calls under way programs have the arguments until they are done with them; their
             // replies are kept, if they are to be, and go nowhere.
             let peer = peers.remove(&number);
+            self.gone.extend(peer.as_ref().map(|peer| (peer.addr.ip(), number)));
             if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
                 && let Some(callers) = callers
             {
@@ -291,12 +308,13 @@ impl Links {
         self.device.accept_on(id, params, events)?;
         let peers = PrivateData::find(private_data);
         let phase = Phase::Accepting { parts: Box::new(parts), peers, memory };
-        self.peers.insert(id.0, Peer { addr, phase });
+        let share = self.share(addr.ip());
+        self.peers.insert(id.0, Peer { addr, share, phase });
         Ok(())
     }
 
     fn establish(&mut self, now: Instant, id: CmId, ord: u16) {
-        let Some(Peer { addr, phase: Phase::Accepting { parts, peers, memory } }) =
+        let Some(Peer { addr, share, phase: Phase::Accepting { parts, peers, memory } }) =
             self.peers.remove(&id.0)
         else {
             return;
@@ -306,12 +324,12 @@ impl Links {
         let budget = self.config.connection_memory;
         let served = self.memory.clone();
         let own = memory.as_ref().unwrap_or(&served).clone();
-        match Link::new(now, *parts, (own, served), config, (id.0, budget)) {
+        match Link::new(now, *parts, (own, served), config, (id.0, budget, Some(share.clone()))) {
             Ok(link) => {
                 let seat = self.callers.as_ref().zip(memory);
                 let seat = seat.map(|(callers, memory)| callers.seat(addr, memory));
                 let phase = Phase::Up { link: Box::new(link), seat, closing: false, ended: false };
-                self.peers.insert(id.0, Peer { addr, phase });
+                self.peers.insert(id.0, Peer { addr, share, phase });
             }
             Err(_) => drop(self.end(id)),
         }

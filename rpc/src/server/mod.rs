@@ -16,13 +16,14 @@ mod dispatch;
 mod duplicates;
 mod links;
 mod outbox;
+mod parking;
 mod program;
 
 pub use caller::Caller;
 pub use callers::CallerEvent;
 pub use config::{CallsConfig, ServerConfig, ServerCounters};
 pub use dispatch::AlreadyRegistered;
-pub use duplicates::DuplicateLimits;
+pub use duplicates::{DuplicateLimits, Duplicates, Key, Verdict};
 pub use program::{Program, Refusal, Repeat, Request};
 
 use std::net::SocketAddr;
@@ -37,11 +38,12 @@ use heddle_verbs::{
     CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenerId, Sleeper, Waker,
 };
 
-pub(crate) use self::dispatch::{Dispatch, Taken};
+pub(crate) use self::dispatch::{Dispatch, From, Taken};
 pub(crate) use self::outbox::Outbox;
 
 use self::callers::Callers;
 use self::links::Links;
+use self::parking::Parking;
 use crate::memory::Memory;
 use crate::transport::LinkEvent;
 
@@ -97,6 +99,7 @@ pub struct Server {
     links: Links,
     dispatch: Dispatch,
     outbox: Outbox,
+    parking: Parking,
     counters: ServerCounters,
     stop: Arc<AtomicBool>,
 }
@@ -123,6 +126,7 @@ impl Server {
         let calls = config.calls.as_ref();
         let callers = calls.map(|calls| Callers::new(calls, &memory, &outbox));
         let links = Links::new(device.clone(), pd, memory.clone(), config, waker, callers);
+        let parking = Parking::new(memory.clone());
         Ok(Server {
             device: device.clone(),
             listener,
@@ -133,6 +137,7 @@ impl Server {
             links,
             dispatch,
             outbox,
+            parking,
             counters: ServerCounters::default(),
             stop: Arc::default(),
         })
@@ -240,6 +245,7 @@ impl Server {
         self.outbox.awake();
         let now = Instant::now();
         let mut any = self.outbox.take_rung();
+        let mut has_room = any && self.take_parked();
         for _ in 0..EVENTS {
             let Some(event) = self.events.poll() else { break };
             self.handle_event(now, event);
@@ -247,6 +253,13 @@ impl Server {
         }
         if self.memory.take_returned() {
             any |= self.links.memory_returned();
+            has_room = true;
+        }
+        if has_room || self.parking.is_due(now) {
+            for request in self.parking.take(now) {
+                any = true;
+                self.dispatch.give(request);
+            }
         }
         let Server { links, dispatch, counters, .. } = self;
         any |= links.step(now, counters, |from, link, number, event, counters| {
@@ -258,15 +271,27 @@ impl Server {
                 Taken::Refused => link.refuse(call),
             }
         });
+        for (ip, link) in self.links.take_gone() {
+            self.dispatch.leave(ip, link);
+        }
         while let Some((tickets, message)) = self.dispatch.next_reply() {
             any = true;
-            for &Ticket { link, call } in tickets.as_slice() {
+            for Ticket { link, call } in tickets {
                 if let Some(link) = self.links.get(link) {
                     link.reply(call, &message);
                     link.post();
                 }
             }
         }
+        any
+    }
+
+    /// Programs have calls wait for room; whether any does.
+    fn take_parked(&mut self) -> bool {
+        let parked = self.outbox.take_parked();
+        let any = !parked.is_empty();
+        self.counters.memory_waits += parked.len() as u64;
+        parked.into_iter().for_each(|parked| self.parking.push(parked));
         any
     }
 
@@ -282,7 +307,7 @@ impl Server {
 
     /// Sleeps until something has come, at most for `timeout`.
     pub fn wait(&mut self, timeout: Duration) {
-        let deadline = self.links.deadline();
+        let deadline = self.deadline();
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = left.into_iter().chain([timeout]).min().unwrap_or(timeout);
         if !timeout.is_zero() {
@@ -293,7 +318,11 @@ impl Server {
 
     /// How long it may be left alone when nothing comes; `None` for ever.
     pub fn timeout(&self) -> Option<Duration> {
-        self.links.deadline().map(|at| at.saturating_duration_since(Instant::now()))
+        self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.links.deadline().into_iter().chain(self.parking.deadline()).min()
     }
 
     /// Readable when something has come, once [`arm`](Server::arm) was called: for an event loop.

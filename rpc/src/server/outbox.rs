@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use heddle_verbs::Waker;
 
-use super::Refusal;
 use super::dispatch::Job;
+use super::parking::Parked;
+use super::{Refusal, Request};
 use crate::body::Body;
 
 pub(super) type Answer = (Job, Result<Body, Refusal>);
@@ -24,8 +26,10 @@ struct Shared {
     len: AtomicUsize,
     /// The server's thread will look before it sleeps.
     awake: AtomicBool,
-    /// There are calls to send.
+    /// There are calls to send, or to be parked.
     rung: AtomicBool,
+    /// Calls that are to wait for room.
+    parked: Mutex<Vec<Parked>>,
     waker: Option<Waker>,
 }
 
@@ -39,7 +43,8 @@ impl Outbox {
     /// An empty one; `waker` wakes the server.
     pub(crate) fn new(waker: Option<Waker>) -> Outbox {
         let (answers, len, awake) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(true));
-        Outbox(Arc::new(Shared { answers, len, awake, rung: AtomicBool::new(false), waker }))
+        let (rung, parked) = (AtomicBool::new(false), Mutex::default());
+        Outbox(Arc::new(Shared { answers, len, awake, rung, parked, waker }))
     }
 
     pub(super) fn push(&self, job: Job, outcome: Result<Body, Refusal>) {
@@ -49,6 +54,22 @@ impl Outbox {
             self.0.len.store(answers.len(), Ordering::Release);
         }
         self.wake();
+    }
+
+    /// A program has a call wait for room.
+    pub(super) fn park(&self, request: Request, len: usize, patience: Duration) {
+        let until = Instant::now() + patience;
+        self.parked().push(Parked { request, len, until });
+        self.ring();
+    }
+
+    /// Calls that are to wait for room, since it was asked last.
+    pub(super) fn take_parked(&self) -> Vec<Parked> {
+        std::mem::take(&mut *self.parked())
+    }
+
+    fn parked(&self) -> MutexGuard<'_, Vec<Parked>> {
+        self.0.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Programs have calls to send.

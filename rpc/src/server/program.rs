@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::rpc::{AuthStat, Procedure};
@@ -11,6 +12,7 @@ use super::dispatch::Job;
 use super::outbox::Outbox;
 use crate::body::Body;
 use crate::credential::Credential;
+use crate::memory::{Buffer, Memory, NoMemory, Share};
 
 /// A program that a server has.
 ///
@@ -98,7 +100,17 @@ pub struct Request {
     /// With what. Items of it lie in the server's memory until the last handle of them is gone.
     pub arguments: Body,
     pub(super) caller: Option<Caller>,
+    pub(super) room: Room,
     pub(super) reply: Option<(Job, Outbox)>,
+}
+
+/// Of a call: room for its results.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// What its address has of the server's memory.
+    pub(super) share: Option<Share>,
+    /// What it has waited for.
+    pub(super) waited: Option<Result<Buffer, NoMemory>>,
 }
 
 impl Request {
@@ -115,6 +127,35 @@ impl Request {
         self.reply.as_ref().is_some_and(|(job, _)| job.has_reply)
     }
 
+    /// Takes `len` bytes of `memory`, the server's, for results. The address of the caller has a share of it,
+    /// so that there is always some for others.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: see [`wait_for_room`](Request::wait_for_room).
+    pub fn take_room(&self, memory: &Memory, len: usize) -> Result<Buffer, NoMemory> {
+        match &self.room.share {
+            Some(share) => memory.take_for_results(share, len),
+            None => memory.take(len),
+        }
+    }
+
+    /// Gives the call back to the server, whose program gets it again when there are `len` bytes of room for
+    /// its results, or after `patience`; then [`waited`](Request::waited) has what came of it. No thread
+    /// waits meanwhile. Calls have their room in the order in which they began to wait, but for those whose
+    /// address has used up its share. A call that a client's program has got cannot wait: it is answered
+    /// SYSTEM_ERR.
+    pub fn wait_for_room(self, len: usize, patience: Duration) {
+        if let (Some(_), Some((_, outbox))) = (&self.room.share, &self.reply) {
+            let outbox = outbox.clone();
+            outbox.park(self, len, patience);
+        }
+    }
+
+    /// What a call has got that has waited for room; `None` when it has not.
+    pub fn waited(&mut self) -> Option<Result<Buffer, NoMemory>> {
+        self.room.waited.take()
+    }
+
     /// One that nobody waits for.
     #[cfg(test)]
     pub(crate) fn of_nobody(procedure: Procedure, arguments: Body) -> Request {
@@ -125,6 +166,7 @@ impl Request {
             peer,
             arguments,
             caller: None,
+            room: Room::default(),
             reply: None,
         }
     }

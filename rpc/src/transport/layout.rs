@@ -56,7 +56,7 @@ pub(crate) fn lay_out(
     }
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
     let len = header.len() + body.octets().len() + padding;
-    let buffer = memory.take_for_reply(len)?;
+    let buffer = memory.take_for_reply(store.share(), len)?;
     let id = store.put(Stored::Registered(buffer.clone()));
     laid.ids.push(id);
     // Where the next octets go, and where those begin that no piece has yet.

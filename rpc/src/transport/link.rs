@@ -20,7 +20,7 @@ use super::send_queue::UNNAMED;
 use super::store::Store;
 use crate::body::{Body, Item};
 use crate::client::CallError;
-use crate::memory::{Budget, Memory};
+use crate::memory::{Budget, Memory, Share};
 use crate::message::Message;
 
 /// What a link has to tell.
@@ -95,7 +95,8 @@ pub(crate) struct Link {
 
 impl Link {
     /// On a queue pair that is connected. Our calls lie in `memory`, and those of the peer in `served`, of
-    /// which it may have us take `budget` octets; the link waits for them by its `number`.
+    /// which it may have us take `budget` octets within the share of its address; the link waits for them by
+    /// its `number`.
     ///
     /// # Errors
     /// A configuration that no connection can have.
@@ -104,12 +105,12 @@ impl Link {
         parts: Parts,
         (memory, served_memory): (Memory, Memory),
         config: Config,
-        (number, budget): (u64, usize),
+        (number, budget, share): (u64, usize, Option<Share>),
     ) -> Result<Link, conn::ConfigError> {
         let (calls, served) = (usize::from(config.calls), usize::from(config.served));
         let header = vec![0; config.header_size() as usize];
         let conn = Connection::new(config, base::Instant::from_nanos(0))?;
-        let store = Store::new(served_memory.clone(), Budget::new(budget), number);
+        let store = Store::new(served_memory.clone(), Budget::new(budget), share, number);
         let step = u32::try_from(parts.pool.available()).unwrap_or(u32::MAX).max(64) + 1;
         Ok(Link {
             conn,

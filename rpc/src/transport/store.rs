@@ -7,7 +7,7 @@ use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
-use crate::memory::{self, Budget, Buffer, Memory};
+use crate::memory::{self, Budget, Buffer, Memory, Share};
 use crate::message::Message;
 
 /// What a name stands for.
@@ -66,6 +66,8 @@ pub(crate) struct Store {
     memory: Memory,
     /// Of what peers have us take.
     budget: Budget,
+    /// Of the peer's address, where there are several.
+    share: Option<Share>,
     /// Octets of the longest call that there can ever be a buffer for.
     call_max: u32,
     /// By which its connection waits for memory.
@@ -86,11 +88,17 @@ const fn split(id: BufferId) -> (usize, u32) {
 }
 
 impl Store {
-    /// One that takes memory for peers within `budget`, in turn with other connections by `number`.
-    pub(crate) fn new(memory: Memory, budget: Budget, number: u64) -> Store {
+    /// One that takes memory for peers within `budget` and `share`, in turn with other connections by
+    /// `number`.
+    pub(crate) fn new(memory: Memory, budget: Budget, share: Option<Share>, number: u64) -> Store {
         let call_max = u32::try_from(memory.call_max(&budget)).unwrap_or(u32::MAX);
         let (slots, free) = (Vec::new(), Vec::new());
-        Store { slots, free, memory, budget, call_max, number, broken: false }
+        Store { slots, free, memory, budget, share, call_max, number, broken: false }
+    }
+
+    /// What the peer's address has of the memory.
+    pub(crate) fn share(&self) -> Option<&Share> {
+        self.share.as_ref()
     }
 
     /// Its connection waits for memory no more.
@@ -167,10 +175,14 @@ impl conn::Memory for Store {
         let len = octets as usize;
         let stored = match purpose {
             Purpose::Call => {
-                let taken = self.memory.take_in_turn(&self.budget, self.number, len);
+                let taken =
+                    self.memory.take_in_turn((&self.budget, self.share.as_ref()), self.number, len);
                 Stored::Registered(taken.ok()?)
             }
-            Purpose::Parts => Stored::Registered(self.memory.take_within(&self.budget, len).ok()?),
+            Purpose::Parts => {
+                let taken = self.memory.take_within((&self.budget, self.share.as_ref()), len);
+                Stored::Registered(taken.ok()?)
+            }
             // No longer than a Send, and one for each call that is served.
             Purpose::Inline => Stored::Heap(Vec::with_capacity(len)),
             // No longer than the connection's longest message, and one for each call of ours.

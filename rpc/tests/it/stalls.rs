@@ -2,6 +2,7 @@
 //! limit of a transfer.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::common::raw::{Raw, rpc};
@@ -116,4 +117,87 @@ fn test_client_that_stands_still_has_its_call_carried_out_when_it_goes_on() {
         assert_eq!((w.client.counters().connections, w.server.counters().calls), (2, 2));
         w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
     }
+}
+
+/// Carries calls of LATER out: each has `len` bytes of results, which lie apart, and waits for room for them.
+fn answer_later(w: &mut World, len: usize) -> Vec<SocketAddr> {
+    let memory = w.server.memory().clone();
+    let mut answered = Vec::new();
+    for mut request in std::mem::take(&mut *w.held.lock().unwrap()) {
+        let room = match request.waited() {
+            Some(room) => room.expect("nobody has waited for too long"),
+            None => match request.take_room(&memory, len) {
+                Ok(room) => room,
+                Err(_) => {
+                    request.wait_for_room(len, Duration::from_secs(600));
+                    continue;
+                }
+            },
+        };
+        answered.push(request.peer);
+        let mut results = Body::new();
+        results.item(room).unwrap();
+        request.reply(Ok(results));
+    }
+    answered
+}
+
+/// Clients of two addresses call as often as they may and give no credits for the replies, whose memory they
+/// keep so. A third is served meanwhile, with no connection closed for it.
+#[test]
+fn test_addresses_that_keep_memory_of_results_leave_some_to_another() {
+    const LEN: usize = 8 << 10;
+    let mut w = World::with(|client, server| {
+        (client.transport.speaks, server.transport.speaks) = (Speaks::V2, Speaks::V2);
+        server.transport.transfer_timeout = Duration::from_secs(3600);
+        *server = ServerConfig { memory: 128 << 10, ..std::mem::take(server) };
+    });
+    w.echo(1, 10, false, false);
+    let mut silent = Vec::new();
+    for host in OTHERS {
+        for _ in 0..2 {
+            let mut raw = Raw::of_host(&mut w, v2::VERSION, host);
+            for xid in 0..8 {
+                // One credit, which the server's properties use up.
+                let mut call = raw.header(xid, 1, v2::htype::CALL_INLINE);
+                call.extend([0, 0, 0]);
+                call.extend(rpc(xid, 3, &[]));
+                raw.send(&call);
+            }
+            silent.push(raw);
+        }
+    }
+    let mut answered = Vec::new();
+    w.until("all calls", |w| {
+        answered.extend(answer_later(w, LEN));
+        (w.server.counters().calls == 1 + 32).then_some(())
+    });
+    for _ in 0..1000 {
+        w.poll();
+        answered.extend(answer_later(&mut w, LEN));
+    }
+    assert!(w.server.counters().memory_waits > 0, "they have used up their shares");
+    for number in 2..12 {
+        let mut call = w.client.call(LATER).timeout(Duration::from_secs(600));
+        call = call.results_max(2 * LEN as u32);
+        let mut call = call.send().unwrap();
+        let results = w.until("a reply", |w| {
+            answered.extend(answer_later(w, LEN));
+            call.try_take()
+        });
+        assert_eq!(results.unwrap().len() as usize, LEN + 4, "{number}");
+    }
+    for host in OTHERS {
+        let of = answered.iter().filter(|peer| peer.ip() == IpAddr::from([10, 0, 0, host])).count();
+        assert!((1..16).contains(&of), "host {host} has {of} replies");
+    }
+    let counters = w.server.counters();
+    assert_eq!((counters.transfer_timeouts, counters.connections_dropped), (0, 0));
+    drop(silent);
+    w.server.disconnect_all();
+    let memory = w.server.memory().clone();
+    w.until("the memory", |w| {
+        answer_later(w, LEN);
+        (memory.available() == memory.len()).then_some(())
+    });
 }

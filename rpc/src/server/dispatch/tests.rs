@@ -35,7 +35,8 @@ impl World {
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
         let call = (octets.to_vec(), Vec::new());
-        self.dispatch.call((peer, None), ticket, call, &mut self.counters)
+        let from = From { peer, share: None, caller: None };
+        self.dispatch.call(from, ticket, call, &mut self.counters)
     }
 
     fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
@@ -124,7 +125,7 @@ fn test_program_hears_who_calls_what_and_its_answer_goes_to_the_call() {
     results.u32(42).unwrap();
     request.reply(Ok(results));
     let (tickets, reply) = w.dispatch.next_reply().unwrap();
-    assert_eq!(tickets.as_slice(), [Ticket { link: 1, call: 1 }]);
+    assert_eq!(tickets, [Ticket { link: 1, call: 1 }]);
     assert_eq!(body(&reply), (accepted(Status::Success), vec![0, 0, 0, 42]));
     assert_eq!(reply.header()[..4], [0, 0, 0, 9]);
     assert!(w.dispatch.next_reply().is_none());
@@ -140,7 +141,7 @@ fn test_call_that_comes_again_is_not_executed_again() {
     assert!(w.requests.try_recv().is_err(), "once");
     request.reply(Err(Refusal::ProcUnavail));
     let (tickets, reply) = w.dispatch.next_reply().unwrap();
-    assert_eq!(tickets.as_slice().len(), 2);
+    assert_eq!(tickets.len(), 2);
     let kept = at_once(again(&mut w));
     assert!(Arc::ptr_eq(&kept, &reply));
     assert_eq!(w.counters.calls_repeated, 2);
@@ -196,7 +197,7 @@ fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
         }
         assert_eq!(requests.try_iter().map(|r| r.reply(Ok(Body::new()))).count(), times);
         let told: Vec<_> = std::iter::from_fn(|| w.dispatch.next_reply())
-            .map(|(tickets, _)| tickets.as_slice().len())
+            .map(|(tickets, _)| tickets.len())
             .collect();
         assert_eq!(told.iter().sum::<usize>(), 2, "each has its reply");
         assert_eq!(told.len(), times);

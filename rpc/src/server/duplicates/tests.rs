@@ -1,8 +1,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::body::Body;
-use heddle_rpcrdma::binding::Table;
+use crate::server::Ticket;
 
 const SET: Procedure = Procedure { program: 0x2000_0001, version: 1, procedure: 1 };
 
@@ -14,11 +13,14 @@ fn ticket(n: u64) -> Ticket {
     Ticket { link: n, call: 0 }
 }
 
-fn reply(xid: u32, octets: usize) -> Arc<Message> {
-    Message::results(Xid(xid), SET, Body::of(vec![0; octets]).unwrap(), &Table(&[]))
+type All = Duplicates<Ticket, u32>;
+
+/// The call has reply number `reply`, of a header and so many bytes.
+fn done(all: &mut All, key: Key, reply: u32, bytes: usize, keep: bool) -> Vec<Ticket> {
+    all.done(key, 24 + bytes, keep.then_some(|| reply))
 }
 
-fn new(all: &mut Duplicates, n: u8, xid: u32, t: u64) -> Key {
+fn new(all: &mut All, n: u8, xid: u32, t: u64) -> Key {
     match all.call((peer(n), Xid(xid)), SET, 7, ticket(t)) {
         Verdict::New(key) => key,
         other => panic!("{other:?}"),
@@ -27,28 +29,37 @@ fn new(all: &mut Duplicates, n: u8, xid: u32, t: u64) -> Key {
 
 #[test]
 fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
-    let mut all = Duplicates::new(DuplicateLimits::default());
+    let mut all = All::new(DuplicateLimits::default());
     let key = new(&mut all, 1, 5, 0);
-    for t in 1..4 {
+    for t in 1..8 {
         let again = all.call((peer(1), Xid(5)), SET, 7, ticket(t));
         assert!(matches!(again, Verdict::Running), "{again:?}");
     }
-    let again = all.call((peer(1), Xid(5)), SET, 7, ticket(4));
-    assert!(matches!(again, Verdict::TooMany), "{again:?}");
-    let reply = reply(5, 8);
-    assert_eq!(all.done(key, &reply, true).as_slice(), [0, 1, 2, 3].map(ticket));
-    match all.call((peer(1), Xid(5)), SET, 7, ticket(9)) {
-        Verdict::Done(kept) => assert!(Arc::ptr_eq(&kept, &reply)),
-        other => panic!("{other:?}"),
+    assert_eq!(done(&mut all, key, 5, 8, true), [0, 1, 2, 3, 4, 5, 6, 7].map(ticket));
+    let kept = all.call((peer(1), Xid(5)), SET, 7, ticket(9));
+    assert!(matches!(kept, Verdict::Done(5)), "{kept:?}");
+    assert_eq!(done(&mut all, key, 5, 8, true), [], "told once");
+}
+
+/// A client that loses one connection after the other while its call is executed.
+#[test]
+fn test_connections_that_have_ended_wait_for_no_reply_and_the_last_one_has_it() {
+    let mut all = All::new(DuplicateLimits::default());
+    let key = new(&mut all, 1, 5, 0);
+    for t in 1..1000 {
+        let again = all.call((peer(1), Xid(5)), SET, 7, ticket(t));
+        assert!(matches!(again, Verdict::Running), "{again:?}");
+        all.leave(peer(1), |ticket| ticket.link == t - 1);
     }
-    assert_eq!(all.done(key, &reply, true).as_slice(), [], "told once");
+    all.leave(peer(2), |_| true);
+    assert_eq!(done(&mut all, key, 5, 8, true), [ticket(999)]);
 }
 
 #[test]
 fn test_call_with_another_xid_peer_procedure_or_arguments_is_another() {
-    let mut all = Duplicates::new(DuplicateLimits::default());
+    let mut all = All::new(DuplicateLimits::default());
     let key = new(&mut all, 1, 5, 0);
-    all.done(key, &reply(5, 8), true);
+    done(&mut all, key, 5, 8, true);
     let other = Procedure { procedure: 2, ..SET };
     for (n, xid, procedure, word) in
         [(2, 5, SET, 7), (1, 6, SET, 7), (1, 5, other, 7), (1, 5, SET, 8)]
@@ -61,10 +72,10 @@ fn test_call_with_another_xid_peer_procedure_or_arguments_is_another() {
 #[test]
 fn test_what_is_not_to_be_kept_or_too_long_is_executed_again() {
     let limits = DuplicateLimits { octets: 400, ..DuplicateLimits::default() };
-    let mut all = Duplicates::new(limits);
+    let mut all = All::new(limits);
     for (octets, keep, kept) in [(0, false, false), (4, true, true), (100, true, false)] {
         let key = new(&mut all, 1, 100 + octets, 0);
-        all.done(key, &reply(1, octets as usize), keep);
+        done(&mut all, key, 1, octets as usize, keep);
         let again = all.call((peer(1), Xid(100 + octets)), SET, 7, ticket(1));
         assert_eq!(matches!(again, Verdict::Done(_)), kept, "{octets}");
     }
@@ -73,12 +84,12 @@ fn test_what_is_not_to_be_kept_or_too_long_is_executed_again() {
 #[test]
 fn test_oldest_replies_go_and_those_of_other_peers_stay() {
     let limits = DuplicateLimits { peers: 4, replies: 3, octets: 1000 };
-    let mut all = Duplicates::new(limits);
+    let mut all = All::new(limits);
     let key = new(&mut all, 9, 1, 0);
-    all.done(key, &reply(1, 4), true);
+    done(&mut all, key, 1, 4, true);
     for xid in 0..1000 {
         let key = new(&mut all, 1, xid, 0);
-        all.done(key, &reply(xid, 4), true);
+        done(&mut all, key, xid, 4, true);
     }
     assert_eq!(all.len(), 4);
     for (n, xid, kept) in [(9, 1, true), (1, 999, true), (1, 997, true), (1, 996, false)] {
@@ -90,19 +101,19 @@ fn test_oldest_replies_go_and_those_of_other_peers_stay() {
 #[test]
 fn test_peers_are_bounded_and_none_with_a_call_under_way_is_forgotten() {
     let limits = DuplicateLimits { peers: 2, ..DuplicateLimits::default() };
-    let mut all = Duplicates::new(limits);
+    let mut all = All::new(limits);
     let waits = new(&mut all, 200, 1, 0);
     for n in 0..100 {
         let key = new(&mut all, n, 1, 0);
-        all.done(key, &reply(1, 4), true);
+        done(&mut all, key, 1, 4, true);
         assert!(all.peers.len() <= 2, "{n}");
     }
-    assert_eq!(all.done(waits, &reply(1, 4), false).as_slice(), [ticket(0)]);
+    assert_eq!(done(&mut all, waits, 1, 4, false), [ticket(0)]);
 }
 
 #[test]
 fn test_digest_is_of_the_call_and_all_its_arguments() {
-    let all = Duplicates::new(DuplicateLimits::default());
+    let all = All::new(DuplicateLimits::default());
     let digest =
         |xid, procedure, parts: &[&[u8]]| all.digest((Xid(xid), procedure), parts.iter().copied());
     let one = digest(1, SET, &[&[1, 2], &[3]]);

@@ -24,6 +24,9 @@ use heddle_rpc::{
 pub const SERVER: &str = "10.0.0.2:20049";
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Hosts beside 10.0.0.1, on the same RNIC.
+pub const OTHERS: [u8; 2] = [3, 4];
+
 pub const PROGRAM: u32 = 0x2000_0001;
 pub const MAX: u32 = 1 << 20;
 
@@ -179,7 +182,12 @@ impl World {
                 Seed::from_u64(n.into()),
             )
         };
-        let (a, b) = Endpoint::ring_pair(&eal, &name, &config(1), &config(2)).unwrap();
+        let mut hosts = config(1);
+        // Other hosts, for clients that are made by hand.
+        for n in OTHERS {
+            hosts.addrs.push(format!("10.0.0.{n}/24").parse().unwrap());
+        }
+        let (a, b) = Endpoint::ring_pair(&eal, &name, &hosts, &config(2)).unwrap();
         let mut client = ClientConfig { binding: Box::new(BINDING), ..ClientConfig::default() };
         let mut server = ServerConfig::default();
         change(&mut client, &mut server);

@@ -43,6 +43,11 @@ pub struct Raw {
 impl Raw {
     /// Connected to the world's server, on the RNIC of its client.
     pub fn new(w: &mut World, version: u32) -> Raw {
+        Raw::of_host(w, version, 1)
+    }
+
+    /// The same from another address ([`OTHERS`](super::OTHERS)).
+    pub fn of_host(w: &mut World, version: u32, host: u8) -> Raw {
         let device = w.client_device();
         let pd = device.alloc_pd();
         let cq = device.create_cq(256, None).unwrap();
@@ -53,7 +58,8 @@ impl Raw {
             qp.post_recv(&RecvWr::new(i as u64, &[mr.sge(i * ROOM, ROOM)])).unwrap();
         }
         let events = EventQueue::new(None);
-        device.connect(addr(), ConnectParams::new(qp.clone()), &events).unwrap();
+        let params = ConnectParams::new(qp.clone()).from([10, 0, 0, host].into());
+        device.connect(addr(), params, &events).unwrap();
         let (received, read, lent) = (VecDeque::new(), VecDeque::new(), Vec::new());
         let (is_up, ended) = (false, None);
         let mut raw = Raw {

@@ -1,0 +1,71 @@
+//! Calls that wait for room for their results, with the server and with no thread of a program.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::Request;
+use crate::memory::Memory;
+
+/// A call that waits.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) request: Request,
+    pub(super) len: usize,
+    pub(super) until: Instant,
+}
+
+/// The calls that wait. There are no more than calls under way.
+#[derive(Debug)]
+pub(super) struct Parking {
+    memory: Memory,
+    /// In the order in which they began to wait.
+    waiting: VecDeque<Parked>,
+}
+
+impl Parking {
+    pub(super) fn new(memory: Memory) -> Parking {
+        Parking { memory, waiting: VecDeque::new() }
+    }
+
+    /// One more.
+    pub(super) fn push(&mut self, parked: Parked) {
+        self.waiting.push_back(parked);
+        self.memory.set_parked(self.waiting.len());
+    }
+
+    /// Returns true if a call has waited for too long.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.waiting.iter().any(|parked| parked.until <= now)
+    }
+
+    /// When the first has waited for too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|parked| parked.until).min()
+    }
+
+    /// Those that have what they wait for, and those that have waited for too long. The first that finds no
+    /// memory keeps those behind it waiting, so that many short ones do not take from a long one what it
+    /// needs. A call whose address has used up its share keeps nobody waiting.
+    pub(super) fn take(&mut self, now: Instant) -> Vec<Request> {
+        let (mut ready, mut is_held_up) = (Vec::new(), false);
+        for mut parked in std::mem::take(&mut self.waiting) {
+            let Some(share) = parked.request.room.share.clone() else { continue };
+            let taken = if is_held_up || parked.len > self.memory.results_max() {
+                Err(crate::NoMemory { len: parked.len })
+            } else {
+                self.memory.take_for_parked(&share, parked.len).map_err(|(error, is_over)| {
+                    is_held_up |= !is_over;
+                    error
+                })
+            };
+            if taken.is_err() && parked.until > now {
+                self.waiting.push_back(parked);
+            } else {
+                parked.request.room.waited = Some(taken);
+                ready.push(parked.request);
+            }
+        }
+        self.memory.set_parked(self.waiting.len());
+        ready
+    }
+}
