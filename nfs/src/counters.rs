@@ -46,6 +46,8 @@ counters! {
     dropped,
     /// Calls with a handle that is none of ours or of something that is not there any more.
     stale,
+    /// Calls that panicked: defects. They were answered SYSTEM_ERR.
+    panics,
     /// Octets read.
     read_bytes,
     /// Octets written.

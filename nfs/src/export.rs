@@ -19,6 +19,7 @@
 
 pub(crate) mod attributes;
 mod descriptors;
+pub(crate) mod flush;
 mod gone;
 pub(crate) mod name;
 mod open;
@@ -28,7 +29,7 @@ mod table;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx};
@@ -36,6 +37,7 @@ use rustix::io::Errno;
 
 use crate::wire::{Fattr, FileType, Handle, Status};
 use descriptors::Descriptors;
+use flush::{Disk, Flusher, SystemDisk};
 use gone::Gone;
 use open::is_of_now;
 use search::Search;
@@ -55,11 +57,14 @@ pub struct Options {
     /// Objects of which it is known where they are, of 150 bytes and a name each. Directories are evicted after
     /// files: all of them should have room.
     pub places: usize,
+    /// Threads that put changes on the disk: as many objects at a time. They are started when they are
+    /// needed.
+    pub flushers: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { read_only: false, sync: true, descriptors: 200, places: 1 << 20 }
+        Options { read_only: false, sync: true, descriptors: 200, places: 1 << 20, flushers: 16 }
     }
 }
 
@@ -141,8 +146,8 @@ pub struct Export {
     turns: Box<[Mutex<()>]>,
     /// Taken while a mode is changed, also for a moment ([`owner`]).
     modes: Mutex<()>,
-    /// Times that data could not be put on the disk.
-    losses: AtomicU64,
+    /// Puts changes on the disk.
+    flusher: Flusher,
 }
 
 const TURNS: u64 = 64;
@@ -174,6 +179,18 @@ impl Export {
     /// # Errors
     /// When it cannot be opened, or is not a directory.
     pub fn new(dir: &Path, options: Options) -> Result<Arc<Export>, ExportError> {
+        Export::with_disk(dir, options, Arc::new(SystemDisk))
+    }
+
+    /// The same, on a disk that says itself when changes are on it.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is not a directory.
+    pub fn with_disk(
+        dir: &Path,
+        options: Options,
+        disk: Arc<dyn Disk>,
+    ) -> Result<Arc<Export>, ExportError> {
         let failed = |e: Errno| ExportError::Open { path: dir.to_owned(), source: e.into() };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, dir, flags, Mode::empty()).map_err(failed)?;
@@ -198,7 +215,7 @@ impl Export {
             gone: Mutex::default(),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             modes: Mutex::default(),
-            losses: AtomicU64::new(0),
+            flusher: Flusher::new(disk, options.flushers),
         }))
     }
 

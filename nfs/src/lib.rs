@@ -18,13 +18,15 @@
 //! beyond it: set-user-ID and set-group-ID bits of files are not set, and devices are not made. Nothing
 //! outside the directory can be reached ([`Export`]).
 //!
-//! Calls are carried out on the thread that brings them, and wait for the disk: a service is to be
-//! called on threads that may wait, several at once if that is wanted.
+//! Calls are carried out on the thread that brings them, and may wait for the disk to read from it: a
+//! service is to be called on threads that may wait, several at once. Changes go to the disk on threads of
+//! the service's own, for all who wait for the same object together ([`Unflushed`]).
 #![forbid(unsafe_code)]
 
 pub mod client;
 mod counters;
 mod export;
+mod fair;
 pub mod rdma;
 pub mod record;
 pub mod rpcbind;
@@ -33,5 +35,6 @@ pub mod tcp;
 pub mod wire;
 
 pub use counters::{Counts, Timing};
+pub use export::flush::{Disk, Extent, SystemDisk};
 pub use export::{Export, ExportError, Options};
-pub use server::{Arguments, Handled, InReply, Room, Service, Sink, Source};
+pub use server::{Arguments, Carried, Handled, InReply, Room, Service, Sink, Source, Unflushed};

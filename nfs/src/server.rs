@@ -8,12 +8,15 @@ mod apart;
 mod change;
 mod data;
 mod directory;
+mod durable;
 mod make;
 mod mounts;
 mod object;
 
 pub use apart::{Arguments, InReply, Room, Sink, Source};
+pub use durable::{Carried, Unflushed};
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -26,8 +29,10 @@ use heddle_rpcrdma::rpc::{
 use heddle_rpcrdma::xdr;
 
 use crate::counters::{Counters, Counts, Timing, count};
+use crate::export::flush::{Disk, Due, SystemDisk};
 use crate::export::{Export, ExportError, Options};
-use crate::wire::{Status, Verifier, WccData, WriteApart, Xdr, mount, procedure};
+use crate::wire::{Fattr, Status, Verifier, WccData, WriteApart, Xdr, mount, procedure};
+use durable::{change, durable};
 use mounts::Mounts;
 
 /// What has been written behind what a buffer held.
@@ -49,7 +54,7 @@ pub struct Service {
     /// Another one at every start.
     boot: u64,
     mounts: Mutex<Mounts>,
-    counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 /// Results with a status, of which a procedure that fails gives `F`.
@@ -61,6 +66,19 @@ impl Service {
     /// # Errors
     /// When it cannot be opened.
     pub fn new(dir: &Path, path: &str, options: Options) -> Result<Service, ExportError> {
+        Service::with_disk(dir, path, options, Arc::new(SystemDisk))
+    }
+
+    /// The same, on a disk that says itself when changes are on it.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened.
+    pub fn with_disk(
+        dir: &Path,
+        path: &str,
+        options: Options,
+        disk: Arc<dyn Disk>,
+    ) -> Result<Service, ExportError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let boot = (now ^ (u128::from(std::process::id()) << 64)).to_be_bytes();
         // The lower half tells starts apart, and the process those of one nanosecond.
@@ -69,7 +87,7 @@ impl Service {
         let mixed = pid.iter().rev().zip(nanoseconds).map(|(a, b)| a ^ b);
         verifier.iter_mut().zip(mixed).for_each(|(to, octet)| *to = octet);
         Ok(Service {
-            export: Export::new(dir, options)?,
+            export: Export::with_disk(dir, options, disk)?,
             path: path.trim_end_matches('/').as_bytes().to_vec(),
             boot: u64::from_be_bytes(verifier),
             mounts: Mutex::default(),
@@ -100,6 +118,11 @@ impl Service {
     /// Carries out an RPC call and writes the reply behind what `out` holds. `None` when it is not a
     /// call: nothing is written, and there is nothing to answer.
     pub fn handle(&self, call: &[u8], out: &mut Vec<u8>) -> Option<Handled> {
+        self.handle_from(NOWHERE, call, out)
+    }
+
+    /// The same of a call from `peer`, whose changes have their turn with those of others.
+    pub fn handle_from(&self, peer: SocketAddr, call: &[u8], out: &mut Vec<u8>) -> Option<Handled> {
         let (call, arguments) = match Call::decode(call) {
             Ok(call) => call,
             Err(error) => {
@@ -122,7 +145,8 @@ impl Service {
         put_header(&Reply::accepted(call.xid, RpcStatus::Success), out);
         let header = out.len() - start;
         let arguments = Arguments::of(arguments);
-        match self.dispatch(call.procedure, &call.cred, arguments, out, &mut InReply) {
+        let carried = self.begin(call.procedure, &call.cred, arguments, out, &mut InReply);
+        match carried.and_then(|carried| self.settle(carried, peer, out)) {
             Ok(mut handled) => {
                 if let Some(item) = &mut handled.item {
                     item.offset = item.offset.saturating_add(u32::try_from(header).unwrap_or(0));
@@ -164,8 +188,25 @@ impl Service {
         out: &mut Vec<u8>,
         sink: &mut dyn Sink,
     ) -> Result<Handled, RpcStatus> {
+        let carried = self.begin(procedure, cred, arguments, out, sink)?;
+        self.settle(carried, NOWHERE, out)
+    }
+
+    /// As [`dispatch`](Service::dispatch), but waits for no change to be on the disk, and for no room in
+    /// `sink`.
+    ///
+    /// # Errors
+    /// What the reply says when there are no results; what `out` holds behind its old end is void then.
+    pub fn begin(
+        &self,
+        procedure: Procedure,
+        cred: &Auth<'_>,
+        arguments: Arguments<'_>,
+        out: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<Carried, RpcStatus> {
         let (start, begun) = (out.len(), Instant::now());
-        let done = match (procedure.program, procedure.version) {
+        let mut done = match (procedure.program, procedure.version) {
             (procedure::PROGRAM, procedure::VERSION) => self.nfs(procedure, arguments, out, sink),
             (mount::PROGRAM, mount::VERSION) => match arguments {
                 Arguments { octets, data: None } => self.mount(procedure, cred, octets, out),
@@ -176,15 +217,31 @@ impl Service {
             }
             _ => Err(RpcStatus::ProgUnavail),
         };
-        match &done {
-            Ok(_) => {
-                self.counters.took(procedure, begun.elapsed());
-                self.count(procedure, out.get(start..).unwrap_or(&[]));
+        match &mut done {
+            Ok(Carried::Done(_)) => {
+                self.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
             }
+            // It is counted when it is over.
+            Ok(Carried::Unflushed(unflushed)) => unflushed.begun = begun,
+            Ok(Carried::NoRoom(_)) => out.truncate(start),
             Err(RpcStatus::GarbageArgs) => count(&self.counters.garbage, 1),
             Err(_) => count(&self.counters.unavailable, 1),
         }
         done
+    }
+
+    /// Counts a call that was carried out, and how long it took.
+    fn finished(&self, procedure: Procedure, begun: Instant, results: &[u8]) {
+        self.counters.took(procedure, begun.elapsed());
+        self.count(procedure, results);
+    }
+
+    /// Asks the caller of a READ to come again.
+    fn jukebox(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        Status::JUKEBOX.put(out);
+        None::<Fattr>.put(out);
+        self.count(procedure::READ, out.get(start..).unwrap_or(&[]));
     }
 
     /// Counts a call that was carried out. All results of NFS begin with a status.
@@ -218,8 +275,9 @@ impl Service {
                 if call.length as usize != data.len() {
                     return Err(RpcStatus::GarbageArgs);
                 }
-                self.write_from(&call, data).put(out);
-                return Ok(Handled::default());
+                let mut due = Due::default();
+                let outcome = self.write_from(&call, data, &mut due);
+                return Ok(durable(p, outcome, due, out));
             }
             (_, Some(_)) => return Err(RpcStatus::GarbageArgs),
             (_, None) => {}
@@ -227,40 +285,40 @@ impl Service {
         match p {
             procedure::NULL => run(arguments, out, |()| ()),
             procedure::GETATTR => run(arguments, out, |a| self.getattr(&a)),
-            procedure::SETATTR => run(arguments, out, |a| self.setattr(&a)),
+            procedure::SETATTR => change(p, arguments, out, |a, due| self.setattr(&a, due)),
             procedure::LOOKUP => run(arguments, out, |a| self.lookup(&a)),
             procedure::ACCESS => run(arguments, out, |a| self.access(&a)),
             procedure::READLINK => {
                 let call = Xdr::whole(arguments).map_err(garbage)?;
-                Ok(self.readlink(&call, out))
+                Ok(Carried::Done(self.readlink(&call, out)))
             }
             procedure::READ => {
                 let call = Xdr::whole(arguments).map_err(garbage)?;
                 Ok(self.read(&call, out, sink))
             }
-            procedure::WRITE => run(arguments, out, |a| self.write(&a)),
-            procedure::CREATE => run(arguments, out, |a| self.create(&a)),
-            procedure::MKDIR => run(arguments, out, |a| self.mkdir(&a)),
-            procedure::SYMLINK => run(arguments, out, |a| self.symlink(&a)),
-            procedure::MKNOD => run(arguments, out, |a| self.mknod(&a)),
-            procedure::REMOVE => run(arguments, out, |a| self.remove(&a)),
-            procedure::RMDIR => run(arguments, out, |a| self.rmdir(&a)),
-            procedure::RENAME => run(arguments, out, |a| self.rename(&a)),
-            procedure::LINK => run(arguments, out, |a| self.link(&a)),
+            procedure::WRITE => change(p, arguments, out, |a, due| self.write(&a, due)),
+            procedure::CREATE => change(p, arguments, out, |a, due| self.create(&a, due)),
+            procedure::MKDIR => change(p, arguments, out, |a, due| self.mkdir(&a, due)),
+            procedure::SYMLINK => change(p, arguments, out, |a, due| self.symlink(&a, due)),
+            procedure::MKNOD => change(p, arguments, out, |a, due| self.mknod(&a, due)),
+            procedure::REMOVE => change(p, arguments, out, |a, due| self.remove(&a, due)),
+            procedure::RMDIR => change(p, arguments, out, |a, due| self.rmdir(&a, due)),
+            procedure::RENAME => change(p, arguments, out, |a, due| self.rename(&a, due)),
+            procedure::LINK => change(p, arguments, out, |a, due| self.link(&a, due)),
             procedure::READDIR => {
                 let call = Xdr::whole(arguments).map_err(garbage)?;
                 self.readdir(&call, out);
-                Ok(Handled::default())
+                Ok(Carried::Done(Handled::default()))
             }
             procedure::READDIRPLUS => {
                 let call = Xdr::whole(arguments).map_err(garbage)?;
                 self.readdirplus(&call, out);
-                Ok(Handled::default())
+                Ok(Carried::Done(Handled::default()))
             }
             procedure::FSSTAT => run(arguments, out, |a| self.fsstat(&a)),
             procedure::FSINFO => run(arguments, out, |a| self.fsinfo(&a)),
             procedure::PATHCONF => run(arguments, out, |a| self.pathconf(&a)),
-            procedure::COMMIT => run(arguments, out, |a| self.commit(&a)),
+            procedure::COMMIT => change(p, arguments, out, |a, due| self.commit(&a, due)),
             _ => Err(RpcStatus::ProcUnavail),
         }
     }
@@ -268,7 +326,7 @@ impl Service {
     /// By which clients see that what they wrote and did not commit may be lost: another one at every start,
     /// and when data could not be put on the disk.
     fn verifier(&self) -> Verifier {
-        Verifier(self.boot.wrapping_add(self.export.losses()).to_be_bytes())
+        Verifier(self.boot.wrapping_add(self.export.flusher().losses()).to_be_bytes())
     }
 
     /// Whether anything can be changed.
@@ -277,7 +335,10 @@ impl Service {
     }
 }
 
-type Done = Result<Handled, RpcStatus>;
+type Done = Result<Carried, RpcStatus>;
+
+/// The peer of a call that its owner names none of.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 fn garbage(_: xdr::Error) -> RpcStatus {
     RpcStatus::GarbageArgs
@@ -291,7 +352,7 @@ fn run<'a, 'r, A: Xdr<'a>, R: Xdr<'r>>(
 ) -> Done {
     let call = A::whole(arguments).map_err(garbage)?;
     procedure(call).put(out);
-    Ok(Handled::default())
+    Ok(Carried::Done(Handled::default()))
 }
 
 fn put_header(reply: &Reply<'_>, out: &mut Vec<u8>) {

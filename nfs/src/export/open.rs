@@ -4,9 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, fsync, openat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
+use super::flush::{Due, Extent, Flusher, Ticket};
 use super::table::{Place, Table};
 use super::{Export, Identity, Object, locked, stat_of};
 use crate::wire::{FileType, Status};
@@ -157,7 +158,7 @@ impl Export {
         if !self.is_sync() {
             return Ok(Change(None));
         }
-        let opened = match object.attributes.kind {
+        let open = || match object.attributes.kind {
             FileType::Regular => {
                 // One that was just made, or given a size, is open.
                 let kept = locked(&self.descriptors).write(object.id.ino);
@@ -166,36 +167,31 @@ impl Export {
                 opened.map_err(Status::from)
             }
             FileType::Directory => self.open_dir(object).map(Arc::new),
-            _ => return Ok(Change(None)),
+            _ => Err(Status::ACCES),
         };
-        match opened {
+        match self.flusher.ticket(object.id.ino, open) {
             Err(Status::ACCES) => Ok(Change(None)),
-            opened => Ok(Change(Some(opened?))),
+            ticket => Ok(Change(Some(ticket?))),
         }
     }
 
     /// The same of a directory that is to have other names; one that cannot be opened has none.
     pub(crate) fn change_names(&self, dir: &Object) -> Result<Change, Status> {
-        Ok(Change(if self.is_sync() { Some(Arc::new(self.open_dir(dir)?)) } else { None }))
+        if !self.is_sync() {
+            return Ok(Change(None));
+        }
+        let open = || self.open_dir(dir).map(Arc::new);
+        Ok(Change(Some(self.flusher.ticket(dir.id.ino, open)?)))
     }
 
-    /// What was to change has: it is on the disk, where that is asked for.
-    pub(crate) fn changed(&self, change: Change) -> Result<(), Status> {
-        change.0.map_or(Ok(()), |fd| self.put_on_disk(fsync(fd)))
+    /// A regular file of which data is to be put on the disk whatever the export's options are.
+    pub(crate) fn change_data(&self, object: &Object, fd: Arc<OwnedFd>) -> Result<Ticket, Status> {
+        self.flusher.ticket(object.id.ino, || Ok(fd))
     }
 
-    /// What came of putting something on the disk. What could not be is lost, and the next who asks is not
-    /// told: so that others who have written there find out, their verifier becomes another.
-    pub(crate) fn put_on_disk(&self, done: Result<(), Errno>) -> Result<(), Status> {
-        done.map_err(|errno| {
-            self.losses.fetch_add(1, Relaxed);
-            errno.into()
-        })
-    }
-
-    /// Times that what was written could not be put on the disk.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses.load(Relaxed)
+    /// What puts changes on the disk.
+    pub(crate) const fn flusher(&self) -> &Flusher {
+        &self.flusher
     }
 
     /// Opens the object from where the table says that it is; `None` when it is not there. `hint` is what its
@@ -257,7 +253,16 @@ impl Object {
 
 /// See [`Export::change`].
 #[derive(Debug)]
-pub(crate) struct Change(Option<Arc<OwnedFd>>);
+pub(crate) struct Change(Option<Ticket>);
+
+impl Change {
+    /// The change was made: its call is over when it is on the disk.
+    pub(crate) fn made(self, due: &mut Due) {
+        if let Some(ticket) = self.0 {
+            due.push(ticket, Extent::All);
+        }
+    }
+}
 
 /// Whether something could not be opened for want of descriptors or memory: of now, whatever is there.
 pub(super) fn is_of_now(errno: Errno) -> bool {

@@ -3,15 +3,14 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use heddle_rpc::{AuthStat, Body, Buffer, Memory, Refusal, Request};
 use heddle_rpcrdma::rpc::{Auth, Status as RpcStatus};
 use heddle_rpcrdma::xdr::padded;
 
 use crate::wire::procedure;
-use crate::{Arguments, Room, Service, Sink, Source};
+use crate::{Arguments, Carried, Room, Service, Sink, Source, Unflushed};
 
 /// Data of at most so many octets goes with the rest of the results: the copy costs less than a Write.
 const SHORT: usize = 4096;
@@ -19,9 +18,6 @@ const SHORT: usize = 4096;
 /// How long a READ waits for registered memory: others' replies give theirs back when they are with their
 /// clients.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long at a time.
-const NAP: Duration = Duration::from_millis(1);
 
 /// What a thread has. Its buffers keep their room from call to call.
 pub(super) struct Worker {
@@ -31,18 +27,42 @@ pub(super) struct Worker {
     results: Vec<u8>,
 }
 
+/// What has become of a call.
+enum Outcome {
+    Results(Body),
+    Unflushed(Unflushed),
+    NoRoom(usize),
+}
+
 impl Worker {
     pub(super) fn new(service: Arc<Service>, memory: Memory) -> Worker {
         Worker { service, memory, arguments: Vec::new(), results: Vec::new() }
     }
 
-    /// Carries a call out and answers it.
-    pub(super) fn answer(&mut self, call: Request) {
-        let outcome = self.carry_out(&call);
-        call.reply(outcome);
+    /// Carries a call out and answers it, or sees to it that it is answered.
+    pub(super) fn answer(&mut self, mut call: Request) {
+        let waited = call.waited();
+        match self.carry_out(&call, waited) {
+            Ok(Outcome::Results(results)) => call.reply(Ok(results)),
+            Ok(Outcome::Unflushed(unflushed)) => {
+                // Its data is with the system: others may have the memory.
+                call.arguments = Body::new();
+                let peer = call.peer;
+                let then = move |results| call.reply(Body::of(results).map_err(Refusal::from));
+                unflushed.then(&self.service, peer, then);
+            }
+            Ok(Outcome::NoRoom(len)) => {
+                call.wait_for_room(len.min(self.memory.results_max()), PATIENCE);
+            }
+            Err(refusal) => call.reply(Err(refusal)),
+        }
     }
 
-    fn carry_out(&mut self, call: &Request) -> Result<Body, Refusal> {
+    fn carry_out(
+        &mut self,
+        call: &Request,
+        waited: Option<Result<Buffer, heddle_rpc::NoMemory>>,
+    ) -> Result<Outcome, Refusal> {
         let Worker { service, memory, arguments: copied, results } = self;
         results.clear();
         let written = written(call);
@@ -54,17 +74,24 @@ impl Worker {
                 Arguments::of(copied)
             }
         };
-        let mut sink = Registered { memory, buffer: None };
+        let has_waited = waited.is_some();
+        let buffer = waited.and_then(Result::ok);
+        let mut sink = Registered { memory, call, buffer, has_waited };
         let dispatch = |cred: Auth<'_>| {
             service.admit(&call.procedure, &cred).map_err(Refusal::Auth)?;
-            let done = service.dispatch(call.procedure, &cred, arguments, results, &mut sink);
+            let done = service.begin(call.procedure, &cred, arguments, results, &mut sink);
             done.map_err(refusal)
         };
         // One whose machine has a name that is too long could not have been read.
-        let handled = call.credential.encoded(dispatch);
-        let handled = handled.map_err(|_| Refusal::Auth(AuthStat::BAD_CRED))??;
+        let carried = call.credential.encoded(dispatch);
+        let carried = carried.map_err(|_| Refusal::Auth(AuthStat::BAD_CRED))??;
+        let handled = match carried {
+            Carried::Done(handled) => handled,
+            Carried::Unflushed(unflushed) => return Ok(Outcome::Unflushed(unflushed)),
+            Carried::NoRoom(len) => return Ok(Outcome::NoRoom(len)),
+        };
         let (Some(buffer), true) = (sink.buffer, handled.apart) else {
-            return Ok(Body::of(results.clone())?);
+            return Ok(Outcome::Results(Body::of(results.clone())?));
         };
         let length = handled.item.map_or(0, |item| item.length) as usize;
         let data = buffer.part(0, length).map_err(|_| Refusal::SystemErr)?;
@@ -72,7 +99,7 @@ impl Worker {
         let (others, _) = results.split_last_chunk::<4>().ok_or(Refusal::SystemErr)?;
         let mut body = Body::new();
         body.raw(others)?.item(data)?;
-        Ok(body)
+        Ok(Outcome::Results(body))
     }
 }
 
@@ -110,24 +137,32 @@ impl Source for Written<'_> {
 /// Registered memory for data that is read.
 struct Registered<'a> {
     memory: &'a Memory,
+    call: &'a Request,
+    /// What the call has waited for, or what was taken.
     buffer: Option<Buffer>,
+    has_waited: bool,
 }
 
 impl Sink for Registered<'_> {
+    /// A file that has grown while its READ waited is read as far as there is room.
+    fn most(&self) -> usize {
+        self.buffer.as_ref().map_or_else(|| self.memory.results_max(), Buffer::len)
+    }
+
     fn take(&mut self, len: usize) -> Room {
         if len <= SHORT {
             return Room::Within;
         }
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match self.memory.take(len) {
-                Ok(buffer) => {
-                    self.buffer = Some(buffer);
-                    return Room::Apart;
-                }
-                Err(_) if len > self.memory.len() || Instant::now() >= end => return Room::None,
-                Err(_) => thread::sleep(NAP),
+        if self.buffer.is_some() {
+            return Room::Apart;
+        }
+        match self.call.take_room(self.memory, len) {
+            Ok(buffer) => {
+                self.buffer = Some(buffer);
+                Room::Apart
             }
+            Err(_) if self.has_waited => Room::None,
+            Err(_) => Room::Later,
         }
     }
 

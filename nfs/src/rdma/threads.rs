@@ -1,70 +1,19 @@
 //! The threads that carry calls out.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use heddle_rpc::{Memory, Request};
+use heddle_rpc::Memory;
 
 use super::call::Worker;
+use super::queue::{Queue, Taken};
 use crate::Service;
+use crate::counters::count;
 
-/// Calls that wait for a thread. Each has a credit of its connection.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    calls: Mutex<Calls>,
-    /// There is a call, or there will be none any more.
-    news: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Calls {
-    waiting: VecDeque<Request>,
-    closed: bool,
-}
-
-impl Queue {
-    fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One more call. Dropped when there is nobody to take it, it is answered by that.
-    pub(super) fn push(&self, call: Request) {
-        let mut calls = self.calls();
-        if !calls.closed {
-            calls.waiting.push_back(call);
-            self.news.notify_one();
-        }
-    }
-
-    /// The oldest, once there is one; `None` when there will be none.
-    fn take(&self) -> Option<Request> {
-        let mut calls = self.calls();
-        loop {
-            if calls.closed {
-                return None;
-            }
-            if let Some(call) = calls.waiting.pop_front() {
-                return Some(call);
-            }
-            calls = self.news.wait(calls).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn close(&self) {
-        let waiting = {
-            let mut calls = self.calls();
-            calls.closed = true;
-            std::mem::take(&mut calls.waiting)
-        };
-        // Answered by that, not under the lock.
-        drop(waiting);
-        self.news.notify_all();
-    }
-}
-
-/// Threads of an export. Dropped, they end, each after the call that it has.
+/// Threads of an export. When it is dropped they end, each after the call that it has. Nobody waits for them:
+/// a disk that hangs keeps a thread and what its call has, and no owner of an export.
 #[derive(Debug)]
 pub struct Threads {
     queue: Arc<Queue>,
@@ -79,26 +28,85 @@ impl Threads {
         memory: &Memory,
     ) -> io::Result<Threads> {
         let mut all = Threads { queue, threads: Vec::new() };
-        for _ in 0..count.max(1) {
+        for _ in 0..count {
             let queue = Arc::clone(&all.queue);
-            let mut worker = Worker::new(Arc::clone(service), memory.clone());
-            let run = move || {
-                while let Some(call) = queue.take() {
-                    worker.answer(call);
-                }
-            };
+            let (service, memory) = (Arc::clone(service), memory.clone());
+            let run = move || run(&queue, &service, &memory);
             all.threads.push(thread::Builder::new().name("nfs-rdma".into()).spawn(run)?);
         }
         Ok(all)
+    }
+
+    /// Has them end, and waits until they have: each after the call that it has.
+    pub fn join(mut self) {
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has ended as well.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
         self.queue.close();
-        for thread in self.threads.drain(..) {
-            // One that panicked has ended as well.
-            let _ = thread.join();
+    }
+}
+
+/// Carries calls out until there will be none.
+fn run(queue: &Arc<Queue>, service: &Arc<Service>, memory: &Memory) {
+    let new = || Worker::new(Arc::clone(service), memory.clone());
+    let answer = |worker: &mut Worker, mut taken: Taken| {
+        if let Some(call) = taken.call.take() {
+            worker.answer(call);
         }
+    };
+    let panicked = || {
+        tracing::error!("a call of NFS has panicked; it is answered SYSTEM_ERR");
+        count(&service.counters.panics, 1);
+    };
+    carry_out(|| queue.take(), new, answer, panicked);
+}
+
+/// Has a worker `answer` each call. A call that panics is answered SYSTEM_ERR by being dropped, and the thread
+/// goes on with a new worker: what workers share is whole after every statement.
+fn carry_out<C, W>(
+    mut next: impl FnMut() -> Option<C>,
+    new: impl Fn() -> W,
+    answer: impl Fn(&mut W, C),
+    panicked: impl Fn(),
+) {
+    let mut worker = new();
+    while let Some(call) = next() {
+        if catch_unwind(AssertUnwindSafe(|| answer(&mut worker, call))).is_err() {
+            panicked();
+            worker = new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn test_thread_goes_on_with_a_new_worker_when_a_call_panics() {
+        let (made, panics, mut calls) = (Cell::new(0), Cell::new(0), 0..6);
+        let answered = Cell::new(Vec::new());
+        let new = || {
+            made.set(made.get() + 1);
+            made.get()
+        };
+        let answer = |worker: &mut u32, call: u32| {
+            assert!(call % 3 != 1, "a defect");
+            let mut all = answered.take();
+            all.push((*worker, call));
+            answered.set(all);
+        };
+        carry_out(|| calls.next(), new, answer, || panics.set(panics.get() + 1));
+        assert_eq!(answered.take(), [(1, 0), (2, 2), (2, 3), (3, 5)]);
+        assert_eq!(panics.get(), 2);
     }
 }

@@ -66,10 +66,17 @@ pub enum Room {
     Within,
     /// Nowhere for now: the client is to ask again.
     None,
+    /// Nowhere for now: the call is to be begun again when there is room.
+    Later,
 }
 
 /// Takes data that is read.
 pub trait Sink {
+    /// Bytes that it takes at most.
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
     /// Where `len` octets are to go. It is asked once in a call, before anything is read.
     fn take(&mut self, len: usize) -> Room;
 

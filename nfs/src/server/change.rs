@@ -8,6 +8,7 @@ use super::data::SIZE_MAX;
 use super::{Outcome, Service, unknown};
 use crate::export::Object;
 use crate::export::attributes::timespec;
+use crate::export::flush::Due;
 use crate::export::name::{fresh, removable};
 use crate::wire::{
     FileType, Link, LinkDone, Remove, Rename, RenameDone, Sattr, SetTime, Setattr, Status, WccData,
@@ -23,7 +24,7 @@ const fn settable(kind: FileType) -> u32 {
 }
 
 impl Service {
-    pub(super) fn setattr(&self, call: &Setattr) -> Outcome<WccData, WccData> {
+    pub(super) fn setattr(&self, call: &Setattr, due: &mut Due) -> Outcome<WccData, WccData> {
         let failed = |e| (e, unknown());
         self.writable().map_err(failed)?;
         let object = self.export.object(&call.object).map_err(failed)?;
@@ -34,7 +35,8 @@ impl Service {
         } else {
             self.export.change(&object).and_then(|change| {
                 self.set(&object, &call.attributes)?;
-                self.export.changed(change)
+                change.made(due);
+                Ok(())
             })
         };
         let after = self.export.attributes(&object);
@@ -96,38 +98,50 @@ impl Service {
         Ok(chownat(&object.path, c"", uid, gid, AtFlags::EMPTY_PATH)?)
     }
 
-    pub(super) fn remove(&self, call: &Remove<'_>) -> Outcome<WccData, WccData> {
-        self.unlink(call, AtFlags::empty())
+    pub(super) fn remove(&self, call: &Remove<'_>, due: &mut Due) -> Outcome<WccData, WccData> {
+        self.unlink(call, AtFlags::empty(), due)
     }
 
-    pub(super) fn rmdir(&self, call: &Remove<'_>) -> Outcome<WccData, WccData> {
+    pub(super) fn rmdir(&self, call: &Remove<'_>, due: &mut Due) -> Outcome<WccData, WccData> {
         if call.name.0 == b".." {
             // RFC 1813 section 3.3.13.
             return Err((Status::EXIST, unknown()));
         }
-        self.unlink(call, AtFlags::REMOVEDIR)
+        self.unlink(call, AtFlags::REMOVEDIR, due)
     }
 
-    fn unlink(&self, call: &Remove<'_>, flags: AtFlags) -> Outcome<WccData, WccData> {
+    fn unlink(
+        &self,
+        call: &Remove<'_>,
+        flags: AtFlags,
+        due: &mut Due,
+    ) -> Outcome<WccData, WccData> {
         let failed = |e| (e, unknown());
         self.writable().map_err(failed)?;
         let dir = self.export.object(&call.dir).map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
-        let done = self.unlink_in(&dir, call.name.0, flags);
+        let done = self.unlink_in(&dir, call.name.0, flags, due);
         let wcc = WccData { before, after: self.export.attributes(&dir) };
         drop(turn);
         done.map(|()| wcc).map_err(|e| (e, wcc))
     }
 
-    fn unlink_in(&self, dir: &Object, name: &[u8], flags: AtFlags) -> Result<(), Status> {
+    fn unlink_in(
+        &self,
+        dir: &Object,
+        name: &[u8],
+        flags: AtFlags,
+        due: &mut Due,
+    ) -> Result<(), Status> {
         directory(dir)?;
         let name = removable(name)?;
         let object = self.export.lookup(dir, name)?;
         let change = self.export.change_names(dir)?;
         unlinkat(&dir.path, name, flags)?;
         self.gone(dir, name, &object);
-        self.export.changed(change)
+        change.made(due);
+        Ok(())
     }
 
     /// A name is gone; the object may have others.
@@ -138,7 +152,11 @@ impl Service {
         }
     }
 
-    pub(super) fn rename(&self, call: &Rename<'_>) -> Outcome<RenameDone, RenameDone> {
+    pub(super) fn rename(
+        &self,
+        call: &Rename<'_>,
+        due: &mut Due,
+    ) -> Outcome<RenameDone, RenameDone> {
         let nothing = RenameDone { from: unknown(), to: unknown() };
         let failed = |e| (e, nothing);
         self.writable().map_err(failed)?;
@@ -146,7 +164,7 @@ impl Service {
         let to = self.export.object(&call.to.dir).map_err(failed)?;
         let turns = self.export.turns(&from, &to);
         let before = [&from, &to].map(|dir| self.export.attributes(dir).map(|a| a.wcc()));
-        let done = self.rename_in(&from, call.from.name.0, &to, call.to.name.0);
+        let done = self.rename_in((&from, call.from.name.0), (&to, call.to.name.0), due);
         let after = [&from, &to].map(|dir| self.export.attributes(dir));
         drop(turns);
         let ([from_before, to_before], [from_after, to_after]) = (before, after);
@@ -159,10 +177,9 @@ impl Service {
 
     fn rename_in(
         &self,
-        from: &Object,
-        from_name: &[u8],
-        to: &Object,
-        to_name: &[u8],
+        (from, from_name): (&Object, &[u8]),
+        (to, to_name): (&Object, &[u8]),
+        due: &mut Due,
     ) -> Result<(), Status> {
         directory(from)?;
         directory(to)?;
@@ -184,10 +201,11 @@ impl Service {
         }
         self.export.unname(from, from_name, object.id);
         self.export.named(to, to_name, &object);
-        changes.into_iter().try_for_each(|change| self.export.changed(change))
+        changes.into_iter().for_each(|change| change.made(due));
+        Ok(())
     }
 
-    pub(super) fn link(&self, call: &Link<'_>) -> Outcome<LinkDone, LinkDone> {
+    pub(super) fn link(&self, call: &Link<'_>, due: &mut Due) -> Outcome<LinkDone, LinkDone> {
         let nothing = LinkDone { attributes: None, dir: unknown() };
         let failed = |e| (e, nothing);
         self.writable().map_err(failed)?;
@@ -195,14 +213,20 @@ impl Service {
         let dir = self.export.object(&call.at.dir).map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
-        let done = self.link_in(&object, &dir, call.at.name.0);
+        let done = self.link_in(&object, &dir, call.at.name.0, due);
         let dir = WccData { before, after: self.export.attributes(&dir) };
         drop(turn);
         let all = LinkDone { attributes: self.export.attributes(&object), dir };
         done.map(|()| all).map_err(|e| (e, all))
     }
 
-    fn link_in(&self, object: &Object, dir: &Object, name: &[u8]) -> Result<(), Status> {
+    fn link_in(
+        &self,
+        object: &Object,
+        dir: &Object,
+        name: &[u8],
+        due: &mut Due,
+    ) -> Result<(), Status> {
         directory(dir)?;
         let name = fresh(name)?;
         if object.attributes.kind == FileType::Directory {
@@ -215,7 +239,8 @@ impl Service {
         let (links, of) = self.export.link(object);
         linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
         self.export.named(dir, name, object);
-        self.export.changed(change)
+        change.made(due);
+        Ok(())
     }
 }
 

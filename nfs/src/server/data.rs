@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{fdatasync, fsync};
-
+use super::Handled;
 use super::apart::{Room, Sink, Source, all, read_into};
 use super::object::item;
-use super::{Handled, Outcome, Service, unknown};
+use super::{Carried, Outcome, Service, unknown};
 use crate::counters::count;
 use crate::export::Object;
+use crate::export::flush::{Due, Extent};
 use crate::wire::{
     Commit, CommitOk, Fattr, IO_MAX, Read, Stable, Status, WccData, Write, WriteApart, WriteOk,
     Xdr, put_padding,
@@ -26,18 +26,19 @@ pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 
 impl Service {
     /// Reads into `sink`, or into the reply itself.
-    pub(super) fn read(&self, call: &Read, out: &mut Vec<u8>, sink: &mut dyn Sink) -> Handled {
+    pub(super) fn read(&self, call: &Read, out: &mut Vec<u8>, sink: &mut dyn Sink) -> Carried {
         let start = out.len();
         match self.read_into(call, out, sink) {
-            Ok(Done { data, length, apart }) => {
+            Ok(Ok(Done { data, length, apart })) => {
                 count(&self.counters.read_bytes, length as u64);
-                Handled { item: item(data - start, length), apart }
+                Carried::Done(Handled { item: item(data - start, length), apart })
             }
+            Ok(Err(wanted)) => Carried::NoRoom(wanted),
             Err((status, attributes)) => {
                 out.truncate(start);
                 status.put(out);
                 attributes.put(out);
-                Handled::default()
+                Carried::Done(Handled::default())
             }
         }
     }
@@ -47,7 +48,7 @@ impl Service {
         call: &Read,
         out: &mut Vec<u8>,
         sink: &mut dyn Sink,
-    ) -> Outcome<Done, Option<Fattr>> {
+    ) -> Outcome<Result<Done, usize>, Option<Fattr>> {
         let object = self.export.object(&call.file).map_err(|e| (e, None))?;
         let failed = |e| (e, Some(object.attributes));
         let file = self.export.open_read(&object).map_err(failed)?;
@@ -59,11 +60,12 @@ impl Service {
         let wanted = usize::try_from(call.count.min(IO_MAX)).unwrap_or(0);
         // Of a file that grows meanwhile more is read in the next call.
         let left = object.attributes.size.saturating_sub(call.offset);
-        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(wanted);
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(wanted).min(sink.most());
         let at = |done: usize| call.offset.saturating_add(done as u64);
         out.resize(data, 0);
         let (read, apart) = match sink.take(wanted) {
             Room::None => return Err(failed(Status::JUKEBOX)),
+            Room::Later => return Ok(Err(wanted)),
             Room::Apart => {
                 let step = |done, left| sink.read_from(done, left, file.as_fd(), at(done));
                 (all(wanted, step).map_err(|e| failed(e.into()))?, true)
@@ -90,14 +92,14 @@ impl Service {
         if let Some(to) = out.get_mut(head..data) {
             to.copy_from_slice(&fields);
         }
-        Ok(Done { data, length: read, apart })
+        Ok(Ok(Done { data, length: read, apart }))
     }
 
     /// Writes data that came with the other arguments.
-    pub(super) fn write(&self, call: &Write<'_>) -> Outcome<WriteOk, WccData> {
+    pub(super) fn write(&self, call: &Write<'_>, due: &mut Due) -> Outcome<WriteOk, WccData> {
         let &Write { file, offset, count, stable, ref data } = call;
         let length = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
-        self.write_from(&WriteApart { file, offset, count, stable, length }, &data.0)
+        self.write_from(&WriteApart { file, offset, count, stable, length }, &data.0, due)
     }
 
     /// Writes `data`, which has as many octets as the call says.
@@ -105,6 +107,7 @@ impl Service {
         &self,
         call: &WriteApart,
         data: &dyn Source,
+        due: &mut Due,
     ) -> Outcome<WriteOk, WccData> {
         let failed = |e| (e, unknown());
         self.writable().map_err(failed)?;
@@ -114,9 +117,9 @@ impl Service {
         let object = self.export.object(&call.file).map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
-        // In this turn: if others fail to put the file on the disk that is before or behind all of it.
+        // Before the data: a loss that is counted from here on may be of it.
         let verifier = self.verifier();
-        let done = self.write_to(&object, call, data);
+        let done = self.write_to(&object, call, data, due);
         let after = self.export.attributes(&object);
         drop(turn);
         let wcc = WccData { before: before.map(|a| a.wcc()), after };
@@ -136,6 +139,7 @@ impl Service {
         object: &Object,
         call: &WriteApart,
         data: &dyn Source,
+        due: &mut Due,
     ) -> Result<usize, Status> {
         let file = self.export.open_write(object)?;
         // More than the longest is written by a second call.
@@ -146,35 +150,36 @@ impl Service {
         if len > 0 {
             self.export.strip_set_id(object)?;
         }
+        let extent = match call.stable {
+            Stable::Unstable => None,
+            Stable::DataSync => Some(Extent::Data),
+            Stable::FileSync => Some(Extent::All),
+        };
+        let ticket = |_| self.export.change_data(object, file.clone());
+        let ticket = extent.map(ticket).transpose()?;
         let at = |done: usize| call.offset.saturating_add(done as u64);
         let written = all(len, |done, left| data.write_to(done, left, file.as_fd(), at(done)))?;
         if written == 0 && len > 0 {
             return Err(Status::IO);
         }
-        match call.stable {
-            Stable::Unstable => {}
-            Stable::DataSync => self.export.put_on_disk(fdatasync(&file))?,
-            Stable::FileSync => self.export.put_on_disk(fsync(&file))?,
-        }
+        ticket.zip(extent).into_iter().for_each(|(ticket, extent)| due.push(ticket, extent));
         Ok(written)
     }
 
     /// All of the file is committed, which is more than may be asked for. Also of an export that nothing can
     /// be changed through: what was written before it was made read-only is to be safe.
-    pub(super) fn commit(&self, call: &Commit) -> Outcome<CommitOk, WccData> {
+    pub(super) fn commit(&self, call: &Commit, due: &mut Due) -> Outcome<CommitOk, WccData> {
         let failed = |e| (e, unknown());
         let object = self.export.object(&call.file).map_err(failed)?;
-        let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
         // A file that may not be opened to be written may have been when it was made.
         let file = self.export.open_write(&object).or_else(|_| self.export.open_read(&object));
-        let verifier = self.verifier();
-        let done = file.and_then(|file| self.export.put_on_disk(fsync(&file)));
-        let after = self.export.attributes(&object);
-        drop(turn);
-        let wcc = WccData { before: before.map(|a| a.wcc()), after };
-        done.map_err(|e| (e, wcc))?;
-        Ok(CommitOk { wcc, verifier })
+        let ticket = file.and_then(|file| self.export.change_data(&object, file));
+        // Nothing of the file changes by it.
+        let wcc = WccData { before: before.map(|a| a.wcc()), after: before };
+        due.push(ticket.map_err(|e| (e, wcc))?, Extent::All);
+        // The verifier is the one when the disk has it.
+        Ok(CommitOk { wcc, verifier: self.verifier() })
     }
 }
 
@@ -183,9 +188,10 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
+    use super::super::durable;
     use super::*;
     use crate::Options;
-    use crate::wire::Opaque;
+    use crate::wire::{Opaque, procedure};
 
     /// The system tells of data that it could not write once for each descriptor, and clients share theirs.
     #[test]
@@ -196,13 +202,28 @@ mod tests {
         let root = service.export.object(&service.export.root()).unwrap();
         let object = service.export.lookup(&root, b"f").unwrap();
         let file = service.export.handle(&object);
+        let settled = |carried| {
+            let mut out = Vec::new();
+            service.settle(carried, super::super::NOWHERE, &mut out).unwrap();
+            out
+        };
         let written = |stable| {
             let call = Write { file, offset: 0, count: 1, stable, data: Opaque(b"x") };
-            service.write(&call).map(|w| w.verifier).map_err(|(status, _)| status)
+            let (mut due, mut out) = (Due::default(), Vec::new());
+            let outcome = service.write(&call, &mut due);
+            let carried = durable(procedure::WRITE, outcome, due, &mut out);
+            out.extend(settled(carried));
+            let done = Outcome::<WriteOk, WccData>::whole(&out).unwrap();
+            done.map(|w| w.verifier).map_err(|(status, _)| status)
         };
         let commit = || {
             let call = Commit { file, offset: 0, count: 0 };
-            service.commit(&call).map(|c| c.verifier).map_err(|(status, _)| status)
+            let (mut due, mut out) = (Due::default(), Vec::new());
+            let outcome = service.commit(&call, &mut due);
+            let carried = durable(procedure::COMMIT, outcome, due, &mut out);
+            out.extend(settled(carried));
+            let done = Outcome::<CommitOk, WccData>::whole(&out).unwrap();
+            done.map(|c| c.verifier).map_err(|(status, _)| status)
         };
         let first = written(Stable::Unstable).unwrap();
         assert_eq!((written(Stable::FileSync), commit()), (Ok(first), Ok(first)));

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{Outcome, Service, unknown};
 use crate::export::Object;
+use crate::export::flush::Due;
 use crate::export::name::fresh;
 use crate::wire::{
     Create, Created, DirEntryName, FileType, How, Mkdir, Mknod, MknodKind, PATH_MAX, Sattr,
@@ -19,26 +20,26 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const PRIVATE_DIR: Mode = Mode::RWXU;
 
 impl Service {
-    pub(super) fn create(&self, call: &Create<'_>) -> Outcome<Created, WccData> {
-        self.make(&call.at, |dir, name| match call.how {
-            How::Unchecked(attributes) => self.create_file(dir, name, &attributes, false),
-            How::Guarded(attributes) => self.create_file(dir, name, &attributes, true),
-            How::Exclusive(verifier) => self.create_exclusive(dir, name, verifier),
+    pub(super) fn create(&self, call: &Create<'_>, due: &mut Due) -> Outcome<Created, WccData> {
+        self.make(&call.at, due, |dir, name, due| match call.how {
+            How::Unchecked(attributes) => self.create_file((dir, name), &attributes, false, due),
+            How::Guarded(attributes) => self.create_file((dir, name), &attributes, true, due),
+            How::Exclusive(verifier) => self.create_exclusive((dir, name), verifier, due),
         })
     }
 
-    pub(super) fn mkdir(&self, call: &Mkdir<'_>) -> Outcome<Created, WccData> {
-        self.make(&call.at, |dir, name| {
+    pub(super) fn mkdir(&self, call: &Mkdir<'_>, due: &mut Due) -> Outcome<Created, WccData> {
+        self.make(&call.at, due, |dir, name, due| {
             mkdirat(&dir.path, name, PRIVATE_DIR)?;
             // The size of a directory cannot be set.
             let attributes = Sattr { size: None, ..call.attributes };
-            self.finish(dir, name, &attributes, AtFlags::REMOVEDIR)
+            self.finish((dir, name), &attributes, AtFlags::REMOVEDIR, due)
         })
     }
 
     /// Attributes of a symbolic link are not what anything depends on; a client's are not taken.
-    pub(super) fn symlink(&self, call: &Symlink<'_>) -> Outcome<Created, WccData> {
-        self.make(&call.at, |dir, name| {
+    pub(super) fn symlink(&self, call: &Symlink<'_>, due: &mut Due) -> Outcome<Created, WccData> {
+        self.make(&call.at, due, |dir, name, _| {
             let path = call.path.0;
             if path.len() > PATH_MAX as usize {
                 return Err(Status::NAMETOOLONG);
@@ -52,8 +53,8 @@ impl Service {
     }
 
     /// Devices are not made: they would reach out of the directory.
-    pub(super) fn mknod(&self, call: &Mknod<'_>) -> Outcome<Created, WccData> {
-        self.make(&call.at, |dir, name| {
+    pub(super) fn mknod(&self, call: &Mknod<'_>, due: &mut Due) -> Outcome<Created, WccData> {
+        self.make(&call.at, due, |dir, name, due| {
             let (kind, attributes) = match &call.kind {
                 MknodKind::Fifo(attributes) => (Kind::Fifo, attributes),
                 MknodKind::Socket(attributes) => (Kind::Socket, attributes),
@@ -62,7 +63,7 @@ impl Service {
             };
             mknodat(&dir.path, name, kind, PRIVATE_FILE, 0)?;
             let attributes = Sattr { size: None, ..*attributes };
-            self.finish(dir, name, &attributes, AtFlags::empty())
+            self.finish((dir, name), &attributes, AtFlags::empty(), due)
         })
     }
 
@@ -70,14 +71,15 @@ impl Service {
     fn make(
         &self,
         at: &DirEntryName<'_>,
-        make: impl FnOnce(&Object, &[u8]) -> Result<Object, Status>,
+        due: &mut Due,
+        make: impl FnOnce(&Object, &[u8], &mut Due) -> Result<Object, Status>,
     ) -> Outcome<Created, WccData> {
         let failed = |e| (e, unknown());
         self.writable().map_err(failed)?;
         let dir = self.export.object(&at.dir).map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
-        let made = self.make_in(&dir, at.name.0, make);
+        let made = self.make_in(&dir, at.name.0, due, make);
         let wcc = WccData { before, after: self.export.attributes(&dir) };
         drop(turn);
         let object = made.map_err(|e| (e, wcc))?;
@@ -92,41 +94,45 @@ impl Service {
         &self,
         dir: &Object,
         name: &[u8],
-        make: impl FnOnce(&Object, &[u8]) -> Result<Object, Status>,
+        due: &mut Due,
+        make: impl FnOnce(&Object, &[u8], &mut Due) -> Result<Object, Status>,
     ) -> Result<Object, Status> {
         if dir.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
         }
         let name = fresh(name)?;
         let change = self.export.change_names(dir)?;
-        let object = make(dir, name)?;
-        self.export.changed(change)?;
+        let object = make(dir, name, due)?;
+        change.made(due);
         Ok(object)
     }
 
     /// What was just made, with these attributes.
     fn finish(
         &self,
-        dir: &Object,
-        name: &[u8],
+        (dir, name): (&Object, &[u8]),
         attributes: &Sattr,
         removal: AtFlags,
+        due: &mut Due,
     ) -> Result<Object, Status> {
         let object = self.found(dir, name, removal)?;
-        self.complete(dir, name, &object, attributes, removal)?;
+        self.complete((dir, name), &object, (attributes, removal), due)?;
         Ok(object)
     }
 
     /// Sets the attributes of what was just made; if that fails, it is removed again.
     fn complete(
         &self,
-        dir: &Object,
-        name: &[u8],
+        (dir, name): (&Object, &[u8]),
         object: &Object,
-        attributes: &Sattr,
-        removal: AtFlags,
+        (attributes, removal): (&Sattr, AtFlags),
+        due: &mut Due,
     ) -> Result<(), Status> {
-        let set = self.set_new(object, attributes).and_then(|()| self.sync(object));
+        let set = self.export.change(object).and_then(|change| {
+            self.set_new(object, attributes)?;
+            change.made(due);
+            Ok(())
+        });
         set.inspect_err(|_| self.undo(dir, name, object, removal))
     }
 
@@ -143,10 +149,6 @@ impl Service {
             Err(Status::PERM) if new.gid.is_some() => owned_by(None, None),
             set => set,
         }
-    }
-
-    fn sync(&self, object: &Object) -> Result<(), Status> {
-        self.export.changed(self.export.change(object)?)
     }
 
     /// What was just made; if it cannot be opened now it is removed again, as whoever is told to come again
@@ -182,24 +184,29 @@ impl Service {
 
     fn create_file(
         &self,
-        dir: &Object,
-        name: &[u8],
+        (dir, name): (&Object, &[u8]),
         attributes: &Sattr,
         guarded: bool,
+        due: &mut Due,
     ) -> Result<Object, Status> {
         let Some((object, fd)) = self.new_file(dir, name)? else {
             if guarded {
                 return Err(Status::EXIST);
             }
-            return self.take_file(dir, name, attributes);
+            return self.take_file((dir, name), attributes, due);
         };
         self.export.keep_write(&object, &Arc::new(fd), true);
-        self.complete(dir, name, &object, attributes, AtFlags::empty())?;
+        self.complete((dir, name), &object, (attributes, AtFlags::empty()), due)?;
         Ok(object)
     }
 
     /// A file that was there already: it gets the size, and keeps its other attributes.
-    fn take_file(&self, dir: &Object, name: &[u8], attributes: &Sattr) -> Result<Object, Status> {
+    fn take_file(
+        &self,
+        (dir, name): (&Object, &[u8]),
+        attributes: &Sattr,
+        due: &mut Due,
+    ) -> Result<Object, Status> {
         let object = self.export.lookup(dir, name)?;
         if object.attributes.kind != FileType::Regular {
             return Err(Status::EXIST);
@@ -207,7 +214,7 @@ impl Service {
         let size = Sattr { size: attributes.size, ..Sattr::default() };
         let change = self.export.change(&object)?;
         self.set(&object, &size)?;
-        self.export.changed(change)?;
+        change.made(due);
         Ok(object)
     }
 
@@ -215,9 +222,9 @@ impl Service {
     /// restart; the client sets them by SETATTR once it knows that the file is its own.
     fn create_exclusive(
         &self,
-        dir: &Object,
-        name: &[u8],
+        (dir, name): (&Object, &[u8]),
         verifier: Verifier,
+        due: &mut Due,
     ) -> Result<Object, Status> {
         let (atime, mtime) = times(verifier);
         let Some((object, fd)) = self.new_file(dir, name)? else {
@@ -229,7 +236,7 @@ impl Service {
             if !same {
                 return Err(Status::EXIST);
             }
-            self.sync(&object)?;
+            self.export.change(&object)?.made(due);
             return Ok(object);
         };
         self.export.keep_write(&object, &Arc::new(fd), true);
@@ -238,7 +245,7 @@ impl Service {
             mtime: SetTime::Client(mtime),
             ..Sattr::default()
         };
-        self.complete(dir, name, &object, &attributes, AtFlags::empty())?;
+        self.complete((dir, name), &object, (&attributes, AtFlags::empty()), due)?;
         Ok(object)
     }
 }

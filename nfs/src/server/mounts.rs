@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use heddle_rpcrdma::rpc::{Auth, AuthSys, Flavor, Procedure, Status as RpcStatus};
 
-use super::{Done, Service, garbage, run};
+use super::{Carried, Done, Service, garbage, run};
 use crate::export::Object;
 use crate::wire::mount::{self, DirPath, Mounted};
 use crate::wire::{FileType, NAME_MAX, Opaque, PATH_MAX, Status, Xdr, put_opaque};
@@ -67,7 +67,7 @@ impl Service {
                     put_opaque(out, path);
                 }
                 false.put(out);
-                Ok(super::Handled::default())
+                Ok(Carried::Done(super::Handled::default()))
             }
             mount::UMNT => {
                 run(arguments, out, |path: DirPath<'_>| mounts().remove(host(cred), path.0))
@@ -80,7 +80,7 @@ impl Service {
                 // For everybody: no groups. And no other export.
                 false.put(out);
                 false.put(out);
-                Ok(super::Handled::default())
+                Ok(Carried::Done(super::Handled::default()))
             }
             _ => Err(RpcStatus::ProcUnavail),
         }

@@ -9,6 +9,7 @@ mod common;
 mod contents;
 mod directories;
 mod eal;
+mod fair;
 mod handles;
 mod hostile;
 mod hostile_server;

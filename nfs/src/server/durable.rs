@@ -1,0 +1,202 @@
+//! Changes that are on the disk before they are reported.
+//!
+//! A procedure makes its change in the object's turn and gives its results with what is [`Due`]. The turn is
+//! over then, and so is the thread's part: the results are written when the disk has it all, on another
+//! thread if the transport likes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use heddle_rpcrdma::rpc::{Procedure, Status as RpcStatus};
+
+use super::{Done, Handled, Outcome, Service, garbage};
+use crate::export::flush::Due;
+use crate::wire::{CommitOk, Created, LinkDone, RenameDone, Status, WccData, WriteOk, Xdr};
+
+/// What has become of a call that was begun.
+#[derive(Debug)]
+pub enum Carried {
+    /// Its results are written.
+    Done(Handled),
+    /// It has made a change that is not on the disk yet. Nothing is written.
+    Unflushed(Unflushed),
+    /// Nothing was done: there is no room for so many bytes of data now, and the call is to be begun again.
+    NoRoom(usize),
+}
+
+/// Results of a change, and what is to be on the disk before they are reported.
+pub struct Unflushed {
+    due: Due,
+    finish: Finish,
+    pub(super) procedure: Procedure,
+    pub(super) begun: Instant,
+}
+
+type Finish = Box<dyn FnOnce(&Service, Result<(), Status>, &mut Vec<u8>) + Send>;
+
+impl std::fmt::Debug for Unflushed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Unflushed({:?}, {:?})", self.procedure, self.due)
+    }
+}
+
+impl Unflushed {
+    /// Waits for the disk, and writes the results behind what `out` holds.
+    pub(super) fn wait(self, service: &Service, peer: SocketAddr, out: &mut Vec<u8>) {
+        let Unflushed { due, finish, procedure, begun } = self;
+        let flushed = service.export.flusher().wait(due, peer);
+        let start = out.len();
+        finish(service, flushed, out);
+        service.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
+    }
+
+    /// Has `then` called with the results when the disk has the change, or cannot take it. The thread that
+    /// calls it puts the changes of others on the disk, too, and is not to be kept. Changes of `peer` have
+    /// their turn with those of others.
+    pub fn then(
+        self,
+        service: &Arc<Service>,
+        peer: SocketAddr,
+        then: impl FnOnce(Vec<u8>) + Send + 'static,
+    ) {
+        let Unflushed { due, finish, procedure, begun } = self;
+        let of = Arc::clone(service);
+        service.export.flusher().submit(due, peer, move |flushed| {
+            let mut results = Vec::new();
+            finish(&of, flushed, &mut results);
+            of.finished(procedure, begun, &results);
+            then(results);
+        });
+    }
+}
+
+/// Results of a procedure that changes something.
+pub(super) trait Durable: Xdr<'static> + Send + 'static {
+    /// What is reported when the change is not on the disk.
+    type Failed: Xdr<'static>;
+
+    /// As they are reported when it is.
+    fn flushed(self, _: &Service) -> Self {
+        self
+    }
+
+    fn failed(self) -> Self::Failed;
+}
+
+impl Durable for WccData {
+    type Failed = WccData;
+
+    fn failed(self) -> WccData {
+        self
+    }
+}
+
+impl Durable for Created {
+    type Failed = WccData;
+
+    fn failed(self) -> WccData {
+        self.dir
+    }
+}
+
+impl Durable for RenameDone {
+    type Failed = RenameDone;
+
+    fn failed(self) -> RenameDone {
+        self
+    }
+}
+
+impl Durable for LinkDone {
+    type Failed = LinkDone;
+
+    fn failed(self) -> LinkDone {
+        self
+    }
+}
+
+impl Durable for WriteOk {
+    type Failed = WccData;
+
+    fn failed(self) -> WccData {
+        self.wcc
+    }
+}
+
+impl Durable for CommitOk {
+    type Failed = WccData;
+
+    /// A loss that another caller's round has counted before this one began is in the verifier.
+    fn flushed(self, service: &Service) -> CommitOk {
+        CommitOk { verifier: service.verifier(), ..self }
+    }
+
+    fn failed(self) -> WccData {
+        self.wcc
+    }
+}
+
+/// Reads arguments, and makes a change. Results without anything due are written at once.
+pub(super) fn change<'a, A: Xdr<'a>, T: Durable>(
+    procedure: Procedure,
+    arguments: &'a [u8],
+    out: &mut Vec<u8>,
+    make: impl FnOnce(A, &mut Due) -> Outcome<T, T::Failed>,
+) -> Done {
+    let call = A::whole(arguments).map_err(garbage)?;
+    let mut due = Due::default();
+    let outcome = make(call, &mut due);
+    Ok(durable(procedure, outcome, due, out))
+}
+
+/// Results of a change: written at once, or when what is due is on the disk.
+pub(super) fn durable<T: Durable>(
+    procedure: Procedure,
+    outcome: Outcome<T, T::Failed>,
+    due: Due,
+    out: &mut Vec<u8>,
+) -> Carried {
+    match outcome {
+        Ok(done) if !due.is_empty() => {
+            let finish = move |service: &Service, flushed, out: &mut Vec<u8>| {
+                let outcome: Outcome<T, T::Failed> = match flushed {
+                    Ok(()) => Ok(done.flushed(service)),
+                    Err(status) => Err((status, done.failed())),
+                };
+                outcome.put(out);
+            };
+            Carried::Unflushed(Unflushed {
+                due,
+                finish: Box::new(finish),
+                procedure,
+                begun: Instant::now(),
+            })
+        }
+        outcome => {
+            outcome.put(out);
+            Carried::Done(Handled::default())
+        }
+    }
+}
+
+impl Service {
+    /// As [`begin`](Service::begin), and waits for the disk; `peer` says whose turn it is there. Where there
+    /// is no room for data the caller is asked to come again.
+    ///
+    /// # Errors
+    /// What the reply says when there are no results.
+    pub(super) fn settle(
+        &self,
+        carried: Carried,
+        peer: SocketAddr,
+        out: &mut Vec<u8>,
+    ) -> Result<Handled, RpcStatus> {
+        match carried {
+            Carried::Done(handled) => return Ok(handled),
+            Carried::Unflushed(unflushed) => unflushed.wait(self, peer, out),
+            Carried::NoRoom(_) => self.jukebox(out),
+        }
+        Ok(Handled::default())
+    }
+}
