@@ -2,9 +2,13 @@
 //!
 //! Kernels ask MOUNT by TCP also when they mount over RDMA. All programs of the service are there. Each
 //! connection has a thread, which answers its calls one after the other; their number is bounded, in all
-//! and for each address, and a peer that is silent within a message is left.
+//! and for each address, and a peer that is silent within a message is left. Where there are as many
+//! connections as may be, one of an address that has more than the newcomer's is ended for the newcomer: the
+//! one that has been without a call for the longest. A call that comes again is not carried out again, if it
+//! must not be ([`replies`]).
 
 mod client;
+mod replies;
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind};
@@ -19,6 +23,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::Service;
 use crate::record::{self, RecordError};
 use crate::wire::MESSAGE_MAX;
+
+use replies::Replies;
 
 pub use client::TcpTransport;
 
@@ -39,17 +45,61 @@ impl Default for Limits {
     }
 }
 
-/// Streams of the connections there are, so that they can be ended.
-type Streams = HashMap<u64, (IpAddr, TcpStream)>;
+/// Connections there are, so that they can be ended.
+#[derive(Debug, Default)]
+struct Streams {
+    all: HashMap<u64, Stream>,
+    /// Calls that were begun, on all of them.
+    calls: u64,
+}
+
+#[derive(Debug)]
+struct Stream {
+    ip: IpAddr,
+    stream: TcpStream,
+    /// Its last call, or the connection itself, was begun when there had been so many calls.
+    used: u64,
+    /// A call is being carried out.
+    is_busy: bool,
+}
+
+impl Streams {
+    fn of(&self, ip: IpAddr) -> usize {
+        self.all.values().filter(|of| of.ip == ip).count()
+    }
+
+    /// The connection to be ended for one of an address that has `has` of them.
+    fn superfluous(&self, has: usize) -> Option<u64> {
+        let idle = self.all.iter().filter(|(_, of)| !of.is_busy);
+        let idle = idle.map(|(number, of)| (self.of(of.ip), of.used, *number));
+        let more = idle.filter(|(count, ..)| *count > has);
+        more.max_by_key(|&(count, used, _)| (count, std::cmp::Reverse(used))).map(|(.., n)| n)
+    }
+
+    fn begin(&mut self, number: u64) {
+        self.calls += 1;
+        if let Some(stream) = self.all.get_mut(&number) {
+            (stream.used, stream.is_busy) = (self.calls, true);
+        }
+    }
+
+    fn end(&mut self, number: u64) {
+        if let Some(stream) = self.all.get_mut(&number) {
+            stream.is_busy = false;
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Shared {
     service: Arc<Service>,
     limits: Limits,
     streams: Mutex<Streams>,
+    replies: Replies,
 }
 
-/// A server. It stops when it is dropped: connections are closed, and threads have ended then.
+/// A server. It stops when it is dropped: nobody listens then, and connections are closed. Their threads end
+/// by themselves, each after the call that it has: nobody waits for a disk.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -71,7 +121,12 @@ impl Server {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = UnixStream::pair()?;
-        let shared = Arc::new(Shared { service, limits, streams: Mutex::default() });
+        let shared = Arc::new(Shared {
+            service,
+            limits,
+            streams: Mutex::default(),
+            replies: Replies::default(),
+        });
         let thread = {
             let shared = Arc::clone(&shared);
             let name = thread::Builder::new().name("nfs-tcp".into());
@@ -87,7 +142,7 @@ impl Server {
 
     /// Connections there are.
     pub fn connections(&self) -> usize {
-        self.shared.streams().len()
+        self.shared.streams().all.len()
     }
 }
 
@@ -108,7 +163,6 @@ impl Shared {
     }
 
     fn accept_all(self: &Arc<Self>, listener: &TcpListener, stopped: &UnixStream) {
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
         for number in 0.. {
             let mut ready =
                 [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
@@ -116,9 +170,8 @@ impl Shared {
             if polled.is_ok() && ready.get(1).is_some_and(|fd| !fd.revents().is_empty()) {
                 break;
             }
-            threads.retain(|thread| !thread.is_finished());
             match listener.accept() {
-                Ok((stream, peer)) => threads.extend(self.accept(number, stream, peer)),
+                Ok((stream, peer)) => self.accept(number, stream, peer),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(e) => {
                     // Out of descriptors, or a connection that was gone again: it can pass.
@@ -127,47 +180,62 @@ impl Shared {
                 }
             }
         }
-        for (_, stream) in self.streams().values() {
+        for Stream { stream, .. } in self.streams().all.values() {
             let _ = stream.shutdown(Shutdown::Both);
-        }
-        for thread in threads {
-            let _ = thread.join();
         }
     }
 
+    /// Makes room for a connection of `peer`; whether there is any.
+    fn make_room(&self, streams: &mut Streams, peer: SocketAddr) -> bool {
+        let has = streams.of(peer.ip());
+        if has >= self.limits.of_address {
+            return false;
+        }
+        if streams.all.len() < self.limits.connections {
+            return true;
+        }
+        let ended = streams.superfluous(has).and_then(|number| streams.all.remove(&number));
+        if let Some(Stream { ip, stream, .. }) = &ended {
+            tracing::info!(%ip, %peer, "a connection for NFS is ended for one of another address");
+            // Its thread sees the end of the stream.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        ended.is_some()
+    }
+
     /// A thread for a new connection, if there may be one more.
-    fn accept(
-        self: &Arc<Self>,
-        number: u64,
-        stream: TcpStream,
-        peer: SocketAddr,
-    ) -> Option<JoinHandle<()>> {
+    fn accept(self: &Arc<Self>, number: u64, stream: TcpStream, peer: SocketAddr) {
         {
             let mut streams = self.streams();
-            let of_address = streams.values().filter(|(ip, _)| *ip == peer.ip()).count();
-            if streams.len() >= self.limits.connections || of_address >= self.limits.of_address {
+            if !self.make_room(&mut streams, peer) {
                 tracing::warn!(%peer, "too many connections for NFS: one is refused");
-                return None;
+                return;
             }
-            streams.insert(number, (peer.ip(), stream.try_clone().ok()?));
+            let Ok(other) = stream.try_clone() else { return };
+            let used = streams.calls;
+            let new = Stream { ip: peer.ip(), stream: other, used, is_busy: false };
+            streams.all.insert(number, new);
         }
         let shared = Arc::clone(self);
         let builder = thread::Builder::new().name("nfs-tcp-conn".into());
         let spawned = builder.spawn(move || {
             let _gone = Gone { shared: &shared, number };
-            if let Err(error) = shared.serve(&stream) {
+            if let Err(error) = shared.serve(number, &stream, peer) {
                 tracing::debug!(%peer, %error, "an NFS connection over TCP ended");
             }
         });
-        spawned
-            .inspect_err(|e| {
-                tracing::warn!(%peer, error = %e, "no thread for a connection of NFS");
-                self.streams().remove(&number);
-            })
-            .ok()
+        if let Err(error) = spawned {
+            tracing::warn!(%peer, %error, "no thread for a connection of NFS");
+            self.streams().all.remove(&number);
+        }
     }
 
-    fn serve(&self, mut stream: &TcpStream) -> Result<(), RecordError> {
+    fn serve(
+        &self,
+        number: u64,
+        mut stream: &TcpStream,
+        peer: SocketAddr,
+    ) -> Result<(), RecordError> {
         // Those that are accepted are as the listener is on some systems.
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -177,7 +245,12 @@ impl Shared {
         let (mut call, mut reply) = (Vec::new(), Vec::new());
         while record::read(&mut reader, &mut call, MESSAGE_MAX)? {
             reply.clear();
-            if self.service.handle(&call, &mut reply).is_none() {
+            self.streams().begin(number);
+            let carry_out =
+                |reply: &mut Vec<u8>| self.service.handle_from(peer, &call, reply).is_some();
+            let is_call = self.replies.answer(peer, &call, &mut reply, carry_out);
+            self.streams().end(number);
+            if !is_call {
                 // Not a call: there is nobody to talk to.
                 break;
             }
@@ -195,6 +268,6 @@ struct Gone<'a> {
 
 impl Drop for Gone<'_> {
     fn drop(&mut self) {
-        self.shared.streams().remove(&self.number);
+        self.shared.streams().all.remove(&self.number);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Cursor, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,9 @@ use crate::common::{Direct, Lab, message};
 use heddle_nfs::client::{Client, ClientError, Pipeline, Transport};
 use heddle_nfs::record;
 use heddle_nfs::tcp::{Limits, Server, TcpTransport};
-use heddle_nfs::wire::{FileType, Status, mount, procedure};
+use heddle_nfs::wire::{
+    DirEntryName, FileType, Opaque, Remove, Status, WccData, Xdr, mount, procedure,
+};
 use heddle_rpcrdma::rpc::{Auth, Reply};
 use sha2::{Digest, Sha256};
 
@@ -282,4 +284,84 @@ fn test_connections_are_bounded_in_all_and_of_an_address() {
     while client(&server, Pipeline::default()).mount("/data").is_err() {
         assert!(start.elapsed() < Duration::from_secs(20), "a place is free again");
     }
+}
+
+/// A connection from another address of this host.
+fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, host], 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    });
+    let stream = stream.into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+/// Whether a call on the connection is answered.
+fn is_served(mut stream: &TcpStream) -> bool {
+    let mut reply = Vec::new();
+    let sent = record::write(&mut stream, &message(procedure::NULL, Auth::NONE, &[]));
+    sent.is_ok() && matches!(record::read(&mut stream, &mut reply, 4096), Ok(true))
+}
+
+#[test]
+fn test_addresses_that_have_all_connections_leave_one_to_another() {
+    let lab = Lab::new();
+    let limits = Limits { connections: 8, of_address: 4, ..Limits::default() };
+    let server = serve(&lab, limits);
+    let mut taken = Vec::new();
+    for host in [2, 3] {
+        taken.extend((0..4).map(|_| connect_from(host, server.address())));
+        assert!(taken.iter().all(is_served));
+    }
+    // The first has been without a call for the longest.
+    assert!(taken[1..].iter().all(is_served));
+    let newcomer = connect_from(4, server.address());
+    assert!(is_served(&newcomer));
+    assert!(!is_served(&taken[0]), "one of the addresses that have most");
+    assert!(taken[1..].iter().all(is_served) && is_served(&newcomer));
+    assert!(!is_served(&connect_from(3, server.address())), "it has its share");
+    // Eight addresses with one connection each are let be.
+    drop((taken, newcomer));
+    let start = Instant::now();
+    while server.connections() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::yield_now();
+    }
+    let all: Vec<_> = (10..18).map(|host| connect_from(host, server.address())).collect();
+    assert!(all.iter().all(is_served));
+    assert!(
+        !is_served(&connect_from(10, server.address())),
+        "an address that has as many as others"
+    );
+    assert!(is_served(&connect_from(20, server.address())), "an address that has none");
+}
+
+#[test]
+fn test_remove_that_is_repeated_on_one_connection_is_done_once() {
+    let lab = Lab::new();
+    let server = serve(&lab, Limits::default());
+    fs::write(lab.path("old"), b"").unwrap();
+    let at = Remove { dir: lab.root(), name: Opaque(b"old") };
+    let call = message(procedure::REMOVE, Auth::NONE, &at.octets());
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut reply = Vec::new();
+    for _ in 0..2 {
+        record::write(&mut stream, &call).unwrap();
+        assert!(record::read(&mut stream, &mut reply, 4096).unwrap());
+        let (_, results) = Reply::decode(&reply).unwrap();
+        let done = Result::<WccData, (Status, WccData)>::whole(results).unwrap();
+        assert!(done.is_ok(), "{done:?}");
+    }
+    assert_eq!(lab.service.counts().calls, 1);
+    // What changes nothing is carried out each time.
+    let at = DirEntryName { dir: lab.root(), name: Opaque(b"old") };
+    let call = message(procedure::LOOKUP, Auth::NONE, &at.octets());
+    record::write(&mut stream, &call).unwrap();
+    assert!(record::read(&mut stream, &mut reply, 4096).unwrap());
+    assert_eq!(lab.service.counts().failed, 1);
 }
