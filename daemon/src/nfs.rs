@@ -15,7 +15,7 @@ use heddle_rpc::Server;
 use heddle_rpc::server::{ServerCounters, ServerError};
 use heddle_verbs::{Device, ListenFailure, ListenParams, Waker};
 
-use crate::service::Nfs;
+use crate::service::{Nfs, NfsLimits};
 
 /// How long the server sleeps at most: who is connected is not seen later than that.
 const NAP: Duration = Duration::from_millis(250);
@@ -25,6 +25,7 @@ const NAP: Duration = Duration::from_millis(250);
 pub(crate) struct Opened {
     service: Arc<Service>,
     tcp: Option<TcpListener>,
+    limits: NfsLimits,
 }
 
 impl Opened {
@@ -33,10 +34,17 @@ impl Opened {
     /// # Errors
     /// Why not, in one line.
     pub(crate) fn new(nfs: &Nfs) -> Result<Opened, String> {
-        let options = Options { read_only: nfs.read_only, sync: nfs.sync, ..Options::default() };
+        let limits = nfs.limits;
+        let options = Options {
+            read_only: nfs.read_only,
+            sync: nfs.sync,
+            descriptors: limits.descriptors as usize,
+            flushers: limits.flushers as usize,
+            ..Options::default()
+        };
         let path = nfs.directory.to_string_lossy();
         let service = Service::new(&nfs.directory, &path, options).map_err(|e| e.to_string())?;
-        Ok(Opened { service: Arc::new(service), tcp: None })
+        Ok(Opened { service: Arc::new(service), tcp: None, limits })
     }
 
     /// Binds the socket of the host, if there is to be one.
@@ -63,6 +71,8 @@ pub(crate) struct Quota {
 enum Order {
     Stop,
     End,
+    /// The owner is done with it, and hears when connections and listeners are gone.
+    Leave(Sender<()>),
 }
 
 /// What is seen of an export.
@@ -119,10 +129,10 @@ impl Watch {
 pub(crate) struct Export {
     watch: Arc<Watch>,
     state: Arc<Mutex<State>>,
-    /// Gone, it has the thread end.
-    orders: Option<Sender<Order>>,
+    /// Dropped after `watch`, so that the thread knows when it is the last that has the service.
+    orders: Sender<Order>,
     waker: Waker,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
 }
 
 impl Export {
@@ -136,12 +146,14 @@ impl Export {
         (opened, params, quota): (Opened, ListenParams, Quota),
         waker: Waker,
     ) -> Result<Export, String> {
-        let config = rdma::config(quota.memory);
+        let Opened { service, tcp, limits } = opened;
+        let memory = limits.memory.map_or(quota.memory, |mib| (mib as usize) << 20);
+        let calls = u16::try_from(limits.credits).unwrap_or(u16::MAX);
+        let config = rdma::config_for(memory, calls);
         let share = (config.connections / quota.peer_share.max(1)).max(1);
         let config = heddle_rpc::ServerConfig { listen: params, peer_connections: share, ..config };
-        let Opened { service, tcp } = opened;
         let mut server = Server::new(device, addr, config).map_err(|e| e.to_string())?;
-        let threads = rdma::serve(&mut server, &service, rdma::THREADS);
+        let threads = rdma::serve(&mut server, &service, limits.workers as usize);
         let threads = threads.map_err(|e| e.to_string())?;
         let tcp = match tcp {
             None => None,
@@ -157,11 +169,11 @@ impl Export {
         let watch = Arc::new(Watch { service, seen: Mutex::default() });
         let thread = {
             let (state, watch) = (Arc::clone(&state), Arc::clone(&watch));
-            let running = Running { server, _threads: threads, tcp, state, watch, stopped: false };
+            let running = Running { server, threads, tcp, state, watch, stopped: false };
             let name = thread::Builder::new().name("heddle-nfs".into());
             name.spawn(move || running.run(&taken, &waker)).map_err(|e| e.to_string())?
         };
-        Ok(Export { watch, state, orders: Some(orders), waker: own, thread: Some(thread) })
+        Ok(Export { watch, state, orders, waker: own, thread })
     }
 
     /// Takes no more connections, of the RNIC or of the host; those of the RNIC go on, and those of the
@@ -188,7 +200,7 @@ impl Export {
     /// Whether its thread has heard that it is to take no more connections: before, it may be about to accept
     /// one, and has its socket.
     pub(crate) fn has_stopped(&self) -> bool {
-        lock(&self.state).stopped || self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        lock(&self.state).stopped || self.thread.is_finished()
     }
 
     /// Whether clients can connect: not before the RNIC lets them.
@@ -206,18 +218,17 @@ impl Export {
 
     fn order(&self, order: Order) {
         // A thread that has ended has nothing to be told.
-        let _ = self.orders.as_ref().map(|orders| orders.send(order));
+        let _ = self.orders.send(order);
         self.waker.wake();
     }
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        self.orders = None;
-        self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let (gone, heard) = crossbeam_channel::bounded(1);
+        self.order(Order::Leave(gone));
+        // A thread that has panicked has dropped its end. One that waits for its disk is not waited for.
+        let _ = heard.recv();
     }
 }
 
@@ -228,7 +239,7 @@ fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the thread has.
 struct Running {
     server: Server,
-    _threads: Threads,
+    threads: Threads,
     tcp: Option<tcp::Server>,
     state: Arc<Mutex<State>>,
     watch: Arc<Watch>,
@@ -245,6 +256,7 @@ impl Running {
                     self.stop_listening();
                     self.server.drain();
                 }
+                Ok(Order::Leave(gone)) => return self.leave(&gone, orders),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return,
             }
@@ -256,6 +268,17 @@ impl Running {
                 self.server.wait(NAP);
             }
         }
+    }
+
+    /// Ends connections and listeners. The service goes after its owner's handle: closing descriptors may take
+    /// a disk its time, and the owner is a thread that other services share.
+    fn leave(self, gone: &Sender<()>, orders: &Receiver<Order>) {
+        let Running { server, threads, tcp, watch, .. } = self;
+        drop((server, threads, tcp));
+        // An owner that does not wait has gone.
+        let _ = gone.send(());
+        while orders.recv().is_ok() {}
+        drop(watch);
     }
 
     fn stop_listening(&mut self) {

@@ -19,7 +19,8 @@ pub enum ServiceKind {
 }
 
 /// A directory that is served by NFS version 3 over RDMA:
-/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`. Clients mount it by its path, or as `/`.
+/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`, and numbers ([`NfsLimits`]). Clients mount it by
+/// its path, or as `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nfs {
     /// Its absolute path, without a comma.
@@ -32,6 +33,66 @@ pub struct Nfs {
     pub tcp: Option<SocketAddr>,
     /// Whether the host's rpcbind is told of it.
     pub rpcbind: bool,
+    /// How much it may take.
+    pub limits: NfsLimits,
+}
+
+/// How much an export may take: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NfsLimits {
+    /// Threads that carry calls out.
+    pub workers: u32,
+    /// Threads that put changes on the disk.
+    pub flushers: u32,
+    /// Calls of a connection that are served at a time.
+    pub credits: u32,
+    /// Objects of which descriptors are kept open.
+    pub descriptors: u32,
+    /// MiB of registered memory, where it is not for Heddle to choose.
+    pub memory: Option<u32>,
+}
+
+impl Default for NfsLimits {
+    fn default() -> NfsLimits {
+        NfsLimits { workers: 8, flushers: 16, credits: 16, descriptors: 200, memory: None }
+    }
+}
+
+impl NfsLimits {
+    /// Takes an option; whether it is one, with a number that may be.
+    fn set(&mut self, option: &str) -> bool {
+        let Some((name, number)) = option.split_once('=') else { return false };
+        let Ok(number) = number.parse::<u32>() else { return false };
+        let (of, range) = match name {
+            "workers" => (&mut self.workers, 1..=256),
+            "flushers" => (&mut self.flushers, 1..=256),
+            "credits" => (&mut self.credits, 1..=1024),
+            "descriptors" => (&mut self.descriptors, 16..=1 << 20),
+            // With less a READ of the longest may find no room beside calls.
+            "memory" => (self.memory.insert(number), 6..=4096),
+            _ => return false,
+        };
+        *of = number;
+        range.contains(&number)
+    }
+}
+
+/// Those that are not what they are without being said.
+impl fmt::Display for NfsLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = NfsLimits::default();
+        for (name, number, usual) in [
+            ("workers", self.workers, usual.workers),
+            ("flushers", self.flushers, usual.flushers),
+            ("credits", self.credits, usual.credits),
+            ("descriptors", self.descriptors, usual.descriptors),
+        ] {
+            if number != usual {
+                write!(f, ",{name}={number}")?;
+            }
+        }
+        self.memory.map_or(Ok(()), |memory| write!(f, ",memory={memory}"))
+    }
 }
 
 /// A service and where it listens: `ADDR:PORT=SERVICE`.
@@ -64,7 +125,10 @@ pub enum ServiceError {
     #[error("'{0}': nfs needs the absolute path of a directory, as nfs:/srv/data")]
     Directory(String),
     /// Something behind the directory.
-    #[error("'{0}': nfs takes ro, async, tcp=ADDR:PORT and rpcbind")]
+    #[error(
+        "'{0}': nfs takes ro, async, tcp=ADDR:PORT, rpcbind, and workers=, flushers=, credits=, \
+             descriptors= or memory= with a number that may be"
+    )]
     Option(String),
 }
 
@@ -124,7 +188,9 @@ impl Nfs {
             return Err(ServiceError::Directory(directory.into()));
         }
         let directory = directory.into();
-        let mut nfs = Nfs { directory, read_only: false, sync: true, tcp: None, rpcbind: false };
+        let limits = NfsLimits::default();
+        let (read_only, sync, tcp, rpcbind) = (false, true, None, false);
+        let mut nfs = Nfs { directory, read_only, sync, tcp, rpcbind, limits };
         for option in options.into_iter().flat_map(|o| o.split(',')) {
             let tcp =
                 || option.strip_prefix("tcp=")?.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
@@ -132,6 +198,7 @@ impl Nfs {
                 "ro" => nfs.read_only = true,
                 "async" => nfs.sync = false,
                 "rpcbind" => nfs.rpcbind = true,
+                option if nfs.limits.set(option) => {}
                 _ => nfs.tcp = Some(tcp().ok_or_else(|| ServiceError::Option(option.into()))?),
             }
         }
@@ -191,7 +258,8 @@ impl fmt::Display for Nfs {
         if let Some(tcp) = self.tcp {
             write!(f, ",tcp={tcp}")?;
         }
-        f.write_str(if self.rpcbind { ",rpcbind" } else { "" })
+        f.write_str(if self.rpcbind { ",rpcbind" } else { "" })?;
+        self.limits.fmt(f)
     }
 }
 
@@ -208,6 +276,7 @@ mod tests {
             "nfs:/a=b:c,ro,async,tcp=[::1]:2049",
             "nfs:/srv/data,rpcbind",
             "nfs:/srv/data,ro,async,tcp=10.0.0.1:20048,rpcbind",
+            "nfs:/srv/data,workers=4,flushers=32,credits=64,descriptors=1000,memory=6",
         ] {
             assert_eq!(s.parse::<ServiceKind>().unwrap().to_string(), s);
         }
@@ -223,7 +292,22 @@ mod tests {
         for s in ["nfs", "nfs:", "nfs:srv", "nfs,ro", "nfs:,ro"] {
             assert!(matches!(refused(s), ServiceError::Directory(_)), "{s}");
         }
-        for s in ["rw", "", "tcp", "tcp=", "tcp=10.0.0.1", "tcp=10.0.0.1:0", "ro=1", "rpcbind=/x"] {
+        for s in [
+            "rw",
+            "",
+            "tcp",
+            "tcp=",
+            "tcp=10.0.0.1",
+            "tcp=10.0.0.1:0",
+            "ro=1",
+            "rpcbind=/x",
+            "workers=0",
+            "workers",
+            "workers=many",
+            "memory=5",
+            "credits=1025",
+            "flushers=-1",
+        ] {
             let e = refused(&format!("nfs:/srv,{s}"));
             assert_eq!(e, ServiceError::Option(s.into()));
         }
