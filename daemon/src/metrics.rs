@@ -77,7 +77,7 @@ impl Source for Appliance {
 
 impl Appliance {
     /// Asks, and leaves it to the caller how long to wait.
-    fn put<T: Send + 'static>(
+    pub(crate) fn put<T: Send + 'static>(
         &self,
         question: impl FnOnce(Reply<T>) -> Question,
     ) -> oneshot::Receiver<T> {

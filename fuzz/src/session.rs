@@ -147,7 +147,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
     let qp = if named { known.qp } else { o.small() };
     let id = if named { known.id } else { o.number() };
     let on = if o.next() & 1 == 1 { Some(qp) } else { None };
-    let waker = o.next() & 1 == 1;
+    let waker = (o.next() & 1 == 1).then(|| u64::from(o.next() & 3));
     match op % 33 {
         0 if on.is_some() => Request::DeallocPd(protocol::PdName { pd }),
         0 => Request::CreatePd,
@@ -290,17 +290,16 @@ pub fn run(data: &[u8]) -> bool {
     let (mut session, mut inbox) = opened(&hub);
     let (near, far) = UnixStream::pair().expect("descriptors");
     let region = Region::shared(4096).expect("a page");
-    let sleeper = Sleeper::with_fd().expect("descriptors");
+    let sleeper = Sleeper::pair().expect("descriptors");
     let (mut o, mut known, mut done) = (Octets(data), Known::default(), false);
     for id in 2..MOST as u64 {
         if o.0.is_empty() {
             break;
         }
         // Now and then a descriptor comes, of the right sort or not.
-        let waker = sleeper.waker();
         let fd = match o.next() {
             0..=2 => region.fd(),
-            3..=5 => waker.fd(),
+            3..=5 => sleeper.fd(),
             6 => Some(near.as_fd()),
             _ => None,
         };

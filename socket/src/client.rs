@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::document::{Answer, Call, Fault, VERSION, to_line};
-use crate::wire::{Inbox, MAX_ANSWER, Received, receive, send};
+use crate::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +105,8 @@ impl Client {
         let Some(fds) = self.inbox.take_fds(n) else {
             return Err(ClientError::Confused(format!("{n} descriptors that did not come")));
         };
+        // A client trusts its server, and closes what it sends.
+        let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();
         Ok((answer.into_result()?, fds))
     }
 

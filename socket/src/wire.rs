@@ -3,15 +3,25 @@
 //! [`send`] and [`receive`] are one system call each and wait as the socket does. [`Inbox`] puts lines
 //! together and keeps the descriptors that came with them in order, within limits: what a peer may
 //! make us hold is one line and a few descriptors.
+//!
+//! # Descriptors of a peer that is not trusted
+//!
+//! The last close of a descriptor takes as long as whoever made it likes: a TCP socket lingers, and one
+//! may lie in the queue of another. Even to receive can close, because the kernel drops what does not fit.
+//! A thread that serves several peers therefore calls [`receive_bytes`], which leaves descriptors in the
+//! socket's queue, calls [`take`] on a thread that may wait, and has its [`Inbox`] close them there
+//! ([`Inbox::closing_by`]). Nor does it close the peer's socket itself: the queue may hold more.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
 /// Most descriptors that come with one document.
@@ -38,6 +48,16 @@ pub enum WireError {
     /// Descriptors that the system could not hand over: this process has too many.
     #[error("descriptors were lost on the way; this process may have too many open")]
     LostFds,
+    /// Descriptors that no request asked for, or that came before the end of its line.
+    #[error("descriptors came that belong to no request")]
+    StrayFds,
+}
+
+impl WireError {
+    /// As an error of the socket: [`InvalidData`](io::ErrorKind::InvalidData).
+    pub fn into_io(self) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, self)
+    }
 }
 
 /// Sends octets of `bytes` from the start, and with the first of them descriptors; how many octets
@@ -78,6 +98,65 @@ pub enum Received {
 /// The system's: [`WouldBlock`](io::ErrorKind::WouldBlock) when there is nothing. A [`WireError`] is
 /// [`InvalidData`](io::ErrorKind::InvalidData): close the socket.
 pub fn receive(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Received> {
+    inbox.add(take(socket)?)
+}
+
+/// As [`receive`], but reads nothing that brings descriptors: `None` when some come next. The socket is
+/// one that does not wait, and has been given to [`guard`].
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_bytes(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Option<Received>> {
+    let mut bytes = [0; CHUNK];
+    // Without a buffer for descriptors a look says that some come (CTRUNC), and closes none: the queue
+    // keeps them.
+    let seen = loop {
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let mut none = RecvAncillaryBuffer::default();
+        match recvmsg(&socket, &mut into, &mut none, RecvFlags::PEEK) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    if seen.flags.contains(rustix::net::ReturnFlags::CTRUNC) {
+        return Ok(None);
+    }
+    if seen.bytes == 0 {
+        return Ok(Some(Received::End));
+    }
+    // No more than was looked at: descriptors may have come behind it.
+    let (got, _) = loop {
+        match recv(&socket, &mut bytes[..seen.bytes], RecvFlags::empty()) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    inbox.push(&bytes[..got]).map_err(WireError::into_io)?;
+    Ok(Some(Received::Octets(got)))
+}
+
+/// Makes a socket fit for [`receive_bytes`]: without this, to read past a byte that was sent out of band
+/// drops it, and the descriptors that came with it.
+///
+/// # Errors
+/// The system's.
+pub fn guard(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_oobinline(socket, true)?)
+}
+
+/// What one read has brought. Dropped, it closes its descriptors at once.
+#[derive(Debug)]
+pub struct Taken {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    lost: bool,
+}
+
+/// Reads once from `socket`, for [`Inbox::add`].
+///
+/// # Errors
+/// The system's: [`WouldBlock`](io::ErrorKind::WouldBlock) when there is nothing.
+pub fn take(socket: impl AsFd) -> io::Result<Taken> {
     let mut bytes = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -88,34 +167,101 @@ pub fn receive(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Received> {
             result => break result?,
         }
     };
+    let mut fds = Vec::new();
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(fds) = message {
-            inbox.fds.extend(fds);
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            fds.extend(some);
         }
     }
     let lost = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);
-    let fine = if lost { Err(WireError::LostFds) } else { inbox.push(&bytes[..message.bytes]) };
-    fine.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    Ok(if message.bytes == 0 { Received::End } else { Received::Octets(message.bytes) })
+    Ok(Taken { bytes: bytes[..message.bytes].to_vec(), fds, lost })
+}
+
+/// Closes a descriptor where its close may wait.
+pub type Close = Arc<dyn Fn(OwnedFd) + Send + Sync>;
+
+/// A descriptor that a peer has sent. It is closed where its [`Inbox`] closes descriptors.
+pub struct ForeignFd {
+    fd: Option<OwnedFd>,
+    close: Option<Close>,
+}
+
+impl ForeignFd {
+    /// The descriptor, for who trusts the peer: to close it may wait.
+    pub fn into_fd(mut self) -> Option<OwnedFd> {
+        self.fd.take()
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl fmt::Debug for ForeignFd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ForeignFd").field(&self.fd).finish()
+    }
+}
+
+impl Drop for ForeignFd {
+    fn drop(&mut self) {
+        if let (Some(fd), Some(close)) = (self.fd.take(), &self.close) {
+            close(fd);
+        }
+    }
 }
 
 /// A line without its end.
 pub type Line = Vec<u8>;
 
 /// What has come from a peer and was not taken.
-#[derive(Debug)]
 pub struct Inbox {
     bytes: VecDeque<u8>,
-    /// Octets from the front in which there is no end of a line.
+    /// Bytes from the front in which there is no end of a line.
     scanned: usize,
-    fds: VecDeque<OwnedFd>,
+    fds: VecDeque<ForeignFd>,
     most: usize,
+    close: Option<Close>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("bytes", &self.bytes.len()).field("fds", &self.fds).finish()
+    }
 }
 
 impl Inbox {
     /// An empty one that takes lines of up to `most` octets, ends not counted.
     pub fn new(most: usize) -> Inbox {
-        Inbox { bytes: VecDeque::new(), scanned: 0, fds: VecDeque::new(), most }
+        Inbox { bytes: VecDeque::new(), scanned: 0, fds: VecDeque::new(), most, close: None }
+    }
+
+    /// The same, whose descriptors `close` closes.
+    pub fn closing_by(most: usize, close: Close) -> Inbox {
+        Inbox { close: Some(close), ..Inbox::new(most) }
+    }
+
+    /// Adds what [`take`] has read.
+    ///
+    /// # Errors
+    /// A [`WireError`], as [`InvalidData`](io::ErrorKind::InvalidData).
+    pub fn add(&mut self, taken: Taken) -> io::Result<Received> {
+        let Taken { bytes, fds, lost } = taken;
+        let close = &self.close;
+        self.fds.extend(fds.into_iter().map(|fd| ForeignFd { fd: Some(fd), close: close.clone() }));
+        let fine = if lost { Err(WireError::LostFds) } else { self.push(&bytes) };
+        fine.map_err(WireError::into_io)?;
+        Ok(if bytes.is_empty() { Received::End } else { Received::Octets(bytes.len()) })
+    }
+
+    /// Looks whether descriptors are left once all lines were taken: a descriptor comes with the whole
+    /// line of its request, which takes it.
+    ///
+    /// # Errors
+    /// [`WireError::StrayFds`].
+    pub fn check_fds(&self) -> Result<(), WireError> {
+        if self.fds.is_empty() { Ok(()) } else { Err(WireError::StrayFds) }
     }
 
     /// Adds what has come.
@@ -150,7 +296,7 @@ impl Inbox {
     }
 
     /// The next `n` descriptors; nothing when there are not as many.
-    pub fn take_fds(&mut self, n: usize) -> Option<Vec<OwnedFd>> {
+    pub fn take_fds(&mut self, n: usize) -> Option<Vec<ForeignFd>> {
         (n <= self.fds.len()).then(|| self.fds.drain(..n).collect())
     }
 
@@ -208,7 +354,7 @@ mod tests {
         assert_eq!(inbox.pop().unwrap(), b"{\"fds\":2}");
         assert!(inbox.take_fds(4).is_none());
         for (n, f) in inbox.take_fds(3).unwrap().into_iter().enumerate() {
-            rustix::io::write(&f, &[u8::try_from(n).unwrap()]).unwrap();
+            rustix::io::write(f.fd().unwrap(), &[u8::try_from(n).unwrap()]).unwrap();
             let mut got = [9];
             (&files[n].1).read_exact(&mut got).unwrap();
             assert_eq!(usize::from(got[0]), n);
@@ -231,5 +377,72 @@ mod tests {
         drop((inbox, theirs));
         // Nobody holds the other end any more.
         assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn test_a_thread_that_serves_several_peers_receives_no_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut hidden, sent) = UnixStream::pair().unwrap();
+        b.set_nonblocking(true).unwrap();
+        guard(&b).unwrap();
+        let mut inbox = Inbox::new(64);
+        let read = |inbox: &mut Inbox| receive_bytes(&b, inbox).map_err(|e| e.kind());
+        assert_eq!(read(&mut inbox), Err(io::ErrorKind::WouldBlock));
+        send(&a, b"plain\n", &[]).unwrap();
+        send(&a, b"with\n", &[sent.as_fd()]).unwrap();
+        drop(sent);
+        // The kernel may hand both over at once, so nothing is taken before the descriptor has gone.
+        let mut seen = read(&mut inbox).unwrap();
+        if seen == Some(Received::Octets(6)) {
+            seen = read(&mut inbox).unwrap();
+        }
+        assert_eq!(seen, None);
+        assert_eq!(read(&mut inbox), Ok(None), "it stays");
+        hidden.set_nonblocking(true).unwrap();
+        let closed = hidden.read(&mut [0]).map_err(|e| e.kind());
+        assert_eq!(closed, Err(io::ErrorKind::WouldBlock), "a look closed it");
+        while inbox.fds.is_empty() {
+            inbox.add(take(&b).unwrap()).unwrap();
+        }
+        assert_eq!(inbox.check_fds(), Err(WireError::StrayFds));
+        drop(inbox);
+        assert_eq!(hidden.read(&mut [0]).unwrap(), 0);
+        drop(a);
+        assert_eq!(read(&mut Inbox::new(64)), Ok(Some(Received::End)));
+    }
+
+    /// A byte out of band is read past by default, which closes what came with it.
+    #[test]
+    fn test_descriptors_that_come_out_of_band_are_seen() {
+        let (a, b) = UnixStream::pair().unwrap();
+        b.set_nonblocking(true).unwrap();
+        guard(&b).unwrap();
+        let (_kept, sent) = UnixStream::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = [sent.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        match sendmsg(&a, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::OOB) {
+            // Before Linux 5.15.
+            Err(rustix::io::Errno::OPNOTSUPP) => return,
+            sent => assert_eq!(sent.unwrap(), 1),
+        }
+        send(&a, b"line\n", &[]).unwrap();
+        let mut inbox = Inbox::new(64);
+        assert_eq!(receive_bytes(&b, &mut inbox).unwrap(), None);
+    }
+
+    #[test]
+    fn test_descriptors_are_closed_where_their_inbox_says() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (to, closer) = std::sync::mpsc::channel();
+        let mut inbox = Inbox::closing_by(64, Arc::new(move |fd| to.send(fd).unwrap()));
+        send(&a, b"x\n", &[theirs.as_fd()]).unwrap();
+        drop(theirs);
+        receive(&b, &mut inbox).unwrap();
+        drop(inbox.take_fds(1).unwrap());
+        drop(closer.try_recv().unwrap());
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -10,6 +10,7 @@ mod net;
 mod built;
 
 mod applications;
+mod attacks;
 mod end;
 mod gateway;
 mod guests;

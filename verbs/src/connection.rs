@@ -201,7 +201,11 @@ impl Ends {
         depth: u32,
         configure: impl FnOnce(QpInit) -> QpInit,
     ) -> Result<Ends, ConnectionError> {
-        let (completions, sleeper) = (Sleeper::with_fd()?, Sleeper::with_fd()?);
+        // The descriptor of a device of this process can be handed to another one; a server cannot wake
+        // such a sleeper.
+        let local = device.is_local();
+        let completions = if local { Sleeper::pair()? } else { Sleeper::with_fd()? };
+        let sleeper = Sleeper::with_fd()?;
         let cq = device.create_cq(depth, Some(completions.waker()))?;
         let qp = device.create_qp(pd, configure(QpInit::new(cq.clone())))?;
         let events = EventQueue::new(Some(sleeper.waker()));

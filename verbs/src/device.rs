@@ -292,6 +292,11 @@ impl Device {
         self.0.backend.hub().is_some_and(|hub| hub.is_inline())
     }
 
+    /// Whether the RNIC is in this process.
+    pub(crate) fn is_local(&self) -> bool {
+        self.0.backend.hub().is_some()
+    }
+
     /// The shared memory its queues and doorbells lie in, for another process.
     pub fn area(&self) -> &Arc<Area> {
         &self.0.area

@@ -95,11 +95,9 @@ pub enum DeviceError {
     /// The memory was not registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The RNIC is another process's, and the waker has no descriptor to give it
-    /// ([`Sleeper::with_fd`](crate::Sleeper::with_fd) makes one that has).
-    #[error(
-        "the RNIC is in another process, and a waker without a descriptor cannot be given to it"
-    )]
+    /// The RNIC is another process's, which cannot wake the sleeper of this waker: only one of
+    /// [`Sleeper::with_fd`](crate::Sleeper::with_fd) can be.
+    #[error("the RNIC is in another process, which can wake only a sleeper of Sleeper::with_fd")]
     WakerWithoutFd,
     /// The process that has the RNIC refuses: for a quota, mostly.
     #[error(transparent)]

@@ -15,9 +15,10 @@
 //! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
 //! ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `waker` and
+//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `closer`, `waker` and
 //! `wakeup::page`; each block says why it is sound.
 
+pub mod closer;
 pub mod connection;
 pub mod cq;
 pub mod device;

@@ -1,76 +1,119 @@
 //! Waking a thread that sleeps until a ring has something for it.
 //!
-//! A [`Sleeper`] belongs to the thread that sleeps; its [`Waker`]s go to whoever fills rings. Within a
-//! process a sleeper can be a futex ([`Sleeper::new`]); as a descriptor ([`Sleeper::with_fd`]) it can be
-//! woken by another process, and given to `epoll` or an async runtime.
+//! A [`Sleeper`] belongs to the thread that sleeps; its [`Waker`]s go to whoever fills rings.
 //!
-//! **Why a pair of sockets and no eventfd.** Whether a write to an eventfd waits is a flag of the open
-//! file, which both processes share: an application could clear it, fill the counter and have the
-//! worker that wakes it sleep for ever. Whether a send waits is said with each call.
+//! | Made by | Sleeps on | Woken by |
+//! |---|---|---|
+//! | [`Sleeper::new`] | a futex | this process |
+//! | [`Sleeper::with_fd`] | an `epoll` descriptor | this process, and the servers of its devices |
+//! | [`Sleeper::pair`] | one end of a pair of sockets | this process, which may hand that end on |
+//!
+//! **Why a pair of sockets and no eventfd between processes.** Whether a write to an eventfd waits is a
+//! flag of the open file, which both processes share: an application could clear it, fill the counter
+//! and have the worker that wakes it sleep for ever. Whether a send waits is said with each call.
+//!
+//! **Why the waking process makes the pair.** An application that made it could queue descriptors in the
+//! worker's end, of which the last close takes as long as the application likes. The worker's end is made
+//! here and shut for receiving before the other end leaves the process, so nothing is ever queued in it.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+
+use crate::closer;
+
+mod gathering;
+
+use gathering::Gathering;
 
 /// Wakes the thread that owns the matching [`Sleeper`]; clones wake the same one.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Shared>);
 
+/// What holds a waker no longer than others do.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakWaker(Weak<Shared>);
+
+impl WeakWaker {
+    pub(crate) fn upgrade(&self) -> Option<Waker> {
+        self.0.upgrade().map(Waker)
+    }
+}
+
 #[derive(Debug)]
 enum Shared {
     /// 1 while the thread sleeps or is about to.
     Futex(AtomicU32),
-    /// Two sockets that are joined: one octet for each wake-up.
-    Sockets { wake: Option<OwnedFd>, sleep: Option<OwnedFd> },
+    /// Two sockets that are joined: one byte for each wake-up.
+    Sockets { wake: Option<WakeEnd>, sleep: Option<OwnedFd> },
+    /// An `epoll` descriptor over a bell of this process and sockets of servers.
+    Gathering(Gathering),
+}
+
+/// The end that is sent to. Nothing can be received from it.
+#[derive(Debug)]
+struct WakeEnd {
+    fd: Option<OwnedFd>,
+    /// The other end is in another process.
+    far: bool,
+}
+
+impl Drop for WakeEnd {
+    fn drop(&mut self) {
+        // A worker may be the last to hold it, and kernels before Linux 6.10 collect garbage of all
+        // Unix sockets in the thread that closes one.
+        if let Some(fd) = self.fd.take().filter(|_| self.far) {
+            closer::release(closer::MEMORY, fd);
+        }
+    }
+}
+
+/// A pair of sockets: the waking end, shut for receiving, and the sleeping one.
+fn pair(far: bool) -> io::Result<(WakeEnd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (wake, sleep) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before anybody else has the other end: from here on a send there fails.
+    shutdown(&wake, Shutdown::Read)?;
+    Ok((WakeEnd { fd: Some(wake), far }, sleep))
 }
 
 impl Waker {
-    /// The waker behind a descriptor that another process has made by [`Sleeper::with_fd`]. Wakes never
-    /// wait, whatever that process does to it.
+    /// A waker of a thread in another process, and the descriptor on which that thread sleeps
+    /// ([`Sleeper::from_fd`]). Wakes never wait, whatever that process does to its end.
     ///
     /// # Errors
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when it is not a connected Unix stream socket
-    /// without a name: what is sent to a waker is to go nowhere else.
-    pub fn from_fd(fd: OwnedFd) -> io::Result<Waker> {
-        let mut addr = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
-        let mut len = socklen(size_of_val(&addr));
-        let mut sort: libc::c_int = 0;
-        let mut sort_len = socklen(size_of_val(&sort));
-        // SAFETY: both calls write at most as many octets as the live variables have, whose sizes they
-        // are given; a descriptor that is no socket is an error.
-        let connected_stream = unsafe {
-            let peer = (&raw mut addr).cast();
-            let found = (&raw mut sort).cast();
-            libc::getpeername(fd.as_raw_fd(), peer, &raw mut len) == 0
-                && libc::getsockopt(
-                    fd.as_raw_fd(),
-                    libc::SOL_SOCKET,
-                    libc::SO_TYPE,
-                    found,
-                    &raw mut sort_len,
-                ) == 0
-        };
-        // A Unix address without a path is no more than its family.
-        let nameless = usize::try_from(len) == Ok(size_of::<libc::sa_family_t>());
-        if !connected_stream
-            || sort != libc::SOCK_STREAM
-            || i32::from(addr.sun_family) != libc::AF_UNIX
-            || !nameless
-        {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no descriptor of a waker"));
-        }
-        Ok(Waker(Arc::new(Shared::Sockets { wake: Some(fd), sleep: None })))
+    /// When the system gives no descriptors.
+    pub fn for_process() -> io::Result<(Waker, OwnedFd)> {
+        let (wake, sleep) = pair(true)?;
+        Ok((Waker(Arc::new(Shared::Sockets { wake: Some(wake), sleep: None })), sleep))
     }
 
-    /// What another process makes the same waker of; `None` for a futex, which wakes only threads of
-    /// this process.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// The number by which servers know the sleeper it wakes; `None` for one that no other process can
+    /// wake.
+    pub(crate) fn number(&self) -> Option<u64> {
         match &*self.0 {
-            Shared::Futex(_) => None,
-            Shared::Sockets { wake, .. } => wake.as_ref().map(AsFd::as_fd),
+            Shared::Gathering(g) => Some(g.number()),
+            Shared::Futex(_) | Shared::Sockets { .. } => None,
         }
+    }
+
+    /// Has its sleeper sleep on `fd` too, which a server wakes.
+    ///
+    /// # Errors
+    /// The system's; [`InvalidInput`](io::ErrorKind::InvalidInput) when it has no [number](Self::number).
+    pub(crate) fn listen_to(&self, fd: OwnedFd) -> io::Result<()> {
+        match &*self.0 {
+            Shared::Gathering(g) => g.add(fd),
+            Shared::Futex(_) | Shared::Sockets { .. } => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakWaker {
+        WeakWaker(Arc::downgrade(&self.0))
     }
 
     /// Wakes the thread if it sleeps. Call it after the ring was written. For a futex this is one
@@ -86,20 +129,17 @@ impl Waker {
                     futex(asleep, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1, None);
                 }
             }
-            Shared::Sockets { wake: Some(fd), .. } => {
+            Shared::Sockets { wake: Some(WakeEnd { fd: Some(fd), .. }), .. } => {
                 const HOW: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 let one = [1u8];
-                // SAFETY: sends one octet of a live array to a descriptor that we own. It does not
+                // SAFETY: sends one byte of a live array to a descriptor that we own. It does not
                 // wait: where there is no room the thread has long been woken.
                 unsafe { libc::send(fd.as_raw_fd(), one.as_ptr().cast(), one.len(), HOW) };
             }
-            Shared::Sockets { wake: None, .. } => {}
+            Shared::Sockets { .. } => {}
+            Shared::Gathering(g) => g.ring(),
         }
     }
-}
-
-fn socklen(octets: usize) -> libc::socklen_t {
-    libc::socklen_t::try_from(octets).unwrap_or(0)
 }
 
 /// The sleeping end; owned by one thread at a time.
@@ -118,24 +158,30 @@ impl Sleeper {
         Sleeper(Waker(Arc::new(Shared::Futex(AtomicU32::new(0)))))
     }
 
-    /// A sleeper whose descriptor becomes readable when it is woken.
+    /// A sleeper whose descriptor becomes readable when it is woken, also by the server of a device that
+    /// was opened through a socket ([`Device::open`](crate::Device::open)).
     ///
     /// # Errors
-    /// When the system gives no descriptor.
+    /// When the system gives no descriptors.
     pub fn with_fd() -> io::Result<Sleeper> {
-        const SORT: libc::c_int = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        let mut pair = [0; 2];
-        // SAFETY: writes two descriptors into a live array; the result is checked.
-        if unsafe { libc::socketpair(libc::AF_UNIX, SORT, 0, pair.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: descriptors just made, which nobody else owns.
-        let [sleep, wake] = pair.map(|fd| Some(unsafe { OwnedFd::from_raw_fd(fd) }));
-        Ok(Sleeper(Waker(Arc::new(Shared::Sockets { wake, sleep }))))
+        // The number tells the sleepers of a process apart.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let gathering = Gathering::new(NEXT.fetch_add(1, Ordering::Relaxed))?;
+        Ok(Sleeper(Waker(Arc::new(Shared::Gathering(gathering)))))
     }
 
-    /// A sleeper on the descriptor of one that another process has made ([`fd`](Sleeper::fd)), which
-    /// wakes it. Its own [`waker`](Sleeper::waker) wakes nobody.
+    /// A sleeper on one end of a pair of sockets. Its wakers are of this process; its descriptor can be
+    /// handed to another one, which sleeps on it by [`from_fd`](Sleeper::from_fd).
+    ///
+    /// # Errors
+    /// When the system gives no descriptors.
+    pub fn pair() -> io::Result<Sleeper> {
+        let (wake, sleep) = pair(false)?;
+        Ok(Sleeper(Waker(Arc::new(Shared::Sockets { wake: Some(wake), sleep: Some(sleep) }))))
+    }
+
+    /// A sleeper on the descriptor that another process wakes: that of a [`Sleeper::pair`], or of
+    /// [`Waker::for_process`]. Its own [`waker`](Sleeper::waker) wakes nobody.
     pub fn from_fd(fd: OwnedFd) -> Sleeper {
         Sleeper(Waker(Arc::new(Shared::Sockets { wake: None, sleep: Some(fd) })))
     }
@@ -150,14 +196,19 @@ impl Sleeper {
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0.0 {
             Shared::Sockets { sleep, .. } => sleep.as_ref().map(AsFd::as_fd),
+            Shared::Gathering(g) => Some(g.fd()),
             Shared::Futex(_) => None,
         }
     }
 
     /// Forgets wake-ups so far.
     pub fn clear(&self) {
-        if let Shared::Sockets { sleep: Some(fd), .. } = &*self.0.0 {
-            drain(fd.as_raw_fd());
+        match &*self.0.0 {
+            Shared::Sockets { sleep: Some(fd), .. } => {
+                drain(fd.as_raw_fd());
+            }
+            Shared::Gathering(g) => g.wait(Duration::ZERO),
+            Shared::Sockets { sleep: None, .. } | Shared::Futex(_) => {}
         }
     }
 
@@ -179,20 +230,29 @@ impl Sleeper {
                 }
                 drain(fd.as_raw_fd());
             }
+            Shared::Gathering(g) => {
+                g.wait(if has_work() { Duration::ZERO } else { timeout });
+            }
             // A sleeper always has one.
             Shared::Sockets { sleep: None, .. } => {}
         }
     }
 }
 
-fn drain(fd: RawFd) {
-    // More than a socket keeps of single octets, so once is mostly enough.
-    let mut octets = [0u8; 512];
-    // SAFETY: receives at most as many octets as the live array has, and does not wait.
-    let more = || unsafe {
-        libc::recv(fd, octets.as_mut_ptr().cast(), octets.len(), libc::MSG_DONTWAIT) == 512
-    };
-    std::iter::repeat_with(more).find(|more| !more);
+/// Takes the bytes of wake-ups so far; false when none can come any more.
+fn drain(fd: RawFd) -> bool {
+    // More than a socket keeps of single bytes, so once is mostly enough.
+    let mut bytes = [0u8; 512];
+    loop {
+        // SAFETY: receives at most as many bytes as the live array has, and does not wait.
+        let got =
+            unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+        match got {
+            512 => {}
+            0 => return false,
+            _ => return true,
+        }
+    }
 }
 
 fn wait_readable(fd: RawFd, timeout: Duration) {
@@ -216,8 +276,10 @@ fn futex(word: &AtomicU32, op: i32, value: u32, timeout: Option<Duration>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::File;
     use std::time::Instant;
+
+    use super::*;
 
     fn wakes(sleeper: &Sleeper) {
         let waker = sleeper.waker();
@@ -247,11 +309,12 @@ mod tests {
     fn test_wake_ends_a_sleep() {
         wakes(&Sleeper::new());
         wakes(&Sleeper::with_fd().unwrap());
+        wakes(&Sleeper::pair().unwrap());
     }
 
     #[test]
     fn test_sleep_does_not_start_with_work_there() {
-        for sleeper in [Sleeper::new(), Sleeper::with_fd().unwrap()] {
+        for sleeper in [Sleeper::new(), Sleeper::with_fd().unwrap(), Sleeper::pair().unwrap()] {
             let start = Instant::now();
             sleeper.sleep(Duration::from_secs(5), || true);
             assert!(start.elapsed() < Duration::from_secs(1));
@@ -260,7 +323,11 @@ mod tests {
 
     #[test]
     fn test_descriptor_is_readable_until_it_is_cleared() {
-        let sleeper = Sleeper::with_fd().unwrap();
+        descriptor_is_readable_until_it_is_cleared(&Sleeper::with_fd().unwrap());
+        descriptor_is_readable_until_it_is_cleared(&Sleeper::pair().unwrap());
+    }
+
+    fn descriptor_is_readable_until_it_is_cleared(sleeper: &Sleeper) {
         let readable = || {
             let fd = sleeper.fd().unwrap().as_raw_fd();
             let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -276,20 +343,18 @@ mod tests {
         assert!(Sleeper::new().fd().is_none());
     }
 
-    /// The other process has the same open files. Whatever it does to them, no wake-up waits.
+    /// The other process has one end. Whatever it does to that, no wake-up waits.
     #[test]
     fn test_waker_of_another_process_does_not_wait_for_it() {
-        let sleeper = Sleeper::with_fd().unwrap();
-        let theirs = sleeper.waker();
-        let theirs = theirs.fd().unwrap();
-        let waker = Waker::from_fd(theirs.try_clone_to_owned().unwrap()).unwrap();
-        // SAFETY: changes a flag of a descriptor that we own: now writes wait.
+        let (waker, theirs) = Waker::for_process().unwrap();
+        // SAFETY: changes a flag of a descriptor that we own.
         assert_eq!(unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, 0) }, 0);
         let start = Instant::now();
         for _ in 0..10_000 {
             waker.wake();
         }
         assert!(start.elapsed() < Duration::from_secs(5));
+        let sleeper = Sleeper::from_fd(theirs);
         sleeper.clear();
         let start = Instant::now();
         sleeper.sleep(Duration::from_millis(20), || false);
@@ -298,23 +363,50 @@ mod tests {
         waker.wake();
     }
 
+    /// What is queued in the waking end would be closed by the worker that closes that.
     #[test]
-    fn test_what_is_no_end_of_a_sleeper_is_no_waker() {
-        use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-        let refused = |fd: OwnedFd| Waker::from_fd(fd).is_err();
-        let (pipe, _end) = std::io::pipe().unwrap();
-        assert!(refused(pipe.into()));
-        assert!(refused(std::fs::File::open("/dev/null").unwrap().into()));
-        assert!(refused(UnixDatagram::pair().unwrap().0.into()));
-        assert!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()));
-        let path = std::env::temp_dir().join(format!("heddle-waker-{}", std::process::id()));
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).unwrap();
-        // Somebody's service.
-        let named = UnixStream::connect(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        assert!(refused(named.into()) && refused(listener.into()));
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        assert!(!refused(ours.into()));
+    fn test_other_process_can_queue_nothing_in_the_waking_end() {
+        let (waker, theirs) = Waker::for_process().unwrap();
+        let stream = std::os::unix::net::UnixStream::from(theirs);
+        let hidden = std::fs::File::open("/dev/null").unwrap();
+        let sent = heddle_socket::wire::send(&stream, b"x", &[hidden.as_fd()]);
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        waker.wake();
+        let sleeper = Sleeper::from_fd(stream.into());
+        let start = Instant::now();
+        sleeper.sleep(Duration::from_secs(30), || false);
+        assert!(start.elapsed() < Duration::from_secs(25), "it still wakes");
+    }
+
+    #[test]
+    fn test_sleeper_is_woken_by_servers_and_forgets_those_that_are_gone() {
+        let sleeper = Sleeper::with_fd().unwrap();
+        let (one, end) = Waker::for_process().unwrap();
+        sleeper.waker().listen_to(end).unwrap();
+        let (two, end) = Waker::for_process().unwrap();
+        sleeper.waker().listen_to(end).unwrap();
+        let woken = |time: u64| {
+            let (start, time) = (Instant::now(), Duration::from_millis(time));
+            sleeper.sleep(time, || false);
+            start.elapsed() < time
+        };
+        for waker in [&one, &two, &one, &sleeper.waker()] {
+            waker.wake();
+            assert!(woken(30_000));
+            assert!(!woken(20), "once");
+        }
+        drop(one);
+        // The end of a server is a wake-up as well, and only one.
+        assert!(woken(30_000));
+        assert!(!woken(20));
+        two.wake();
+        assert!(woken(30_000));
+        assert!(
+            Sleeper::pair()
+                .unwrap()
+                .waker()
+                .listen_to(File::open("/dev/null").unwrap().into())
+                .is_err()
+        );
     }
 }

@@ -34,7 +34,7 @@ impl Tenant {
         };
         let device = world.a.hub().open(&config).unwrap();
         let pd = device.alloc_pd();
-        let sleeper = Sleeper::with_fd().unwrap();
+        let sleeper = Sleeper::pair().unwrap();
         let cq = device.create_cq(2 * DEPTH, Some(sleeper.waker())).unwrap();
         let mut init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
         init.max_inline = 256;

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
+use heddle_cm::WorkerId;
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
 use heddle_dataplane::Port;
 use heddle_perf::service;
@@ -288,6 +289,25 @@ impl Appliance {
             gateway.end();
         }
         self.services.borrow().end();
+    }
+
+    /// Who does not answer in time: the control plane, or a worker whose thread has not ended.
+    pub(crate) async fn silent(&self) -> Option<String> {
+        let running: Vec<_> = self.node.places().map(|place| place.running).collect();
+        let asked: Vec<_> = (0..running.len())
+            .map(|n| self.put(|reply| Question::Snapshot { worker: WorkerId(n), reply }))
+            .collect();
+        if self.connections().await.is_none() {
+            return Some("the control plane".into());
+        }
+        let until = tokio::time::Instant::now() + ANSWER;
+        for (n, answer) in asked.into_iter().enumerate() {
+            let answered = matches!(tokio::time::timeout_at(until, answer).await, Ok(Ok(_)));
+            if running[n] && !answered {
+                return Some(format!("worker {n}"));
+            }
+        }
+        None
     }
 
     /// Connections there are; nothing when nobody answers.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use heddle_socket::admin::Request;
 use heddle_socket::document::{read_call, to_line};
-use heddle_socket::wire::{MAX_REQUEST, Received, receive, send};
-use heddle_socket::{Answer, Fault, FaultKind, Head, Inbox};
+use heddle_socket::wire::{Received, WireError, send};
+use heddle_socket::{Answer, Fault, FaultKind, Head};
 use heddle_verbs::remote::Policy;
 use serde::Deserialize;
 use tokio::io::Interest;
@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
+use super::guest::{self, Guest, Next};
 use super::seats::{Seat, Seats};
 use super::session;
 use crate::access::{Access, Peer};
@@ -50,8 +51,15 @@ pub(super) enum End {
 pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>) {
     let seats = Seats::default();
     loop {
+        if guest::too_many_closing() {
+            sleep(PAUSE).await;
+            continue;
+        }
         match listener.accept().await {
-            Ok((stream, _)) => admit(stream, &app, &seats),
+            Ok((stream, _)) => match Guest::new(stream) {
+                Ok(guest) => admit(guest, &app, &seats),
+                Err(e) => tracing::debug!("a control client is gone: {e}"),
+            },
             Err(e) => {
                 tracing::warn!("the control socket takes nobody: {e}");
                 sleep(PAUSE).await;
@@ -60,20 +68,21 @@ pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>) {
     }
 }
 
-fn admit(stream: UnixStream, app: &Rc<Appliance>, seats: &Seats) {
+fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
+    let stream = guest.stream();
     let Ok(cred) = stream.peer_cred() else { return };
     let peer = Peer { uid: cred.uid(), gid: cred.gid() };
     if !access(app, peer).look && policy(app, peer).is_none() {
         count(&app.counters.refused);
-        return turn_away(&stream, FaultKind::Denied, "you may not look here");
+        return turn_away(stream, FaultKind::Denied, "you may not look here");
     }
     let most = app.config.borrow().control.as_ref().map_or(0, |c| c.clients);
     let Some(seat) = seats.take(peer.uid, most) else {
         count(&app.counters.turned_away);
-        return turn_away(&stream, FaultKind::Busy, "too many are connected");
+        return turn_away(stream, FaultKind::Busy, "too many are connected");
     };
     app.counters.clients.set(seats.taken());
-    spawn_local(serve(stream, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
+    spawn_local(serve(guest, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
 }
 
 /// What a client may have of the RNIC itself: by the first rule that covers it; as usual for those who
@@ -98,14 +107,14 @@ fn access(app: &Appliance, peer: Peer) -> Access {
 }
 
 async fn serve(
-    stream: UnixStream,
+    guest: Guest,
     app: Rc<Appliance>,
     (peer, pid): (Peer, Option<i32>),
     seat: Seat,
     seats: Seats,
 ) {
     let counters = &app.counters;
-    match talk(&stream, &app, (peer, pid)).await {
+    match talk(&guest, &app, (peer, pid)).await {
         End::Gone => {}
         End::Idle => tracing::debug!(uid = peer.uid, "a control client says nothing"),
         End::Slow => {
@@ -117,19 +126,22 @@ async fn serve(
             tracing::warn!(uid = peer.uid, "a control client: {e}");
         }
     }
+    // Whoever has something closed that takes its time has no place for more meanwhile.
+    guest.close().await;
     drop(seat);
     counters.clients.set(seats.taken());
 }
 
-async fn talk(stream: &UnixStream, app: &Appliance, (peer, pid): (Peer, Option<i32>)) -> End {
-    let mut inbox = Inbox::new(MAX_REQUEST);
+async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) -> End {
+    let stream = guest.stream();
+    let mut inbox = guest.inbox();
     loop {
         while let Some(line) = inbox.pop() {
             if wants_device(&line) {
                 match policy(app, peer).filter(|_| !app.is_ending()) {
                     Some(policy) => {
                         let at = (line, inbox);
-                        return session::serve(stream, app, (peer, pid), policy, at).await;
+                        return session::serve(guest, app, (peer, pid), policy, at).await;
                     }
                     None => count(&app.counters.refused),
                 }
@@ -147,10 +159,12 @@ async fn talk(stream: &UnixStream, app: &Appliance, (peer, pid): (Peer, Option<i
             // One that asks all the time is not the only one.
             yield_now().await;
         }
-        match timeout(IDLE, read(stream, &mut inbox)).await {
+        match timeout(IDLE, guest.read(&mut inbox)).await {
             Err(_) => return End::Idle,
-            Ok(Ok(Received::Octets(_))) => {}
-            Ok(Ok(Received::End)) => return End::Gone,
+            Ok(Ok(Next::Read(Received::Octets(_)))) => {}
+            Ok(Ok(Next::Read(Received::End))) => return End::Gone,
+            // No request of these brings one.
+            Ok(Ok(Next::Descriptors)) => return End::Broken(WireError::StrayFds.into_io()),
             Ok(Err(e)) if e.kind() == ErrorKind::ConnectionReset => return End::Gone,
             Ok(Err(e)) => return End::Broken(e),
         }
@@ -170,10 +184,6 @@ fn wants_device(line: &[u8]) -> bool {
 
 fn id_of(line: &[u8]) -> u64 {
     serde_json::from_slice::<Head>(line).map_or(0, |h| h.id)
-}
-
-async fn read(stream: &UnixStream, inbox: &mut Inbox) -> std::io::Result<Received> {
-    stream.async_io(Interest::READABLE, || receive(stream.as_fd(), inbox)).await
 }
 
 async fn write(stream: &UnixStream, mut bytes: &[u8]) -> Result<(), End> {

@@ -11,6 +11,7 @@
 //! ```
 
 mod client;
+mod guest;
 mod notify;
 mod seats;
 mod session;
@@ -208,9 +209,12 @@ async fn run_on(
             _ = look.tick() => {
                 app.check()?;
                 interfaces.check()?;
-                // systemd is told by whoever has heard from the control plane.
-                if watchdog.is_some() && app.connections().await.is_some() {
-                    notify::alive();
+                // systemd hears of it only when the control plane and every worker have answered.
+                if watchdog.is_some() {
+                    match app.silent().await {
+                        None => notify::alive(),
+                        Some(who) => tracing::error!("{who} does not answer: systemd is not told"),
+                    }
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
 use heddle_socket::admin::Application;
-use heddle_socket::wire::{Received, receive, send};
+use heddle_socket::wire::{Received, send};
 use heddle_socket::{Inbox, Line};
 use heddle_verbs::Sleeper;
 use heddle_verbs::remote::{Outgoing, Policy, Session};
@@ -20,6 +20,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::client::{End, SLOW};
+use super::guest::{Guest, Next};
 use crate::access::Peer;
 use crate::appliance::Appliance;
 
@@ -31,13 +32,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Serves an application until it goes. `first` is its request for a device.
 pub(super) async fn serve(
-    stream: &UnixStream,
+    guest: &Guest,
     app: &Appliance,
     (peer, pid): (Peer, Option<i32>),
     policy: Policy,
     (first, mut inbox): (Line, Inbox),
 ) -> End {
-    let sleeper = match Sleeper::with_fd() {
+    let sleeper = match Sleeper::pair() {
         Ok(sleeper) => sleeper,
         Err(e) => return End::Broken(e),
     };
@@ -45,7 +46,7 @@ pub(super) async fn serve(
     session.handle(&first, &mut inbox);
     let mut shown = None;
     let sides = (&sleeper, &mut session, &mut inbox);
-    let end = exchange(stream, app, (peer, pid), sides, &mut shown).await;
+    let end = exchange(guest, app, (peer, pid), sides, &mut shown).await;
     // Also when it has closed its device before, and has no number any more.
     if let Some(number) = shown {
         app.applications.borrow_mut().gone(number);
@@ -60,12 +61,13 @@ pub(super) async fn serve(
 }
 
 async fn exchange(
-    stream: &UnixStream,
+    guest: &Guest,
     app: &Appliance,
     (peer, pid): (Peer, Option<i32>),
     (sleeper, session, inbox): (&Sleeper, &mut Session, &mut Inbox),
     shown: &mut Option<u64>,
 ) -> Result<core::convert::Infallible, End> {
+    let stream = guest.stream();
     let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
     let Some(woken) = woken else { return Err(End::Gone) };
     // A waker is a pair of stream sockets, which the runtime can wait for as such.
@@ -82,6 +84,9 @@ async fn exchange(
             flush(stream, session).await?;
             taken += 1;
         }
+        if taken < TURN {
+            inbox.check_fds().map_err(|e| End::Broken(e.into_io()))?;
+        }
         if session.has_work() {
             session.work();
             // What has come of it is to be sent before anything is waited for.
@@ -92,15 +97,8 @@ async fn exchange(
             yield_now().await;
             continue;
         }
-        tokio::select! {
-            received = stream.async_io(Interest::READABLE, || receive(stream.as_fd(), inbox)) => {
-                match received {
-                    Ok(Received::Octets(_)) => {}
-                    Ok(Received::End) => return Err(End::Gone),
-                    Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Gone),
-                    Err(e) => return Err(End::Broken(e)),
-                }
-            }
+        let next = tokio::select! {
+            next = guest.read(inbox) => next,
             ready = woken.readable() => {
                 ready.map_err(End::Broken)?;
                 // What comes after it is cleared wakes anew.
@@ -108,7 +106,19 @@ async fn exchange(
                     sleeper.clear();
                     Err::<(), _>(ErrorKind::WouldBlock.into())
                 });
+                continue;
             }
+        };
+        let received = match next {
+            Ok(Next::Descriptors) => guest.take(inbox).await,
+            Ok(Next::Read(received)) => Ok(received),
+            Err(e) => Err(e),
+        };
+        match received {
+            Ok(Received::Octets(_)) => {}
+            Ok(Received::End) => return Err(End::Gone),
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Gone),
+            Err(e) => return Err(End::Broken(e)),
         }
     }
 }

@@ -20,6 +20,7 @@ use heddle_base::Sum;
 
 use super::pages::{MIB2, PageSize};
 use super::raw;
+use crate::closer;
 
 const HUGE: usize = MIB2;
 const PAGE: usize = 4096;
@@ -79,8 +80,9 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Backing {
-    /// Our mapping of so many bytes, and the file behind it.
-    Mapped { bytes: usize, fd: Option<OwnedFd> },
+    /// Our mapping of so many bytes, and the file behind it. One that is a client's, by its making or
+    /// its size, is unmapped by another thread: see [`closer`].
+    Mapped { bytes: usize, fd: Option<OwnedFd>, client: bool },
     /// Somebody else's memory, which stays valid while this lives.
     Borrowed { _owner: Box<dyn Any + Send + Sync> },
 }
@@ -111,7 +113,7 @@ impl Region {
         check_size(len)?;
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let (base, bytes, page) = map_anonymous(len, pages).map_err(no_memory)?;
-        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None } })
+        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None, client: false } })
     }
 
     /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed:
@@ -121,24 +123,19 @@ impl Region {
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn shared(len: usize) -> Result<Region, RegionError> {
         check_size(len)?;
-        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-        let bytes = len.next_multiple_of(PAGE);
-        check_available(bytes).map_err(no_memory)?;
-        let fd = sealed_file(bytes).map_err(no_memory)?;
+        let fd = shared_file(len)?;
         Region::map_fd(fd, len, libc::MAP_POPULATE)
     }
 
-    /// As [`shared`](Region::shared), with pages that are not there yet: see
-    /// [`populate`](Region::populate).
+    /// As [`shared`](Region::shared), for a client that has chosen the size: its pages are not there yet
+    /// ([`populate`](Region::populate)), and another thread frees them ([`closer`]).
     ///
     /// # Errors
     /// As [`shared`](Region::shared).
-    pub fn shared_unpopulated(len: usize) -> Result<Region, RegionError> {
+    pub(crate) fn for_client(len: usize) -> Result<Region, RegionError> {
         check_size(len)?;
-        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-        let bytes = len.next_multiple_of(PAGE);
-        check_available(bytes).map_err(no_memory)?;
-        Region::map_fd(sealed_file(bytes).map_err(no_memory)?, len, 0)
+        let fd = shared_file(len)?;
+        Ok(Region::map_fd(fd, len, 0)?.of_a_client())
     }
 
     /// The first `len` bytes of a file in memory that somebody else has made.
@@ -147,29 +144,28 @@ impl Region {
     /// [`RegionError::NotSealed`], [`RegionError::NotMemory`], [`RegionError::FileTooShort`],
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        Region::from_file(fd, len, libc::MAP_POPULATE)
+        check_file(fd.as_fd(), len)?;
+        Region::map_fd(fd, len, libc::MAP_POPULATE)
     }
 
-    /// As [`from_fd`](Region::from_fd), with pages that are not mapped yet: see
-    /// [`populate`](Region::populate).
+    /// As [`from_fd`](Region::from_fd), of a client: pages are not mapped yet
+    /// ([`populate`](Region::populate)), the descriptor stays with its owner, who closes it where that may
+    /// wait, and another thread unmaps the region ([`closer`]).
     ///
     /// # Errors
     /// As [`from_fd`](Region::from_fd).
-    pub fn from_fd_unpopulated(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        Region::from_file(fd, len, 0)
+    pub(crate) fn of_client(fd: BorrowedFd<'_>, len: usize) -> Result<Region, RegionError> {
+        check_file(fd, len)?;
+        let (base, bytes) = map_file(fd, len, 0)?;
+        let backing = Backing::Mapped { bytes, fd: None, client: true };
+        Ok(Region { base, len, page: PAGE, backing })
     }
 
-    fn from_file(fd: OwnedFd, len: usize, populate: i32) -> Result<Region, RegionError> {
-        check_size(len)?;
-        // SAFETY: asks a descriptor that we own for its seals.
-        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-            return Err(RegionError::NotSealed);
+    fn of_a_client(mut self) -> Region {
+        if let Backing::Mapped { client, .. } = &mut self.backing {
+            *client = true;
         }
-        if !is_ordinary_memory(&fd) {
-            return Err(RegionError::NotMemory);
-        }
-        Region::map_fd(fd, len, populate)
+        self
     }
 
     /// Touches `[off, off + len)`, so that nobody takes a page fault there later. For whoever maps
@@ -192,15 +188,8 @@ impl Region {
     }
 
     fn map_fd(fd: OwnedFd, len: usize, populate: i32) -> Result<Region, RegionError> {
-        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-        let file = std::fs::File::from(fd);
-        let has = file.metadata().map_err(no_memory)?.len();
-        if has < len as u64 {
-            return Err(RegionError::FileTooShort { has, wanted: len });
-        }
-        let bytes = len.next_multiple_of(PAGE);
-        let base = mmap(bytes, libc::MAP_SHARED | populate, file.as_raw_fd()).map_err(no_memory)?;
-        let backing = Backing::Mapped { bytes, fd: Some(file.into()) };
+        let (base, bytes) = map_file(fd.as_fd(), len, populate)?;
+        let backing = Backing::Mapped { bytes, fd: Some(fd), client: false };
         Ok(Region { base, len, page: PAGE, backing })
     }
 
@@ -368,11 +357,79 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let Backing::Mapped { bytes, .. } = self.backing {
-            // SAFETY: exactly the mapping made at construction, which nobody refers to any more.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), bytes) };
+        match &mut self.backing {
+            Backing::Mapped { bytes, fd, client: true } => {
+                let (mapping, fd) = (Mapping { base: self.base, bytes: *bytes }, fd.take());
+                closer::run(closer::MEMORY, move || {
+                    drop(mapping);
+                    drop(fd);
+                });
+            }
+            Backing::Mapped { bytes, .. } => drop(Mapping { base: self.base, bytes: *bytes }),
+            Backing::Borrowed { .. } => {}
         }
     }
+}
+
+/// A mapping to which nothing refers any more; unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range that belongs to this value alone.
+unsafe impl Send for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In pieces: a page fault of another thread waits for one of them, and not for all.
+        const PIECE: usize = 64 << 20;
+        for off in (0..self.bytes).step_by(PIECE) {
+            // SAFETY: part of a mapping that a region made, to which nothing refers any more.
+            unsafe {
+                let at = self.base.as_ptr().add(off);
+                libc::munmap(at.cast(), PIECE.min(self.bytes - off));
+            }
+        }
+    }
+}
+
+/// Maps the first `len` bytes of a file: base, and bytes of whole pages.
+fn map_file(
+    fd: BorrowedFd<'_>,
+    len: usize,
+    populate: i32,
+) -> Result<(NonNull<u8>, usize), RegionError> {
+    let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+    let stat = rustix::fs::fstat(fd).map_err(|e| no_memory(e.into()))?;
+    let has = u64::try_from(stat.st_size).unwrap_or(0);
+    if has < len as u64 {
+        return Err(RegionError::FileTooShort { has, wanted: len });
+    }
+    let bytes = len.next_multiple_of(PAGE);
+    let base = mmap(bytes, libc::MAP_SHARED | populate, fd.as_raw_fd()).map_err(no_memory)?;
+    Ok((base, bytes))
+}
+
+/// A file in memory with room for `len` bytes, for a mapping that others are to share.
+fn shared_file(len: usize) -> Result<OwnedFd, RegionError> {
+    let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+    let bytes = len.next_multiple_of(PAGE);
+    check_available(bytes).map_err(no_memory)?;
+    sealed_file(bytes).map_err(no_memory)
+}
+
+/// Whether a file of somebody else's can be mapped without harm.
+fn check_file(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
+    check_size(len)?;
+    // First: only files in memory have seals, and any other question may wait for whoever serves the file.
+    // SAFETY: asks a live descriptor for its seals.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(RegionError::NotSealed);
+    }
+    if is_ordinary_memory(fd) { Ok(()) } else { Err(RegionError::NotMemory) }
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::io::Error {
@@ -385,7 +442,7 @@ fn check_size(len: usize) -> Result<(), RegionError> {
 }
 
 /// Whether a file lies in ordinary memory, which a hole that is punched into it is filled from again.
-fn is_ordinary_memory(fd: &OwnedFd) -> bool {
+fn is_ordinary_memory(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: a structure of integers, for which all zeros are values.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: writes into a live structure of the type it is for.
@@ -583,7 +640,7 @@ mod tests {
 
     #[test]
     fn test_region_is_populated_piece_by_piece() {
-        let r = Region::shared_unpopulated(5 * PAGE + 1).unwrap();
+        let r = Region::for_client(5 * PAGE + 1).unwrap();
         let resident = |page: usize| {
             let mut found = 0u8;
             // SAFETY: asks for one page of the mapping, into one live octet.

@@ -12,8 +12,8 @@
 //! < {"v":1,"id":1,"fds":2,"ok":{"app":7,"workers":1,"area":16777216,"bells":0,"memory":67108864,…}}
 //! > {"v":1,"id":2,"op":"create-pd"}
 //! < {"v":1,"id":2,"ok":{"pd":12}}
-//! > {"v":1,"id":3,"op":"create-cq","args":{"depth":256,"waker":true}}          (and a descriptor)
-//! < {"v":1,"id":3,"ok":{"off":34816,"words":40}}
+//! > {"v":1,"id":3,"op":"create-cq","args":{"depth":256,"waker":1}}
+//! < {"v":1,"id":3,"fds":1,"ok":{"off":34816,"words":40}}
 //! > {"v":1,"id":9,"op":"listen","args":{"addr":"10.0.0.1:7174","params":{…}}}
 //! < {"v":1,"id":9,"ok":{"listener":31}}
 //! < {"v":1,"event":{"Listening":{"id":31}}}
@@ -24,9 +24,15 @@
 //!
 //! The answer to `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and
 //! doorbells, laid out as [`ring::layout`](crate::ring::layout) has it) and, if there is any, the memory
-//! that registrations are made of. A request with `waker` brings one, the waking end of a pair of
-//! sockets ([`Waker::fd`](crate::Waker::fd)); `add-region` brings a file in memory that is sealed against
-//! shrinking ([`Region::shared`](crate::Region::shared)).
+//! that registrations are made of. A request with `waker` gives the client's number for one of its
+//! threads. The answer to the first request with a number brings the descriptor on which that thread
+//! sleeps ([`Waker::for_process`](crate::Waker::for_process)): the server makes it, because nothing that a
+//! client made is written to, polled or closed by a worker. The number is free again when every queue
+//! with it is destroyed.
+//!
+//! Of all requests `add-region` alone brings a descriptor, a file in memory that is sealed against
+//! shrinking ([`Region::shared`](crate::Region::shared)), and takes it whether it is carried out or
+//! refused. A descriptor that belongs to no request ends the connection.
 //!
 //! # Names
 //!
@@ -57,11 +63,11 @@ pub enum Request {
     CreatePd,
     /// Gives a protection domain back: nothing can be made in it any more.
     DeallocPd(PdName),
-    /// A waker may come with it. [`Block`].
+    /// [`Block`], and perhaps a descriptor to sleep on.
     CreateCq(CreateCq),
     /// [`Resized`].
     ResizeCq(ResizeCq),
-    /// A waker may come with it. [`Block`].
+    /// [`Block`], and perhaps a descriptor to sleep on.
     CreateSrq(CreateSrq),
     /// [`NewQp`].
     CreateQp(CreateQp),

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, receive, send};
+use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, WireError, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Policy, Session};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The system's, or of a client that breaks the rules of the socket or does not read.
 pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<()> {
-    let sleeper = Sleeper::with_fd()?;
+    let sleeper = Sleeper::pair()?;
     let mut session = Session::new(hub, policy, sleeper.waker());
     let result = socket
         .set_write_timeout(Some(PATIENCE))
@@ -42,6 +42,7 @@ fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io
             session.handle(&line, &mut inbox);
             flush(session, socket)?;
         }
+        inbox.check_fds().map_err(WireError::into_io)?;
         if session.has_work() {
             session.work();
         }

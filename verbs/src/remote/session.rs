@@ -21,7 +21,7 @@ use std::sync::Arc;
 use heddle_base::counters;
 use heddle_cm::AppId;
 use heddle_socket::document::{Answer, Fault, FaultKind, VERSION, read_call, to_line};
-use heddle_socket::wire::Inbox;
+use heddle_socket::wire::{ForeignFd, Inbox};
 use serde::Serialize;
 
 use super::policy::Policy;
@@ -174,11 +174,18 @@ impl Session {
         }
     }
 
-    /// Takes a request; `inbox` is where the line came from, for descriptors that came with it.
+    /// Takes a request; `inbox` is where the line came from, for a descriptor that came with it.
     pub fn handle(&mut self, line: &[u8], inbox: &mut Inbox) {
         self.counters.requests += 1;
         let (id, outcome) = match read_call::<Request>(line) {
-            Ok((id, request)) => (id, self.carry_out(id, request, inbox)),
+            Ok((id, request)) => {
+                // Also where the request is refused: the next one is not to find what came with this.
+                let fd = match &request {
+                    Request::AddRegion(_) => inbox.take_fds(1).and_then(|mut fds| fds.pop()),
+                    _ => None,
+                };
+                (id, self.carry_out(id, request, fd))
+            }
             Err(refusal) => {
                 self.counters.refused += 1;
                 return self.send(refusal.id, *refusal, Vec::new());
@@ -296,7 +303,7 @@ impl Session {
         &mut self,
         id: u64,
         request: Request,
-        inbox: &mut Inbox,
+        fd: Option<ForeignFd>,
     ) -> Result<Outcome, Fault> {
         if let Request::DeviceOpen(args) = request {
             return self.open(id, args);
@@ -307,7 +314,7 @@ impl Session {
             State::Closing(_) => return Err(invalid("the device is closed")),
         };
         match request {
-            Request::AddRegion(args) => self.add_region(id, args.len, inbox),
+            Request::AddRegion(args) => self.add_region(id, args.len, fd),
             Request::Listen(_)
             | Request::Unlisten(_)
             | Request::Connect(_)
@@ -321,7 +328,7 @@ impl Session {
                 done(&())
             }
             other => {
-                let result = self.objects.carry_out(&open, other, inbox);
+                let result = self.objects.carry_out(&open, other);
                 result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
             }
         }

@@ -33,6 +33,11 @@ fn is_over<T>(answered: &Result<T, DeviceError>) -> bool {
     matches!(answered, Err(DeviceError::Refused(fault)) if fault.kind == FaultKind::NotFound)
 }
 
+/// By which the server knows a waker.
+fn number_of(waker: Option<&Waker>) -> Result<Option<u64>, DeviceError> {
+    waker.map(|w| w.number().ok_or(DeviceError::WakerWithoutFd)).transpose()
+}
+
 impl Backend for Remote {
     fn hub(&self) -> Option<&Arc<Hub>> {
         None
@@ -54,7 +59,8 @@ impl Backend for Remote {
     }
 
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
-        let request = Request::CreateCq(protocol::CreateCq { depth, waker: waker.is_some() });
+        let number = number_of(waker.as_ref())?;
+        let request = Request::CreateCq(protocol::CreateCq { depth, waker: number });
         let at: Block = self.link.call_waking(&request, waker.as_ref())?;
         let owner = self.owner(Request::DestroyCq(at.clone()));
         let cq = confused(Cq::remote(&self.area, (at.off, at.words), waker, owner))?;
@@ -82,7 +88,7 @@ impl Backend for Remote {
             pd: pd.0,
             depth,
             max_sge,
-            waker: waker.is_some(),
+            waker: number_of(waker.as_ref())?,
         });
         let at: Block = self.link.call_waking(&request, waker.as_ref())?;
         let owner = self.owner(Request::DestroySrq(at.clone()));

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use heddle_cm::Event;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
-use heddle_socket::wire::{Inbox, MAX_ANSWER, Received, receive, send};
+use heddle_socket::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -131,15 +131,19 @@ impl Link {
         self.call_with(request, &[], None).map(|(answer, _)| answer)
     }
 
-    /// The same, with a waker for the server.
+    /// The same for a request with the number of `waker`, whose sleeper sleeps on what the answer brings.
     pub(super) fn call_waking<A: DeserializeOwned>(
         &self,
         request: &Request,
         waker: Option<&Waker>,
     ) -> Result<A, DeviceError> {
-        let fd = waker.map(|w| w.fd().ok_or(DeviceError::WakerWithoutFd)).transpose()?;
-        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-        self.call_with(request, &fds, None).map(|(answer, _)| answer)
+        let (answer, fds) = self.call_with(request, &[], None)?;
+        for fd in fds {
+            let waker =
+                waker.ok_or_else(|| DeviceError::Socket("no waker was asked for".into()))?;
+            waker.listen_to(fd).map_err(|e| DeviceError::Socket(e.to_string()))?;
+        }
+        Ok(answer)
     }
 
     /// The same, with descriptors there and back; `then` has its turn before later events.
@@ -225,6 +229,8 @@ impl Link {
                     }
                     None => {
                         let Some(fds) = inbox.take_fds(said.fds as usize) else { return };
+                        // This process trusts its server, and closes what it sends.
+                        let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();
                         self.answer(said, fds);
                     }
                 }

@@ -19,8 +19,8 @@ documents! {
     CreateCq {
         /// Completions it is to hold.
         depth: u32,
-        /// Whether a waker comes with this.
-        waker: bool,
+        /// The client's number for the thread that it wakes when it is armed.
+        waker: Option<u64>,
     }
 
     /// A queue in the area.
@@ -55,8 +55,8 @@ documents! {
         depth: u32,
         /// Pieces of one.
         max_sge: u16,
-        /// Whether a waker comes with this.
-        waker: bool,
+        /// The client's number for the thread that it wakes when its limit is reached.
+        waker: Option<u64>,
     }
 
     /// A queue pair.

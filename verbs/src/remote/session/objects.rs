@@ -1,14 +1,14 @@
 //! Queues, regions and STags of one session.
 
 use std::collections::hash_map::Entry;
+use std::os::fd::OwnedFd;
 use std::sync::Weak;
 
 use heddle_iwarp::{Access, Pd, Qpn, Stag};
 
-use super::opening::take_fd;
 use super::{
-    Arc, Cq, DeviceError, FaultKind, HashMap, Inbox, Mr, Open, Outcome, Qp, Refused, Request, Srq,
-    Waker, done, invalid, not_found, quota,
+    Arc, Cq, DeviceError, HashMap, Mr, Open, Outcome, Qp, Refused, Request, Srq, Waker, done,
+    invalid, not_found, quota, with_fds,
 };
 use crate::device::local::Aside;
 use crate::device::{Backend, MrInit};
@@ -17,6 +17,7 @@ use crate::qp::QpInit;
 use crate::remote::protocol::{
     self, Block, Deregistered, NewMr, NewPd, NewQp, NewStag, Resized, SetAside, Usage, WindowBound,
 };
+use crate::waker::WeakWaker;
 use crate::window::HeldStag;
 
 /// Stretches that may be set aside at a time.
@@ -32,6 +33,8 @@ pub(super) struct Objects {
     stags: HashMap<u64, Box<dyn HeldStag>>,
     reserved: HashMap<u64, Aside>,
     regions: HashMap<u64, Arc<Region>>,
+    /// By the client's numbers, what wakes its threads. The queues hold it.
+    wakers: HashMap<u64, WeakWaker>,
     /// Memory of the application's own that may still be mapped here, with the octets of each.
     brought: Vec<(Weak<Region>, usize)>,
     next: u64,
@@ -105,12 +108,7 @@ impl Objects {
         name.map(|n| self.qp(n)).transpose()
     }
 
-    pub(super) fn carry_out(
-        &mut self,
-        open: &Open,
-        request: Request,
-        inbox: &mut Inbox,
-    ) -> Result<Outcome, Refused> {
+    pub(super) fn carry_out(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
         match request {
             Request::CreatePd
             | Request::DeallocPd(_)
@@ -118,7 +116,7 @@ impl Objects {
             | Request::ResizeCq(_)
             | Request::CreateSrq(_)
             | Request::CreateQp(_)
-            | Request::ResetQp(_) => self.make_queue(open, request, inbox),
+            | Request::ResetQp(_) => self.make_queue(open, request),
             Request::AllocMr(_)
             | Request::Reserve(_)
             | Request::RegisterReserved(_)
@@ -133,12 +131,7 @@ impl Objects {
         }
     }
 
-    fn make_queue(
-        &mut self,
-        open: &Open,
-        request: Request,
-        inbox: &mut Inbox,
-    ) -> Result<Outcome, Refused> {
+    fn make_queue(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
         let device = &open.device;
         match request {
             Request::CreatePd => Ok(done(&NewPd { pd: device.create_pd()?.0 })?),
@@ -147,11 +140,11 @@ impl Objects {
                 Ok(done(&())?)
             }
             Request::CreateCq(a) => {
-                let waker = waker(a.waker, inbox)?;
+                let (waker, fds) = self.waker(a.waker)?;
                 let cq = device.create_cq(a.depth, waker)?;
                 let (off, words) = cq.share();
                 self.cqs.insert(off, cq);
-                Ok(done(&Block { off, words })?)
+                Ok(with_fds(&Block { off, words }, fds)?)
             }
             Request::ResizeCq(a) => {
                 let (held, resizing) = match device.resize_cq(self.cq(a.cq)?, a.depth) {
@@ -163,11 +156,11 @@ impl Objects {
                 Ok(done(&Resized { held, resizing })?)
             }
             Request::CreateSrq(a) => {
-                let waker = waker(a.waker, inbox)?;
+                let (waker, fds) = self.waker(a.waker)?;
                 let srq = device.create_srq(Pd(a.pd), a.depth, a.max_sge, waker)?;
                 let (off, words) = srq.share();
                 self.srqs.insert(off, srq);
-                Ok(done(&Block { off, words })?)
+                Ok(with_fds(&Block { off, words }, fds)?)
             }
             Request::CreateQp(a) => {
                 let srq = a.srq.map(|place| self.srqs.get(&place).ok_or(DeviceError::ForeignSrq));
@@ -293,6 +286,21 @@ impl Objects {
         }
     }
 
+    /// What wakes the thread to which the client gives this number; with the descriptor on which it
+    /// sleeps when it is new.
+    fn waker(&mut self, number: Option<u64>) -> Result<(Option<Waker>, Vec<OwnedFd>), Refused> {
+        let Some(number) = number else { return Ok((None, Vec::new())) };
+        if let Some(there) = self.wakers.get(&number).and_then(WeakWaker::upgrade) {
+            return Ok((Some(there), Vec::new()));
+        }
+        let made = Waker::for_process();
+        let (waker, fd) = made.map_err(|e| DeviceError::Socket(e.to_string()))?;
+        // As many as there are queues at most.
+        self.wakers.retain(|_, waker| waker.upgrade().is_some());
+        self.wakers.insert(number, waker.downgrade());
+        Ok((Some(waker), vec![fd]))
+    }
+
     fn add_mr(&mut self, mr: Mr) -> Result<Outcome, Refused> {
         let (id, info) = (self.name(), mr.info());
         self.mrs.insert(id, mr);
@@ -346,13 +354,4 @@ fn unknown(what: &str, name: impl std::fmt::Display) -> heddle_socket::Fault {
 
 fn rights(bits: u8) -> Result<Access, Refused> {
     protocol::access(bits).ok_or_else(|| invalid("there are no such rights").into())
-}
-
-fn waker(comes: bool, inbox: &mut Inbox) -> Result<Option<Waker>, Refused> {
-    if !comes {
-        return Ok(None);
-    }
-    let fd = take_fd(inbox)?;
-    let waker = Waker::from_fd(fd);
-    Ok(Some(waker.map_err(|e| heddle_socket::Fault::new(FaultKind::Invalid, e.to_string()))?))
 }

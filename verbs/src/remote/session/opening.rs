@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use heddle_socket::document::{Answer, Fault};
-use heddle_socket::wire::{Inbox, MAX_FDS};
+use heddle_socket::wire::{ForeignFd, MAX_FDS};
 
 use super::{Open, Outcome, Session, State, invalid, quota};
 use crate::device::DeviceConfig;
@@ -66,7 +66,7 @@ impl Session {
         }
         let size = |n: u64| usize::try_from(n).map_err(|_| invalid("no such size"));
         let (memory, queues) = (size(args.memory)?, size(args.queues)?);
-        let lazily = |len| Region::shared_unpopulated(len).map_err(DeviceError::from);
+        let lazily = |len| Region::for_client(len).map_err(DeviceError::from);
         let mut regions = vec![lazily(self.hub.area_octets(queues)).map_err(|e| self.fault(e))?];
         if memory > 0 {
             regions.push(lazily(memory).map_err(|e| self.fault(e))?);
@@ -81,9 +81,10 @@ impl Session {
         &mut self,
         id: u64,
         len: usize,
-        inbox: &mut Inbox,
+        fd: Option<ForeignFd>,
     ) -> Result<Outcome, Fault> {
-        let fd = take_fd(inbox)?;
+        let fd = fd.as_ref().and_then(ForeignFd::fd);
+        let fd = fd.ok_or_else(|| invalid("no descriptor came with it"))?;
         let waiting = self.jobs.len();
         if self.objects.region_count() + waiting >= self.policy.regions as usize {
             return Err(quota("regions of memory of its own", self.policy.regions));
@@ -98,7 +99,7 @@ impl Session {
         if all > self.policy.memory {
             return Err(quota("octets of memory", self.policy.memory));
         }
-        let region = Region::from_fd_unpopulated(fd, len);
+        let region = Region::of_client(fd, len);
         let region = region.map_err(|e: RegionError| invalid(e.to_string()))?;
         self.jobs.push_back(Job { id, regions: vec![region], opens: false, done: 0, ready: 0 });
         Ok(Outcome::Later)
@@ -174,9 +175,4 @@ impl Session {
         }
         Ok(Some(lent))
     }
-}
-
-pub(super) fn take_fd(inbox: &mut Inbox) -> Result<OwnedFd, Fault> {
-    let fd = inbox.take_fds(1).and_then(|mut fds| fds.pop());
-    fd.ok_or_else(|| invalid("no descriptor came with it"))
 }

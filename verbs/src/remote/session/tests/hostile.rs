@@ -44,16 +44,17 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         ("disconnect", r#"{"conn":1}"#.into(), NotFound),
         ("unlisten", r#"{"listener":1}"#.into(), NotFound),
         ("resize-cq", format!(r#"{{"cq":{cq},"depth":4}}"#), NotFound),
-        ("create-cq", r#"{"depth":0,"waker":false}"#.into(), Invalid),
-        ("create-cq", r#"{"depth":4294967295,"waker":false}"#.into(), Invalid),
-        ("create-cq", r#"{"depth":65536,"waker":false}"#.into(), Quota),
-        ("create-cq", r#"{"depth":8,"waker":true}"#.into(), Invalid),
+        ("create-cq", r#"{"depth":0,"waker":null}"#.into(), Invalid),
+        ("create-cq", r#"{"depth":4294967295,"waker":null}"#.into(), Invalid),
+        ("create-cq", r#"{"depth":65536,"waker":null}"#.into(), Quota),
+        ("create-cq", r#"{"depth":8,"waker":true}"#.into(), Malformed),
+        ("create-cq", r#"{"depth":8,"waker":-1}"#.into(), Malformed),
         ("reserve", r#"{"len":18446744073709551615}"#.into(), Invalid),
         ("reserve", r#"{"len":2000000}"#.into(), Quota),
         ("add-region", r#"{"len":4096}"#.into(), Invalid),
         ("dance", "null".into(), Malformed),
-        ("create-cq", r#"{"depth":-1,"waker":false}"#.into(), Malformed),
-        ("create-cq", r#"{"depth":8,"waker":false,"more":1}"#.into(), Malformed),
+        ("create-cq", r#"{"depth":-1,"waker":null}"#.into(), Malformed),
+        ("create-cq", r#"{"depth":8,"waker":null,"more":1}"#.into(), Malformed),
         ("create-cq", "[]".into(), Malformed),
         ("usage", r#"{"pd":4294967296}"#.into(), Malformed),
     ] {
@@ -113,9 +114,6 @@ fn test_descriptors_of_other_kinds_are_refused() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened(&hub);
     let (pipe, _end) = std::io::pipe().unwrap();
-    let waking = r#"{"depth":8,"waker":true}"#;
-    raw.bring(&pipe);
-    assert_eq!(raw.refused("create-cq", waking), FaultKind::Invalid);
     raw.bring(&pipe);
     assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid);
     let (plain, _other) = UnixStream::pair().unwrap();
@@ -128,12 +126,58 @@ fn test_descriptors_of_other_kinds_are_refused() {
         let refused = raw.refused("add-region", &format!(r#"{{"len":{len}}}"#));
         assert!(matches!(refused, FaultKind::Invalid | FaultKind::Quota), "{len}");
     }
-    raw.bring(&fd);
-    assert_eq!(raw.refused("create-cq", waking), FaultKind::Invalid, "memory is no waker");
+    // Each request took its own, also where it was refused.
+    assert_eq!(raw.inbox.check_fds(), Ok(()));
     raw.bring(&fd);
     assert_eq!(raw.ask("add-region", r#"{"len":4096}"#).0.error, None);
-    raw.bring(&Sleeper::with_fd().unwrap().waker().fd().unwrap());
-    assert_eq!(raw.ask("create-cq", waking).0.error, None);
+    // What no request takes ends the connection.
+    raw.bring(&pipe);
+    assert_eq!(raw.ask("create-cq", r#"{"depth":8,"waker":1}"#).0.error, None);
+    assert_eq!(raw.inbox.check_fds(), Err(heddle_socket::WireError::StrayFds));
+    while !raw.session.close() {}
+}
+
+/// A refused request leaves no descriptor for the next one.
+#[test]
+fn test_descriptor_of_a_refused_request_is_not_the_next_ones() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::new(&hub, Policy::default());
+    let region = Region::shared(4096).unwrap();
+    raw.bring(&region.fd().unwrap());
+    let early = raw.refused("add-region", r#"{"len":4096}"#);
+    assert_eq!(early, FaultKind::Invalid, "there is no device");
+    let opened = raw.ask("device-open", r#"{"memory":4096,"queues":4096,"name":""}"#);
+    assert_eq!(opened.0.error, None);
+    let next = raw.refused("add-region", r#"{"len":4096}"#);
+    assert_eq!(next, FaultKind::Invalid, "it brings nothing");
+}
+
+#[test]
+fn test_queues_of_one_thread_share_a_waker_that_the_server_has_made() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    let mut create = |waker: u64| {
+        let (answer, fds) = raw.ask("create-cq", &format!(r#"{{"depth":8,"waker":{waker}}}"#));
+        let off = answer.ok.unwrap()["off"].as_u64().unwrap();
+        (off, fds, answer.fds)
+    };
+    let (first, mut fds, count) = create(7);
+    assert_eq!((fds.len(), count), (1, 1));
+    let (second, none, count) = create(7);
+    assert_eq!((none.len(), count), (0, 0));
+    assert_eq!(create(u64::MAX).1.len(), 1, "another thread");
+    // Nothing can be hidden in the server's end.
+    let end = UnixStream::from(fds.pop().unwrap());
+    let hidden = std::fs::File::open("/dev/null").unwrap();
+    assert!(send(&end, b"x", &[hidden.as_fd()]).is_err());
+    // When its queues are gone, so is the waker, and the number can be had again.
+    for off in [first, second] {
+        assert_eq!(raw.ask("destroy-cq", &format!(r#"{{"off":{off},"words":1}}"#)).0.error, None);
+    }
+    end.set_nonblocking(false).unwrap();
+    assert_eq!(std::io::Read::read(&mut &end, &mut [0]).unwrap(), 0);
+    let (answer, fds) = raw.ask("create-cq", r#"{"depth":8,"waker":7}"#);
+    assert_eq!((answer.error, fds.len()), (None, 1));
     while !raw.session.close() {}
 }
 

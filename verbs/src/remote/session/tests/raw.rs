@@ -59,7 +59,7 @@ pub(super) fn qp(pd: u64, cq: u64) -> String {
 
 /// A completion queue, and a queue pair with it.
 pub(super) fn ask_for_qp(raw: &mut Raw, pd: u64) -> (u64, u64) {
-    let (cq, _) = raw.ask("create-cq", r#"{"depth":8,"waker":false}"#);
+    let (cq, _) = raw.ask("create-cq", r#"{"depth":8,"waker":null}"#);
     let cq = cq.ok.unwrap()["off"].as_u64().unwrap();
     let (made, _) = raw.ask("create-qp", &qp(pd, cq));
     (cq, made.ok.unwrap()["qp"].as_u64().unwrap())

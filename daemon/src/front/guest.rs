@@ -1,0 +1,114 @@
+//! The socket of a client, and the descriptors that come through it.
+//!
+//! The last close of a descriptor takes as long as whoever made it likes, and the queue of a socket may
+//! hold descriptors that nobody has received. So the front thread receives and closes none of them: it
+//! looks what comes ([`Guest::read`]), and has a lane of [`closer`] receive and close what is not plain
+//! bytes, the client's own socket included.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use heddle_socket::Inbox;
+use heddle_socket::wire::{self, MAX_REQUEST, Received, Taken};
+use heddle_verbs::closer;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+
+/// Sockets that lanes have been given and have not closed.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Sockets to be closed beyond which no client is admitted: a descriptor each.
+const MOST_CLOSING: usize = 512;
+
+/// A client's socket. A lane closes it, however this is dropped.
+#[derive(Debug)]
+pub(super) struct Guest {
+    stream: Option<UnixStream>,
+    uid: u32,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Plain bytes, which are in the inbox, or the end.
+    Read(Received),
+    /// Bytes with descriptors, which are still in the socket: [`Guest::take`].
+    Descriptors,
+}
+
+impl Guest {
+    /// The socket of a client that has just connected.
+    pub(super) fn new(stream: UnixStream) -> io::Result<Guest> {
+        let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
+        let guest = Guest { stream: Some(stream), uid };
+        wire::guard(guest.stream().as_fd())?;
+        Ok(guest)
+    }
+
+    /// The socket.
+    #[expect(clippy::expect_used, reason = "there until it is dropped")]
+    pub(super) fn stream(&self) -> &UnixStream {
+        self.stream.as_ref().expect("a guest has its socket")
+    }
+
+    /// What the client says goes here; its descriptors are closed by its lane.
+    pub(super) fn inbox(&self) -> Inbox {
+        let lane = closer::lane_of(self.uid);
+        Inbox::closing_by(MAX_REQUEST, Arc::new(move |fd| closer::release(lane, fd)))
+    }
+
+    /// Reads plain bytes once; safe to be given up meanwhile.
+    pub(super) async fn read(&self, inbox: &mut Inbox) -> io::Result<Next> {
+        let look = || wire::receive_bytes(self.stream().as_fd(), inbox);
+        let found = self.stream().async_io(Interest::READABLE, look).await?;
+        Ok(found.map_or(Next::Descriptors, Next::Read))
+    }
+
+    /// Has the lane read once, with descriptors. To be awaited to its end: what was read is in the inbox
+    /// then.
+    pub(super) async fn take(&self, inbox: &mut Inbox) -> io::Result<Received> {
+        let socket = self.stream().as_fd().try_clone_to_owned()?;
+        let (to, from) = oneshot::channel::<io::Result<Taken>>();
+        closer::run(closer::lane_of(self.uid), move || {
+            let taken = wire::take(&socket);
+            drop(socket);
+            drop(to.send(taken));
+        });
+        let taken = from.await.map_err(|_| io::Error::other("nothing was received"))?;
+        inbox.add(taken?)
+    }
+
+    /// Closes the socket; returns when that, and all that the client has queued in it, is closed.
+    pub(super) async fn close(mut self) {
+        let (to, from) = oneshot::channel::<()>();
+        self.hand_over(move || drop(to));
+        // The lane says nothing: that it drops its end is the word.
+        let _ = from.await;
+    }
+
+    fn hand_over(&mut self, done: impl FnOnce() + Send + 'static) {
+        let Some(stream) = self.stream.take() else { return };
+        // Without a runtime there is none to take it from; then the process ends.
+        let Ok(stream) = stream.into_std() else { return };
+        CLOSING.fetch_add(1, Ordering::Relaxed);
+        closer::run(closer::lane_of(self.uid), move || {
+            drop(stream);
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+            done();
+        });
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.hand_over(|| {});
+    }
+}
+
+/// Whether so many sockets wait to be closed that no more should be admitted.
+pub(super) fn too_many_closing() -> bool {
+    CLOSING.load(Ordering::Relaxed) >= MOST_CLOSING
+}

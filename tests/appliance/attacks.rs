@@ -1,0 +1,192 @@
+//! Clients that hand over descriptors of which the last close takes as long as they like.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use heddle_socket::wire::send;
+use serde_json::Value;
+
+use crate::lab::{Appliance, PATIENCE, listen};
+
+/// How long each of these sockets lingers when it is closed.
+const LINGER: u32 = 120;
+
+/// A user that no rule names.
+const STRANGER: u32 = 54_321;
+
+/// A socket with unsent data that lingers, and its silent peer.
+pub fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    let linger = libc::linger { l_onoff: 1, l_linger: LINGER.cast_signed() };
+    let len = libc::socklen_t::try_from(size_of_val(&linger)).unwrap();
+    // SAFETY: an option of a live descriptor, from a live structure of that length.
+    let set = unsafe {
+        let value = (&raw const linger).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len)
+    };
+    assert_eq!(set, 0);
+    socket.set_nonblocking(true).unwrap();
+    while (&socket).write(&[0; 1 << 16]).is_ok() {}
+    (socket.into(), peer)
+}
+
+/// One end of a pair of sockets with `fd` in its queue.
+fn hiding(fd: OwnedFd) -> OwnedFd {
+    let (near, far) = UnixStream::pair().unwrap();
+    send(&near, b"x", &[fd.as_fd()]).unwrap();
+    far.into()
+}
+
+/// The appliance stands still, so that what is sent to it is its alone before it looks.
+struct Stopped<'a>(&'a Appliance);
+
+impl Stopped<'_> {
+    fn new(a: &Appliance) -> Stopped<'_> {
+        a.signal(libc::SIGSTOP);
+        let stopped = Stopped(a);
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        };
+        while !std::fs::read_dir(format!("/proc/{}/task", a.pid())).unwrap().all(stands) {
+            thread::yield_now();
+        }
+        stopped
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(libc::SIGCONT);
+    }
+}
+
+/// Connects as a process of this user would: the credentials are the thread's.
+fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        // The C library would change all threads of the process.
+        // SAFETY: changes the user of the calling thread, which ends with this.
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(set, 0, "needs root");
+        f()
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Sends lines, some with a descriptor that nobody else has; the socket, and what was answered until it
+/// was closed or as many lines had come.
+fn says(a: &Appliance, lines: Vec<(&str, Option<OwnedFd>)>) -> (UnixStream, Vec<String>) {
+    says_as(0, a, lines)
+}
+
+fn says_as(
+    uid: u32,
+    a: &Appliance,
+    lines: Vec<(&str, Option<OwnedFd>)>,
+) -> (UnixStream, Vec<String>) {
+    let count = lines.len();
+    let stopped = Stopped::new(a);
+    let client = as_user(uid, || UnixStream::connect(a.socket()).unwrap());
+    for (line, fd) in lines {
+        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        send(&client, format!("{line}\n").as_bytes(), &fds).unwrap();
+    }
+    drop(stopped);
+    let answers = answers(&client, count);
+    (client, answers)
+}
+
+fn answers(mut client: &UnixStream, count: usize) -> Vec<String> {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut text, mut byte) = (Vec::new(), [0]);
+    while text.iter().filter(|b| **b == b'\n').count() < count {
+        match client.read(&mut byte) {
+            Ok(1) => text.push(byte[0]),
+            _ => break,
+        }
+    }
+    String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The longest that `status` took while `attack` went on.
+fn longest(a: &Appliance, attack: impl FnOnce() + Send) -> Duration {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let honest = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            // Once more after the attack: what it left behind is closed then.
+            for _ in 0..20 {
+                while !done.load(std::sync::atomic::Ordering::Acquire) {
+                    longest = longest.max(status(&a.socket()));
+                }
+                longest = longest.max(status(&a.socket()));
+            }
+            longest
+        });
+        attack();
+        done.store(true, std::sync::atomic::Ordering::Release);
+        honest.join().unwrap()
+    })
+}
+
+/// Asks for the status without starting a program for it.
+fn status(socket: &Path) -> Duration {
+    let start = Instant::now();
+    let client = UnixStream::connect(socket).unwrap();
+    send(&client, b"{\"v\":1,\"id\":1,\"op\":\"status\"}\n", &[]).unwrap();
+    let answer: Value = serde_json::from_str(&answers(&client, 1)[0]).unwrap();
+    assert!(answer["ok"]["workers"][0]["running"] == true, "{answer}");
+    start.elapsed()
+}
+
+const OPEN: &str =
+    r#"{"v":1,"id":1,"op":"device-open","args":{"memory":65536,"queues":65536,"name":"bad"}}"#;
+
+/// Far below what a descriptor lingers, far above what a loaded machine takes.
+const PROMPT: Duration = Duration::from_secs(30);
+
+#[test]
+fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
+    let a = Appliance::start(&listen(7174, "rping"));
+    let _peer = a.rping(7174);
+    a.assert_moves();
+    let (sockets, _peers): (Vec<_>, Vec<_>) = (0..12).map(|_| lingering()).unzip();
+    let mut fds = sockets.into_iter();
+    let mut next = || fds.next().unwrap();
+    let longest = longest(&a, || {
+        // A user who is refused: nobody reads what it sends.
+        for fd in [next(), next(), hiding(next())] {
+            says_as(STRANGER, &a, vec![("{}", Some(fd))]);
+        }
+        // One who may ask, but not bring descriptors.
+        let (_, answers) = says(&a, vec![(r#"{"v":1,"id":1,"op":"status"}"#, Some(next()))]);
+        assert!(answers.is_empty(), "{answers:?}");
+        // One who has a device: for a request that takes a descriptor, and for one that does not.
+        let cq = r#"{"v":1,"id":2,"op":"create-cq","args":{"depth":8,"waker":1}}"#;
+        let region = r#"{"v":1,"id":2,"op":"add-region","args":{"len":4096}}"#;
+        for line in [cq, region] {
+            for fd in [next(), hiding(next())] {
+                let (_client, answers) = says(&a, vec![(OPEN, None), (line, Some(fd))]);
+                assert!(answers[0].contains("\"ok\""), "{answers:?}");
+            }
+            // One who is gone before it is read.
+            let lines = vec![(OPEN, None), ("nonsense", Some(next())), (line, Some(next()))];
+            drop(says(&a, lines));
+        }
+    });
+    assert!(longest < PROMPT, "status took {longest:?}");
+    a.assert_moves();
+    // All of it is closed, and the places of those clients are free.
+    let until = Instant::now() + PATIENCE;
+    while a.ask(&["status"])["control"]["clients"] != 1 {
+        assert!(Instant::now() < until, "{}", a.ask(&["status"])["control"]);
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,227 @@
+//! Threads that let go of kernel objects whose release takes as long as a client likes.
+//!
+//! The last `close` of a TCP socket with SO_LINGER waits for the peer, and a client can hide such a
+//! socket in the queue of another one; the last reference to a file in memory frees all its pages. A
+//! worker, and a thread that serves several clients, therefore closes and unmaps nothing that a client
+//! made or sized: it hands the owner of it to a lane here.
+//!
+//! Each lane is one thread, which starts with its first job. [`MEMORY`] frees memory; the others belong
+//! to clients, by user ([`lane_of`]), so that one user's releases delay no other's for long.
+//!
+//! **No release lasts.** A lane has a timer that signals its thread every [`NUDGE`] while a job runs. A
+//! socket that lingers stops waiting when a signal is pending, so a job of a hundred lingering sockets
+//! takes a hundred nudges, whatever their owner asked for.
+//!
+//! **Handing over never waits.** [`release`] pushes to a lock-free stack and wakes the thread by a futex,
+//! so a worker may call it.
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::waker::{Sleeper, Waker};
+
+mod stack;
+
+use stack::Stack;
+
+/// The lane that frees memory.
+pub const MEMORY: usize = 0;
+
+/// Lanes of clients.
+const CLIENTS: usize = 8;
+
+/// How long one release may wait.
+pub const NUDGE: Duration = Duration::from_millis(1);
+
+/// How long a lane sleeps when nobody wakes it.
+const NAP: Duration = Duration::from_secs(60);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// One thread and what it has to do.
+struct Lane {
+    jobs: Stack<Job>,
+    waker: Waker,
+}
+
+static LANES: [OnceLock<Option<Lane>>; CLIENTS + 1] = [const { OnceLock::new() }; CLIENTS + 1];
+
+/// The lane for what clients of a user have sent.
+pub fn lane_of(uid: u32) -> usize {
+    1 + usize::try_from(uid).unwrap_or(0) % CLIENTS
+}
+
+/// Drops `what` on the thread of `lane`.
+pub fn release(lane: usize, what: impl Send + 'static) {
+    run(lane, move || drop(what));
+}
+
+/// Calls `job` on the thread of `lane`. Without threads left in the system the caller runs it.
+pub fn run(lane: usize, job: impl FnOnce() + Send + 'static) {
+    let lane = LANES[lane % LANES.len()].get_or_init(|| Lane::start(lane).ok());
+    match lane {
+        Some(lane) => {
+            lane.jobs.push(Box::new(job));
+            lane.waker.wake();
+        }
+        None => job(),
+    }
+}
+
+/// Starts the lane that frees memory, so that no worker is the first to need it.
+pub fn prepare() {
+    run(MEMORY, || {});
+}
+
+impl Lane {
+    fn start(number: usize) -> io::Result<Lane> {
+        let sleeper = Sleeper::new();
+        let waker = sleeper.waker();
+        let work = move || {
+            // The lane is in its place once `get_or_init` returns.
+            let lane = loop {
+                match LANES[number % LANES.len()].get() {
+                    Some(Some(lane)) => break lane,
+                    Some(None) => return,
+                    None => std::thread::yield_now(),
+                }
+            };
+            lane.work(&sleeper, nudge::Timer::new().ok().as_ref());
+        };
+        std::thread::Builder::new().name(format!("heddle-close-{number}")).spawn(work)?;
+        Ok(Lane { jobs: Stack::new(), waker })
+    }
+
+    fn work(&self, sleeper: &Sleeper, timer: Option<&nudge::Timer>) {
+        loop {
+            for job in self.jobs.take_all() {
+                if let Some(timer) = timer {
+                    timer.set(NUDGE);
+                }
+                // A destructor that panics is a defect, and no reason to close nothing any more.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+                if let Some(timer) = timer {
+                    timer.set(Duration::ZERO);
+                }
+            }
+            sleeper.sleep(NAP, || !self.jobs.is_empty());
+        }
+    }
+}
+
+/// A timer that sends its thread a signal over and over, which ends waits and does nothing else.
+mod nudge {
+    use std::io;
+    use std::mem::MaybeUninit;
+    use std::ptr;
+    use std::time::Duration;
+
+    /// The timer of the thread that made it.
+    #[derive(Debug)]
+    pub(super) struct Timer(libc::timer_t);
+
+    extern "C" fn nothing(_signal: libc::c_int) {}
+
+    fn signal() -> libc::c_int {
+        // The C library has the first two; nothing here or in DPDK uses one so far up.
+        libc::SIGRTMIN() + 7
+    }
+
+    impl Timer {
+        pub(super) fn new() -> io::Result<Timer> {
+            // SAFETY: structures of integers and pointers, for which all zeros are values.
+            let (mut action, mut event) = unsafe {
+                let action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                let event: libc::sigevent = MaybeUninit::zeroed().assume_init();
+                (action, event)
+            };
+            let handler: extern "C" fn(libc::c_int) = nothing;
+            action.sa_sigaction = handler as libc::sighandler_t;
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal();
+            let mut timer = ptr::null_mut();
+            // SAFETY: the handler touches nothing, so it is safe at any moment; without SA_RESTART it
+            // ends waits. The timer is for the calling thread, by its id; all structures are live.
+            let made = unsafe {
+                event.sigev_notify_thread_id = libc::gettid();
+                libc::sigaction(signal(), &raw const action, ptr::null_mut()) == 0
+                    && libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)
+                        == 0
+            };
+            if made { Ok(Timer(timer)) } else { Err(io::Error::last_os_error()) }
+        }
+
+        /// Signals every `period` from now on; never when it is zero.
+        pub(super) fn set(&self, period: Duration) {
+            let every = libc::timespec {
+                tv_sec: period.as_secs().try_into().unwrap_or(0),
+                tv_nsec: period.subsec_nanos().into(),
+            };
+            let spec = libc::itimerspec { it_interval: every, it_value: every };
+            // SAFETY: a timer of ours and a live structure; the old setting is not asked for.
+            unsafe { libc::timer_settime(self.0, 0, &raw const spec, ptr::null_mut()) };
+        }
+    }
+
+    impl Drop for Timer {
+        fn drop(&mut self) {
+            // SAFETY: a timer of ours, which nobody uses after this.
+            unsafe { libc::timer_delete(self.0) };
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A socket with unsent data whose last close waits for a minute, and its silent peer.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let linger = libc::linger { l_onoff: 1, l_linger: 60 };
+        let len = libc::socklen_t::try_from(size_of_val(&linger)).unwrap();
+        // SAFETY: an option of a live descriptor, from a live structure of that length.
+        let set = unsafe {
+            let value = (&raw const linger).cast();
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len)
+        };
+        assert_eq!(set, 0);
+        socket.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &socket, &[0; 1 << 16]).is_ok() {}
+        (socket.into(), peer)
+    }
+
+    #[test]
+    fn test_a_lane_closes_lingering_sockets_without_waiting_for_their_peers() {
+        let (sockets, _peers): (Vec<_>, Vec<_>) = (0..20).map(|_| lingering()).unzip();
+        let start = Instant::now();
+        let (done, closed) = channel();
+        run(lane_of(3), move || {
+            drop(sockets);
+            done.send(()).unwrap();
+        });
+        assert!(start.elapsed() < Duration::from_secs(30), "handing over waited");
+        closed.recv_timeout(Duration::from_secs(50)).expect("a close lingered");
+    }
+
+    #[test]
+    fn test_jobs_of_a_lane_run_in_order_after_one_that_panics() {
+        let (to, from) = channel();
+        run(2, || panic!("on purpose"));
+        for n in 0..100 {
+            let to = to.clone();
+            run(2, move || to.send(n).unwrap());
+        }
+        drop(to);
+        assert!(from.iter().eq(0..100));
+    }
+}
