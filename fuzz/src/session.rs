@@ -247,6 +247,11 @@ fn opened(hub: &Arc<Hub>) -> (Session, Inbox) {
     let mut session = Session::new(hub, policy(), Sleeper::new().waker());
     let mut inbox = Inbox::new(1 << 16);
     let open = protocol::Open { memory: 1 << 16, queues: 1 << 16, name: String::new() };
+    let (near, far) = UnixStream::pair().expect("descriptors");
+    let files = [0, 1].map(|_| Region::shared(1 << 16).expect("memory"));
+    let fds = [0, 1].map(|n: usize| files[n].fd().expect("a file"));
+    send(&near, b"\n", &fds).expect("room");
+    receive(&far, &mut inbox).expect("two");
     let answer = ask(&mut session, &mut inbox, 1, &Request::DeviceOpen(open));
     assert!(answer.error.is_none(), "{answer:?}");
     (session, inbox)
@@ -259,8 +264,9 @@ fn ask(session: &mut Session, inbox: &mut Inbox, id: u64, request: &Request) -> 
 }
 
 fn answers(session: &mut Session, id: u64) -> Option<Answer> {
-    while session.has_work() {
+    while session.has_work() || session.is_preparing() {
         session.work();
+        std::thread::yield_now();
     }
     let mut found = None;
     while let Some(out) = session.poll_transmit() {

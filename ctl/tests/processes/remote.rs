@@ -265,9 +265,11 @@ fn open(path: &PathBuf) -> (UnixStream, Inbox) {
     let socket = UnixStream::connect(path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut inbox = Inbox::new(1 << 20);
-    let answer = ask(&socket, &mut inbox, OPEN);
+    let files = [65536, 65536].map(|len| Region::shared(len).unwrap());
+    let fds = [0, 1].map(|n: usize| files[n].fd().unwrap());
+    send(&socket, format!("{OPEN}\n").as_bytes(), &fds).unwrap();
+    let answer = answer(&socket, &mut inbox);
     assert!(answer.contains("\"ok\""), "{answer}");
-    assert_eq!(inbox.take_fds(2).unwrap().len(), 2);
     (socket, inbox)
 }
 
@@ -336,9 +338,14 @@ fn lines(path: &PathBuf) {
     let _ = (&socket).read_to_end(&mut rest);
 }
 
-/// Memory that loses its pages while it is sent from and written to.
+/// Memory that somebody tries to take pages from while it is sent from and written to.
 fn holes(path: &PathBuf) {
-    let params = OpenParams { memory: 1 << 20, queues: 1 << 20, name: "holes".to_owned() };
+    let params = OpenParams {
+        memory: 1 << 20,
+        queues: 1 << 20,
+        name: "holes".to_owned(),
+        ..OpenParams::default()
+    };
     let device = Device::open_with(path, &params).unwrap();
     const LEN: usize = 1 << 20;
     let own = Arc::new(Region::shared(LEN).unwrap());
@@ -353,14 +360,17 @@ fn holes(path: &PathBuf) {
     assert!(file.set_len(0).is_err(), "it is sealed");
     let memory = device.memory().unwrap().fd().unwrap().try_clone_to_owned().unwrap();
     let area = device.area().fd().unwrap().try_clone_to_owned().unwrap();
-    assert!(std::fs::File::from(area).set_len(0).is_err(), "the area is sealed");
+    let area = std::fs::File::from(area);
+    assert!(area.set_len(0).is_err(), "the area is sealed");
+    own.place(0, b"here").unwrap();
     for round in 0..200usize {
         let at = round % 200 * 4096;
         let sges = [mr.sge(at, 4096)];
         connection.post_send(&SendWr::write(1, &sges, stag, to)).unwrap();
         connection.post_send(&SendWr::read(2, &sges, stag, to)).unwrap();
-        punch(&file, LEN);
-        punch(&memory, LEN);
+        assert_eq!(punch(&file, LEN), Err(rustix::io::Errno::PERM));
+        assert_eq!(punch(&memory, LEN), Err(rustix::io::Errno::PERM));
+        assert_eq!(punch(&area, LEN), Err(rustix::io::Errno::PERM));
         for _ in 0..2 {
             let c = connection.wait(Duration::from_secs(30)).unwrap();
             assert!(c.status.is_success(), "{c:?}");
@@ -368,8 +378,8 @@ fn holes(path: &PathBuf) {
     }
 }
 
-fn punch(file: &impl AsFd, len: usize) {
+fn punch(file: &impl AsFd, len: usize) -> rustix::io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, how, 0, len as u64).unwrap();
+    fallocate(file, how, 0, len as u64)
 }

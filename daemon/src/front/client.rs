@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use heddle_socket::admin::Request;
 use heddle_socket::document::{read_call, to_line};
-use heddle_socket::wire::{Received, WireError, send};
+use heddle_socket::wire::{Received, send};
 use heddle_socket::{Answer, Fault, FaultKind, Head};
 use heddle_verbs::remote::Policy;
 use serde::Deserialize;
@@ -159,12 +159,20 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
             // One that asks all the time is not the only one.
             yield_now().await;
         }
+        // No request but the first of a device brings a descriptor.
+        if let Err(e) = inbox.check_fds() {
+            return End::Broken(e.into_io());
+        }
         match timeout(IDLE, guest.read(&mut inbox)).await {
             Err(_) => return End::Idle,
             Ok(Ok(Next::Read(Received::Octets(_)))) => {}
             Ok(Ok(Next::Read(Received::End))) => return End::Gone,
-            // No request of these brings one.
-            Ok(Ok(Next::Descriptors)) => return End::Broken(WireError::StrayFds.into_io()),
+            // For a device.
+            Ok(Ok(Next::Descriptors)) => match guest.take(&mut inbox).await {
+                Ok(Received::Octets(_)) => {}
+                Ok(Received::End) => return End::Gone,
+                Err(e) => return End::Broken(e),
+            },
             Ok(Err(e)) if e.kind() == ErrorKind::ConnectionReset => return End::Gone,
             Ok(Err(e)) => return End::Broken(e),
         }

@@ -12,8 +12,8 @@ use std::os::fd::AsFd;
 use heddle_socket::admin::Application;
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Inbox, Line};
-use heddle_verbs::Sleeper;
 use heddle_verbs::remote::{Outgoing, Policy, Session};
+use heddle_verbs::{Sleeper, closer};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::task::yield_now;
@@ -42,7 +42,8 @@ pub(super) async fn serve(
         Ok(sleeper) => sleeper,
         Err(e) => return End::Broken(e),
     };
-    let mut session = Session::new(app.node.hub(), policy, sleeper.waker());
+    let session = Session::new(app.node.hub(), policy, sleeper.waker());
+    let mut session = session.on_lane(closer::lane_of(peer.uid));
     session.handle(&first, &mut inbox);
     let mut shown = None;
     let sides = (&sleeper, &mut session, &mut inbox);

@@ -144,7 +144,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         signal_hook::flag::register(signal, stop.clone())?;
     }
     let Args { socket, name, memory, queues, side } = args;
-    let params = OpenParams { memory: memory << 20, queues: queues << 20, name };
+    let params =
+        OpenParams { memory: memory << 20, queues: queues << 20, name, ..OpenParams::default() };
     let device = Device::open_with(socket, &params)?;
     let tally = Arc::new(Tally::default());
     let mut threads = Vec::new();

@@ -28,6 +28,7 @@
 //! last.
 
 mod crc;
+mod file;
 mod pages;
 mod pool;
 mod quota;

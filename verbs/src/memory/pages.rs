@@ -15,6 +15,7 @@ pub enum PageSize {
     Huge1G,
 }
 
+pub(super) const PAGE: usize = 4096;
 pub(super) const MIB2: usize = 2 << 20;
 pub(super) const GIB: usize = 1 << 30;
 

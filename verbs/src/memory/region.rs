@@ -8,22 +8,20 @@
 //!
 //! **A file that another process holds may shrink** under the mapping, and a worker that touches a
 //! byte beyond its end is killed. So a shared region is sealed against shrinking, and one that
-//! comes from outside is refused without that seal. A shared region does not use hugepages: the
-//! process that holds it can punch holes into it, and a hole is filled again from ordinary memory
-//! when it is touched, but not from a pool of hugepages that is empty.
+//! comes from outside is refused without that seal. A file of a client may lose no page either: it is
+//! sealed against that before a byte of it is touched ([`Region::of_client`]), and its pages are locked.
 
 use std::any::Any;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use heddle_base::Sum;
 
-use super::pages::{MIB2, PageSize};
-use super::raw;
+use super::pages::{MIB2, PAGE, PageSize};
+use super::{file, raw};
 use crate::closer;
 
 const HUGE: usize = MIB2;
-const PAGE: usize = 4096;
 
 /// Why there is no region, or no access to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +44,22 @@ pub enum RegionError {
     /// for, and a worker that touches it is killed.
     #[error("the file is not one in ordinary memory (memfd_create without MFD_HUGETLB)")]
     NotMemory,
+    /// The file has been brought to a device before: it has a seal against further writable mappings.
+    #[error(
+        "the file is sealed against writing: memory can be brought to one device, once (make another Region)"
+    )]
+    AlreadySealed,
+    /// The kernel has no seal against holes.
+    #[error("this kernel cannot seal a file against holes (F_SEAL_FUTURE_WRITE, Linux 5.1)")]
+    NoSuchSeal,
+    /// The file has more memory than was to be mapped.
+    #[error("the file has {has} bytes of memory, more than {wanted}")]
+    FileTooLong {
+        /// Its length, or what it holds beyond that.
+        has: u64,
+        /// Bytes to be mapped, in whole pages.
+        wanted: usize,
+    },
     /// No other process can be given it: it has no file.
     #[error("the region cannot be given to another process (Region::shared can)")]
     NotShared,
@@ -122,20 +136,42 @@ impl Region {
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn shared(len: usize) -> Result<Region, RegionError> {
-        check_size(len)?;
-        let fd = shared_file(len)?;
-        Region::map_fd(fd, len, libc::MAP_POPULATE)
+        Region::shared_on(len, PageSize::Small)
     }
 
-    /// As [`shared`](Region::shared), for a client that has chosen the size: its pages are not there yet
-    /// ([`populate`](Region::populate)), and another thread frees them ([`closer`]).
+    /// As [`shared`](Region::shared), on pages of a size.
     ///
     /// # Errors
-    /// As [`shared`](Region::shared).
-    pub(crate) fn for_client(len: usize) -> Result<Region, RegionError> {
+    /// As [`anonymous_on`](Region::anonymous_on).
+    pub fn shared_on(len: usize, pages: PageSize) -> Result<Region, RegionError> {
         check_size(len)?;
-        let fd = shared_file(len)?;
-        Ok(Region::map_fd(fd, len, 0)?.of_a_client())
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        for &page in pages.hugepages(len) {
+            let bytes = len.next_multiple_of(page);
+            // The mapping reserves them all, or fails.
+            let fd = file::create(bytes, page);
+            if let Ok(fd) = fd
+                && let Ok(base) = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd())
+            {
+                let backing = Backing::Mapped { bytes, fd: Some(fd), client: false };
+                return Ok(Region { base, len, page, backing });
+            }
+        }
+        if !pages.may_be_small() {
+            return Err(no_memory(std::io::Error::other("too few hugepages are free")));
+        }
+        let bytes = len.next_multiple_of(PAGE);
+        check_available(bytes).map_err(no_memory)?;
+        let fd = file::create(bytes, PAGE).map_err(no_memory)?;
+        let base = mmap(bytes, libc::MAP_SHARED, fd.as_raw_fd()).map_err(no_memory)?;
+        let region = Region {
+            base,
+            len,
+            page: PAGE,
+            backing: Backing::Mapped { bytes, fd: Some(fd), client: false },
+        };
+        region.populate(0, len)?;
+        Ok(region)
     }
 
     /// The first `len` bytes of a file in memory that somebody else has made.
@@ -144,53 +180,67 @@ impl Region {
     /// [`RegionError::NotSealed`], [`RegionError::NotMemory`], [`RegionError::FileTooShort`],
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
-        check_file(fd.as_fd(), len)?;
-        Region::map_fd(fd, len, libc::MAP_POPULATE)
-    }
-
-    /// As [`from_fd`](Region::from_fd), of a client: pages are not mapped yet
-    /// ([`populate`](Region::populate)), the descriptor stays with its owner, who closes it where that may
-    /// wait, and another thread unmaps the region ([`closer`]).
-    ///
-    /// # Errors
-    /// As [`from_fd`](Region::from_fd).
-    pub(crate) fn of_client(fd: BorrowedFd<'_>, len: usize) -> Result<Region, RegionError> {
-        check_file(fd, len)?;
-        let (base, bytes) = map_file(fd, len, 0)?;
-        let backing = Backing::Mapped { bytes, fd: None, client: true };
-        Ok(Region { base, len, page: PAGE, backing })
-    }
-
-    fn of_a_client(mut self) -> Region {
-        if let Backing::Mapped { client, .. } = &mut self.backing {
-            *client = true;
-        }
-        self
-    }
-
-    /// Touches `[off, off + len)`, so that nobody takes a page fault there later. For whoever maps
-    /// much and has something else to do in between.
-    ///
-    /// # Errors
-    /// [`RegionError::OutOfRange`].
-    pub fn populate(&self, off: usize, len: usize) -> Result<(), RegionError> {
-        let end = off.saturating_add(len).div_ceil(PAGE).saturating_mul(PAGE);
-        self.checked(off, len)?;
-        let Some(bytes) = self.mapped_len() else { return Ok(()) };
-        let (first, end) = (off / PAGE * PAGE, end.min(bytes));
-        // SAFETY: whole pages of our mapping, which keep what is in them. Linux 5.14; older kernels
-        // map them at first use.
-        unsafe {
-            let at = self.base.as_ptr().add(first);
-            libc::madvise(at.cast(), end - first, libc::MADV_POPULATE_WRITE);
-        }
-        Ok(())
-    }
-
-    fn map_fd(fd: OwnedFd, len: usize, populate: i32) -> Result<Region, RegionError> {
-        let (base, bytes) = map_file(fd.as_fd(), len, populate)?;
+        check_size(len)?;
+        file::check(fd.as_fd(), len)?;
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let bytes = len.next_multiple_of(PAGE);
+        let how = libc::MAP_SHARED | libc::MAP_POPULATE;
+        let base = mmap(bytes, how, fd.as_raw_fd()).map_err(no_memory)?;
         let backing = Backing::Mapped { bytes, fd: Some(fd), client: false };
         Ok(Region { base, len, page: PAGE, backing })
+    }
+
+    /// Memory that a client has made and mapped: all of its file, which is sealed here so that it keeps
+    /// its pages. Nothing of it is touched; [`populate`](Region::populate) follows. The descriptor stays
+    /// with its owner, who closes it where that may wait. This waits as long as the client holds its file
+    /// (it may be filling it), so it is for a thread that may wait; so is the end of the mapping
+    /// ([`closer`]).
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub(crate) fn of_client(fd: BorrowedFd<'_>, len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let page = file::check_client(fd, len)?;
+        let bytes = len.next_multiple_of(page);
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let base = mmap(bytes, libc::MAP_SHARED, fd.as_raw_fd()).map_err(no_memory)?;
+        let backing = Backing::Mapped { bytes, fd: None, client: true };
+        let region = Region { base, len, page, backing };
+        file::seal(fd, len, page)?;
+        Ok(region)
+    }
+
+    /// Touches `[off, off + len)`, so that nobody takes a page fault there later; of a client's file the
+    /// pages are locked as well, where the process may lock as many. For whoever maps much and has
+    /// something else to do in between.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`]; [`RegionError::NoMemory`] when the system has no page for it.
+    pub fn populate(&self, off: usize, len: usize) -> Result<(), RegionError> {
+        let page = self.page.max(PAGE);
+        let end = off.saturating_add(len).div_ceil(page).saturating_mul(page);
+        self.checked(off, len)?;
+        let Backing::Mapped { bytes, client, .. } = self.backing else { return Ok(()) };
+        let (first, end) = (off / page * page, end.min(bytes));
+        // SAFETY: whole pages of our mapping, which keep what is in them.
+        let populated = unsafe {
+            let at = self.base.as_ptr().add(first);
+            let populated = libc::madvise(at.cast(), end - first, libc::MADV_POPULATE_WRITE);
+            let why = std::io::Error::last_os_error();
+            // Swapped out, a page of a client's would keep a worker waiting for the disk. This fails
+            // beyond RLIMIT_MEMLOCK, and then the pages are only there.
+            if client && page == PAGE {
+                libc::mlock(at.cast(), end - first);
+            }
+            if populated == 0 { Ok(()) } else { Err(why) }
+        };
+        match populated {
+            // Before Linux 5.14 pages come with their lock, or with their first use.
+            Err(e) if e.raw_os_error() != Some(libc::EINVAL) => {
+                Err(RegionError::NoMemory { len, why: e.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Memory an application has already, of any alignment. `owner` is what keeps it: it is dropped
@@ -395,43 +445,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps the first `len` bytes of a file: base, and bytes of whole pages.
-fn map_file(
-    fd: BorrowedFd<'_>,
-    len: usize,
-    populate: i32,
-) -> Result<(NonNull<u8>, usize), RegionError> {
-    let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-    let stat = rustix::fs::fstat(fd).map_err(|e| no_memory(e.into()))?;
-    let has = u64::try_from(stat.st_size).unwrap_or(0);
-    if has < len as u64 {
-        return Err(RegionError::FileTooShort { has, wanted: len });
-    }
-    let bytes = len.next_multiple_of(PAGE);
-    let base = mmap(bytes, libc::MAP_SHARED | populate, fd.as_raw_fd()).map_err(no_memory)?;
-    Ok((base, bytes))
-}
-
-/// A file in memory with room for `len` bytes, for a mapping that others are to share.
-fn shared_file(len: usize) -> Result<OwnedFd, RegionError> {
-    let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
-    let bytes = len.next_multiple_of(PAGE);
-    check_available(bytes).map_err(no_memory)?;
-    sealed_file(bytes).map_err(no_memory)
-}
-
-/// Whether a file of somebody else's can be mapped without harm.
-fn check_file(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
-    check_size(len)?;
-    // First: only files in memory have seals, and any other question may wait for whoever serves the file.
-    // SAFETY: asks a live descriptor for its seals.
-    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-        return Err(RegionError::NotSealed);
-    }
-    if is_ordinary_memory(fd) { Ok(()) } else { Err(RegionError::NotMemory) }
-}
-
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
 }
@@ -439,15 +452,6 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::i
 fn check_size(len: usize) -> Result<(), RegionError> {
     let max = isize::MAX.unsigned_abs() - 2 * super::pages::GIB;
     if (1..=max).contains(&len) { Ok(()) } else { Err(RegionError::Size(len)) }
-}
-
-/// Whether a file lies in ordinary memory, which a hole that is punched into it is filled from again.
-fn is_ordinary_memory(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: a structure of integers, for which all zeros are values.
-    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: writes into a live structure of the type it is for.
-    let known = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut fs) } == 0;
-    known && fs.f_type == libc::TMPFS_MAGIC
 }
 
 /// Maps `len` bytes: base, bytes mapped, page size.
@@ -505,26 +509,6 @@ fn available_memory() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// A file in memory of `len` bytes that can neither shrink nor grow.
-fn sealed_file(len: usize) -> std::io::Result<OwnedFd> {
-    const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: the name is a C string; the result is checked.
-    let raw = unsafe {
-        libc::memfd_create(c"heddle".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-    };
-    if raw < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor just made, which nobody else owns.
-    let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-    file.set_len(len as u64)?;
-    // SAFETY: a call on our descriptor with an integer argument.
-    if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(file.into())
-}
-
 fn mmap(len: usize, flags: i32, fd: i32) -> std::io::Result<NonNull<u8>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
@@ -537,6 +521,8 @@ fn mmap(len: usize, flags: i32, fd: i32) -> std::io::Result<NonNull<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use super::*;
 
     #[test]
@@ -554,7 +540,7 @@ mod tests {
 
     #[test]
     fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
-        let file = std::fs::File::from(sealed_file(PAGE).unwrap());
+        let file = std::fs::File::from(file::create(PAGE, PAGE).unwrap());
         let r = Region::anonymous(100).unwrap();
         r.place(10, b"0123456789").unwrap();
         assert_eq!(r.gather_file(12, 5, file.as_fd(), 4090).unwrap(), 5);
@@ -607,7 +593,7 @@ mod tests {
 
     #[test]
     fn test_file_that_may_shrink_or_is_short_is_refused() {
-        // SAFETY: as in `sealed_file`, without seals.
+        // SAFETY: the name is a C string; the result is checked.
         let raw = unsafe { libc::memfd_create(c"t".as_ptr(), libc::MFD_ALLOW_SEALING) };
         // SAFETY: a descriptor just made.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
@@ -624,7 +610,7 @@ mod tests {
     #[test]
     fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
         const HOW: libc::c_uint = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
-        // SAFETY: as in `sealed_file`.
+        // SAFETY: as above.
         let raw = unsafe { libc::memfd_create(c"t".as_ptr(), HOW) };
         assert!(raw >= 0, "this kernel has no hugepages");
         // SAFETY: a descriptor just made.
@@ -638,12 +624,20 @@ mod tests {
         assert_eq!(Region::from_fd(fd, 2 << 20).err(), Some(RegionError::NotMemory));
     }
 
+    fn clients(len: usize) -> (Region, Region) {
+        let theirs = Region::shared(len).unwrap();
+        let ours = Region::of_client(theirs.fd().unwrap(), len).unwrap();
+        (theirs, ours)
+    }
+
     #[test]
-    fn test_region_is_populated_piece_by_piece() {
-        let r = Region::for_client(5 * PAGE + 1).unwrap();
+    fn test_clients_region_is_touched_by_populate_alone_and_locked() {
+        let bytes = 6 * PAGE;
+        let fd = file::create(bytes, PAGE).unwrap();
+        let r = Region::of_client(fd.as_fd(), 5 * PAGE + 1).unwrap();
         let resident = |page: usize| {
             let mut found = 0u8;
-            // SAFETY: asks for one page of the mapping, into one live octet.
+            // SAFETY: asks for one page of the mapping, into one live byte.
             let rc = unsafe {
                 let at = r.base().as_ptr().add(page * PAGE);
                 libc::mincore(at.cast(), 1, &raw mut found)
@@ -656,6 +650,119 @@ mod tests {
         r.populate(5 * PAGE, 1).unwrap();
         assert!(resident(5));
         assert!(r.populate(5 * PAGE, 2).is_err() && r.populate(usize::MAX, 2).is_err());
+        let at = format!("{:x}-", r.base().as_ptr().addr() + PAGE);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mapping = smaps.split(&at).nth(1).unwrap();
+        let locked = mapping.lines().find(|l| l.starts_with("Locked:")).unwrap();
+        assert!(!locked.contains(" 0 kB"), "{locked}");
+    }
+
+    /// By whatever descriptor or mapping, made before or after the seal.
+    #[test]
+    fn test_clients_region_loses_no_page_to_anybody() {
+        let len = 16 * PAGE;
+        let theirs = Region::shared(len).unwrap();
+        let fd = theirs.fd().unwrap();
+        let copy = fd.try_clone_to_owned().unwrap();
+        let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+        let options = || std::fs::OpenOptions::new().read(true).write(true).open(&path);
+        let earlier = options().unwrap();
+        let second = mmap(len, libc::MAP_SHARED, copy.as_raw_fd()).unwrap();
+        let ours = Region::of_client(fd, len).unwrap();
+        ours.populate(0, len).unwrap();
+        ours.place(0, b"here").unwrap();
+        let later = options();
+        let punch = |fd: BorrowedFd<'_>| {
+            let how =
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, how, 0, len as u64)
+        };
+        let fds = [
+            Some(fd),
+            Some(copy.as_fd()),
+            Some(earlier.as_fd()),
+            later.as_ref().ok().map(AsFd::as_fd),
+        ];
+        for fd in fds.into_iter().flatten() {
+            assert_eq!(punch(fd), Err(rustix::io::Errno::PERM));
+            assert!(rustix::fs::ftruncate(fd, 0).is_err());
+            assert!(rustix::fs::ftruncate(fd, 2 * len as u64).is_err());
+            assert!(mmap(len, libc::MAP_SHARED, fd.as_raw_fd()).is_err(), "a new writable mapping");
+        }
+        for base in [theirs.base(), second, ours.base()] {
+            // SAFETY: whole pages of a live mapping; a hole would read as zeros.
+            let removed = unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_REMOVE) };
+            let why = std::io::Error::last_os_error().raw_os_error();
+            // Of locked pages the kernel says that before it asks the file.
+            let locked = base == ours.base() && why == Some(libc::EINVAL);
+            assert!(removed == -1 && (locked || why == Some(libc::EPERM)), "{why:?}");
+        }
+        let mut here = [0; 4];
+        ours.gather(0, &mut here).unwrap();
+        assert_eq!(&here, b"here");
+        // Both still write what the other reads.
+        theirs.place(1, b"!").unwrap();
+        assert_eq!(ours.load(1), Ok(b'!'));
+        let again = Region::of_client(fd, len).err();
+        assert_eq!(again, Some(RegionError::AlreadySealed));
+        // SAFETY: our mapping, to which nothing refers.
+        unsafe { libc::munmap(second.as_ptr().cast(), len) };
+    }
+
+    #[test]
+    fn test_clients_file_has_the_size_that_it_is_said_to_have() {
+        let fd = file::create(4 * PAGE, PAGE).unwrap();
+        let of = |len| Region::of_client(fd.as_fd(), len).err();
+        let (has, wanted) = (4 * PAGE as u64, PAGE);
+        assert_eq!(of(PAGE), Some(RegionError::FileTooLong { has, wanted }));
+        assert_eq!(of(4 * PAGE + 1), Some(RegionError::FileTooShort { has, wanted: 5 * PAGE }));
+        assert_eq!(of(0), Some(RegionError::Size(0)));
+        assert_eq!(of(3 * PAGE + 1), None);
+        // Pages beyond the end: not of its length, and of its owner's memory all the same.
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("t", flags).unwrap();
+        rustix::fs::ftruncate(&fd, PAGE as u64).unwrap();
+        let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&fd, keep, 0, 8 * PAGE as u64).unwrap();
+        let refused = Region::of_client(fd.as_fd(), PAGE).err();
+        let has = 8 * PAGE as u64;
+        assert_eq!(refused, Some(RegionError::FileTooLong { has, wanted: PAGE }));
+        let pipe = std::io::pipe().unwrap().0;
+        assert_eq!(Region::of_client(pipe.as_fd(), PAGE).err(), Some(RegionError::NotSealed));
+    }
+
+    /// Where the machine has some: they keep what they are made of, too.
+    #[test]
+    fn test_clients_region_may_lie_on_hugepages() {
+        let Ok(theirs) = Region::shared_on(3 << 20, PageSize::Huge2M) else { return };
+        assert_eq!((theirs.page_size(), theirs.mapped_len()), (MIB2, Some(2 * MIB2)));
+        let fd = theirs.fd().unwrap();
+        let ours = Region::of_client(fd, 3 << 20).unwrap();
+        assert_eq!((ours.page_size(), ours.mapped_len()), (MIB2, Some(2 * MIB2)));
+        ours.populate(0, 3 << 20).unwrap();
+        ours.place((3 << 20) - 1, b"x").unwrap();
+        assert_eq!(theirs.load((3 << 20) - 1), Ok(b'x'));
+        let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let punched = rustix::fs::fallocate(fd, how, 0, MIB2 as u64);
+        assert_eq!(punched, Err(rustix::io::Errno::PERM));
+    }
+
+    #[test]
+    fn test_clients_region_is_unmapped_by_another_thread() {
+        let (theirs, ours) = clients(200 << 20);
+        let at = format!("{:x}-", ours.base().as_ptr().addr());
+        let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&at);
+        assert!(mapped());
+        let (done, is_done) = std::sync::mpsc::channel();
+        // The lane stands, so that nobody else can have done it.
+        closer::run(closer::MEMORY, move || is_done.recv().unwrap());
+        drop(ours);
+        assert!(mapped());
+        done.send(()).unwrap();
+        while mapped() {
+            std::thread::yield_now();
+        }
+        drop(theirs);
     }
 
     #[test]

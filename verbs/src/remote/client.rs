@@ -15,7 +15,7 @@ use super::protocol::{self, Id, NewMr, NewStag, Opened, Request};
 use crate::device::{Device, Parts};
 use crate::error::DeviceError;
 use crate::limits::DeviceLimits;
-use crate::memory::{Region, RegionError, RegisterError};
+use crate::memory::{PageSize, Region, RegionError, RegisterError};
 use crate::mr::{Mr, MrInfo};
 use crate::qp::Owner;
 use crate::ring::{Area, Bells};
@@ -40,18 +40,21 @@ pub struct OpenParams {
     pub memory: usize,
     /// Octets for its queues.
     pub queues: usize,
+    /// Pages of both.
+    pub pages: PageSize,
     /// What the server shows people of whose it is.
     pub name: String,
 }
 
 impl Default for OpenParams {
-    /// 64 MiB of memory, 16 MiB of queues, the name of the program.
+    /// 64 MiB of memory, 16 MiB of queues, on ordinary pages, the name of the program.
     fn default() -> OpenParams {
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let name = program.as_deref().and_then(Path::file_name);
         OpenParams {
             memory: 64 << 20,
             queues: 16 << 20,
+            pages: PageSize::Small,
             name: name.map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
         }
     }
@@ -59,6 +62,9 @@ impl Default for OpenParams {
 
 /// How long a registration is tried again while memory is on its way back.
 const RECLAIM_WAIT: Duration = Duration::from_millis(100);
+
+/// Bytes for queues below which no server has room for its doorbells.
+const LEAST_QUEUES: usize = 64 << 10;
 
 /// Octets that are cleared at a time, at least.
 const SOME: usize = 1 << 20;
@@ -107,20 +113,24 @@ impl Device {
 }
 
 fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
+    // Mapped here before the server seals them.
+    let area = Region::shared_on(params.queues.max(LEAST_QUEUES), params.pages)?;
+    let memory = match params.memory {
+        0 => None,
+        len => Some(Region::shared_on(len, params.pages)?),
+    };
     let request = Request::DeviceOpen(protocol::Open {
         memory: params.memory as u64,
-        queues: params.queues as u64,
+        queues: area.len() as u64,
         name: params.name.clone(),
     });
-    let (opened, fds): (Opened, Vec<OwnedFd>) = link.call_with(&request, &[], None)?;
+    let files: Vec<_> =
+        [Some(&area), memory.as_ref()].into_iter().flatten().filter_map(Region::fd).collect();
+    let (opened, fds): (Opened, Vec<OwnedFd>) = link.call_with(&request, &files, None)?;
     let mut fds = fds.into_iter();
     let confused = || DeviceError::Socket("the server answers nonsense".to_owned());
-    let area = Area::attach(fds.next().ok_or_else(confused)?, opened.area)?;
+    let (area, memory) = (Area::lent(area), memory.map(Arc::new));
     let bells = Bells::attach(&area, opened.bells, opened.workers).ok_or_else(confused)?;
-    let memory = match opened.memory {
-        0 => None,
-        len => Some(Arc::new(Region::from_fd(fds.next().ok_or_else(confused)?, len)?)),
-    };
     let wakers = match opened.wakers.len() {
         0 => None,
         n if n == opened.workers => {
@@ -153,8 +163,9 @@ struct Remote {
     bells: Bells,
     memory: Option<Arc<Region>>,
     pds: Mutex<HashSet<Pd>>,
-    /// Regions of the application's own that the server has mapped, by where they are in this process.
-    regions: Mutex<HashMap<usize, Weak<SharedRegion>>>,
+    /// Regions of the application's own that the server has mapped, by where they are in this process. A
+    /// file can be brought once, so the server keeps it for as long as there is the region.
+    regions: Mutex<HashMap<usize, (Weak<Region>, Arc<SharedRegion>)>>,
 }
 
 impl Drop for Remote {
@@ -220,15 +231,16 @@ impl Remote {
     fn shared(&self, region: &Arc<Region>) -> Result<Arc<SharedRegion>, DeviceError> {
         let mut regions = lock(&self.regions);
         let at = Arc::as_ptr(region).addr();
-        if let Some(there) = regions.get(&at).and_then(Weak::upgrade) {
-            return Ok(there);
+        // First: the address of one that is gone may be another's.
+        regions.retain(|_, (region, _)| region.strong_count() > 0);
+        if let Some((_, there)) = regions.get(&at) {
+            return Ok(there.clone());
         }
-        regions.retain(|_, r| r.strong_count() > 0);
         let fd = region.fd().ok_or(RegionError::NotShared)?;
         let request = Request::AddRegion(protocol::Len { len: region.len() });
         let (answer, _): (Id, _) = self.link.call_with(&request, &[fd], None)?;
-        let shared = Arc::new(SharedRegion::new(&self.link, answer.id, region.clone()));
-        regions.insert(at, Arc::downgrade(&shared));
+        let shared = Arc::new(SharedRegion::new(&self.link, answer.id));
+        regions.insert(at, (Arc::downgrade(region), shared.clone()));
         Ok(shared)
     }
 

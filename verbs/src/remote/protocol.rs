@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! > {"v":1,"id":1,"op":"device-open","args":{"memory":67108864,"queues":16777216,"name":"rping"}}
-//! < {"v":1,"id":1,"fds":2,"ok":{"app":7,"workers":1,"area":16777216,"bells":0,"memory":67108864,…}}
+//! < {"v":1,"id":1,"ok":{"app":7,"workers":1,"bells":0,…}}
 //! > {"v":1,"id":2,"op":"create-pd"}
 //! < {"v":1,"id":2,"ok":{"pd":12}}
 //! > {"v":1,"id":3,"op":"create-cq","args":{"depth":256,"waker":1}}
@@ -22,17 +22,21 @@
 //!
 //! # Descriptors
 //!
-//! The answer to `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and
-//! doorbells, laid out as [`ring::layout`](crate::ring::layout) has it) and, if there is any, the memory
-//! that registrations are made of. A request with `waker` gives the client's number for one of its
+//! `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and doorbells, laid out as
+//! [`ring::layout`](crate::ring::layout) has it) and, if there is any, the memory that registrations are made
+//! of. `add-region` brings more of that. Each is a file in memory that the client has made and mapped
+//! ([`Region::shared`](crate::Region::shared)), of the size it says in whole pages, and not sealed against
+//! writing. The server maps and seals it before it touches it: from then on it keeps its size and its pages,
+//! and nobody can make another writable mapping of it. So it can be brought once.
+//!
+//! A request with `waker` gives the client's number for one of its
 //! threads. The answer to the first request with a number brings the descriptor on which that thread
 //! sleeps ([`Waker::for_process`](crate::Waker::for_process)): the server makes it, because nothing that a
 //! client made is written to, polled or closed by a worker. The number is free again when every queue
 //! with it is destroyed.
 //!
-//! Of all requests `add-region` alone brings a descriptor, a file in memory that is sealed against
-//! shrinking ([`Region::shared`](crate::Region::shared)), and takes it whether it is carried out or
-//! refused. A descriptor that belongs to no request ends the connection.
+//! A request takes its descriptors whether it is carried out or refused. They come with its whole line, and
+//! one that belongs to no request ends the connection.
 //!
 //! # Names
 //!
@@ -125,6 +129,17 @@ pub enum Request {
     Taken(Count),
     /// Ends everything. Requests after it are refused.
     Close,
+}
+
+impl Request {
+    /// Descriptors that come with it.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Request::DeviceOpen(open) => 1 + usize::from(open.memory > 0),
+            Request::AddRegion(_) => 1,
+            _ => 0,
+        }
+    }
 }
 
 /// What the server says of its own accord.

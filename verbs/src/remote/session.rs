@@ -5,7 +5,8 @@
 //! [`work`](Session::work) is called as well; at the end [`close`](Session::close), until it is done.
 //! None of them waits, and each does a bounded amount of work:
 //!
-//! - memory is populated piece by piece, by `work`, and never cleared (see [`remote`](super));
+//! - memory is mapped, sealed and populated by another thread ([`closer`]), and never cleared (see
+//!   [`remote`](super));
 //! - a registration for which memory is on its way back is refused as busy, and the client tries again;
 //! - objects of an application that is gone are dropped a few at a time, by `close`.
 //!
@@ -26,6 +27,7 @@ use serde::Serialize;
 
 use super::policy::Policy;
 use super::protocol::{Request, Told};
+use crate::closer;
 use crate::cq::Cq;
 use crate::device::local::Local;
 use crate::device::{Device, Hub};
@@ -41,6 +43,7 @@ use crate::wakeup::Lent;
 mod connections;
 mod objects;
 mod opening;
+mod preparing;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests;
@@ -104,6 +107,10 @@ pub struct Session {
     state: State,
     /// Where the control plane tells of listeners and connections.
     events: EventQueue,
+    /// Of whoever has the socket.
+    waker: Waker,
+    /// Of [`closer`].
+    lane: usize,
     /// Where each event that was passed on is to be counted when it is taken, the oldest first.
     untaken: VecDeque<Taken>,
     out: VecDeque<Outgoing>,
@@ -162,7 +169,9 @@ impl Session {
             policy,
             name: String::new(),
             state: State::New,
-            events: EventQueue::new(Some(waker)),
+            events: EventQueue::new(Some(waker.clone())),
+            waker,
+            lane: closer::MEMORY,
             untaken: VecDeque::new(),
             out: VecDeque::new(),
             jobs: VecDeque::new(),
@@ -180,11 +189,9 @@ impl Session {
         let (id, outcome) = match read_call::<Request>(line) {
             Ok((id, request)) => {
                 // Also where the request is refused: the next one is not to find what came with this.
-                let fd = match &request {
-                    Request::AddRegion(_) => inbox.take_fds(1).and_then(|mut fds| fds.pop()),
-                    _ => None,
-                };
-                (id, self.carry_out(id, request, fd))
+                let fds = inbox.take_fds(request.descriptors());
+                let fds = fds.ok_or_else(|| invalid("its descriptors did not come with it"));
+                (id, fds.and_then(|fds| self.carry_out(id, request, fds)))
             }
             Err(refusal) => {
                 self.counters.refused += 1;
@@ -228,10 +235,22 @@ impl Session {
 
     /// Whether [`work`](Session::work) has something to do.
     pub fn has_work(&self) -> bool {
-        !self.jobs.is_empty()
+        self.jobs.front().is_some_and(Job::is_done)
     }
 
-    /// Does a piece of what takes longer.
+    /// Whether another thread is preparing memory. It wakes this session when there is
+    /// [work](Session::has_work).
+    pub fn is_preparing(&self) -> bool {
+        self.jobs.front().is_some_and(|job| !job.is_done())
+    }
+
+    /// Has the threads of this [lane](closer::lane_of) do what may take long.
+    #[must_use]
+    pub fn on_lane(self, lane: usize) -> Session {
+        Session { lane, ..self }
+    }
+
+    /// Goes on where memory has been prepared.
     pub fn work(&mut self) {
         self.step();
     }
@@ -303,10 +322,10 @@ impl Session {
         &mut self,
         id: u64,
         request: Request,
-        fd: Option<ForeignFd>,
+        fds: Vec<ForeignFd>,
     ) -> Result<Outcome, Fault> {
         if let Request::DeviceOpen(args) = request {
-            return self.open(id, args);
+            return self.open(id, args, fds);
         }
         let open = match &self.state {
             State::Open(open) => open.clone(),
@@ -314,7 +333,7 @@ impl Session {
             State::Closing(_) => return Err(invalid("the device is closed")),
         };
         match request {
-            Request::AddRegion(args) => self.add_region(id, args.len, fd),
+            Request::AddRegion(args) => self.add_region(id, args.len, fds),
             Request::Listen(_)
             | Request::Unlisten(_)
             | Request::Connect(_)

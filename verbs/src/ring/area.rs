@@ -77,7 +77,7 @@ impl Area {
         Ok(Arc::new(Area { region, free, words: words::Source::default() }))
     }
 
-    /// An area over a zeroed region that nobody else has.
+    /// An area over a region in which this process gives out blocks. It need not be clear.
     pub(crate) fn over(region: Region) -> Arc<Area> {
         let free = Mutex::new(Stretches::new(region.len()));
         Arc::new(Area { region, free, words: words::Source::default() })
@@ -91,6 +91,12 @@ impl Area {
         let region = Region::from_fd(fd, len)?;
         let free = Mutex::new(Stretches::new(0));
         Ok(Arc::new(Area { region, free, words: words::Source::default() }))
+    }
+
+    /// An area over a region of this process in which another one gives out blocks.
+    pub(crate) fn lent(region: Region) -> Arc<Area> {
+        let free = Mutex::new(Stretches::new(0));
+        Arc::new(Area { region, free, words: words::Source::default() })
     }
 
     /// Its file, for another process.

@@ -89,7 +89,12 @@ fn test_a_doorbell_of_another_process_wakes_the_worker() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let hub = s.node.hub().clone();
     let server = thread::spawn(move || serve(&hub, Policy::default(), &theirs));
-    let params = OpenParams { memory: 1 << 16, queues: 1 << 20, name: "test".into() };
+    let params = OpenParams {
+        memory: 1 << 16,
+        queues: 1 << 20,
+        name: "test".into(),
+        ..OpenParams::default()
+    };
     let device = Device::open_on(ours, &params).unwrap();
     posts_are_carried_out(&s, &device);
     drop(device);

@@ -9,7 +9,6 @@ use super::link::Link;
 use super::{Remote, SOME};
 use crate::device::Reserved;
 use crate::error::DeviceError;
-use crate::memory::Region;
 use crate::mr::{Mr, MrOwner};
 use crate::remote::protocol::{
     self, BindWindow, Deregistered, Id, NewMr, Request, WindowBound, bits,
@@ -28,13 +27,11 @@ fn tell(link: &Weak<Link>, request: &Request) {
 pub(super) struct SharedRegion {
     link: Weak<Link>,
     id: u64,
-    /// It stays where it is, so that its address names it.
-    _region: Arc<Region>,
 }
 
 impl SharedRegion {
-    pub(super) fn new(link: &Arc<Link>, id: u64, region: Arc<Region>) -> SharedRegion {
-        SharedRegion { link: Arc::downgrade(link), id, _region: region }
+    pub(super) fn new(link: &Arc<Link>, id: u64) -> SharedRegion {
+        SharedRegion { link: Arc::downgrade(link), id }
     }
 
     pub(super) fn id(&self) -> u64 {

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 documents! {
-    /// What a device is opened with.
+    /// What a device is opened with. The files of its queues and of its memory, if it has any, come with it.
     Open {
-        /// Octets of memory to register from; none at 0.
+        /// Bytes of memory to register from; none at 0.
         memory: u64,
-        /// Octets for queues.
+        /// Bytes for queues.
         queues: u64,
         /// Who asks, for people.
         name: String,
@@ -19,14 +19,10 @@ documents! {
         app: u64,
         /// Workers there are.
         workers: usize,
-        /// Octets of the area, whose descriptor is the first that comes.
-        area: usize,
-        /// Where in it the doorbells lie.
+        /// Where in the queues' memory the doorbells lie.
         bells: usize,
-        /// Octets of the memory, whose descriptor is the second; none at 0.
-        memory: usize,
-        /// Where workers may sleep, for each of them which descriptor wakes it. Behind those above come
-        /// the file that says who sleeps ([`wakeup`](crate::wakeup)) and then these, counted from 0.
+        /// Where workers may sleep, for each of them which descriptor wakes it. First comes the file that
+        /// says who sleeps ([`wakeup`](crate::wakeup)) and then these, counted from 0.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         wakers: Vec<Option<usize>>,
         /// What can be had.

@@ -14,7 +14,7 @@ use heddle_socket::wire::{Inbox, receive, send};
 use super::*;
 use crate::device::{ControlPlane, ControlRequest};
 use crate::event::EventQueue;
-use crate::memory::{Region, RegionError, RegionTable, Registry};
+use crate::memory::{PageSize, Region, RegionError, RegionTable, Registry};
 use crate::qp::QpInit;
 use crate::remote::{Addresses, OpenParams, serve};
 use crate::waker::Sleeper;
@@ -85,7 +85,8 @@ struct Server {
     socket: UnixStream,
 }
 
-const SMALL: OpenParams = OpenParams { memory: 1 << 20, queues: 1 << 20, name: String::new() };
+const SMALL: OpenParams =
+    OpenParams { memory: 1 << 20, queues: 1 << 20, pages: PageSize::Small, name: String::new() };
 
 /// A device whose server is a thread of this process.
 fn served(policy: Policy) -> (Result<Device, DeviceError>, Server) {

@@ -18,10 +18,20 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
     assert_eq!(bad.refused("create-pd", "null"), FaultKind::Invalid);
     for (memory, queues) in [(u64::MAX, 1), (1, u64::MAX), (1 << 40, 1)] {
         let args = format!(r#"{{"memory":{memory},"queues":{queues},"name":""}}"#);
+        bad.bring_files(4096, 4096);
         assert_eq!(bad.refused("device-open", &args), FaultKind::Quota);
     }
+    // Too little for the doorbells; files of other sizes than was said; no files.
+    for (queues, files) in [(64, 64), (65536, 4096), (65536, 131_072)] {
+        let args = format!(r#"{{"memory":4096,"queues":{queues},"name":""}}"#);
+        bad.bring_files(files, 4096);
+        assert_eq!(bad.refused("device-open", &args), FaultKind::Invalid, "{queues} {files}");
+    }
+    let args = r#"{"memory":4096,"queues":65536,"name":""}"#;
+    assert_eq!(bad.refused("device-open", args), FaultKind::Invalid);
     let mut bad = Raw::opened(&hub);
     let again = r#"{"memory":1,"queues":1,"name":""}"#;
+    bad.bring_files(1, 1);
     assert_eq!(bad.refused("device-open", again), FaultKind::Invalid);
     use FaultKind::{Invalid, Malformed, NotFound, Quota};
     for (op, args, kind) in [
@@ -119,9 +129,14 @@ fn test_descriptors_of_other_kinds_are_refused() {
     let (plain, _other) = UnixStream::pair().unwrap();
     raw.bring(&plain);
     assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid);
+    let more = Region::shared(8192).unwrap();
+    raw.bring(&more.fd().unwrap());
+    let refused = raw.refused("add-region", r#"{"len":4096}"#);
+    assert_eq!(refused, FaultKind::Invalid, "it has more than it counts for");
     let region = Region::shared(4096).unwrap();
     let fd = region.fd().unwrap();
     for len in ["4097", "0", "18446744073709551615"] {
+        // Nothing of it is sealed, so it can be brought again.
         raw.bring(&fd);
         let refused = raw.refused("add-region", &format!(r#"{{"len":{len}}}"#));
         assert!(matches!(refused, FaultKind::Invalid | FaultKind::Quota), "{len}");
@@ -130,6 +145,8 @@ fn test_descriptors_of_other_kinds_are_refused() {
     assert_eq!(raw.inbox.check_fds(), Ok(()));
     raw.bring(&fd);
     assert_eq!(raw.ask("add-region", r#"{"len":4096}"#).0.error, None);
+    raw.bring(&fd);
+    assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid, "brought twice");
     // What no request takes ends the connection.
     raw.bring(&pipe);
     assert_eq!(raw.ask("create-cq", r#"{"depth":8,"waker":1}"#).0.error, None);
@@ -146,7 +163,8 @@ fn test_descriptor_of_a_refused_request_is_not_the_next_ones() {
     raw.bring(&region.fd().unwrap());
     let early = raw.refused("add-region", r#"{"len":4096}"#);
     assert_eq!(early, FaultKind::Invalid, "there is no device");
-    let opened = raw.ask("device-open", r#"{"memory":4096,"queues":4096,"name":""}"#);
+    raw.bring_files(1 << 16, 4096);
+    let opened = raw.ask("device-open", r#"{"memory":4096,"queues":65536,"name":""}"#);
     assert_eq!(opened.0.error, None);
     let next = raw.refused("add-region", r#"{"len":4096}"#);
     assert_eq!(next, FaultKind::Invalid, "it brings nothing");

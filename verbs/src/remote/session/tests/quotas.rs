@@ -218,9 +218,7 @@ fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
         });
         assert_eq!(refused, (!fine).then_some(FaultKind::Quota), "{id}");
     }
-    while raw.session.has_work() {
-        raw.session.work();
-    }
+    raw.work();
     while raw.session.poll_transmit().is_some() {}
     let counted = raw.session.counters();
     assert_eq!((counted.refused, counted.over_quota), (1, 1));
@@ -270,6 +268,7 @@ fn test_a_name_is_short_and_has_nothing_but_letters() {
     let mut raw = Raw::new(&hub, Policy::default());
     let name = format!("a\\n\\u001b[2Jb{}", "c".repeat(100));
     let args = format!(r#"{{"memory":0,"queues":1048576,"name":"{name}"}}"#);
+    raw.bring(&Region::shared(1 << 20).unwrap().fd().unwrap());
     raw.ask("device-open", &args).0.into_result::<serde_json::Value>().unwrap();
     assert_eq!(raw.session.name(), format!("a[2Jb{}", "c".repeat(59)));
     while !raw.session.close() {}

@@ -1,0 +1,127 @@
+//! Files in memory that two processes map.
+//!
+//! **Order.** A client makes the file, maps it and sends it. The RNIC's process maps it too, seals it, and
+//! only then touches a byte:
+//!
+//! | Seal | Without it |
+//! |---|---|
+//! | `F_SEAL_SHRINK` | the file ends under the mapping, and a worker that touches a byte beyond is killed |
+//! | `F_SEAL_GROW` | the file has more memory than its owner's quota counts |
+//! | `F_SEAL_FUTURE_WRITE` | a hole is punched into it (`fallocate`, `MADV_REMOVE`): a worker that touches it waits for whoever punches, refills it at its own expense, and is killed where there is no page |
+//! | `F_SEAL_SEAL` | |
+//!
+//! Mappings that are there when the third seal comes stay writable, in the client too, and in its children.
+//! No process can make another writable one, so a file can be brought to one device in its life.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
+
+use super::pages::{GIB, MIB2, PAGE};
+use super::region::RegionError;
+
+/// File systems of memory, by what `fstatfs` says.
+const TMPFS: u64 = 0x0102_1994;
+const HUGETLBFS: u64 = 0x9584_58f6;
+
+/// A file of `bytes` bytes on pages of `page` that can neither shrink nor grow.
+pub(super) fn create(bytes: usize, page: usize) -> std::io::Result<OwnedFd> {
+    let pages = match page {
+        MIB2 => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        GIB => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        _ => MemfdFlags::empty(),
+    };
+    let fd = memfd_create(c"heddle", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages)?;
+    ftruncate(&fd, bytes as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(fd)
+}
+
+/// Looks whether `len` bytes of a file of a process that is trusted can be mapped.
+pub(super) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
+    if !seals(fd)?.contains(SealFlags::SHRINK) {
+        return Err(RegionError::NotSealed);
+    }
+    if file_system(fd)? != TMPFS {
+        return Err(RegionError::NotMemory);
+    }
+    let has = size(fd, len)?;
+    if has < len as u64 { Err(RegionError::FileTooShort { has, wanted: len }) } else { Ok(()) }
+}
+
+/// Looks whether the file of a client, of exactly `len` bytes in whole pages, can be mapped: bytes of a
+/// page of it.
+pub(super) fn check_client(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
+    let seals = seals(fd)?;
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return Err(RegionError::AlreadySealed);
+    }
+    let page = match file_system(fd)? {
+        TMPFS => PAGE,
+        HUGETLBFS => {
+            let size = fstatfs(fd).map_err(|e| no_memory(len, e))?.f_bsize;
+            usize::try_from(size)
+                .ok()
+                .filter(|s| s.is_power_of_two())
+                .ok_or(RegionError::NotMemory)?
+        }
+        _ => return Err(RegionError::NotMemory),
+    };
+    check_size(fd, len, page)?;
+    Ok(page)
+}
+
+/// Seals the file of a client, which is mapped here by now: from here on it keeps its size and all its
+/// pages, whatever descriptors and mappings of it there are.
+pub(super) fn seal(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), RegionError> {
+    let size = SealFlags::SHRINK | SealFlags::GROW;
+    let all = size | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    match fcntl_add_seals(fd, all) {
+        Ok(()) => {}
+        // Linux 5.1 has the third.
+        Err(Errno::INVAL) => return Err(RegionError::NoSuchSeal),
+        Err(Errno::PERM) => return Err(RegionError::AlreadySealed),
+        Err(e) => return Err(no_memory(len, e)),
+    }
+    // It may have had another size until now, and pages beyond its end.
+    check_size(fd, len, page)
+}
+
+fn check_size(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), RegionError> {
+    let wanted = len.next_multiple_of(page);
+    let has = size(fd, len)?;
+    if has < wanted as u64 {
+        return Err(RegionError::FileTooShort { has, wanted });
+    }
+    let blocks = fstat(fd).map_err(|e| no_memory(len, e))?.st_blocks;
+    let held = u64::try_from(blocks).unwrap_or(u64::MAX).saturating_mul(512);
+    let most = has.max(held);
+    if most > wanted as u64 {
+        return Err(RegionError::FileTooLong { has: most, wanted });
+    }
+    Ok(())
+}
+
+fn seals(fd: BorrowedFd<'_>) -> Result<SealFlags, RegionError> {
+    // The first question: only files in memory have seals, and any other one may wait for whoever serves
+    // the file.
+    fcntl_get_seals(fd).map_err(|_| RegionError::NotSealed)
+}
+
+fn file_system(fd: BorrowedFd<'_>) -> Result<u64, RegionError> {
+    let found = fstatfs(fd).map_err(|_| RegionError::NotMemory)?.f_type;
+    Ok(u64::try_from(found).unwrap_or(0))
+}
+
+fn size(fd: BorrowedFd<'_>, len: usize) -> Result<u64, RegionError> {
+    let stat = fstat(fd).map_err(|e| no_memory(len, e))?;
+    Ok(u64::try_from(stat.st_size).unwrap_or(0))
+}
+
+fn no_memory(len: usize, e: Errno) -> RegionError {
+    RegionError::NoMemory { len, why: e.to_string() }
+}

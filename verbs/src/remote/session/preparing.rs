@@ -1,0 +1,103 @@
+//! Memory of a client, on its way to be the RNIC's too.
+//!
+//! A client can hold its file for as long as it likes until that is sealed (it fills it, or punches holes
+//! into it), and pages come as fast as the system has them. So all of it is done by a lane of [`closer`],
+//! piece by piece between what else the lane has to do.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use heddle_socket::wire::ForeignFd;
+
+use crate::closer;
+use crate::memory::{Region, RegionError};
+use crate::waker::Waker;
+
+/// Bytes that are populated at a time: a millisecond or so.
+const PIECE: usize = 4 << 20;
+
+type Prepared = Result<Vec<Region>, RegionError>;
+
+/// Files that are being mapped, sealed and populated.
+#[derive(Debug)]
+pub(super) struct Preparing {
+    bytes: u64,
+    done: Arc<Mutex<Option<Prepared>>>,
+}
+
+impl Preparing {
+    /// Has `lane` prepare files of so many bytes each, and wakes `waker` when all are, or one cannot be.
+    pub(super) fn start(files: Vec<(ForeignFd, usize)>, lane: usize, waker: Waker) -> Preparing {
+        let bytes = files.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len as u64));
+        let done = Arc::new(Mutex::new(None));
+        let mut files = files;
+        files.reverse();
+        let (regions, told) = (Vec::new(), done.clone());
+        let work = Work { files, regions, populated: 0, lane, told, waker };
+        closer::run(lane, move || work.go_on());
+        Preparing { bytes, done }
+    }
+
+    /// What they take, as far as is known before they are mapped.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        lock(&self.done).is_some()
+    }
+
+    /// The regions, in order; none while it is not done.
+    pub(super) fn take(self) -> Prepared {
+        lock(&self.done).take().unwrap_or_else(|| Ok(Vec::new()))
+    }
+}
+
+/// What the lane has.
+struct Work {
+    /// Files that are not mapped, the last one first.
+    files: Vec<(ForeignFd, usize)>,
+    regions: Vec<Region>,
+    /// Bytes of the last region.
+    populated: usize,
+    lane: usize,
+    told: Arc<Mutex<Option<Prepared>>>,
+    waker: Waker,
+}
+
+impl Work {
+    fn go_on(mut self) {
+        // Its session may be gone.
+        if Arc::strong_count(&self.told) == 1 {
+            return;
+        }
+        let result = match self.step() {
+            Ok(false) => return closer::run(self.lane, move || self.go_on()),
+            Ok(true) => Ok(self.regions),
+            Err(e) => Err(e),
+        };
+        *lock(&self.told) = Some(result);
+        self.waker.wake();
+    }
+
+    /// One piece; true when all is done.
+    fn step(&mut self) -> Result<bool, RegionError> {
+        match self.regions.last() {
+            Some(region) if self.populated < region.len() => {
+                let piece = PIECE.min(region.len() - self.populated);
+                region.populate(self.populated, piece)?;
+                self.populated += piece;
+            }
+            _ => {
+                let Some((file, len)) = self.files.pop() else { return Ok(true) };
+                let fd = file.fd().ok_or(RegionError::NotShared)?;
+                self.regions.push(Region::of_client(fd, len)?);
+                self.populated = 0;
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn lock(done: &Mutex<Option<Prepared>>) -> MutexGuard<'_, Option<Prepared>> {
+    done.lock().unwrap_or_else(PoisonError::into_inner)
+}
