@@ -1,11 +1,13 @@
 //! HTTP/1.1: `/metrics` and `/healthz`, and nothing else.
 //!
 //! What a client may cost is bounded: so many connections, one request each, its header within a
-//! deadline and the whole of it within another. Whoever asks while there are too many waits in the
-//! kernel's queue, which the deadlines empty.
+//! deadline and the whole of it within another. A client that comes while there are as many takes the
+//! place of the one that has been there longest, once that one has had its [`Limits::share`]: clients that
+//! take their time keep nobody out for longer.
 
 use core::convert::Infallible;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +21,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::expose;
 use crate::sample::{Sample, Source};
@@ -45,6 +47,8 @@ pub struct Limits {
     pub header: Duration,
     /// Until everything is over, the answer having been taken.
     pub whole: Duration,
+    /// How long a client keeps its place when others wait for one.
+    pub share: Duration,
     /// Until there is a sample: workers that do not answer within it are said not to.
     pub sample: Duration,
     /// How long a sample serves others who ask.
@@ -57,6 +61,7 @@ impl Default for Limits {
             connections: 64,
             header: Duration::from_secs(2),
             whole: Duration::from_secs(10),
+            share: Duration::from_secs(2),
             sample: Duration::from_secs(1),
             fresh: Duration::from_millis(250),
         }
@@ -78,17 +83,33 @@ pub async fn serve_with<S: Source + 'static>(
     let cache = Rc::new(Cache { source, limits, last: Mutex::default() });
     let seats = Arc::new(Semaphore::new(limits.connections.max(1)));
     let mut tasks = JoinSet::new();
+    // When each came, the oldest first.
+    let mut there: VecDeque<(tokio::time::Instant, AbortHandle)> = VecDeque::new();
     loop {
-        // Never closed.
-        let seat = Arc::clone(&seats).acquire_owned().await;
-        while tasks.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, _)) => {
+                let seat = loop {
+                    while tasks.try_join_next().is_some() {}
+                    there.retain(|(_, task)| !task.is_finished());
+                    let over = there.front().map(|(since, _)| *since + limits.share);
+                    tokio::select! {
+                        biased;
+                        // Never closed.
+                        seat = Arc::clone(&seats).acquire_owned() => break seat,
+                        () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)) => {
+                            if let Some((_, oldest)) = there.pop_front() {
+                                oldest.abort();
+                            }
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                };
                 let cache = Rc::clone(&cache);
-                tasks.spawn_local(async move {
+                let task = tasks.spawn_local(async move {
                     let _seat = seat;
                     connection(stream, cache).await;
                 });
+                there.push_back((tokio::time::Instant::now(), task));
             }
             Err(e) => {
                 tracing::warn!("metrics: nobody can connect: {e}");

@@ -214,7 +214,7 @@ fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
 fn test_slow_requests_lose_their_places_to_others() {
     let (soon, never) = (Duration::from_millis(400), Duration::from_secs(600));
     for (header, whole) in [(soon, never), (never, soon)] {
-        slow_requests(Limits { connections: 4, header, whole, ..Limits::default() });
+        slow_requests(Limits { connections: 4, header, whole, share: never, ..Limits::default() });
     }
 }
 
@@ -251,13 +251,43 @@ fn slow_requests(limits: Limits) {
     });
 }
 
+/// Clients that take no answer and are in no hurry to go. They have every place there is, come again, and
+/// keep nobody out.
+#[test]
+fn test_clients_with_time_make_room_for_others_that_wait() {
+    let (share, never) = (Duration::from_millis(200), Duration::from_secs(600));
+    let limits =
+        Limits { connections: 64, header: never, whole: never, share, ..Limits::default() };
+    let source = Told::new(Some(Ok(well())));
+    with(&source, limits, async |addr| {
+        let mut slow = JoinSet::new();
+        for _ in 0..64 {
+            slow.spawn(async move {
+                loop {
+                    let mut s = TcpStream::connect(addr).await.unwrap();
+                    let _ = s.read(&mut [0]).await;
+                }
+            });
+        }
+        sleep(Duration::from_millis(100)).await;
+        for _ in 0..3 {
+            let asked =
+                tokio::time::timeout(Duration::from_secs(60), request(addr, "GET", "/metrics"));
+            let answer = asked.await.expect("it is kept out");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    });
+}
+
 /// One that asks and never takes its answer has its place until the deadline, and no longer.
 #[test]
 fn test_an_answer_that_is_not_taken_does_not_hold_the_place() {
     let mut large = well();
     large.version = "x".repeat(16 << 20);
     let source = Told::new(Some(Ok(large)));
-    let limits = Limits { connections: 1, whole: Duration::from_millis(400), ..Limits::default() };
+    let whole = Duration::from_millis(400);
+    let limits =
+        Limits { connections: 1, whole, share: Duration::from_secs(600), ..Limits::default() };
     with(&source, limits, async |addr| {
         let mut s = TcpStream::connect(addr).await.unwrap();
         s.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
