@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use heddle_socket::wire::send;
+use heddle_verbs::Region;
 use serde_json::Value;
 
 use crate::lab::{Appliance, PATIENCE, listen};
@@ -188,5 +189,53 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
     while a.ask(&["status"])["control"]["clients"] != 1 {
         assert!(Instant::now() < until, "{}", a.ask(&["status"])["control"]);
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Which socket, and whether the end is hidden, for the process of [`ghost`].
+const GHOST: &str = "HEDDLE_TEST_GHOST";
+
+/// Opens a device, sends its own end of the socket after it is told to, and exits.
+fn ghost(how: &str) {
+    let (hidden, path) = how.split_once(' ').unwrap();
+    let socket = UnixStream::connect(path).unwrap();
+    let files = [65536, 65536].map(|len| Region::shared(len).unwrap());
+    let fds = [0, 1].map(|n: usize| files[n].fd().unwrap());
+    send(&socket, format!("{OPEN}\n").as_bytes(), &fds).unwrap();
+    assert!(answers(&socket, 1)[0].contains("\"ok\""));
+    let _ = std::io::stdin().read(&mut [0]);
+    let end = socket.try_clone().unwrap().into();
+    let end = if hidden == "hidden" { hiding(end) } else { end };
+    // Half a line, so that the server keeps what came with it.
+    send(&socket, b"{\"v\":1,", &[end.as_fd()]).unwrap();
+}
+
+/// A client that sends its own end of the control socket through it and exits, openly or in the queue of
+/// another socket.
+#[test]
+fn test_client_that_leaves_its_own_end_behind_is_gone_when_it_exits() {
+    if let Ok(how) = std::env::var(GHOST) {
+        return ghost(&how);
+    }
+    let a = Appliance::start("");
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let this = "test_client_that_leaves_its_own_end_behind_is_gone_when_it_exits";
+    for how in ["open", "hidden"] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", &format!("{module}::{this}"), "--nocapture"]);
+        child.env(GHOST, format!("{how} {}", a.socket().display()));
+        child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+        let mut child = child.spawn().unwrap();
+        let clients = || a.ask(&["status"])["clients"].as_array().unwrap().len();
+        let until = Instant::now() + PATIENCE;
+        while clients() != 1 {
+            assert!(Instant::now() < until, "{how}: it has no device");
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success(), "{how}");
+        let until = Instant::now() + PATIENCE;
+        while clients() != 0 {
+            assert!(Instant::now() < until, "{how}: it is still there");
+        }
     }
 }

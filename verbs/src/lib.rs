@@ -15,8 +15,8 @@
 //! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
 //! ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `closer`, `waker` and
-//! `wakeup::page`; each block says why it is sound.
+//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `closer`, `waker`,
+//! `wakeup::page` and `remote::process`; each block says why it is sound.
 
 pub mod closer;
 pub mod connection;

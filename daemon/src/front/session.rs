@@ -7,14 +7,15 @@
 
 use core::time::Duration;
 use std::io::ErrorKind;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use heddle_socket::admin::Application;
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Inbox, Line};
-use heddle_verbs::remote::{Outgoing, Policy, Session};
+use heddle_verbs::remote::{Outgoing, Policy, Session, process_of};
 use heddle_verbs::{Sleeper, closer};
 use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
@@ -69,6 +70,12 @@ async fn exchange(
     shown: &mut Option<u64>,
 ) -> Result<core::convert::Infallible, End> {
     let stream = guest.stream();
+    // Readable when the client's process has ended, whoever has its socket then.
+    let process = match process_of(stream) {
+        Ok(process) => process.map(watch).transpose().map_err(End::Broken)?,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(End::Gone),
+        Err(e) => return Err(End::Broken(e)),
+    };
     let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
     let Some(woken) = woken else { return Err(End::Gone) };
     // A waker is a pair of stream sockets, which the runtime can wait for as such.
@@ -100,6 +107,7 @@ async fn exchange(
         }
         let next = tokio::select! {
             next = guest.read(inbox) => next,
+            () = ended(process.as_ref()) => return Err(End::Gone),
             ready = woken.readable() => {
                 ready.map_err(End::Broken)?;
                 // What comes after it is cleared wakes anew.
@@ -121,6 +129,19 @@ async fn exchange(
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Gone),
             Err(e) => return Err(End::Broken(e)),
         }
+    }
+}
+
+#[expect(deprecated, reason = "an owned descriptor stays the same one, which is all that is asked")]
+fn watch(process: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(process)
+}
+
+/// Returns when the process has ended; never where it cannot be watched.
+async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
+    match process {
+        Some(process) => drop(process.readable().await),
+        None => std::future::pending().await,
     }
 }
 

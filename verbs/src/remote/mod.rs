@@ -18,6 +18,7 @@
 //! | `protocol` | the documents |
 //! | `policy` | what an application may have and do |
 //! | `session` | the serving side |
+//! | `process` | the process at the other end |
 //! | `serve` | a thread that serves one connection |
 //! | `client` | the asking side, behind [`Device`](crate::Device) |
 //!
@@ -37,11 +38,13 @@
 
 mod client;
 mod policy;
+mod process;
 pub mod protocol;
 mod serve;
 mod session;
 
 pub use client::OpenParams;
 pub use policy::{Addresses, Policy};
+pub use process::process_of;
 pub use serve::serve;
 pub use session::{Outgoing, Session, SessionCounters, SessionUsage};

@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, WireError, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Policy, Session};
+use super::{Policy, Session, process_of};
 use crate::device::Hub;
 use crate::waker::Sleeper;
 
@@ -36,6 +37,8 @@ pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<
 fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io::Result<()> {
     let mut inbox = Inbox::new(MAX_REQUEST);
     let Some(woken) = sleeper.fd() else { return Ok(()) };
+    // Readable when the client's process has ended, whoever has its socket then.
+    let process = process_of(socket)?;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     loop {
         while let Some(line) = inbox.pop() {
@@ -48,17 +51,23 @@ fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io
         }
         flush(session, socket)?;
         let at_once = session.has_work().then_some(&now);
-        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+        let process = process.as_ref().map(|p| PollFd::new(p, PollFlags::IN));
+        let both = [PollFd::new(socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
+        let mut fds: ArrayVec<PollFd<'_>, 3> = both.into_iter().chain(process).collect();
         match poll(&mut fds, at_once) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
-        let [from_client, from_hub] = fds.map(|fd| !fd.revents().is_empty());
+        let said = |n: usize| fds.get(n).is_some_and(|fd: &PollFd<'_>| !fd.revents().is_empty());
+        let (from_client, from_hub, ended) = (said(0), said(1), said(2));
         if from_hub {
             // Before the events are looked at.
             sleeper.clear();
         }
         if from_client && receive(socket.as_fd(), &mut inbox)? == Received::End {
+            return Ok(());
+        }
+        if ended && !from_client {
             return Ok(());
         }
     }
