@@ -431,3 +431,19 @@ fn test_failed_processor_and_peer_that_are_not_there() {
         assert_complains(&with(&["rping", "-c", "-C", "1", "-a", peer]), 1, what);
     }
 }
+
+/// Six descriptors made a library below panic, and there are too few for DPDK with some more.
+#[test]
+fn test_serve_without_descriptors_says_which_limit_to_raise() {
+    for limit in [6, 40] {
+        let script = format!(
+            "ulimit -n {limit}; exec \"$0\" serve --vdev net_null0,no-rx=1 --ip 10.0.0.1/24"
+        );
+        let out = Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_heddle")]).output();
+        let out = out.unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{limit}: {said}");
+        assert!(said.contains("LimitNOFILE") && !said.contains("panicked"), "{limit}: {said}");
+        assert_eq!(said.lines().count(), 1, "{limit}: {said}");
+    }
+}

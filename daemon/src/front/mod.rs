@@ -63,6 +63,7 @@ pub fn run(
     file: Option<PathBuf>,
     say: impl Fn(&str),
 ) -> Result<Snapshot, StartError> {
+    check_descriptors().map_err(StartError::Failed)?;
     let logging = Logging::start(config.log);
     let hurry = Arc::new(AtomicBool::new(false));
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
@@ -104,6 +105,40 @@ pub fn run(
     ended.map_err(StartError::Failed)?;
     let app = Rc::into_inner(app);
     Ok(app.map(Appliance::stop).unwrap_or_default())
+}
+
+/// Descriptors that have to be free for an appliance to start: for signals, the runtime, sockets, threads
+/// and the EAL of DPDK. Each client takes some more.
+const DESCRIPTORS: u64 = 64;
+
+/// Takes as many descriptors as the system lets this process have, and looks whether they are enough:
+/// libraries below panic when they find none.
+fn check_descriptors() -> Result<(), String> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let soft = core::mem::replace(&mut limit.current, limit.maximum);
+        if setrlimit(Resource::Nofile, limit).is_err() {
+            limit.current = soft;
+        }
+    }
+    let mut free = Vec::new();
+    while (free.len() as u64) < DESCRIPTORS {
+        // Any file will do; standard error may be closed.
+        match rustix::fs::open("/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+        {
+            Ok(fd) => free.push(fd),
+            Err(e) => {
+                let most = limit.current.map_or_else(|| "any number".to_owned(), |n| n.to_string());
+                return Err(format!(
+                    "an appliance needs {DESCRIPTORS} free file descriptors to start, and {} of {most} are \
+                     free ({e}): raise the limit (LimitNOFILE= of the unit, ulimit -n)",
+                    free.len()
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What it is told from outside.
