@@ -617,6 +617,8 @@ impl Qp {
         for queue in [&mut sq, &mut rq] {
             (queue.tail, queue.posted, queue.head, queue.retired) = (0, 0, 0, 0);
         }
+        // Before its next connection: its worker may have left word of the end of the last one.
+        q.tied.restart();
         q.over.store(false, Ordering::Release);
         q.claimed.store(false, Ordering::Release);
         Ok(())

@@ -1,6 +1,7 @@
 //! STags that are given parts of registered memory over and over: fast registrations and windows.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use heddle_iwarp::{Access, BindError, Pd, Stag};
 
@@ -159,28 +160,100 @@ impl Window {
 }
 
 /// STags that are for one queue pair alone. When it ends, so do they.
+///
+/// The worker ends them and waits for no lock: it leaves word, and revokes them itself unless the
+/// application's thread has the list at that moment, which then finds the word when it lets go of the list.
 #[derive(Debug, Default)]
-pub(crate) struct Tied(Mutex<Vec<(Arc<Registry>, Stag)>>);
+pub(crate) struct Tied {
+    list: Mutex<Vec<(Arc<Registry>, Stag)>>,
+    /// The queue pair has ended, and somebody has to revoke what is in the list.
+    ended: AtomicBool,
+}
 
 impl Tied {
     fn add(&self, registry: Arc<Registry>, stag: Stag) {
         self.list().push((registry, stag));
+        self.settle();
     }
 
     fn remove(&self, stag: Stag) {
+        // Those that stay are revoked first where the queue pair has ended.
         self.list().retain(|(_, s)| *s != stag);
+        self.settle();
     }
 
-    /// The queue pair has ended: they name nothing any more.
+    /// The queue pair has ended: they name nothing any more. Called by the worker.
     pub(crate) fn end(&self) {
-        // Held until the end: the owner of one that it drops meanwhile waits.
-        for (registry, stag) in self.list().iter() {
-            let known = registry.mrs().revoke(*stag);
-            debug_assert!(known.is_ok(), "given back and not taken out");
+        self.ended.store(true, Ordering::SeqCst);
+        self.settle();
+    }
+
+    /// The queue pair begins anew: what is left to be revoked is revoked before anything is bound again.
+    pub(crate) fn restart(&self) {
+        let list = self.list();
+        self.revoke(&list);
+    }
+
+    /// Revokes what is in the list if there is word to, and nobody has it who will.
+    fn settle(&self) {
+        while self.ended.load(Ordering::SeqCst) {
+            let list = match self.list.try_lock() {
+                Ok(list) => list,
+                Err(TryLockError::Poisoned(list)) => list.into_inner(),
+                // Its holder looks for word after it has let go.
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.revoke(&list);
+        }
+    }
+
+    fn revoke(&self, list: &[(Arc<Registry>, Stag)]) {
+        if self.ended.swap(false, Ordering::SeqCst) {
+            // With the list held: the owner of one that it drops meanwhile waits.
+            for (registry, stag) in list {
+                let known = registry.mrs().revoke(*stag);
+                debug_assert!(known.is_ok(), "given back and not taken out");
+            }
         }
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<(Arc<Registry>, Stag)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use heddle_base::Seed;
+    use heddle_iwarp::mr::Kind;
+    use heddle_iwarp::{Bind, MrTable, Qpn};
+
+    use super::*;
+    use crate::memory::RegionTable;
+
+    /// The thread of the application has the list, and does not get on: the worker does.
+    #[test]
+    fn test_worker_ends_tied_stags_without_waiting_for_their_list() {
+        let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
+        let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(RegionTable::new(1, None))));
+        let (pd, qpn) = (Pd(1), Qpn(7));
+        let access = Access::BIND.with(Access::REMOTE_WRITE).with(Access::LOCAL_WRITE);
+        let mr = mrs.register(pd, 0, 0, 4096, access).unwrap();
+        let window = mrs.allocate_window(pd, Some(qpn)).unwrap();
+        let bind = Bind { stag: window, to: 0, access: Access::REMOTE_WRITE };
+        mrs.bind((pd, qpn), Kind::QpWindow, &bind, [(mr.stag, 0, 64)]).unwrap();
+        let reach = || mrs.check(pd, qpn, window, 0, 8, Access::REMOTE_WRITE).is_ok();
+        assert!(reach());
+        let tied = Arc::new(Tied::default());
+        tied.add(registry, window);
+        let held = tied.list();
+        let worker = tied.clone();
+        std::thread::spawn(move || worker.end()).join().unwrap();
+        assert!(reach(), "the list is in use");
+        drop(held);
+        // Whatever its owner does next.
+        tied.remove(Stag(0));
+        assert!(!reach());
     }
 }
