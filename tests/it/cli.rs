@@ -447,3 +447,20 @@ fn test_serve_without_descriptors_says_which_limit_to_raise() {
         assert_eq!(said.lines().count(), 1, "{limit}: {said}");
     }
 }
+
+/// The last of several services cannot start. The others end with it, and say nothing of that.
+#[test]
+fn test_serve_that_fails_says_the_one_reason() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nfs = format!("10.0.0.1:99=nfs:/usr,ro,tcp={}", taken.local_addr().unwrap());
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_heddle"));
+    serve.args(["serve", "--vdev", "net_null0,no-rx=1", "--ip", "10.0.0.1/24"]);
+    for port in 1..=40 {
+        serve.args(["--listen", &format!("10.0.0.1:{port}=sink")]);
+    }
+    let out = serve.args(["--listen", &nfs]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("nfs:/usr"), "{said}");
+    assert!(!said.contains("has ended"), "{said}");
+}

@@ -102,9 +102,11 @@ pub fn run(
     // A thread that reads a file may never come back.
     runtime.shutdown_background();
     drop(socket);
+    // Also where something has failed: services that outlived the workers would each report their end,
+    // beside the one reason that there is.
+    let counted = Rc::into_inner(app).map(Appliance::stop).unwrap_or_default();
     ended.map_err(StartError::Failed)?;
-    let app = Rc::into_inner(app);
-    Ok(app.map(Appliance::stop).unwrap_or_default())
+    Ok(counted)
 }
 
 /// Descriptors that have to be free for an appliance to start: for signals, the runtime, sockets, threads
