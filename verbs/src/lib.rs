@@ -15,7 +15,7 @@
 //! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
 //! ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, region, region_memory, crc}`, `ring::area`, `closer`, `waker`,
+//! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`, `waker`,
 //! `wakeup::page` and `remote::process`; each block says why it is sound.
 
 pub mod closer;

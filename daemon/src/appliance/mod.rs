@@ -26,7 +26,7 @@ use heddle_perf::service;
 use heddle_socket::admin::LastReload;
 use heddle_socket::{Fault, FaultKind};
 use heddle_verbs::ListenParams;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, oneshot, watch};
 
 use crate::config::{Config, Forward};
 use crate::gateway::{self, GatewayThread, Shown};
@@ -76,6 +76,8 @@ pub(crate) struct Appliance {
     /// Those that have a device, by their numbers.
     pub(crate) applications: RefCell<Applications>,
     ending: Cell<bool>,
+    /// How often memory of an application has failed, for sessions to look at theirs.
+    pub(crate) lost: watch::Sender<usize>,
 }
 
 /// What the control socket counts.
@@ -125,6 +127,7 @@ impl Appliance {
             counters: SocketCounters::default(),
             applications: RefCell::default(),
             ending: Cell::new(false),
+            lost: watch::Sender::new(0),
         }))
     }
 

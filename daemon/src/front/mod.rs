@@ -245,6 +245,8 @@ async fn run_on(
             }
             _ = look.tick() => {
                 app.check()?;
+                let lost = heddle_verbs::memory::lost();
+                app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
                 interfaces.check()?;
                 // systemd hears of it only when the control plane and every worker have answered.
                 if watchdog.is_some() {

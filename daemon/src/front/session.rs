@@ -76,6 +76,7 @@ async fn exchange(
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(End::Gone),
         Err(e) => return Err(End::Broken(e)),
     };
+    let mut lost = app.lost.subscribe();
     let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
     let Some(woken) = woken else { return Err(End::Gone) };
     // A waker is a pair of stream sockets, which the runtime can wait for as such.
@@ -108,6 +109,13 @@ async fn exchange(
         let next = tokio::select! {
             next = guest.read(inbox) => next,
             () = ended(process.as_ref()) => return Err(End::Gone),
+            Ok(()) = lost.changed() => {
+                if session.has_lost_memory() {
+                    let why = "memory of the application has failed; it reads as zeros";
+                    return Err(End::Broken(std::io::Error::other(why)));
+                }
+                continue;
+            }
             ready = woken.readable() => {
                 ready.map_err(End::Broken)?;
                 // What comes after it is cleared wakes anew.

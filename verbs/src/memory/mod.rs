@@ -29,6 +29,7 @@
 
 mod crc;
 mod file;
+mod guard;
 mod pages;
 mod pool;
 mod quota;
@@ -40,6 +41,7 @@ mod region_table;
 mod registry;
 pub(crate) mod stretches;
 
+pub use guard::lost;
 pub use pages::PageSize;
 pub(crate) use pool::{Pool, Stretch};
 pub use quota::{MrLimits, MrUsage};

@@ -17,6 +17,7 @@ use std::ptr::{self, NonNull};
 
 use heddle_base::Sum;
 
+use super::guard::Watch;
 use super::pages::{MIB2, PAGE, PageSize};
 use super::{file, raw};
 use crate::closer;
@@ -96,9 +97,16 @@ pub struct Region {
 enum Backing {
     /// Our mapping of so many bytes, and the file behind it. One that is a client's, by its making or
     /// its size, is unmapped by another thread: see [`closer`].
-    Mapped { bytes: usize, fd: Option<OwnedFd>, client: bool },
+    Mapped { bytes: usize, fd: Option<OwnedFd>, client: Option<Client> },
     /// Somebody else's memory, which stays valid while this lives.
     Borrowed { _owner: Box<dyn Any + Send + Sync> },
+}
+
+/// What there is beside a mapping of a client's file.
+#[derive(Debug)]
+struct Client {
+    /// None where too many regions are watched.
+    watch: Option<Watch>,
 }
 
 // SAFETY: a region is an address range; every access to its bytes goes through raw pointers, with
@@ -127,7 +135,7 @@ impl Region {
         check_size(len)?;
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let (base, bytes, page) = map_anonymous(len, pages).map_err(no_memory)?;
-        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None, client: false } })
+        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None, client: None } })
     }
 
     /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed:
@@ -153,7 +161,7 @@ impl Region {
             if let Ok(fd) = fd
                 && let Ok(base) = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd())
             {
-                let backing = Backing::Mapped { bytes, fd: Some(fd), client: false };
+                let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
                 return Ok(Region { base, len, page, backing });
             }
         }
@@ -168,7 +176,7 @@ impl Region {
             base,
             len,
             page: PAGE,
-            backing: Backing::Mapped { bytes, fd: Some(fd), client: false },
+            backing: Backing::Mapped { bytes, fd: Some(fd), client: None },
         };
         region.populate(0, len)?;
         Ok(region)
@@ -186,7 +194,7 @@ impl Region {
         let bytes = len.next_multiple_of(PAGE);
         let how = libc::MAP_SHARED | libc::MAP_POPULATE;
         let base = mmap(bytes, how, fd.as_raw_fd()).map_err(no_memory)?;
-        let backing = Backing::Mapped { bytes, fd: Some(fd), client: false };
+        let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
         Ok(Region { base, len, page: PAGE, backing })
     }
 
@@ -204,7 +212,8 @@ impl Region {
         let bytes = len.next_multiple_of(page);
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let base = mmap(bytes, libc::MAP_SHARED, fd.as_raw_fd()).map_err(no_memory)?;
-        let backing = Backing::Mapped { bytes, fd: None, client: true };
+        let client = Some(Client { watch: Watch::new(base.as_ptr(), bytes) });
+        let backing = Backing::Mapped { bytes, fd: None, client };
         let region = Region { base, len, page, backing };
         file::seal(fd, len, page)?;
         Ok(region)
@@ -220,7 +229,8 @@ impl Region {
         let page = self.page.max(PAGE);
         let end = off.saturating_add(len).div_ceil(page).saturating_mul(page);
         self.checked(off, len)?;
-        let Backing::Mapped { bytes, client, .. } = self.backing else { return Ok(()) };
+        let Backing::Mapped { bytes, client, .. } = &self.backing else { return Ok(()) };
+        let (bytes, client) = (*bytes, client.is_some());
         let (first, end) = (off / page * page, end.min(bytes));
         // SAFETY: whole pages of our mapping, which keep what is in them.
         let populated = unsafe {
@@ -261,6 +271,16 @@ impl Region {
     ) -> Result<Region, RegionError> {
         check_size(len)?;
         Ok(Region { base, len, page: 1, backing: Backing::Borrowed { _owner: owner } })
+    }
+
+    /// Whether memory of a client has failed here: it reads as zeros, and its session has to end.
+    pub(crate) fn is_lost(&self) -> bool {
+        match &self.backing {
+            Backing::Mapped { client: Some(client), .. } => {
+                client.watch.as_ref().is_some_and(Watch::is_lost)
+            }
+            _ => false,
+        }
     }
 
     /// Bytes.
@@ -408,11 +428,13 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         match &mut self.backing {
-            Backing::Mapped { bytes, fd, client: true } => {
-                let (mapping, fd) = (Mapping { base: self.base, bytes: *bytes }, fd.take());
+            Backing::Mapped { bytes, client: Some(client), .. } => {
+                // Watched until it is unmapped by somebody.
+                let watch = client.watch.take();
+                let mapping = Mapping { base: self.base, bytes: *bytes };
                 closer::run(closer::MEMORY, move || {
+                    drop(watch);
                     drop(mapping);
-                    drop(fd);
                 });
             }
             Backing::Mapped { bytes, .. } => drop(Mapping { base: self.base, bytes: *bytes }),
@@ -745,6 +767,29 @@ mod tests {
         let how = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let punched = rustix::fs::fallocate(fd, how, 0, MIB2 as u64);
         assert_eq!(punched, Err(rustix::io::Errno::PERM));
+    }
+
+    /// What a page that fails looks like: the file ends under the mapping, which a seal forbids.
+    #[test]
+    fn test_memory_that_fails_is_zeros_and_its_region_lost() {
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("t", flags).unwrap();
+        rustix::fs::ftruncate(&fd, 2 * PAGE as u64).unwrap();
+        let base = mmap(2 * PAGE, libc::MAP_SHARED, fd.as_raw_fd()).unwrap();
+        let client = Some(Client { watch: Watch::new(base.as_ptr(), 2 * PAGE) });
+        let backing = Backing::Mapped { bytes: 2 * PAGE, fd: None, client };
+        let failing = Region { base, len: 2 * PAGE, page: PAGE, backing };
+        let (_theirs, other) = clients(PAGE);
+        failing.place(0, b"here").unwrap();
+        other.place(0, b"here").unwrap();
+        let before = crate::memory::lost();
+        rustix::fs::ftruncate(&fd, 0).unwrap();
+        assert!(!failing.is_lost());
+        assert_eq!(failing.load(PAGE), Ok(0));
+        assert!(failing.is_lost() && crate::memory::lost() > before);
+        assert_eq!(failing.load(0), Ok(0));
+        failing.place(PAGE, b"nowhere").unwrap();
+        assert_eq!((other.is_lost(), other.load(0)), (false, Ok(b'h')));
     }
 
     #[test]

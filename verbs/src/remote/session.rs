@@ -282,6 +282,14 @@ impl Session {
         };
     }
 
+    /// Whether memory of it has failed: the session has to end.
+    pub fn has_lost_memory(&self) -> bool {
+        let State::Open(o) = &self.state else { return false };
+        o.device.area().is_lost()
+            || o.device.memory().is_some_and(|m| m.is_lost())
+            || self.objects.has_lost_memory()
+    }
+
     /// What the application calls itself.
     pub fn name(&self) -> &str {
         &self.name

@@ -99,6 +99,11 @@ impl Area {
         Arc::new(Area { region, free, words: words::Source::default() })
     }
 
+    /// Whether its memory has failed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.region.is_lost()
+    }
+
     /// Its file, for another process.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.region.fd()

@@ -66,6 +66,11 @@ impl Objects {
         self.brought.len()
     }
 
+    /// Whether memory that the application has brought has failed.
+    pub(super) fn has_lost_memory(&self) -> bool {
+        self.regions.values().any(|region| region.is_lost())
+    }
+
     /// Queue pairs there are.
     pub(super) fn queue_pairs(&self) -> usize {
         self.qps.len()

@@ -1,0 +1,121 @@
+//! The last line against SIGBUS in memory of a client.
+//!
+//! A sealed file keeps its pages, so no client can have a worker killed. What is left is memory that fails:
+//! the kernel takes the page away and sends SIGBUS to whoever touches it. A handler then puts memory of this
+//! process in place of the whole region, so the worker goes on with zeros, and marks the region as lost: its
+//! session ends, and no other one. A SIGBUS elsewhere is none of its business.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Regions that can be watched at a time.
+const MOST: usize = 1024;
+
+#[derive(Debug)]
+struct Entry {
+    taken: AtomicBool,
+    base: AtomicUsize,
+    /// 0: nothing is watched here.
+    bytes: AtomicUsize,
+    lost: AtomicBool,
+}
+
+static ENTRIES: [Entry; MOST] = [const {
+    Entry {
+        taken: AtomicBool::new(false),
+        base: AtomicUsize::new(0),
+        bytes: AtomicUsize::new(0),
+        lost: AtomicBool::new(false),
+    }
+}; MOST];
+
+/// How often a region was lost.
+static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// What was in place before this.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapping that is watched until this is dropped.
+#[derive(Debug)]
+pub(super) struct Watch(usize);
+
+/// How often memory of a client was lost, of whichever: when it has changed, sessions look at theirs.
+pub fn lost() -> usize {
+    LOST.load(Ordering::Relaxed)
+}
+
+impl Watch {
+    /// Watches `bytes` bytes at `base`, whole pages; `None` when as many regions are watched as can be.
+    pub(super) fn new(base: *const u8, bytes: usize) -> Option<Watch> {
+        install();
+        let free = |e: &Entry| !e.taken.swap(true, Ordering::Acquire);
+        let at = ENTRIES.iter().position(free)?;
+        let entry = &ENTRIES[at];
+        entry.lost.store(false, Ordering::Relaxed);
+        entry.base.store(base.addr(), Ordering::Relaxed);
+        // The handler looks at this first.
+        entry.bytes.store(bytes, Ordering::Release);
+        Some(Watch(at))
+    }
+
+    /// Whether a page of it has gone, and all of it is zeros of this process's own.
+    pub(super) fn is_lost(&self) -> bool {
+        ENTRIES[self.0].lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let entry = &ENTRIES[self.0];
+        entry.bytes.store(0, Ordering::Release);
+        entry.taken.store(false, Ordering::Release);
+    }
+}
+
+fn install() {
+    BEFORE.get_or_init(|| {
+        // SAFETY: structures of integers and pointers, for which all zeros are values.
+        let (mut action, mut before) = unsafe {
+            let action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            let before: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            (action, before)
+        };
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: live structures; the handler makes system calls and loads and stores atomics alone.
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) };
+        before
+    });
+}
+
+extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a live structure to a handler with SA_SIGINFO.
+    let at = unsafe { (*info).si_addr() }.addr();
+    for entry in &ENTRIES {
+        let bytes = entry.bytes.load(Ordering::Acquire);
+        let base = entry.base.load(Ordering::Relaxed);
+        if bytes == 0 || at < base || at - base >= bytes {
+            continue;
+        }
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: takes the place of a mapping of ours, which is there as long as it is watched and is
+        // reached through raw pointers and atomics alone; its bytes may change at any time.
+        let new = unsafe {
+            libc::mmap(ptr::with_exposed_provenance_mut(base), bytes, rights, how, -1, 0)
+        };
+        if new != libc::MAP_FAILED {
+            entry.lost.store(true, Ordering::Relaxed);
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+    }
+    // Not ours: what was there before has it when the instruction faults once more.
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: a structure that the system has filled in.
+        unsafe { libc::sigaction(libc::SIGBUS, before, ptr::null_mut()) };
+    }
+}
