@@ -53,6 +53,10 @@ impl OpenPort {
             }
             port => port?,
         };
+        if let Some(why) = port.no_interrupts() {
+            let port = port.name();
+            tracing::warn!(port, "receive queues do not interrupt, so workers nap: {why}");
+        }
         Ok(OpenPort { port, pool, setup: setup.clone() })
     }
 

@@ -110,7 +110,8 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                     self.poll_closed();
                     looked = Instant::now();
                 }
-                self.rester.turn(busy, || next(&self.live, &self.closed, self.serving));
+                let timer = || next(&self.live, &self.closed, self.serving);
+                self.rester.turn(busy, timer, || frames(&self.live));
             }
         }));
         run.map_err(|_| at)
@@ -137,6 +138,13 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         });
         busy
     }
+}
+
+/// Frames that the queues of these workers have brought.
+#[cold]
+fn frames(live: &[Hand]) -> u64 {
+    let queues = live.iter().filter_map(|h| h.worker.rx_queue());
+    queues.map(|q| q.counters().rx_frames).fold(0, u64::wrapping_add)
 }
 
 /// When there is something to do though nothing arrives, or what arrives wakes nobody: those that have

@@ -1,7 +1,8 @@
-//! The kernel's interfaces a virtual device works on.
+//! The kernel's interfaces that virtual devices work on, and PCI devices.
 //!
-//! Their drivers say nothing when an interface goes: no frame comes any more, and that is all. A port
-//! that has lost its interface is lost for good; an RNIC that has lost all its ports is of no use.
+//! Their drivers say nothing when an interface or a device goes: no frame comes any more, and that is all.
+//! A port that has lost it is lost for good; an RNIC that has lost all its ports is of no use. The kernel
+//! takes a device from vfio when the process has ended, and waits until then.
 
 use std::fs;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -29,27 +30,28 @@ impl Interfaces {
     /// Looks after those that the virtual devices of an RNIC's ports name and that are there now.
     pub fn watch<'a>(sources: impl IntoIterator<Item = &'a PortSource>) -> Interfaces {
         let gone = Arc::new(OnceLock::new());
-        let mut ports: Vec<_> = sources
+        let mut ports: Vec<Needs> = sources
             .into_iter()
             .map(|source| match source {
-                PortSource::Vdev(vdev) => named(&vdev.to_string()),
-                PortSource::Device(_) => Vec::new(),
+                PortSource::Vdev(vdev) => Needs::Interfaces(named(&vdev.to_string())),
+                PortSource::Device(name) => Needs::Device(name.clone()),
             })
             .collect();
-        if ports.iter().all(Vec::is_empty) {
+        if ports.iter().all(Needs::is_nothing) {
             return Interfaces { gone, stop: None, thread: None };
         }
         let (stop, stopped) = channel();
         let seen = gone.clone();
         let look = move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                while let Some(name) = take_lost(&mut ports, &listed()) {
+                let unplugged = |name: &str| PortSource::Device(name.to_owned()).is_gone();
+                while let Some(what) = take_lost(&mut ports, &listed(), unplugged) {
                     if ports.is_empty() {
                         // Said once.
-                        let _ = seen.set(name);
+                        let _ = seen.set(what);
                         return;
                     }
-                    tracing::error!("the interface {name} is gone, and its port with it");
+                    tracing::error!("{what} is gone, and its port with it");
                 }
             }
         };
@@ -60,12 +62,12 @@ impl Interfaces {
     /// Whether a port is left that works. Costs a load.
     ///
     /// # Errors
-    /// The name of the interface that was gone last.
+    /// The interface or device that was gone last.
     #[inline]
     pub fn check(&self) -> Result<(), String> {
         match self.gone.get() {
             None => Ok(()),
-            Some(name) => Err(format!("the interface {name} is gone")),
+            Some(what) => Err(format!("{what} is gone")),
         }
     }
 }
@@ -79,12 +81,38 @@ impl Drop for Interfaces {
     }
 }
 
-/// Takes away a port one of whose interfaces is not `listed` any more; the name of that.
-fn take_lost(ports: &mut Vec<Vec<String>>, listed: &[String]) -> Option<String> {
-    let lost = |names: &Vec<String>| names.iter().find(|n| !listed.contains(n)).cloned();
-    let (at, name) = ports.iter().enumerate().find_map(|(at, p)| Some((at, lost(p)?)))?;
+/// What a port cannot be without.
+#[derive(Debug, PartialEq, Eq)]
+enum Needs {
+    /// Interfaces of the kernel; none where a device works without.
+    Interfaces(Vec<String>),
+    /// A device on a bus.
+    Device(String),
+}
+
+impl Needs {
+    fn is_nothing(&self) -> bool {
+        matches!(self, Needs::Interfaces(names) if names.is_empty())
+    }
+}
+
+/// Takes away a port one of whose interfaces is not `listed` any more, or whose device is `unplugged`;
+/// which it was.
+fn take_lost(
+    ports: &mut Vec<Needs>,
+    listed: &[String],
+    unplugged: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let lost = |needs: &Needs| match needs {
+        Needs::Interfaces(names) => {
+            let name = names.iter().find(|n| !listed.contains(n))?;
+            Some(format!("the interface {name}"))
+        }
+        Needs::Device(name) => unplugged(name).then(|| format!("the device {name}")),
+    };
+    let (at, what) = ports.iter().enumerate().find_map(|(at, p)| Some((at, lost(p)?)))?;
     ports.remove(at);
-    Some(name)
+    Some(what)
 }
 
 /// The interfaces of a device's arguments, those of them that are there.
@@ -117,12 +145,39 @@ mod tests {
     #[test]
     fn test_a_port_is_lost_with_any_of_its_interfaces_and_one_without_never() {
         let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        let mut ports = vec![names(&["a", "b"]), names(&[]), names(&["c"])];
-        assert_eq!(take_lost(&mut ports, &names(&["c", "b", "a"])), None);
-        assert_eq!(take_lost(&mut ports, &names(&["a"])), Some("b".to_owned()));
-        assert_eq!(ports, [names(&[]), names(&["c"])]);
-        assert_eq!(take_lost(&mut ports, &names(&["a"])), Some("c".to_owned()));
-        assert_eq!(take_lost(&mut ports, &[]), None);
-        assert_eq!(ports, [names(&[])]);
+        let on = |all: &[&str]| Needs::Interfaces(names(all));
+        let mut ports = vec![on(&["a", "b"]), on(&[]), on(&["c"])];
+        let mut take = |listed: &[&str]| take_lost(&mut ports, &names(listed), |_| false);
+        assert_eq!(take(&["c", "b", "a"]), None);
+        assert_eq!(take(&["a"]).as_deref(), Some("the interface b"));
+        assert_eq!(take(&["a"]).as_deref(), Some("the interface c"));
+        assert_eq!(take(&[]), None);
+        assert_eq!(ports, [on(&[])]);
+    }
+
+    #[test]
+    fn test_a_port_is_lost_with_its_device() {
+        let device = |name: &str| Needs::Device(name.to_owned());
+        let mut ports = vec![device("0000:01:00.0"), device("0000:02:00.0")];
+        assert_eq!(take_lost(&mut ports, &[], |_| false), None);
+        let gone = take_lost(&mut ports, &[], |name| name.starts_with("0000:02"));
+        assert_eq!(gone.as_deref(), Some("the device 0000:02:00.0"));
+        assert_eq!(ports, [device("0000:01:00.0")]);
+    }
+
+    /// The machine has no such device, which is how one looks that was unplugged.
+    #[test]
+    fn test_a_device_that_is_gone_is_noticed() {
+        let source = PortSource::Device("0000:fe:1f.7".into());
+        let devices = Interfaces::watch([&source]);
+        let start = std::time::Instant::now();
+        let gone = loop {
+            if let Err(what) = devices.check() {
+                break what;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(gone, "the device 0000:fe:1f.7 is gone");
     }
 }

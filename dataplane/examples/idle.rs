@@ -77,7 +77,7 @@ impl Rests {
                 heard.fetch_add(1, Ordering::Release);
                 busy = true;
             }
-            rester.turn(busy, || None);
+            rester.turn(busy, || None, || rx.counters().rx_frames);
         }
         let used = on_processor().ok()?.saturating_sub(used);
         Some(used.as_secs_f64() / start.elapsed().as_secs_f64())

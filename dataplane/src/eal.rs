@@ -19,11 +19,13 @@ use thiserror::Error;
 
 mod hugepages;
 mod iova;
+pub(crate) mod pci;
 
 pub use iova::IovaMode;
 
 use hugepages::HugePool;
-use iova::{Machine, PciFacts};
+use iova::Machine;
+use pci::{PciFacts, pci_name};
 
 /// Whether hugepages are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,8 +118,11 @@ pub enum EalError {
 struct State {
     memory: MemoryMode,
     iova: IovaMode,
-    has_pci: bool,
+    /// PCI devices asked for.
+    pci: usize,
     version: String,
+    /// What DPDK said on its way up.
+    log: String,
 }
 
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -152,11 +157,15 @@ impl Eal {
         let cpus = allowed_cpus();
         let args = arguments(config, (memory, iova), &cpus);
         start(args)?;
+        let log = take_log();
         restore_affinity(&cpus);
+        // Without it an unplugged device is noticed once the kernel has taken it, which waits for us.
+        // SAFETY: the EAL runs.
+        let _ = unsafe { sys::heddle_removal_watch() };
         // SAFETY: rte_version returns a static NUL-terminated string.
         let version = unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned();
-        let has_pci = !config.pci.is_empty();
-        Ok(Eal(STATE.get_or_init(|| State { memory, iova, has_pci, version })))
+        let pci = config.pci.len();
+        Ok(Eal(STATE.get_or_init(|| State { memory, iova, pci, version, log })))
     }
 
     /// The EAL of this process, once [`Eal::init`] has succeeded.
@@ -176,7 +185,12 @@ impl Eal {
 
     /// Whether PCI devices were asked for.
     pub fn has_pci(&self) -> bool {
-        self.0.has_pci
+        self.0.pci > 0
+    }
+
+    /// Why DPDK has no port for a PCI device; `None`: the machine has no such device.
+    pub(crate) fn unusable(&self, name: &str) -> Option<String> {
+        PciFacts::read(name).unusable(&self.0.log, self.0.pci)
     }
 
     /// DPDK's version, as "DPDK 22.11.11".
@@ -222,10 +236,15 @@ pub(crate) fn reason(code: c_int) -> String {
 fn log_line() -> Option<String> {
     let log = take_log();
     let mut lines = log.lines().map(str::trim).filter(|l| !l.is_empty());
-    let first = lines.next()?;
-    // "EAL: Cannot ..." or "eth_pcap_open(): Couldn't ...": the part after the prefix is for users.
-    let text = first.split_once(": ").map_or(first, |(_, t)| t);
-    Some(text.trim_end_matches('.').to_owned())
+    clean(lines.next()?)
+}
+
+/// A line of the log for users: "EAL: Cannot ..." and "eth_pcap_open(): Couldn't ..." without the part
+/// before the colon.
+fn clean(line: &str) -> Option<String> {
+    let text = line.split_once(": ").map_or(line, |(_, t)| t);
+    let text = text.trim().trim_end_matches('.');
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn take_log() -> String {
@@ -359,45 +378,5 @@ fn restore_affinity(cpus: &[usize]) {
             libc::CPU_SET(c, &mut set);
         }
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
-}
-
-/// The name DPDK gives the device at a PCI address: all four numbers, without arguments.
-pub(crate) fn pci_name(s: &str) -> Option<String> {
-    let addr = s.split(',').next().unwrap_or("");
-    let hex = |t: &str, max: usize| {
-        let digits = t.len() <= max && t.bytes().all(|b| b.is_ascii_hexdigit());
-        u32::from_str_radix(t, 16).ok().filter(|_| digits)
-    };
-    let (rest, function) = addr.rsplit_once('.')?;
-    let parts: Vec<&str> = rest.split(':').collect();
-    let (domain, bus, device) = match parts[..] {
-        [b, d] => (0, hex(b, 2)?, hex(d, 2)?),
-        [dom, b, d] => (hex(dom, 8)?, hex(b, 2)?, hex(d, 2)?),
-        _ => return None,
-    };
-    let fine =
-        matches!(function.as_bytes(), [b'0'..=b'7']) && s.bytes().all(|b| b.is_ascii_graphic());
-    fine.then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_pci_addresses() {
-        for (ok, name) in [
-            ("0000:3b:00.0", "0000:3b:00.0"),
-            ("3B:0.7", "0000:3b:00.7"),
-            ("0000:3b:00.0,rx_vec_en=1", "0000:3b:00.0"),
-            ("10000:00:1f.6", "10000:00:1f.6"),
-        ] {
-            assert_eq!(pci_name(ok).as_deref(), Some(name), "{ok}");
-        }
-        for bad in ["", "3b", "3b:00", "3b:00.8", "zz:00.0", "0000:3b:00.0 --proc-type=auto", "-a"]
-        {
-            assert_eq!(pci_name(bad), None, "{bad}");
-        }
     }
 }

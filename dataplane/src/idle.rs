@@ -11,6 +11,10 @@
 //! well, or the thread has none, it sleeps until its next timer ([`FULL`]). A timer is not late for it:
 //! what threads are found to oversleep by is kept off, and the rest is spun.
 //!
+//! Queues that a driver lets interrupt need not do so. [`Rester`](crate::Rester) therefore has the thread
+//! trust them ([`Idle::trust`]) once each has interrupted, and no longer when frames are found after a nap
+//! that no interrupt has ended; until then naps are those of a thread without interrupts.
+//!
 //! ```text
 //!   something found ─▶ spin ──after──▶ arm ──▶ one more turn ──▶ sleep first, 2 first .. longest ..
 //!          ▲                            ▲            │                    │
@@ -30,8 +34,8 @@ pub enum IdlePolicy {
     Spin,
     /// It sleeps for growing times. Ports do not wake it, all else does.
     Backoff(Naps),
-    /// It sleeps until a queue of a port interrupts, or for the longest nap. Queues that cannot
-    /// interrupt are looked at after each nap.
+    /// It sleeps until a queue of a port interrupts. As long as not all of its queues are known to, it
+    /// sleeps for growing times.
     Interrupt(Naps),
 }
 
@@ -42,7 +46,7 @@ pub struct Naps {
     pub after: Duration,
     /// The first nap; each is twice the one before.
     pub first: Duration,
-    /// The longest nap of a thread that polls a queue which cannot wake it.
+    /// The longest nap of a thread that polls a queue which cannot wake it, or is not known to.
     pub longest: Duration,
 }
 
@@ -88,7 +92,7 @@ pub struct Idle {
     since: Option<Instant>,
     /// The next nap.
     nap: Duration,
-    /// All it has to do wakes it.
+    /// All it has to do wakes it, as far as is known.
     woken_by_all: bool,
     /// The thread can be woken.
     armed: bool,
@@ -103,11 +107,10 @@ impl Idle {
         Idle { policy, since: None, nap, woken_by_all, armed: false, late: LATE }
     }
 
-    /// The same for a thread that is woken by all there may be for it to do.
-    #[must_use]
-    pub fn woken_by_all(mut self) -> Idle {
-        self.woken_by_all = true;
-        self
+    /// From now on the thread is taken to be woken by all there may be for it to do, or no longer.
+    pub fn trust(&mut self, woken_by_all: bool) {
+        self.woken_by_all = woken_by_all;
+        self.since = None;
     }
 
     /// The policy.
@@ -162,14 +165,12 @@ impl Idle {
         if self.armed {
             return Rest::Arm;
         }
-        let nap = match self.policy {
-            _ if self.woken_by_all => FULL,
-            IdlePolicy::Interrupt(_) => naps.longest,
-            _ => {
-                let nap = self.nap.min(naps.longest);
-                self.nap = nap.saturating_mul(2);
-                nap
-            }
+        let nap = if self.woken_by_all {
+            FULL
+        } else {
+            let nap = self.nap.min(naps.longest);
+            self.nap = nap.saturating_mul(2);
+            nap
         };
         Rest::Wait(nap.min(room))
     }
@@ -294,9 +295,9 @@ mod tests {
     fn test_interrupts_are_armed_then_looked_past_then_waited_for() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         assert_eq!(idle(&mut i, 0, None), Rest::Poll);
-        for now in [100, 600] {
+        for (now, nap) in [(100, 10), (600, 20)] {
             assert_eq!(idle(&mut i, now, None), Rest::Arm);
-            assert_eq!(idle(&mut i, now, None), Rest::Wait(500 * US));
+            assert_eq!(idle(&mut i, now, None), Rest::Wait(nap * US), "not trusted yet");
         }
         assert_eq!(idle(&mut i, 1100, None), Rest::Arm);
         assert_eq!(i.turn(true, || us(1100), || None), Rest::Disarm, "it came just before");
@@ -307,7 +308,8 @@ mod tests {
     #[test]
     fn test_who_is_woken_by_all_sleeps_until_a_timer() {
         for policy in [IdlePolicy::Backoff(NAPS), IdlePolicy::Interrupt(NAPS)] {
-            let mut i = Idle::new(policy).woken_by_all();
+            let mut i = Idle::new(policy);
+            i.trust(true);
             assert_eq!(idle(&mut i, 0, None), Rest::Poll);
             assert_eq!(idle(&mut i, 100, None), Rest::Arm);
             assert_eq!(idle(&mut i, 100, None), Rest::Wait(FULL));
@@ -317,11 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn test_thread_that_trusts_its_queues_no_longer_naps_shortly_again() {
+        let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
+        i.trust(true);
+        assert_eq!(idle(&mut i, 0, None), Rest::Poll);
+        assert_eq!(idle(&mut i, 100, None), Rest::Arm);
+        assert_eq!(idle(&mut i, 100, None), Rest::Wait(FULL));
+        i.trust(false);
+        assert_eq!(idle(&mut i, 200, None), Rest::Poll);
+        assert_eq!(idle(&mut i, 300, None), Rest::Arm);
+        assert_eq!(idle(&mut i, 300, None), Rest::Wait(10 * US));
+    }
+
+    #[test]
     fn test_an_interrupt_starts_the_while_again() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         assert_eq!(idle(&mut i, 0, None), Rest::Poll);
         assert_eq!(idle(&mut i, 100, None), Rest::Arm);
-        assert_eq!(idle(&mut i, 100, None), Rest::Wait(500 * US));
+        assert_eq!(idle(&mut i, 100, None), Rest::Wait(10 * US));
         i.woken();
         for now in [150, 200, 249] {
             assert_eq!(idle(&mut i, now, None), Rest::Poll, "the frame may not be there yet");
@@ -337,6 +352,6 @@ mod tests {
         assert_eq!(idle(&mut i, 339, Some(400)), Rest::Disarm);
         assert_eq!(idle(&mut i, 340, Some(400)), Rest::Poll);
         assert_eq!(idle(&mut i, 401, Some(2000)), Rest::Arm);
-        assert_eq!(idle(&mut i, 402, Some(802)), Rest::Wait(340 * US));
+        assert_eq!(idle(&mut i, 402, Some(470)), Rest::Wait(8 * US));
     }
 }

@@ -85,6 +85,15 @@ unsafe impl Sync for Inner {}
 #[derive(Clone, Copy, Debug)]
 pub struct Mempool(&'static Inner);
 
+/// DPDK's reason, and what is behind it where it does not say so: pools are made of `rings`, which a plugin
+/// brings.
+fn explain(why: String, rings: bool) -> String {
+    if rings {
+        return why;
+    }
+    format!("{why}: DPDK's plugin for pools made of rings, librte_mempool_ring.so, is not there")
+}
+
 static NEXT_ID: AtomicUsize = AtomicUsize::new(0);
 
 impl Mempool {
@@ -121,7 +130,10 @@ impl Mempool {
         let there = wanted.and_then(|s| Some((make(s)?, Some(s))));
         let pool = there.or_else(|| Some((make(ANY)?, None)));
         let Some((pool, socket)) = pool else {
-            return Err(fail(eal::error_text(eal::last_errno())));
+            let code = eal::last_errno();
+            // SAFETY: reads a table that is complete once the EAL runs (`_eal`).
+            let rings = unsafe { sys::heddle_has_ring_mempools() } != 0;
+            return Err(fail(explain(eal::reason(code), rings)));
         };
         let inner = Inner {
             pool,
@@ -230,6 +242,13 @@ impl Mempool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_pool_without_its_plugin_says_which_is_missing() {
+        let said = explain("Invalid argument".into(), false);
+        assert!(said.contains("librte_mempool_ring"), "{said}");
+        assert_eq!(explain("Cannot allocate memory".into(), true), "Cannot allocate memory");
+    }
 
     #[test]
     fn test_room_for_mtu_holds_the_frame() {

@@ -22,6 +22,11 @@ pub struct Rester {
     /// Queues that interrupt; taken out of `epoll` before it is closed.
     queues: Vec<RxInterrupt>,
     epoll: Option<OwnedFd>,
+    /// Which of the thread's queues are known to interrupt.
+    trust: Trust,
+    /// Frames of its queues before a nap that only time has ended; the next turns that find something
+    /// say whether there were more.
+    doubted: Option<u64>,
     /// What doorbells, orders and other workers wake it by.
     sleeper: Option<WorkerSleeper>,
     precise: bool,
@@ -31,19 +36,25 @@ pub struct Rester {
 
 /// What a thread has counted of its rest, for others to see; as of its last sleep.
 #[derive(Debug, Default)]
-pub struct RestShown([AtomicU64; 4]);
+pub struct RestShown([AtomicU64; 5]);
 
 impl RestShown {
     /// What it is.
     pub fn counters(&self) -> RestCounters {
-        let [rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups] =
+        let [rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups, rest_unwoken] =
             self.0.each_ref().map(|n| n.load(Ordering::Relaxed));
-        RestCounters { rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups }
+        RestCounters { rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups, rest_unwoken }
     }
 
     fn show(&self, counters: &RestCounters) {
-        let RestCounters { rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups } = *counters;
-        let all = [rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups];
+        let RestCounters {
+            rest_sleeps,
+            rest_slept_us,
+            rest_interrupts,
+            rest_wakeups,
+            rest_unwoken,
+        } = *counters;
+        let all = [rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups, rest_unwoken];
         for (to, n) in self.0.iter().zip(all) {
             to.store(n, Ordering::Relaxed);
         }
@@ -61,6 +72,42 @@ heddle_base::counters! {
         rest_interrupts,
         /// Those that a doorbell, an order or another worker ended.
         rest_wakeups,
+        /// Those after which frames lay in a queue that was trusted to interrupt and had not.
+        rest_unwoken,
+    }
+}
+
+/// Which queues of a thread are known to interrupt: those that have, since the last time one was found
+/// not to.
+#[derive(Debug)]
+struct Trust {
+    /// By the number of the queue among those that are watched.
+    seen: Vec<bool>,
+    /// Queues of the thread that cannot interrupt, or doorbells that do not end its naps.
+    never: bool,
+}
+
+impl Trust {
+    /// Of a thread that has `queues`, of which so many are `watched`.
+    fn new(queues: usize, watched: usize, sleeper: bool) -> Trust {
+        Trust { seen: vec![false; watched], never: !sleeper || watched < queues }
+    }
+
+    /// A queue has interrupted.
+    fn interrupted(&mut self, queue: usize) {
+        if let Some(seen) = self.seen.get_mut(queue) {
+            *seen = true;
+        }
+    }
+
+    /// Frames lay in a queue that has not interrupted; nothing says in which.
+    fn lost(&mut self) {
+        self.seen.fill(false);
+    }
+
+    /// Returns true if everything there may be for the thread to do wakes it.
+    fn is_full(&self) -> bool {
+        !self.never && self.seen.iter().all(|&seen| seen)
     }
 }
 
@@ -80,6 +127,8 @@ impl Rester {
             clock,
             queues: Vec::new(),
             epoll: None,
+            trust: Trust::new(queues.len(), 0, sleeper.is_some()),
+            doubted: None,
             sleeper,
             precise: false,
             counters: RestCounters::default(),
@@ -88,9 +137,8 @@ impl Rester {
         if let IdlePolicy::Interrupt(naps) = policy {
             r.watch(naps, queues);
         }
-        if r.sleeper.is_some() && r.queues.len() == queues.len() {
-            r.idle = r.idle.woken_by_all();
-        }
+        r.trust = Trust::new(queues.len(), r.queues.len(), r.sleeper.is_some());
+        r.idle.trust(r.trust.is_full());
         r
     }
 
@@ -101,11 +149,12 @@ impl Rester {
         if fd >= 0 {
             // SAFETY: a descriptor just made, which nobody else owns.
             let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-            self.queues = queues
-                .iter()
-                .map(|q| q.interrupt())
-                .filter_map(|mut q| q.watch(epoll.as_fd()).then_some(q))
-                .collect();
+            for queue in queues {
+                let (mut queue, number) = (queue.interrupt(), self.queues.len());
+                if queue.watch(epoll.as_fd(), u32::try_from(number).unwrap_or(u32::MAX)) {
+                    self.queues.push(queue);
+                }
+            }
             self.epoll = Some(epoll);
         }
         if self.queues.is_empty() {
@@ -129,27 +178,47 @@ impl Rester {
     }
 
     /// Between two turns, of which the last found something (`busy`) or not. `next` says when the next
-    /// timer of any worker is due: now, where one has frames that wait for its port.
+    /// timer of any worker is due: now, where one has frames that wait for its port. `frames` is how many
+    /// the queues of the thread have brought so far; it is asked for around naps alone.
     #[inline]
-    pub fn turn(&mut self, busy: bool, next: impl FnOnce() -> Option<Instant>) {
+    pub fn turn(
+        &mut self,
+        busy: bool,
+        next: impl FnOnce() -> Option<Instant>,
+        frames: impl Fn() -> u64,
+    ) {
+        if self.doubted.is_some() {
+            self.compare(frames());
+        }
         let clock = &self.clock;
         match self.idle.turn(busy, || clock.now(), next) {
             Rest::Poll if busy => {}
             Rest::Poll => std::hint::spin_loop(),
-            other => self.rest(other),
+            other => self.rest(other, frames),
         }
     }
 
     #[cold]
-    fn rest(&mut self, rest: Rest) {
+    fn rest(&mut self, rest: Rest, frames: impl Fn() -> u64) {
         match rest {
             Rest::Poll => {}
             Rest::Arm => self.set(true),
             Rest::Disarm => self.set(false),
             Rest::Wait(time) => {
-                self.sleep(time);
+                let woken = self.sleep(time);
                 self.set(false);
+                self.doubted = (!woken && self.trust.is_full()).then(frames);
             }
+        }
+    }
+
+    /// After the turn that followed on a nap which only time has ended.
+    #[cold]
+    fn compare(&mut self, frames: u64) {
+        if self.doubted.take().is_some_and(|before| before != frames) {
+            self.counters.rest_unwoken += 1;
+            self.trust.lost();
+            self.idle.trust(self.trust.is_full());
         }
     }
 
@@ -165,7 +234,8 @@ impl Rester {
         }
     }
 
-    fn sleep(&mut self, asked: Duration) {
+    /// Returns true if it was woken.
+    fn sleep(&mut self, asked: Duration) -> bool {
         if !self.precise {
             // The kernel may wake a thread later by its slack, 50 µs unless told otherwise.
             // SAFETY: sets a number of the calling thread.
@@ -183,6 +253,7 @@ impl Rester {
         self.counters.rest_sleeps += 1;
         self.counters.rest_slept_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.shown.show(&self.counters);
+        woken
     }
 
     /// Until it is woken, or for so long; whether it was. DPDK waits for whole milliseconds only, so it
@@ -201,14 +272,104 @@ impl Rester {
         let n = unsafe { libc::ppoll(polls.as_mut_ptr(), 2, &limit, std::ptr::null()) };
         let [by_queue, by_other] = polls.map(|p| n > 0 && p.revents != 0);
         if by_queue {
-            // SAFETY: the descriptor is open, and has events of DPDK's queues only.
-            unsafe { sys::heddle_rx_intr_wait(queues, 0) };
-            self.counters.rest_interrupts += 1;
+            self.clear_interrupts(queues);
         }
         if by_other && let Some(sleeper) = &mut self.sleeper {
             sleeper.clear();
             self.counters.rest_wakeups += 1;
         }
         by_queue || by_other
+    }
+
+    #[cold]
+    fn clear_interrupts(&mut self, epoll: RawFd) {
+        let mut which = [0; 8];
+        // SAFETY: the descriptor is open, and has events of DPDK's queues only; `which` has room for as
+        // many numbers as is said.
+        let n = unsafe { sys::heddle_rx_intr_wait(epoll, 0, which.as_mut_ptr(), 8) };
+        for &queue in which.iter().take(usize::try_from(n).unwrap_or(0)) {
+            self.trust.interrupted(queue as usize);
+        }
+        if self.trust.is_full() {
+            self.idle.trust(true);
+        }
+        self.counters.rest_interrupts += 1;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_thread_trusts_its_queues_when_each_has_interrupted_and_none_has_failed_to() {
+        let mut t = Trust::new(2, 2, true);
+        assert!(!t.is_full());
+        t.interrupted(1);
+        assert!(!t.is_full(), "the other one never has");
+        t.interrupted(0);
+        assert!(t.is_full());
+        t.lost();
+        t.interrupted(1);
+        assert!(!t.is_full(), "nothing says which of the two has failed");
+        t.interrupted(0);
+        assert!(t.is_full());
+        t.interrupted(7);
+        assert!(t.is_full(), "a number that no queue has");
+    }
+
+    /// A thread that trusts its only queue to interrupt.
+    fn trusting() -> (Rester, crate::ManualClock) {
+        let wakers = heddle_verbs::wakeup::WorkerWakers::new(1).unwrap();
+        let (clock, hand) = Clock::manual();
+        let naps = Naps { after: Duration::ZERO, ..Naps::default() };
+        let sleeper = wakers.sleeper(&[0]).unwrap();
+        let mut r = Rester::new(IdlePolicy::Interrupt(naps), clock, &[], Some(sleeper));
+        r.idle = Idle::new(IdlePolicy::Interrupt(naps));
+        r.trust = Trust::new(1, 1, true);
+        r.trust.interrupted(0);
+        r.idle.trust(true);
+        (r, hand)
+    }
+
+    /// Turns that find nothing until the thread has slept once more.
+    fn nap(r: &mut Rester, hand: &crate::ManualClock) {
+        let sleeps = r.counters().rest_sleeps;
+        while r.counters().rest_sleeps == sleeps {
+            let soon = hand.now() + Duration::from_millis(2);
+            r.turn(false, || Some(soon), || 7);
+        }
+    }
+
+    #[test]
+    fn test_frames_that_lie_in_a_queue_after_a_nap_end_the_trust_in_interrupts() {
+        let (mut r, hand) = trusting();
+        nap(&mut r, &hand);
+        r.turn(true, || None, || 8);
+        assert_eq!(r.counters().rest_unwoken, 1);
+        assert!(!r.trust.is_full(), "naps are short again, until the queue has interrupted");
+        nap(&mut r, &hand);
+        r.turn(true, || None, || 9);
+        assert_eq!(r.counters().rest_unwoken, 1, "nothing else is expected of short naps");
+    }
+
+    #[test]
+    fn test_timer_that_ends_a_nap_says_nothing_about_interrupts() {
+        let (mut r, hand) = trusting();
+        nap(&mut r, &hand);
+        r.turn(true, || None, || 7);
+        r.turn(true, || None, || 8);
+        assert_eq!(r.counters().rest_unwoken, 0, "the frame came later");
+        assert!(r.trust.is_full());
+    }
+
+    #[test]
+    fn test_thread_with_a_queue_that_cannot_interrupt_or_without_a_sleeper_never_trusts() {
+        assert!(Trust::new(0, 0, true).is_full(), "nothing but doorbells can come");
+        for mut t in [Trust::new(2, 1, true), Trust::new(1, 1, false), Trust::new(0, 0, false)] {
+            t.interrupted(0);
+            assert!(!t.is_full(), "{t:?}");
+        }
     }
 }

@@ -210,29 +210,10 @@ int heddle_link_get(uint16_t port, uint32_t *mbps, int *up, int *full_duplex)
 	return rc;
 }
 
-/* On DPDK's interrupt thread. */
-static int link_event(uint16_t port, enum rte_eth_event_type type, void *arg, void *ret)
+int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd, uint32_t number)
 {
-	(void)port;
-	(void)type;
-	(void)ret;
-	__atomic_fetch_add((uint32_t *)arg, 1, __ATOMIC_RELEASE);
-	return 0;
-}
-
-int heddle_link_watch(uint16_t port, uint32_t *events)
-{
-	return rte_eth_dev_callback_register(port, RTE_ETH_EVENT_INTR_LSC, link_event, events);
-}
-
-int heddle_link_unwatch(uint16_t port, uint32_t *events)
-{
-	return rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_LSC, link_event, events);
-}
-
-int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd)
-{
-	return rte_eth_dev_rx_intr_ctl_q(port, queue, epfd, RTE_INTR_EVENT_ADD, NULL);
+	return rte_eth_dev_rx_intr_ctl_q(port, queue, epfd, RTE_INTR_EVENT_ADD,
+					 (void *)(uintptr_t)number);
 }
 
 int heddle_rx_intr_del(uint16_t port, uint16_t queue, int epfd)
@@ -240,11 +221,75 @@ int heddle_rx_intr_del(uint16_t port, uint16_t queue, int epfd)
 	return rte_eth_dev_rx_intr_ctl_q(port, queue, epfd, RTE_INTR_EVENT_DEL, NULL);
 }
 
-int heddle_rx_intr_wait(int epfd, int timeout_ms)
+int heddle_rx_intr_wait(int epfd, int timeout_ms, uint32_t *which, int max)
 {
 	struct rte_epoll_event events[8];
+	int i, n;
 
-	return rte_epoll_wait(epfd, events, RTE_DIM(events), timeout_ms);
+	if (max > (int)RTE_DIM(events))
+		max = RTE_DIM(events);
+	n = rte_epoll_wait(epfd, events, max, timeout_ms);
+	for (i = 0; i < n; i++)
+		which[i] = (uint32_t)(uintptr_t)events[i].epdata.data;
+	return n;
+}
+
+int heddle_has_ring_mempools(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < rte_mempool_ops_table.num_ops; i++)
+		if (strcmp(rte_mempool_ops_table.ops[i].name, "ring_mp_mc") == 0)
+			return 1;
+	return 0;
+}
+
+/* As many as there may be ports; a device that is taken away twice has one place. */
+static char removed[RTE_MAX_ETHPORTS][64];
+static pthread_mutex_t removed_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int removed_find(const char *name)
+{
+	int i;
+
+	for (i = 0; i < RTE_MAX_ETHPORTS && removed[i][0] != '\0'; i++)
+		if (strcmp(removed[i], name) == 0)
+			return 1;
+	return 0;
+}
+
+/* On DPDK's interrupt thread. vfio asks for a device that is unplugged this way, and waits until its
+ * descriptor is closed. */
+static void removal_event(const char *name, enum rte_dev_event_type event, void *arg)
+{
+	int i;
+
+	(void)arg;
+	if (event != RTE_DEV_EVENT_REMOVE || name == NULL || strlen(name) >= sizeof(removed[0]))
+		return;
+	pthread_mutex_lock(&removed_lock);
+	if (!removed_find(name)) {
+		for (i = 0; i < RTE_MAX_ETHPORTS && removed[i][0] != '\0'; i++)
+			;
+		if (i < RTE_MAX_ETHPORTS)
+			strcpy(removed[i], name);
+	}
+	pthread_mutex_unlock(&removed_lock);
+}
+
+int heddle_removal_watch(void)
+{
+	return rte_dev_event_callback_register(NULL, removal_event, NULL);
+}
+
+int heddle_removed(const char *name)
+{
+	int found;
+
+	pthread_mutex_lock(&removed_lock);
+	found = removed_find(name);
+	pthread_mutex_unlock(&removed_lock);
+	return found;
 }
 
 static void flow_why(const struct rte_flow_error *e, char *why, size_t len)

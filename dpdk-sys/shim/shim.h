@@ -95,16 +95,21 @@ unsigned int heddle_ring_count(const struct rte_ring *r);
 /* State of a link without waiting; 0 or an error. The structure differs between versions. */
 int heddle_link_get(uint16_t port, uint32_t *mbps, int *up, int *full_duplex);
 
-/* Counts the link events of a port; `events` outlives the watch. 0 or an error. */
-int heddle_link_watch(uint16_t port, uint32_t *events);
-int heddle_link_unwatch(uint16_t port, uint32_t *events);
-
-/* Makes `epfd` readable when a frame comes to a queue whose interrupt is on. 0 or an error. */
-int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd);
+/* Makes `epfd` readable when a frame comes to a queue whose interrupt is on; `number` is what
+ * heddle_rx_intr_wait() calls it. 0 or an error. */
+int heddle_rx_intr_add(uint16_t port, uint16_t queue, int epfd, uint32_t number);
 int heddle_rx_intr_del(uint16_t port, uint16_t queue, int epfd);
-/* Waits on `epfd`, which may have descriptors of others too; clears the interrupts that came. How
- * many events, or -1. */
-int heddle_rx_intr_wait(int epfd, int timeout_ms);
+/* Waits on `epfd`, which has descriptors of queues only, and clears the interrupts that came. The numbers
+ * of their queues go to `which`, `max` at most (and 8); returns how many, or -1. */
+int heddle_rx_intr_wait(int epfd, int timeout_ms, uint32_t *which, int max);
+
+/* Whether there is what pools are made of by default. */
+int heddle_has_ring_mempools(void);
+
+/* Keeps the names of devices that the system takes away from now on. 0 or an error. */
+int heddle_removal_watch(void);
+/* Whether the device of this name is one of them. */
+int heddle_removed(const char *name);
 
 /* What one flow rule takes from the wire: frames for a station address (none, when all zero: any),
  * of one EtherType, for one address of the network layer. */

@@ -32,9 +32,10 @@ impl Links {
     }
 
     /// The link of `port`, which is called `name`, has become this. Another speed is told, and no change.
-    pub(super) fn changed(&self, port: usize, link: Link, at_ns: u64, name: &str) {
+    /// Returns true if it has come up.
+    pub(super) fn changed(&self, port: usize, link: Link, at_ns: u64, name: &str) -> bool {
         let mut all = self.0.borrow_mut();
-        let Some(history) = all.get_mut(port) else { return };
+        let Some(history) = all.get_mut(port) else { return false };
         let before = std::mem::replace(&mut history.link, link);
         if before.up != link.up {
             history.changes += 1;
@@ -46,6 +47,7 @@ impl Links {
             (true, None) => tracing::info!(port = name, "the link is up"),
             (true, Some(mbps)) => tracing::info!(port = name, "the link is up, {mbps} Mb/s"),
         }
+        link.up && !before.up
     }
 }
 
@@ -60,14 +62,14 @@ mod tests {
         let down = Link { up: false, mbps: None, full_duplex: false };
         let links = Links::new([up, down].into_iter());
         assert_eq!(links.of(0), Some(History { link: up, changes: 0, changed_ns: None }));
-        links.changed(0, Link { mbps: Some(100), ..up }, 1, "a");
+        assert!(!links.changed(0, Link { mbps: Some(100), ..up }, 1, "a"));
         assert_eq!(links.of(0).unwrap().changes, 0);
-        links.changed(0, down, 2, "a");
-        links.changed(0, Link { full_duplex: true, ..down }, 3, "a");
+        assert!(!links.changed(0, down, 2, "a"));
+        assert!(!links.changed(0, Link { full_duplex: true, ..down }, 3, "a"));
         assert_eq!((links.of(0).unwrap().changes, links.of(0).unwrap().changed_ns), (1, Some(2)));
-        links.changed(0, up, 4, "a");
-        links.changed(1, up, 5, "b");
-        links.changed(7, up, 6, "none of that number");
+        assert!(links.changed(0, up, 4, "a"));
+        assert!(links.changed(1, up, 5, "b"));
+        assert!(!links.changed(7, up, 6, "none of that number"));
         let seen = [0, 1].map(|n| links.of(n).unwrap());
         assert_eq!(seen.map(|h| (h.changes, h.changed_ns)), [(2, Some(4)), (1, Some(5))]);
         assert_eq!(links.of(7), None);

@@ -5,7 +5,7 @@
 //! packet buffers work; of registered memory each page would have its own, and payload is copied
 //! into packet buffers instead.
 
-use std::path::Path;
+use super::pci::PciFacts;
 
 /// What devices are addressed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,19 +14,6 @@ pub enum IovaMode {
     Va,
     /// Physical addresses.
     Pa,
-}
-
-/// What is known of a PCI device before the EAL starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PciFacts {
-    /// Its address, with all four numbers.
-    pub(super) name: String,
-    /// The driver of the kernel that it is bound to.
-    pub(super) driver: Option<String>,
-    /// Whether an IOMMU is between it and the memory.
-    pub(super) iommu: bool,
-    /// Bits of an address that the IOMMU translates; `None`: not said, and enough.
-    pub(super) iommu_bits: Option<u8>,
 }
 
 /// What is known of the machine.
@@ -82,31 +69,6 @@ fn needs_physical(d: &PciFacts) -> Option<&'static str> {
     }
 }
 
-impl PciFacts {
-    /// Of the device at an address, from sysfs.
-    pub(super) fn read(name: &str) -> PciFacts {
-        PciFacts::read_from(Path::new("/sys/bus/pci/devices"), name)
-    }
-
-    fn read_from(devices: &Path, name: &str) -> PciFacts {
-        let dir = devices.join(name);
-        let driver = std::fs::read_link(dir.join("driver")).ok();
-        let driver = driver.and_then(|p| Some(p.file_name()?.to_str()?.to_owned()));
-        // vfio makes groups of its own for devices without an IOMMU, and names them so.
-        let group = std::fs::read_to_string(dir.join("iommu_group/name")).unwrap_or_default();
-        let iommu = dir.join("iommu_group").exists() && group.trim() != "vfio-noiommu";
-        let cap = std::fs::read_to_string(dir.join("iommu/intel-iommu/cap")).ok();
-        let cap = cap.and_then(|c| u64::from_str_radix(c.trim(), 16).ok());
-        PciFacts { name: name.into(), driver, iommu, iommu_bits: cap.and_then(vt_d_bits) }
-    }
-}
-
-/// Bits of an address that VT-d translates, from its capability register (MGAW, bits 21 to 16, one
-/// less than it is).
-fn vt_d_bits(cap: u64) -> Option<u8> {
-    u8::try_from((cap >> 16 & 0x3f) + 1).ok()
-}
-
 /// Whether the kernel shows this process physical addresses: it shows zeros to others.
 pub(super) fn sees_physical() -> bool {
     use std::os::unix::fs::FileExt;
@@ -125,9 +87,10 @@ mod tests {
     fn bound(driver: &str, iommu: bool) -> PciFacts {
         PciFacts {
             name: "0000:3b:00.0".into(),
+            present: true,
             driver: Some(driver.into()),
             iommu,
-            iommu_bits: None,
+            ..PciFacts::default()
         }
     }
 
@@ -178,43 +141,5 @@ mod tests {
         let e = choose(va, &d, ALL).unwrap_err();
         assert!(e.contains("0000:3b:00.0 needs physical addresses"), "{e}");
         assert!(choose(pa, &[], Machine { hugepages: false, ..ALL }).is_err());
-    }
-
-    #[test]
-    fn test_facts_are_read_from_sysfs() {
-        use std::os::unix::fs::symlink;
-        let dir = tempfile::tempdir().unwrap();
-        let device = |name: &str, driver: Option<&str>, group: Option<&str>, cap: Option<&str>| {
-            let at = dir.path().join(name);
-            std::fs::create_dir_all(&at).unwrap();
-            if let Some(driver) = driver {
-                symlink(format!("../../drivers/{driver}"), at.join("driver")).unwrap();
-            }
-            if let Some(group) = group {
-                std::fs::create_dir(at.join("iommu_group")).unwrap();
-                std::fs::write(at.join("iommu_group/name"), group).unwrap();
-            }
-            if let Some(cap) = cap {
-                std::fs::create_dir_all(at.join("iommu/intel-iommu")).unwrap();
-                std::fs::write(at.join("iommu/intel-iommu/cap"), cap).unwrap();
-            }
-            PciFacts::read_from(dir.path(), name)
-        };
-        let f = device("0000:00:01.0", Some("vfio-pci"), Some(""), Some("d2008c40660462\n"));
-        assert_eq!(
-            (f.driver.as_deref(), f.iommu, f.iommu_bits),
-            (Some("vfio-pci"), true, Some(39))
-        );
-        let f = device("0000:00:02.0", Some("vfio-pci"), Some("vfio-noiommu\n"), None);
-        assert_eq!((f.iommu, f.iommu_bits), (false, None));
-        let f = device("0000:00:03.0", None, None, None);
-        assert_eq!(f, PciFacts { name: "0000:00:03.0".into(), ..PciFacts::default() });
-    }
-
-    #[test]
-    fn test_width_is_that_of_the_register() {
-        // MGAW is 38 and 47.
-        assert_eq!(vt_d_bits(0x00d2_008c_4066_0462), Some(39));
-        assert_eq!(vt_d_bits(0x08d2_078c_106f_0462), Some(48));
     }
 }

@@ -42,8 +42,8 @@ pub struct Capabilities {
     pub reta_size: u16,
     /// Octets of the key of its hash; 0: not said.
     pub hash_key_size: u8,
-    /// Whether it interrupts when its link changes.
-    pub link_interrupt: bool,
+    /// The kernel's driver that a PCI device is bound to; `None`: none, or no PCI device.
+    pub bound_to: Option<String>,
     /// The processor socket it is at; `None`: not known, or of no matter.
     pub socket: Option<u32>,
     /// Its station address, if it has one.
@@ -92,6 +92,12 @@ impl From<sys::rte_eth_desc_lim> for DescLimits {
 }
 
 impl Capabilities {
+    /// Returns true unless the kernel's driver of the device knows INTx alone. A line that stays asserted
+    /// while nobody serves it is switched off by the kernel, for all devices that share it.
+    pub(super) fn has_message_interrupts(&self) -> bool {
+        self.bound_to.as_deref() != Some("uio_pci_generic")
+    }
+
     /// What is in DPDK's description of a device; the rest is as it is asked for elsewhere.
     pub(super) fn of(info: &sys::rte_eth_dev_info) -> Capabilities {
         Capabilities {

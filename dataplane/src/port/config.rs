@@ -45,8 +45,9 @@ pub struct PortConfig {
     /// right where the host itself has no address on the device.
     pub broadcast_arp: bool,
     /// Let queues interrupt, so that a worker can sleep until a frame comes
-    /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores it; one that has them and
-    /// finds too few vectors refuses the port.
+    /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores it; one that refuses them is
+    /// set up without, and so is a device whose kernel driver has INTx alone
+    /// ([`crate::Port::no_interrupts`]).
     pub rx_interrupt: bool,
 }
 
@@ -84,6 +85,28 @@ pub struct PortCaps {
     pub multi_segs: bool,
     /// Gives the hash that flows are spread by with each frame.
     pub rx_hash: bool,
+}
+
+impl PortCaps {
+    /// Each by its name, and whether it is on.
+    pub fn each(self) -> [(&'static str, bool); 6] {
+        let PortCaps {
+            rx_ip_checksum,
+            rx_tcp_checksum,
+            tx_ip_checksum,
+            tx_tcp_checksum,
+            multi_segs,
+            rx_hash,
+        } = self;
+        [
+            ("rx-ip-checksum", rx_ip_checksum),
+            ("rx-tcp-checksum", rx_tcp_checksum),
+            ("tx-ip-checksum", tx_ip_checksum),
+            ("tx-tcp-checksum", tx_tcp_checksum),
+            ("multi-segs", multi_segs),
+            ("rx-hash", rx_hash),
+        ]
+    }
 }
 
 /// What a port counted since it was opened. A driver that does not count leaves zeros.

@@ -16,6 +16,14 @@ pub enum PortError {
     /// There is no such device.
     #[error("device {0}: there is no such device")]
     NotFound(String),
+    /// The machine has the device, and DPDK has no port for it.
+    #[error("device {device}: {why}")]
+    Unusable {
+        /// As it was given.
+        device: String,
+        /// What it is bound to, or what DPDK said of it.
+        why: String,
+    },
     /// A device of that name is in use.
     #[error("device {0}: a device of this name is in use already")]
     InUse(String),

@@ -10,12 +10,12 @@ use heddle_verbs::Region;
 use super::claim::Claim;
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
-use super::link::LinkEvents;
 use super::lock::control;
 use super::quirks;
 use super::ring::RingPair;
 use super::vdev::VdevArg;
-use crate::eal;
+use crate::eal::pci::{PciFacts, is_absent, pci_name};
+use crate::eal::{self, Eal};
 
 /// A device that is ours to use; what the handles of port and queues share.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ pub(crate) struct EthDev {
     plugged: Option<CString>,
     /// Freed after the device.
     rings: Option<Arc<RingPair>>,
-    /// News of its link, where it interrupts. The shim has its address until `stop`.
-    link_events: Option<Box<LinkEvents>>,
+    /// The kernel's driver that it is bound to, where it is a PCI device.
+    pub(super) bound_to: Option<String>,
     /// What the device may reach.
     mappings: Mutex<Vec<Mapping>>,
 }
@@ -46,7 +46,7 @@ impl EthDev {
             claim: Some(claim),
             plugged: None,
             rings: None,
-            link_events: None,
+            bound_to: None,
             mappings: Mutex::new(Vec::new()),
         }
     }
@@ -87,23 +87,6 @@ impl EthDev {
         eal::clear_log();
         // SAFETY: a configured port with all its queues set up.
         self.check("start", unsafe { sys::rte_eth_dev_start(self.id) })
-    }
-
-    /// Hears of its link from now on.
-    pub(super) fn watch_link(&mut self) -> Result<(), PortError> {
-        let events = Box::new(LinkEvents::default());
-        let control = control();
-        // SAFETY: a valid port; the counter stays where it is until it is unwatched.
-        let rc = unsafe { sys::heddle_link_watch(self.id, events.as_ptr()) };
-        drop(control);
-        self.check("link events", rc)?;
-        self.link_events = Some(events);
-        Ok(())
-    }
-
-    /// News of its link; `None` when it has to be asked.
-    pub(super) fn link_events(&self) -> Option<&LinkEvents> {
-        self.link_events.as_deref()
     }
 
     /// Whether it was made for the port.
@@ -170,16 +153,6 @@ impl Drop for EthDev {
         // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping one
         // that is stopped or half set up is an error code, not harm.
         let _ = unsafe { sys::rte_eth_dev_stop(self.id) };
-        while let Some(events) = &self.link_events {
-            // SAFETY: it was watched with this counter. DPDK refuses as long as its thread is about
-            // to count.
-            let rc = unsafe { sys::heddle_link_unwatch(self.id, events.as_ptr()) };
-            if rc == -libc::EAGAIN {
-                std::thread::yield_now();
-                continue;
-            }
-            self.link_events = None;
-        }
         // Before the device goes, which they refer to, and once it reads and writes no more.
         self.mappings().clear();
         if let Some(name) = &self.plugged {
@@ -235,20 +208,38 @@ pub(crate) fn plug(v: &VdevArg, mtu: u16, queues: usize) -> Result<EthDev, PortE
 
 /// Takes a device the EAL has, unless somebody uses it.
 pub(crate) fn attach(given: &str) -> Result<EthDev, PortError> {
-    let name = eal::pci_name(given).unwrap_or_else(|| given.to_owned());
+    let pci = pci_name(given);
     let _control = control();
-    let id = find(&name).ok_or_else(|| PortError::NotFound(given.to_owned()))?;
+    let Some(id) = find(pci.as_deref().unwrap_or(given)) else {
+        let why = pci.as_deref().zip(Eal::get()).and_then(|(name, eal)| eal.unusable(name));
+        let device = given.to_owned();
+        return Err(match why {
+            Some(why) => PortError::Unusable { device, why },
+            None => PortError::NotFound(device),
+        });
+    };
     let claim = Claim::take(id).ok_or_else(|| PortError::InUse(given.to_owned()))?;
-    Ok(EthDev::new(claim, given.to_owned()))
+    let mut device = EthDev::new(claim, given.to_owned());
+    device.bound_to = pci.and_then(|name| PciFacts::read(&name).driver);
+    Ok(device)
 }
 
 /// The processor socket of a device the EAL has.
 pub(super) fn socket_of(given: &str) -> Option<u32> {
-    let name = eal::pci_name(given).unwrap_or_else(|| given.to_owned());
+    let name = pci_name(given).unwrap_or_else(|| given.to_owned());
     let _control = control();
     let id = find(&name)?;
     // SAFETY: a valid port.
     u32::try_from(unsafe { sys::rte_eth_dev_socket_id(id) }).ok()
+}
+
+/// Returns true if the PCI device was unplugged, or is about to be: the system waits for its user then.
+pub(super) fn is_gone(given: &str) -> bool {
+    let Some(name) = pci_name(given) else { return false };
+    let Ok(c_name) = CString::new(name.as_str()) else { return false };
+    // SAFETY: `c_name` is NUL-terminated and outlives the call.
+    let asked_back = unsafe { sys::heddle_removed(c_name.as_ptr()) } != 0;
+    asked_back || is_absent(&name)
 }
 
 fn find(name: &str) -> Option<u16> {

@@ -23,13 +23,14 @@ impl RxInterrupt {
         RxInterrupt { device, queue, epoll: None }
     }
 
-    /// Makes `epoll` readable when the queue interrupts; it outlives this. False where the device has
-    /// no interrupts, or was opened without ([`PortConfig::rx_interrupt`](super::PortConfig)).
-    pub(crate) fn watch(&mut self, epoll: BorrowedFd<'_>) -> bool {
+    /// Makes `epoll` readable when the queue interrupts, which is called `number` there; it outlives this.
+    /// False where the device has no interrupts, or was opened without
+    /// ([`PortConfig::rx_interrupt`](super::PortConfig)).
+    pub(crate) fn watch(&mut self, epoll: BorrowedFd<'_>, number: u32) -> bool {
         let fd = epoll.as_raw_fd();
         let _control = control();
         // SAFETY: a started port, which stays so while `device` lives, and an open descriptor.
-        let rc = unsafe { sys::heddle_rx_intr_add(self.device.id, self.queue, fd) };
+        let rc = unsafe { sys::heddle_rx_intr_add(self.device.id, self.queue, fd, number) };
         if rc == 0 {
             self.epoll = Some(fd);
         }

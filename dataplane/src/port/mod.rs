@@ -77,6 +77,12 @@ impl PortSource {
             PortSource::Device(given) => ethdev::socket_of(given),
         }
     }
+
+    /// Returns true if it is a PCI device that was unplugged, or that the system asks back because it is
+    /// to be unplugged. The kernel waits until the process ends then: a port is never opened anew.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, PortSource::Device(given) if ethdev::is_gone(given))
+    }
 }
 
 /// An opened port.
@@ -93,6 +99,8 @@ pub struct Port {
     /// The kernel's interface whose link it has; 0 where the device has one of its own.
     interface: u32,
     watch: LinkWatch,
+    /// Why its queues do not interrupt though they were to.
+    no_interrupts: Option<String>,
     queues: Vec<(RxQueue, TxQueue)>,
 }
 
@@ -133,18 +141,13 @@ impl Port {
     }
 
     /// Dropping the device closes and unplugs it, also where a step fails.
-    fn start(mut device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
+    fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         let (capabilities, info) = device.capabilities()?;
         let room =
             config.pools.iter().map(|p| u32::from(p.data_room()) - u32::from(HEADROOM)).min();
         let buffers = (config.pools.len(), room.unwrap_or(0));
         let plan = plan::plan(&device.name, &capabilities, buffers, config)?;
-        device.configure(&info, &plan, &config.pools, config.rx_interrupt)?;
-        let all = device.set_address(plan.mac)?;
-        if plan.link_interrupt {
-            device.watch_link()?;
-        }
-        device.start()?;
+        let (all, refused) = device.set_up(&info, &plan, &config.pools)?;
         let device = Arc::new(device);
         let mut flows = Rules::default();
         let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
@@ -168,7 +171,10 @@ impl Port {
             })
             .collect();
         let interface = if plan.kernel_link { info.if_index } else { 0 };
-        let watch = LinkWatch::new(read_link(device.id, interface), device.link_events());
+        let watch = LinkWatch::new(read_link(device.id, interface));
+        let no_interrupts = (config.rx_interrupt && !plan.rx_interrupt)
+            .then(|| "its kernel driver knows INTx alone".to_owned())
+            .or(refused);
         Ok(Port {
             device,
             capabilities,
@@ -179,6 +185,7 @@ impl Port {
             broadcast_arp: config.broadcast_arp,
             interface,
             watch,
+            no_interrupts,
             queues,
         })
     }
@@ -270,16 +277,24 @@ impl Port {
     }
 
     /// What the link has become since the last call, or since the port was opened; `None` when it is as
-    /// it was. Called by the control plane now and then: a device that interrupts is asked only after
-    /// it has, others each time, which for an interface of the kernel is a system call or three.
+    /// it was. Each call asks the device, which takes a NIC a few reads of registers or a question to its
+    /// firmware, and an interface of the kernel a system call or three: for the control plane, now and
+    /// then.
     pub fn poll_link(&self) -> Option<Link> {
-        self.watch.news(self.device.link_events(), || self.link())
+        self.watch.news(self.link())
     }
 
-    /// The same of a device that is asked whether it has interrupted or not: some drivers learn of a change
-    /// by an interrupt and tell nobody (`net_tap` of DPDK 22.11).
-    pub fn ask_link(&self) -> Option<Link> {
-        self.watch.news(None, || self.link())
+    /// Returns true if the device was on a bus before the port was opened: a NIC, as a rule, which is
+    /// slower to ask than a virtual device.
+    pub fn is_on_bus(&self) -> bool {
+        !self.device.is_plugged()
+    }
+
+    /// Why receive queues do not interrupt though [`PortConfig::rx_interrupt`] asked for it; `None`: they
+    /// were not asked to, or the device took it. Whether interrupts do arrive is another matter
+    /// ([`crate::Rester`]).
+    pub fn no_interrupts(&self) -> Option<&str> {
+        self.no_interrupts.as_deref()
     }
 
     /// What the driver counted.

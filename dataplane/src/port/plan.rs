@@ -42,8 +42,9 @@ pub struct PortPlan {
     pub max_segs: Option<u16>,
     /// The port's address, and how the device is to learn it.
     pub mac: MacPlan,
-    /// Whether the device interrupts when its link changes.
-    pub link_interrupt: bool,
+    /// Whether receive queues are to interrupt: asked for, and possible as far as is known before the
+    /// device is configured.
+    pub rx_interrupt: bool,
     /// Whether the link is that of an interface of the kernel, which is asked instead of the device.
     pub kernel_link: bool,
     /// The processor socket where its memory and its workers belong.
@@ -182,7 +183,7 @@ pub(super) fn plan(
         caps: port_caps(rx, tx, &quirks),
         max_segs: max_segs(caps, config.mtu),
         mac: mac_plan(device, caps, &quirks, config.mac),
-        link_interrupt: caps.link_interrupt,
+        rx_interrupt: config.rx_interrupt && caps.has_message_interrupts(),
         kernel_link: quirks.kernel_link,
         socket: caps.socket,
         isolated: quirks.bifurcated,

@@ -24,7 +24,7 @@ fn until_a_frame(rester: &mut Rester, rx: &mut RxQueue, limit: Duration) -> Opti
     let mut got = Burst::new();
     while start.elapsed() < limit {
         let busy = rx.burst(&mut got) > 0;
-        rester.turn(busy, || None);
+        rester.turn(busy, || None, || rx.counters().rx_frames);
         if got.drain(..).any(|f| content(&f)[12..14] == [0x88, 0xb5]) {
             return Some(start.elapsed());
         }
@@ -77,10 +77,9 @@ fn test_spinning_never_sleeps() {
 /// The receiver naps for seconds unless the queue interrupts.
 fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
     // `net_tap` reads nothing until a signal has come, which any thread may get, and late.
-    let policy = IdlePolicy::Interrupt(Naps {
-        after: Duration::from_millis(5),
-        ..naps(Duration::from_secs(4))
-    });
+    let long = Duration::from_secs(4);
+    let policy =
+        IdlePolicy::Interrupt(Naps { after: Duration::from_millis(5), first: long, longest: long });
     let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx], None);
     assert_eq!(rester.interrupts(), 1);
     for round in 0..5 {

@@ -28,7 +28,6 @@ fn nic(driver: &str) -> Capabilities {
         rx_offloads: RX_ALL,
         tx_offloads: TX_ALL,
         rss_types: TCP | MORE,
-        link_interrupt: true,
         ..Capabilities::default()
     }
 }
@@ -48,6 +47,24 @@ pub(in crate::port) fn ice() -> Capabilities {
         reta_size: 512,
         hash_key_size: 52,
         ..nic("net_ice")
+    }
+}
+
+/// Intel 82574L, and 82540EM with less; QEMU has both.
+pub(in crate::port) fn e1000e() -> Capabilities {
+    Capabilities {
+        max_mtu: 9234 - 18,
+        max_rx_pktlen: 9234,
+        min_rx_bufsize: 256,
+        max_rx_queues: 1,
+        max_tx_queues: 1,
+        rx_desc: desc(32, 4096, 8),
+        tx_desc: desc(32, 4096, 8),
+        nb_seg_max: 255,
+        nb_mtu_seg_max: 255,
+        rx_offloads: RX_SUMS | sys::HEDDLE_RX_OFFLOAD_SCATTER,
+        rss_types: 0,
+        ..nic("net_e1000_em")
     }
 }
 
@@ -201,7 +218,6 @@ pub(in crate::port) fn tap() -> Capabilities {
         tx_offloads: 32_814,
         rss_types: 241_596,
         hash_key_size: 40,
-        link_interrupt: true,
         host_mtu: Some(1500),
         ..virtual_device("net_tap")
     }
@@ -229,4 +245,23 @@ pub(in crate::port) fn ring() -> Capabilities {
         rings: true,
         ..virtual_device("net_ring")
     }
+}
+
+/// All of them.
+pub(in crate::port) fn all() -> Vec<Capabilities> {
+    vec![
+        ice(),
+        e1000e(),
+        i40e(),
+        ixgbe(),
+        mlx5(),
+        ena(),
+        virtio(),
+        virtio_rss(),
+        vmxnet3(),
+        af_packet(),
+        tap(),
+        memif(),
+        ring(),
+    ]
 }
