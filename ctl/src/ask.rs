@@ -67,6 +67,13 @@ pub enum Question {
         /// Whether that was done; nothing has changed otherwise.
         reply: Reply<Result<(), PortsError>>,
     },
+    /// Announce the addresses of a port to the hosts of its links; see
+    /// [`Stack::announce`](heddle_tcp::Stack::announce). For ports that have started, or whose link has
+    /// come up; there is no answer.
+    Announce {
+        /// Its number.
+        port: usize,
+    },
     /// Refuse a connection request with a reason of InfiniBand's REJ; see
     /// [`refuse`](heddle_cm::ConnectionManager::refuse). Of one that is over nobody hears.
     Refuse {

@@ -77,6 +77,8 @@ pub enum Order {
         /// All there are to be.
         net: Box<Addressing>,
     },
+    /// Announce all addresses to the hosts of the links ([`Stack::announce`](heddle_tcp::Stack::announce)).
+    Announce,
     /// Probe silent peers so from now on, those of connections that stand included
     /// ([`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)).
     SetKeepalive {
@@ -174,6 +176,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::SetAddressing { net } => {
                 self.set_addressing(now, *net);
+                None
+            }
+            Order::Announce => {
+                self.stack.announce();
                 None
             }
             Order::SetKeepalive { keepalive } => {

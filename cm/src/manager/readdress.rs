@@ -10,6 +10,12 @@ use crate::listener::bind;
 use crate::ports::PortsError;
 
 impl ConnectionManager {
+    /// Has the workers of a port announce its addresses to the hosts of its links.
+    pub fn announce(&mut self, port: usize) {
+        let workers: Vec<_> = self.workers_at(port).collect();
+        self.orders.extend(workers.into_iter().map(|worker| (worker, Order::Announce)));
+    }
+
     /// Gives the ports these addresses and routes, one entry for each port, instead of those they
     /// have; what is the same goes on untouched.
     ///

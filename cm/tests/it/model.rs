@@ -137,7 +137,9 @@ impl Worker {
                 panic!("no service of datagrams was asked for: {order:?}")
             }
             Order::SetAddressing { net } => self.readdress(*net),
-            Order::SetKeepalive { .. } => panic!("the manager has no say in that: {order:?}"),
+            Order::SetKeepalive { .. } | Order::Announce => {
+                panic!("the manager has no say in that: {order:?}")
+            }
         }
     }
 

@@ -48,6 +48,10 @@ impl Control {
                 self.settle();
                 reply.answer(done);
             }
+            Question::Announce { port } => {
+                self.cm.announce(port);
+                self.settle();
+            }
             Question::Refuse { app, id, reason } => {
                 // Of one that is over nothing is to be said.
                 if self.cm.refuse(now, app, id, reason).is_ok() {

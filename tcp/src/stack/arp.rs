@@ -111,7 +111,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.tx_arp_requests += u64::from(asked);
     }
 
-    fn push_arp(
+    pub(super) fn push_arp(
         &mut self,
         operation: Operation,
         local: Ipv4Addr,

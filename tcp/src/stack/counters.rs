@@ -98,6 +98,8 @@ heddle_base::counters! {
         tx_arp_requests,
         /// ARP replies sent.
         tx_arp_replies,
+        /// Announcements of an address of ours sent (RFC 5227).
+        tx_arp_announcements,
         /// ICMP messages dropped: malformed or wrong checksum.
         icmp_malformed,
         /// ICMP messages dropped: of a kind we do not act on.

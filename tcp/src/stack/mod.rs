@@ -25,6 +25,7 @@
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
 mod addressing;
+mod announce;
 mod arp;
 mod config;
 mod control;
@@ -70,6 +71,7 @@ pub use slab::ConnId;
 pub use udp::{RxDatagram, TxDatagram};
 
 use crate::{ConnCounters, Connection, SendQueue, State};
+use announce::Announcer;
 use control::ControlQueue;
 use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
@@ -155,6 +157,7 @@ pub struct Stack<S> {
     /// SYN-ACKs sent again to hosts that have not shown that they are there.
     syn_acks: Answers,
     arp_replies: RateLimit,
+    announcer: Announcer,
     /// The UDP port, and what goes through it. In a box: it is no part of TCP's way.
     udp: Box<Udp>,
     counters: StackCounters,
@@ -202,6 +205,7 @@ impl<S: SendQueue + Default> Stack<S> {
             icmp_errors: Answers::per_second(ICMP_ERRORS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
+            announcer: Announcer::default(),
             udp: Box::default(),
             counters: StackCounters::default(),
             round_trips: Histogram::ZERO,
@@ -228,7 +232,8 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deferred = self.conns.get(self.deferred).and_then(|e| e.conn.poll_timeout());
-        let all = [self.timers.next(), self.neighbors.next_timeout(), deferred];
+        let announce = self.announcer.next_timeout();
+        let all = [self.timers.next(), self.neighbors.next_timeout(), deferred, announce];
         all.into_iter().flatten().min()
     }
 
@@ -238,6 +243,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn is_due(&self, now: Instant) -> bool {
         self.timers.is_due(now)
             || self.neighbors.is_due(now)
+            || self.announcer.is_due(now)
             || self.deferred != NONE && self.poll_timeout().is_some_and(|at| at <= now)
     }
 
@@ -283,6 +289,9 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         if self.neighbors.is_due(now) {
             self.handle_neighbor_timeouts(now);
+        }
+        if self.announcer.is_due(now) {
+            self.handle_announcements(now);
         }
     }
 

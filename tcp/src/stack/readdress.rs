@@ -14,8 +14,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// What they have in common goes on untouched, so what is to be changed is all that need
     /// differ; an address with another prefix is the same address on another link.
     ///
-    /// - A new address can be listened on and is answered for at once; nobody is told of it
-    ///   unasked.
+    /// - A new address can be listened on and is answered for at once, and is announced.
     /// - Of an address that is ours no more the listeners end, and so do the connections: each peer
     ///   is sent a reset from that address, and the owner is told [`StackEvent::Withdrawn`]. Those
     ///   in TIME-WAIT go without a word. Listeners on all addresses go on.
@@ -34,6 +33,9 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.update_deferred();
         let old = core::mem::replace(&mut self.cfg.net, net);
+        let new = self.cfg.net.addrs().iter().map(|c| c.addr()).filter(|ip| !old.is_ours(*ip));
+        let new: Vec<_> = new.collect();
+        self.announce_each(&new);
         for gone in old.addrs().iter().map(|c| c.addr()) {
             if !self.cfg.net.is_ours(gone) {
                 for port in self.listeners.ports_at(gone) {

@@ -140,7 +140,8 @@ impl Host {
             | Order::Unlisten { .. }
             | Order::Connect { .. }
             | Order::SetAddressing { .. }
-            | Order::SetKeepalive { .. } => {}
+            | Order::SetKeepalive { .. }
+            | Order::Announce => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }
             | Order::EnterFpduMode { conn, .. }
