@@ -77,7 +77,7 @@ pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};
 pub use heddle_dataplane::steer::SteerCounters;
 pub use heddle_dataplane::{
-    BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy,
+    BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy, IovaMode,
     LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Naps,
     Port, PortCaps, PortConfig, PortError, PortSource, PortStats, TxBuildCounters, VdevArg,
     WorkerCounters, WorkerSnapshot, WorkerTimes,

@@ -1,10 +1,11 @@
 //! What Prometheus is told of the appliance. Workers are asked side by side, with one deadline for
-//! all: one that does not answer is missing, and no reason to be silent about the others.
+//! all: of one that does not answer the last that it has answered is shown, and that it is silent.
 
 use core::time::Duration;
 
 use heddle_cm::WorkerId;
 use heddle_ctl::{Question, Reply};
+use heddle_dataplane::WorkerSnapshot;
 use heddle_metrics::{
     Clients, Gateway, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
 };
@@ -26,10 +27,11 @@ impl Source for Appliance {
             .collect();
         let ports = self.node.ports();
         let mut workers = Vec::with_capacity(places.len());
-        for (place, answer) in places.iter().zip(asked) {
+        for (n, (place, answer)) in places.iter().zip(asked).enumerate() {
             let snapshot = timeout_at(until, answer).await.ok().and_then(Result::ok);
             let port = ports.get(place.port).map(|p| p.name().to_owned()).unwrap_or_default();
-            workers.push(WorkerSample { port, snapshot });
+            let up = snapshot.is_some();
+            workers.push(WorkerSample { port, up, snapshot: self.last_known(n, snapshot) });
         }
         let control = timeout_at(until, control).await.ok().and_then(Result::ok);
         let control = control.ok_or("the control plane does not answer")?;
@@ -76,6 +78,22 @@ impl Source for Appliance {
 }
 
 impl Appliance {
+    /// What a worker has answered, or else what it last did.
+    fn last_known(
+        &self,
+        worker: usize,
+        answer: Option<Box<WorkerSnapshot>>,
+    ) -> Box<WorkerSnapshot> {
+        let mut known = self.known.borrow_mut();
+        if known.len() <= worker {
+            known.resize_with(worker + 1, Box::default);
+        }
+        if let Some(answer) = answer {
+            known[worker] = answer;
+        }
+        known[worker].clone()
+    }
+
     /// Asks, and leaves it to the caller how long to wait.
     pub(crate) fn put<T: Send + 'static>(
         &self,
@@ -93,6 +111,7 @@ fn port(port: &heddle_dataplane::Port, links: Option<History>) -> PortSample {
     PortSample {
         name: port.name().into(),
         driver: port.driver().into(),
+        caps: port.caps(),
         up: link.up,
         mbps: link.mbps,
         link_changes: links.map_or(0, |l| l.changes),

@@ -1,10 +1,12 @@
 //! From a configuration to an RNIC: the one place that knows what it is made of.
 
 use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use heddle_ctl::{Endpoint, Lcores, Node, OpenPort, PortSetup, RnicSetup, WorkerPlace};
 use heddle_dataplane::{
-    Eal, EalConfig, EalError, IdlePolicy, Place, Port as DpdkPort, PortSource, Topology,
+    Eal, EalConfig, EalError, IdlePolicy, IovaMode, Place, Port as DpdkPort, PortSource, Topology,
 };
 use heddle_perf::pin;
 use heddle_tcp::ConnConfig;
@@ -25,6 +27,58 @@ pub enum StartError {
 impl StartError {
     pub(crate) fn failed(e: impl std::fmt::Display) -> StartError {
         StartError::Failed(e.to_string())
+    }
+}
+
+/// What a start is at, for those who wait for it.
+#[derive(Clone, Debug)]
+pub struct Progress(Arc<Mutex<Step>>);
+
+#[derive(Debug)]
+struct Step {
+    since: Instant,
+    what: String,
+    /// It may be a device that does not go by the addresses it is given.
+    by_bus: bool,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        let what = "starting DPDK".to_owned();
+        Progress(Arc::new(Mutex::new(Step { since: Instant::now(), what, by_bus: false })))
+    }
+}
+
+impl Progress {
+    /// The device of a port is being set up; `by_bus` when it is on one and goes by the process's
+    /// addresses.
+    pub(crate) fn opening(&self, port: &str, device: &str, by_bus: bool) {
+        self.at(format!("setting up {port}, the device {device}"), by_bus);
+    }
+
+    fn at(&self, what: String, by_bus: bool) {
+        *self.step() = Step { since: Instant::now(), what, by_bus };
+    }
+
+    /// Since when it is at its present step.
+    pub(crate) fn since(&self) -> Instant {
+        self.step().since
+    }
+
+    /// That the step has not come to its end in so long, and what may be behind it.
+    pub(crate) fn stuck(&self, after: Duration) -> String {
+        let step = self.step();
+        let hint = if step.by_bus {
+            "; a virtio device that does not go through its IOMMU never answers: start with physical \
+             addresses ([dpdk] iova = \"pa\", --iova pa)"
+        } else {
+            ""
+        };
+        format!("{} has not come to an end in {after:?}{hint}", step.what)
+    }
+
+    fn step(&self) -> MutexGuard<'_, Step> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,18 +116,27 @@ pub fn start_eal(
 ///
 /// # Errors
 /// [`StartError`].
-pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
+pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), StartError> {
     let limits = &config.limits;
     let pci = config.ports.iter().filter_map(|p| match &p.source {
         PortSource::Device(pci) => Some(pci.clone()),
         PortSource::Vdev(_) => None,
     });
-    let eal =
-        EalConfig { hugepages: config.dpdk.hugepages, pci: pci.collect(), ..EalConfig::default() };
+    let eal = EalConfig {
+        hugepages: config.dpdk.hugepages,
+        pci: pci.collect(),
+        iova: config.dpdk.iova,
+        ..EalConfig::default()
+    };
     let pools = config.ports.iter();
     let pools = pools.map(|p| (p.mtu, p.workers as u64 * u64::from(limits.frames)));
     let eal = start_eal(pools, eal, config.dpdk.memory)?;
     let open = |p: &Port| {
+        let (device, on_bus) = match &p.source {
+            PortSource::Vdev(vdev) => (vdev.name(), false),
+            PortSource::Device(pci) => (pci.as_str(), true),
+        };
+        progress.opening(&p.name, device, on_bus && eal.iova_mode() == IovaMode::Va);
         let setup = PortSetup {
             routes: p.routes.clone(),
             mtu: p.mtu,
@@ -101,6 +164,7 @@ pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
         tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
         ..setup
     };
+    progress.at("starting workers".into(), false);
     let endpoint = Endpoint::assemble(&eal, ports, &setup).map_err(StartError::failed)?;
     Ok((eal, endpoint))
 }
@@ -109,8 +173,8 @@ pub fn open(config: &Config) -> Result<(Eal, Endpoint), StartError> {
 ///
 /// # Errors
 /// [`StartError`].
-pub fn start(config: &Config) -> Result<Node, StartError> {
-    let (eal, endpoint) = open(config)?;
+pub fn start(config: &Config, progress: &Progress) -> Result<Node, StartError> {
+    let (eal, endpoint) = open(config, progress)?;
     let cores = match &config.workers.lcores[..] {
         [] => vec![first_core(&Topology::read(), &pin::available(), &endpoint)?],
         cores => cores.to_vec(),

@@ -61,21 +61,20 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
     let all = || workers.iter().zip(&numbers);
     t.family("heddle_worker_up", Kind::Gauge, "Whether a worker runs and has answered.");
     for (w, n) in all() {
-        let up = u8::from(w.snapshot.is_some());
-        t.value(&[("worker", n), ("port", &w.port)], up);
+        t.value(&[("worker", n), ("port", &w.port)], u8::from(w.up));
     }
-    // Every worker has the same counters in the same order; those of one that has ended are not told.
+    // Every worker has the same counters in the same order.
     let values = |s: &WorkerSnapshot| {
         let mut values = Vec::new();
         s.for_each(|_, _, _, value| values.push(value));
         values
     };
-    let known: Vec<_> = all().map(|(w, n)| (w, n, w.snapshot.as_deref().map(values))).collect();
+    let known: Vec<_> = all().map(|(w, n)| (w, n, values(&w.snapshot))).collect();
     let mut at = 0;
     WorkerSnapshot::default().for_each(|group, name, help, _| {
         t.family(&format!("heddle_{group}_{name}_total"), Kind::Counter, help);
         for (w, n, values) in &known {
-            if let Some(value) = values.as_ref().and_then(|v| v.get(at)) {
+            if let Some(value) = values.get(at) {
                 t.value(&[("worker", n), ("port", &w.port)], value);
             }
         }
@@ -87,9 +86,8 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
     for (at, (name, help)) in times.into_iter().enumerate() {
         t.family(&format!("heddle_{name}_seconds"), Kind::Histogram, help);
         for (w, n) in all() {
-            let Some(s) = w.snapshot.as_deref() else { continue };
             let mut all: Vec<Histogram> = Vec::new();
-            s.times.for_each(|_, _, h| all.push(*h));
+            w.snapshot.times.for_each(|_, _, h| all.push(*h));
             t.histogram(&[("worker", n), ("port", &w.port)], &all[at]);
         }
     }
@@ -99,10 +97,8 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
 fn buffers(t: &mut Text, workers: &[WorkerSample]) {
     let mut pools: Vec<(&str, (u32, u32))> = Vec::new();
     for w in workers {
-        if let Some(s) = &w.snapshot
-            && pools.iter().all(|(port, _)| *port != w.port)
-        {
-            pools.push((&w.port, s.buffers));
+        if w.up && pools.iter().all(|(port, _)| *port != w.port) {
+            pools.push((&w.port, w.snapshot.buffers));
         }
     }
     t.family("heddle_port_buffers", Kind::Gauge, "Packet buffers of a port.");
@@ -139,6 +135,13 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
             t.value(&[("port", &p.name)], of(&p.stats));
         }
     }
+    let help = "Whether the device does this by itself (1) or the RNIC does (0).";
+    t.family("heddle_port_offload", Kind::Gauge, help);
+    for p in ports {
+        for (offload, on) in p.caps.each() {
+            t.value(&[("port", &p.name), ("offload", offload)], u8::from(on));
+        }
+    }
     let help = "Times the link came up or went down.";
     t.family("heddle_port_link_changes_total", Kind::Counter, help);
     for p in ports {
@@ -159,7 +162,7 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
 
 type OfLcore = fn(&RestCounters) -> String;
 
-const LCORE_COUNTERS: [(&str, &str, OfLcore); 4] = [
+const LCORE_COUNTERS: [(&str, &str, OfLcore); 5] = [
     ("sleeps", "Times a thread slept that polls workers.", |r| r.rest_sleeps.to_string()),
     ("slept_seconds", "Time it slept.", |r| seconds(r.rest_slept_us.saturating_mul(1000))),
     ("interrupts", "Its sleeps that an interrupt of a queue ended.", |r| {
@@ -167,6 +170,9 @@ const LCORE_COUNTERS: [(&str, &str, OfLcore); 4] = [
     }),
     ("wakeups", "Its sleeps that a doorbell, an order or another worker ended.", |r| {
         r.rest_wakeups.to_string()
+    }),
+    ("unwoken", "Its sleeps after which frames lay in a queue that had not interrupted.", |r| {
+        r.rest_unwoken.to_string()
     }),
 ];
 

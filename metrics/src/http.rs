@@ -181,7 +181,7 @@ struct Taken {
 impl Taken {
     fn of(sample: &Sample) -> Taken {
         let silent = |(n, w): (usize, &crate::WorkerSample)| {
-            w.snapshot.is_none().then(|| format!("worker {n} of port {} does not answer", w.port))
+            (!w.up).then(|| format!("worker {n} of port {} does not answer", w.port))
         };
         let silent: Vec<String> = sample.workers.iter().enumerate().filter_map(silent).collect();
         let down: Vec<&str> =

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use heddle_cm::gateway::GatewayCounters;
 use heddle_ctl::CtlCounters;
-use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot};
+use heddle_dataplane::{PortCaps, PortStats, RestCounters, WorkerSnapshot};
 use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
 use heddle_rpc::server::ServerCounters;
@@ -43,8 +43,11 @@ pub struct Sample {
 pub struct WorkerSample {
     /// Name of the port whose frames it handles.
     pub port: String,
-    /// What it has counted; none when it has ended or did not answer.
-    pub snapshot: Option<Box<WorkerSnapshot>>,
+    /// Whether it has answered.
+    pub up: bool,
+    /// What it has counted, as it last answered; zeros when it never has. A worker that is silent for a
+    /// moment, or has ended, keeps its series.
+    pub snapshot: Box<WorkerSnapshot>,
 }
 
 /// A thread that polls workers.
@@ -123,6 +126,8 @@ pub struct PortSample {
     pub name: String,
     /// Its driver, in DPDK's words (`net_ice`).
     pub driver: String,
+    /// What the device does by itself.
+    pub caps: PortCaps,
     /// Whether its link is up.
     pub up: bool,
     /// Speed of the link in Mbit/s; none where there is no such thing.

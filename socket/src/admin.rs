@@ -513,6 +513,13 @@ pub struct Port {
     pub routes: Vec<String>,
     /// Workers that share it.
     pub workers: usize,
+    /// What the device does by itself: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
+    /// `tx-tcp-checksum`, `multi-segs`, `rx-hash`.
+    #[serde(default)]
+    pub offloads: Vec<String>,
+    /// Why its queues do not interrupt though they were to.
+    #[serde(default)]
+    pub no_interrupts: Option<String>,
     /// What the device has counted.
     pub counters: BTreeMap<String, u64>,
 }

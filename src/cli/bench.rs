@@ -20,7 +20,7 @@ use heddle::{CoreList, Eal, EndpointConfig, MAX_WORKERS, Seed};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{mtu, start_eal};
+use super::net::{Iova, mtu, start_eal};
 use super::progress::Line;
 use super::rnic::{Rnic, RnicArgs};
 use super::{Failure, say};
@@ -238,7 +238,7 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
 fn start(args: &Args, mtu: u16, pools: usize) -> Result<Eal, Failure> {
     args.log.start();
     let shape = EndpointConfig { mtu, ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0)) };
-    start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), Vec::new())
+    start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), Vec::new(), Iova::Auto)
 }
 
 fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<BenchReport>, Failure> {

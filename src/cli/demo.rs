@@ -11,7 +11,7 @@ use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
 use heddle::{Cidr, Endpoint, EndpointConfig, random_seed};
 
 use super::log::LogArgs;
-use super::net::start_eal;
+use super::net::{Iova, start_eal};
 use super::progress::Line;
 use super::{Failure, say};
 
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         )
     };
     let (a, b) = (config(CLIENT), config(SERVER));
-    let eal = start_eal(&a, 2, Vec::new())?;
+    let eal = start_eal(&a, 2, Vec::new(), Iova::Auto)?;
     let (client, server) = Endpoint::ring_pair(&eal, "demo", &a, &b)?;
     let addr = SocketAddr::new(IpAddr::V4(SERVER), 7471);
     let len = file.len();

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 pub(crate) use heddle::daemon::config::cidr;
 use heddle::daemon::rnic;
 use heddle::perf::spec;
-use heddle::{Cidr, Eal, EalConfig, Endpoint, EndpointConfig, PortSource, VdevArg, check_addrs};
+use heddle::{
+    Cidr, Eal, EalConfig, Endpoint, EndpointConfig, IovaMode, PortSource, VdevArg, check_addrs,
+};
 
 use super::Failure;
 
@@ -18,12 +20,37 @@ pub(crate) struct NetArgs {
     /// PCI device bound to a DPDK driver (0000:3b:00.0)
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub(crate) pci: Option<String>,
+    /// What a PCI device goes by
+    #[arg(long, value_enum, default_value_t = Iova::Auto)]
+    pub(crate) iova: Iova,
     /// Our address with its prefix (10.0.0.1/24); may be given several times
     #[arg(long = "ip", value_name = "CIDR", value_parser = cidr)]
     pub(crate) ips: Vec<Cidr>,
     /// Next hop for addresses on no link of ours
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Option<IpAddr>,
+}
+
+/// [`IovaMode`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Iova {
+    /// What it is known to need
+    #[default]
+    Auto,
+    /// Addresses of the process, which takes an IOMMU
+    Va,
+    /// Physical addresses: also of a virtio device that does not go through the IOMMU it is behind
+    Pa,
+}
+
+impl Iova {
+    pub(crate) fn mode(self) -> Option<IovaMode> {
+        match self {
+            Iova::Auto => None,
+            Iova::Va => Some(IovaMode::Va),
+            Iova::Pa => Some(IovaMode::Pa),
+        }
+    }
 }
 
 /// Octets of an IP packet.
@@ -58,7 +85,7 @@ impl NetArgs {
         let config = EndpointConfig::new(self.ips.clone());
         let config = change(EndpointConfig { gateway: self.gateway, ..config });
         let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
-        let eal = start_eal(&config, pools, self.pci.iter().cloned().collect())?;
+        let eal = start_eal(&config, pools, self.pci.iter().cloned().collect(), self.iova)?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
         Ok((eal, endpoint))
     }
@@ -69,8 +96,9 @@ pub(crate) fn start_eal(
     config: &EndpointConfig,
     workers: u32,
     pci: Vec<String>,
+    iova: Iova,
 ) -> Result<Eal, Failure> {
-    let eal = EalConfig { pci, ..EalConfig::default() };
+    let eal = EalConfig { pci, iova: iova.mode(), ..EalConfig::default() };
     let pools = [(config.mtu, u64::from(workers) * u64::from(config.frames))];
     rnic::start_eal(pools, eal, None).map_err(Failure::of_start)
 }

@@ -14,7 +14,7 @@ use heddle::{
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{cidr, mtu, start_eal};
+use super::net::{Iova, cidr, mtu, start_eal};
 use super::{Failure, capture, counters, say};
 
 /// Frames of one capture file come in, one per 10 us of virtual time, what is answered goes into
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         mtu: args.mtu,
         ..EndpointConfig::with_seed(args.ips.clone(), Seed::from_u64(args.seed))
     };
-    let eal = start_eal(&config, 1, Vec::new())?;
+    let eal = start_eal(&config, 1, Vec::new(), Iova::Auto)?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);
     let mut endpoint = Endpoint::open(&eal, &device, &config)?;
     let mut services = Services::start(endpoint.device(), &args.listen, &params, None)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
+use heddle::daemon::rnic::Progress;
 use heddle::daemon::service::{ServiceKind, ServiceSpec, look_at_directories, services as names};
 use heddle::daemon::{self, rnic};
 use heddle::perf::service::{self, Services};
@@ -66,10 +67,11 @@ pub(crate) struct Args {
 }
 
 /// What a file says in their place.
-const FLAGS: [&str; 17] = [
+const FLAGS: [&str; 18] = [
     "metrics",
     "vdev",
     "pci",
+    "iova",
     "ips",
     "gateway",
     "listen",
@@ -138,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     if args.inline {
         args.log.start();
-        return inline(&config, &Stop::on_signals()?);
+        return inline(&config);
     }
     let counted = daemon::run(config, args.config.clone(), say).map_err(Failure::of_start)?;
     say(&counters::of_rnic(&counted));
@@ -170,7 +172,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         }
     }
     Ok(Config {
-        dpdk: Dpdk { memory: None, hugepages: Hugepages::Auto },
+        dpdk: Dpdk { memory: None, hugepages: Hugepages::Auto, iova: args.net.iova.mode() },
         log: Log { level: args.log.level(), format: LogFormat::Text },
         control: args.socket.as_ref().map(Control::at),
         metrics: args.metrics,
@@ -220,8 +222,12 @@ fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
 }
 
 /// One thread for everything: nobody can be asked or told anything meanwhile.
-fn inline(config: &Config, stop: &Stop) -> Result<(), Failure> {
-    let (_eal, mut endpoint): (_, Endpoint) = rnic::open(config).map_err(Failure::of_start)?;
+fn inline(config: &Config) -> Result<(), Failure> {
+    let progress = Progress::default();
+    let (_eal, mut endpoint): (_, Endpoint) =
+        rnic::open(config, &progress).map_err(Failure::of_start)?;
+    // Not before: a driver may wait for its device for ever, and a signal ends the process then.
+    let stop = Stop::on_signals()?;
     let mut services = services(config, endpoint.device())?;
     let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
     while !stop.is_set() && !services.is_listening()? {

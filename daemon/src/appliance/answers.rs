@@ -288,6 +288,8 @@ fn answer_port(
         addresses: config.addresses.iter().map(ToString::to_string).collect(),
         routes: config.routes.iter().map(ToString::to_string).collect(),
         workers,
+        offloads: port.caps().each().iter().filter(|o| o.1).map(|o| o.0.to_owned()).collect(),
+        no_interrupts: port.no_interrupts().map(str::to_owned),
         counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
     }
 }

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use heddle_cm::WorkerId;
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
-use heddle_dataplane::Port;
+use heddle_dataplane::{Port, WorkerSnapshot};
 use heddle_perf::service;
 use heddle_socket::admin::LastReload;
 use heddle_socket::{Fault, FaultKind};
@@ -64,6 +64,8 @@ pub(crate) struct Appliance {
     logging: Logging,
     pub(crate) exposer: Exposer,
     pub(crate) links: Links,
+    /// What each worker last answered to whoever exposes it.
+    pub(crate) known: RefCell<Vec<Box<WorkerSnapshot>>>,
     /// For tasks of its own.
     me: Weak<Appliance>,
     started: Instant,
@@ -118,6 +120,7 @@ impl Appliance {
             file,
             logging,
             exposer: Exposer::default(),
+            known: RefCell::default(),
             links,
             me: Weak::clone(me),
             started: Instant::now(),
@@ -150,18 +153,33 @@ impl Appliance {
         Ok(())
     }
 
-    /// Looks what became of links, and logs it. With `all` devices are asked that should say it by
-    /// themselves, too.
+    /// Asks ports about their links, and logs what has changed; those on a bus with `all` alone. A link that
+    /// has come up may be another one: hosts there hear of our addresses.
     pub(crate) fn look_at_links(&self, all: bool) {
         let at_ns = self.at_ns();
         let config = self.config.borrow();
         for (n, port) in self.node.ports().iter().enumerate() {
-            let news = if all { port.ask_link() } else { port.poll_link() };
-            if let Some(link) = news {
-                let name = config.ports.get(n).map_or_else(|| port.name(), |p| p.name.as_str());
-                self.links.changed(n, link, at_ns, name);
+            if !all && port.is_on_bus() {
+                continue;
+            }
+            let Some(link) = port.poll_link() else { continue };
+            let name = config.ports.get(n).map_or_else(|| port.name(), |p| p.name.as_str());
+            if self.links.changed(n, link, at_ns, name) {
+                self.announce(n);
             }
         }
+    }
+
+    /// Announces the addresses of all ports whose link is up; of the others later.
+    pub(crate) fn announce_all(&self) {
+        let ports = 0..self.node.ports().len();
+        let up = |n: &usize| self.links.of(*n).is_some_and(|h| h.link.up);
+        ports.filter(up).for_each(|n| self.announce(n));
+    }
+
+    /// An RNIC that has ended announces nothing, and that is reported elsewhere.
+    fn announce(&self, port: usize) {
+        let _ = self.asker.ask(Question::Announce { port });
     }
 
     /// Asks the RNIC; nothing when it does not answer in time.

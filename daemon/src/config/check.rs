@@ -9,7 +9,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use heddle_ctl::MAX_WORKERS;
-use heddle_dataplane::{Hugepages, IdlePolicy, Naps, PortSource, VdevArg};
+use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource, VdevArg};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::spec::{MTU, Span};
@@ -26,6 +26,10 @@ use super::{
 };
 
 use listen::Listeners;
+
+/// What devices may be told to go by.
+pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
+    [("auto", None), ("va", Some(IovaMode::Va)), ("pa", Some(IovaMode::Pa))];
 
 /// Collects what is wrong, so that all of it can be said at once.
 struct Checker<'a> {
@@ -127,7 +131,8 @@ impl Checker<'_> {
         use Hugepages::{Auto, Never, Require};
         let pages = [("auto", Auto), ("never", Never), ("require", Require)];
         let memory = f.memory.is_some().then(|| self.number(&f.memory, 16..=65_536, 256));
-        Dpdk { memory, hugepages: self.choice(&f.hugepages, &pages, Auto) }
+        let hugepages = self.choice(&f.hugepages, &pages, Auto);
+        Dpdk { memory, hugepages, iova: self.choice(&f.iova, &IOVA, None) }
     }
 
     fn log(&mut self, f: &file::Log) -> Log {

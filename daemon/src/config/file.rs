@@ -32,6 +32,7 @@ pub(super) struct File {
 pub(super) struct Dpdk {
     pub(super) memory: Key<i64>,
     pub(super) hugepages: Key<String>,
+    pub(super) iova: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

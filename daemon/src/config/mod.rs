@@ -20,7 +20,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use heddle_dataplane::{Hugepages, IdlePolicy, PortSource};
+use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::remote::Policy;
 use heddle_verbs::{MpaOptions, PageSize};
@@ -80,6 +80,8 @@ pub struct Dpdk {
     pub memory: Option<u32>,
     /// Pages.
     pub hugepages: Hugepages,
+    /// What devices go by; what they are known to need when absent.
+    pub iova: Option<IovaMode>,
 }
 
 /// What is logged, and how.

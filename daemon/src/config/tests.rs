@@ -1,6 +1,6 @@
 use super::*;
 
-use heddle_dataplane::Naps;
+use heddle_dataplane::{IovaMode, Naps};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_verbs::DeviceLimits;
@@ -44,6 +44,7 @@ fn test_every_key_means_what_it_says() {
 [dpdk]
 memory = 300
 hugepages = "never"
+iova = "pa"
 [log]
 level = "debug"
 format = "json"
@@ -117,7 +118,10 @@ connections = 1
 timeout = "250ms"
 "#;
     let c = parse(text);
-    assert_eq!(c.dpdk, Dpdk { memory: Some(300), hugepages: Hugepages::Never });
+    assert_eq!(
+        c.dpdk,
+        Dpdk { memory: Some(300), hugepages: Hugepages::Never, iova: Some(IovaMode::Pa) }
+    );
     assert_eq!(c.log, Log { level: LevelFilter::DEBUG, format: LogFormat::Json });
     let rdma = Principal::Group { gid: 50, members: [1000].into() };
     let control = Control {

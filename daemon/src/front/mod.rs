@@ -16,6 +16,7 @@ mod notify;
 mod seats;
 mod session;
 mod socket;
+mod starting;
 
 use core::time::Duration;
 use std::path::PathBuf;
@@ -34,17 +35,17 @@ use crate::appliance::Appliance;
 use crate::config::Config;
 use crate::interfaces::Interfaces;
 use crate::log::Logging;
-use crate::rnic::{self, StartError};
+use crate::rnic::StartError;
 
 pub(crate) use socket::permit;
 
 /// How often it is looked whether everything runs.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often ports are asked about their links: a look at a counter where a device interrupts.
+/// How often ports are asked about their links: a system call or three for an interface of the kernel.
 const LINKS: Duration = Duration::from_millis(100);
 
-/// After so many times those are asked that should say it by themselves.
+/// How many times as seldom NICs are asked: it takes registers, or a question to their firmware.
 const ASKED: u32 = 10;
 
 /// How often it is looked whether connections have ended.
@@ -78,7 +79,7 @@ pub fn run(
         .map_err(StartError::failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(StartError::failed)?;
-    let signals = {
+    let mut signals = {
         let _inside = runtime.enter();
         Signals::new().map_err(StartError::failed)?
     };
@@ -93,7 +94,10 @@ pub fn run(
         }
     };
     let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));
-    let node = rnic::start(&config)?;
+    let Some(node) = runtime.block_on(starting::start(&config, &mut signals))? else {
+        runtime.shutdown_background();
+        return Ok(Snapshot::default());
+    };
     let app = Appliance::new(node, config, file, logging).map_err(StartError::failed)?;
     let tasks = LocalSet::new();
     let life = live(&app, signals, socket.as_ref(), metrics, &interfaces, say);
@@ -181,6 +185,7 @@ async fn live(
         () = signals.end() => None,
     };
     if up.is_some() {
+        app.announce_all();
         for s in &app.config.borrow().listen {
             say(&format!("{} listening on {}\n", s.kind, s.addr));
         }

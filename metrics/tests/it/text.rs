@@ -15,15 +15,18 @@ use heddle_rpc::server::ServerCounters;
 #[test]
 fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
     let all = read(&expose(&sample()));
-    let s = sample().workers[0].snapshot.clone().unwrap();
+    let s = sample().workers[0].snapshot.clone();
     let mut seen = 0;
     s.for_each(|group, name, help, value| {
         let family = &all[&format!("heddle_{group}_{name}_total")];
         assert_eq!(family.kind, "counter");
         let help: Vec<&str> = help.split_whitespace().collect();
         assert_eq!(family.help, help.join(" "));
-        // One line: the other worker has said nothing.
-        let [(_, labels, got)] = &family.lines[..] else { panic!("{:?}", family.lines) };
+        // The other worker has said nothing yet, and has its series all the same.
+        let [(_, labels, got), (_, silent, zero)] = &family.lines[..] else {
+            panic!("{:?}", family.lines)
+        };
+        assert_eq!((silent["worker"].as_str(), *zero), ("1", 0.0));
         assert_eq!((labels["worker"].as_str(), labels["port"].as_str()), ("0", "east"));
         assert_eq!(*got, value as f64);
         seen += 1;
@@ -62,6 +65,29 @@ fn test_counters_of_the_control_plane_and_gauges_are_there() {
     let up: Vec<f64> = all["heddle_worker_up"].lines.iter().map(|l| l.2).collect();
     assert_eq!(up, [1.0, 0.0]);
     assert_eq!(all["heddle_worker_up"].lines[1].1["port"], "we\"st");
+}
+
+#[test]
+fn test_series_of_a_worker_are_there_before_it_has_answered() {
+    let all = read(&expose(&sample()));
+    for name in ["turn", "round_trip", "request"] {
+        let family = &all[&format!("heddle_{name}_seconds")];
+        let of = |worker: &str| {
+            let counts = family.lines.iter().filter(|l| l.0.ends_with("_count"));
+            counts.filter(|l| l.1["worker"] == worker).map(|l| l.2).collect::<Vec<_>>()
+        };
+        assert_eq!((of("0").len(), of("1")), (1, vec![0.0]), "{name}");
+    }
+}
+
+#[test]
+fn test_what_the_device_of_a_port_does_by_itself_is_shown() {
+    let all = read(&expose(&sample()));
+    let lines = &all["heddle_port_offload"].lines;
+    assert_eq!(lines.len(), 12, "six of each port");
+    let on = lines.iter().filter(|l| l.2 == 1.0);
+    let on: Vec<_> = on.map(|l| (l.1["port"].as_str(), l.1["offload"].as_str())).collect();
+    assert_eq!(on, [("east", "rx-tcp-checksum"), ("east", "multi-segs")]);
 }
 
 #[test]

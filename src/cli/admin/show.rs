@@ -148,6 +148,14 @@ pub(super) fn ports(p: &Ports) -> String {
         for route in &port.routes {
             let _ = writeln!(text, "{}: {route}", port.name);
         }
+        let offloads = match &port.offloads[..] {
+            [] => "nothing".to_owned(),
+            all => all.join(", "),
+        };
+        let _ = writeln!(text, "{}: by the device: {offloads}", port.name);
+        if let Some(why) = &port.no_interrupts {
+            let _ = writeln!(text, "{}: no interrupts of queues: {why}", port.name);
+        }
     }
     for port in &p.ports {
         let rows = port.counters.iter();

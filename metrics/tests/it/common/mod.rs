@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heddle_base::Histogram;
-use heddle_dataplane::{RestCounters, WorkerSnapshot};
+use heddle_dataplane::{PortCaps, RestCounters, WorkerSnapshot};
 use heddle_metrics::{
     ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, PortSample,
     Sample, WorkerSample,
@@ -21,17 +21,23 @@ pub(crate) fn sample() -> Sample {
     s.tcp.retransmits = 3;
     s.times.turns.record(700);
     s.times.turns.record(1_000_000);
-    let worker = |port: &str, snapshot| WorkerSample { port: port.into(), snapshot };
+    let worker = |port: &str, up, snapshot: WorkerSnapshot| WorkerSample {
+        port: port.into(),
+        up,
+        snapshot: Box::new(snapshot),
+    };
+    let caps = PortCaps { rx_tcp_checksum: true, multi_segs: true, ..PortCaps::default() };
     let mut sample = Sample {
         version: "1.2.3".into(),
         dpdk: "DPDK 22.11".into(),
         uptime: Duration::from_millis(12_500),
-        workers: vec![worker("east", Some(Box::new(s))), worker("we\"st", None)],
+        workers: vec![worker("east", true, s), worker("we\"st", false, WorkerSnapshot::default())],
         ports: vec![
             PortSample {
                 name: "east".into(),
                 up: true,
                 mbps: Some(10_000),
+                caps,
                 ..PortSample::default()
             },
             PortSample { name: "we\"st".into(), ..PortSample::default() },
