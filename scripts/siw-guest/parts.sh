@@ -82,14 +82,42 @@ part_linux() {
     mv "$WORK/unpacked" "$OUT/linux"
     cp -r "$OUT/linux" "$IMG/linux"
 }
+# DPDK's drivers of the NICs that QEMU emulates, with what they are loaded by and bound to; 9p, for `run --share`.
+part_nic() {
+    local name file lib n=500 dir
+    dir=$(dirname "$(find /usr/lib -path '*/dpdk/pmds-*/librte_bus_pci.so.*.*')")
+    for name in bus_pci bus_vdev mempool_ring net_virtio net_e1000 net_vmxnet3 net_ring; do
+        # The EAL loads the plugin, other plugins its soname: one file, or its constructors would run twice.
+        file=$(find "$dir" -name "librte_$name.so.*.*" -type f)
+        [[ -e $file ]] || die "no plugin $name of DPDK in $dir"
+        install -D "$file" "$IMG$file"
+        lib=${file##*/}
+        ln -s "$file" "$IMG${dir%/dpdk/*}/${lib%.*}"
+        for lib in $(ldd "$file" | grep -oE '/[^ ]+\.so[^ ]*'); do
+            [[ -e $dir/${lib##*/} ]] || place_library "$lib"
+        done
+    done
+    mkdir -p "$IMG/modules"
+    for file in $(load_order vfio_iommu_type1 vfio-pci uio_pci_generic 9pnet_virtio 9p); do
+        ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
+        strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
+        n=$((n + 1))
+    done
+}
+# One of this machine, where it is here.
+place_library() { # FILE
+    ! grep -qxF "$1" "$WORK/has" || return 0
+    [[ -e $IMG$1 ]] || install -D "$1" "$IMG$1"
+}
 libraries() { find "$ROOTFS" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:; }
 
 part_stamp() { # PART
     echo "image $(grep -v '^variant ' "$OUT/stamp" | sha256sum | cut -c1-16)"
-    echo "scripts $(declare -f unpack_packages program place place_program libraries "part_$1" | sha256sum | cut -c1-16)"
+    echo "scripts $(declare -f unpack_packages program place place_program place_library libraries "part_$1" | sha256sum | cut -c1-16)"
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
+    nic) dpkg-query -W dpdk-dev libdpdk-dev ;;
     tree | linux) echo "$SOURCE $(candidate "$SOURCE")" ;;
     esac
 }
