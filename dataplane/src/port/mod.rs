@@ -16,10 +16,10 @@
 //! Who uses whom; no arrow leads back up:
 //!
 //! ```text
-//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring, link ──▶ claim, lock
-//!        │                  │                          │ └────▶ dma
+//!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring ──▶ claim, lock
+//!        ├──▶ link          │                          │ └────▶ dma
 //!        ├──▶ rules ──▶ flow│
-//!        └──────────────────┴──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
+//!        └──────────────────┴──▶ conf ──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
 
 use std::fmt;
@@ -35,6 +35,7 @@ use crate::mempool::HEADROOM;
 
 mod caps;
 mod claim;
+mod conf;
 mod config;
 mod dma;
 mod error;

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use heddle_dpdk_sys as sys;
 
 use super::caps::Capabilities;
+use super::conf::{device_conf, settle};
 use super::error::PortError;
 use super::ethdev::{EthDev, driver_name};
 use super::flow::FlowRule;
@@ -235,48 +236,6 @@ impl EthDev {
     }
 }
 
-/// Takes `steps` with interrupts where they are `asked` for, and once more without if that fails: drivers
-/// refuse them when they configure a device (virtio without MSI-X) or start it (too few vectors). What
-/// fails both times has another reason, which is the second time's error.
-fn settle(
-    asked: bool,
-    steps: impl Fn(bool) -> Result<bool, PortError>,
-) -> Result<(bool, Option<String>), PortError> {
-    match steps(asked) {
-        Ok(all) => Ok((all, None)),
-        Err(with) if asked => {
-            let all = steps(false)?;
-            let why = match with {
-                PortError::Setup { why, .. } => why,
-                other => other.to_string(),
-            };
-            Ok((all, Some(why)))
-        }
-        Err(e) => Err(e),
-    }
-}
-
-/// What a device is configured with. It points to `key`, which is the plan's.
-fn device_conf(plan: &PortPlan, key: &mut [u8], rx_interrupt: bool) -> sys::rte_eth_conf {
-    let mut conf = sys::rte_eth_conf::default();
-    conf.rxmode.mtu = u32::from(plan.mtu.configured);
-    conf.rxmode.offloads = plan.rx_offloads;
-    conf.txmode.offloads = plan.tx_offloads;
-    if let Some(rss) = &plan.rss {
-        conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;
-        let to = &mut conf.rx_adv_conf.rss_conf;
-        to.rss_hf = rss.types;
-        to.rss_key = key.as_mut_ptr();
-        to.rss_key_len = u8::try_from(key.len()).unwrap_or(0);
-    }
-    // Interrupts of the link stay off. With them on DPDK no longer asks the device for its link but shows
-    // the last one that an interrupt brought; of a device that announces them and raises none (e1000,
-    // e1000e and vmxnet3 have done so) that is the first one for ever.
-    conf.intr_conf.set_lsc(0);
-    conf.intr_conf.set_rxq(u32::from(rx_interrupt));
-    conf
-}
-
 /// A flow rule, as its device calls it. It goes with the device, if not before.
 #[derive(Debug)]
 pub(super) struct FlowHandle(NonNull<c_void>);
@@ -373,61 +332,4 @@ pub(super) fn runs(if_index: u32) -> Option<bool> {
     // SAFETY: the callee has filled the flags.
     let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
     (rc == 0).then_some(flags & BOTH == BOTH)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::super::plan::devices;
-    use super::super::plan::tests::planned;
-    use super::*;
-
-    #[test]
-    fn test_no_device_is_trusted_to_interrupt_when_its_link_changes() {
-        for caps in devices::all() {
-            let plan = planned(&caps, false);
-            let conf = device_conf(&plan, &mut [], plan.rx_interrupt);
-            assert_eq!(conf.intr_conf.lsc(), 0, "{}: DPDK would not ask it any more", caps.driver);
-            assert_eq!(conf.intr_conf.rxq(), 0, "{}", caps.driver);
-        }
-    }
-
-    fn refusal(why: &str) -> PortError {
-        PortError::Setup { device: "dev".into(), step: "configuration", why: why.into() }
-    }
-
-    #[test]
-    fn test_device_that_refuses_receive_interrupts_starts_without() {
-        let tried = std::cell::RefCell::default();
-        let steps = |rx_interrupt: bool| {
-            std::cell::RefCell::<Vec<bool>>::borrow_mut(&tried).push(rx_interrupt);
-            if rx_interrupt { Err(refusal("Multiple intr vector not supported")) } else { Ok(true) }
-        };
-        let (all, why) = settle(true, steps).unwrap();
-        assert_eq!((all, why.as_deref()), (true, Some("Multiple intr vector not supported")));
-        assert_eq!(tried.take(), [true, false]);
-        assert_eq!(settle(false, steps).unwrap(), (true, None));
-        assert_eq!(tried.take(), [false]);
-    }
-
-    #[test]
-    fn test_device_that_fails_either_way_says_why_it_fails_without_interrupts() {
-        let steps =
-            |rx_interrupt| Err(refusal(if rx_interrupt { "too few vectors" } else { "no memory" }));
-        let e = settle(true, steps).unwrap_err().to_string();
-        assert_eq!(e, "device dev: configuration failed: no memory");
-    }
-
-    #[test]
-    fn test_receive_queues_interrupt_where_that_is_asked_for_and_by_message() {
-        for caps in devices::all() {
-            let bound = |to: &str| Capabilities { bound_to: Some(to.into()), ..caps.clone() };
-            let asked = |caps: &Capabilities| {
-                let plan = planned(caps, true);
-                device_conf(&plan, &mut [], plan.rx_interrupt).intr_conf.rxq()
-            };
-            assert_eq!((asked(&caps), asked(&bound("vfio-pci"))), (1, 1), "{}", caps.driver);
-            assert_eq!(asked(&bound("uio_pci_generic")), 0, "{}: INTx alone", caps.driver);
-        }
-    }
 }
