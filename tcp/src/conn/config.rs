@@ -139,8 +139,8 @@ impl Default for ConnConfig {
     }
 }
 
-/// The settings a connection still needs once it is open, in less space: short times in nanoseconds,
-/// long ones in milliseconds, rounded up.
+/// The settings a connection still needs once it is open, in less space: the delay of ACKs in
+/// nanoseconds, the idle time in microseconds, long times in milliseconds, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) mss: u16,
@@ -150,9 +150,11 @@ pub(super) struct Settings {
     pub(super) sack: bool,
     pub(super) syn_retries: u8,
     pub(super) syn_ack_retries: u8,
-    pub(super) challenge_acks: u32,
+    /// 0: none are sent.
+    pub(super) keepalive_count: u8,
+    pub(super) challenge_acks: u16,
     delayed_ack_ns: u32,
-    idle_restart: u64,
+    idle_restart_us: u32,
     user_timeout_ms: u32,
     zero_window_ms: u32,
     close_stall_ms: u32,
@@ -160,8 +162,6 @@ pub(super) struct Settings {
     time_wait_ms: u32,
     keepalive_idle_ms: u32,
     keepalive_interval_ms: u32,
-    /// 0: none are sent.
-    pub(super) keepalive_count: u32,
 }
 
 /// Below this no MSS is believed: tiny segments would only make work.
@@ -177,9 +177,9 @@ impl Settings {
             sack: cfg.sack,
             syn_retries: u8::try_from(cfg.syn_retries).unwrap_or(u8::MAX),
             syn_ack_retries: u8::try_from(cfg.syn_ack_retries).unwrap_or(u8::MAX),
-            challenge_acks: cfg.challenge_acks,
+            challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),
             delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
-            idle_restart: nanos(cfg.idle_restart),
+            idle_restart_us: micros(cfg.idle_restart),
             user_timeout_ms: millis(cfg.user_timeout),
             zero_window_ms: millis(cfg.zero_window),
             close_stall_ms: millis(cfg.close_stall),
@@ -200,7 +200,7 @@ impl Settings {
         };
         self.keepalive_idle_ms = millis(k.idle.max(MIN_KEEPALIVE_INTERVAL));
         self.keepalive_interval_ms = millis(k.interval.max(MIN_KEEPALIVE_INTERVAL));
-        self.keepalive_count = k.count.max(1);
+        self.keepalive_count = u8::try_from(k.count.max(1)).unwrap_or(u8::MAX);
     }
 
     #[inline]
@@ -209,7 +209,7 @@ impl Settings {
     }
 
     pub(super) fn idle_restart(&self) -> Duration {
-        Duration::from_nanos(self.idle_restart)
+        Duration::from_micros(self.idle_restart_us.into())
     }
 
     pub(super) fn user_timeout(&self) -> Duration {
@@ -243,6 +243,10 @@ impl Settings {
 
 pub(super) fn nanos(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 fn millis(d: Duration) -> u32 {

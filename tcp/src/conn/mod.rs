@@ -183,13 +183,13 @@ struct Cold {
     /// Our SYN was sent at least once.
     syn_sent: bool,
     /// SYNs sent again because of the timer.
-    syn_retries: u32,
+    syn_retries: u8,
     /// Expiries of the retransmission timer since the last progress.
     timeouts: u32,
     /// Window probes since the window was last open, for their backoff.
     probes: u8,
     /// Keepalives sent since the peer was last heard of.
-    keepalives: u32,
+    keepalives: u8,
     /// While the peer's window is shut, or the close is bounded.
     progress: Option<Box<Progress>>,
     /// FIN-WAIT-2, TIME-WAIT, or before them the next look at whether the peer is alive, or the
@@ -199,7 +199,7 @@ struct Cold {
     /// timestamp to echo.
     reset_reply: (SeqNumber, Option<u32>),
     challenge_since: Instant,
-    challenges: u32,
+    challenges: u16,
     counters: Tally,
 }
 

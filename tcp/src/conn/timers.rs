@@ -99,7 +99,7 @@ impl Connection {
         self.cold.counters.timeouts += 1;
         let set = &self.cold.set;
         let retries = if self.cold.active { set.syn_retries } else { set.syn_ack_retries };
-        if self.cold.syn_retries >= retries.into() {
+        if self.cold.syn_retries >= retries {
             self.finish(ConnEvent::TimedOut);
             return;
         }
