@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::arena::{Charges, FreeList};
+use super::arena::FreeList;
 use super::*;
 
 const LEN: usize = 16 * ALIGN;
