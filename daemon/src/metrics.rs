@@ -86,12 +86,12 @@ impl Appliance {
     ) -> Box<WorkerSnapshot> {
         let mut known = self.known.borrow_mut();
         if known.len() <= worker {
-            known.resize_with(worker + 1, Box::default);
+            known.resize_with(worker + 1, WorkerSnapshot::default);
         }
         if let Some(answer) = answer {
-            known[worker] = answer;
+            known[worker] = *answer;
         }
-        known[worker].clone()
+        Box::new(known[worker])
     }
 
     /// Asks, and leaves it to the caller how long to wait.

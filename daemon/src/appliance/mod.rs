@@ -65,7 +65,7 @@ pub(crate) struct Appliance {
     pub(crate) exposer: Exposer,
     pub(crate) links: Links,
     /// What each worker last answered to whoever exposes it.
-    pub(crate) known: RefCell<Vec<Box<WorkerSnapshot>>>,
+    pub(crate) known: RefCell<Vec<WorkerSnapshot>>,
     /// For tasks of its own.
     me: Weak<Appliance>,
     started: Instant,
