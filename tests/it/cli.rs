@@ -437,7 +437,8 @@ fn test_failed_processor_and_peer_that_are_not_there() {
 fn test_serve_without_descriptors_says_which_limit_to_raise() {
     for limit in [6, 40] {
         let script = format!(
-            "ulimit -n {limit}; exec \"$0\" serve --vdev net_null0,no-rx=1 --ip 10.0.0.1/24"
+            "ulimit -n {limit}; exec \"$0\" serve --vdev net_null0,no-rx=1 --ip 10.0.0.1/24 \
+             --listen 10.0.0.1:1=sink"
         );
         let out = Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_heddle")]).output();
         let out = out.unwrap();
