@@ -44,6 +44,7 @@ impl Opened {
         };
         let path = nfs.directory.to_string_lossy();
         let service = Service::new(&nfs.directory, &path, options).map_err(|e| e.to_string())?;
+        service.set_access(nfs.access.clone()).map_err(|e| e.to_string())?;
         Ok(Opened { service: Arc::new(service), tcp: None, limits })
     }
 
@@ -187,9 +188,14 @@ impl Export {
         self.order(Order::End);
     }
 
-    /// Has calls from here on find it read-only or not, and on the disk before the reply or not.
+    /// Has calls from here on find it read-only or not, and on the disk before the reply or not, and be those of
+    /// other clients and users.
     pub(crate) fn set(&self, nfs: &Nfs) {
         self.watch.service.export().set(nfs.read_only, nfs.sync);
+        // A new export with this access was opened to see whether it can be had.
+        if let Err(error) = self.watch.service.set_access(nfs.access.clone()) {
+            tracing::error!(%error, directory = %nfs.directory.display(), "an export keeps its clients and users");
+        }
     }
 
     /// Connections of the RNIC.

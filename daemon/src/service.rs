@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::str::FromStr;
 use std::path::PathBuf;
 
+use heddle_nfs::{ANONYMOUS, Access, Network, Squash};
 use heddle_perf::service as perf;
 
 use crate::nfs::Opened;
@@ -19,8 +20,10 @@ pub enum ServiceKind {
 }
 
 /// A directory that is served by NFS version 3 over RDMA:
-/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`, and numbers ([`NfsLimits`]). Clients mount it by
-/// its path, or as `/`.
+/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`, numbers ([`NfsLimits`]), and who may call and as
+/// whom ([`Access`]):
+/// `[,client=ADDRESS[/PREFIX]]…[,all_squash|root_squash|no_root_squash][,anonuid=N][,anongid=N]`. Clients
+/// mount it by its path, or as `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nfs {
     /// Its absolute path, without a comma.
@@ -35,6 +38,8 @@ pub struct Nfs {
     pub rpcbind: bool,
     /// How much it may take.
     pub limits: NfsLimits,
+    /// Who may call, and as whom calls are carried out.
+    pub access: Access,
 }
 
 /// How much an export may take: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
@@ -126,8 +131,9 @@ pub enum ServiceError {
     Directory(String),
     /// Something behind the directory.
     #[error(
-        "'{0}': nfs takes ro, async, tcp=ADDR:PORT, rpcbind, and workers=, flushers=, credits=, \
-             descriptors= or memory= with a number that may be"
+        "'{0}': nfs takes ro, async, tcp=ADDR:PORT, rpcbind; workers=, flushers=, credits=, descriptors= or \
+             memory= with a number that may be; client=ADDRESS[/PREFIX], all_squash, root_squash, \
+             no_root_squash, anonuid=N and anongid=N"
     )]
     Option(String),
 }
@@ -150,7 +156,8 @@ impl ServiceSpec {
         let (ServiceKind::Nfs(old), ServiceKind::Nfs(new)) = (&self.kind, &other.kind) else {
             return false;
         };
-        let then = Nfs { read_only: new.read_only, sync: new.sync, ..old.clone() };
+        let access = new.access.clone();
+        let then = Nfs { read_only: new.read_only, sync: new.sync, access, ..old.clone() };
         old != new && then == *new && self.addr == other.addr
     }
 
@@ -188,9 +195,9 @@ impl Nfs {
             return Err(ServiceError::Directory(directory.into()));
         }
         let directory = directory.into();
-        let limits = NfsLimits::default();
+        let (limits, access) = (NfsLimits::default(), Access::default());
         let (read_only, sync, tcp, rpcbind) = (false, true, None, false);
-        let mut nfs = Nfs { directory, read_only, sync, tcp, rpcbind, limits };
+        let mut nfs = Nfs { directory, read_only, sync, tcp, rpcbind, limits, access };
         for option in options.into_iter().flat_map(|o| o.split(',')) {
             let tcp =
                 || option.strip_prefix("tcp=")?.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
@@ -199,6 +206,7 @@ impl Nfs {
                 "async" => nfs.sync = false,
                 "rpcbind" => nfs.rpcbind = true,
                 option if nfs.limits.set(option) => {}
+                option if set_access(&mut nfs.access, option) => {}
                 _ => nfs.tcp = Some(tcp().ok_or_else(|| ServiceError::Option(option.into()))?),
             }
         }
@@ -259,7 +267,50 @@ impl fmt::Display for Nfs {
             write!(f, ",tcp={tcp}")?;
         }
         f.write_str(if self.rpcbind { ",rpcbind" } else { "" })?;
-        self.limits.fmt(f)
+        self.limits.fmt(f)?;
+        for client in &self.access.clients {
+            write!(f, ",client={client}")?;
+        }
+        f.write_str(match self.access.squash {
+            Squash::Server => "",
+            Squash::All => ",all_squash",
+            Squash::Root => ",root_squash",
+            Squash::None => ",no_root_squash",
+        })?;
+        for (name, id) in [("anonuid", self.access.anonuid), ("anongid", self.access.anongid)] {
+            if id != ANONYMOUS {
+                write!(f, ",{name}={id}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes an option of who may call and as whom. Returns true if it is one.
+fn set_access(access: &mut Access, option: &str) -> bool {
+    let id = |to: &mut u32, s: &str| {
+        // The last number is that of no user.
+        let id = s.parse().ok().filter(|&id| id != u32::MAX);
+        id.inspect(|&id| *to = id).is_some()
+    };
+    match option.split_once('=') {
+        Some(("client", network)) => {
+            let network: Option<Network> = network.parse().ok();
+            access.clients.extend(network);
+            network.is_some()
+        }
+        Some(("anonuid", s)) => id(&mut access.anonuid, s),
+        Some(("anongid", s)) => id(&mut access.anongid, s),
+        Some(_) => false,
+        None => {
+            access.squash = match option {
+                "all_squash" => Squash::All,
+                "root_squash" => Squash::Root,
+                "no_root_squash" => Squash::None,
+                _ => return false,
+            };
+            true
+        }
     }
 }
 
@@ -277,6 +328,10 @@ mod tests {
             "nfs:/srv/data,rpcbind",
             "nfs:/srv/data,ro,async,tcp=10.0.0.1:20048,rpcbind",
             "nfs:/srv/data,workers=4,flushers=32,credits=64,descriptors=1000,memory=6",
+            "nfs:/srv/data,client=10.0.0.0/8,client=2001:db8::1,root_squash",
+            "nfs:/srv/data,ro,all_squash,anonuid=1000,anongid=100",
+            "nfs:/srv/data,no_root_squash",
+            "nfs:/srv/data,rpcbind,workers=4,memory=6,client=10.0.0.0/8,root_squash,anonuid=1000",
         ] {
             assert_eq!(s.parse::<ServiceKind>().unwrap().to_string(), s);
         }
@@ -307,6 +362,13 @@ mod tests {
             "memory=5",
             "credits=1025",
             "flushers=-1",
+            "client",
+            "client=host",
+            "client=10.0.0.0/33",
+            "squash",
+            "anonuid=4294967295",
+            "anongid=-1",
+            "root_squash=1",
         ] {
             let e = refused(&format!("nfs:/srv,{s}"));
             assert_eq!(e, ServiceError::Option(s.into()));

@@ -35,6 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
+use crate::caller::as_server;
 use crate::wire::{Fattr, FileType, Handle, Status};
 use descriptors::Descriptors;
 use flush::{Disk, Flusher, SystemDisk};
@@ -284,6 +285,10 @@ impl Export {
     /// it has to be searched for and it is too early for another search, or cannot be opened now.
     pub(crate) fn object(&self, handle: &Handle) -> Result<Object, Status> {
         let (id, hint) = self.identity(handle)?;
+        as_server(|| self.find(id, hint))
+    }
+
+    fn find(&self, id: Identity, hint: u64) -> Result<Object, Status> {
         if id == self.root_id {
             return self.seen(Arc::clone(&self.root), id, 0);
         }
@@ -350,6 +355,10 @@ impl Export {
         if dir.id == self.root_id {
             return Ok(dir.clone());
         }
+        as_server(|| self.parent_of(dir))
+    }
+
+    fn parent_of(&self, dir: &Object) -> Result<Object, Status> {
         // It was found by its place.
         let place = locked(&self.table).place_of_dir(dir.id.ino).map(|place| place.parent);
         let path = match self.open_dir_place(place.ok_or(Status::JUKEBOX)?) {

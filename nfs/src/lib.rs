@@ -12,10 +12,11 @@
 //! * [`rpcbind`]: telling the host's where the programs are;
 //! * [`client`]: mounting, walking, reading and writing from the other side.
 //!
-//! **Who a caller is** does not matter: whatever the credential says, all is done as the user that the
-//! server runs as, who owns what is made ("all squash"). AUTH_SYS proves nothing, so it gives nothing.
-//! Who can reach the service can do below the directory what that user can, but for what would reach
-//! beyond it: set-user-ID and set-group-ID bits of files are not set, and devices are not made. Nothing
+//! **Who a caller is** does not matter unless [`Access`] says so: whatever the credential says, all is done as
+//! the user that the server runs as, who owns what is made. AUTH_SYS proves nothing, so it gives nothing.
+//! A client that reaches the service can do below the directory what that user can, but for what would reach
+//! beyond it: set-user-ID and set-group-ID bits of files are not set, and devices are not made. A service with
+//! the privilege can act for users instead, and a list of clients says whose calls are carried out. Nothing
 //! outside the directory can be reached ([`Export`]).
 //!
 //! Calls are carried out on the thread that brings them, and may wait for the disk to read from it: a
@@ -23,6 +24,7 @@
 //! the service's own, for all who wait for the same object together ([`Unflushed`]).
 #![forbid(unsafe_code)]
 
+mod caller;
 pub mod client;
 mod counters;
 mod export;
@@ -34,6 +36,7 @@ mod server;
 pub mod tcp;
 pub mod wire;
 
+pub use caller::{ANONYMOUS, Access, AccessError, Network, NetworkError, Squash};
 pub use counters::{Counts, Timing};
 pub use export::flush::{Disk, Extent, SystemDisk};
 pub use export::{Export, ExportError, Options};

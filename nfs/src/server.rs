@@ -18,7 +18,7 @@ pub use durable::{Carried, Unflushed};
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use heddle_rpcrdma::reduce::Item;
@@ -28,6 +28,7 @@ use heddle_rpcrdma::rpc::{
 };
 use heddle_rpcrdma::xdr;
 
+use crate::caller::{self, Access, AccessError, Calling};
 use crate::counters::{Counters, Counts, Timing, count};
 use crate::export::flush::{Disk, Due, SystemDisk};
 use crate::export::{Export, ExportError, Options};
@@ -54,7 +55,15 @@ pub struct Service {
     /// Another one at every start.
     boot: u64,
     mounts: Mutex<Mounts>,
+    access: RwLock<Arc<Entrance>>,
     pub(crate) counters: Counters,
+}
+
+/// Who may call, as whom, and what a thread is when it acts for no user, where it does.
+#[derive(Debug, Default)]
+struct Entrance {
+    access: Access,
+    server: Option<caller::Server>,
 }
 
 /// Results with a status, of which a procedure that fails gives `F`.
@@ -91,8 +100,26 @@ impl Service {
             path: path.trim_end_matches('/').as_bytes().to_vec(),
             boot: u64::from_be_bytes(verifier),
             mounts: Mutex::default(),
+            access: RwLock::default(),
             counters: Counters::default(),
         })
+    }
+
+    /// Has calls from here on carried out for these clients, and as these users; those under way end as they
+    /// began.
+    ///
+    /// # Errors
+    /// When the calling thread has not the right to act for users, which the threads that carry out calls are
+    /// to have as well.
+    pub fn set_access(&self, access: Access) -> Result<(), AccessError> {
+        let server = caller::Server::check(&access)?;
+        let mut current = self.access.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(Entrance { access, server });
+        Ok(())
+    }
+
+    fn entrance(&self) -> Arc<Entrance> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is exported.
@@ -118,11 +145,17 @@ impl Service {
     /// Carries out an RPC call and writes the reply behind what `out` holds. `None` when it is not a
     /// call: nothing is written, and there is nothing to answer.
     pub fn handle(&self, call: &[u8], out: &mut Vec<u8>) -> Option<Handled> {
-        self.handle_from(NOWHERE, call, out)
+        self.handle_from(None, call, out)
     }
 
-    /// The same of a call from `peer`, whose changes have their turn with those of others.
-    pub fn handle_from(&self, peer: SocketAddr, call: &[u8], out: &mut Vec<u8>) -> Option<Handled> {
+    /// The same of a call from `peer`, whose changes have their turn with those of others; of one from within
+    /// the process when there is none.
+    pub fn handle_from(
+        &self,
+        peer: Option<SocketAddr>,
+        call: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Handled> {
         let (call, arguments) = match Call::decode(call) {
             Ok(call) => call,
             Err(error) => {
@@ -135,7 +168,7 @@ impl Service {
                 return Some(Handled::default());
             }
         };
-        if let Err(stat) = self.admit(&call.procedure, &call.cred) {
+        if let Err(stat) = self.admit(&call.procedure, &call.cred, peer) {
             count(&self.counters.denied, 1);
             let body = ReplyBody::Denied(Denied::AuthError(stat));
             put_header(&Reply { xid: call.xid, body }, out);
@@ -146,7 +179,7 @@ impl Service {
         let header = out.len() - start;
         let arguments = Arguments::of(arguments);
         let carried = self.begin(call.procedure, &call.cred, arguments, out, &mut InReply);
-        match carried.and_then(|carried| self.settle(carried, peer, out)) {
+        match carried.and_then(|carried| self.settle(carried, peer.unwrap_or(NOWHERE), out)) {
             Ok(mut handled) => {
                 if let Some(item) = &mut handled.item {
                     item.offset = item.offset.saturating_add(u32::try_from(header).unwrap_or(0));
@@ -161,13 +194,23 @@ impl Service {
         }
     }
 
-    /// Whether calls with this credential are carried out. NULL may be called by anybody.
+    /// Whether calls of `peer` with this credential are carried out. NULL, and what MOUNT says of the server, may
+    /// be called by anybody.
     ///
     /// # Errors
     /// Why not.
-    pub fn admit(&self, procedure: &Procedure, cred: &Auth<'_>) -> Result<(), AuthStat> {
+    pub fn admit(
+        &self,
+        procedure: &Procedure,
+        cred: &Auth<'_>,
+        peer: Option<SocketAddr>,
+    ) -> Result<(), AuthStat> {
+        let listed = procedure.program == mount::PROGRAM && *procedure != mount::MNT;
         match cred.flavor() {
             _ if procedure.procedure == NULL_PROCEDURE => Ok(()),
+            _ if !listed && !self.entrance().access.admits(peer.map(|peer| peer.ip())) => {
+                Err(AuthStat::TOO_WEAK)
+            }
             Flavor::NONE => Ok(()),
             Flavor::SYS => AuthSys::decode(cred).map(drop).map_err(|_| AuthStat::BAD_CRED),
             _ => Err(AuthStat::REJECTED_CRED),
@@ -207,7 +250,11 @@ impl Service {
     ) -> Result<Carried, RpcStatus> {
         let (start, begun) = (out.len(), Instant::now());
         let mut done = match (procedure.program, procedure.version) {
-            (procedure::PROGRAM, procedure::VERSION) => self.nfs(procedure, arguments, out, sink),
+            (procedure::PROGRAM, procedure::VERSION) => {
+                // A thread of the flusher that was started within would stay the user.
+                let _calling = self.calling(cred);
+                self.nfs(procedure, arguments, out, sink)
+            }
             (mount::PROGRAM, mount::VERSION) => match arguments {
                 Arguments { octets, data: None } => self.mount(procedure, cred, octets, out),
                 Arguments { data: Some(_), .. } => Err(RpcStatus::GarbageArgs),
@@ -242,6 +289,14 @@ impl Service {
         Status::JUKEBOX.put(out);
         None::<Fattr>.put(out);
         self.count(procedure::READ, out.get(start..).unwrap_or(&[]));
+    }
+
+    /// Has the thread carry out a call as the user that the credential and the export say, as long as it is
+    /// kept.
+    fn calling(&self, cred: &Auth<'_>) -> Option<Calling> {
+        let entrance = self.entrance();
+        let server = entrance.server.as_ref()?;
+        Some(Calling::begin(server, entrance.access.user(cred)?))
     }
 
     /// Counts a call that was carried out. All results of NFS begin with a status.
@@ -337,7 +392,7 @@ impl Service {
 
 type Done = Result<Carried, RpcStatus>;
 
-/// The peer of a call that its owner names none of.
+/// The peer of a call that its owner names none of, where changes have their turn.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 fn garbage(_: xdr::Error) -> RpcStatus {

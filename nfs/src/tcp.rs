@@ -247,7 +247,7 @@ impl Shared {
             reply.clear();
             self.streams().begin(number);
             let carry_out =
-                |reply: &mut Vec<u8>| self.service.handle_from(peer, &call, reply).is_some();
+                |reply: &mut Vec<u8>| self.service.handle_from(Some(peer), &call, reply).is_some();
             let is_call = self.replies.answer(peer, &call, &mut reply, carry_out);
             self.streams().end(number);
             if !is_call {

@@ -4,12 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, ResolveFlags, accessat, openat, openat2};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::flush::{Due, Extent, Flusher, Ticket};
 use super::table::{Place, Table};
 use super::{Export, Identity, Object, locked, stat_of};
+use crate::caller::{as_server, is_for_user};
 use crate::wire::{FileType, Status};
 
 /// Most directories one in another.
@@ -96,6 +98,7 @@ impl Export {
     /// A regular file, to be read.
     pub(crate) fn open_read(&self, object: &Object) -> Result<Arc<OwnedFd>, Status> {
         regular(object)?;
+        self.check(object, Access::READ_OK)?;
         let kept = locked(&self.descriptors).read(object.id.ino);
         if let Some(fd) = kept {
             return Ok(fd);
@@ -111,6 +114,7 @@ impl Export {
         if self.is_read_only() {
             return Err(Status::ROFS);
         }
+        self.check(object, Access::WRITE_OK)?;
         let kept = locked(&self.descriptors).write(object.id.ino);
         if let Some(fd) = kept {
             return Ok(fd);
@@ -134,6 +138,16 @@ impl Export {
         if both {
             descriptors.keep_read(object.id.ino, Arc::clone(fd));
         }
+    }
+
+    /// Checks that the user of a call may open a file: a descriptor that is kept may have been opened by
+    /// another. Its owner always may (RFC 1813 section 4.4).
+    fn check(&self, object: &Object, access: Access) -> Result<(), Status> {
+        if !is_for_user() || object.attributes.uid == geteuid().as_raw() {
+            return Ok(());
+        }
+        let (links, name) = self.link(object);
+        Ok(accessat(links, name, access, AtFlags::EACCESS)?)
     }
 
     /// Opens a regular file, for its owner whatever its mode is (RFC 1813 section 4.4).
@@ -169,7 +183,7 @@ impl Export {
             FileType::Directory => self.open_dir(object).map(Arc::new),
             _ => Err(Status::ACCES),
         };
-        match self.flusher.ticket(object.id.ino, open) {
+        match self.flusher.ticket(object.id.ino, || to_flush(open)) {
             Err(Status::ACCES) => Ok(Change(None)),
             ticket => Ok(Change(Some(ticket?))),
         }
@@ -181,7 +195,7 @@ impl Export {
             return Ok(Change(None));
         }
         let open = || self.open_dir(dir).map(Arc::new);
-        Ok(Change(Some(self.flusher.ticket(dir.id.ino, open)?)))
+        Ok(Change(Some(self.flusher.ticket(dir.id.ino, || to_flush(open))?)))
     }
 
     /// A regular file of which data is to be put on the disk whatever the export's options are.
@@ -217,6 +231,15 @@ impl Export {
 
 /// How a path descriptor is opened: of a symbolic link it is the link itself.
 pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens something to put it on the disk, which is the server's part of a call: a user may change a directory
+/// that it may not read.
+fn to_flush<T>(open: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
+    match open() {
+        Err(Status::ACCES) if is_for_user() => as_server(open),
+        opened => opened,
+    }
+}
 
 /// Names as paths that the kernel takes one after the other, from names of which the last comes first.
 fn joined(names: &[&[u8]]) -> Vec<Vec<u8>> {

@@ -78,7 +78,7 @@ impl Worker {
         let buffer = waited.and_then(Result::ok);
         let mut sink = Registered { memory, call, buffer, has_waited };
         let dispatch = |cred: Auth<'_>| {
-            service.admit(&call.procedure, &cred).map_err(Refusal::Auth)?;
+            service.admit(&call.procedure, &cred, Some(call.peer)).map_err(Refusal::Auth)?;
             let done = service.begin(call.procedure, &cred, arguments, results, &mut sink);
             done.map_err(refusal)
         };

@@ -77,8 +77,13 @@ impl Service {
                 <()>::whole(arguments).map_err(garbage)?;
                 true.put(out);
                 DirPath::put(&Opaque(self.exported_as()), out);
-                // For everybody: no groups. And no other export.
+                // No groups: it is for everybody.
+                for network in self.entrance().access.clients.iter().map(ToString::to_string) {
+                    true.put(out);
+                    put_opaque(out, network.as_bytes());
+                }
                 false.put(out);
+                // There is no other export.
                 false.put(out);
                 Ok(Carried::Done(super::Handled::default()))
             }

@@ -10,7 +10,7 @@ use heddle_nfs::wire::{
     Create, Created, DirEntryName, Fattr, Handle, How, LookupOk, OfHandle, Opaque, Sattr, Stable,
     Status, Time, WccData, Write, WriteOk, Xdr, procedure,
 };
-use heddle_nfs::{Handled, Options, Service};
+use heddle_nfs::{Disk, Handled, Options, Service, SystemDisk};
 use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::binding::{Binding, Chunks, NFS3, Stream};
 use heddle_rpcrdma::rpc::{Auth, Call, Procedure, Reply};
@@ -33,11 +33,16 @@ impl Lab {
     }
 
     pub fn with(options: Options) -> Lab {
+        Lab::with_disk(options, Arc::new(SystemDisk))
+    }
+
+    pub fn with_disk(options: Options, disk: Arc<dyn Disk>) -> Lab {
         let base = tempfile::tempdir().unwrap();
         std::fs::create_dir(base.path().join("export")).unwrap();
         std::fs::create_dir(base.path().join("outside")).unwrap();
         std::fs::write(base.path().join("outside/secret"), SECRET).unwrap();
-        let service = Service::new(&base.path().join("export"), "/data", options).unwrap();
+        let dir = base.path().join("export");
+        let service = Service::with_disk(&dir, "/data", options, disk).unwrap();
         Lab { base, service: Arc::new(service), options }
     }
 
