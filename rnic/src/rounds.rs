@@ -61,13 +61,19 @@ impl Rounds {
         let at = other.map_or(self.at, |t| t.min(self.at));
         (at != NEVER).then_some(at)
     }
+
+    /// Returns true if the time of the next look has come.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.at <= now
+    }
 }
 
 impl<F: RnicFrame> Rnic<F> {
     /// Goes on with the round, if it is time.
     #[inline]
     pub(crate) fn go_round(&mut self, now: Instant) {
-        if self.shared.rounds.at <= now {
+        if self.shared.rounds.is_due(now) {
             self.look_at_some(now);
         }
     }

@@ -39,7 +39,8 @@ impl Connection {
             self.cold.wait_at = NEVER;
             match self.hot.state {
                 State::TimeWait | State::Closed => {
-                    if self.enter(Input::WaitOver).is_some() {
+                    let over = self.enter(Input::WaitOver);
+                    if over.is_some() {
                         self.stop();
                     }
                 }
