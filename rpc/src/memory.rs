@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_verbs::{Access, Device, DeviceError, Mr, Pd, Sge, Waker};
 
+pub(crate) use self::arena::Lack;
 use self::arena::{ALIGN, Ask, Charges, Kept, Returned, Room};
 pub(crate) use self::share::{Budget, Share};
 
@@ -141,15 +142,12 @@ impl Memory {
         self.take_for(len, Ask { share: Some(share), ..Ask::default() })
     }
 
-    /// The same for a call that waits. Returns false with the error if the call keeps those behind it
-    /// waiting, because its address is within its share.
-    pub(crate) fn take_for_parked(
-        &self,
-        share: &Share,
-        len: usize,
-    ) -> Result<Buffer, (NoMemory, bool)> {
-        let ask = Ask { share: Some(share), waits: true, ..Ask::default() };
-        self.take_for(len, ask).map_err(|e| (e, !self.0.room().is_within(share, len)))
+    /// The same for a call that waits.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn take_for_parked(&self, share: &Share, len: usize) -> Result<Buffer, Lack> {
+        self.ask(len, Ask { share: Some(share), waits: true, ..Ask::default() })
     }
 
     /// Has calls know how many wait for room.
@@ -163,7 +161,8 @@ impl Memory {
     }
 
     /// The same for the connection with this number. Who finds none waits, behind those that wait already;
-    /// who has used up its own budget keeps nobody else waiting.
+    /// who has used up its own budget keeps nobody else waiting, and whose address has used up its share, none
+    /// of other addresses.
     pub(crate) fn take_in_turn(
         &self,
         (budget, share): (&Budget, Option<&Share>),
@@ -186,8 +185,19 @@ impl Memory {
     }
 
     fn take_for(&self, len: usize, ask: Ask<'_>) -> Result<Buffer, NoMemory> {
-        let room = len.max(1).checked_next_multiple_of(ALIGN).ok_or(NoMemory { len })?;
-        let (off, charge) = self.0.room().take(room, ask).ok_or(NoMemory { len })?;
+        self.ask(len, ask).map_err(|_| NoMemory { len })
+    }
+
+    fn ask(&self, len: usize, ask: Ask<'_>) -> Result<Buffer, Lack> {
+        let room = len.max(1).checked_next_multiple_of(ALIGN).ok_or(Lack::Own)?;
+        let (taken, moved) = {
+            let mut all = self.0.room();
+            (all.take(room, ask), all.take_moved())
+        };
+        if moved {
+            self.0.returned.tell();
+        }
+        let (off, charge) = taken?;
         let block = Block { arena: self.0.clone(), off, room, charge };
         Ok(Buffer { block: Arc::new(block), off, len })
     }
@@ -202,21 +212,26 @@ impl Memory {
         self.0.room().for_replies()
     }
 
-    /// The connection whose turn it is to have memory.
-    pub(crate) fn first_in_turn(&self) -> Option<u64> {
-        self.0.room().first()
+    /// The connections that wait for memory, in the order of their turns.
+    pub(crate) fn in_turn(&self) -> Vec<u64> {
+        self.0.room().in_turn()
     }
 
     /// The connection with this number waits no more.
     pub(crate) fn leave(&self, number: u64) {
         // Those behind it may find what it did not.
-        let others = self.0.room().leave(number);
-        if others {
+        let moved = {
+            let mut room = self.0.room();
+            room.forget(number);
+            room.take_moved()
+        };
+        if moved {
             self.0.returned.tell();
         }
     }
 
-    /// Whether memory has come back since this was asked last, and since somebody found none.
+    /// Whether memory has come back, or who was in others' way has moved, since this was asked last and since
+    /// somebody found none.
     pub(crate) fn take_returned(&self) -> bool {
         self.0.returned.take()
     }

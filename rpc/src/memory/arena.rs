@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   calls ──▶ turns: connections, in the order in which they found none
-//!                │ the first is asked again when a buffer was given back
+//!                │ they are asked again, in order, when a buffer was given back
 //!                ▼
 //!   │ anything │ all but calls │ replies alone │
 //! ```
 //!
 //! An address has a share of each of these three: of what is left it may have twice as much as it leaves, so
-//! that there is always some for another, however many have taken theirs. One that has nothing may take what
-//! there is. Calls, results and replies are counted apart, as a call ends by its results and these by their
+//! that there is some for another. One that has nothing may take what there is; one that has something leaves
+//! what is kept for results, too, so that addresses do not use it up by and by. Calls, results and replies are counted apart, as a call ends by its results and these by their
 //! reply.
 //!
 //! Connections have their turns one call after the other. While one waits nobody passes it, so that many
-//! short calls do not take from a long one what it needs; what keeps it waiting is under way and ends.
+//! short calls do not take from a long one what it needs; what keeps it waiting is under way and ends. A call
+//! that waits for its address's own share is passed by other addresses' calls, and by none of its address.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,54 +75,116 @@ pub(super) struct Room {
     len: usize,
     kept: Kept,
     /// Connections that found none, in order.
-    turns: VecDeque<u64>,
+    turns: VecDeque<Turn>,
     /// Somebody has found none since a buffer was given back last.
     wanted: bool,
+    /// Somebody who kept others waiting does so no more, since it was asked last.
+    moved: bool,
+}
+
+/// A connection that waits for memory.
+#[derive(Debug)]
+struct Turn {
+    number: u64,
+    share: Option<Share>,
+    /// Its address had used up its share when it was asked last.
+    is_over: bool,
+}
+
+/// Why there was none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// The connection or its address has what it may have.
+    Own,
+    /// Others have it, or have their turns first.
+    Others,
 }
 
 impl Room {
     /// Of `len` octets.
     pub(super) fn new(len: usize, kept: Kept) -> Room {
-        Room { free: FreeList::new(len), len, kept, turns: VecDeque::new(), wanted: false }
+        Room {
+            free: FreeList::new(len),
+            len,
+            kept,
+            turns: VecDeque::new(),
+            wanted: false,
+            moved: false,
+        }
     }
 
     /// A stretch of `room` octets, a multiple of [`ALIGN`], and what it is charged to.
-    pub(super) fn take(&mut self, room: usize, ask: Ask<'_>) -> Option<(usize, Charges)> {
+    ///
+    /// # Errors
+    /// [`Lack`]; who waits is asked again when a stretch has come back, or when somebody has
+    /// [moved](Room::take_moved).
+    pub(super) fn take(&mut self, room: usize, ask: Ask<'_>) -> Result<(usize, Charges), Lack> {
+        let taken = self.find(room, ask);
+        let lack = taken.as_ref().err().copied();
+        if let Some(number) = ask.turn {
+            match lack {
+                Some((lack, is_over)) if lack == Lack::Others || is_over => {
+                    self.wait(number, ask.share, is_over);
+                }
+                _ => self.forget(number),
+            }
+        }
+        self.wanted |= lack.is_some() && (ask.turn.is_some() || ask.is_reply || ask.waits);
+        taken.map_err(|(lack, _)| lack)
+    }
+
+    /// The same; with the error, whether it is the share of the address that is used up.
+    fn find(&mut self, room: usize, ask: Ask<'_>) -> Result<(usize, Charges), (Lack, bool)> {
+        let budget = ask.budget.map(|budget| budget.charge(room).ok_or((Lack::Own, false)));
+        let budget = budget.transpose()?;
         let share = ask.share.map(|share| (share, ask.kind()));
         let after = self.free.available().saturating_sub(room);
-        let is_over = share.is_some_and(|(share, kind)| !share.may_take(kind, room, after));
-        let charged = ask.budget.map(|budget| budget.charge(room));
-        if is_over || matches!(charged, Some(None)) {
-            self.wanted |= ask.turn.is_some() || ask.is_reply || ask.waits;
-            ask.turn.into_iter().for_each(|number| self.forget(number));
-            return None;
+        if share.is_some_and(|(share, kind)| !share.may_take(kind, room, after))
+            || self.is_behind_its_own(ask)
+        {
+            return Err((Lack::Own, true));
         }
-        let charge = charged.flatten();
-        let passes = ask.turn.is_none() || self.first().is_none_or(|first| ask.turn == Some(first));
         let kept = match ask {
             Ask { is_reply: true, .. } => 0,
             Ask { budget: Some(_), .. } => self.kept.results,
             _ => self.kept.replies,
         };
+        // Twice what is left, of each of many addresses, leaves hardly any: what is kept is for those with none.
+        let has_some =
+            share.is_some_and(|(share, kind)| kind != Kind::Call && share.has_some(kind));
+        let kept = if has_some { kept.max(self.kept.results) } else { kept };
         let has_room = self.free.available().checked_sub(room).is_some_and(|left| left >= kept);
-        let off = if passes && has_room { self.free.take(room) } else { None };
-        if let Some(number) = ask.turn {
-            if off.is_some() {
-                self.forget(number);
-            } else if !self.turns.contains(&number) {
-                self.turns.push_back(number);
-            }
+        if has_some && !has_room {
+            return Err((Lack::Own, true));
         }
-        self.wanted |= off.is_none() && (ask.turn.is_some() || ask.is_reply || ask.waits);
-        let of_share =
-            share.filter(|_| off.is_some()).map(|(share, kind)| share.charge(kind, room));
-        Some((off?, Charges { _budget: charge, _share: of_share }))
+        let off = if has_room && self.passes(ask) { self.free.take(room) } else { None };
+        let off = off.ok_or((Lack::Others, false))?;
+        let share = share.map(|(share, kind)| share.charge(kind, room));
+        Ok((off, Charges { _budget: budget, _share: share }))
     }
 
-    /// Returns true if an address may take so many bytes for results, were they free.
-    pub(super) fn is_within(&self, share: &Share, len: usize) -> bool {
-        let after = self.free.available().saturating_sub(len);
-        share.may_take(Kind::Results, len, after)
+    /// Returns true if nobody in front of it keeps it waiting.
+    fn passes(&self, ask: Ask<'_>) -> bool {
+        let Some(number) = ask.turn else { return true };
+        let mut in_front = self.turns.iter().take_while(|turn| turn.number != number);
+        in_front.all(|turn| turn.is_over)
+    }
+
+    /// Returns true if a call of its address, which waits for that address's share, is in front of it.
+    fn is_behind_its_own(&self, ask: Ask<'_>) -> bool {
+        let Some((number, share)) = ask.turn.zip(ask.share) else { return false };
+        let mut in_front = self.turns.iter().take_while(|turn| turn.number != number);
+        in_front.any(|turn| turn.is_over && turn.share.as_ref().is_some_and(|s| s.is_same(share)))
+    }
+
+    fn wait(&mut self, number: u64, share: Option<&Share>, is_over: bool) {
+        match self.turns.iter_mut().find(|turn| turn.number == number) {
+            Some(turn) => {
+                self.moved |= is_over && !turn.is_over;
+                turn.is_over = is_over;
+            }
+            None => self.turns.push_back(Turn { number, share: share.cloned(), is_over }),
+        }
     }
 
     /// A stretch comes back; whether somebody wants it.
@@ -132,18 +195,23 @@ impl Room {
         std::mem::take(&mut self.wanted)
     }
 
-    pub(super) fn first(&self) -> Option<u64> {
-        self.turns.front().copied()
+    /// The connections that wait, in order.
+    pub(super) fn in_turn(&self) -> Vec<u64> {
+        self.turns.iter().map(|turn| turn.number).collect()
     }
 
-    fn forget(&mut self, number: u64) {
-        self.turns.retain(|of| *of != number);
+    /// This connection waits no more.
+    pub(super) fn forget(&mut self, number: u64) {
+        if let Some(at) = self.turns.iter().position(|turn| turn.number == number) {
+            self.turns.remove(at);
+            self.moved |= at < self.turns.len();
+        }
     }
 
-    /// This connection waits no more; whether others do.
-    pub(super) fn leave(&mut self, number: u64) -> bool {
-        self.forget(number);
-        !self.turns.is_empty()
+    /// Returns true if somebody has moved out of others' way, who are to be asked again for it: memory that
+    /// comes back may be long in coming.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     pub(super) fn available(&self) -> usize {

@@ -19,6 +19,16 @@ const TIMES: usize = 2;
 pub(crate) struct Share(Arc<[Arc<AtomicUsize>; 3]>);
 
 impl Share {
+    /// Returns true if both are handles of one.
+    pub(super) fn is_same(&self, other: &Share) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Tells it from all others that there are.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     fn used(&self, kind: Kind) -> &Arc<AtomicUsize> {
         let [calls, results, replies] = &*self.0;
         match kind {
@@ -32,6 +42,11 @@ impl Share {
     pub(super) fn may_take(&self, kind: Kind, bytes: usize, after: usize) -> bool {
         let used = self.used(kind).load(Ordering::Relaxed);
         used == 0 || used.saturating_add(bytes) <= after.saturating_mul(TIMES)
+    }
+
+    /// Returns true if the address has any.
+    pub(super) fn has_some(&self, kind: Kind) -> bool {
+        self.used(kind).load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn charge(&self, kind: Kind, bytes: usize) -> Charge {

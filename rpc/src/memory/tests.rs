@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::arena::FreeList;
+use super::arena::{FreeList, Lack};
 use super::*;
 
 const LEN: usize = 16 * ALIGN;
@@ -63,54 +63,103 @@ fn turn(budget: &Budget, number: u64) -> Ask<'_> {
 fn test_connections_that_find_no_memory_have_it_in_turn_and_nobody_passes_them() {
     let (mut room, budget) = (room(4, 0, 0), Budget::new(100 * ALIGN));
     let (off, charge) = room.take(3 * ALIGN, turn(&budget, 1)).unwrap();
-    assert!(room.take(2 * ALIGN, turn(&budget, 2)).is_none());
-    assert!(room.take(ALIGN, turn(&budget, 3)).is_none(), "it does not pass the other");
-    assert_eq!(room.first(), Some(2));
+    assert!(room.take(2 * ALIGN, turn(&budget, 2)).is_err());
+    assert!(room.take(ALIGN, turn(&budget, 3)).is_err(), "it does not pass the other");
+    assert_eq!(room.in_turn().first(), Some(&2));
     assert!(room.give(off, 3 * ALIGN, charge), "they are to be told");
-    assert!(room.take(ALIGN, turn(&budget, 3)).is_none());
+    assert!(room.take(ALIGN, turn(&budget, 3)).is_err());
     let _second = room.take(2 * ALIGN, turn(&budget, 2)).unwrap();
-    assert_eq!(room.first(), Some(3));
+    assert_eq!(room.in_turn().first(), Some(&3));
     // Who has had his turn has the next behind the others.
-    assert!(room.take(ALIGN, turn(&budget, 2)).is_none());
+    assert!(room.take(ALIGN, turn(&budget, 2)).is_err());
     let _third = room.take(ALIGN, turn(&budget, 3)).unwrap();
-    assert_eq!(room.first(), Some(2));
-    assert!(!room.leave(2) && room.first().is_none());
+    assert_eq!(room.in_turn().first(), Some(&2));
+    room.forget(2);
+    assert!(room.in_turn().is_empty());
 }
 
 #[test]
 fn test_connection_that_has_used_up_its_budget_keeps_nobody_waiting() {
     let (mut room, few, many) = (room(8, 0, 0), Budget::new(2 * ALIGN), Budget::new(100 * ALIGN));
     let (off, charge) = room.take(2 * ALIGN, turn(&few, 1)).unwrap();
-    assert!(room.take(ALIGN, turn(&few, 1)).is_none());
-    assert_eq!(room.first(), None);
+    assert!(room.take(ALIGN, turn(&few, 1)).is_err());
+    assert!(room.in_turn().is_empty());
     let _other = room.take(6 * ALIGN, turn(&many, 2)).unwrap();
     assert!(room.give(off, 2 * ALIGN, charge), "it is to be told");
-    assert!(room.take(ALIGN, turn(&few, 1)).is_some());
+    assert!(room.take(ALIGN, turn(&few, 1)).is_ok());
 }
 
 #[test]
 fn test_calls_leave_room_to_results_and_both_to_replies() {
     let (mut room, budget) = (room(8, 1, 3), Budget::new(100 * ALIGN));
     assert_eq!(room.call_max(), 5 * ALIGN);
-    assert!(room.take(6 * ALIGN, turn(&budget, 1)).is_none());
-    assert!(!room.leave(1));
+    assert!(room.take(6 * ALIGN, turn(&budget, 1)).is_err());
+    room.forget(1);
     let (off, charge) = room.take(5 * ALIGN, turn(&budget, 1)).unwrap();
-    assert!(room.take(ALIGN, turn(&budget, 1)).is_none());
-    assert!(!room.leave(1));
-    assert!(room.take(3 * ALIGN, Ask::default()).is_none());
-    assert!(room.take(2 * ALIGN, Ask::default()).is_some());
-    assert!(room.take(ALIGN, Ask::default()).is_none());
+    assert!(room.take(ALIGN, turn(&budget, 1)).is_err());
+    room.forget(1);
+    assert!(room.take(3 * ALIGN, Ask::default()).is_err());
+    assert!(room.take(2 * ALIGN, Ask::default()).is_ok());
+    assert!(room.take(ALIGN, Ask::default()).is_err());
     let reply = Ask { is_reply: true, ..Ask::default() };
-    assert!(room.take(ALIGN, reply).is_some());
-    assert!(room.take(ALIGN, reply).is_none());
+    assert!(room.take(ALIGN, reply).is_ok());
+    assert!(room.take(ALIGN, reply).is_err());
     assert!(room.give(off, 5 * ALIGN, charge), "a reply waits");
-    assert!(room.take(ALIGN, reply).is_some());
+    assert!(room.take(ALIGN, reply).is_ok());
 }
 
 #[test]
 fn test_program_that_finds_no_memory_waits_for_nobody() {
     let mut room = room(2, 0, 0);
     let (off, charge) = room.take(2 * ALIGN, Ask::default()).unwrap();
-    assert!(room.take(ALIGN, Ask::default()).is_none());
+    assert!(room.take(ALIGN, Ask::default()).is_err());
     assert!(!room.give(off, 2 * ALIGN, charge), "nobody is to be told");
+}
+
+fn turn_of<'a>(budget: &'a Budget, share: &'a Share, number: u64) -> Ask<'a> {
+    Ask { share: Some(share), ..turn(budget, number) }
+}
+
+#[test]
+fn test_call_over_its_share_is_passed_by_other_addresses_and_not_by_its_own() {
+    let (mut room, budget) = (room(12, 0, 0), Budget::new(100 * ALIGN));
+    let (one, other) = (Share::default(), Share::default());
+    let (off, charges) = room.take(4 * ALIGN, turn_of(&budget, &one, 1)).unwrap();
+    // It would have 10 and leave 2.
+    assert_eq!(room.take(6 * ALIGN, turn_of(&budget, &one, 2)).unwrap_err(), Lack::Own);
+    assert_eq!(room.take(ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Own);
+    let _passes = room.take(2 * ALIGN, turn_of(&budget, &other, 4)).unwrap();
+    assert_eq!(room.in_turn(), [2, 3]);
+    assert!(!room.take_moved());
+    assert!(room.give(off, 4 * ALIGN, charges), "they are to be told");
+    assert!(room.take(ALIGN, turn_of(&budget, &one, 3)).is_err(), "it is behind the long one yet");
+    let (off, charges) = room.take(6 * ALIGN, turn_of(&budget, &one, 2)).unwrap();
+    assert!(room.take_moved(), "the next is to be asked, though nothing comes back");
+    room.give(off, 6 * ALIGN, charges);
+    assert!(room.take(ALIGN, turn_of(&budget, &one, 3)).is_ok());
+    assert!(!room.take_moved() && room.in_turn().is_empty());
+}
+
+#[test]
+fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone() {
+    let (mut room, budget) = (room(12, 0, 4), Budget::new(100 * ALIGN));
+    let (one, other, third) = (Share::default(), Share::default(), Share::default());
+    let _first = room.take(ALIGN, turn_of(&budget, &one, 1)).unwrap();
+    let _others = room.take(5 * ALIGN, turn_of(&budget, &other, 2)).unwrap();
+    // Calls leave 4 of 12 lines to results: it is within its share, and there are not 3.
+    assert_eq!(room.take(3 * ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Others);
+    assert_eq!(room.take(ALIGN, turn_of(&budget, &third, 4)).unwrap_err(), Lack::Others);
+    assert_eq!(room.take(ALIGN, turn_of(&budget, &third, 5)).unwrap_err(), Lack::Others);
+    assert!(!room.take_moved());
+    // Results make it so little that the first would have more than its share of it.
+    let results = room.take(2 * ALIGN, Ask::default()).unwrap();
+    assert_eq!(room.take(3 * ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Own);
+    assert!(room.take_moved() && !room.take_moved());
+    room.give(results.0, 2 * ALIGN, results.1);
+    room.forget(4);
+    assert!(room.take_moved(), "5 has nobody in front that it waits for");
+    assert!(room.take(ALIGN, turn_of(&budget, &third, 5)).is_ok());
+    room.forget(5);
+    room.forget(3);
+    assert!(!room.take_moved(), "nobody was behind them");
 }

@@ -215,10 +215,9 @@ impl Links {
     /// Memory has come back: replies, and calls of connections in their turn, have what they wait for;
     /// whether any does.
     pub(super) fn memory_returned(&mut self) -> bool {
-        let (mut any, mut last) = (false, None);
-        while let Some(number) = self.memory.first_in_turn().filter(|number| last != Some(*number))
-        {
-            last = Some(number);
+        let mut any = false;
+        // Who moves out of others' way in this has memory tell it, and all are asked once more.
+        for number in self.memory.in_turn() {
             match self.peers.get_mut(&number).map(|peer| &mut peer.phase) {
                 Some(Phase::Up { link, closing: false, .. }) => any |= link.memory_returned(),
                 _ => self.memory.leave(number),

@@ -1,10 +1,10 @@
 //! Calls that wait for room for their results, with the server and with no thread of a program.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use super::Request;
-use crate::memory::Memory;
+use crate::memory::{Lack, Memory, NoMemory};
 
 /// A call that waits.
 #[derive(Debug)]
@@ -44,25 +44,29 @@ impl Parking {
     }
 
     /// Those that have what they wait for, and those that have waited for too long. The first that finds no
-    /// memory keeps those behind it waiting, so that many short ones do not take from a long one what it
-    /// needs. A call whose address has used up its share keeps nobody waiting.
+    /// memory and waits on keeps those behind it waiting, so that many short ones do not take from a long one
+    /// what it needs. A call whose address has used up its share does so to those of its address alone.
     pub(super) fn take(&mut self, now: Instant) -> Vec<Request> {
-        let (mut ready, mut is_held_up) = (Vec::new(), false);
+        let (mut ready, mut is_held_up, mut over) = (Vec::new(), false, HashSet::new());
         for mut parked in std::mem::take(&mut self.waiting) {
             let Some(share) = parked.request.room.share.clone() else { continue };
-            let taken = if is_held_up || parked.len > self.memory.results_max() {
-                Err(crate::NoMemory { len: parked.len })
+            let taken = if is_held_up || over.contains(&share.id()) {
+                Err(None)
             } else {
-                self.memory.take_for_parked(&share, parked.len).map_err(|(error, is_over)| {
-                    is_held_up |= !is_over;
-                    error
-                })
+                self.memory.take_for_parked(&share, parked.len).map_err(Some)
             };
-            if taken.is_err() && parked.until > now {
-                self.waiting.push_back(parked);
-            } else {
-                parked.request.room.waited = Some(taken);
-                ready.push(parked.request);
+            let is_late = parked.until <= now || parked.len > self.memory.results_max();
+            match taken {
+                Err(lack) if !is_late => {
+                    is_held_up |= lack == Some(Lack::Others);
+                    over.extend((lack == Some(Lack::Own)).then(|| share.id()));
+                    self.waiting.push_back(parked);
+                }
+                taken => {
+                    let none = |_| NoMemory { len: parked.len };
+                    parked.request.room.waited = Some(taken.map_err(none));
+                    ready.push(parked.request);
+                }
             }
         }
         self.memory.set_parked(self.waiting.len());

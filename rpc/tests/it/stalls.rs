@@ -150,14 +150,15 @@ fn test_addresses_that_keep_memory_of_results_leave_some_to_another() {
     let mut w = World::with(|client, server| {
         (client.transport.speaks, server.transport.speaks) = (Speaks::V2, Speaks::V2);
         server.transport.transfer_timeout = Duration::from_secs(3600);
-        *server = ServerConfig { memory: 128 << 10, ..std::mem::take(server) };
+        *server = ServerConfig { memory: 160 << 10, ..std::mem::take(server) };
     });
     w.echo(1, 10, false, false);
-    let mut silent = Vec::new();
+    let (mut silent, mut xids) = (Vec::new(), 1..);
     for host in OTHERS {
         for _ in 0..2 {
             let mut raw = Raw::of_host(&mut w, v2::VERSION, host);
-            for xid in 0..8 {
+            for (sent, xid) in (0..8).zip(&mut xids) {
+                raw.until(&mut w, "credits", |raw| (raw.granted() > sent).then_some(()));
                 // One credit, which the server's properties use up.
                 let mut call = raw.header(xid, 1, v2::htype::CALL_INLINE);
                 call.extend([0, 0, 0]);

@@ -23,7 +23,8 @@ pub fn eal() -> Eal {
         if let Some(eal) = Eal::get() {
             return eal;
         }
-        let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
+        let config =
+            EalConfig { hugepages: Hugepages::Never, memory_mb: 2048, ..EalConfig::default() };
         Eal::init(&config).unwrap()
     })
 }

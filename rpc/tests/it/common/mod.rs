@@ -90,7 +90,7 @@ pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 1024, ..EalConfig::default() };
+    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 8192, ..EalConfig::default() };
     (*EAL.get_or_init(|| Eal::init(&config).expect("DPDK starts")), turn)
 }
 

@@ -191,6 +191,11 @@ impl Raw {
         words
     }
 
+    /// Messages that the server of version 2 lets it send in all: by the messages that are in `received`.
+    pub fn granted(&self) -> u32 {
+        self.received.iter().map(|words| words[2]).max().unwrap_or(1)
+    }
+
     /// The header type of a call in the Send.
     pub fn inline(&self) -> u32 {
         if self.version == v2::VERSION { v2::htype::CALL_INLINE } else { v1::procedure::MSG }
