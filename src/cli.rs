@@ -79,6 +79,9 @@ enum Command {
     /// End its connections
     #[command(subcommand)]
     Conn(admin::ConnCommand),
+    /// End applications of other processes
+    #[command(subcommand)]
+    Application(admin::ApplicationCommand),
     /// Make it read its configuration anew
     Reload(admin::Plain),
     /// Make it log from another level on
@@ -155,6 +158,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Top(a) => admin::top::run(&a),
         Command::Listen(a) => admin::listen(&a),
         Command::Conn(a) => admin::conn(&a),
+        Command::Application(a) => admin::application(&a),
         Command::Reload(a) => admin::reload(&a),
         Command::LogLevel(a) => admin::log(&a),
         Command::Generate(a) => generate::run(&a, Cli::command()),

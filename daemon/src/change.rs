@@ -152,6 +152,11 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
         is_set || !terms && others.contains(s) && stays(s)
     };
     changes.extend(set.iter().map(|s| Change::ExportSet((*s).clone())));
+    // What can listen beside all that is there does so before anything ends: a mistake in it costs
+    // nobody else. The rest takes the place of something, and has to wait for its end.
+    let (early, late): (Vec<&ServiceSpec>, _) =
+        new.listen.iter().filter(|s| !same(s, &old.listen)).partition(|s| is_apart(old, s));
+    changes.extend(early.into_iter().map(|s| Change::ListenAdd(s.clone())));
     let gone = old.listen.iter().filter(|s| !same(s, &new.listen));
     changes.extend(gone.map(|s| Change::ListenDel(s.addr)));
     let stays = |f: &Forward, others: &[Forward]| !terms && others.contains(f);
@@ -160,8 +165,7 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     if nets(old) != nets(new) {
         changes.push(Change::Addresses(nets(new)));
     }
-    let come = new.listen.iter().filter(|s| !same(s, &old.listen));
-    changes.extend(come.map(|s| Change::ListenAdd(s.clone())));
+    changes.extend(late.into_iter().map(|s| Change::ListenAdd(s.clone())));
     let come = new.forward.iter().filter(|f| !stays(f, &old.forward));
     changes.extend(come.map(|f| Change::ForwardAdd(*f)));
     if old.clients != new.clients {
@@ -171,6 +175,14 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
         changes.push(Change::Deadline(new.shutdown));
     }
     Ok(changes)
+}
+
+/// Whether a service can start beside all that runs by `old`: its address is there, nobody listens at
+/// it, and it needs nothing of the host that another may have.
+fn is_apart(old: &Config, s: &ServiceSpec) -> bool {
+    let there = s.addr.ip().is_unspecified() || port_of(old, s.addr).is_some();
+    let free = old.service_at(s.addr).is_none() && old.forward_at(s.addr).is_none();
+    there && free && s.kind.nfs().is_none_or(|nfs| nfs.tcp.is_none())
 }
 
 fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {

@@ -72,6 +72,7 @@ impl Source for Appliance {
                 turned_away: c.turned_away.get(),
                 slow: c.slow.get(),
                 broken: c.broken.get(),
+                evicted: c.evicted.get(),
             },
         })
     }

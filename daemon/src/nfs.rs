@@ -34,6 +34,14 @@ impl Opened {
     /// # Errors
     /// Why not, in one line.
     pub(crate) fn new(nfs: &Nfs) -> Result<Opened, String> {
+        Opened::at(&nfs.directory, nfs)
+    }
+
+    /// The same of a directory that is reached by another name.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    pub(crate) fn at(directory: &Path, nfs: &Nfs) -> Result<Opened, String> {
         let limits = nfs.limits;
         let options = Options {
             read_only: nfs.read_only,
@@ -43,7 +51,7 @@ impl Opened {
             ..Options::default()
         };
         let path = nfs.directory.to_string_lossy();
-        let service = Service::new(&nfs.directory, &path, options).map_err(|e| e.to_string())?;
+        let service = Service::new(directory, &path, options).map_err(|e| e.to_string())?;
         service.set_access(nfs.access.clone()).map_err(|e| e.to_string())?;
         Ok(Opened { service: Arc::new(service), tcp: None, limits })
     }

@@ -12,6 +12,7 @@ use heddle_cm::Request as CmRequest;
 use heddle_iwarp::MrTable;
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
+use heddle_verbs::account::{Account, Descriptors};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::remote::protocol::{self, Request};
@@ -244,7 +245,9 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
 
 /// A session with a device.
 fn opened(hub: &Arc<Hub>) -> (Session, Inbox) {
-    let mut session = Session::new(hub, policy(), Sleeper::new().waker());
+    let policy = policy();
+    let account = Account::new(&policy, Descriptors::new(policy.descriptors.into()));
+    let mut session = Session::new(hub, policy, account, Sleeper::new().waker());
     let mut inbox = Inbox::new(1 << 16);
     let open = protocol::Open { memory: 1 << 16, queues: 1 << 16, name: String::new() };
     let (near, far) = UnixStream::pair().expect("descriptors");

@@ -237,7 +237,7 @@ fn memory(t: &mut Text, m: &Memory) {
 }
 
 fn clients(t: &mut Text, c: &Clients) {
-    let Clients { connected, requests, refused, turned_away, slow, broken } = *c;
+    let Clients { connected, requests, refused, turned_away, slow, broken, evicted } = *c;
     gauge(t, "clients", "Clients of the control socket.", connected);
     for (name, help, value) in [
         ("requests", "Requests over the control socket carried out.", requests),
@@ -245,6 +245,7 @@ fn clients(t: &mut Text, c: &Clients) {
         ("turned_away", "Clients that found no place at the control socket.", turned_away),
         ("slow", "Clients dropped because they did not take their answers.", slow),
         ("broken", "Clients dropped because what they sent made no sense.", broken),
+        ("evicted", "Applications killed, or that no rule covered any more.", evicted),
     ] {
         counter(t, "client", name, help, value);
     }

@@ -177,6 +177,8 @@ pub struct Clients {
     pub slow: u64,
     /// Clients dropped because what they sent made no sense.
     pub broken: u64,
+    /// Applications that were killed, or that no rule covered any more.
+    pub evicted: u64,
 }
 
 /// Where samples come from.

@@ -33,6 +33,7 @@ from appliance.control import gauges, scrape  # noqa: E402
 MORE = """\
 [[client]]
 who = "any"
+listen = ["any"]
 memory = 512
 queues = 256
 connections = 4096

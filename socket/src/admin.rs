@@ -10,6 +10,7 @@
 //! | `listen-add` | [`ListenAdd`] | null | change |
 //! | `listen-del` | [`ListenDel`] | null | change |
 //! | `conn-kill` | [`ConnKill`] | null | change |
+//! | `application-kill` | [`ApplicationKill`] | null | change |
 //! | `reload` | | [`Reloaded`] | change |
 //! | `log-level` | [`LogLevel`] | null | change |
 //!
@@ -21,6 +22,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use crate::bounds::{Bound, Bounded, Rule, bound};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,10 +45,25 @@ pub enum Request {
     ListenDel(ListenDel),
     /// End a connection.
     ConnKill(ConnKill),
+    /// End an application of another process: it loses its device and all it has.
+    ApplicationKill(ApplicationKill),
     /// Read the configuration anew and carry out what has changed.
     Reload,
     /// Log from another level on, until the configuration is read anew.
     LogLevel(LogLevel),
+}
+
+impl Bounded for Request {
+    const BOUNDS: &'static [Bound] = &[
+        bound("conns", "after", Rule::Name),
+        bound("conns", "limit", Rule::Clamp(1, MAX_CONNS as u64)),
+        bound("conns", "port", Rule::Name),
+        bound("conns", "worker", Rule::Name),
+        bound("listen-add", "forward.connections", Rule::Within(1, 1 << 20)),
+        bound("listen-add", "forward.timeout_ms", Rule::Within(1, 3_600_000)),
+        bound("conn-kill", "conn", Rule::Name),
+        bound("application-kill", "application", Rule::Name),
+    ];
 }
 
 impl Request {
@@ -60,6 +78,7 @@ impl Request {
             Request::ListenAdd(_)
             | Request::ListenDel(_)
             | Request::ConnKill(_)
+            | Request::ApplicationKill(_)
             | Request::Reload
             | Request::LogLevel(_) => true,
         }
@@ -156,6 +175,14 @@ pub struct ConnKill {
     /// What is posted is sent first, then FIN; otherwise it is reset.
     #[serde(default)]
     pub in_order: bool,
+}
+
+/// An application to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplicationKill {
+    /// Its number.
+    pub application: u64,
 }
 
 /// Another level.
@@ -323,6 +350,9 @@ pub struct ControlStatus {
     pub slow: u64,
     /// Connections dropped because of what they sent.
     pub broken: u64,
+    /// Applications that were killed, or that no rule covered any more.
+    #[serde(default)]
+    pub evicted: u64,
 }
 
 /// Connections.
@@ -591,6 +621,7 @@ mod tests {
             (Request::ListenAdd(listen(Some(forward.clone()))), true),
             (Request::ListenDel(ListenDel { address: address() }), true),
             (Request::ConnKill(ConnKill { conn: u64::MAX, in_order: true }), true),
+            (Request::ApplicationKill(ApplicationKill { application: 7 }), true),
             (Request::Reload, true),
             (Request::LogLevel(LogLevel { level: "info".into() }), true),
         ] {
@@ -599,6 +630,41 @@ mod tests {
             assert_eq!(back, (1, request.clone()));
             assert_eq!(request.changes(), changes, "{request:?}");
         }
+    }
+
+    #[test]
+    fn test_every_number_of_every_request_has_a_bound() {
+        use crate::bounds::{operations, unbounded};
+        let number = "after limit port worker connections timeout_ms conn application";
+        let numbers: Vec<_> = number.split(' ').collect();
+        let forward = r#"{"to":"","over":"","connections":1,"timeout_ms":1}"#;
+        let samples = [
+            ("status", "null".into()),
+            ("conns", r#"{"after":1,"limit":1,"port":1,"worker":1}"#.into()),
+            ("mrs", r#"{"stags":true}"#.into()),
+            ("ports", "null".into()),
+            ("stats", "null".into()),
+            ("listen-add", format!(r#"{{"address":"","forward":{forward}}}"#)),
+            ("listen-del", r#"{"address":""}"#.into()),
+            ("conn-kill", r#"{"conn":1}"#.into()),
+            ("application-kill", r#"{"application":1}"#.into()),
+            ("reload", "null".into()),
+            ("log-level", r#"{"level":""}"#.into()),
+        ];
+        let ops: Vec<_> = samples.iter().map(|(op, _)| (*op).to_owned()).collect();
+        assert_eq!(ops, operations::<Request>());
+        let mut seen = 0;
+        for (op, args) in samples {
+            let line = format!(r#"{{"v":1,"id":1,"op":"{op}","args":{args}}}"#);
+            read_call::<Request>(line.as_bytes()).unwrap();
+            seen += numbers.iter().filter(|n| args.contains(&format!("\"{n}\":1"))).count();
+            let call = serde_json::from_str(&line).unwrap();
+            assert_eq!(unbounded(Request::BOUNDS, &call), [""; 0]);
+        }
+        assert_eq!(seen, numbers.len());
+        let all = br#"{"v":1,"id":1,"op":"conns","args":{"limit":18446744073709551615}}"#;
+        let (_, Request::Conns(Some(cut))) = read_call(all).unwrap() else { panic!() };
+        assert_eq!(cut.limit, Some(MAX_CONNS));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::bounds::{self, Bounded};
+
 /// The only version there is. A server refuses others ([`FaultKind::Version`]) and names its own.
 pub const VERSION: u32 = 1;
 
@@ -135,11 +137,11 @@ pub fn to_line(document: &impl Serialize) -> Vec<u8> {
     line
 }
 
-/// Reads what every request begins with, then the request.
+/// Reads what every request begins with, then the request, its numbers cut to its bounds.
 ///
 /// # Errors
 /// The refusal to send.
-pub fn read_call<R: DeserializeOwned>(line: &[u8]) -> Result<(u64, R), Box<Answer>> {
+pub fn read_call<R: DeserializeOwned + Bounded>(line: &[u8]) -> Result<(u64, R), Box<Answer>> {
     let malformed = |id, e: serde_json::Error| {
         Box::new(Answer::fault(id, Fault::new(FaultKind::Malformed, e.to_string())))
     };
@@ -148,7 +150,9 @@ pub fn read_call<R: DeserializeOwned>(line: &[u8]) -> Result<(u64, R), Box<Answe
         let text = format!("version {} is not spoken here, only {VERSION}", head.v);
         return Err(Box::new(Answer::fault(head.id, Fault::new(FaultKind::Version, text))));
     }
-    let request = serde_json::from_slice(line).map_err(|e| malformed(head.id, e))?;
+    let mut call = serde_json::from_slice(line).map_err(|e| malformed(head.id, e))?;
+    bounds::apply(R::BOUNDS, &mut call).map_err(|fault| Box::new(Answer::fault(head.id, fault)))?;
+    let request = serde_json::from_value(call).map_err(|e| malformed(head.id, e))?;
     Ok((head.id, request))
 }
 
@@ -168,6 +172,10 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct ConnKill {
         conn: u64,
+    }
+
+    impl Bounded for Ask {
+        const BOUNDS: &'static [bounds::Bound] = &[];
     }
 
     #[test]

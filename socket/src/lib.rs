@@ -14,6 +14,7 @@
 //! descriptors; it says how many (`fds`), and they come with its first octet. What is told without
 //! having been asked for is an event: `{"v":1,"event":{…}}`.
 //!
+//! * [`bounds`]: what the numbers of requests are cut to;
 //! * [`document`]: requests, answers, events and faults, as they are for everybody;
 //! * [`wire`]: lines and descriptors through a socket, for either side, with or without waiting;
 //! * [`admin`]: what those ask who look after an appliance;
@@ -23,10 +24,12 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod bounds;
 pub mod client;
 pub mod document;
 pub mod wire;
 
+pub use bounds::Bounded;
 pub use client::{Client, ClientError};
 pub use document::{Answer, Call, Event, Fault, FaultKind, Head, VERSION};
 pub use wire::{Inbox, Line, WireError};

@@ -129,7 +129,7 @@ fn test_quotas_and_addresses_are_those_of_the_file() {
     assert!(!refused.wait().success(), "it may not listen there");
     let _served = serve(&a, "7050");
     wait_for("it listens", || a.ask(&["status"])["clients"][0]["listeners"] == 1);
-    a.write("[[client]]\nwho = \"any\"\nmemory = 0\nqueues = 0\n");
+    a.write("[[client]]\nwho = \"any\"\nmemory = 0\nqueues = 0\nlisten = [\"any\"]\n");
     a.ask(&["reload"]);
     let mut refused = serve(&a, "7051");
     assert!(!refused.wait().success(), "no octet for it");

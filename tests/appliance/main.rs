@@ -21,3 +21,4 @@ mod nfs;
 mod operations;
 mod ports;
 mod reload;
+mod tenants;

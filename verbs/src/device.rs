@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use heddle_cm::AppId;
+use heddle_cm::{AppId, TenantId};
 use heddle_iwarp::Pd;
 
 use crate::cq::{Cq, CqLink};
@@ -46,6 +46,8 @@ pub enum ControlRequest {
     Open {
         /// Its number.
         app: AppId,
+        /// Who pays for what it takes of common stores.
+        tenant: TenantId,
         /// Its doorbells.
         bells: Bells,
         /// Where it counts the events it has taken.

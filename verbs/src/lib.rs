@@ -18,6 +18,7 @@
 //! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`, `waker`,
 //! `wakeup::page` and `remote::process`; each block says why it is sound.
 
+pub mod account;
 pub mod closer;
 pub mod connection;
 pub mod cq;

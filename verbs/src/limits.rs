@@ -185,22 +185,33 @@ pub(crate) mod count {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use crate::account::Reserved;
     use crate::error::DeviceError;
 
     /// Counts what there is at a time.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Count(Arc<AtomicU32>);
 
-    /// One of them; the place is free again when dropped.
+    /// One of them, and what is reserved for it; the place is free again when dropped.
     #[derive(Debug)]
-    pub(crate) struct Place(Count);
+    pub(crate) struct Place(Count, Vec<Reserved>);
+
+    impl Place {
+        /// The same, for which that much is taken of an account.
+        pub(crate) fn paid(mut self, by: Vec<Reserved>) -> Place {
+            self.1 = by;
+            self
+        }
+    }
 
     impl Count {
         /// One more, if there are fewer than `most`.
         pub(crate) fn take(&self, what: &'static str, most: u32) -> Result<Place, DeviceError> {
             let more = |n: u32| n.checked_add(1).filter(|n| *n <= most);
             let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-            taken.map(|_| Place(self.clone())).map_err(|_| DeviceError::TooMany { what, most })
+            taken
+                .map(|_| Place(self.clone(), Vec::new()))
+                .map_err(|_| DeviceError::TooMany { what, most })
         }
 
         /// How many there are.

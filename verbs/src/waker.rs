@@ -42,6 +42,10 @@ impl WeakWaker {
     pub(crate) fn upgrade(&self) -> Option<Waker> {
         self.0.upgrade().map(Waker)
     }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
 }
 
 #[derive(Debug)]

@@ -80,7 +80,8 @@ enum Subject {
 impl Control {
     pub(super) fn handle_request(&mut self, now: Instant, request: ThreadRequest) {
         match request {
-            ThreadRequest::Device(ControlRequest::Open { app, bells, taken }) => {
+            ThreadRequest::Device(ControlRequest::Open { app, tenant, bells, taken }) => {
+                self.cm.set_tenant(app, tenant);
                 self.apps.insert(app, taken);
                 for link in &mut self.links {
                     link.order(Command::OpenApp { app, bells: bells.clone() });

@@ -119,6 +119,7 @@ impl Appliance {
             turned_away: c.turned_away.get(),
             slow: c.slow.get(),
             broken: c.broken.get(),
+            evicted: c.evicted.get(),
         }
     }
 

@@ -4,7 +4,11 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Appliance, SERVICE};
@@ -27,6 +31,37 @@ async fn open(nfs: &Nfs) -> Result<Opened, String> {
     let opened = tokio::task::spawn_blocking(move || Opened::new(&nfs));
     let opened = timeout(SERVICE, opened).await.map_err(|_| "the directory does not answer")?;
     opened.map_err(|_| "opening the directory has failed")?
+}
+
+/// Opens a directory for who may have exported what lies below `roots`. It is reached from a descriptor
+/// of the root: whatever becomes of names and links meanwhile, nothing outside is opened.
+///
+/// # Errors
+/// Why not, in one line.
+pub(super) async fn below(roots: Vec<PathBuf>, nfs: &Nfs) -> Result<Opened, String> {
+    let nfs = nfs.clone();
+    let opened = tokio::task::spawn_blocking(move || open_below(&roots, &nfs));
+    let opened = timeout(SERVICE, opened).await.map_err(|_| "the directory does not answer")?;
+    opened.map_err(|_| "opening the directory has failed")?
+}
+
+fn open_below(roots: &[PathBuf], nfs: &Nfs) -> Result<Opened, String> {
+    let dir = &nfs.directory;
+    let below = roots.iter().find_map(|root| Some((root, dir.strip_prefix(root).ok()?)));
+    let not = || format!("{} is in no directory of control.exports", dir.display());
+    let (root, rest) = below.ok_or_else(not)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let failed = |e: Errno| format!("{}: {e}", dir.display());
+    let root = openat(CWD, root, flags, Mode::empty()).map_err(failed)?;
+    let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let opened = match openat2(&root, rest, flags, Mode::empty(), within) {
+        // A link, or `..`, that leads out of it.
+        Err(Errno::XDEV) => return Err(not()),
+        opened => opened.map_err(failed)?,
+    };
+    let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    Opened::at(Path::new(&path), nfs)
 }
 
 /// What an export needs, with the socket of the host bound.
@@ -83,5 +118,41 @@ impl Appliance {
             opened.bind(nfs).map_err(|e| failed(of_host(nfs, &e)))?;
         }
         Ok(Some(opened))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::service::NfsLimits;
+
+    #[test]
+    fn test_only_directories_below_a_root_are_opened_whatever_links_say() {
+        let dir = tempfile::tempdir().unwrap();
+        let [root, outside] = ["root", "outside"].map(|n| dir.path().join(n));
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, root.join("out")).unwrap();
+        std::os::unix::fs::symlink("../../outside", root.join("a/up")).unwrap();
+        std::os::unix::fs::symlink("a/b", root.join("in")).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        let try_open = |roots: &[PathBuf], path: &Path| {
+            let directory = path.to_path_buf();
+            let limits = NfsLimits::default();
+            let (tcp, rpcbind) = (None, false);
+            let nfs = Nfs { directory, read_only: false, sync: true, tcp, rpcbind, limits };
+            open_below(roots, &nfs).map(drop)
+        };
+        let roots = [root.clone()];
+        for good in ["", "a", "a/b", "in", "a/../a/b"] {
+            assert_eq!(try_open(&roots, &root.join(good)), Ok(()), "{good}");
+        }
+        for bad in ["out", "a/up", "..", "../outside", "a/../../outside", "file", "nothing"] {
+            assert!(try_open(&roots, &root.join(bad)).is_err(), "{bad}");
+        }
+        assert!(try_open(&roots, &outside).is_err());
+        assert!(try_open(&roots, &dir.path().join("rootbeer")).is_err());
+        assert!(try_open(&[], &root).is_err(), "without a root nothing is exported");
     }
 }

@@ -10,6 +10,7 @@ mod exposer;
 mod links;
 mod operations;
 mod taken;
+mod tenants;
 
 use core::cell::{Cell, RefCell};
 use core::net::SocketAddr;
@@ -38,6 +39,8 @@ use applications::Applications;
 use exposer::Exposer;
 pub(crate) use links::History;
 use links::Links;
+use tenants::Tenants;
+pub(crate) use tenants::{Tenant, Word, addresses};
 
 /// How long a worker may take to answer.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
@@ -77,6 +80,8 @@ pub(crate) struct Appliance {
     pub(crate) counters: SocketCounters,
     /// Those that have a device, by their numbers.
     pub(crate) applications: RefCell<Applications>,
+    /// The same as they are judged.
+    tenants: Tenants,
     ending: Cell<bool>,
     /// How often memory of an application has failed, for sessions to look at theirs.
     pub(crate) lost: watch::Sender<usize>,
@@ -91,6 +96,7 @@ pub(crate) struct SocketCounters {
     pub(crate) turned_away: Cell<u64>,
     pub(crate) slow: Cell<u64>,
     pub(crate) broken: Cell<u64>,
+    pub(crate) evicted: Cell<u64>,
 }
 
 /// One more.
@@ -110,6 +116,7 @@ impl Appliance {
         let services = ServiceThread::start(node.device().clone())?;
         let links = Links::new(node.ports().iter().map(Port::link));
         let ours = gateway::addresses(config.ports.iter().map(|p| &p.addresses[..]));
+        let tenants = Tenants::new(&config);
         let gateway = config.infiniband.then(|| GatewayThread::start(&node, ours)).transpose()?;
         Ok(Rc::new_cyclic(|me| Appliance {
             gateway,
@@ -129,6 +136,7 @@ impl Appliance {
             asking: Mutex::default(),
             counters: SocketCounters::default(),
             applications: RefCell::default(),
+            tenants,
             ending: Cell::new(false),
             lost: watch::Sender::new(0),
         }))

@@ -13,7 +13,8 @@ use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
 use tokio::net::TcpListener;
 
-use super::{Appliance, silent, taken};
+use super::{Appliance, addresses, exports, silent, taken};
+use crate::access::Access;
 use crate::change::{self, Change, Net};
 use crate::config::{Config, ConfigError, Forward, forward, level};
 use crate::gateway;
@@ -34,7 +35,9 @@ fn invalid(what: impl ToString) -> Fault {
 }
 
 impl Appliance {
-    pub(crate) async fn listen_add(&self, args: &ListenAdd) -> Result<(), Fault> {
+    /// Starts a service, or forwards connections. Who has not all rights may export what the file lets
+    /// be exported.
+    pub(crate) async fn listen_add(&self, args: &ListenAdd, access: Access) -> Result<(), Fault> {
         let addr = ServiceSpec::address(&args.address).map_err(invalid)?;
         let _turn = self.changing.lock().await;
         if self.config.borrow().service_at(addr).is_some() {
@@ -44,7 +47,21 @@ impl Appliance {
             return Err(invalid(format!("{addr} is taken: {f}")));
         }
         let change = self.to_listen(addr, args).map_err(invalid)?;
-        self.make(&change, &mut Prepared::default()).await.map_err(invalid)
+        let mut prepared = Prepared::default();
+        if let Change::ListenAdd(ServiceSpec { kind: ServiceKind::Nfs(nfs), .. }) = &change
+            && !access.secrets
+        {
+            let roots = self.config.borrow().control.as_ref().map(|c| c.exports.clone());
+            let opened = exports::below(roots.unwrap_or_default(), nfs).await;
+            let denied = |e| Fault::new(FaultKind::Denied, e);
+            prepared.exports.insert(addr, opened.map_err(denied)?);
+        }
+        let mut reserved = addresses(&self.config.borrow());
+        reserved.push(addr);
+        self.reserve_now(reserved).await;
+        let made = self.make(&change, &mut prepared).await.map_err(invalid);
+        self.reserve(addresses(&self.config.borrow()));
+        made
     }
 
     /// What [`listen_add`](Self::listen_add) asks for, held against what is in force as a file is
@@ -139,14 +156,43 @@ impl Appliance {
             invalid(each.join("; "))
         })?;
         let mut prepared = self.prepare(&changes).await.map_err(invalid)?;
+        let old = self.config.borrow().clone();
+        // Between the end of a listener and the start of another no application comes in.
+        let all = [addresses(&old), addresses(&new)].concat();
+        self.reserve_now(all).await;
         let mut done = Reloaded::default();
         for change in changes {
             match self.make(&change, &mut prepared).await {
                 Ok(()) => done.applied.push(change.to_string()),
-                Err(e) => done.failed.push(format!("{change}: {e}")),
+                Err(e) => {
+                    let again = self.restore(&old, &change).await;
+                    let end = if again { "; what was there before listens again" } else { "" };
+                    done.failed.push(format!("{change}: {e}{end}"));
+                }
             }
         }
+        self.reserve(addresses(&self.config.borrow()));
         Ok(done)
+    }
+
+    /// Where a service that was to take the place of another does not start, the other is started
+    /// again, if it may still listen there: an address without a service helps nobody. False when there
+    /// was none, or it does not start either.
+    async fn restore(&self, old: &Config, failed: &Change) -> bool {
+        let addr = match failed {
+            Change::ListenAdd(spec) => spec.addr,
+            Change::ForwardAdd(forward) => forward.addr,
+            _ => return false,
+        };
+        if self.config.borrow().service_at(addr).is_some() {
+            return false;
+        }
+        let before = match (old.service_at(addr), old.forward_at(addr)) {
+            (Some(spec), _) => Change::ListenAdd(spec.clone()),
+            (None, Some(forward)) => Change::ForwardAdd(*forward),
+            (None, None) => return false,
+        };
+        self.make(&before, &mut Prepared::default()).await.is_ok()
     }
 
     /// Takes what may not be there to be had, before anything is changed.
@@ -210,6 +256,9 @@ impl Appliance {
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }
         change::apply(&mut self.config.borrow_mut(), change);
+        if matches!(change, Change::Clients(_) | Change::Access(_)) {
+            self.enforce();
+        }
         Ok(())
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
     let workers = ports.iter().map(|p| p.workers).sum();
     let infiniband = c.is(&file.infiniband.cm, false);
     let Listeners { services, forward } = c.listen(&file.listen, &ports, infiniband);
+    let limits = c.limits(&file.limits);
     let config = Config {
         dpdk: c.dpdk(&file.dpdk),
         log: c.log(&file.log),
@@ -55,10 +56,10 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         forward,
         workers: c.workers(&file.workers, workers),
         memory: c.memory(&file.memory),
-        limits: c.limits(&file.limits),
+        limits,
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
-        clients: c.clients(&file.client),
+        clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
         ports,
     };
@@ -163,6 +164,14 @@ impl Checker<'_> {
         }
         control.group = f.group.as_ref().and_then(|g| self.word(g, |s| accounts.gid(s)));
         control.clients = self.number(&f.clients, 1..=4096, control.clients);
+        for given in &f.exports {
+            let path = std::path::PathBuf::from(given.get_ref());
+            if path.is_absolute() {
+                control.exports.push(path);
+            } else {
+                self.wrong(given, "the path of a directory begins with /");
+            }
+        }
         for (given, list) in [(&f.read, &mut control.read), (&f.change, &mut control.change)] {
             let each = given.iter().filter_map(|g| self.word(g, |s| accounts.principal(s)));
             list.extend(each);
@@ -363,8 +372,8 @@ impl Checker<'_> {
     }
 
     /// In MiB what a policy has in octets.
-    fn clients(&mut self, all: &[Spanned<file::Client>]) -> Vec<ClientRule> {
-        let usual = Policy::default();
+    fn clients(&mut self, all: &[Spanned<file::Client>], limits: &Limits) -> Vec<ClientRule> {
+        let usual = super::usual_policy(limits);
         let mut rules = Vec::new();
         for given in all {
             let f = given.get_ref();
@@ -384,10 +393,22 @@ impl Checker<'_> {
                     0..=i64::from(DeviceLimits::MOST.max_qps),
                     usual.limits.max_qps,
                 ),
+                max_cqs: self.number(
+                    &f.completion_queues,
+                    0..=i64::from(DeviceLimits::MOST.max_cqs),
+                    usual.limits.max_cqs,
+                ),
+                max_srqs: self.number(
+                    &f.shared_receive_queues,
+                    0..=i64::from(DeviceLimits::MOST.max_srqs),
+                    usual.limits.max_srqs,
+                ),
                 max_mrs: self.number(&f.registrations, 0..=most, usual.limits.max_mrs),
                 ..usual.limits
             };
             let policy = Policy {
+                sessions: self.number(&f.sessions, 0..=4096, usual.sessions),
+                descriptors: self.number(&f.descriptors, 0..=most, usual.descriptors),
                 memory: mib(self, &f.memory, usual.memory),
                 queues: mib(self, &f.queues, usual.queues),
                 regions: self.number(&f.regions, 0..=most, usual.regions),
@@ -395,8 +416,10 @@ impl Checker<'_> {
                 listeners: self.number(&f.listeners, 0..=most, usual.listeners),
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
                 limits,
-                listen: self.where_to(f.listen.as_deref()),
+                // Nowhere unless it is said: an address is one that others know.
+                listen: self.where_to(Some(f.listen.as_deref().unwrap_or_default())),
                 connect: self.where_to(f.connect.as_deref()),
+                reserved: Vec::new(),
             };
             rules.extend(who.map(|who| ClientRule { who, policy }));
         }

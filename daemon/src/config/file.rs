@@ -50,6 +50,7 @@ pub(super) struct Control {
     pub(super) group: Key<String>,
     pub(super) read: Vec<Spanned<String>>,
     pub(super) change: Vec<Spanned<String>>,
+    pub(super) exports: Vec<Spanned<String>>,
     pub(super) clients: Key<i64>,
 }
 
@@ -157,6 +158,8 @@ pub(super) struct Shutdown {
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Client {
     pub(super) who: Key<String>,
+    pub(super) sessions: Key<i64>,
+    pub(super) descriptors: Key<i64>,
     pub(super) memory: Key<i64>,
     pub(super) queues: Key<i64>,
     pub(super) regions: Key<i64>,
@@ -164,6 +167,8 @@ pub(super) struct Client {
     pub(super) listeners: Key<i64>,
     pub(super) backlog: Key<i64>,
     pub(super) queue_pairs: Key<i64>,
+    pub(super) completion_queues: Key<i64>,
+    pub(super) shared_receive_queues: Key<i64>,
     pub(super) registrations: Key<i64>,
     pub(super) listen: Option<Vec<Spanned<String>>>,
     pub(super) connect: Option<Vec<Spanned<String>>>,

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::remote::Policy;
-use heddle_verbs::{MpaOptions, PageSize};
+use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::service::ServiceSpec;
@@ -115,6 +115,9 @@ pub struct Control {
     pub read: Vec<Principal>,
     /// Who may change, beside root and the user of the process.
     pub change: Vec<Principal>,
+    /// Below which directories who may change may have others exported; root and the user of the
+    /// process may have any.
+    pub exports: Vec<PathBuf>,
     /// Connections at a time.
     pub clients: usize,
 }
@@ -122,8 +125,15 @@ pub struct Control {
 impl Control {
     /// The socket at `path` for root and the user of the process.
     pub fn at(path: impl Into<PathBuf>) -> Control {
-        let (read, change) = (Vec::new(), Vec::new());
-        Control { path: path.into(), mode: 0o660, group: None, read, change, clients: 64 }
+        Control {
+            path: path.into(),
+            mode: 0o660,
+            group: None,
+            read: Vec::new(),
+            change: Vec::new(),
+            exports: Vec::new(),
+            clients: 64,
+        }
     }
 }
 
@@ -188,7 +198,7 @@ pub struct Memory {
 pub struct ClientRule {
     /// Whose they are.
     pub who: Principal,
-    /// What each may have and do.
+    /// What those of one user may have together, and each of them do.
     pub policy: Policy,
 }
 
@@ -242,6 +252,11 @@ impl Config {
         check::check(text, accounts, file)
     }
 
+    /// What root and the user of the process may have without a rule.
+    pub fn usual_policy(&self) -> Policy {
+        usual_policy(&self.limits)
+    }
+
     /// Workers of all ports.
     pub fn worker_count(&self) -> usize {
         self.ports.iter().map(|p| p.workers).sum()
@@ -255,6 +270,25 @@ impl Config {
     /// The service that listens at `addr`.
     pub fn service_at(&self, addr: SocketAddr) -> Option<&ServiceSpec> {
         self.listen.iter().find(|s| s.addr == addr)
+    }
+}
+
+/// What the applications of one user get unless the file says otherwise: of what the RNIC has for all,
+/// half, so that no user has all.
+fn usual_policy(limits: &Limits) -> Policy {
+    let half = |n: usize| u32::try_from(n.div_ceil(2)).unwrap_or(u32::MAX);
+    let usual = Policy::default();
+    let stags = half(limits.registrations);
+    Policy {
+        connections: half(limits.connections),
+        limits: DeviceLimits {
+            max_mrs: stags,
+            max_mws: stags,
+            max_cqs: 1024,
+            max_srqs: 256,
+            ..usual.limits
+        },
+        ..usual
     }
 }
 

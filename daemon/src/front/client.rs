@@ -13,7 +13,6 @@ use heddle_socket::admin::Request;
 use heddle_socket::document::{read_call, to_line};
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Answer, Fault, FaultKind, Head};
-use heddle_verbs::remote::Policy;
 use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -43,6 +42,8 @@ pub(super) enum End {
     Idle,
     /// It takes no answer.
     Slow,
+    /// It had a device, and may not any more.
+    Evicted(&'static str),
     /// What it sends makes no line, or its socket failed.
     Broken(std::io::Error),
 }
@@ -72,7 +73,7 @@ fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
     let stream = guest.stream();
     let Ok(cred) = stream.peer_cred() else { return };
     let peer = Peer { uid: cred.uid(), gid: cred.gid() };
-    if !access(app, peer).look && policy(app, peer).is_none() {
+    if !app.access(peer).look && !app.may_have_device(peer) {
         count(&app.counters.refused);
         return turn_away(stream, FaultKind::Denied, "you may not look here");
     }
@@ -85,25 +86,10 @@ fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
     spawn_local(serve(guest, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
 }
 
-/// What a client may have of the RNIC itself: by the first rule that covers it; as usual for those who
-/// may do all; nothing for others.
-fn policy(app: &Appliance, peer: Peer) -> Option<Policy> {
-    let config = app.config.borrow();
-    let rule = config.clients.iter().find(|r| r.who.covers(peer.uid, peer.gid));
-    let all = access(app, peer).secrets;
-    rule.map(|r| r.policy.clone()).or_else(|| all.then(Policy::default))
-}
-
 /// Says why, if that can be said at once.
 fn turn_away(stream: &UnixStream, kind: FaultKind, why: &str) {
     let line = to_line(&Answer::fault(0, Fault::new(kind, why)));
     let _ = send(stream.as_fd(), &line, &[]);
-}
-
-fn access(app: &Appliance, peer: Peer) -> Access {
-    let config = app.config.borrow();
-    let own = rustix::process::geteuid().as_raw();
-    config.control.as_ref().map(|c| Access::of(peer, c, own)).unwrap_or_default()
 }
 
 async fn serve(
@@ -120,6 +106,10 @@ async fn serve(
         End::Slow => {
             count(&counters.slow);
             tracing::warn!(uid = peer.uid, "a control client does not take its answer");
+        }
+        End::Evicted(why) => {
+            count(&counters.evicted);
+            tracing::warn!(uid = peer.uid, ?pid, "an application is ended: {why}");
         }
         End::Broken(e) => {
             count(&counters.broken);
@@ -138,10 +128,10 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
     loop {
         while let Some(line) = inbox.pop() {
             if wants_device(&line) {
-                match policy(app, peer).filter(|_| !app.is_ending()) {
-                    Some(policy) => {
+                match (!app.is_ending()).then(|| app.admit(peer)).flatten() {
+                    Some(admitted) => {
                         let at = (line, inbox);
-                        return session::serve(guest, app, (peer, pid), policy, at).await;
+                        return session::serve(guest, app, (peer, pid), admitted, at).await;
                     }
                     None => count(&app.counters.refused),
                 }
@@ -208,7 +198,7 @@ async fn write(stream: &UnixStream, mut bytes: &[u8]) -> Result<(), End> {
 
 async fn answer(app: &Appliance, peer: Peer, line: &[u8]) -> Answer {
     let answer = match read_call(line) {
-        Ok((id, request)) => match carry_out(app, access(app, peer), &request).await {
+        Ok((id, request)) => match carry_out(app, app.access(peer), &request).await {
             Ok(ok) => Answer { id, ..ok },
             Err(fault) => Answer::fault(id, fault),
         },
@@ -233,9 +223,10 @@ async fn carry_out(app: &Appliance, access: Access, request: &Request) -> Result
         Request::Mrs(args) => Answer::ok(0, &app.mrs(&args.clone().unwrap_or_default(), access)),
         Request::Ports => Answer::ok(0, &app.ports()),
         Request::Stats => Answer::ok(0, &app.stats().await?),
-        Request::ListenAdd(args) => Answer::ok(0, &app.listen_add(args).await?),
+        Request::ListenAdd(args) => Answer::ok(0, &app.listen_add(args, access).await?),
         Request::ListenDel(args) => Answer::ok(0, &app.listen_del(args).await?),
         Request::ConnKill(args) => Answer::ok(0, &app.conn_kill(args).await?),
+        Request::ApplicationKill(args) => Answer::ok(0, &app.application_kill(args.application)?),
         Request::Reload => Answer::ok(0, &app.reload().await?),
         Request::LogLevel(args) => Answer::ok(0, &app.log_level(args).await?),
     })

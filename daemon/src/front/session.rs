@@ -8,10 +8,13 @@
 use core::time::Duration;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use heddle_socket::admin::Application;
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Inbox, Line};
+use heddle_verbs::account::Account;
 use heddle_verbs::remote::{Outgoing, Policy, Session, process_of};
 use heddle_verbs::{Sleeper, closer};
 use tokio::io::Interest;
@@ -23,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use super::client::{End, SLOW};
 use super::guest::{Guest, Next};
 use crate::access::Peer;
-use crate::appliance::Appliance;
+use crate::appliance::{Appliance, Tenant, Word};
 
 /// Requests of one client that are carried out before others have their turn.
 const TURN: usize = 16;
@@ -36,21 +39,24 @@ pub(super) async fn serve(
     guest: &Guest,
     app: &Appliance,
     (peer, pid): (Peer, Option<i32>),
-    policy: Policy,
+    (tenant, policy, account): (Rc<Tenant>, Policy, Arc<Account>),
     (first, mut inbox): (Line, Inbox),
 ) -> End {
     let sleeper = match Sleeper::pair() {
         Ok(sleeper) => sleeper,
-        Err(e) => return End::Broken(e),
+        Err(e) => {
+            app.dismiss(&tenant);
+            return End::Broken(e);
+        }
     };
-    let session = Session::new(app.node.hub(), policy, sleeper.waker());
+    let session = Session::new(app.node.hub(), policy, account, sleeper.waker());
     let mut session = session.on_lane(closer::lane_of(peer.uid));
     session.handle(&first, &mut inbox);
-    let mut shown = None;
     let sides = (&sleeper, &mut session, &mut inbox);
-    let end = exchange(guest, app, (peer, pid), sides, &mut shown).await;
+    let end = exchange(guest, app, (peer, pid), sides, &tenant).await;
+    app.dismiss(&tenant);
     // Also when it has closed its device before, and has no number any more.
-    if let Some(number) = shown {
+    if let Some(number) = tenant.application.get() {
         app.applications.borrow_mut().gone(number);
     }
     while !session.close() {
@@ -67,7 +73,7 @@ async fn exchange(
     app: &Appliance,
     (peer, pid): (Peer, Option<i32>),
     (sleeper, session, inbox): (&Sleeper, &mut Session, &mut Inbox),
-    shown: &mut Option<u64>,
+    tenant: &Tenant,
 ) -> Result<core::convert::Infallible, End> {
     let stream = guest.stream();
     // Readable when the client's process has ended, whoever has its socket then.
@@ -84,6 +90,10 @@ async fn exchange(
     woken.set_nonblocking(true).map_err(End::Broken)?;
     let woken = UnixStream::from_std(woken).map_err(End::Broken)?;
     loop {
+        // Here too: a client that asks without end is told as well.
+        if let Some(word) = tenant.next_word() {
+            heed(session, word)?;
+        }
         flush(stream, session).await?;
         let mut taken = 0;
         while taken < TURN
@@ -101,12 +111,16 @@ async fn exchange(
             // What has come of it is to be sent before anything is waited for.
             flush(stream, session).await?;
         }
-        show(app, (peer, pid), session, shown);
+        show(app, (peer, pid), session, tenant);
         if session.has_work() || taken == TURN {
             yield_now().await;
             continue;
         }
         let next = tokio::select! {
+            word = tenant.word() => {
+                heed(session, word)?;
+                continue;
+            }
             next = guest.read(inbox) => next,
             () = ended(process.as_ref()) => return Err(End::Gone),
             Ok(()) = lost.changed() => {
@@ -153,15 +167,18 @@ async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
+fn heed(session: &mut Session, word: Word) -> Result<(), End> {
+    match word {
+        Word::Policy(policy) => session.set_policy(*policy),
+        Word::End(why) => return Err(End::Evicted(why)),
+    }
+    Ok(())
+}
+
 /// What there is to be seen of it.
-fn show(
-    app: &Appliance,
-    (peer, pid): (Peer, Option<i32>),
-    session: &mut Session,
-    shown: &mut Option<u64>,
-) {
+fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &mut Session, tenant: &Tenant) {
     let Some(number) = session.app() else { return };
-    *shown = Some(number.0);
+    tenant.application.set(Some(number.0));
     let (connections, listeners) = session.connections();
     let (counters, usage) = (session.counters(), session.usage());
     let seen = Application {

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use heddle::perf::spec::Span;
 use heddle::socket::admin::{
-    ConnKill, ConnsArgs, Forward, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs, Ports, Reloaded,
-    Request, Stats, Status,
+    ApplicationKill, ConnKill, ConnsArgs, Forward, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs,
+    Ports, Reloaded, Request, Stats, Status,
 };
 use heddle::socket::{Client, DEFAULT_PATH};
 use serde::Serialize;
@@ -178,6 +178,19 @@ pub(crate) enum ConnCommand {
     },
 }
 
+/// An application of another process.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApplicationCommand {
+    /// End it: it loses its device, and all it has is given back
+    Kill {
+        /// Its number, as `heddle status` shows it
+        #[arg(value_name = "NUMBER")]
+        application: u64,
+        #[command(flatten)]
+        at: Where,
+    },
+}
+
 /// Another level of the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogCommand {
@@ -246,6 +259,12 @@ pub(crate) fn conn(command: &ConnCommand) -> Result<(), Failure> {
     let ConnCommand::Kill { conn, in_order, at } = command;
     let args = ConnKill { conn: *conn, in_order: *in_order };
     at.show(&Request::ConnKill(args), |(): &()| String::new())
+}
+
+pub(crate) fn application(command: &ApplicationCommand) -> Result<(), Failure> {
+    let ApplicationCommand::Kill { application, at } = command;
+    let args = ApplicationKill { application: *application };
+    at.show(&Request::ApplicationKill(args), |(): &()| String::new())
 }
 
 /// What could not be carried out makes it fail, although the rest was.

@@ -40,8 +40,8 @@ pub(super) fn status(s: &Status) -> String {
     let c = &s.control;
     let _ = writeln!(
         text,
-        "control socket: {} connected, {} requests, {} refused, {} turned away, {} too slow\n",
-        c.clients, c.requests, c.refused, c.turned_away, c.slow
+        "control socket: {} connected, {} requests, {} refused, {} turned away, {} too slow, {} applications ended\n",
+        c.clients, c.requests, c.refused, c.turned_away, c.slow, c.evicted
     );
     let workers = s.workers.iter().map(|w| {
         let lcore = w.lcore.map_or_else(|| "-".into(), |l| l.to_string());

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use heddle_base::{Random, Seed};
-use heddle_cm::AppId;
+use heddle_cm::{AppId, TenantId};
 use heddle_iwarp::Pd;
 
 use super::local::Local;
 use super::{ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
+use crate::account::Account;
 use crate::error::DeviceError;
 use crate::event::Taken;
 use crate::limits::DeviceLimits;
@@ -123,7 +124,7 @@ impl Hub {
             len if config.shared => Some(Region::shared(len)?),
             len => Some(Region::anonymous_on(len, config.pages)?),
         };
-        Ok(self.open_on(area, region, config)?.0)
+        Ok(self.open_on(area, region, config, None)?.0)
     }
 
     /// Wakes the workers that sleep; none where they cannot.
@@ -142,6 +143,7 @@ impl Hub {
         area: Arc<Area>,
         region: Option<Region>,
         config: &DeviceConfig,
+        account: Option<Arc<Account>>,
     ) -> Result<(Device, Arc<Local>), DeviceError> {
         let bells = Bells::new(&area, self.workers)?.waking(self.wakers.clone());
         let pool = match region {
@@ -156,7 +158,9 @@ impl Hub {
         let memory = pool.as_ref().map(|p| p.region().clone());
         let id = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
         let taken = Taken::default();
-        self.control.request(ControlRequest::Open { app: id, bells: bells.clone(), taken })?;
+        let tenant = account.as_ref().map_or(TenantId::App(id), |a| TenantId::Account(a.number()));
+        let bells_of = bells.clone();
+        self.control.request(ControlRequest::Open { app: id, tenant, bells: bells_of, taken })?;
         let stags = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
         let most = DeviceLimits {
             max_mrs: stags,
@@ -167,7 +171,7 @@ impl Hub {
         };
         let limits = config.limits.within(&most);
         let own = (area.clone(), bells.clone(), pool);
-        let local = Arc::new(Local::new((id, self.clone()), own, limits, config.patient));
+        let local = Arc::new(Local::new((id, self.clone()), own, limits, account, config.patient));
         let backend = local.clone();
         Ok((Device::new(Parts { id, area, bells, memory, limits, backend }), local))
     }

@@ -8,6 +8,7 @@ use heddle_cm::{AppId, CmId, ListenerId, Request};
 use heddle_iwarp::{Pd, Qpn};
 
 use super::{ControlRequest, Hub, lock};
+use crate::account::{Account, Kind, Over, Reserved};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
@@ -40,6 +41,8 @@ pub(crate) struct Local {
     domains: Count,
     quota: Arc<Quota>,
     limits: DeviceLimits,
+    /// That of all applications of the same principal, where they have one.
+    account: Option<Arc<Account>>,
     qps: Count,
     cqs: Count,
     srqs: Count,
@@ -80,6 +83,7 @@ impl Local {
         (id, hub): (AppId, Arc<Hub>),
         (area, bells, pool): (Arc<Area>, Bells, Option<Arc<Pool>>),
         limits: DeviceLimits,
+        account: Option<Arc<Account>>,
         patient: bool,
     ) -> Local {
         Local {
@@ -91,8 +95,9 @@ impl Local {
             slots: Mutex::default(),
             pds: Mutex::default(),
             domains: Count::default(),
-            quota: Quota::new(limits.mrs()),
+            quota: Quota::within(limits.mrs(), account.clone()),
             limits,
+            account,
             qps: Count::default(),
             cqs: Count::default(),
             srqs: Count::default(),
@@ -109,6 +114,16 @@ impl Local {
         }
         self.request(Request::AppGone, None, None)
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
+    }
+
+    /// One more of each kind, of the account.
+    fn pay(&self, kinds: &[Kind]) -> Result<Vec<Reserved>, DeviceError> {
+        let Some(account) = &self.account else { return Ok(Vec::new()) };
+        let taken: Result<_, _> = kinds.iter().map(|kind| account.take(*kind, 1)).collect();
+        taken.map_err(|over: Over| DeviceError::TooMany {
+            what: over.kind.name(),
+            most: u32::try_from(over.most).unwrap_or(u32::MAX),
+        })
     }
 
     /// What holds a protection domain.

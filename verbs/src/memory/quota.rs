@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::registry::RegisterError;
+use crate::account::{Account, Kind, Reserved};
 use crate::device::Domain;
 
 /// Most STags there may be of each sort.
@@ -54,13 +55,16 @@ pub(crate) struct Quota {
     regions: AtomicU32,
     windows: AtomicU32,
     refused: AtomicU64,
+    /// That of all applications of the same principal, where they have one.
+    account: Option<Arc<Account>>,
     /// What goes with the account, once nothing counts in it any more.
     _domain: Option<Domain>,
 }
 
 impl Quota {
-    pub(crate) fn new(limits: MrLimits) -> Arc<Quota> {
-        Arc::new(Quota { limits, ..Quota::default() })
+    /// One whose STags count in `account` too, where there is one.
+    pub(crate) fn within(limits: MrLimits, account: Option<Arc<Account>>) -> Arc<Quota> {
+        Arc::new(Quota { limits, account, ..Quota::default() })
     }
 
     /// That of a protection domain, which lasts as long as anything is in it.
@@ -88,19 +92,26 @@ impl Quota {
     pub(crate) fn take(self: &Arc<Quota>, sort: Sort) -> Result<Ticket, RegisterError> {
         let (count, most) = self.of(sort);
         let one_more = |n| (n < most).then(|| n + 1);
-        match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more) {
-            Ok(_) => Ok(Ticket(self.clone(), sort)),
-            Err(_) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                Err(RegisterError::Quota { most })
-            }
+        let refused = |most| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            RegisterError::Quota { most }
+        };
+        count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .map_err(|_| refused(most))?;
+        let mut ticket = Ticket(self.clone(), sort, None);
+        if let Some(account) = &self.account {
+            let taken = account.take(Kind::Registrations, 1);
+            let taken = taken.map_err(|o| refused(u32::try_from(o.most).unwrap_or(u32::MAX)));
+            ticket.2 = Some(taken?);
         }
+        Ok(ticket)
     }
 }
 
 /// One STag in an account, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket(Arc<Quota>, Sort);
+pub(crate) struct Ticket(Arc<Quota>, Sort, Option<Reserved>);
 
 impl Drop for Ticket {
     fn drop(&mut self) {
@@ -114,7 +125,7 @@ mod tests {
 
     #[test]
     fn test_quota_refuses_at_its_limit_and_counts() {
-        let quota = Quota::new(MrLimits { regions: 2, windows: 0 });
+        let quota = Quota::within(MrLimits { regions: 2, windows: 0 }, None);
         let first = quota.take(Sort::Region).unwrap();
         let _second = quota.take(Sort::Region).unwrap();
         assert_eq!(quota.take(Sort::Region).err(), Some(RegisterError::Quota { most: 2 }));

@@ -5,35 +5,47 @@ use core::ops::RangeInclusive;
 
 use crate::limits::DeviceLimits;
 
-/// The bounds of one application; whoever accepts its connection fills them in.
+/// What the applications of one principal may have together, and each of them do; whoever accepts
+/// their connections fills it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Octets of memory: what the device has, and what the application brings, together.
+    /// Applications at a time: connections that have opened a device.
+    pub sessions: u32,
+    /// File descriptors that the RNIC's process may hold for them: of their sockets, shared memory and
+    /// wakers.
+    pub descriptors: u32,
+    /// Octets of memory: what devices have, and what applications bring, together.
     pub memory: u64,
-    /// Octets for its queues.
+    /// Octets for queues.
     pub queues: u64,
-    /// Regions of its own that it may have registered at a time. Each takes a place in the RNIC's table
+    /// Regions of their own that they may have registered at a time. Each takes a place in the RNIC's table
     /// of regions, which all applications share.
     pub regions: u32,
-    /// Connections at a time: those it makes or has accepted.
+    /// Connections at a time: those they make or have accepted.
     pub connections: u32,
     /// Listeners at a time.
     pub listeners: u32,
     /// Requests of peers that may wait at one listener; more are cut to it.
     pub backlog: u32,
-    /// How many it may have of everything else.
+    /// How many each may have of everything else, and all together of queue pairs, queues, protection
+    /// domains and STags.
     pub limits: DeviceLimits,
     /// Where it may listen: at one of these. An unspecified address is only in a rule of all of them.
     pub listen: Vec<Addresses>,
     /// Where it may connect to: to one of these.
     pub connect: Vec<Addresses>,
+    /// Where whoever has the RNIC listens, or is to: there no application may, whatever
+    /// [`listen`](Policy::listen) has. An unspecified address is all addresses of that port.
+    pub reserved: Vec<SocketAddr>,
 }
 
 impl Default for Policy {
-    /// 256 MiB of memory, 64 MiB of queues, 16 regions of its own, 1,024 connections, 64 listeners, a
-    /// backlog of 512; any address, any port.
+    /// 32 applications and 1,024 descriptors, 256 MiB of memory, 64 MiB of queues, 16 regions of its own,
+    /// 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
     fn default() -> Policy {
         Policy {
+            sessions: 32,
+            descriptors: 1024,
             memory: 256 << 20,
             queues: 64 << 20,
             regions: 16,
@@ -43,7 +55,24 @@ impl Default for Policy {
             limits: DeviceLimits::default(),
             listen: Addresses::any(),
             connect: Addresses::any(),
+            reserved: Vec::new(),
         }
+    }
+}
+
+impl Policy {
+    /// Whether an application may listen at `at`. A listener at all addresses takes what comes where no
+    /// other listens, so a reserved port is reserved for it at every address.
+    pub fn may_listen(&self, at: SocketAddr) -> bool {
+        let all = |a: &SocketAddr| a.ip().is_unspecified();
+        let meets =
+            |r: &SocketAddr| r.port() == at.port() && (r.ip() == at.ip() || all(r) || all(&at));
+        self.listen.iter().any(|rule| rule.contain(at)) && !self.reserved.iter().any(meets)
+    }
+
+    /// Whether an application may connect to `to`.
+    pub fn may_connect(&self, to: SocketAddr) -> bool {
+        self.connect.iter().any(|rule| rule.contain(to))
     }
 }
 
@@ -86,6 +115,26 @@ impl Addresses {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_no_application_listens_where_an_address_is_reserved() {
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let reserved = vec![at("10.0.0.1:7174"), at("0.0.0.0:80")];
+        let policy = Policy { reserved, ..Policy::default() };
+        for (addr, may) in [
+            ("10.0.0.1:7174", false),
+            ("0.0.0.0:7174", false),
+            ("10.0.0.2:7174", true),
+            ("10.0.0.1:7175", true),
+            ("10.0.0.9:80", false),
+            ("0.0.0.0:80", false),
+            ("0.0.0.0:81", true),
+        ] {
+            assert_eq!(policy.may_listen(at(addr)), may, "{addr}");
+        }
+        let nowhere = Policy { listen: vec![], ..Policy::default() };
+        assert!(!nowhere.may_listen(at("10.0.0.1:1")) && nowhere.may_connect(at("10.0.0.1:1")));
+    }
 
     #[test]
     fn test_addresses_contain_what_begins_alike() {

@@ -158,6 +158,7 @@ macro_rules! documents {
     };
 }
 
+pub mod bounds;
 mod connections;
 mod limits;
 mod memory;

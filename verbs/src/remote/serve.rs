@@ -12,6 +12,7 @@ use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, WireError, receive, send
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Policy, Session, process_of};
+use crate::account::{Account, Descriptors};
 use crate::device::Hub;
 use crate::waker::Sleeper;
 
@@ -24,7 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The system's, or of a client that breaks the rules of the socket or does not read.
 pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<()> {
     let sleeper = Sleeper::pair()?;
-    let mut session = Session::new(hub, policy, sleeper.waker());
+    let descriptors = Descriptors::new(policy.descriptors.into());
+    let account = Account::new(&policy, descriptors);
+    let mut session = Session::new(hub, policy, account, sleeper.waker());
     let result = socket
         .set_write_timeout(Some(PATIENCE))
         .and_then(|()| exchange(&mut session, socket, &sleeper));

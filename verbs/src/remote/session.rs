@@ -15,25 +15,27 @@
 //! in this process do, and are bounded as those are: while thousands were not taken by the application,
 //! listeners refuse peers, and further connections are refused.
 
+use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use heddle_base::counters;
-use heddle_cm::AppId;
+use heddle_cm::{AppId, Event as CmEvent, ListenFailure, ListenerId};
 use heddle_socket::document::{Answer, Fault, FaultKind, VERSION, read_call, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox};
 use serde::Serialize;
 
 use super::policy::Policy;
 use super::protocol::{Request, Told};
+use crate::account::{Account, Over, Reserved};
 use crate::closer;
 use crate::cq::Cq;
 use crate::device::local::Local;
 use crate::device::{Device, Hub};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
-use crate::memory::RegisterError;
+use crate::memory::{Region, RegisterError};
 use crate::mr::Mr;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -102,6 +104,11 @@ const DROPPED: usize = 64;
 pub struct Session {
     hub: Arc<Hub>,
     policy: Policy,
+    /// That of all sessions of the same principal.
+    account: Arc<Account>,
+    /// What the device itself takes of it; the memory, which comes first, as long as it is mapped.
+    held: Vec<Reserved>,
+    memory: Weak<Region>,
     /// What was asked for, for people.
     name: String,
     state: State,
@@ -116,11 +123,11 @@ pub struct Session {
     out: VecDeque<Outgoing>,
     jobs: VecDeque<Job>,
     objects: Objects,
-    listeners: HashSet<u64>,
+    listeners: HashMap<u64, (SocketAddr, Reserved)>,
     /// Peers that wait for the application's answer.
     asked: HashSet<u64>,
     /// Connections it makes or has accepted.
-    conns: HashSet<u64>,
+    conns: HashMap<u64, Reserved>,
     counters: SessionCounters,
 }
 
@@ -162,11 +169,15 @@ fn with_fds(answer: &impl Serialize, fds: Vec<OwnedFd>) -> Result<Outcome, Fault
 }
 
 impl Session {
-    /// A session on `hub`; `waker` is woken when there may be an event to send.
-    pub fn new(hub: &Arc<Hub>, policy: Policy, waker: Waker) -> Session {
+    /// A session on `hub`, whose application may do what `policy` says and have what is left of
+    /// `account`; `waker` is woken when there may be an event to send.
+    pub fn new(hub: &Arc<Hub>, policy: Policy, account: Arc<Account>, waker: Waker) -> Session {
         Session {
             hub: hub.clone(),
             policy,
+            account,
+            held: Vec::new(),
+            memory: Weak::new(),
             name: String::new(),
             state: State::New,
             events: EventQueue::new(Some(waker.clone())),
@@ -176,9 +187,9 @@ impl Session {
             out: VecDeque::new(),
             jobs: VecDeque::new(),
             objects: Objects::default(),
-            listeners: HashSet::new(),
+            listeners: HashMap::new(),
             asked: HashSet::new(),
-            conns: HashSet::new(),
+            conns: HashMap::new(),
             counters: SessionCounters::default(),
         }
     }
@@ -270,7 +281,35 @@ impl Session {
             return false;
         }
         *open = None;
+        self.listeners.clear();
+        self.conns.clear();
+        self.objects.linger(&self.account);
+        // Frames that are on their way may still refer to the memory.
+        let mut held = core::mem::take(&mut self.held).into_iter();
+        if let Some(bytes) = held.next() {
+            let memory = core::mem::take(&mut self.memory);
+            self.account.linger(bytes, move || memory.strong_count() == 0);
+        }
         true
+    }
+
+    /// What the application may do from here on. Listeners at addresses where it may listen no more end,
+    /// and it hears of that; all else that it has stays.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        let State::Open(open) = &self.state else { return };
+        let may = |at: &SocketAddr| self.policy.may_listen(*at);
+        let ended: Vec<_> =
+            self.listeners.iter().filter(|(_, (at, _))| !may(at)).map(|(id, _)| *id).collect();
+        for id in ended {
+            // One that the control plane has no room for now ends with the next policy, or never was.
+            if open.device.unlisten(ListenerId(id)).is_ok() {
+                self.listeners.remove(&id);
+                let error = ListenFailure::Withdrawn;
+                let event = CmEvent::ListenFailed { id: ListenerId(id), error };
+                self.events.push(event, &Taken::default());
+            }
+        }
     }
 
     /// The application is to have nothing from here on.
@@ -355,7 +394,7 @@ impl Session {
                 done(&())
             }
             other => {
-                let result = self.objects.carry_out(&open, other);
+                let result = self.objects.carry_out(&open, &self.account, other);
                 result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
             }
         }
@@ -420,6 +459,10 @@ fn invalid(text: impl Into<String>) -> Fault {
 
 fn not_found(text: impl Into<String>) -> Fault {
     Fault::new(FaultKind::NotFound, text)
+}
+
+fn over(over: Over) -> Fault {
+    Fault::new(FaultKind::Quota, over.to_string())
 }
 
 fn quota(what: &str, most: impl std::fmt::Display) -> Fault {

@@ -23,6 +23,7 @@ impl Backend for Local {
     fn create_pd(&self) -> Result<Pd, DeviceError> {
         let most = self.limits.max_pds;
         let place = self.domains.take("protection domains", most)?;
+        let place = place.paid(self.pay(&[Kind::Domains])?);
         let pd = self.hub.name_pd(self.id);
         let domain = Domain { pd, hub: Arc::downgrade(&self.hub), _place: place };
         lock(&self.pds).insert(pd, Quota::of_domain(self.limits.mrs_per_pd(), domain));
@@ -37,6 +38,7 @@ impl Backend for Local {
 
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
         let place = self.cqs.take("completion queues", self.limits.max_cqs)?;
+        let place = place.paid(self.pay(&[Kind::CompletionQueues])?);
         let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
         Ok(Cq::new(&self.area, number, depth, self.hub.workers, waker, place)?)
     }
@@ -54,6 +56,7 @@ impl Backend for Local {
     ) -> Result<Srq, DeviceError> {
         let domain = self.domain(pd)?;
         let place = self.srqs.take("shared receive queues", self.limits.max_srqs)?;
+        let place = place.paid(self.pay(&[Kind::SharedReceiveQueues])?);
         Ok(Srq::new(&self.area, pd, size, waker, (place, domain))?)
     }
 
@@ -61,7 +64,7 @@ impl Backend for Local {
         let user = init.srq.as_ref().map(Srq::join).transpose()?;
         let most = self.limits.max_qps;
         let domain = self.domain(pd)?;
-        let place = self.qps.take("queue pairs", most)?;
+        let place = self.qps.take("queue pairs", most)?.paid(self.pay(&[Kind::QueuePairs])?);
         let full = DeviceError::TooMany { what: "queue pairs", most };
         let bell = take_slot(&mut lock(&self.slots)).ok_or(full)?;
         let qpn = Qpn(lock(&self.hub.qpns).take());

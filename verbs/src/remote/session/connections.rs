@@ -5,9 +5,9 @@ use core::net::SocketAddr;
 use heddle_cm::{CmId, Event, ListenerId};
 use heddle_socket::document::{Fault, FaultKind};
 
-use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, quota};
+use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, over};
+use crate::account::Kind;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
-use crate::remote::policy::Addresses;
 use crate::remote::protocol::{Connecting, Listening};
 
 impl Session {
@@ -19,19 +19,17 @@ impl Session {
         let device = &open.device;
         match request {
             Request::Listen(a) => {
-                may(&self.policy.listen, a.addr, "listen at")?;
+                may(self.policy.may_listen(a.addr), "listen at", a.addr)?;
                 self.check_taken()?;
-                if self.listeners.len() >= self.policy.listeners as usize {
-                    return Err(quota("listeners", self.policy.listeners));
-                }
+                let held = self.account.take(Kind::Listeners, 1).map_err(over)?;
                 let backlog = a.params.backlog.min(self.policy.backlog as usize);
                 let params = ListenParams { backlog, ..a.params };
                 let id = device.listen(a.addr, params, &self.events).map_err(|e| self.fault(e))?;
-                self.listeners.insert(id.0);
+                self.listeners.insert(id.0, (a.addr, held));
                 done(&Listening { listener: id.0 })
             }
             Request::Unlisten(a) => {
-                if !self.listeners.contains(&a.listener) {
+                if !self.listeners.contains_key(&a.listener) {
                     return Err(not_found(format!("there is no listener {}", a.listener)));
                 }
                 device.unlisten(ListenerId(a.listener)).map_err(|e| self.fault(e))?;
@@ -39,27 +37,27 @@ impl Session {
                 done(&())
             }
             Request::Connect(a) => {
-                may(&self.policy.connect, a.remote, "connect to")?;
+                may(self.policy.may_connect(a.remote), "connect to", a.remote)?;
                 self.check_taken()?;
-                self.check_conns()?;
+                let held = self.account.take(Kind::Connections, 1).map_err(over)?;
                 let qp = self.objects.qp_for_connection(a.qp)?;
                 let mut params = ConnectParams::new(qp).reads(a.ird, a.ord);
                 (params.local, params.protocol, params.timeout) = (a.local, a.protocol, a.timeout);
                 params.private_data = a.private_data;
                 let id = device.connect(a.remote, params, &self.events);
                 let id = id.map_err(|e| self.fault(e))?;
-                self.conns.insert(id.0);
+                self.conns.insert(id.0, held);
                 done(&Connecting { conn: id.0 })
             }
             Request::Accept(a) => {
                 self.check_asked(a.conn)?;
-                self.check_conns()?;
+                let held = self.account.take(Kind::Connections, 1).map_err(over)?;
                 let qp = self.objects.qp_for_connection(a.qp)?;
                 let private_data = a.private_data;
                 let params = AcceptParams { qp, ird: a.ird, ord: a.ord, private_data };
                 device.accept(CmId(a.conn), params).map_err(|e| self.fault(e))?;
                 self.asked.remove(&a.conn);
-                self.conns.insert(a.conn);
+                self.conns.insert(a.conn, held);
                 done(&())
             }
             Request::Reject(a) => {
@@ -73,7 +71,7 @@ impl Session {
                 done(&())
             }
             Request::Disconnect(a) => {
-                if !self.conns.contains(&a.conn) && !self.asked.contains(&a.conn) {
+                if !self.conns.contains_key(&a.conn) && !self.asked.contains(&a.conn) {
                     return Err(not_found(format!("there is no connection {}", a.conn)));
                 }
                 device.disconnect(CmId(a.conn)).map_err(|e| self.fault(e))?;
@@ -116,13 +114,6 @@ impl Session {
         }
     }
 
-    fn check_conns(&self) -> Result<(), Fault> {
-        match self.conns.len() < self.policy.connections as usize {
-            true => Ok(()),
-            false => Err(quota("connections", self.policy.connections)),
-        }
-    }
-
     fn check_asked(&self, conn: u64) -> Result<(), Fault> {
         match self.asked.contains(&conn) {
             true => Ok(()),
@@ -131,8 +122,8 @@ impl Session {
     }
 }
 
-fn may(rules: &[Addresses], at: SocketAddr, what: &str) -> Result<(), Fault> {
-    match rules.iter().any(|rule| rule.contain(at)) {
+fn may(may: bool, what: &str, at: SocketAddr) -> Result<(), Fault> {
+    match may {
         true => Ok(()),
         false => Err(Fault::new(FaultKind::Denied, format!("may not {what} {at}"))),
     }

@@ -8,8 +8,9 @@ use heddle_iwarp::{Access, Pd, Qpn, Stag};
 
 use super::{
     Arc, Cq, DeviceError, HashMap, Mr, Open, Outcome, Qp, Refused, Request, Srq, Waker, done,
-    invalid, not_found, quota, with_fds,
+    invalid, not_found, over, quota, with_fds,
 };
+use crate::account::{Account, Kind, Reserved};
 use crate::device::local::Aside;
 use crate::device::{Backend, MrInit};
 use crate::memory::Region;
@@ -35,8 +36,9 @@ pub(super) struct Objects {
     regions: HashMap<u64, Arc<Region>>,
     /// By the client's numbers, what wakes its threads. The queues hold it.
     wakers: HashMap<u64, WeakWaker>,
-    /// Memory of the application's own that may still be mapped here, with the octets of each.
-    brought: Vec<(Weak<Region>, usize)>,
+    /// Memory of the application's own that may still be mapped here, with the octets of each, and what
+    /// it takes of the account.
+    brought: Vec<(Weak<Region>, usize, Vec<Reserved>)>,
     next: u64,
 }
 
@@ -46,9 +48,9 @@ impl Objects {
         self.next
     }
 
-    pub(super) fn add_region(&mut self, region: Region) -> u64 {
+    pub(super) fn add_region(&mut self, region: Region, held: Vec<Reserved>) -> u64 {
         let (name, region) = (self.name(), Arc::new(region));
-        self.brought.push((Arc::downgrade(&region), region.len()));
+        self.brought.push((Arc::downgrade(&region), region.len(), held));
         self.regions.insert(name, region);
         name
     }
@@ -56,14 +58,23 @@ impl Objects {
     /// Octets of its own memory that are mapped here, of regions that are given back until nobody
     /// refers to them.
     pub(super) fn brought(&mut self) -> usize {
-        self.brought.retain(|(region, _)| region.strong_count() > 0);
-        self.brought.iter().map(|(_, len)| len).sum()
+        self.forget_gone();
+        self.brought.iter().map(|(_, len, _)| len).sum()
     }
 
-    /// Regions of its own memory, of those given back as well.
-    pub(super) fn region_count(&mut self) -> usize {
-        self.brought.retain(|(region, _)| region.strong_count() > 0);
-        self.brought.len()
+    /// Gives back what memory has taken that nobody refers to any more.
+    pub(super) fn forget_gone(&mut self) {
+        self.brought.retain(|(region, ..)| region.strong_count() > 0);
+    }
+
+    /// The application is gone: what its memory takes of the account is free when the memory is.
+    pub(super) fn linger(&mut self, account: &Arc<Account>) {
+        for (region, _, held) in self.brought.drain(..) {
+            for part in held {
+                let region = region.clone();
+                account.linger(part, move || region.strong_count() == 0);
+            }
+        }
     }
 
     /// Whether memory that the application has brought has failed.
@@ -113,7 +124,12 @@ impl Objects {
         name.map(|n| self.qp(n)).transpose()
     }
 
-    pub(super) fn carry_out(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
+    pub(super) fn carry_out(
+        &mut self,
+        open: &Open,
+        account: &Arc<Account>,
+        request: Request,
+    ) -> Result<Outcome, Refused> {
         match request {
             Request::CreatePd
             | Request::DeallocPd(_)
@@ -121,7 +137,7 @@ impl Objects {
             | Request::ResizeCq(_)
             | Request::CreateSrq(_)
             | Request::CreateQp(_)
-            | Request::ResetQp(_) => self.make_queue(open, request),
+            | Request::ResetQp(_) => self.make_queue(open, account, request),
             Request::AllocMr(_)
             | Request::Reserve(_)
             | Request::RegisterReserved(_)
@@ -136,7 +152,12 @@ impl Objects {
         }
     }
 
-    fn make_queue(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
+    fn make_queue(
+        &mut self,
+        open: &Open,
+        account: &Arc<Account>,
+        request: Request,
+    ) -> Result<Outcome, Refused> {
         let device = &open.device;
         match request {
             Request::CreatePd => Ok(done(&NewPd { pd: device.create_pd()?.0 })?),
@@ -145,7 +166,7 @@ impl Objects {
                 Ok(done(&())?)
             }
             Request::CreateCq(a) => {
-                let (waker, fds) = self.waker(a.waker)?;
+                let (waker, fds) = self.waker(account, a.waker)?;
                 let cq = device.create_cq(a.depth, waker)?;
                 let (off, words) = cq.share();
                 self.cqs.insert(off, cq);
@@ -161,7 +182,7 @@ impl Objects {
                 Ok(done(&Resized { held, resizing })?)
             }
             Request::CreateSrq(a) => {
-                let (waker, fds) = self.waker(a.waker)?;
+                let (waker, fds) = self.waker(account, a.waker)?;
                 let srq = device.create_srq(Pd(a.pd), a.depth, a.max_sge, waker)?;
                 let (off, words) = srq.share();
                 self.srqs.insert(off, srq);
@@ -293,16 +314,23 @@ impl Objects {
 
     /// What wakes the thread to which the client gives this number; with the descriptor on which it
     /// sleeps when it is new.
-    fn waker(&mut self, number: Option<u64>) -> Result<(Option<Waker>, Vec<OwnedFd>), Refused> {
+    fn waker(
+        &mut self,
+        account: &Arc<Account>,
+        number: Option<u64>,
+    ) -> Result<(Option<Waker>, Vec<OwnedFd>), Refused> {
         let Some(number) = number else { return Ok((None, Vec::new())) };
         if let Some(there) = self.wakers.get(&number).and_then(WeakWaker::upgrade) {
             return Ok((Some(there), Vec::new()));
         }
+        let held = account.take(Kind::Descriptors, 1).map_err(over)?;
         let made = Waker::for_process();
         let (waker, fd) = made.map_err(|e| DeviceError::Socket(e.to_string()))?;
         // As many as there are queues at most.
         self.wakers.retain(|_, waker| waker.upgrade().is_some());
         self.wakers.insert(number, waker.downgrade());
+        let weak = waker.downgrade();
+        account.linger(held, move || weak.is_gone());
         Ok((Some(waker), vec![fd]))
     }
 

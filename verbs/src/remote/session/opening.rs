@@ -7,7 +7,8 @@ use heddle_socket::document::{Answer, Fault, FaultKind};
 use heddle_socket::wire::{ForeignFd, MAX_FDS};
 
 use super::preparing::Preparing;
-use super::{Open, Outcome, Session, State, invalid, quota};
+use super::{Open, Outcome, Session, State, invalid, over};
+use crate::account::{Kind, Reserved};
 use crate::device::DeviceConfig;
 use crate::error::DeviceError;
 use crate::memory::{Region, RegionError};
@@ -17,6 +18,10 @@ use crate::wakeup::{Lent, MAX_LENT};
 
 // Who sleeps, and what wakes them.
 const _: () = assert!(1 + MAX_LENT <= MAX_FDS);
+
+/// Descriptors that this process holds for a device: the socket, a pair of wakers with a copy, the
+/// client's process, the area and the memory until they are mapped, and what workers are woken with.
+const SESSION: u64 = 7 + MAX_LENT as u64;
 
 /// Letters of a name that are kept.
 const MAX_NAME: usize = 64;
@@ -48,14 +53,16 @@ impl Session {
         if !matches!(self.state, State::New) {
             return Err(invalid("the device is open already, or was"));
         }
-        if args.memory > self.policy.memory {
-            return Err(quota("octets of memory", self.policy.memory));
-        }
+        let take = |kind, n| self.account.take(kind, n).map_err(over);
         // What the RNIC itself needs there is had by everybody.
         let least = self.hub.area_octets(0);
-        if args.queues > self.policy.queues.max(least as u64) {
-            return Err(quota("bytes of queues", self.policy.queues));
-        }
+        let queues = if args.queues > least as u64 { args.queues } else { 0 };
+        let held = vec![
+            take(Kind::Memory, args.memory)?,
+            take(Kind::Queues, queues)?,
+            take(Kind::Sessions, 1)?,
+            take(Kind::Descriptors, SESSION)?,
+        ];
         let size = |n: u64| usize::try_from(n).map_err(|_| invalid("no such size"));
         let (memory, queues) = (size(args.memory)?, size(args.queues)?);
         if queues < least {
@@ -66,7 +73,7 @@ impl Session {
         let sizes = [queues, memory];
         self.name = args.name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
         self.state = State::Opening;
-        self.prepare(id, fds.into_iter().zip(sizes).collect(), true);
+        self.prepare(id, fds.into_iter().zip(sizes).collect(), held, true);
         Ok(Outcome::Later)
     }
 
@@ -76,26 +83,27 @@ impl Session {
         len: usize,
         fds: Vec<ForeignFd>,
     ) -> Result<Outcome, Fault> {
-        let waiting = self.jobs.len();
-        if self.objects.region_count() + waiting >= self.policy.regions as usize {
-            return Err(quota("regions of memory of its own", self.policy.regions));
-        }
-        let device = match &self.state {
-            State::Open(o) => o.device.memory().map_or(0, |m| m.len()),
-            _ => 0,
-        };
-        let in_jobs = self.jobs.iter().map(|j| j.memory.bytes());
-        let there = in_jobs.fold(self.objects.brought() as u64, u64::saturating_add);
-        let all = there.saturating_add(device as u64).saturating_add(len as u64);
-        if all > self.policy.memory {
-            return Err(quota("octets of memory", self.policy.memory));
-        }
-        self.prepare(id, fds.into_iter().zip([len]).collect(), false);
+        // What is on its way back counts until it is.
+        self.objects.forget_gone();
+        let take = |kind, n| self.account.take(kind, n).map_err(over);
+        // The file is closed once it is mapped, and its place is counted as long as the region's.
+        let held = vec![
+            take(Kind::Regions, 1)?,
+            take(Kind::Memory, len as u64)?,
+            take(Kind::Descriptors, 1)?,
+        ];
+        self.prepare(id, fds.into_iter().zip([len]).collect(), held, false);
         Ok(Outcome::Later)
     }
 
-    fn prepare(&mut self, id: u64, files: Vec<(ForeignFd, usize)>, opens: bool) {
-        let memory = Preparing::start(files, self.lane, self.waker.clone());
+    fn prepare(
+        &mut self,
+        id: u64,
+        files: Vec<(ForeignFd, usize)>,
+        held: Vec<Reserved>,
+        opens: bool,
+    ) {
+        let memory = Preparing::start(files, held, self.lane, self.waker.clone());
         self.jobs.push_back(Job { id, memory, opens });
     }
 
@@ -105,8 +113,8 @@ impl Session {
             return;
         }
         let Some(Job { id, memory, opens }) = self.jobs.pop_front() else { return };
-        let mut regions = match memory.take() {
-            Ok(regions) => regions.into_iter(),
+        let (regions, held) = match memory.take() {
+            Ok(prepared) => prepared,
             Err(e) => {
                 if opens {
                     self.state = State::New;
@@ -118,13 +126,16 @@ impl Session {
                 return self.refuse(id, Fault::new(kind, e.to_string()));
             }
         };
+        let mut regions = regions.into_iter();
         let Some(first) = regions.next() else { return };
         if !opens {
-            let name = self.objects.add_region(first);
+            let name = self.objects.add_region(first, held);
             return self.send(id, Answer::ok(id, &Id { id: name }), Vec::new());
         }
         match self.opened(first, regions.next()) {
             Ok((open, answer, fds)) => {
+                self.held = held;
+                self.memory = open.device.memory().map(Arc::downgrade).unwrap_or_default();
                 self.state = State::Open(open);
                 self.send(id, Answer::ok(id, &answer), fds);
             }
@@ -152,7 +163,8 @@ impl Session {
             patient: false,
             ..DeviceConfig::default()
         };
-        let (device, local) = self.hub.open_on(Area::over(area), memory, &config)?;
+        let (device, local) =
+            self.hub.open_on(Area::over(area), memory, &config, Some(self.account.clone()))?;
         let answer = Opened {
             app: device.app().0,
             workers: device.bells().workers(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_socket::wire::ForeignFd;
 
+use crate::account::Reserved;
 use crate::closer;
 use crate::memory::{Region, RegionError};
 use crate::waker::Waker;
@@ -15,40 +16,40 @@ use crate::waker::Waker;
 /// Bytes that are populated at a time: a millisecond or so.
 const PIECE: usize = 4 << 20;
 
-type Prepared = Result<Vec<Region>, RegionError>;
+/// The regions, in order, and what they take of the account.
+type Prepared = Result<(Vec<Region>, Vec<Reserved>), RegionError>;
 
 /// Files that are being mapped, sealed and populated.
 #[derive(Debug)]
 pub(super) struct Preparing {
-    bytes: u64,
     done: Arc<Mutex<Option<Prepared>>>,
 }
 
 impl Preparing {
     /// Has `lane` prepare files of so many bytes each, and wakes `waker` when all are, or one cannot be.
-    pub(super) fn start(files: Vec<(ForeignFd, usize)>, lane: usize, waker: Waker) -> Preparing {
-        let bytes = files.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len as u64));
+    /// What is `held` for them counts until the lane has let go of them, also when the session is gone.
+    pub(super) fn start(
+        files: Vec<(ForeignFd, usize)>,
+        held: Vec<Reserved>,
+        lane: usize,
+        waker: Waker,
+    ) -> Preparing {
         let done = Arc::new(Mutex::new(None));
         let mut files = files;
         files.reverse();
         let (regions, told) = (Vec::new(), done.clone());
-        let work = Work { files, regions, populated: 0, lane, told, waker };
+        let work = Work { files, regions, held, populated: 0, lane, told, waker };
         closer::run(lane, move || work.go_on());
-        Preparing { bytes, done }
-    }
-
-    /// What they take, as far as is known before they are mapped.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        Preparing { done }
     }
 
     pub(super) fn is_done(&self) -> bool {
         lock(&self.done).is_some()
     }
 
-    /// The regions, in order; none while it is not done.
+    /// What has come of it; nothing while it is not done.
     pub(super) fn take(self) -> Prepared {
-        lock(&self.done).take().unwrap_or_else(|| Ok(Vec::new()))
+        lock(&self.done).take().unwrap_or_else(|| Ok(Default::default()))
     }
 }
 
@@ -57,6 +58,8 @@ struct Work {
     /// Files that are not mapped, the last one first.
     files: Vec<(ForeignFd, usize)>,
     regions: Vec<Region>,
+    /// Dropped after the regions.
+    held: Vec<Reserved>,
     /// Bytes of the last region.
     populated: usize,
     lane: usize,
@@ -72,7 +75,7 @@ impl Work {
         }
         let result = match self.step() {
             Ok(false) => return closer::run(self.lane, move || self.go_on()),
-            Ok(true) => Ok(self.regions),
+            Ok(true) => Ok((self.regions, self.held)),
             Err(e) => Err(e),
         };
         *lock(&self.told) = Some(result);

@@ -41,7 +41,11 @@ fn test_quotas_say_what_and_how_many() {
     let e = listen("0.0.0.0:7000").unwrap_err();
     refused(e, FaultKind::Denied, "may not listen at 0.0.0.0:7000");
     let id = listen("10.0.0.1:7000").unwrap();
-    refused(listen("10.0.0.1:7001").unwrap_err(), FaultKind::Quota, "no more than 1 listeners");
+    refused(
+        listen("10.0.0.1:7001").unwrap_err(),
+        FaultKind::Quota,
+        "no more than 1 listeners of all applications of one user",
+    );
     device.unlisten(id).unwrap();
     listen("10.0.0.1:7001").unwrap();
     let connect =
@@ -239,6 +243,125 @@ fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
         number(raw.ask("reserve", r#"{"len":64}"#).0, "id");
     }
     assert_eq!(raw.refused("reserve", r#"{"len":64}"#), FaultKind::Quota);
+    while !raw.session.close() {}
+}
+
+/// A user who opens a device as often as it may has no more than one who opens one; what a session gives
+/// back another of the same user may have, and another user has its own.
+#[test]
+fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
+    let (hub, _plane) = hub();
+    let policy = Policy {
+        sessions: 3,
+        memory: 4 << 20,
+        listeners: 2,
+        connections: 2,
+        descriptors: 3 * 64,
+        limits: crate::DeviceLimits {
+            max_qps: 2,
+            max_cqs: 3,
+            max_srqs: 2,
+            max_pds: 3,
+            max_mrs: 4,
+            max_mws: 4,
+            ..crate::DeviceLimits::default()
+        },
+        ..Policy::default()
+    };
+    let account = raw::account(&policy);
+    let open = |raw: &mut Raw| {
+        raw.bring_files(1 << 20, 1 << 20);
+        raw.ask("device-open", r#"{"memory":1048576,"queues":1048576,"name":"x"}"#).0.error
+    };
+    let mut all: Vec<_> =
+        (0..3).map(|_| Raw::sharing(&hub, policy.clone(), account.clone())).collect();
+    for raw in &mut all {
+        assert_eq!(open(raw), None);
+    }
+    let mut fourth = Raw::sharing(&hub, policy.clone(), account.clone());
+    assert_eq!(open(&mut fourth).unwrap().kind, FaultKind::Quota);
+    let pds: Vec<_> =
+        all.iter_mut().map(|raw| number(raw.ask("create-pd", "null").0, "pd")).collect();
+    assert_eq!(all[0].refused("create-pd", "null"), FaultKind::Quota);
+    let params = serde_json::to_string(&ListenParams::default()).unwrap();
+    // Of each kind: who asks, in turn, how many get it, and what they ask for.
+    type Ask<'a> = (&'a str, usize, Box<dyn Fn(usize) -> String + 'a>);
+    let table: [Ask<'_>; 6] = [
+        ("create-cq", 3, Box::new(|_| r#"{"depth":8,"waker":null}"#.into())),
+        (
+            "create-srq",
+            2,
+            Box::new(|n| format!(r#"{{"pd":{},"depth":8,"max_sge":1,"waker":null}}"#, pds[n])),
+        ),
+        (
+            "alloc-mr",
+            2,
+            Box::new(|n| format!(r#"{{"pd":{},"len":64,"access":0,"to":null,"qp":null}}"#, pds[n])),
+        ),
+        // Together with the regions.
+        ("alloc-window", 1, Box::new(|n| format!(r#"{{"pd":{},"qp":null}}"#, pds[n]))),
+        ("alloc-fast", 1, Box::new(|n| format!(r#"{{"pd":{},"qp":null,"len":64}}"#, pds[n]))),
+        (
+            "listen",
+            2,
+            Box::new(|n| format!(r#"{{"addr":"10.0.0.1:{}","params":{params}}}"#, n + 1)),
+        ),
+    ];
+    for (op, most, args) in &table {
+        let fine = (0..3)
+            .cycle()
+            .take(if op.starts_with("alloc") { *most } else { 9 })
+            .filter(|n| all[*n].ask(op, &args(*n)).0.error.is_none())
+            .count();
+        assert_eq!(fine, *most, "{op}");
+    }
+    for op in ["alloc-mr", "alloc-window", "alloc-fast"] {
+        let (_, _, args) = table.iter().find(|t| t.0 == op).unwrap();
+        assert_eq!(all[2].refused(op, &args(2)), FaultKind::Quota, "{op}");
+    }
+    // Another user has all of it.
+    let mut other = Raw::opened_with(&hub, policy.clone());
+    for (op, ..) in table.iter().filter(|t| t.0 == "create-cq") {
+        for _ in 0..3 {
+            assert_eq!(other.ask(op, r#"{"depth":8,"waker":null}"#).0.error, None);
+        }
+    }
+    // One goes, and the others have its part.
+    let mut first = all.remove(0);
+    while !first.session.close() {}
+    drop(first);
+    assert_eq!(open(&mut fourth), None);
+    assert_eq!(fourth.ask("create-cq", r#"{"depth":8,"waker":null}"#).0.error, None);
+    for mut raw in all.into_iter().chain([fourth]) {
+        while !raw.session.close() {}
+    }
+    until("all is given back", || {
+        hub.registry().reclaim();
+        account.is_idle()
+    });
+    while !other.session.close() {}
+}
+
+/// A rule that changes holds for the sessions there are.
+#[test]
+fn test_listeners_end_where_a_new_policy_has_no_place_for_them() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    let params = serde_json::to_string(&ListenParams::default()).unwrap();
+    let listen = |port| format!(r#"{{"addr":"10.0.0.1:{port}","params":{params}}}"#);
+    let [kept, lost] = [1, 2].map(|port| number(raw.ask("listen", &listen(port)).0, "listener"));
+    while raw.session.poll_transmit().is_some() {}
+    let reserved = vec!["0.0.0.0:2".parse().unwrap()];
+    raw.session.set_policy(Policy { reserved, ..Policy::default() });
+    let told: Vec<_> = std::iter::from_fn(|| raw.session.poll_transmit()).collect();
+    let [told] = &told[..] else { panic!("{told:?}") };
+    let text = String::from_utf8(told.bytes.clone()).unwrap();
+    assert!(text.contains("ListenFailed") && text.contains(&format!("\"id\":{lost}")), "{text}");
+    assert_eq!(raw.session.connections(), (0, 1));
+    assert_eq!(raw.refused("listen", &listen(2)), FaultKind::Denied);
+    let unlisten = |id| format!(r#"{{"listener":{id}}}"#);
+    assert_eq!(raw.refused("unlisten", &unlisten(lost)), FaultKind::NotFound);
+    assert_eq!(raw.ask("unlisten", &unlisten(kept)).0.error, None);
     while !raw.session.close() {}
 }
 

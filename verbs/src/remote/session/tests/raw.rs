@@ -2,6 +2,10 @@
 
 use super::*;
 
+pub(super) fn account(policy: &Policy) -> Arc<Account> {
+    Account::new(policy, crate::account::Descriptors::new(policy.descriptors.into()))
+}
+
 /// A client that says what it likes.
 pub(super) struct Raw {
     pub(super) session: Session,
@@ -11,7 +15,13 @@ pub(super) struct Raw {
 
 impl Raw {
     pub(super) fn new(hub: &Arc<Hub>, policy: Policy) -> Raw {
-        let session = Session::new(hub, policy, Sleeper::new().waker());
+        let account = account(&policy);
+        Raw::sharing(hub, policy, account)
+    }
+
+    /// One of several of a principal.
+    pub(super) fn sharing(hub: &Arc<Hub>, policy: Policy, account: Arc<Account>) -> Raw {
+        let session = Session::new(hub, policy, account, Sleeper::new().waker());
         Raw { session, inbox: Inbox::new(1 << 16), next: 0 }
     }
 

@@ -1,0 +1,334 @@
+//! What the applications of one principal have together.
+//!
+//! A user may open many devices; a quota of each would be no quota at all. So whoever serves them
+//! ([`remote`](crate::remote)) gives all sessions of a principal one [`Account`], and everything that
+//! a session makes is reserved there first: what was found free is taken in the same step, and comes
+//! back when the object is gone, not when it was given up.
+
+use core::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::remote::Policy;
+
+/// What an account counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Applications: sessions with a device.
+    Sessions,
+    /// Bytes of memory, the principal's own and the devices'.
+    Memory,
+    /// Bytes for queues.
+    Queues,
+    /// Regions of memory that applications have brought.
+    Regions,
+    /// Connections.
+    Connections,
+    /// Listeners.
+    Listeners,
+    /// Queue pairs.
+    QueuePairs,
+    /// Completion queues.
+    CompletionQueues,
+    /// Shared receive queues.
+    SharedReceiveQueues,
+    /// Protection domains.
+    Domains,
+    /// STags: regions, fast registrations and windows.
+    Registrations,
+    /// File descriptors that the RNIC's process holds for them.
+    Descriptors,
+}
+
+impl Kind {
+    /// Every one.
+    pub const ALL: [Kind; 12] = [
+        Kind::Sessions,
+        Kind::Memory,
+        Kind::Queues,
+        Kind::Regions,
+        Kind::Connections,
+        Kind::Listeners,
+        Kind::QueuePairs,
+        Kind::CompletionQueues,
+        Kind::SharedReceiveQueues,
+        Kind::Domains,
+        Kind::Registrations,
+        Kind::Descriptors,
+    ];
+
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Sessions => "applications of one user",
+            Kind::Memory => "bytes of memory of all applications of one user",
+            Kind::Queues => "bytes of queues of all applications of one user",
+            Kind::Regions => "regions brought by all applications of one user",
+            Kind::Connections => "connections of all applications of one user",
+            Kind::Listeners => "listeners of all applications of one user",
+            Kind::QueuePairs => "queue pairs of all applications of one user",
+            Kind::CompletionQueues => "completion queues of all applications of one user",
+            Kind::SharedReceiveQueues => "shared receive queues of all applications of one user",
+            Kind::Domains => "protection domains of all applications of one user",
+            Kind::Registrations => "registrations of all applications of one user",
+            Kind::Descriptors => "descriptors held for all applications of one user",
+        }
+    }
+
+    /// How many of it a policy grants.
+    pub fn granted(self, policy: &Policy) -> u64 {
+        let limits = &policy.limits;
+        match self {
+            Kind::Sessions => policy.sessions.into(),
+            Kind::Memory => policy.memory,
+            Kind::Queues => policy.queues,
+            Kind::Regions => policy.regions.into(),
+            Kind::Connections => policy.connections.into(),
+            Kind::Listeners => policy.listeners.into(),
+            Kind::QueuePairs => limits.max_qps.into(),
+            Kind::CompletionQueues => limits.max_cqs.into(),
+            Kind::SharedReceiveQueues => limits.max_srqs.into(),
+            Kind::Domains => limits.max_pds.into(),
+            Kind::Registrations => limits.max_mrs.into(),
+            Kind::Descriptors => policy.descriptors.into(),
+        }
+    }
+}
+
+/// There would be more than are granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// Of what.
+    pub kind: Kind,
+    /// How many are granted.
+    pub most: u64,
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no more than {} {}", self.most, self.kind.name())
+    }
+}
+
+/// Descriptors that all principals together may have the RNIC's process hold.
+#[derive(Debug)]
+pub struct Descriptors {
+    most: u64,
+    used: AtomicU64,
+}
+
+impl Descriptors {
+    /// So many.
+    pub fn new(most: u64) -> Arc<Descriptors> {
+        Arc::new(Descriptors { most, used: AtomicU64::new(0) })
+    }
+}
+
+/// What the applications of one principal have together, and may have.
+#[derive(Debug)]
+pub struct Account {
+    number: u64,
+    most: [AtomicU64; Kind::ALL.len()],
+    used: [AtomicU64; Kind::ALL.len()],
+    descriptors: Arc<Descriptors>,
+    /// What is on its way back, and still counts.
+    lingering: Mutex<Vec<Lingering>>,
+}
+
+struct Lingering {
+    is_gone: Box<dyn Fn() -> bool + Send>,
+    _held: Reserved,
+}
+
+impl fmt::Debug for Lingering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lingering")
+    }
+}
+
+/// A part of an account; free again when dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    account: Arc<Account>,
+    kind: Kind,
+    n: u64,
+}
+
+impl Account {
+    /// An account that nothing was taken of, with a number that no other of this process has.
+    pub fn new(policy: &Policy, descriptors: Arc<Descriptors>) -> Arc<Account> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Account {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            most: Kind::ALL.map(|kind| kind.granted(policy).into()),
+            used: Kind::ALL.map(|_| AtomicU64::new(0)),
+            descriptors,
+            lingering: Mutex::default(),
+        })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Grants as much as `policy` says from here on. What is taken stays taken.
+    pub fn grant(&self, policy: &Policy) {
+        for (kind, most) in Kind::ALL.into_iter().zip(&self.most) {
+            most.store(kind.granted(policy), Ordering::Relaxed);
+        }
+    }
+
+    /// How many of it are taken.
+    pub fn used(&self, kind: Kind) -> u64 {
+        self.sweep();
+        self.used[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is taken.
+    pub fn is_idle(&self) -> bool {
+        self.sweep();
+        self.used.iter().all(|used| used.load(Ordering::Relaxed) == 0)
+    }
+
+    /// How many of it are granted.
+    pub fn granted(&self, kind: Kind) -> u64 {
+        self.most[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Takes `n` of it, or nothing.
+    ///
+    /// # Errors
+    /// [`Over`].
+    pub fn take(self: &Arc<Account>, kind: Kind, n: u64) -> Result<Reserved, Over> {
+        let most = self.granted(kind);
+        let over = Over { kind, most };
+        let used = &self.used[kind as usize];
+        if add(used, n, most).is_err() {
+            self.sweep();
+            add(used, n, most).map_err(|()| over)?;
+        }
+        if kind == Kind::Descriptors {
+            let all = &self.descriptors;
+            if add(&all.used, n, all.most).is_err() {
+                used.fetch_sub(n, Ordering::Relaxed);
+                return Err(over);
+            }
+        }
+        Ok(Reserved { account: Arc::clone(self), kind, n })
+    }
+
+    /// Keeps a part reserved until `is_gone` says that what it was for is gone.
+    pub fn linger(
+        self: &Arc<Account>,
+        held: Reserved,
+        is_gone: impl Fn() -> bool + Send + 'static,
+    ) {
+        if !is_gone() {
+            let lingering = Lingering { is_gone: Box::new(is_gone), _held: held };
+            self.lingering().push(lingering);
+        }
+    }
+
+    fn sweep(&self) {
+        // Outside of the lock: the last reference to the account may be in one of them.
+        let gone: Vec<_> = self.lingering().extract_if(.., |l| (l.is_gone)()).collect();
+        drop(gone);
+    }
+
+    fn lingering(&self) -> std::sync::MutexGuard<'_, Vec<Lingering>> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn add(to: &AtomicU64, n: u64, most: u64) -> Result<(), ()> {
+    let more = |used: u64| used.checked_add(n).filter(|all| *all <= most);
+    to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop).map_err(drop)
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.account.used[self.kind as usize].fetch_sub(self.n, Ordering::Relaxed);
+        if self.kind == Kind::Descriptors {
+            self.account.descriptors.used.fetch_sub(self.n, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// Of each kind, in the order of `ALL`, so that no kind counts in the place of another.
+    #[test]
+    fn test_every_kind_is_granted_counted_and_given_back_by_itself() {
+        let all = Descriptors::new(1 << 20);
+        let account = Account::new(&Policy::default(), all);
+        for (at, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at);
+            let most = kind.granted(&Policy::default());
+            assert_eq!(account.granted(kind), most);
+            let held = account.take(kind, most).unwrap();
+            assert_eq!(account.take(kind, 1).err(), Some(Over { kind, most }), "{kind:?}");
+            for other in Kind::ALL {
+                assert_eq!(account.used(other), if other == kind { most } else { 0 });
+            }
+            drop(held);
+            assert_eq!(account.used(kind), 0);
+        }
+        assert!(account.take(Kind::Memory, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn test_threads_that_take_at_once_get_no_more_than_is_granted() {
+        let policy = Policy { listeners: 10, ..Policy::default() };
+        let account = Account::new(&policy, Descriptors::new(0));
+        let start = Barrier::new(4);
+        let got: usize = std::thread::scope(|s| {
+            let take = || {
+                start.wait();
+                (0..10).filter_map(|_| account.take(Kind::Listeners, 1).ok()).collect::<Vec<_>>()
+            };
+            let all: Vec<_> = (0..4).map(|_| s.spawn(take)).collect();
+            let all: Vec<_> = all.into_iter().map(|t| t.join().unwrap()).collect();
+            all.iter().map(Vec::len).sum()
+        });
+        assert_eq!((got, account.used(Kind::Listeners)), (10, 0));
+    }
+
+    #[test]
+    fn test_less_is_granted_and_what_is_taken_stays() {
+        let account = Account::new(&Policy::default(), Descriptors::new(0));
+        let held = account.take(Kind::Sessions, 3).unwrap();
+        account.grant(&Policy { sessions: 2, ..Policy::default() });
+        assert!(account.take(Kind::Sessions, 1).is_err());
+        drop(held);
+        assert!(account.take(Kind::Sessions, 2).is_ok());
+    }
+
+    #[test]
+    fn test_descriptors_of_all_accounts_have_a_bound_of_their_own() {
+        let all = Descriptors::new(10);
+        let [a, b] = [(); 2].map(|()| Account::new(&Policy::default(), all.clone()));
+        let held = a.take(Kind::Descriptors, 8).unwrap();
+        assert!(b.take(Kind::Descriptors, 3).is_err());
+        assert_eq!(b.used(Kind::Descriptors), 0);
+        drop(held);
+        assert!(b.take(Kind::Descriptors, 10).is_ok());
+    }
+
+    #[test]
+    fn test_what_lingers_counts_until_it_is_gone() {
+        let account = Account::new(&Policy::default(), Descriptors::new(0));
+        let object = Arc::new(());
+        let held = account.take(Kind::Memory, 7).unwrap();
+        let weak = Arc::downgrade(&object);
+        account.linger(held, move || weak.strong_count() == 0);
+        assert_eq!(account.used(Kind::Memory), 7);
+        drop(object);
+        assert_eq!(account.used(Kind::Memory), 0);
+    }
+}
