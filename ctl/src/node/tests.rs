@@ -1,7 +1,5 @@
 //! What applications hear when a worker panics, or its RNIC is stopped, while they wait.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -130,16 +128,9 @@ fn control_time() -> u64 {
 
 /// Whether a descriptor has been woken, or is before long.
 fn is_woken(fd: BorrowedFd<'_>) -> bool {
-    let mut file = File::from(fd.try_clone_to_owned().unwrap());
-    let end = Instant::now() + PROMPT;
-    // It does not block.
-    while file.read(&mut [0; 8]).is_err() {
-        if Instant::now() > end {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    true
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let most = Timespec { tv_sec: PROMPT.as_secs().cast_signed(), tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&most)).unwrap() == 1
 }
 
 #[test]

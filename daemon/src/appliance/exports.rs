@@ -141,7 +141,15 @@ mod tests {
             let directory = path.to_path_buf();
             let limits = NfsLimits::default();
             let (tcp, rpcbind) = (None, false);
-            let nfs = Nfs { directory, read_only: false, sync: true, tcp, rpcbind, limits };
+            let nfs = Nfs {
+                directory,
+                read_only: false,
+                sync: true,
+                tcp,
+                rpcbind,
+                limits,
+                access: heddle_nfs::Access::default(),
+            };
             open_below(roots, &nfs).map(drop)
         };
         let roots = [root.clone()];

@@ -248,9 +248,8 @@ fn test_event_loop_hears_of_calls_to_its_client_and_of_answers_from_other_thread
 
 /// Whether the descriptor, which does not block, has something to read: that is then gone, as by `arm`.
 fn readable(client: &Client) -> bool {
-    use std::os::fd::AsRawFd;
-    let mut poll =
-        libc::pollfd { fd: client.fd().unwrap().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live entry, and no wait.
-    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let fd = client.fd().unwrap();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() == 1
 }
