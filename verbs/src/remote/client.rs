@@ -165,8 +165,11 @@ struct Remote {
     pds: Mutex<HashSet<Pd>>,
     /// Regions of the application's own that the server has mapped, by where they are in this process. A
     /// file can be brought once, so the server keeps it for as long as there is the region.
-    regions: Mutex<HashMap<usize, (Weak<Region>, Arc<SharedRegion>)>>,
+    regions: Mutex<HashMap<usize, MappedRegion>>,
 }
+
+/// A region of the application's own, and what the server has mapped of it.
+type MappedRegion = (Weak<Region>, Arc<SharedRegion>);
 
 impl Drop for Remote {
     fn drop(&mut self) {

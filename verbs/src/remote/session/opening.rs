@@ -17,7 +17,7 @@ use crate::ring::Area;
 use crate::wakeup::{Lent, MAX_LENT};
 
 // Who sleeps, and what wakes them.
-const _: () = assert!(1 + MAX_LENT <= MAX_FDS);
+const _: () = assert!(MAX_LENT < MAX_FDS);
 
 /// Descriptors that this process holds for a device: the socket, a pair of wakers with a copy, the
 /// client's process, the area and the memory until they are mapped, and what workers are woken with.
