@@ -144,6 +144,18 @@ pub fn guard(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_oobinline(socket, true)?)
 }
 
+/// Ends both directions of a socket that has been given to [`guard`], and returns whether nothing is left
+/// in its queue: then it closes at once. The peer can queue nothing from here on, and still reads what it
+/// was sent.
+pub fn end(socket: impl AsFd) -> bool {
+    // A peer that is gone has ended it already.
+    let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let seen = recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags);
+    seen.is_ok_and(|m| m.bytes == 0 && !m.flags.contains(rustix::net::ReturnFlags::CTRUNC))
+}
+
 /// What one read has brought. Dropped, it closes its descriptors at once.
 #[derive(Debug)]
 pub struct Taken {
@@ -409,6 +421,31 @@ mod tests {
         assert_eq!(hidden.read(&mut [0]).unwrap(), 0);
         drop(a);
         assert_eq!(read(&mut Inbox::new(64)), Ok(Some(Received::End)));
+    }
+
+    #[test]
+    fn test_socket_that_is_ended_closes_at_once_if_nothing_is_queued() {
+        let pair = || {
+            let (a, b) = UnixStream::pair().unwrap();
+            guard(&b).unwrap();
+            (a, b)
+        };
+        let (mut a, b) = pair();
+        send(&b, b"answer", &[]).unwrap();
+        assert!(end(&b), "nothing was sent to it");
+        let late = send(&a, b"x", &[b.as_fd()]).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::BrokenPipe);
+        drop(b);
+        let mut answer = String::new();
+        a.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "answer");
+
+        let (a, b) = pair();
+        send(&a, b"x", &[a.as_fd()]).unwrap();
+        assert!(!end(&b), "a descriptor is in its queue");
+        let (a, b) = pair();
+        drop(a);
+        assert!(end(&b), "its peer is gone");
     }
 
     /// A byte out of band is read past by default, which closes what came with it.

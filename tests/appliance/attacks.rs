@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -81,27 +82,29 @@ fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// Sends lines, some with a descriptor that nobody else has; the socket, and what was answered until it
-/// was closed or as many lines had come.
-fn says(a: &Appliance, lines: Vec<(&str, Option<OwnedFd>)>) -> (UnixStream, Vec<String>) {
-    says_as(0, a, lines)
+/// A line, and descriptors that nobody else has.
+type Line<'a> = (&'a str, Vec<OwnedFd>);
+
+/// Sends lines, which the appliance finds all at once.
+fn tell(a: &Appliance, client: &UnixStream, lines: Vec<Line<'_>>) {
+    let _stopped = Stopped::new(a);
+    for (line, fds) in lines {
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        send(client, format!("{line}\n").as_bytes(), &borrowed).unwrap();
+    }
 }
 
-fn says_as(
-    uid: u32,
-    a: &Appliance,
-    lines: Vec<(&str, Option<OwnedFd>)>,
-) -> (UnixStream, Vec<String>) {
-    let count = lines.len();
-    let stopped = Stopped::new(a);
-    let client = as_user(uid, || UnixStream::connect(a.socket()).unwrap());
-    for (line, fd) in lines {
-        let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        send(&client, format!("{line}\n").as_bytes(), &fds).unwrap();
-    }
-    drop(stopped);
-    let answers = answers(&client, count);
-    (client, answers)
+fn connect_as(uid: u32, a: &Appliance) -> UnixStream {
+    as_user(uid, || UnixStream::connect(a.socket()).unwrap())
+}
+
+/// A client that has a device.
+fn with_device(a: &Appliance) -> UnixStream {
+    let client = connect_as(0, a);
+    tell(a, &client, vec![(OPEN, areas())]);
+    let answers = answers(&client, 1);
+    assert!(answers[0].contains("\"ok\""), "{answers:?}");
+    client
 }
 
 fn answers(mut client: &UnixStream, count: usize) -> Vec<String> {
@@ -116,23 +119,40 @@ fn answers(mut client: &UnixStream, count: usize) -> Vec<String> {
     String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
 }
 
+/// Whether the appliance closes this connection, whatever it says before that.
+fn has_ended(mut client: &UnixStream) -> bool {
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    match client.read_to_end(&mut Vec::new()) {
+        Ok(_) => true,
+        Err(e) => e.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
 /// The longest that `status` took while `attack` went on.
 fn longest(a: &Appliance, attack: impl FnOnce() + Send) -> Duration {
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let honest = scope.spawn(|| {
             let mut longest = Duration::ZERO;
             // Once more after the attack: what it left behind is closed then.
             for _ in 0..20 {
-                while !done.load(std::sync::atomic::Ordering::Acquire) {
+                while !done.load(Ordering::Acquire) {
                     longest = longest.max(status(&a.socket()));
                 }
                 longest = longest.max(status(&a.socket()));
             }
             longest
         });
+        // The scope waits for the thread, also when the attack panics.
+        struct Done<'a>(&'a AtomicBool);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Release);
+            }
+        }
+        let attacked = Done(&done);
         attack();
-        done.store(true, std::sync::atomic::Ordering::Release);
+        drop(attacked);
         honest.join().unwrap()
     })
 }
@@ -150,6 +170,12 @@ fn status(socket: &Path) -> Duration {
 const OPEN: &str =
     r#"{"v":1,"id":1,"op":"device-open","args":{"memory":65536,"queues":65536,"name":"bad"}}"#;
 
+/// The memory that [`OPEN`] brings: for queues, and to be registered.
+fn areas() -> Vec<OwnedFd> {
+    let area = |_| Region::shared(65_536).unwrap().fd().unwrap().try_clone_to_owned().unwrap();
+    (0..2).map(area).collect()
+}
+
 /// Far below what a descriptor lingers, far above what a loaded machine takes.
 const PROMPT: Duration = Duration::from_secs(30);
 
@@ -158,29 +184,42 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
     let a = Appliance::start(&listen(7174, "rping"));
     let _peer = a.rping(7174);
     a.assert_moves();
-    let (sockets, _peers): (Vec<_>, Vec<_>) = (0..12).map(|_| lingering()).unzip();
+    let (sockets, peers): (Vec<_>, Vec<_>) = (0..14).map(|_| lingering()).unzip();
     let mut fds = sockets.into_iter();
+    // Goes first: without a peer, what is left of them does not linger here.
+    let _peers = peers;
     let mut next = || fds.next().unwrap();
     let longest = longest(&a, || {
-        // A user who is refused: nobody reads what it sends.
+        // A user who is refused: nobody reads what it has sent before it is looked at.
         for fd in [next(), next(), hiding(next())] {
-            says_as(STRANGER, &a, vec![("{}", Some(fd))]);
+            let stopped = Stopped::new(&a);
+            let client = connect_as(STRANGER, &a);
+            send(&client, b"{}\n", &[fd.as_fd()]).unwrap();
+            drop((fd, stopped));
+            assert!(has_ended(&client));
         }
         // A user who may ask, but not bring descriptors.
-        let (_, answers) = says(&a, vec![(r#"{"v":1,"id":1,"op":"status"}"#, Some(next()))]);
-        assert!(answers.is_empty(), "{answers:?}");
+        let client = connect_as(0, &a);
+        tell(&a, &client, vec![(r#"{"v":1,"id":1,"op":"status"}"#, vec![next()])]);
+        assert!(has_ended(&client), "a descriptor that no request takes ends the connection");
         // One who has a device: for a request that takes a descriptor, and for one that does not.
         let cq = r#"{"v":1,"id":2,"op":"create-cq","args":{"depth":8,"waker":1}}"#;
         let region = r#"{"v":1,"id":2,"op":"add-region","args":{"len":4096}}"#;
         for line in [cq, region] {
             for fd in [next(), hiding(next())] {
-                let (_client, answers) = says(&a, vec![(OPEN, None), (line, Some(fd))]);
-                assert!(answers[0].contains("\"ok\""), "{answers:?}");
+                let client = with_device(&a);
+                tell(&a, &client, vec![(line, vec![fd])]);
+                assert_eq!(answers(&client, 1).len(), 1);
             }
             // One who is gone before it is read.
-            let lines = vec![(OPEN, None), ("nonsense", Some(next())), (line, Some(next()))];
-            drop(says(&a, lines));
+            let client = with_device(&a);
+            let lines = vec![("nonsense", vec![next()]), (line, vec![next()])];
+            tell(&a, &client, lines);
         }
+        // One who brings it with its request for a device.
+        let client = connect_as(0, &a);
+        tell(&a, &client, vec![(OPEN, areas().into_iter().chain([next()]).collect())]);
+        assert!(has_ended(&client));
     });
     assert!(longest < PROMPT, "status took {longest:?}");
     a.assert_moves();

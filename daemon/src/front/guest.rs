@@ -3,7 +3,7 @@
 //! The last close of a descriptor takes as long as whoever made it likes, and the queue of a socket may
 //! hold descriptors that nobody has received. So the front thread receives and closes none of them: it
 //! looks what comes ([`Guest::read`]), and has a lane of [`closer`] receive and close what is not plain
-//! bytes, the client's own socket included.
+//! bytes, and the client's own socket unless its queue is empty for good.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -93,6 +93,11 @@ impl Guest {
         let Some(stream) = self.stream.take() else { return };
         // Without a runtime there is none to take it from; then the process ends.
         let Ok(stream) = stream.into_std() else { return };
+        // A client whose place is free again may come back at once, without waiting for the lane.
+        if wire::end(&stream) {
+            drop(stream);
+            return done();
+        }
         CLOSING.fetch_add(1, Ordering::Relaxed);
         closer::run(closer::lane_of(self.uid), move || {
             drop(stream);
