@@ -59,8 +59,12 @@ pub(crate) struct Args {
     rnic: RnicArgs,
 }
 
-/// Registered memory: a client has four small regions, a server as many for each of its clients.
+/// Bytes of registered memory for a server: four regions for each of its clients.
 const MEMORY: usize = 64 << 20;
+
+/// Bytes of registered memory for a client, beside its messages: what an appliance grants counts for all
+/// programs of a user together.
+const CLIENT_MEMORY: usize = 1 << 20;
 
 /// For queues: those of a server's connections take 2 KiB each.
 const QUEUES: usize = 4 << 20;
@@ -83,7 +87,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);
-    let mut rnic = args.rnic.open(args.mtu, MEMORY, QUEUES)?;
+    let messages = 2 * args.size as usize;
+    let memory =
+        if args.server { MEMORY } else { CLIENT_MEMORY + messages.next_multiple_of(1 << 20) };
+    let mut rnic = args.rnic.open(args.mtu, memory, QUEUES)?;
     let result = if args.server {
         serve(args, &stop, &mut rnic, addr, mpa)
     } else {
@@ -137,6 +144,8 @@ fn serve(
     while !stop.is_set() && (args.persistent || server.closed() == 0) {
         rnic.poll();
         if server.step() {
+            // An appliance that has ended this application, or is gone, tells the listener.
+            server.is_listening()?;
             for line in server.take_lines() {
                 say(&format!("server ping data: {line}\n"));
             }

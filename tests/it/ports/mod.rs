@@ -251,7 +251,10 @@ fn test_all_ports_and_workers_end_in_order() {
     let mut clients: Vec<_> = (0..8).map(|n| Running::of(pair.rping(&ip(n % 2, 1), "0"))).collect();
     let up = |c: &Value| c["state"] == "running";
     let a = &pair.a;
-    until("connections", || (a.list("conns").iter().filter(|c| up(c)).count() == 8).then_some(()));
+    until("connections", || {
+        clients.iter_mut().for_each(Running::assert_runs);
+        (a.list("conns").iter().filter(|c| up(c)).count() == 8).then_some(())
+    });
     let told = Instant::now();
     pair.a.terminate();
     let (status, log) = pair.a.wait();
