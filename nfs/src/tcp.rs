@@ -4,8 +4,8 @@
 //! connection has a thread, which answers its calls one after the other; their number is bounded, in all
 //! and for each address, and a peer that is silent within a message is left. Where there are as many
 //! connections as may be, one of an address that has more than the newcomer's is ended for the newcomer: the
-//! one that has been without a call for the longest. A call that comes again is not carried out again, if it
-//! must not be ([`replies`]).
+//! one that has been without a call for the longest. A call that must not be
+//! carried out twice and comes again is answered from a cache of replies.
 
 mod client;
 mod replies;
