@@ -18,7 +18,7 @@ use heddle_cm::{
 use heddle_ib::cm::{Mad, Message, Req};
 use heddle_ib::ip_cm::{Header, Service};
 use heddle_ib::roce::UdRepr;
-use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
+use heddle_ib::{CommId, Gid, Qpn as IbQpn, TimeCode};
 use heddle_iwarp::{Pd, Qpn};
 use heddle_rnic::{Order, Report};
 use heddle_tcp::{Addressing, Cidr};
@@ -141,13 +141,14 @@ impl World {
         self.collect(1);
     }
 
-    fn req(&self, from: IpAddr, [a, b, _]: [u8; 3]) -> Req {
+    fn req(&self, from: IpAddr, [a, b, c]: [u8; 3]) -> Req {
         let header = Header { src: from, src_port: 50000, dst: ours() };
         let mut req = Req::parse(&[0; 232]);
         req.local_comm_id = CommId(u32::from(a) + 1);
         req.local_qpn = IbQpn::new(u32::from(b & 15) + 2);
         req.local_ca_guid = 9;
         req.service_id = Service::tcp(PORT).id();
+        req.primary.remote_gid = Gid::from(if c & 0x40 == 0 { ours() } else { from });
         req.remote_cm_response_timeout = TimeCode::new(b >> 3);
         req.local_cm_response_timeout = TimeCode::new(b >> 3);
         req.max_cm_retries = b & 15;
