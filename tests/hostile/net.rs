@@ -24,8 +24,15 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// The server.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// The addresses of the peers' kernel.
-pub const LINUX: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 2), Ipv4Addr::new(10, 77, 0, 3)];
+/// The addresses of the peers' kernel. Tests of one or two hosts take the first two.
+pub const LINUX: [Ipv4Addr; 6] = [
+    Ipv4Addr::new(10, 77, 0, 2),
+    Ipv4Addr::new(10, 77, 0, 3),
+    Ipv4Addr::new(10, 77, 0, 4),
+    Ipv4Addr::new(10, 77, 0, 5),
+    Ipv4Addr::new(10, 77, 0, 6),
+    Ipv4Addr::new(10, 77, 0, 7),
+];
 /// The interface of the server, in its namespace.
 pub const SERVER_IFACE: &str = "srv";
 /// The interface of the peers, in theirs.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 use heddle_iwarp::{Access, CqeStatus, QpConfig, RecvWr, SendWr, Sge};
 use heddle_rnic::{CloseReason, Event};
-use heddle_tcp::ConnId;
+use heddle_tcp::{ConnConfig, ConnId};
 
 fn pair(loss: f64) -> (Pair, [ConnId; 2]) {
     let mut p = Pair::new(5, LinkConfig::default(), 1 << 12);
@@ -23,6 +23,19 @@ fn told(p: &Pair, host: usize, f: impl Fn(&Event) -> bool) -> bool {
 
 fn is_peer_closed(e: &Event) -> bool {
     matches!(e, Event::PeerClosed { .. })
+}
+
+fn is_closed(e: &Event) -> bool {
+    matches!(e, Event::Closed { .. })
+}
+
+/// Time passes, and only timers happen.
+fn sleep(p: &mut Pair, time: Duration) {
+    let until = p.now + time;
+    while p.next().is_some_and(|at| at <= until) {
+        p.step();
+    }
+    p.now = until;
 }
 
 fn is_orderly(e: &Event) -> bool {
@@ -57,6 +70,34 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
         p.run(Duration::from_secs(300), |p| (0..2).all(|host| told(p, host, is_orderly)));
         assert!(told(&p, 0, is_peer_closed));
     }
+}
+
+/// Side 0 has closed its half and side 1 keeps the other open. Each message of side 1 gives the close
+/// more time; when side 1 falls silent, side 0 resets the connection and has its place back.
+#[test]
+fn test_close_outlasts_the_limit_while_the_peer_sends_and_is_reset_in_silence() {
+    let limit = ConnConfig::default().close_stall;
+    let (mut p, [a, b]) = pair(0.0);
+    let target = p.register(0, 0, 1 << 12, Access::REMOTE_WRITE).stag;
+    // A responder sends only after the first FPDU of its peer (RFC 5044 section 7.1.2).
+    p.hosts[1].post_recv(b, &RecvWr::new(1, &[])).unwrap();
+    p.hosts[0].post_send(a, &SendWr::send(2, &[])).unwrap();
+    p.hosts[0].disconnect(a);
+    p.run(Duration::from_secs(1), |p| told(p, 1, is_peer_closed));
+    p.hosts[1].completions.clear();
+    for i in 0..4 {
+        sleep(&mut p, limit * 3 / 4);
+        assert!(!told(&p, 0, is_closed), "after {i} messages");
+        p.hosts[1].post_send(b, &SendWr::write_inline(i, &[7; 40], target, TO_BASE)).unwrap();
+        p.run(Duration::from_secs(1), |p| p.hosts[1].completions.len() > i as usize);
+    }
+    let last = p.now;
+    p.run(limit * 2, |p| (0..2).all(|host| told(p, host, is_closed)));
+    let waited = p.now - last;
+    assert!(waited >= limit && waited <= limit * 5 / 4 + Duration::from_secs(1), "{waited:?}");
+    let ended = |host: usize| p.hosts[host].events.iter().find(|e| is_closed(e)).cloned();
+    assert_eq!(ended(0), Some(Event::Closed { conn: a, reason: CloseReason::TimedOut }));
+    assert_eq!(ended(1), Some(Event::Closed { conn: b, reason: CloseReason::Reset }));
 }
 
 /// The peer closes with a Read of ours unanswered: the Read is flushed, and our half, in which nothing

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use heddle_base::{Random, Seed};
 use heddle_iwarp::{CqeOp, SendWr};
+use heddle_tcp::ConnConfig;
 
 use crate::programs::derived::Derived;
 use crate::programs::memory::History;
@@ -212,8 +213,9 @@ impl World {
         }
         // Some close both ends at once, some one after the other.
         let mut ends: Vec<_> = (0..self.streams.len()).flat_map(|s| [(s, 0), (s, 1)]).collect();
-        // TCP does not wait for the other half for ever.
-        let soon = self.pair.now + Duration::from_secs(30);
+        // TCP resets a close in which nothing moves for `close_stall`: the applications close the other
+        // halves well before that.
+        let soon = self.pair.now + ConnConfig::default().close_stall / 2;
         while !ends.is_empty() {
             let i = self.random.below(ends.len() as u64) as usize;
             let (s, me) = ends.swap_remove(i);

@@ -22,7 +22,7 @@ use heddle_iwarp::{
 use heddle_rnic::{
     Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
 };
-use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
+use heddle_tcp::{Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
 use rings::Rings;
 
 mod rings;
@@ -334,8 +334,12 @@ impl Pair {
             let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
             let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
             let mrs = Arc::new(MrTable::new(&seed, 64));
-            let stack =
-                StackConfig { mtu: link.mtu, ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed) };
+            let stack = StackConfig {
+                mtu: link.mtu,
+                // The stack has a single peer, for which a share would be half of all connections.
+                peer_conns: PeerLimit::Unlimited,
+                ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed)
+            };
             let config = RnicConfig { stack, max_held_frames: 4096, max_snapshot_bytes };
             Host {
                 rnic: Rnic::new(config, mrs.clone()),
