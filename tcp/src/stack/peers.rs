@@ -27,7 +27,8 @@ pub(super) enum Excess {
 pub(super) struct Peers {
     /// Half-open ones of a peer at a listener, by [`at`].
     half_opens: HashMap<u64, usize, Keyed>,
-    /// All of a peer at all listeners, by its address: half-open ones included, those the owner released not.
+    /// All of a peer at all listeners, by its address: half-open ones included, those the owner
+    /// released not.
     conns: HashMap<u32, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
