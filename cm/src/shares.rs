@@ -17,7 +17,11 @@ pub(crate) struct Shares {
     /// Places that one tenant may have.
     most: usize,
     taken: usize,
+    /// Of those that have places, and of `last`.
     tenants: BTreeMap<TenantId, Places>,
+    /// Who gave its last place back most recently. Its record stays: where start-ups come one by one,
+    /// each would make it and its memory anew.
+    last: Option<TenantId>,
 }
 
 /// What a newcomer finds.
@@ -33,7 +37,7 @@ pub(crate) enum Room {
 
 impl Shares {
     pub(crate) fn new(all: usize, most: usize) -> Shares {
-        Shares { all, most, taken: 0, tenants: BTreeMap::new() }
+        Shares { all, most, taken: 0, tenants: BTreeMap::new(), last: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -66,8 +70,12 @@ impl Shares {
         self.taken -= places.len();
         places.change(id, from, to);
         self.taken += places.len();
-        if places.len() == 0 {
-            self.tenants.remove(&tenant);
+        if places.len() == 0
+            && let Some(before) = self.last.replace(tenant)
+            && before != tenant
+            && self.tenants.get(&before).is_some_and(|places| places.len() == 0)
+        {
+            self.tenants.remove(&before);
         }
     }
 }
@@ -93,6 +101,25 @@ mod tests {
         assert_eq!((s.room(GREEDY), s.room(HONEST)), (Room::Full, Room::Free));
         s.change(GREEDY, CmId(3), Place::Asked, Place::Leaving);
         assert_eq!(s.room(GREEDY), Room::After(CmId(3)));
+    }
+
+    #[test]
+    fn test_tenants_without_places_are_forgotten_but_for_one() {
+        let mut s = Shares::new(8, 8);
+        fill(&mut s, GREEDY, 0..2, Place::Waiting);
+        for n in 10..20 {
+            let tenant = TenantId::Account(n);
+            fill(&mut s, tenant, n..n + 1, Place::Asked);
+            s.change(tenant, CmId(n), Place::Asked, Place::Established);
+            assert_eq!((s.tenants.len(), s.len()), (2, 2));
+        }
+        // The one that is kept takes places again, and is not forgotten with others then.
+        fill(&mut s, TenantId::Account(19), 19..20, Place::Waiting);
+        s.change(GREEDY, CmId(0), Place::Waiting, Place::None);
+        s.change(GREEDY, CmId(1), Place::Waiting, Place::None);
+        assert_eq!((s.tenants.len(), s.len()), (2, 1));
+        s.change(TenantId::Account(19), CmId(19), Place::Waiting, Place::None);
+        assert_eq!((s.tenants.len(), s.len()), (1, 0));
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl<F: RnicFrame> Rnic<F> {
                 Some(Report::Entered { conn, result: Err(error) })
             }
             Order::Disconnect { conn } => {
-                self.disconnect(conn);
+                self.disconnect(now, conn);
                 None
             }
             Order::Abort { conn } => {

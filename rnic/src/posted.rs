@@ -16,8 +16,8 @@ pub trait Posted {
     /// Why the queues cannot be understood any more.
     type Broken;
 
-    /// Takes the next receive; false if there is none.
-    fn take_recv(&mut self, qp: &mut QpContext) -> Result<bool, Self::Broken>;
+    /// Takes receives, at most `most` and as long as there are any; how many.
+    fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Self::Broken>;
 
     /// Returns true if there is a send request, and notes which receives were posted before it.
     fn has_send(&mut self) -> Result<bool, Self::Broken>;
@@ -26,9 +26,9 @@ pub trait Posted {
     /// taken.
     fn owes_recvs(&self) -> bool;
 
-    /// Takes the next of the send requests that [`has_send`](Posted::has_send) has found; false if
-    /// there is none.
-    fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Self::Broken>;
+    /// Takes send requests that [`has_send`](Posted::has_send) has found, at most `most` and as long
+    /// as there are any; how many.
+    fn take_sends(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Self::Broken>;
 }
 
 /// Takes at most `most` requests of each queue of a queue pair; true if there may be more.
@@ -47,13 +47,9 @@ pub fn take_turn<P: Posted>(
 ) -> Result<bool, P::Broken> {
     let (mut recvs, mut sends) = (0, 0);
     loop {
-        while recvs < most && posted.take_recv(qp)? {
-            recvs += 1;
-        }
+        recvs += posted.take_recvs(qp, most - recvs)?;
         while sends < most && posted.has_send()? && !posted.owes_recvs() {
-            while sends < most && posted.take_send(qp)? {
-                sends += 1;
-            }
+            sends += posted.take_sends(qp, most - sends)?;
         }
         let more = recvs == most || sends == most;
         // Receives that the application posted between the two looks go first, in this turn.

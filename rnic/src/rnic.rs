@@ -218,8 +218,8 @@ impl<F: RnicFrame> Rnic<F> {
     /// Ends a connection in order: what is posted is sent and acknowledged, then FIN. It ends with
     /// [`CloseReason::TimedOut`] when nothing moves for
     /// [`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall).
-    pub fn disconnect(&mut self, conn: ConnId) {
-        self.stack.bound_close(conn);
+    pub fn disconnect(&mut self, now: Instant, conn: ConnId) {
+        self.stack.bound_close(now, conn);
         let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
         let over = match state.qp() {
             Some(qp) => {
@@ -272,7 +272,8 @@ impl<F: RnicFrame> Rnic<F> {
     /// no timer is due, nothing is to be sent, told or completed.
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
-        !self.is_due(now)
+        // The stack's part of `is_due` is in its `is_idle`.
+        !self.shared.rounds.is_due(now)
             && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
             && !self.has_completions()

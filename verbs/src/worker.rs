@@ -172,6 +172,13 @@ impl WorkerQp {
         self.sq.reader.has_seen() && self.rq.reader.owes()
     }
 
+    /// Returns true unless both queues end where they have been taken to.
+    pub fn has_posts(&self) -> bool {
+        let words = header(&self.block);
+        self.rq.reader.is_behind(&words[at::RQ_TAIL])
+            || self.sq.reader.is_behind(&words[at::SQ_TAIL])
+    }
+
     /// Takes the next of the requests [`has_send`](WorkerQp::has_send) has found in the send queue,
     /// if there is one, and hands it to `f`.
     ///

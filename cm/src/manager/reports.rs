@@ -172,14 +172,17 @@ impl ConnectionManager {
         let tenant = self.tenant(app);
         let room =
             |cm: &Self| cm.workers.get(worker.0).map_or(Room::Full, |w| w.startups.room(tenant));
-        if room(self) == Room::Full {
+        let before = room(self);
+        if before == Room::Full {
             return Err(Refusal::Startups);
         }
         if let Some(id) = victim {
             self.evict(id);
         }
         // The first may have been the worker's too.
-        if let Room::After(id) = room(self) {
+        if before != Room::Free
+            && let Room::After(id) = room(self)
+        {
             self.evict(id);
         }
         Ok(Admitted { listener, app, answer })

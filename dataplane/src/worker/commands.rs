@@ -37,7 +37,7 @@ impl Worker {
                 if let Some(conn) = conn {
                     // What is posted goes first, also what more than one turn would take: no request
                     // is posted twice, so the depth of the queues bounds this.
-                    while self.take_from(conn.index()) {}
+                    while self.queues.has_posts(conn) && self.take_from(conn.index()) {}
                 }
                 if let Some(report) = self.rnic.handle_order(now, order) {
                     self.report(report);

@@ -98,6 +98,11 @@ impl Queues {
         self.slot(conn.index()).filter(|s| s.conn == conn)
     }
 
+    /// Whether requests wait in the rings of a connection's queue pair, or what makes no sense.
+    pub(super) fn has_posts(&mut self, conn: ConnId) -> bool {
+        self.of(conn).is_some_and(|s| s.qp.has_posts())
+    }
+
     /// Whether a connection can be given a queue pair.
     pub(super) fn is_free(&self, conn: ConnId) -> bool {
         self.slots.get(conn.index()).is_some_and(Option::is_none)

@@ -89,9 +89,15 @@ impl Posted for Rings<'_> {
     type Broken = Broken;
 
     #[inline(always)]
-    fn take_recv(&mut self, qp: &mut QpContext) -> Result<bool, Broken> {
-        let posted = self.ends.take_recv(self.entry, |wr| qp.post_recv(wr))?;
-        posted.map_or(Ok(false), |posted| posted.map(|()| true).map_err(|_| Broken::Overrun))
+    fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Broken> {
+        let mut taken = 0;
+        while taken < most
+            && let Some(posted) = self.ends.take_recv(self.entry, |wr| qp.post_recv(wr))?
+        {
+            taken += 1;
+            posted.map_err(|_| Broken::Overrun)?;
+        }
+        Ok(taken)
     }
 
     #[inline(always)]
@@ -105,9 +111,15 @@ impl Posted for Rings<'_> {
     }
 
     #[inline(always)]
-    fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Broken> {
-        let posted = self.ends.take_send(self.entry, PostTo(qp))?;
-        posted.map_or(Ok(false), |posted| posted.map(|()| true).map_err(|_| Broken::Overrun))
+    fn take_sends(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Broken> {
+        let mut taken = 0;
+        while taken < most
+            && let Some(posted) = self.ends.take_send(self.entry, PostTo(qp))?
+        {
+            taken += 1;
+            posted.map_err(|_| Broken::Overrun)?;
+        }
+        Ok(taken)
     }
 }
 

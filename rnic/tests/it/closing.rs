@@ -51,7 +51,7 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
         let target = p.register(0, 0, 1 << 12, Access::REMOTE_WRITE).stag;
         p.hosts[1].rnic.post_recv(b, &RecvWr::new(1, &[])).unwrap();
         p.hosts[0].rnic.post_send(a, &SendWr::send(2, &[])).unwrap();
-        p.hosts[0].rnic.disconnect(a);
+        p.hosts[0].rnic.disconnect(p.now, a);
         p.run(Duration::from_secs(60), |p| told(p, 1, is_peer_closed));
         let received: Vec<_> =
             p.hosts[1].completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect();
@@ -66,7 +66,7 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
         assert_eq!(p.hosts[0].mem.read(0, 120), [7; 120]);
         assert!(!(0..2).any(|host| told(&p, host, is_orderly)), "not over yet");
         assert!(!told(&p, 0, is_peer_closed));
-        p.hosts[1].rnic.disconnect(b);
+        p.hosts[1].rnic.disconnect(p.now, b);
         p.run(Duration::from_secs(300), |p| (0..2).all(|host| told(p, host, is_orderly)));
         assert!(told(&p, 0, is_peer_closed));
     }
@@ -109,11 +109,11 @@ fn test_end_of_the_peer_with_a_read_unanswered_ends_the_connection() {
         let source = p.register(1, 0, 1 << 12, Access::REMOTE_READ).stag;
         let sink = p.register(0, 0, 1 << 12, Access::LOCAL_WRITE).stag;
         let sges = [Sge { stag: sink, to: TO_BASE, len: 100 }];
-        p.hosts[1].rnic.disconnect(b);
+        p.hosts[1].rnic.disconnect(p.now, b);
         p.hosts[0].rnic.post_send(a, &SendWr::read(1, &sges, source, TO_BASE)).unwrap();
         p.run(Duration::from_secs(60), |p| told(p, 0, is_peer_closed));
         if disconnects {
-            p.hosts[0].rnic.disconnect(a);
+            p.hosts[0].rnic.disconnect(p.now, a);
         }
         p.run(Duration::from_secs(120), |p| (0..2).all(|host| told(p, host, is_orderly)));
         let read: Vec<_> = p.hosts[0].completions.iter().map(|c| (c.1.wr_id, c.1.status)).collect();

@@ -96,7 +96,7 @@ fn fin_behind(before: Before) -> (Vec<Event>, Vec<CqeStatus>, Duration) {
     }
     p.hosts[1].events.clear();
     let start = p.now;
-    p.hosts[0].rnic.disconnect(a);
+    p.hosts[0].rnic.disconnect(p.now, a);
     let closed = |p: &mut Pair| {
         p.hosts[1].events.iter().any(|e| matches!(e, Event::Closed { .. }))
             || (p.now.since(start) > Duration::from_secs(1))
@@ -163,13 +163,13 @@ fn test_fin_before_the_first_fpdu_ends_a_connection_whose_sends_wait_for_it() {
         if early {
             h.rnic.post_send(b, &send).unwrap();
         }
-        p.hosts[0].rnic.disconnect(a);
+        p.hosts[0].rnic.disconnect(p.now, a);
         let start = p.now;
         if !early {
             let closed = |e: &Event| matches!(e, Event::PeerClosed { .. });
             p.run(Duration::from_secs(1), |p| p.hosts[1].events.iter().any(closed));
             p.hosts[1].rnic.post_send(b, &send).unwrap();
-            p.hosts[1].rnic.disconnect(b);
+            p.hosts[1].rnic.disconnect(p.now, b);
         }
         let closed = |e: &Event| matches!(e, Event::Closed { .. });
         p.run(Duration::from_secs(1), |p| p.hosts[1].events.iter().any(closed));

@@ -243,7 +243,7 @@ fn run_with(seed: u64, ops: u64, link: LinkConfig, qp: QpConfig) {
     }
     for (host, conn) in conns.into_iter().enumerate() {
         assert_eq!(pair.hosts[host].rnic.held_frames(), 0);
-        pair.hosts[host].rnic.disconnect(conn);
+        pair.hosts[host].rnic.disconnect(pair.now, conn);
     }
     let closed =
         |p: &Pair, h: usize| p.hosts[h].events.iter().any(|e| matches!(e, Event::Closed { .. }));

@@ -49,7 +49,7 @@ fn run(seed: u64, loss: f64) {
         }
     }
     for [a, b] in conns {
-        p.hosts[0].rnic.disconnect(a);
+        p.hosts[0].rnic.disconnect(p.now, a);
         p.hosts[1].rnic.abort(b);
         check_agreement(&p);
     }

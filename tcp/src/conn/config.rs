@@ -246,13 +246,47 @@ pub(super) fn nanos(d: Duration) -> u64 {
 }
 
 fn micros(d: Duration) -> u32 {
-    u32::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
+    units(d, 1_000_000)
 }
 
 fn millis(d: Duration) -> u32 {
-    u32::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+    units(d, 1000)
+}
+
+/// A time in units of which a second has so many, rounded up. Without the 128 bits that its nanoseconds
+/// may need: each connection is made with several of these.
+#[inline]
+fn units(d: Duration, a_second: u64) -> u32 {
+    let part = u64::from(d.subsec_nanos()).div_ceil(1_000_000_000 / a_second);
+    let all = d.as_secs().saturating_mul(a_second).saturating_add(part);
+    u32::try_from(all).unwrap_or(u32::MAX)
 }
 
 /// RFC 9293 section 3.8.6.3. Below a second.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
 const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_times_are_rounded_up_and_those_too_long_are_the_longest() {
+        let ns = Duration::from_nanos;
+        for (nanos, ms, us) in [
+            (0, 0, 0),
+            (1, 1, 1),
+            (1000, 1, 1),
+            (1001, 1, 2),
+            (1_000_000, 1, 1000),
+            (1_000_001, 2, 1001),
+            (999_999_999, 1000, 1_000_000),
+            (2_000_000_001, 2001, 2_000_001),
+        ] {
+            assert_eq!((millis(ns(nanos)), micros(ns(nanos))), (ms, us), "{nanos}");
+        }
+        let most = Duration::from_millis(u32::MAX.into());
+        assert_eq!((millis(most), micros(most)), (u32::MAX, u32::MAX));
+        assert_eq!((millis(most + ns(1)), millis(Duration::MAX)), (u32::MAX, u32::MAX));
+    }
+}

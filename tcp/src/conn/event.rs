@@ -56,6 +56,15 @@ impl ConnEvent {
     }
 }
 
+/// The bit of each event is that of its place.
+const _: () = {
+    let mut n = 0;
+    while n < ConnEvent::ALL.len() {
+        assert!(ConnEvent::ALL[n] as usize == n);
+        n += 1;
+    }
+};
+
 /// Events not yet taken: a set, since each kind waits at most once and their order is fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Events(u16);
@@ -75,8 +84,8 @@ impl Events {
         if self.is_empty() {
             return None;
         }
-        let e = ConnEvent::ALL.into_iter().find(|e| self.0 & e.bit() != 0)?;
+        let e = ConnEvent::ALL.get(self.0.trailing_zeros() as usize)?;
         self.0 &= !e.bit();
-        Some(e)
+        Some(*e)
     }
 }

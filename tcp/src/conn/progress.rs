@@ -44,8 +44,8 @@ struct Shut {
 struct Close {
     /// `snd_una` and `rcv_nxt` at the last look.
     seen: (StreamPos, StreamPos),
-    /// When they were last seen to have moved; `None` before the first look.
-    moved_at: Option<Instant>,
+    /// When they were last seen to have moved.
+    moved_at: Instant,
 }
 
 impl Connection {
@@ -54,15 +54,15 @@ impl Connection {
     /// [`ConnConfig::close_stall`](crate::ConnConfig::close_stall). What is queued still goes, then
     /// FIN, once [`close`](Connection::close) is called. A keepalive has no use beside this rule and
     /// stops.
-    pub fn bound_close(&mut self) {
+    pub fn bound_close(&mut self, now: Instant) {
         use super::State::{Closed, TimeWait};
         if self.is_bounded() || matches!(self.hot.state, TimeWait | Closed) {
             return;
         }
         let seen = (self.hot.snd_una, self.hot.rcv_nxt);
-        self.cold.progress.get_or_insert_default().close = Some(Close { seen, moved_at: None });
-        // The first look is at once: it reads the clock.
-        self.cold.wait_at = Instant::ZERO;
+        let close = Some(Close { seen, moved_at: now });
+        self.cold.progress.get_or_insert_default().close = close;
+        self.cold.wait_at = self.next_look(now, now);
     }
 
     /// Returns true if the close is bounded: then `wait_at` is that of the next look.
@@ -78,17 +78,20 @@ impl Connection {
         let Some(close) = self.cold.progress.as_mut().and_then(|p| p.close.as_mut()) else {
             return;
         };
-        let moved_at = match close.moved_at.filter(|_| close.seen == seen) {
-            Some(at) => at,
-            None => now,
-        };
-        *close = Close { seen, moved_at: Some(moved_at) };
+        let moved_at = if close.seen == seen { close.moved_at } else { now };
+        *close = Close { seen, moved_at };
         if now - moved_at >= limit {
             self.cold.counters.close_stalls += 1;
             return self.give_up();
         }
+        self.cold.wait_at = self.next_look(now, moved_at);
+    }
+
+    /// When to look again at a bounded close of which something moved at `moved_at`.
+    fn next_look(&self, now: Instant, moved_at: Instant) -> Instant {
+        let limit = self.cold.set.close_stall();
         let next = now + (limit / LOOKS).max(Duration::from_millis(1));
-        self.cold.wait_at = next.min(moved_at + limit);
+        next.min(moved_at + limit)
     }
 
     /// A probe of the window goes out; the queue ends at `end`.

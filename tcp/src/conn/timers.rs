@@ -17,6 +17,12 @@ impl Connection {
         (at != NEVER).then_some(at)
     }
 
+    /// Returns true if [`poll_timeout`](Connection::poll_timeout) has come.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.hot.rtx_at <= now || self.hot.ack_at <= now || self.cold.wait_at <= now
+    }
+
     /// Runs the timers that have expired; too early a call does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.hot.ack_at <= now {

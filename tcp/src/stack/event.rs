@@ -71,6 +71,15 @@ impl EventKind {
     }
 }
 
+/// The bit of each kind is that of its place.
+const _: () = {
+    let mut n = 0;
+    while n < EventKind::ALL.len() {
+        assert!(EventKind::ALL[n] as usize == n);
+        n += 1;
+    }
+};
+
 impl From<ConnEvent> for EventKind {
     fn from(event: ConnEvent) -> EventKind {
         match event {
@@ -103,9 +112,9 @@ impl PendingEvents {
     }
 
     pub(super) fn pop(&mut self) -> Option<EventKind> {
-        let kind = EventKind::ALL.into_iter().find(|k| self.0 & k.bit() != 0)?;
+        let kind = EventKind::ALL.get(self.0.trailing_zeros() as usize)?;
         self.0 &= !kind.bit();
-        Some(kind)
+        Some(*kind)
     }
 }
 

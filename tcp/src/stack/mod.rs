@@ -244,7 +244,12 @@ impl<S: SendQueue + Default> Stack<S> {
         self.timers.is_due(now)
             || self.neighbors.is_due(now)
             || self.announcer.is_due(now)
-            || self.deferred != NONE && self.poll_timeout().is_some_and(|at| at <= now)
+            || self.deferred != NONE && self.is_deferred_due(now)
+    }
+
+    /// Whether a timer is due of the connection whose update is put off.
+    fn is_deferred_due(&self, now: Instant) -> bool {
+        self.conns.get(self.deferred).is_some_and(|e| e.conn.is_due(now))
     }
 
     /// Whether there is nothing to do until a frame comes, something is queued or time passes: no
@@ -306,10 +311,13 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// The owner has begun to end the connection in order, though perhaps not closed it yet: nothing
     /// may stand still from now on; see [`Connection::bound_close`].
-    pub fn bound_close(&mut self, id: ConnId) {
+    pub fn bound_close(&mut self, now: Instant, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
-            e.conn.bound_close();
-            self.update(id.slot());
+            e.conn.bound_close(now);
+            // Nothing else of the connection has changed.
+            if let Some(at) = e.conn.poll_timeout() {
+                self.timers.arm(id.slot(), at);
+            }
         }
     }
 
@@ -336,7 +344,7 @@ impl<S: SendQueue + Default> Stack<S> {
             self.time_wait.push(&mut self.conns, id.slot());
         }
         if let Some(listener) = listener {
-            self.peers.gone(listener, (*peer.ip()).into(), false);
+            self.peers.gone(listener, *peer.ip(), false);
         }
         self.update(id.slot());
     }

@@ -266,7 +266,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if listener.backlog == 0 {
             return Err(|c| &mut c.listen_overflow);
         }
-        let (id, port, peer) = (listener.id, listener.port, IpAddr::V4(ip.src));
+        let (id, port, peer) = (listener.id, listener.port, ip.src);
         match self.peers.check(id, listener.backlog, peer, free) {
             Ok(()) => {}
             Err(Excess::HalfOpen) => return Err(|c| &mut c.peer_half_open_limited),
@@ -275,7 +275,8 @@ impl<S: SendQueue + Default> Stack<S> {
                 return Err(|c| &mut c.peer_conns_limited);
             }
         }
-        let hop = self.cfg.net.route(peer).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
+        let hop =
+            self.cfg.net.route(peer.into()).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
         if listener.half_open.len() >= listener.backlog
             && let Some(oldest) = listener.half_open.pop(&mut self.conns)
         {
@@ -311,7 +312,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.get(index)
             && let Some(listener) = e.listener
         {
-            self.peers.established(listener, (*e.flow.remote().ip()).into());
+            self.peers.established(listener, *e.flow.remote().ip());
         }
     }
 

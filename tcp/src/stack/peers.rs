@@ -6,8 +6,10 @@
 //! newer ones.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
-use core::net::IpAddr;
+use core::hash::Hash;
+use core::net::Ipv4Addr;
 
 use super::config::PeerLimit;
 use super::neighbor::Keyed;
@@ -23,10 +25,11 @@ pub(super) enum Excess {
 
 /// The counts, of those that have any.
 pub(super) struct Peers {
-    /// Half-open ones of a peer at a listener.
-    half_opens: HashMap<(u32, IpAddr), usize, Keyed>,
-    /// All of a peer at all listeners: half-open ones included, those the owner released not.
-    conns: HashMap<IpAddr, usize, Keyed>,
+    /// Half-open ones of a peer at a listener, by [`at`].
+    half_opens: HashMap<u64, usize, Keyed>,
+    /// All of a peer at all listeners, by its address: half-open ones included, those the owner
+    /// released not.
+    conns: HashMap<u32, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
 }
@@ -54,7 +57,7 @@ impl Peers {
         &self,
         listener: u32,
         backlog: usize,
-        peer: IpAddr,
+        peer: Ipv4Addr,
         free: usize,
     ) -> Result<(), Excess> {
         let half_open = match self.half_open {
@@ -69,9 +72,9 @@ impl Peers {
             PeerLimit::Share => free.max(1),
             PeerLimit::AtMost(n) => n,
         };
-        if self.conns.get(&peer).is_some_and(|&has| has >= all) {
+        if self.conns.get(&peer.to_bits()).is_some_and(|&has| has >= all) {
             Err(Excess::Conns)
-        } else if self.half_opens.get(&(listener, peer)).is_some_and(|&has| has >= half_open) {
+        } else if self.half_opens.get(&at(listener, peer)).is_some_and(|&has| has >= half_open) {
             Err(Excess::HalfOpen)
         } else {
             Ok(())
@@ -79,36 +82,41 @@ impl Peers {
     }
 
     /// `peer` has one more half-open connection at `listener`.
-    pub(super) fn opened(&mut self, listener: u32, peer: IpAddr) {
-        *self.half_opens.entry((listener, peer)).or_default() += 1;
-        *self.conns.entry(peer).or_default() += 1;
+    pub(super) fn opened(&mut self, listener: u32, peer: Ipv4Addr) {
+        *self.half_opens.entry(at(listener, peer)).or_default() += 1;
+        *self.conns.entry(peer.to_bits()).or_default() += 1;
     }
 
     /// A half-open connection was established.
-    pub(super) fn established(&mut self, listener: u32, peer: IpAddr) {
-        if let Some(n) = self.half_opens.get_mut(&(listener, peer)) {
-            *n -= 1;
-            if *n == 0 {
-                self.half_opens.remove(&(listener, peer));
-            }
-        }
+    pub(super) fn established(&mut self, listener: u32, peer: Ipv4Addr) {
+        take_one(&mut self.half_opens, at(listener, peer));
     }
 
     /// A connection is no more, or of no interest any more.
-    pub(super) fn gone(&mut self, listener: u32, peer: IpAddr, half_open: bool) {
+    pub(super) fn gone(&mut self, listener: u32, peer: Ipv4Addr, half_open: bool) {
         if half_open {
             self.established(listener, peer);
         }
-        if let Some(n) = self.conns.get_mut(&peer) {
-            *n -= 1;
-            if *n == 0 {
-                self.conns.remove(&peer);
-            }
-        }
+        take_one(&mut self.conns, peer.to_bits());
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.conns.len()
+    }
+}
+
+/// A peer at a listener, as one word to hash.
+fn at(listener: u32, peer: Ipv4Addr) -> u64 {
+    u64::from(listener) << 32 | u64::from(peer.to_bits())
+}
+
+/// One less; none is no entry. The key is hashed once.
+fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, usize, Keyed>, key: K) {
+    if let Entry::Occupied(mut n) = counts.entry(key) {
+        *n.get_mut() -= 1;
+        if *n.get() == 0 {
+            n.remove();
+        }
     }
 }

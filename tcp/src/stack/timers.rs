@@ -9,11 +9,22 @@ use heddle_base::Instant;
 
 const ABSENT: u32 = u32::MAX;
 
+/// When nothing comes up.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// The heap; `place[index]` is where the entry of `index` lies in it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Timers {
+    /// The time of the first entry, which every turn of a worker asks for; [`NEVER`] without one.
+    next: Instant,
     heap: Vec<(Instant, u32)>,
     place: Vec<u32>,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers::with_capacity(0)
+    }
 }
 
 impl Timers {
@@ -22,12 +33,12 @@ impl Timers {
 
     /// Timers with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> Timers {
-        Timers { heap: Vec::with_capacity(max), place: Vec::with_capacity(max) }
+        Timers { next: NEVER, heap: Vec::with_capacity(max), place: Vec::with_capacity(max) }
     }
 
     /// When the first timer comes up.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.heap.first().map(|&(at, _)| at)
+        (self.next != NEVER).then_some(self.next)
     }
 
     /// Timers armed.
@@ -39,7 +50,7 @@ impl Timers {
     /// Whether a timer is due.
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.heap.first().is_some_and(|&(at, _)| at <= now)
+        self.next <= now
     }
 
     /// Makes the timer of `index` come up at `at`, or earlier when it was armed so.
@@ -72,6 +83,7 @@ impl Timers {
             }
         };
         self.sift_up(pos);
+        self.note_next();
     }
 
     /// The first index whose timer is due; it stays armed.
@@ -92,6 +104,7 @@ impl Timers {
         if let Some(first) = self.heap.first_mut() {
             first.0 = at;
             self.sift_down(0);
+            self.note_next();
         }
     }
 
@@ -111,6 +124,11 @@ impl Timers {
             let pos = self.sift_up(pos);
             self.sift_down(pos);
         }
+        self.note_next();
+    }
+
+    fn note_next(&mut self) {
+        self.next = self.heap.first().map_or(NEVER, |&(at, _)| at);
     }
 
     fn sift_up(&mut self, mut pos: usize) -> usize {

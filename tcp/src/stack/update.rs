@@ -14,6 +14,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.next_event()
     }
 
+    #[inline]
     fn next_event(&mut self) -> Option<(ConnId, StackEvent)> {
         while let Some(index) = self.eventful.front() {
             let id = self.conns.id(index);
@@ -136,8 +137,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Owner::Held => {}
         }
         if let Some(listener) = listener {
-            let peer = (*flow.remote().ip()).into();
-            self.peers.gone(listener, peer, owner == Owner::HalfOpen);
+            self.peers.gone(listener, *flow.remote().ip(), owner == Owner::HalfOpen);
         }
         if let NextHop::Neighbor(n) = next_hop {
             self.neighbors.stop_waiting(n, &mut self.conns, index);

@@ -208,6 +208,12 @@ impl EntryReader {
         self.head != self.tail
     }
 
+    /// Returns true unless the queue ends where it has been taken to.
+    pub(crate) fn is_behind(&self, tail: &AtomicU64) -> bool {
+        // In one order with doorbells, as in `look`.
+        tail.load(Ordering::SeqCst) != self.head
+    }
+
     /// Looks where the queue ends now.
     #[inline]
     fn look(&mut self, tail: &AtomicU64) -> Result<(), Broken> {

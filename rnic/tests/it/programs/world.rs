@@ -155,7 +155,7 @@ impl World {
             stream.ends[me].closing = true;
             // Reads of the peer that it has not begun cannot be answered any more.
             stream.codes.push(LOCAL);
-            self.pair.hosts[me].disconnect(stream.ids[me]);
+            self.pair.hosts[me].disconnect(self.pair.now, stream.ids[me]);
             self.pair.collect_all();
             self.observe();
         }

@@ -154,9 +154,9 @@ impl Host {
     }
 
     /// Ends a connection in order: what is posted goes first, as with a worker.
-    pub fn disconnect(&mut self, conn: ConnId) {
+    pub fn disconnect(&mut self, now: Instant, conn: ConnId) {
         while self.take_from(conn, POST_TURN) {}
-        self.rnic.disconnect(conn);
+        self.rnic.disconnect(now, conn);
     }
 
     /// Ends the start-up of a connection: the first receives are in place before its first bytes.

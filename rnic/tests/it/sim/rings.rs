@@ -121,11 +121,13 @@ fn completion(op: &SendOp) -> CqeOp {
 impl Posted for Rings {
     type Broken = Infallible;
 
-    fn take_recv(&mut self, qp: &mut QpContext) -> Result<bool, Infallible> {
-        let Some((wr_id, sges)) = self.recvs.pop_front() else { return Ok(false) };
-        self.owed = self.owed.saturating_sub(1);
-        qp.post_recv(&RecvWr::new(wr_id, &sges)).expect("no more than the queue is deep");
-        Ok(true)
+    fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Infallible> {
+        let taken = self.recvs.len().min(most);
+        for (wr_id, sges) in self.recvs.drain(..taken) {
+            qp.post_recv(&RecvWr::new(wr_id, &sges)).expect("no more than the queue is deep");
+        }
+        self.owed = self.owed.saturating_sub(taken);
+        Ok(taken)
     }
 
     fn has_send(&mut self) -> Result<bool, Infallible> {
@@ -139,18 +141,18 @@ impl Posted for Rings {
         self.found > 0 && self.owed > 0
     }
 
-    fn take_send(&mut self, qp: &mut QpContext) -> Result<bool, Infallible> {
-        if self.found == 0 {
-            return Ok(false);
+    fn take_sends(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Infallible> {
+        let taken = self.found.min(most);
+        for s in self.sends.drain(..taken) {
+            let data = match &s.data {
+                Ok(sges) => Data::Sges(sges),
+                Err(bytes) => Data::Inline(bytes),
+            };
+            let wr =
+                SendWr { wr_id: s.wr_id, op: s.op, data, signaled: s.signaled, fence: s.fence };
+            qp.post_send(&wr).expect("no more than the queue is deep");
         }
-        let Some(s) = self.sends.pop_front() else { return Ok(false) };
-        self.found -= 1;
-        let data = match &s.data {
-            Ok(sges) => Data::Sges(sges),
-            Err(bytes) => Data::Inline(bytes),
-        };
-        let wr = SendWr { wr_id: s.wr_id, op: s.op, data, signaled: s.signaled, fence: s.fence };
-        qp.post_send(&wr).expect("no more than the queue is deep");
-        Ok(true)
+        self.found -= taken;
+        Ok(taken)
     }
 }

@@ -155,7 +155,7 @@ fn test_bounded_close_goes_on_while_the_peer_acknowledges() {
     for closed in [false, true] {
         let mut b = Bench::established_with(&limited(true));
         b.queue(50_000);
-        b.c.bound_close();
+        b.c.bound_close(b.now);
         if closed {
             b.c.close();
         }
@@ -178,7 +178,7 @@ fn test_bounded_close_goes_on_while_the_peer_acknowledges() {
 #[test]
 fn test_bounded_close_goes_on_while_the_peer_sends() {
     let mut b = Bench::established_with(&limited(true));
-    b.c.bound_close();
+    b.c.bound_close(b.now);
     b.c.close();
     b.sent();
     b.ack(1);
@@ -203,8 +203,8 @@ fn test_bounded_close_goes_on_while_the_peer_sends() {
 fn test_bounded_close_is_cut_between_one_and_one_and_a_quarter_stalls_after_the_last_byte() {
     for state in [State::Established, State::FinWait1, State::FinWait2, State::CloseWait] {
         let mut b = Bench::in_state_with(&limited(true), state);
-        b.c.bound_close();
-        b.c.bound_close();
+        b.c.bound_close(b.now);
+        b.c.bound_close(b.now);
         b.wait(STALL - MS);
         assert_eq!(b.c.state(), state);
         b.wait(STALL / 4 + 2 * MS);
@@ -213,10 +213,18 @@ fn test_bounded_close_is_cut_between_one_and_one_and_a_quarter_stalls_after_the_
     }
 }
 
+/// Most connections have closed by then, without a turn of the timers.
+#[test]
+fn test_bounded_close_looks_first_after_a_quarter_of_the_stall() {
+    let mut b = Bench::in_state_with(&limited(true), State::Established);
+    b.c.bound_close(b.now);
+    assert_eq!(b.c.poll_timeout(), Some(b.now + STALL / 4));
+}
+
 #[test]
 fn test_bounded_close_ends_in_an_ordinary_time_wait() {
     let mut b = Bench::in_state_with(&limited(true), State::FinWait2);
-    b.c.bound_close();
+    b.c.bound_close(b.now);
     b.wait(MS);
     b.recv(&b.seg(0, 1).with(FIN));
     assert_eq!(b.c.state(), State::TimeWait);
@@ -227,7 +235,7 @@ fn test_bounded_close_ends_in_an_ordinary_time_wait() {
     b.wait(MS);
     assert_eq!((b.c.state(), b.c.poll_timeout()), (State::Closed, None));
     let mut b = Bench::in_state(State::TimeWait);
-    b.c.bound_close();
+    b.c.bound_close(b.now);
     b.wait(1000 * MS);
     assert_eq!((b.c.state(), b.events()), (State::Closed, vec![]));
 }
