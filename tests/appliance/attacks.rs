@@ -40,17 +40,17 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
 }
 
 /// One end of a pair of sockets with `fd` in its queue.
-fn hiding(fd: OwnedFd) -> OwnedFd {
+pub fn hiding(fd: OwnedFd) -> OwnedFd {
     let (near, far) = UnixStream::pair().unwrap();
     send(&near, b"x", &[fd.as_fd()]).unwrap();
     far.into()
 }
 
 /// The appliance stands still, so that what is sent to it is its alone before it looks.
-struct Stopped<'a>(&'a Appliance);
+pub struct Stopped<'a>(&'a Appliance);
 
 impl Stopped<'_> {
-    fn new(a: &Appliance) -> Stopped<'_> {
+    pub fn new(a: &Appliance) -> Stopped<'_> {
         a.signal(libc::SIGSTOP);
         let stopped = Stopped(a);
         let stands = |task: std::io::Result<std::fs::DirEntry>| {
@@ -71,7 +71,7 @@ impl Drop for Stopped<'_> {
 }
 
 /// Connects as a process of this user would: the credentials are the thread's.
-fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
+pub fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
     let run = || {
         // The C library would change all threads of the process.
         // SAFETY: changes the user of the calling thread, which ends with this.

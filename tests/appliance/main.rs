@@ -17,6 +17,7 @@ mod guests;
 mod lab;
 mod links;
 mod memory;
+mod neighbours;
 mod nfs;
 mod operations;
 mod ports;

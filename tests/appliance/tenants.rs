@@ -12,7 +12,7 @@ use heddle::{Device, EventQueue, ListenParams};
 
 use crate::lab::{Appliance, PATIENCE, Running, file, heddle, listen};
 
-const USER: u32 = 65_534;
+pub const USER: u32 = 65_534;
 
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -22,8 +22,8 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A program of ours as another user, with no groups.
-fn as_user(a: &Appliance, args: &[&str]) -> Command {
+/// A program of ours as [`USER`], with no groups.
+pub fn as_program(a: &Appliance, args: &[&str]) -> Command {
     let heddle = heddle();
     let mut c = Command::new("setpriv");
     let user = USER.to_string();
@@ -35,7 +35,7 @@ fn as_user(a: &Appliance, args: &[&str]) -> Command {
 
 fn serve(a: &Appliance, port: &str) -> Running {
     let args = ["rping", "-s", "-P", "-a", "10.77.0.1", "-p", port];
-    Running(as_user(a, &args).spawn().unwrap())
+    Running(as_program(a, &args).spawn().unwrap())
 }
 
 fn clients(a: &Appliance) -> Vec<serde_json::Value> {
@@ -46,7 +46,7 @@ fn has_listener(a: &Appliance) -> bool {
     clients(a).iter().any(|c| c["uid"] == USER && c["listeners"] == 1)
 }
 
-const ANYBODY: &str = "[[client]]\nwho = \"any\"\nlisten = [\"any\"]\n";
+pub const ANYBODY: &str = "[[client]]\nwho = \"any\"\nlisten = [\"any\"]\n";
 
 #[test]
 fn test_application_that_is_killed_or_has_no_rule_any_more_loses_all_it_has() {
@@ -62,7 +62,7 @@ fn test_application_that_is_killed_or_has_no_rule_any_more_loses_all_it_has() {
     assert_eq!(a.ask(&["status"])["control"]["evicted"], 1);
     let (_, text) = a.refusal(&["application", "kill", &number]);
     assert!(text.contains(&format!("there is no application {number}")), "{text}");
-    let out = as_user(&a, &["application", "kill", "1"]).output().unwrap();
+    let out = as_program(&a, &["application", "kill", "1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("you may not"), "{out:?}");
 
     // The rule goes, and with it who was covered by it; others notice nothing.
@@ -158,7 +158,7 @@ fn test_who_may_change_exports_what_the_file_lets_be_exported() {
     };
     let add = |port: u16, path: &Path| -> Output {
         let listen = format!("10.77.0.1:{port}=nfs:{},ro", path.display());
-        as_user(&a, &["listen", "add", &listen]).output().unwrap()
+        as_program(&a, &["listen", "add", &listen]).output().unwrap()
     };
     let refused = |out: Output| {
         let text = String::from_utf8_lossy(&out.stderr).into_owned();

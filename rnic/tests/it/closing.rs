@@ -82,7 +82,7 @@ fn test_close_outlasts_the_limit_while_the_peer_sends_and_is_reset_in_silence() 
     // A responder sends only after the first FPDU of its peer (RFC 5044 section 7.1.2).
     p.hosts[1].post_recv(b, &RecvWr::new(1, &[])).unwrap();
     p.hosts[0].post_send(a, &SendWr::send(2, &[])).unwrap();
-    p.hosts[0].disconnect(a);
+    p.hosts[0].disconnect(p.now, a);
     p.run(Duration::from_secs(1), |p| told(p, 1, is_peer_closed));
     p.hosts[1].completions.clear();
     for i in 0..4 {
