@@ -115,7 +115,7 @@ fn ask_control(requests: &Requests) -> Option<Receiver<Box<CtlCounters>>> {
 }
 
 /// How long the workers may take to answer a question.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(5);
 
 impl Node {
     /// Moves `endpoint` to the processors `lcores`, one thread for each, which spin there from now
@@ -145,6 +145,7 @@ impl Node {
         turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
         let Endpoint { workers, control, requests, device, ports, clock, .. } = endpoint;
+        heddle_verbs::closer::prepare();
         if lcores.is_empty() || lcores.len() > workers.len() {
             let (lcores, workers) = (lcores.len(), workers.len());
             return Err(OpenError::Lcores { lcores, workers });

@@ -106,6 +106,7 @@ pub fn start_eal(
     let needed: u64 = pools.into_iter().map(|(mtu, frames)| frames * frame(mtu)).sum();
     let needed = 64 + u32::try_from(needed >> 20).unwrap_or(u32::MAX);
     let memory_mb = memory.unwrap_or(needed);
+    heddle_dataplane::eal::steady_heap();
     Eal::init(&EalConfig { memory_mb, ..eal }).map_err(|e| match e {
         EalError::BadPci(_) => StartError::Usage(e.to_string()),
         e => StartError::failed(e),

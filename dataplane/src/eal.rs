@@ -360,6 +360,22 @@ fn may_map_hugepage(bytes: usize) -> bool {
     }
 }
 
+/// Has the C library's allocator give each thread room in advance, and keep what is free: to grow or shrink
+/// its heap, a worker would wait for whoever maps memory of an application at that moment. For a program
+/// whose workers serve applications, to be called before their threads start.
+pub fn steady_heap() {
+    /// Bytes that a thread's heap begins with.
+    #[cfg(target_env = "gnu")]
+    const ROOM: libc::c_int = 16 << 20;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: options of the allocator, which takes its own lock to set them; it refuses what it does not
+    // know.
+    unsafe {
+        libc::mallopt(libc::M_TOP_PAD, ROOM);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
+}
+
 /// Processors this process may use, by number.
 pub fn allowed_cpus() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()

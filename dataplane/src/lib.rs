@@ -48,8 +48,8 @@ pub use rest::{RestCounters, RestShown, Rester};
 pub use tx::TxBuildCounters;
 
 pub use worker::{
-    Command, CommandSender, ConnFacts, INSPECT_MAX, NoReport, QpFacts, ReportReceiver, Worker,
-    WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, WorkerTimes, steer,
+    Command, CommandSender, ConnFacts, Doorbells, INSPECT_MAX, NoReport, QpFacts, ReportReceiver,
+    Worker, WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, WorkerTimes, steer,
 };
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.

@@ -70,7 +70,8 @@ impl ControlPlane for NoControl {
     fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
         if let ControlRequest::Open { app, bells, .. } = request {
             let mut commands = self.0.lock().unwrap();
-            commands.send(Command::OpenApp { app, bells }).map_err(|_| DeviceError::Overloaded)?;
+            let open = Command::OpenApp(Doorbells::new(app, bells));
+            commands.send(open).map_err(|_| DeviceError::Overloaded)?;
         }
         Ok(())
     }

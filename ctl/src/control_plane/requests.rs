@@ -5,7 +5,7 @@ use heddle_base::Instant;
 use heddle_cm::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
 };
-use heddle_dataplane::{Command, WorkerSnapshot};
+use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
@@ -84,7 +84,7 @@ impl Control {
                 self.cm.set_tenant(app, tenant);
                 self.apps.insert(app, taken);
                 for link in &mut self.links {
-                    link.order(Command::OpenApp { app, bells: bells.clone() });
+                    link.order(Command::OpenApp(Doorbells::new(app, bells.clone())));
                 }
             }
             ThreadRequest::Device(ControlRequest::ResizeCq { app, link }) => {

@@ -4,6 +4,7 @@ use heddle_base::Instant;
 use heddle_rnic::{FpduMode, Report};
 use heddle_tcp::ConnId;
 
+use super::queues::let_go;
 use super::{Command, Worker, WorkerReport};
 
 impl Worker {
@@ -50,8 +51,11 @@ impl Worker {
                 self.entering = Some((conn, app, qp));
                 self.enter_fpdu_mode(conn, *mode);
             }
-            Command::OpenApp { app, bells } => self.queues.open_app(app, bells),
-            Command::ResizeCq { app, link } => self.queues.resize_cq(app, &link),
+            Command::OpenApp(doorbells) => self.queues.open_app(doorbells),
+            Command::ResizeCq { app, link } => {
+                self.queues.resize_cq(app, &link);
+                let_go(link);
+            }
             Command::CloseApp { app } => self.queues.close_app(app),
             Command::Snapshot => self.snapshots.ask(),
             Command::Inspect(conns) => {

@@ -75,7 +75,7 @@ impl Worker {
             }
         }
         self.queues.notify();
-        self.queues.leave(&slot);
+        self.queues.leave(slot);
     }
 }
 

@@ -6,10 +6,10 @@ use heddle_rnic::{FpduMode, Order, Report};
 use heddle_tcp::ConnId;
 use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
-use heddle_verbs::ring::Bells;
 use heddle_verbs::wakeup::WorkerWaker;
 use heddle_verbs::worker::WorkerQp;
 
+use super::queues::Doorbells;
 use super::ring::{Consumer, End, Producer};
 use super::{ConnFacts, WorkerSnapshot};
 
@@ -38,12 +38,7 @@ pub enum Command {
         link: CqLink,
     },
     /// Hear the doorbells of an application.
-    OpenApp {
-        /// Which.
-        app: AppId,
-        /// Its doorbells.
-        bells: Bells,
-    },
+    OpenApp(Doorbells),
     /// Hear them no more.
     CloseApp {
         /// Which.

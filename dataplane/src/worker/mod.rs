@@ -36,6 +36,7 @@ mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
 pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
+pub use queues::Doorbells;
 pub use snapshot::WorkerSnapshot;
 pub use times::WorkerTimes;
 

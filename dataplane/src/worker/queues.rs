@@ -3,10 +3,10 @@
 use heddle_cm::AppId;
 use heddle_iwarp::{Completions, Cqe, Queue, Retired, SharedReceives};
 use heddle_tcp::ConnId;
-use heddle_verbs::CqOverflow;
 use heddle_verbs::cq::{CqLink, CqProducer};
 use heddle_verbs::ring::{BELLS, Bells};
 use heddle_verbs::worker::WorkerQp;
+use heddle_verbs::{CqOverflow, closer};
 
 use crate::rx::RxMbuf;
 
@@ -24,14 +24,25 @@ pub(super) struct Slot {
     pub(super) broken: bool,
 }
 
-/// An application whose doorbells are heard.
+/// Doorbells of an application, for a worker to hear. Whoever makes this allocates what the worker needs
+/// for it.
 #[derive(Debug)]
-struct App {
-    id: AppId,
+pub struct Doorbells {
+    app: AppId,
     bells: Bells,
     /// By bell: the slot it rings for, plus one; 0 when it rings for nobody.
     slots: Box<[u32]>,
 }
+
+impl Doorbells {
+    /// Those of application `app`.
+    pub fn new(app: AppId, bells: Bells) -> Doorbells {
+        Doorbells { app, bells, slots: vec![0; BELLS].into() }
+    }
+}
+
+/// Applications for which a worker has room from the start.
+const APPS: usize = 256;
 
 /// The producing end of a completion queue, and the queue pairs that have it.
 #[derive(Debug)]
@@ -47,7 +58,7 @@ struct Producer {
 pub(super) struct Queues {
     /// This worker's number, as doorbells and completion queues have it.
     worker: usize,
-    apps: Vec<App>,
+    apps: Vec<Doorbells>,
     /// By index of the connection.
     slots: Vec<Option<Box<Slot>>>,
     cqs: Vec<Option<Producer>>,
@@ -59,19 +70,21 @@ impl Queues {
     pub(super) fn new(worker: usize, conns: usize) -> Queues {
         Queues {
             worker,
-            apps: Vec::new(),
+            apps: Vec::with_capacity(APPS),
             slots: (0..conns).map(|_| None).collect(),
-            cqs: Vec::new(),
+            cqs: Vec::with_capacity(conns.min(1024)),
             touched: Vec::with_capacity(conns.min(1024)),
         }
     }
 
-    pub(super) fn open_app(&mut self, id: AppId, bells: Bells) {
-        self.apps.push(App { id, bells, slots: vec![0; BELLS].into() });
+    pub(super) fn open_app(&mut self, doorbells: Doorbells) {
+        self.apps.push(doorbells);
     }
 
-    pub(super) fn close_app(&mut self, id: AppId) {
-        self.apps.retain(|a| a.id != id);
+    pub(super) fn close_app(&mut self, app: AppId) {
+        if let Some(at) = self.apps.iter().position(|a| a.app == app) {
+            let_go(self.apps.swap_remove(at));
+        }
     }
 
     /// Calls `f` with the slot of each queue pair whose doorbell has rung.
@@ -123,7 +136,7 @@ impl Queues {
         };
         let [send_cq, recv_cq] = cqs;
         let index = conn.index();
-        if let Some(a) = self.apps.iter_mut().find(|a| a.id == app)
+        if let Some(a) = self.apps.iter_mut().find(|a| a.app == app)
             && let Some(bell) = a.slots.get_mut(qp.bell() as usize)
         {
             *bell = u32::try_from(index + 1).unwrap_or(0);
@@ -140,7 +153,7 @@ impl Queues {
     pub(super) fn remove(&mut self, conn: ConnId) -> Option<Box<Slot>> {
         let entry = self.slots.get_mut(conn.index())?;
         let slot = entry.take_if(|s| s.conn == conn)?;
-        if let Some(a) = self.apps.iter_mut().find(|a| a.id == slot.app)
+        if let Some(a) = self.apps.iter_mut().find(|a| a.app == slot.app)
             && let Some(bell) = a.slots.get_mut(slot.qp.bell() as usize)
             // It may ring for another queue pair by now.
             && *bell as usize == conn.index() + 1
@@ -150,17 +163,18 @@ impl Queues {
         Some(slot)
     }
 
-    /// The queue pair is done with its completion queues.
-    pub(super) fn leave(&mut self, slot: &Slot) {
+    /// The queue pair is done with its completion queues, and this worker with the queue pair.
+    pub(super) fn leave(&mut self, slot: Box<Slot>) {
         for cq in [slot.send_cq, slot.recv_cq] {
             let cq = cq as usize;
             let Some(Some(p)) = self.cqs.get_mut(cq) else { continue };
             p.users -= 1;
             if p.users == 0 {
                 p.end.notify();
-                self.cqs[cq] = None;
+                self.cqs[cq].take().into_iter().for_each(let_go);
             }
         }
+        let_go(slot);
     }
 
     /// The producing end of a completion queue, for one more queue pair.
@@ -190,7 +204,7 @@ impl Queues {
             Some(p) => p.end.renew(link),
             // No queue pair has it here. The application is to know that nothing more comes where it
             // was.
-            None => drop(link.producer(self.worker)),
+            None => let_go(link.producer(self.worker)),
         }
     }
 
@@ -276,6 +290,12 @@ const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
     + 3 * size_of::<usize>();
 
 const _: () = assert!(CONN_OCTETS <= 2048);
+
+/// Drops what this worker may be the last to have of an application on another thread: to give memory back
+/// takes locks, which a thread that does not run may hold.
+pub(super) fn let_go(what: impl Send + 'static) {
+    closer::release(closer::MEMORY, what);
+}
 
 /// There are far fewer completion queues than this can tell apart.
 fn number(at: usize) -> u32 {

@@ -127,7 +127,7 @@ impl Bench {
         let (qp, cq, sleeper) = self.queue_pair();
         let conn = self.connect(1);
         let bells = self.device.bells().clone();
-        self.order(Command::OpenApp { app: self.device.app(), bells });
+        self.order(Command::OpenApp(Doorbells::new(self.device.app(), bells)));
         self.order(self.enter(conn, &qp));
         self.worker.poll();
         let entered = self.reports.recv();
