@@ -193,6 +193,9 @@ impl Drop for Mapped {
     }
 }
 
+/// What a hostile application does.
+type Attack = fn(&Appliance);
+
 /// Calls `f` over and over while the attack goes on.
 fn over_and_over(mut f: impl FnMut()) {
     let end = Instant::now() + ATTACK;
@@ -311,7 +314,7 @@ fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_sh
     drop(Stopped::new(&a));
     assert!(sleeps(&a) > before);
 
-    let measure = |attack: &dyn Fn(&Appliance)| {
+    let measure = |attack: Attack| {
         let (slept, moved, start) = (sleeps(&a), received(&a).unwrap(), Instant::now());
         attack(&a);
         let moved = received(&a).expect("its connection stands") - moved;
@@ -319,14 +322,14 @@ fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_sh
         (sleeps(&a) - slept, rate)
     };
     // Of one that only takes a processor.
-    let (_, usual) = measure(&|_| over_and_over(std::hint::spin_loop));
-    let attacks: [(&str, &dyn Fn(&Appliance)); 6] = [
-        ("holes in its files", &punch_holes),
-        ("random words in its queues", &scribble),
-        ("files of up to a gigabyte", &bring_files),
-        ("devices opened and closed", &open_and_close),
-        ("requests without end", &ask_without_end),
-        ("descriptors that linger", &bring_lingering_descriptors),
+    let (_, usual) = measure(|_| over_and_over(std::hint::spin_loop));
+    let attacks: [(&str, Attack); 6] = [
+        ("holes in its files", punch_holes),
+        ("random words in its queues", scribble),
+        ("files of up to a gigabyte", bring_files),
+        ("devices opened and closed", open_and_close),
+        ("requests without end", ask_without_end),
+        ("descriptors that linger", bring_lingering_descriptors),
     ];
     for (what, attack) in attacks {
         let (slept, rate) = measure(attack);
