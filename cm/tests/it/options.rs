@@ -46,7 +46,7 @@ enum Refusal {
 fn refuse(net: &mut Net, conn: ConnId, how: Refusal) {
     match how {
         Refusal::Reset => net.hosts[0].rnic.abort(conn),
-        Refusal::Fin => net.hosts[0].rnic.disconnect(conn),
+        Refusal::Fin => net.hosts[0].rnic.disconnect(net.now, conn),
         Refusal::Reply => net.hosts[0].rnic.send_startup(conn, &plain(Kind::Reply, false)).unwrap(),
         Refusal::Rejection => {
             net.hosts[0].rnic.send_startup(conn, &plain(Kind::Reply, true)).unwrap();
@@ -401,7 +401,7 @@ fn test_stream_that_breaks_off_is_told_as_what_it_is() {
         assert!(matches!(net.event(), Event::Established { .. }));
         net.send(conn, &bytes);
         let start = net.now;
-        net.hosts[0].rnic.disconnect(conn);
+        net.hosts[0].rnic.disconnect(net.now, conn);
         let Event::Disconnected { reason, .. } = net.event() else { panic!() };
         assert_eq!(reason.to_string(), text);
         assert!(net.now.since(start) < 100 * MS, "{:?}", net.now.since(start));

@@ -222,7 +222,7 @@ fn test_terminate_in_place_of_the_first_message_is_taken_under_both_error_types(
         let mut terminate = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
         terminate.extend([0x20 | etype, 7, 0, 0]);
         net.send(conn, &fpdu(&terminate));
-        net.hosts[0].rnic.disconnect(conn);
+        net.hosts[0].rnic.disconnect(net.now, conn);
         let Event::Disconnected { reason, .. } = net.event() else { panic!() };
         assert!(reason.to_string().contains("no matching RTR option"), "{reason}");
     }

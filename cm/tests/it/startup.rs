@@ -50,7 +50,7 @@ fn act(net: &mut Net, conn: ConnId, then: Then) {
     match then {
         Nothing => {}
         Reset => net.hosts[0].rnic.abort(conn),
-        Close => net.hosts[0].rnic.disconnect(conn),
+        Close => net.hosts[0].rnic.disconnect(net.now, conn),
     }
     net.pass(MS);
 }
@@ -305,7 +305,7 @@ fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_ord
     assert_eq!(net.got(conn), plain(Kind::Reply, b""));
     assert_eq!(net.end_of(conn), Some(RnicEvent::PeerClosed { conn }));
     assert!(matches!(net.event(), Event::Established { .. }));
-    net.hosts[0].rnic.disconnect(conn);
+    net.hosts[0].rnic.disconnect(net.now, conn);
     let Event::Disconnected { reason, .. } = net.event() else { panic!("its end") };
     assert_eq!(reason, DisconnectReason::Orderly);
     assert_eq!((counter(&mut net, "established"), counter(&mut net, "cancelled")), (1, 0));

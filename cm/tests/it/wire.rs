@@ -132,7 +132,7 @@ fn hostile(net: &mut Net, r: &mut Random) {
         net.pass(Duration::from_millis(below(r, 3) as u64));
     }
     match below(r, 3) {
-        0 => net.hosts[0].rnic.disconnect(conn),
+        0 => net.hosts[0].rnic.disconnect(net.now, conn),
         1 => net.hosts[0].rnic.abort(conn),
         _ => {}
     }
