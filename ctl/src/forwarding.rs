@@ -100,7 +100,7 @@ impl Forwarding {
         let config = DeviceConfig { memory: 0, queues, limits, ..DeviceConfig::default() };
         let device = hub.open(&config)?;
         Ok(Forwarding {
-            pd: device.create_pd()?,
+            pd: device.alloc_pd()?,
             cq: device.create_cq(1, None)?,
             device,
             asker,

@@ -121,7 +121,7 @@ impl Side {
         let memory = DeviceConfig { memory: MEMORY, ..DeviceConfig::default() };
         let device = hub.open(&memory).unwrap();
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let mr = device.alloc_mr(pd, MEMORY, all).unwrap();
         let cq = device.create_cq(256, None).unwrap();
         let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(64, 64)).unwrap();

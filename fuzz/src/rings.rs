@@ -57,7 +57,7 @@ impl Bed {
         let config =
             DeviceConfig { memory: 0, queues: 64 << 10, shared: true, ..DeviceConfig::default() };
         let device = hub.open(&config).expect("a small device");
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(64, None).expect("a queue");
         let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
         let qp = device.create_qp(pd, init).expect("a pair");

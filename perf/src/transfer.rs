@@ -130,7 +130,7 @@ impl Mover {
         file: Vec<u8>,
     ) -> Result<Mover, TransferError> {
         let end = |endpoint: Endpoint| {
-            let pd = endpoint.device().alloc_pd();
+            let pd = endpoint.device().alloc_pd()?;
             let all = Access::LOCAL_WRITE
                 .with(Access::REMOTE_WRITE)
                 .with(Access::REMOTE_READ)

@@ -118,7 +118,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(args: &'a Args, endpoint: &Endpoint) -> Result<Session<'a>, Failure> {
         let device = endpoint.device().clone();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd()?;
         let cq = device.create_cq(64, None)?;
         let events = EventQueue::new(None);
         let mut listeners = Vec::new();

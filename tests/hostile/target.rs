@@ -328,7 +328,7 @@ impl App {
             device.listen(service(port), params, &events).expect("it can listen");
         }
         let all = rights().with(Access::REMOTE_ATOMIC);
-        let other_pd = device.alloc_mr(device.alloc_pd(), SMALL, all).expect("memory");
+        let other_pd = device.alloc_mr(device.alloc_pd().unwrap(), SMALL, all).expect("memory");
         other_pd.write(0, &[FILL; SMALL]);
         let arena = Region::anonymous(PLACES * SLOT).expect("memory");
         App {
@@ -363,7 +363,7 @@ impl App {
         let slot = self.free.pop().expect("as many slots as connections");
         let base = slot * SLOT;
         self.arena.place(base, &[FILL; SLOT]).expect("it is inside");
-        let pd = self.device.alloc_pd();
+        let pd = self.device.alloc_pd().unwrap();
         let region =
             |at: usize, len: usize, access: Access| self.region(pd, base + at, len, access);
         let window = region(WINDOW_AT, WINDOW, rights().with(Access::REMOTE_ATOMIC));

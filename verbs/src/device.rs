@@ -153,19 +153,13 @@ impl Device {
         &self.0.limits
     }
 
-    /// A new protection domain: queue pairs reach only regions of their own.
-    ///
-    /// Beyond [`DeviceLimits::max_pds`] it is one that nothing can be made in
-    /// ([`DeviceError::ForeignPd`]); [`create_pd`](Device::create_pd) says so at once.
-    pub fn alloc_pd(&self) -> Pd {
-        self.create_pd().unwrap_or(NO_PD)
-    }
-
-    /// A new protection domain.
+    /// A new protection domain: queue pairs reach only regions of their own. It stays until
+    /// [`dealloc_pd`](Device::dealloc_pd) or the end of the device; [`own_pd`](Device::own_pd) gives one that
+    /// ends with its handle.
     ///
     /// # Errors
-    /// [`DeviceError::TooMany`].
-    pub fn create_pd(&self) -> Result<Pd, DeviceError> {
+    /// [`DeviceError::TooMany`] beyond [`DeviceLimits::max_pds`]; [`DeviceError::Gone`].
+    pub fn alloc_pd(&self) -> Result<Pd, DeviceError> {
         self.0.backend.create_pd()
     }
 
@@ -174,7 +168,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::TooMany`].
     pub fn own_pd(&self) -> Result<OwnedPd, DeviceError> {
-        Ok(OwnedPd::new(self.clone(), self.create_pd()?))
+        Ok(OwnedPd::new(self.clone(), self.alloc_pd()?))
     }
 
     /// Gives a protection domain back. Nothing can be made in it from here on; what is in it stays as

@@ -181,12 +181,13 @@ impl Mr {
 
     /// A scatter/gather element of `len` bytes at `off`. One that does not lie inside is refused when
     /// it is used.
+    ///
+    /// # Panics
+    /// When `len` is 4 GiB or more: the length of an element has 32 bits.
     pub fn sge(&self, off: usize, len: usize) -> Sge {
-        Sge {
-            stag: self.stag,
-            to: self.to.wrapping_add(off as u64),
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-        }
+        #[expect(clippy::expect_used, reason = "documented")]
+        let len = u32::try_from(len).expect("an element is shorter than 4 GiB");
+        Sge { stag: self.stag, to: self.to.wrapping_add(off as u64), len }
     }
 
     #[inline]

@@ -227,7 +227,7 @@ fn test_threads_that_wait_hear_that_the_rnic_is_stopped() {
 fn test_all_of_a_pool_can_be_taken_again_as_soon_as_it_is_dropped() {
     let p = pair("lost2");
     let device = p.node.device();
-    let (pd, len) = (device.alloc_pd(), device.memory().unwrap().len());
+    let (pd, len) = (device.alloc_pd().unwrap(), device.memory().unwrap().len());
     for round in 0..100 {
         let mr = device.alloc_mr(pd, len, Access::NONE).unwrap_or_else(|e| panic!("{round}: {e}"));
         assert!(device.alloc_mr(pd, 64, Access::NONE).is_err(), "it is all taken");

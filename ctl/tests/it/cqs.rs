@@ -10,7 +10,7 @@ fn two(net: &mut Net, depth: u32, events: &EventQueue) -> [Honest; 2] {
     let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
     let cq = device.create_cq(depth, None).unwrap();
     [(); 2].map(|()| {
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let init = heddle_verbs::QpInit::new(cq.clone()).depths(16, 16);
         let qp = device.create_qp(pd, init).unwrap();
         let end = End { pd, cq: cq.clone(), qp, mr: region_on(&device, pd, all) };

@@ -45,7 +45,8 @@ impl Peer {
     fn qp(&mut self) -> Qp {
         let device = self.rnic.device();
         let cq = device.create_cq(8, None).unwrap();
-        let qp = device.create_qp(device.alloc_pd(), QpInit::new(cq).depths(4, 4)).unwrap();
+        let qp =
+            device.create_qp(device.alloc_pd().unwrap(), QpInit::new(cq).depths(4, 4)).unwrap();
         self.qps.push(qp.clone());
         qp
     }

@@ -31,7 +31,7 @@ fn send_of_kind(opcode: Opcode, stag: Stag, msn: u32) -> Vec<u8> {
 /// Everything there is to be had, for another protection domain, with other bytes.
 fn take_all(net: &Net) -> Vec<Mr> {
     let device = net.us.device();
-    let pd = device.alloc_pd();
+    let pd = device.alloc_pd().unwrap();
     let mut all = Vec::new();
     while let Ok(mr) = device.alloc_mr(pd, 512, Access::LOCAL_WRITE) {
         mr.write(0, &[0xaa; 512]);

@@ -31,7 +31,7 @@ impl Pair {
     fn qp(&self, end: usize) -> Qp {
         let device = self.ends[end].device();
         let cq = device.create_cq(8, None).unwrap();
-        device.create_qp(device.alloc_pd(), QpInit::new(cq).depths(4, 4)).unwrap()
+        device.create_qp(device.alloc_pd().unwrap(), QpInit::new(cq).depths(4, 4)).unwrap()
     }
 
     /// The next event, within a minute of virtual time.

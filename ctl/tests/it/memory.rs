@@ -232,7 +232,7 @@ fn test_applications_and_protection_domains_have_limits() {
         ..DeviceConfig::default()
     };
     let device = a.device().hub().open(&config).unwrap();
-    let (one, two) = (device.alloc_pd(), device.alloc_pd());
+    let (one, two) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
     let refused = |most| DeviceError::Register(RegisterError::Quota { most });
     let first = device.alloc_mr(one, 64, Access::NONE).unwrap();
     let _fast = device.alloc_fast_mr(one, 64).unwrap();
@@ -246,7 +246,7 @@ fn test_applications_and_protection_domains_have_limits() {
     assert_eq!((usage.regions, usage.windows, usage.refused), (3, 2, 2));
     let usage = device.pd_mr_usage(one).unwrap();
     assert_eq!((usage.regions, usage.windows, usage.refused), (2, 1, 1));
-    assert_eq!(device.pd_mr_usage(a.device().alloc_pd()), None, "of another application");
+    assert_eq!(device.pd_mr_usage(a.device().alloc_pd().unwrap()), None, "of another application");
     // A place is free again when its memory is back, for which the workers must have had a turn.
     drop(first);
     let end = Instant::now() + PATIENCE;
@@ -259,6 +259,6 @@ fn test_applications_and_protection_domains_have_limits() {
     // Another application is not concerned.
     let other = a.device();
     for _ in 0..4 {
-        std::mem::forget(other.alloc_mr(other.alloc_pd(), 64, Access::NONE).unwrap());
+        std::mem::forget(other.alloc_mr(other.alloc_pd().unwrap(), 64, Access::NONE).unwrap());
     }
 }

@@ -120,7 +120,7 @@ fn test_spoilt_fpdus() {
             region(&net.us, bad.end.pd, Access::NONE),
             region(
                 &net.us,
-                net.us.device().alloc_pd(),
+                net.us.device().alloc_pd().unwrap(),
                 Access::REMOTE_WRITE.with(Access::REMOTE_READ),
             ),
         ];

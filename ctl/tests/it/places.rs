@@ -55,7 +55,7 @@ impl End {
 }
 
 fn narrow(device: &Device) -> Ends {
-    Ends::with(device, device.alloc_pd(), 8, |init| init.depths(1, 1)).unwrap()
+    Ends::with(device, device.alloc_pd().unwrap(), 8, |init| init.depths(1, 1)).unwrap()
 }
 
 /// Whoever sees a completion may post to the place of its request: the worker that writes the one gives

@@ -17,7 +17,7 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
         DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let greedy = net.us.hub().open(&config).unwrap();
     let other = net.us.hub().open(&config).unwrap();
-    let pd = greedy.alloc_pd();
+    let pd = greedy.alloc_pd().unwrap();
     // No queue is deeper than 65536, whatever its device has.
     assert!(net.us.device().create_cq(65_536, None).is_ok());
     for device in [net.us.device(), &greedy] {
@@ -56,7 +56,7 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
     // All of it is of its own share.
     let theirs: Vec<_> = (0..cqs.len()).map(|_| other.create_cq(depth, None).unwrap()).collect();
     let all: Vec<_> = (0..mrs.len())
-        .map(|_| other.alloc_mr(other.alloc_pd(), 100_000, Access::REMOTE_WRITE).unwrap())
+        .map(|_| other.alloc_mr(other.alloc_pd().unwrap(), 100_000, Access::REMOTE_WRITE).unwrap())
         .collect();
     assert_eq!((theirs.len(), all.len()), (cqs.len(), mrs.len()));
     honest.exchange(&mut net);
@@ -71,7 +71,7 @@ fn test_a_queue_pair_is_not_made_with_a_completion_queue_of_another_application(
     let other = net.us.hub().open(&config).unwrap();
     let foreign = net.us.device().create_cq(16, None).unwrap();
     let own = other.create_cq(16, None).unwrap();
-    let pd = other.alloc_pd();
+    let pd = other.alloc_pd().unwrap();
     assert!(other.create_qp(pd, QpInit::new(own.clone())).is_ok());
     let mut init = QpInit::new(own.clone());
     init.send_cq = foreign.clone();

@@ -23,7 +23,7 @@ const SLOT: usize = 64;
 
 impl Share {
     fn new(device: &Device) -> Share {
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(256, None).unwrap();
         let srq = device.create_srq(pd, 16, 2, None).unwrap();
         let mr = region_on(device, pd, Access::LOCAL_WRITE.with(Access::REMOTE_READ));
@@ -247,11 +247,14 @@ fn test_what_a_shared_queue_is_made_and_used_with_is_checked() {
     assert_eq!(create(Pd(0), 1, 1), Some(DeviceError::ForeignPd(Pd(0))));
     // Another protection domain, another application.
     let init = || QpInit::new(share.cq.clone()).shared(&share.srq);
-    let refused = device.create_qp(device.alloc_pd(), init()).err();
+    let refused = device.create_qp(device.alloc_pd().unwrap(), init()).err();
     assert_eq!(refused, Some(DeviceError::ForeignSrq));
     let other = net.us.device();
     let foreign = QpInit::new(other.create_cq(16, None).unwrap()).shared(&share.srq);
-    assert_eq!(other.create_qp(other.alloc_pd(), foreign).err(), Some(DeviceError::ForeignSrq));
+    assert_eq!(
+        other.create_qp(other.alloc_pd().unwrap(), foreign).err(),
+        Some(DeviceError::ForeignSrq)
+    );
     // A queue pair has one receive queue.
     let qp = device.create_qp(share.pd, init()).unwrap();
     let refused = qp.post_recv(&RecvWr { wr_id: 1, sges: &[] });

@@ -51,7 +51,7 @@ fn work(device: &Device) {
 
 /// An application whose queue pair is connected to the peer, and what it needs to stay so.
 fn connected(device: &Device) -> (App, EventQueue) {
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let sleeper = Sleeper::with_fd().unwrap();
     let cq = device.create_cq(2 * DEPTH, Some(sleeper.waker())).unwrap();
     let mut init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
@@ -171,7 +171,7 @@ fn every_verb(device: &Device) {
     let cq = device.create_cq(8, None).unwrap();
     // That of the connection was given back with it.
     assert_eq!(device.create_srq(pd, 8, 1, None).unwrap_err(), DeviceError::ForeignPd(pd));
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let srq = device.create_srq(pd, 8, 1, None).unwrap();
     let shared = device.create_qp(pd, QpInit::new(cq).shared(&srq)).unwrap();
     assert!(srq.is_empty() && shared.post_recv(&RecvWr { wr_id: 1, sges: &[] }).is_err());
@@ -192,7 +192,7 @@ fn listens(device: &Device) {
     first.reject(b"no").unwrap();
     let second = listener.request(WAIT).unwrap();
     assert_eq!(second.private_data, b"two");
-    let ends = Ends::new(device, device.create_pd().unwrap()).unwrap();
+    let ends = Ends::new(device, device.alloc_pd().unwrap()).unwrap();
     let mr = device.alloc_mr(ends.qp.pd(), 64, Access::LOCAL_WRITE).unwrap();
     mr.write(0, b"welcome");
     // Before it is accepted: the peer sends at once, and a Send that finds no receive is the end.

@@ -92,7 +92,7 @@ pub(crate) fn every_verb(world: &mut World) {
     let client = server.spawn("verbs");
     // The peer's side of its listener.
     let device = world.b.device().clone();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(8, None).unwrap();
     let events = EventQueue::new(None);
     let mr = device.alloc_mr(pd, 64, Access::LOCAL_WRITE).unwrap();

@@ -33,7 +33,7 @@ impl Tenant {
             ..DeviceConfig::default()
         };
         let device = world.a.hub().open(&config).unwrap();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let sleeper = Sleeper::pair().unwrap();
         let cq = device.create_cq(2 * DEPTH, Some(sleeper.waker())).unwrap();
         let mut init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);

@@ -134,7 +134,7 @@ impl World {
 
     fn serve(&mut self, id: CmId, from_neighbor: bool) {
         let device = self.b.device().clone();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
         let region = device.alloc_mr(pd, SLOTS * SLOT, all).unwrap();
         let buffers = device.alloc_mr(pd, SLOTS * SLOT, Access::LOCAL_WRITE).unwrap();
@@ -227,7 +227,7 @@ pub(crate) struct Neighbor {
 impl Neighbor {
     pub(crate) fn new(world: &mut World) -> Neighbor {
         let device = world.a.device().clone();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(64, None).unwrap();
         let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(16, 16)).unwrap();
         let mr = device.alloc_mr(pd, 3 * SLOT, Access::LOCAL_WRITE).unwrap();

@@ -106,7 +106,7 @@ impl Bench {
         let sleeper = Sleeper::with_fd().unwrap();
         let cq = self.device.create_cq(64, Some(sleeper.waker())).unwrap();
         let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
-        (self.device.create_qp(self.device.alloc_pd(), init).unwrap(), cq, sleeper)
+        (self.device.create_qp(self.device.alloc_pd().unwrap(), init).unwrap(), cq, sleeper)
     }
 
     fn enter(&self, conn: ConnId, qp: &Qp) -> Command {

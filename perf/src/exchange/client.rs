@@ -49,7 +49,7 @@ pub fn run(
 ) -> Result<(), ExchangeError> {
     let mut random = Random::new(&Seed::from_u64(plan.seed));
     // One for all connections: none is given back before the device is.
-    let pd = device.create_pd()?;
+    let pd = device.alloc_pd()?;
     while !stop.load(Ordering::Relaxed) {
         let result = Client::connect(device, pd, plan, random.next_u64())
             .and_then(|client| client.run(plan, stop, tally));

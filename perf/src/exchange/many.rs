@@ -31,7 +31,7 @@ impl Ends {
         let sleeper = Sleeper::with_fd()?;
         Ok(Ends {
             device: device.clone(),
-            pd: device.create_pd()?,
+            pd: device.alloc_pd()?,
             cq: device.create_cq(16, None)?,
             events: EventQueue::new(Some(sleeper.waker())),
             sleeper,

@@ -34,7 +34,7 @@ pub fn serve(
     tally: &Arc<Tally>,
 ) -> Result<(), ExchangeError> {
     // One for all connections: none is given back before the device is.
-    let pd = device.create_pd()?;
+    let pd = device.alloc_pd()?;
     let listener = device.bind(addr)?;
     let over = Arc::new(AtomicBool::new(false));
     let mut threads: Vec<Thread> = Vec::new();

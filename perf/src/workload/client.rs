@@ -85,7 +85,7 @@ impl Client {
         run: Run,
     ) -> Result<Client, WorkloadError> {
         let events = EventQueue::new(None);
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd()?;
         let cqs = Cqs::new(device, &run)?;
         let conns =
             (0..run.qps).map(|_| Conn::new(device, pd, &cqs, &run)).collect::<Result<_, _>>()?;

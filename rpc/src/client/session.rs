@@ -72,7 +72,7 @@ impl Session {
         config: ClientConfig,
         waker: Waker,
     ) -> Result<Session, DeviceError> {
-        let pd = device.create_pd()?;
+        let pd = device.alloc_pd()?;
         let memory = Memory::new(&device, pd, config.memory)?;
         let events = EventQueue::new(Some(waker.clone()));
         let (phase, speaks) = (Phase::Idle { until: None }, config.transport.speaks);

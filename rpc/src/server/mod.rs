@@ -116,7 +116,7 @@ impl Server {
         config: ServerConfig,
     ) -> Result<Server, ServerError> {
         let sleeper = Sleeper::with_fd()?;
-        let pd = device.create_pd()?;
+        let pd = device.alloc_pd()?;
         let waker = config.waker.clone().unwrap_or_else(|| sleeper.waker());
         let memory = Memory::of_server(device, pd, config.memory, waker.clone())?;
         let events = EventQueue::new(Some(waker.clone()));

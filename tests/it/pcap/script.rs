@@ -47,7 +47,7 @@ pub(crate) struct Side {
 impl Side {
     pub(crate) fn new(end: &Endpoint, number: u8) -> Side {
         let device: &Device = end.device();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(1024, None).expect("a completion queue");
         let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(128, RECVS)).expect("a QP");
         let rights = Access::LOCAL_WRITE

@@ -222,14 +222,14 @@ mod tests {
         let hub = Hub::new(registry, Box::new(Deaf), 1, &Seed::from_u64(2));
         let config = DeviceConfig { memory: 1 << 20, ..DeviceConfig::default() };
         let device = hub.open(&config).unwrap();
-        let (first, second) = (device.create_pd().unwrap(), device.create_pd().unwrap());
+        let (first, second) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
         assert_eq!((first, second), (Pd(1), Pd(2)));
         // The first is given back, and a region holds it.
         let mr = device.alloc_mr(first, 64, heddle_iwarp::Access::NONE).unwrap();
         device.dealloc_pd(first).unwrap();
         device.dealloc_pd(second).unwrap();
         hub.next_pd.store(u32::MAX, Ordering::Relaxed);
-        let round = [device.create_pd().unwrap(), device.create_pd().unwrap()];
+        let round = [device.alloc_pd().unwrap(), device.alloc_pd().unwrap()];
         assert_eq!(round, [Pd(u32::MAX), Pd(2)], "0 is nobody's, and 1 has a region in it");
         drop(mr);
     }

@@ -94,7 +94,7 @@ fn test_requests_that_nobody_looks_at_any_more_are_answered() {
     control.poll(clock.now());
     let events = EventQueue::new(None);
     let cq = device.create_cq(16, None).unwrap();
-    let qp = device.create_qp(device.alloc_pd(), QpInit::new(cq)).unwrap();
+    let qp = device.create_qp(device.alloc_pd().unwrap(), QpInit::new(cq)).unwrap();
     requests.send(ThreadRequest::Panic).unwrap();
     let local = "10.0.0.1:7174".parse().unwrap();
     let listener = device.listen(local, ListenParams::default(), &events).unwrap();

@@ -123,7 +123,7 @@ fn test_memory_comes_back_while_workers_sleep() {
     let registry = s.node.hub().registry();
     rest();
     let device = s.node.device();
-    let pd = device.alloc_pd();
+    let pd = device.alloc_pd().unwrap();
     drop(device.alloc_mr(pd, 4096, Access::LOCAL_WRITE).unwrap());
     let ((), took) = time(|| {
         while registry.draining() > 0 {

@@ -111,7 +111,7 @@ impl End {
     pub const MEMORY: usize = 3 * DEPTH * LARGEST;
 
     fn new(device: &Device) -> End {
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(2 * DEPTH as u32, None).unwrap();
         let depth = DEPTH as u32;
         let init = QpInit::new(cq.clone()).depths(depth, depth);

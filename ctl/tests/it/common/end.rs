@@ -29,7 +29,7 @@ impl End {
     /// One of any device, with a completion queue of this depth.
     pub fn on(device: &Device, depth: u32) -> End {
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(depth, None).unwrap();
         let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(16, 16)).unwrap();
         End { pd, cq, qp, mr: region_on(device, pd, all) }

@@ -27,7 +27,7 @@ impl Regions {
             read: own(Access::REMOTE_READ),
             write: own(Access::REMOTE_WRITE),
             none: own(Access::LOCAL_WRITE),
-            other: region(&net.us, net.us.device().alloc_pd(), all),
+            other: region(&net.us, net.us.device().alloc_pd().unwrap(), all),
         }
     }
 

@@ -236,7 +236,7 @@ fn test_everything_posted_has_completed_when_the_end_is_told() {
     let device = net.us.device().clone();
     let cq = device.create_cq(1024, None).unwrap();
     let init = QpInit::new(cq.clone()).depths(500, 1);
-    let qp = device.create_qp(device.alloc_pd(), init).unwrap();
+    let qp = device.create_qp(device.alloc_pd().unwrap(), init).unwrap();
     device.accept(id, AcceptParams::new(qp.clone())).unwrap();
     assert!(matches!(net.event(&events), CmEvent::Established { .. }));
     net.settle();

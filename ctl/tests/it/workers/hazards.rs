@@ -148,7 +148,7 @@ fn test_everything_of_an_application_ends_at_both_workers() {
         let listener = rig.listen(1);
         let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));
         rig.connect(0, &listener, &qps[0], &qps[1]);
-        let pd = other.alloc_pd();
+        let pd = other.alloc_pd().unwrap();
         let cq = other.create_cq(64, None).unwrap();
         let gone: Vec<_> =
             (0..4).map(|_| other.create_qp(pd, QpInit::new(cq.clone())).unwrap()).collect();

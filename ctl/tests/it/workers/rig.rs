@@ -273,7 +273,7 @@ pub const SLOTS: usize = 1024;
 
 impl App {
     pub fn new(device: &Device) -> App {
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
         App {
             device: device.clone(),

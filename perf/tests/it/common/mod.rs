@@ -78,7 +78,7 @@ pub struct Raw {
 impl Raw {
     pub fn new(endpoint: &Endpoint, len: usize) -> Raw {
         let device = endpoint.device();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(64, None).expect("a CQ");
         let init = QpInit::new(cq.clone()).depths(16, 16);
         let all = Access::LOCAL_WRITE

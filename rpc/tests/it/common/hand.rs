@@ -61,7 +61,7 @@ impl Hand {
         while let Some(event) = self.events.poll() {
             match event {
                 CmEvent::ConnectRequest { id, .. } => {
-                    let pd = self.device.alloc_pd();
+                    let pd = self.device.alloc_pd().unwrap();
                     let cq = self.device.create_cq(64, None).unwrap();
                     let qp = self.device.create_qp(pd, QpInit::new(cq.clone())).unwrap();
                     let mr =

@@ -49,7 +49,7 @@ impl Raw {
     /// The same from another address ([`OTHERS`](super::OTHERS)).
     pub fn of_host(w: &mut World, version: u32, host: u8) -> Raw {
         let device = w.client_device();
-        let pd = device.alloc_pd();
+        let pd = device.alloc_pd().unwrap();
         let cq = device.create_cq(256, None).unwrap();
         let init = QpInit::new(cq.clone()).depths(64, RECEIVES as u32);
         let qp = device.create_qp(pd, init).unwrap();

@@ -110,7 +110,7 @@ fn test_later_answers_that_make_no_sense_are_errors() {
         ],
     );
     let device = device.unwrap();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     assert_eq!(pd, Pd(3));
     let sleeper = Sleeper::with_fd().unwrap();
     assert!(device.create_cq(8, Some(sleeper.waker())).is_err());
@@ -118,7 +118,7 @@ fn test_later_answers_that_make_no_sense_are_errors() {
     assert!(device.create_cq(8, None).is_err());
     assert!(device.alloc_mr(pd, 64, heddle_iwarp::Access::NONE).is_err());
     assert!(device.alloc_mr(pd, 5000, heddle_iwarp::Access::NONE).is_err());
-    assert_eq!(device.create_pd(), Err(DeviceError::Gone));
+    assert_eq!(device.alloc_pd(), Err(DeviceError::Gone));
     let events = EventQueue::new(None);
     let at = "10.0.0.1:1".parse().unwrap();
     let refused = device.listen(at, crate::ListenParams::default(), &events);

@@ -160,7 +160,7 @@ impl Objects {
     ) -> Result<Outcome, Refused> {
         let device = &open.device;
         match request {
-            Request::CreatePd => Ok(done(&NewPd { pd: device.create_pd()?.0 })?),
+            Request::CreatePd => Ok(done(&NewPd { pd: device.alloc_pd()?.0 })?),
             Request::DeallocPd(a) => {
                 device.dealloc_pd(Pd(a.pd))?;
                 Ok(done(&())?)

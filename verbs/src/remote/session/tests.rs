@@ -109,7 +109,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn test_everything_a_device_makes_can_be_made_and_comes_back() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let sleeper = Sleeper::with_fd().unwrap();
     let cq = device.create_cq(5, Some(sleeper.waker())).unwrap();
     assert_eq!((cq.depth(), cq.poll()), (8, None));
@@ -167,7 +167,7 @@ fn test_everything_a_device_makes_can_be_made_and_comes_back() {
 fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_refused() {
     let (device, server) = served(Policy { memory: 2 << 20, ..Policy::default() });
     let device = device.unwrap();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let region = Arc::new(Region::shared(10_000).unwrap());
     let one = device.register_mr(pd, &region, (0, 5000), 7, Access::NONE).unwrap();
     let two = device.register_mr(pd, &region, (5000, 5000), 7, Access::NONE).unwrap();
@@ -194,7 +194,7 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
 fn test_everything_ends_with_the_server() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let sleeper = Sleeper::with_fd().unwrap();
     let cq = device.create_cq(8, Some(sleeper.waker())).unwrap();
     let qp = device.create_qp(pd, QpInit::new(cq.clone())).unwrap();
@@ -222,7 +222,7 @@ fn test_everything_ends_with_the_server() {
     let sges = [mr.sge(0, 1)];
     assert_eq!(qp.post_send(&crate::SendWr::send(1, &sges)), Err(crate::PostError::Ended));
     assert!(qp.is_dead());
-    assert_eq!(device.create_pd(), Err(DeviceError::Gone));
+    assert_eq!(device.alloc_pd(), Err(DeviceError::Gone));
     assert_eq!(device.listen(at, ListenParams::default(), &events), Err(DeviceError::Gone));
     let params = ConnectParams::new(qp.clone());
     assert_eq!(device.connect(at, params, &events), Err(DeviceError::QpDead));
@@ -236,7 +236,7 @@ fn test_everything_ends_with_the_server() {
 fn test_what_is_said_about_a_connection_that_has_ended_is_no_error() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
-    let pd = device.create_pd().unwrap();
+    let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(8, None).unwrap();
     let qp = device.create_qp(pd, QpInit::new(cq)).unwrap();
     let (id, events) = (CmId(1 << 63 | 7), EventQueue::new(None));

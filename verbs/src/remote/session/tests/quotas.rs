@@ -22,8 +22,8 @@ fn test_quotas_say_what_and_how_many() {
         DeviceError::Refused(f) => assert_eq!((f.kind, f.text.as_str()), (kind, text)),
         other => panic!("{other}"),
     };
-    let pd = device.create_pd().unwrap();
-    let e = device.create_pd().unwrap_err();
+    let pd = device.alloc_pd().unwrap();
+    let e = device.alloc_pd().unwrap_err();
     refused(e, FaultKind::Quota, "no more than 1 protection domains");
     let cq = device.create_cq(8, None).unwrap();
     let e = device.create_cq(8, None).unwrap_err();
