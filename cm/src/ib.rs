@@ -23,12 +23,16 @@
 //! - **What peers can cause is bounded**: connections in all; requests no application has answered, in
 //!   all, of a listener, and of a peer at a listener; one datagram out for one that comes in. Where there
 //!   is no place left, an accepted peer that does not answer makes room.
+//! - **A flood costs strangers, not connections.** Workers drop what is no message ([`filter`]), and have
+//!   for messages of connections budgets apart from those of strangers; answers to strangers have
+//!   no more than half of any queue.
 //! - **A peer that made a connection is asked whether it is there**, when it has been silent for
 //!   [`IbConfig::keepalive`]. One that we have asked for a connection cannot be: InfiniBand has no
 //!   message that it would answer.
 
 mod admit;
 mod counters;
+mod filter;
 mod keepalive;
 mod link;
 mod message;
@@ -49,11 +53,12 @@ use crate::id::WorkerId;
 pub use counters::IbCounters;
 
 pub(crate) use admit::{Refused, header, port};
+pub(crate) use filter::Filter;
 pub(crate) use keepalive::Keepalive;
 pub(crate) use link::{Depths, IbConn, IbLink};
 pub(crate) use message::{drep, names, rej};
 pub(crate) use state::{Effect, IbState, Input, Wait};
-pub(crate) use table::Table;
+pub(crate) use table::{Table, To};
 
 /// How the manager speaks InfiniBand.
 #[derive(Clone, Debug)]
@@ -140,6 +145,9 @@ pub struct IbDatagram {
     /// What UDP carries. The invariant CRC at its end counts on an IP header without options, of
     /// IPv4 with identification 0 and Don't Fragment, and on no UDP checksum or any.
     pub payload: Vec<u8>,
+    /// Whether nothing proves yet that its receiver is there: the answer to a request that anybody can
+    /// send in the name of another.
+    pub to_stranger: bool,
 }
 
 /// The shortest time after which a message is sent again, whatever a peer says it takes.
@@ -150,5 +158,5 @@ pub(crate) const MAX_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const MAX_PUT_OFF: Duration = Duration::from_secs(120);
 /// How long a peer that has been accepted may say nothing at all.
 pub(crate) const MAX_HALF_OPEN: Duration = Duration::from_secs(30);
-/// Datagrams that wait to be polled.
+/// Datagrams that wait to be polled; those to strangers may be half of them.
 pub(crate) const MAX_OUT: usize = 1024;

@@ -7,7 +7,7 @@ use heddle_cm::WorkerId;
 use heddle_ctl::{Question, Reply};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_metrics::{
-    Clients, Gateway, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
+    Clients, Gateway, HttpCounters, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
 };
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -74,6 +74,8 @@ impl Source for Appliance {
                 broken: c.broken.get(),
                 evicted: c.evicted.get(),
             },
+            // The server of metrics counts.
+            http: HttpCounters::default(),
         })
     }
 }

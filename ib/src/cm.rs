@@ -15,9 +15,11 @@ mod sidr;
 #[cfg(test)]
 mod tests;
 
+use crate::bytes::be32;
 use crate::mad::{
     self, BASE_VERSION, DATA_LEN, Data, MAD_LEN, MadError, MadHeader, method, status,
 };
+use crate::types::CommId;
 
 pub use class_port_info::{ClassPortInfo, Contact};
 pub use rep::{Failover, Rep};
@@ -100,19 +102,7 @@ impl Mad {
     /// When it is not one of the class and of the version we know. The payload of a longer or shorter
     /// packet is none. [`MadError::answer`] says what is answered.
     pub fn parse(payload: &[u8]) -> Result<Mad, MadError> {
-        let Ok(mad) = <&[u8; MAD_LEN]>::try_from(payload) else {
-            return Err(MadError::Length(payload.len()));
-        };
-        let header = MadHeader::parse(mad);
-        if header.base_version != BASE_VERSION {
-            return Err(MadError::BaseVersion(header.base_version));
-        }
-        if header.class != CLASS {
-            return Err(MadError::Class(header.class));
-        }
-        if header.class_version != CLASS_VERSION {
-            return Err(MadError::ClassVersion(header.class_version));
-        }
+        let (mad, header) = of_class(payload)?;
         let data = mad::data(mad);
         let message = match header.method {
             method::SEND => sent(header.attribute, &data),
@@ -169,6 +159,46 @@ impl Mad {
         };
         header.emit(&data)
     }
+}
+
+/// The receiver's name of the connection that a datagram of the class is about, `None` when it is about
+/// none that the receiver has named. It looks at the octets that say so and at no others.
+///
+/// # Errors
+/// As [`Mad::parse`], but for method and attribute.
+pub fn named(payload: &[u8]) -> Result<Option<CommId>, MadError> {
+    let (mad, header) = of_class(payload)?;
+    let names = match header.attribute {
+        attribute::MRA
+        | attribute::REJ
+        | attribute::REP
+        | attribute::RTU
+        | attribute::DREQ
+        | attribute::DREP
+        | attribute::LAP
+        | attribute::APR => header.method == method::SEND,
+        _ => false,
+    };
+    // All of them begin with the sender's name and the receiver's.
+    Ok(names.then(|| CommId(be32(mad, mad::HEADER_LEN + 4))))
+}
+
+/// A datagram of the class and of the version we know.
+fn of_class(payload: &[u8]) -> Result<(&[u8; MAD_LEN], MadHeader), MadError> {
+    let Ok(mad) = <&[u8; MAD_LEN]>::try_from(payload) else {
+        return Err(MadError::Length(payload.len()));
+    };
+    let header = MadHeader::parse(mad);
+    if header.base_version != BASE_VERSION {
+        return Err(MadError::BaseVersion(header.base_version));
+    }
+    if header.class != CLASS {
+        return Err(MadError::Class(header.class));
+    }
+    if header.class_version != CLASS_VERSION {
+        return Err(MadError::ClassVersion(header.class_version));
+    }
+    Ok((mad, header))
 }
 
 fn sent(attribute: u16, data: &Data) -> Option<Message> {

@@ -42,6 +42,7 @@ pub fn expose(sample: &Sample) -> String {
     t.histogram(&[("side", "passive")], &sample.control.startups.passive);
     memory(&mut t, &sample.memory);
     clients(&mut t, &sample.clients);
+    sample.http.for_each(|name, help, value| counter(&mut t, "metrics", name, help, value));
     t.finish()
 }
 

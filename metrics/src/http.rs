@@ -7,6 +7,7 @@
 
 use core::convert::Infallible;
 use core::time::Duration;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -68,6 +69,20 @@ impl Default for Limits {
     }
 }
 
+heddle_base::counters! {
+    /// What the server of metrics counts.
+    pub struct HttpCounters {
+        /// HTTP requests for metrics and health, and for paths that there are not.
+        requests,
+        /// HTTP clients cut off to make room: they had had their time, and others waited.
+        clients_evicted,
+        /// HTTP clients cut off because they took too long, over a request or an answer.
+        clients_slow,
+        /// HTTP clients cut off because what they sent is no request, or one with too long a header.
+        clients_malformed,
+    }
+}
+
 /// Answers at `listener` until the future is dropped, and with it every connection. It belongs into a
 /// [`LocalSet`](tokio::task::LocalSet).
 pub async fn serve<S: Source + 'static>(listener: TcpListener, source: Rc<S>) -> Infallible {
@@ -80,7 +95,8 @@ pub async fn serve_with<S: Source + 'static>(
     source: Rc<S>,
     limits: Limits,
 ) -> Infallible {
-    let cache = Rc::new(Cache { source, limits, last: Mutex::default() });
+    let counters = RefCell::default();
+    let cache = Rc::new(Cache { source, limits, counters, last: Mutex::default() });
     let seats = Arc::new(Semaphore::new(limits.connections.max(1)));
     let mut tasks = JoinSet::new();
     // When each came, the oldest first.
@@ -99,6 +115,7 @@ pub async fn serve_with<S: Source + 'static>(
                         () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)) => {
                             if let Some((_, oldest)) = there.pop_front() {
                                 oldest.abort();
+                                cache.counters.borrow_mut().clients_evicted += 1;
                             }
                             tokio::task::yield_now().await;
                         }
@@ -123,6 +140,7 @@ async fn connection<S: Source>(stream: TcpStream, cache: Rc<Cache<S>>) {
     let limits = cache.limits;
     let service = service_fn(|request| {
         let cache = Rc::clone(&cache);
+        cache.counters.borrow_mut().requests += 1;
         async move { Ok::<_, Infallible>(answer(&request, &cache).await) }
     });
     let mut http = http1::Builder::new();
@@ -133,8 +151,16 @@ async fn connection<S: Source>(stream: TcpStream, cache: Rc<Cache<S>>) {
     let talk = http.serve_connection(TokioIo::new(stream), service);
     match timeout(limits.whole, talk).await {
         Ok(Ok(())) => {}
-        Ok(Err(e)) => tracing::debug!("metrics: a client: {e}"),
-        Err(_) => tracing::debug!("metrics: a client takes too long"),
+        Ok(Err(e)) => {
+            let mut counters = cache.counters.borrow_mut();
+            counters.clients_slow += u64::from(e.is_timeout());
+            counters.clients_malformed += u64::from(e.is_parse());
+            tracing::debug!("metrics: a client: {e}");
+        }
+        Err(_) => {
+            cache.counters.borrow_mut().clients_slow += 1;
+            tracing::debug!("metrics: a client takes too long");
+        }
     }
 }
 
@@ -209,6 +235,7 @@ type Outcome = Result<Rc<Taken>, String>;
 struct Cache<S> {
     source: Rc<S>,
     limits: Limits,
+    counters: RefCell<HttpCounters>,
     last: Mutex<Option<(Instant, Outcome)>>,
 }
 
@@ -223,7 +250,10 @@ impl<S: Source> Cache<S> {
             return outcome.clone();
         }
         let outcome = match timeout(self.limits.sample, self.source.sample()).await {
-            Ok(sample) => sample.map(|s| Rc::new(Taken::of(&s))),
+            Ok(sample) => sample.map(|s| {
+                let http = *self.counters.borrow();
+                Rc::new(Taken::of(&Sample { http, ..s }))
+            }),
             Err(_) => Err(format!("no answer within {} ms", self.limits.sample.as_millis())),
         };
         *last = Some((Instant::now(), outcome.clone()));

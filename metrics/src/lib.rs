@@ -19,7 +19,7 @@ mod sample;
 mod text;
 
 pub use expose::expose;
-pub use http::{CONTENT_TYPE, Limits, serve, serve_with};
+pub use http::{CONTENT_TYPE, HttpCounters, Limits, serve, serve_with};
 pub use sample::{
     ApplicationSample, Clients, ExportConnections, ExportSample, Gateway, LcoreSample, Memory,
     PortSample, Sample, Source, WorkerSample,

@@ -9,6 +9,8 @@ use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
 use heddle_rpc::server::ServerCounters;
 
+use crate::http::HttpCounters;
+
 /// An RNIC at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
@@ -36,6 +38,8 @@ pub struct Sample {
     pub memory: Memory,
     /// Those who use the control socket.
     pub clients: Clients,
+    /// Those who read metrics. The server that answers them fills this in.
+    pub http: HttpCounters,
 }
 
 /// One worker.

@@ -1,10 +1,12 @@
 //! What a control plane and the owner of an [`Rnic`] say to each other, as plain data.
 
 use core::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_tcp::{
-    Addressing, ConnId, ConnectError, Keepalive, ListenError, RxDatagram, TxDatagram,
+    Addressing, ConnId, ConnectError, DatagramFilter, Keepalive, ListenError, RxDatagram,
+    TxDatagram,
 };
 
 use crate::event::{Event, FpduMode};
@@ -89,6 +91,8 @@ pub enum Order {
     BindUdp {
         /// UDP port.
         port: u16,
+        /// Which of them are taken, and which are strangers'.
+        filter: Arc<dyn DatagramFilter>,
     },
     /// Take UDP datagrams no more.
     UnbindUdp,
@@ -186,8 +190,8 @@ impl<F: RnicFrame> Rnic<F> {
                 self.stack.set_keepalive(now, keepalive);
                 None
             }
-            Order::BindUdp { port } => {
-                self.stack.bind_udp(port);
+            Order::BindUdp { port, filter } => {
+                self.stack.bind_udp(port, filter);
                 None
             }
             Order::UnbindUdp => {

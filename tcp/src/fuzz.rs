@@ -63,7 +63,7 @@ impl Driver {
         cfg.conn.keepalive = Some(keepalive);
         let mut stack = Stack::new(cfg);
         let _ = stack.listen(None, 80, 4);
-        stack.bind_udp(80);
+        stack.bind_udp(80, std::sync::Arc::new(()));
         Some(Driver { stack, now: Instant::ZERO, conns: Vec::new(), connected: false })
     }
 
@@ -90,7 +90,8 @@ impl Driver {
         while let Some(d) = s.poll_datagram() {
             assert!(d.payload_at <= d.bytes.len() && d.bytes.len() <= frame.len());
             let payload = d.payload().to_vec();
-            s.send_datagram(now, &TxDatagram { local: d.local, remote: d.remote, payload });
+            let (local, remote, to_stranger) = (d.local, d.remote, !d.known);
+            s.send_datagram(now, &TxDatagram { local, remote, payload, to_stranger });
         }
         s.handle_timeouts(now);
         while let Some((id, event)) = s.poll_event() {

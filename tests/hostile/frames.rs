@@ -59,6 +59,8 @@ pub enum Packet {
     EchoReply,
     /// A segment for `to`.
     Tcp { to: Ipv4Addr, segment: Segment },
+    /// A UDP datagram, from its IP header on.
+    Udp { bytes: Vec<u8> },
 }
 
 fn ethernet(to: Mac, from: Mac, kind: u16) -> Vec<u8> {
@@ -166,6 +168,7 @@ impl Packet {
         let (from, to) = (address(&header[12..16]), address(&header[16..20]));
         match header[9] {
             1 if body.first() == Some(&0) => Some(Packet::EchoReply),
+            17 => Some(Packet::Udp { bytes: b[..len].to_vec() }),
             6 => {
                 assert_eq!(
                     checksum(&[&pseudo_header(from, to, body.len()), body]),

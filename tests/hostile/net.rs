@@ -131,6 +131,11 @@ impl Lab {
         lab
     }
 
+    /// Gives the server its loopback interface, by which its own host asks it.
+    pub fn loopback(&self) {
+        self.server.command("ip link set lo up");
+    }
+
     /// Takes the wire away.
     pub fn delete(&self) {
         self.server.command(&format!("ip link del {SERVER_IFACE}"));

@@ -165,7 +165,7 @@ pub struct Target {
 
 fn eal() -> Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
-    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 256, ..EalConfig::default() };
+    let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 1024, ..EalConfig::default() };
     *EAL.get_or_init(|| Eal::init(&config).expect("DPDK starts"))
 }
 
@@ -179,6 +179,7 @@ impl Target {
             max_conns: PLACES,
             max_mrs: 8 * PLACES,
             max_regions: 8 * PLACES,
+            infiniband: true,
             // A place is free again at once when its connection is over.
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
             ..EndpointConfig::with_seed(
@@ -208,6 +209,11 @@ impl Target {
             Target { device, shared, questions, stop, pump: Some(pump), pool, idle: (0, 0) };
         target.idle = (target.device.hub().registry().mrs().len(), target.pool.in_use());
         target
+    }
+
+    /// Connections that the application has.
+    pub fn live(&self) -> usize {
+        *lock(&self.shared.live)
     }
 
     /// Everything counted so far.
@@ -324,7 +330,9 @@ impl App {
     fn new(device: &Device, shared: Arc<Shared>) -> App {
         let events = EventQueue::new(None);
         for (port, markers) in [(PLAIN, false), (MARKED, true)] {
-            let params = ListenParams::default().mpa(MpaOptions::new().markers(markers));
+            let mpa = MpaOptions::new().markers(markers);
+            let params =
+                ListenParams { infiniband: port == PLAIN, ..ListenParams::default().mpa(mpa) };
             device.listen(service(port), params, &events).expect("it can listen");
         }
         let all = rights().with(Access::REMOTE_ATOMIC);

@@ -23,6 +23,8 @@ pub struct Host {
     pub arp_replies: usize,
     /// Echo replies that came.
     pub echo_replies: usize,
+    /// UDP datagrams that came, each from its IP header on.
+    pub datagrams: Vec<Vec<u8>>,
 }
 
 /// The address of the `n`th host.
@@ -42,6 +44,7 @@ impl Host {
             buf: vec![0; 1 << 16],
             arp_replies: 0,
             echo_replies: 0,
+            datagrams: Vec::new(),
         };
         let start = Instant::now();
         while host.arp_replies == 0 {
@@ -95,6 +98,7 @@ impl Host {
                     self.arp_replies += 1;
                 }
                 Some(Packet::EchoReply) => self.echo_replies += 1,
+                Some(Packet::Udp { bytes }) => self.datagrams.push(bytes),
                 Some(Packet::Tcp { to, segment }) => {
                     if let Some(inbox) = self.inbox.get_mut(&(to, segment.dest)) {
                         inbox.push((Instant::now(), segment));

@@ -35,6 +35,9 @@ pub(crate) struct IbLink {
     pub(crate) local_comm: CommId,
     /// Absent until the peer has told it.
     pub(crate) remote_comm: Option<CommId>,
+    /// Whether the peer is a stranger: it made the connection, and has not yet named it as we do, which
+    /// shows that our answer reached its address.
+    pub(crate) is_stranger: bool,
     /// That of the REQ and all that answers it.
     pub(crate) tid: u64,
     /// That of a DREQ of ours.

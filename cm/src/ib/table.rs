@@ -1,6 +1,7 @@
 //! What is known by which name, and what peers take of the room there is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Bound;
@@ -12,6 +13,7 @@ use heddle_ib::roce::UdRepr;
 use heddle_ib::{CommId, Qpn as IbQpn};
 
 use super::counters::IbCounters;
+use super::filter::CommIds;
 use super::link::{IbConn, IbLink};
 use super::message::qpn;
 use super::state::{Effects, IbState, Place};
@@ -27,6 +29,8 @@ pub(crate) struct Table {
     random: Random,
     conns: BTreeMap<CmId, Box<IbConn>>,
     by_comm: BTreeMap<CommId, CmId>,
+    /// The names among these, for workers.
+    comm_ids: Arc<CommIds>,
     /// By the peer's address and its name: a REQ has no other.
     by_peer: BTreeMap<(IpAddr, CommId), CmId>,
     /// By the peer's adapter and queue pair, at its address.
@@ -48,6 +52,29 @@ pub(crate) struct Table {
     pub(crate) fx: Effects,
 }
 
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    pub(crate) worker: WorkerId,
+    /// Ours and the peer's.
+    pub(crate) addresses: [IpAddr; 2],
+    pub(crate) src_port: u16,
+    /// Whether nothing proves that the peer is there.
+    pub(crate) is_stranger: bool,
+}
+
+impl To {
+    /// To the peer of a connection.
+    pub(crate) fn peer(link: &IbLink) -> To {
+        To {
+            worker: link.worker,
+            addresses: [link.local.ip(), link.remote.ip()],
+            src_port: link.src_port,
+            is_stranger: link.is_stranger,
+        }
+    }
+}
+
 /// What a listener has, or a peer at a listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
@@ -65,6 +92,7 @@ impl Table {
                 config.max_startups,
                 (config.max_startups - config.max_startups / 4).max(1),
             ),
+            comm_ids: Arc::new(CommIds::new(config.max_conns)),
             config,
             conns: BTreeMap::new(),
             by_comm: BTreeMap::new(),
@@ -79,6 +107,11 @@ impl Table {
             out: VecDeque::new(),
             fx: Effects::default(),
         }
+    }
+
+    /// The names of all connections, as workers see them.
+    pub(crate) fn comm_ids(&self) -> &Arc<CommIds> {
+        &self.comm_ids
     }
 
     pub(crate) fn counters(&self) -> &IbCounters {
@@ -146,7 +179,8 @@ impl Table {
     pub(crate) fn name(&mut self, link: &mut IbLink) {
         link.local_comm = loop {
             let name = CommId(self.random.next_u32());
-            if name != CommId(0) && !self.by_comm.contains_key(&name) {
+            let is_free = name != CommId(0) && !self.by_comm.contains_key(&name);
+            if is_free && self.comm_ids.has_room(name) {
                 break name;
             }
         };
@@ -233,6 +267,7 @@ impl Table {
         let link = &conn.link;
         let id = link.id;
         self.by_comm.insert(link.local_comm, id);
+        self.comm_ids.insert(link.local_comm, link.remote.ip());
         self.our_qpns.insert(link.local_qpn);
         self.index_peer(&conn.link.clone());
         self.change_place(&conn.link.clone(), Place::None, conn.state.place());
@@ -338,6 +373,7 @@ impl Table {
         self.half_open.remove(&id);
         self.change_place(&link, conn.state.place(), Place::None);
         self.by_comm.remove(&link.local_comm);
+        self.comm_ids.remove(link.local_comm, link.remote.ip());
         self.our_qpns.remove(&link.local_qpn);
         let peer = link.remote.ip();
         if let Some(name) = link.remote_comm
@@ -350,25 +386,14 @@ impl Table {
     }
 
     /// Sends a message, if the worker has taken the others.
-    pub(crate) fn send(
-        &mut self,
-        worker: WorkerId,
-        [from, to]: [IpAddr; 2],
-        src_port: u16,
-        tid: u64,
-        message: Message,
-    ) {
-        self.send_mad(worker, [from, to], src_port, &Mad::new(tid, message).emit());
+    pub(crate) fn send(&mut self, to: To, tid: u64, message: Message) {
+        self.send_mad(to, &Mad::new(tid, message).emit());
     }
 
-    pub(crate) fn send_mad(
-        &mut self,
-        worker: WorkerId,
-        [from, to]: [IpAddr; 2],
-        src_port: u16,
-        mad: &[u8],
-    ) {
-        if self.out.len() >= MAX_OUT {
+    pub(crate) fn send_mad(&mut self, to: To, mad: &[u8]) {
+        let To { worker, addresses: [from, to], src_port, is_stranger: to_stranger } = to;
+        let most = if to_stranger { MAX_OUT / 2 } else { MAX_OUT };
+        if self.out.len() >= most {
             self.fx.ib.tx_full += 1;
             return;
         }
@@ -379,7 +404,7 @@ impl Table {
         let local = SocketAddr::new(from, src_port);
         let remote = SocketAddr::new(to, heddle_ib::roce::UDP_PORT);
         let payload = payload.to_vec();
-        self.out.push_back((worker, IbDatagram { local, remote, payload }));
+        self.out.push_back((worker, IbDatagram { local, remote, payload, to_stranger }));
     }
 
     pub(crate) fn poll_datagram(&mut self) -> Option<(WorkerId, IbDatagram)> {

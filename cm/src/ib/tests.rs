@@ -41,6 +41,7 @@ fn link(passive: bool, known: bool) -> IbLink {
         src_port: 0xc000,
         local_comm: OURS,
         remote_comm: known.then_some(PEERS),
+        is_stranger: false,
         tid: TID,
         dreq_tid: DREQ_TID,
         ca_guid: 3,
@@ -61,6 +62,7 @@ fn peers() -> IbLink {
     IbLink {
         local_comm: PEERS,
         remote_comm: Some(OURS),
+        is_stranger: false,
         local_qpn: IbQpn::new(6),
         remote_qpn: IbQpn::new(4),
         ..link(true, true)

@@ -4,6 +4,7 @@ mod req;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_ib::cm::{
@@ -12,12 +13,13 @@ use heddle_ib::cm::{
 use heddle_ib::mad::BASE_VERSION;
 use heddle_ib::roce::{PacketError, UdPacket};
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
+use heddle_tcp::DatagramFilter;
 
 use super::ConnectionManager;
 use crate::dialogue::ParamsError;
 use crate::ib::{
-    Depths, Effect, IbConfig, IbConn, IbCounters, IbDatagram, IbLink, IbPort, IbState, Input,
-    MAX_INTERVAL, MIN_INTERVAL, Table, Wait,
+    Depths, Effect, Filter, IbConfig, IbConn, IbCounters, IbDatagram, IbLink, IbPort, IbState,
+    Input, MAX_INTERVAL, MIN_INTERVAL, Table, To, Wait,
 };
 use crate::id::{AppId, CmId, WorkerId};
 use crate::params::{AcceptTerms, ConnectTerms};
@@ -35,10 +37,25 @@ struct Way {
     tid: u64,
 }
 
+impl Way {
+    /// Back, to a sender of whom no more is known.
+    const fn back(self) -> To {
+        let addresses = [self.ours, self.peer];
+        To { worker: self.worker, addresses, src_port: PLAIN_PORT, is_stranger: true }
+    }
+}
+
 impl ConnectionManager {
     /// Speaks InfiniBand from now on, beside iWARP. A second call changes nothing.
     pub fn enable_infiniband(&mut self, config: IbConfig) {
         self.ib.get_or_insert_with(|| Box::new(Table::new(config)));
+    }
+
+    /// The filter that workers are to have on the UDP port of RoCEv2; `None` when InfiniBand is not
+    /// spoken. It knows at all times which messages are about connections there are.
+    pub fn ib_filter(&self) -> Option<Arc<dyn DatagramFilter>> {
+        let ib = self.ib.as_ref()?;
+        Some(Arc::new(Filter(ib.comm_ids().clone())))
     }
 
     /// What it has counted of InfiniBand; `None` when it does not speak it.
@@ -83,7 +100,8 @@ impl ConnectionManager {
             Err(e) => {
                 ib.fx.ib.rx_bad_mad += 1;
                 if let Some(answer) = e.answer(ud.payload) {
-                    ib.send_mad(worker, [ours, peer], PLAIN_PORT, &answer);
+                    let way = Way { worker, ours, peer, tid: 0 };
+                    ib.send_mad(way.back(), &answer);
                 }
             }
         }
@@ -120,7 +138,7 @@ impl ConnectionManager {
 
     fn reply(&mut self, way: Way, message: Message) {
         let Some(ib) = &mut self.ib else { return };
-        ib.send(way.worker, [way.ours, way.peer], PLAIN_PORT, way.tid, message);
+        ib.send(way.back(), way.tid, message);
     }
 
     /// A message that names a connection of ours: its sender's name and then ours.
@@ -142,12 +160,13 @@ impl ConnectionManager {
             ib.fx.ib.rx_unknown += 1;
             return self.reply(way, answer);
         };
-        let Some(link) = ib.get(id).map(|c| &c.link) else { return };
+        let Some((IbConn { link, .. }, fx)) = ib.get_mut(id) else { return };
         let known = link.remote_comm.is_none_or(|name| name == peer);
         if link.remote.ip() != way.peer || link.local.ip() != way.ours || !known {
-            ib.fx.ib.rx_foreign += 1;
+            fx.ib.rx_foreign += 1;
             return;
         }
+        link.is_stranger &= unnamed;
         self.drive_ib(id, Input::Message(way.tid, message));
     }
 
@@ -182,6 +201,8 @@ impl ConnectionManager {
             src_port: PLAIN_PORT,
             local_comm: CommId(0),
             remote_comm: None,
+            // It is our application that asks.
+            is_stranger: false,
             tid: 0,
             dreq_tid: 0,
             ca_guid: ib.config.ca_guid,
@@ -205,10 +226,10 @@ impl ConnectionManager {
         let qpn = params.qp.qpn;
         let (tid, interval, retries) = (link.tid, link.interval, link.retries);
         let wait = Wait::new(self.now, tid, req.clone(), interval, retries, params.timeout);
-        let (addresses, src_port) = ([local, remote.ip()], link.src_port);
+        let to = To::peer(&link);
         let state = IbState::ReqSent { wait, qpn, ours };
         ib.insert(IbConn { link, state, deadline: None });
-        ib.send(worker, addresses, src_port, tid, req);
+        ib.send(to, tid, req);
         self.claims.claim(qpn, app, id);
         self.fx.counters.requests_sent += 1;
         self.apps.entry(app).or_default().conns.insert(id);
@@ -363,8 +384,7 @@ impl ConnectionManager {
         match effect {
             Effect::Send(tid, message) => {
                 let Some(ib) = &mut self.ib else { return };
-                let addresses = [link.local.ip(), link.remote.ip()];
-                ib.send(link.worker, addresses, link.src_port, tid, message);
+                ib.send(To::peer(link), tid, message);
             }
             Effect::Tell(event) => self.tell(link.app, event),
             Effect::Spend(qpn) if !self.is_gone(link.app) => self.claims.spend(qpn),

@@ -1,6 +1,8 @@
 //! Datagrams of InfiniBand's connection management: between the manager and the port that has the
 //! address.
 
+use std::sync::Arc;
+
 use heddle_cm::{IbConfig, ROCE_PORT, WorkerId};
 use heddle_dataplane::Command;
 use heddle_rnic::Order;
@@ -12,12 +14,15 @@ impl Control {
     /// Speaks the RDMA IP CM service from now on, at the addresses of `config`: its workers take
     /// RoCEv2's UDP port.
     pub(crate) fn enable_infiniband(&mut self, config: IbConfig) {
+        let workers: Vec<_> = config.ports.iter().map(|p| p.worker).collect();
+        self.cm.enable_infiniband(config);
+        let Some(filter) = self.cm.ib_filter() else { return };
         for (w, link) in self.links.iter_mut().enumerate() {
-            if config.ports.iter().any(|p| p.worker == WorkerId(w)) {
-                link.order(Command::Order(Order::BindUdp { port: ROCE_PORT }));
+            if workers.contains(&WorkerId(w)) {
+                let filter = Arc::clone(&filter);
+                link.order(Command::Order(Order::BindUdp { port: ROCE_PORT, filter }));
             }
         }
-        self.cm.enable_infiniband(config);
     }
 
     /// Hands workers what is to be sent. A worker that is behind is given none: the way to it is for
@@ -26,8 +31,12 @@ impl Control {
         while let Some((WorkerId(worker), d)) = self.cm.poll_datagram() {
             match self.links.get_mut(worker) {
                 Some(link) if link.is_up() && !link.is_behind() => {
-                    let (local, remote, payload) = (d.local, d.remote, d.payload);
-                    let datagram = Box::new(TxDatagram { local, remote, payload });
+                    let datagram = Box::new(TxDatagram {
+                        local: d.local,
+                        remote: d.remote,
+                        payload: d.payload,
+                        to_stranger: d.to_stranger,
+                    });
                     link.order(Command::Order(Order::SendDatagram(datagram)));
                     link.send();
                 }

@@ -8,6 +8,7 @@ mod common;
 mod connections;
 mod cqs;
 mod domains;
+mod flood;
 mod forwarding;
 mod fpdus;
 mod hazards;

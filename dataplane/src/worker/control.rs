@@ -3,15 +3,15 @@
 
 use heddle_cm::AppId;
 use heddle_rnic::{FpduMode, Order, Report};
-use heddle_tcp::ConnId;
+use heddle_tcp::{ConnId, RxDatagram};
 use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::wakeup::WorkerWaker;
 use heddle_verbs::worker::WorkerQp;
 
 use super::queues::Doorbells;
-use super::ring::{Consumer, End, Producer};
-use super::{ConnFacts, WorkerSnapshot};
+use super::ring::{Consumer, End, Producer, ring};
+use super::{ConnFacts, DATAGRAMS, RING, WorkerSnapshot};
 
 /// An order to a worker, carried out in turn with the others.
 #[derive(Debug)]
@@ -113,21 +113,27 @@ impl CommandSender {
     }
 }
 
-/// The control plane's end of the ring of reports.
+/// The control plane's end of the rings of reports and of datagrams.
 #[derive(Debug)]
-pub struct ReportReceiver(pub(super) Consumer<WorkerReport>);
+pub struct ReportReceiver {
+    reports: Consumer<WorkerReport>,
+    datagrams: Consumer<RxDatagram>,
+}
 
 impl ReportReceiver {
-    /// The oldest report.
+    /// The oldest report; datagrams come after all else that waits.
     ///
     /// # Errors
     /// [`NoReport`].
     pub fn recv(&mut self) -> Result<WorkerReport, NoReport> {
-        if let Some(report) = self.0.pop() {
+        if let Some(report) = self.reports.pop() {
             return Ok(report);
         }
+        if let Some(datagram) = self.datagrams.pop() {
+            return Ok(WorkerReport::Rnic(Report::Datagram(Box::new(datagram))));
+        }
         // One may have come between the two looks: then there is no end yet.
-        Err(match self.0.end() {
+        Err(match self.reports.end() {
             None => NoReport::Yet,
             Some(how) => NoReport::Ended { panicked: how == End::Panicked },
         })
@@ -137,31 +143,43 @@ impl ReportReceiver {
     /// none.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.0.is_empty() || self.0.end().is_some()
+        !self.reports.is_empty() || !self.datagrams.is_empty() || self.reports.end().is_some()
     }
 }
 
-/// The worker's end of the ring of reports.
+/// The rings from a worker to the control plane: reports, and datagrams of anybody, which so keep no
+/// report waiting.
+pub(super) fn reports(waker: Option<Waker>) -> (ReportSender, ReportReceiver) {
+    let (reports, reports_out) = ring(RING);
+    let (datagrams, datagrams_out) = ring(DATAGRAMS);
+    let receiver = ReportReceiver { reports: reports_out, datagrams: datagrams_out };
+    (ReportSender { ring: reports, datagrams, waker }, receiver)
+}
+
+/// The worker's end of the rings of reports and of datagrams.
 #[derive(Debug)]
 pub(super) struct ReportSender {
     ring: Producer<WorkerReport>,
+    datagrams: Producer<RxDatagram>,
     /// Of the control plane's thread, if it has one.
     waker: Option<Waker>,
 }
 
 impl ReportSender {
-    pub(super) fn new(ring: Producer<WorkerReport>, waker: Option<Waker>) -> ReportSender {
-        ReportSender { ring, waker }
-    }
-
     /// Whether a report would have to wait. With nobody there to hear it it need not.
     pub(super) fn is_full(&self) -> bool {
         self.ring.is_full() && !self.ring.is_deserted()
     }
 
-    /// Whether there is so little room that what may be dropped should be.
-    pub(super) fn is_half_full(&self) -> bool {
-        self.ring.is_half_full()
+    /// Sends a datagram; false when there is no room. Those of strangers leave half of it to those of
+    /// connections.
+    pub(super) fn send_datagram(&mut self, datagram: RxDatagram) -> bool {
+        let has_room = datagram.known || !self.datagrams.is_half_full();
+        let sent = has_room && self.datagrams.push(datagram).is_ok();
+        if sent {
+            self.wake();
+        }
+        sent
     }
 
     /// Sends a report. The caller has seen that there is room.

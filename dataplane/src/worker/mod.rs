@@ -53,6 +53,9 @@ const RX_BURST: usize = crate::BURST;
 /// Orders and reports that may wait in their rings.
 const RING: usize = 4096;
 
+/// Datagrams that may wait in their ring: those of several turns of the control plane.
+const DATAGRAMS: usize = 512;
+
 /// Frames built before the port is polled for received ones again.
 const TX_BURST: usize = RX_BURST;
 
@@ -67,8 +70,8 @@ heddle_base::counters! {
         cq_overflows,
         /// Times orders or events had to wait because the control plane was behind.
         reports_full,
-        /// UDP datagrams dropped because the control plane was behind: they leave half of the way to
-        /// it to what happens to connections.
+        /// UDP datagrams dropped because the control plane was behind. Those of strangers leave half of
+        /// the way to it to those about connections.
         datagrams_dropped,
         /// Entries of send and receive queues that no honest application writes; the queue pair ended.
         wr_broken,
@@ -149,7 +152,7 @@ impl Worker {
     pub fn new(config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
         let conns = config.rnic.stack.max_conns;
         let (commands_in, commands) = ring(RING);
-        let (reports, reports_out) = ring(RING);
+        let (reports, reports_out) = control::reports(config.waker);
         let closed = Box::new(config.rnic.clone());
         let worker = Worker {
             rnic: Rnic::new(config.rnic, config.mrs),
@@ -161,7 +164,7 @@ impl Worker {
             frames: ArrayVec::new(),
             done: ArrayVec::new(),
             commands,
-            reports: ReportSender::new(reports, config.waker),
+            reports,
             queues: Queues::new(config.index, conns),
             entering: None,
             ready: VecDeque::with_capacity(conns),
@@ -172,7 +175,7 @@ impl Worker {
             closed,
             ended: false,
         };
-        (worker, CommandSender::new(commands_in), ReportReceiver(reports_out))
+        (worker, CommandSender::new(commands_in), reports_out)
     }
 
     /// Counts of the FPDUs that refer to registered memory, for whoever hands memory back.
@@ -313,11 +316,8 @@ impl Worker {
     #[inline(never)]
     fn deliver_datagrams(&mut self) {
         while let Some(datagram) = self.rnic.poll_datagram() {
-            if self.reports.is_half_full() {
-                self.counters.datagrams_dropped += 1;
-            } else {
-                self.report(Report::Datagram(Box::new(datagram)));
-            }
+            let sent = self.reports.send_datagram(datagram);
+            self.counters.datagrams_dropped += u64::from(!sent);
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, Pair};
@@ -20,12 +21,13 @@ fn order(p: &mut Pair, host: usize, order: Order) {
 #[test]
 fn test_datagrams_both_ways_beside_a_connection() {
     let mut p = Pair::new(1, LinkConfig::default(), 64);
-    order(&mut p, 0, Order::BindUdp { port: CM });
-    order(&mut p, 1, Order::BindUdp { port: CM });
+    order(&mut p, 0, Order::BindUdp { port: CM, filter: Arc::new(()) });
+    order(&mut p, 1, Order::BindUdp { port: CM, filter: Arc::new(()) });
     let ask = TxDatagram {
         local: ([10, 0, 0, 1], 50000).into(),
         remote: ([10, 0, 0, 2], CM).into(),
         payload: b"request".to_vec(),
+        to_stranger: false,
     };
     order(&mut p, 0, Order::SendDatagram(Box::new(ask)));
     p.run(Duration::from_secs(5), |p| p.hosts[1].rnic.has_datagrams());
@@ -35,6 +37,7 @@ fn test_datagrams_both_ways_beside_a_connection() {
         local: ([10, 0, 0, 2], 50001).into(),
         remote: ([10, 0, 0, 1], CM).into(),
         payload: b"reply".to_vec(),
+        to_stranger: false,
     };
     order(&mut p, 1, Order::SendDatagram(Box::new(answer)));
     let [conn, _] = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
@@ -48,6 +51,7 @@ fn test_datagrams_both_ways_beside_a_connection() {
         local: ([10, 0, 0, 1], 50000).into(),
         remote: ([10, 0, 0, 2], CM).into(),
         payload: b"request".to_vec(),
+        to_stranger: false,
     };
     order(&mut p, 0, Order::SendDatagram(Box::new(again)));
     p.run(Duration::from_secs(5), |p| p.hosts[1].rnic.stack_counters().rx_unknown_protocol == 1);

@@ -16,8 +16,10 @@ pub(super) enum Control {
     Reset,
     /// ICMP echo replies.
     Echo,
-    /// UDP datagrams.
+    /// UDP datagrams to peers of connections.
     Datagram,
+    /// UDP datagrams that answer strangers.
+    Stranger,
 }
 
 /// Frames of each kind that wait at most.
@@ -26,7 +28,7 @@ pub(super) const MAX_EACH: usize = 64;
 /// The queues.
 #[derive(Debug)]
 pub(super) struct ControlQueue {
-    kinds: [VecDeque<TxFrame>; 4],
+    kinds: [VecDeque<TxFrame>; 5],
     len: usize,
 }
 

@@ -124,8 +124,24 @@ heddle_base::counters! {
         rx_datagrams,
         /// UDP datagrams dropped: impossible length or wrong checksum.
         udp_malformed,
-        /// UDP datagrams dropped: more than are taken in a second, or than may wait.
+        /// UDP datagrams dropped: headers or length that the service does not have.
+        udp_bad_packet,
+        /// UDP datagrams dropped: the invariant CRC is wrong.
+        udp_bad_crc,
+        /// UDP datagrams dropped: for another queue pair than that of general services, its key or
+        /// its partition.
+        udp_bad_endpoint,
+        /// UDP datagrams dropped: no message of the communication management class.
+        udp_bad_message,
+        /// UDP datagrams dropped: about a connection, and more than are taken of one in a second.
+        udp_conn_limited,
+        /// UDP datagrams dropped: about no connection, and more than are taken of one source address
+        /// in a second.
+        udp_source_limited,
+        /// UDP datagrams dropped: about no connection, and more than are taken of all such in a second.
         udp_limited,
+        /// UDP datagrams dropped: too many wait for the control plane's turn.
+        udp_full,
         /// UDP datagrams sent.
         tx_datagrams,
         /// UDP datagrams not sent: nothing of ours to send from, nobody to send to, or too long.

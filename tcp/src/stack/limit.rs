@@ -7,32 +7,52 @@ use heddle_base::Instant;
 
 use super::neighbor::Keyed;
 
+/// A rate and a burst that many budgets have. A budget is one number, the instant at which it was empty
+/// (0 at first, which is full), so that a table of them is small.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// One event costs this many nanoseconds of credit.
+    cost: u64,
+    /// Nanoseconds of credit that a full budget has.
+    burst: u64,
+}
+
+impl Rate {
+    /// `rate` events a second on average, `at_once` at once.
+    pub(super) const fn per_second(rate: u32, at_once: u32) -> Rate {
+        let cost = 1_000_000_000 / if rate == 0 { 1 } else { rate as u64 };
+        Rate { cost, burst: cost * at_once as u64 }
+    }
+
+    /// Returns true if one more event may happen at `now`, and charges it to the budget.
+    pub(super) fn allow(self, empty_at: &mut u64, now: Instant) -> bool {
+        // The origin of the clock is shifted by the burst so that a clock at 0 starts full.
+        let now = now.as_nanos().saturating_add(self.burst);
+        // Credit is the time since here, at most the burst.
+        let from = (*empty_at).max(now - self.burst);
+        let allowed = now.saturating_sub(from) >= self.cost;
+        if allowed {
+            *empty_at = from + self.cost;
+        }
+        allowed
+    }
+}
+
 /// Allows `rate` events a second on average and as many at once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateLimit {
-    /// One event costs this many nanoseconds of credit.
-    cost: u64,
-    burst: u64,
-    /// Credit is the time since here, at most `burst`.
+    rate: Rate,
     empty_at: u64,
 }
 
 impl RateLimit {
     pub(super) fn per_second(rate: u32) -> RateLimit {
-        let cost = 1_000_000_000 / u64::from(rate.max(1));
-        RateLimit { cost, burst: 1_000_000_000, empty_at: 0 }
+        RateLimit { rate: Rate { burst: 1_000_000_000, ..Rate::per_second(rate, 0) }, empty_at: 0 }
     }
 
     /// Whether one more event may happen at `now`.
     pub(super) fn allow(&mut self, now: Instant) -> bool {
-        // The origin of the clock is shifted by the burst so that a clock at 0 starts full.
-        let now = now.as_nanos().saturating_add(self.burst);
-        let from = self.empty_at.max(now - self.burst);
-        let allowed = now.saturating_sub(from) >= self.cost;
-        if allowed {
-            self.empty_at = from + self.cost;
-        }
-        allowed
+        self.rate.allow(&mut self.empty_at, now)
     }
 }
 

@@ -25,6 +25,7 @@
 //! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
 
 mod addressing;
+mod admit;
 mod announce;
 mod arp;
 mod config;
@@ -60,6 +61,7 @@ use heddle_base::{Histogram, Instant, StreamPos};
 pub use addressing::{
     AddrError, Addressing, Cidr, CidrError, Hop, MAX_ADDRS, MAX_ROUTES, Route, check_addrs,
 };
+pub use admit::{DatagramClass, DatagramFault, DatagramFilter};
 pub use config::{PeerLimit, StackConfig};
 pub use counters::StackCounters;
 pub use event::{ConnectError, IcmpError, StackEvent};
@@ -68,7 +70,7 @@ pub use frame::{
 };
 pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
-pub use udp::{RxDatagram, TxDatagram};
+pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
 use crate::{ConnCounters, Connection, SendQueue, State};
 use announce::Announcer;

@@ -1,26 +1,29 @@
 //! UDP (RFC 768) for one port: whole datagrams in and out, for a service that is asked rarely, such
 //! as the connection manager of RoCEv2.
 //!
-//! Nothing is taken until [`Stack::bind_udp`]. What is taken waits in a queue of its own for
-//! [`Stack::poll_datagram`]. So many a second are taken, and so many may wait; what comes beyond is
-//! counted and dropped before it is copied, so that a flood costs TCP no more than other frames that
-//! are dropped do.
+//! Nothing is taken until [`Stack::bind_udp`]. Its owner's filter and the budgets of `admit` decide
+//! what is taken then; it waits in a queue of its own for [`Stack::poll_datagram`]. The queue is made
+//! when the port is opened: a datagram allocates nothing, whether it is taken or dropped.
 //!
 //! A received datagram teaches no neighbor, as a SYN does not: whoever forges source addresses would
 //! fill the table. An answer finds the entry that its peer's own question for our address has made,
-//! or waits until the next hop has said where it is. Few wait, of one next hop and in all.
+//! or waits until the next hop has said where it is. Few wait, of one next hop and in all. Answers to strangers have half of
+//! that room, and a queue of their own to the port; where they have no room no next hop is asked for. So
+//! what strangers make us answer keeps no datagram to a connection's peer.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use heddle_base::Instant;
 
 use super::Stack;
+use super::admit::{Admission, DatagramFilter};
 use super::arp::plain_frame;
 use super::control::Control;
 use super::counters::DropReason;
 use super::frame::{RxFrame, TxBody, TxFrame};
-use super::limit::RateLimit;
 use crate::SendQueue;
 use crate::wire::{
     EtherType, EthernetHeader, Ipv4Header, MacAddr, Malformed, UdpHeader, ethernet, ipv4, udp,
@@ -35,9 +38,11 @@ pub struct RxDatagram {
     pub local: SocketAddr,
     /// The IPv4 datagram from its header to the end of the payload, as it came: who checks an
     /// invariant CRC needs the headers. Checksums have been verified.
-    pub bytes: Vec<u8>,
+    pub bytes: ArrayVec<u8, MAX_DATAGRAM>,
     /// Where the payload lies in it.
     pub payload_at: usize,
+    /// Whether it is about a connection, as the filter says, and not a stranger's.
+    pub known: bool,
 }
 
 impl RxDatagram {
@@ -60,48 +65,57 @@ pub struct TxDatagram {
     pub remote: SocketAddr,
     /// What UDP carries: at most the MTU less 28 octets.
     pub payload: Vec<u8>,
+    /// Whether it goes to a host that nothing proves to be there: answers to these have no more room
+    /// than leaves the others theirs.
+    pub to_stranger: bool,
 }
 
 /// The port, and what waits.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Udp {
-    port: Option<u16>,
+    open: Option<Open>,
     received: VecDeque<RxDatagram>,
-    limit: RateLimit,
-    /// Frames whose next hop is being asked for, the oldest first: each is a user of that neighbor.
-    waiting: VecDeque<(u32, TxFrame)>,
+    /// Frames whose next hop is being asked for, the oldest first.
+    waiting: VecDeque<Waiting>,
 }
 
-impl Default for Udp {
-    fn default() -> Udp {
-        Udp {
-            port: None,
-            received: VecDeque::new(),
-            limit: RateLimit::per_second(PER_SECOND),
-            waiting: VecDeque::new(),
-        }
-    }
+#[derive(Debug)]
+struct Open {
+    port: u16,
+    admission: Admission,
 }
 
-/// Datagrams taken a second: two thousand connections of the InfiniBand CM, and little work.
-pub(super) const PER_SECOND: u32 = 10_000;
-/// Datagrams that wait to be taken by the owner.
+/// A frame whose next hop is being asked for.
+#[derive(Debug)]
+struct Waiting {
+    /// The frame is a user of this neighbor.
+    neighbor: u32,
+    kind: Control,
+    frame: TxFrame,
+}
+
+/// Octets of the longest IPv4 datagram that is taken: one of InfiniBand's management has 308.
+pub const MAX_DATAGRAM: usize = 320;
+/// Datagrams that wait to be taken by the owner; strangers' are taken while fewer than half do.
 pub(super) const MAX_RECEIVED: usize = 64;
-/// Datagrams that wait for the address of a next hop: in all, and of one.
+/// Datagrams that wait for the address of a next hop: in all, of which strangers' may be half, and of
+/// one.
 pub(super) const MAX_WAITING: usize = 64;
 pub(super) const MAX_WAITING_EACH: usize = 8;
 
 const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other.
-    pub fn bind_udp(&mut self, port: u16) {
-        self.udp.port = Some(port);
+    /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other, as far as
+    /// `filter` and budgets let them.
+    pub fn bind_udp(&mut self, port: u16, filter: Arc<dyn DatagramFilter>) {
+        self.udp.received.reserve_exact(MAX_RECEIVED);
+        self.udp.open = Some(Open { port, admission: Admission::new(filter, self.ids.peer) });
     }
 
     /// Takes no UDP datagrams any more. Those taken are forgotten; those to be sent are sent.
     pub fn unbind_udp(&mut self) {
-        self.udp.port = None;
+        self.udp.open = None;
         self.udp.received.clear();
     }
 
@@ -138,38 +152,41 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(refused);
         }
         let hop = self.cfg.net.route(d.remote.ip()).ok_or(refused)?;
+        let kind = if d.to_stranger { Control::Stranger } else { Control::Datagram };
+        let ends = ((*local.ip(), local.port()), (*remote.ip(), remote.port()));
+        if let Some(neighbor) = self.neighbors.acquire_known(hop.next) {
+            let mac = self.neighbors.mac(neighbor).unwrap_or_default();
+            self.neighbors.release(neighbor);
+            let frame = self.datagram_frame(mac, ends, &d.payload);
+            self.push_datagram(kind, frame);
+            return Ok(());
+        }
+        // Before the next hop is asked for: the table has room for so many questions, which
+        // connections need as well.
+        let waiting = &self.udp.waiting;
+        let of_kind = waiting.iter().filter(|w| w.kind == kind).count();
+        let most = if d.to_stranger { MAX_WAITING / 2 } else { MAX_WAITING };
+        if waiting.len() >= MAX_WAITING || of_kind >= most {
+            return Err(full);
+        }
         let (neighbor, ask) = self.neighbors.acquire(now, hop.next).ok_or(full)?;
         if ask {
             self.ask(hop.local, hop.next, MacAddr::BROADCAST);
         }
-        let mac = self.neighbors.mac(neighbor);
-        let frame = self.datagram_frame(
-            mac.unwrap_or_default(),
-            (*local.ip(), local.port()),
-            (*remote.ip(), remote.port()),
-            &d.payload,
-        );
-        if mac.is_some() {
-            self.neighbors.release(neighbor);
-            self.push_datagram(frame);
-            return Ok(());
-        }
-        let waiting = &mut self.udp.waiting;
-        if waiting.len() >= MAX_WAITING
-            || waiting.iter().filter(|(n, _)| *n == neighbor).count() >= MAX_WAITING_EACH
-        {
+        let its = |w: &&Waiting| w.neighbor == neighbor && w.kind == kind;
+        if self.udp.waiting.iter().filter(its).count() >= MAX_WAITING_EACH {
             self.neighbors.release(neighbor);
             return Err(full);
         }
-        waiting.push_back((neighbor, frame));
+        let frame = self.datagram_frame(MacAddr::default(), ends, &d.payload);
+        self.udp.waiting.push_back(Waiting { neighbor, kind, frame });
         Ok(())
     }
 
     fn datagram_frame(
         &self,
         to: MacAddr,
-        (src, src_port): (Ipv4Addr, u16),
-        (dst, dst_port): (Ipv4Addr, u16),
+        ((src, src_port), (dst, dst_port)): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
         payload: &[u8],
     ) -> TxFrame {
         let mut eth = [0; ethernet::HEADER_LEN];
@@ -192,8 +209,8 @@ impl<S: SendQueue + Default> Stack<S> {
         plain_frame(&[&eth, &ip], TxBody::Owned([&header, payload].concat()))
     }
 
-    fn push_datagram(&mut self, frame: TxFrame) {
-        if self.control.push(Control::Datagram, frame) {
+    fn push_datagram(&mut self, kind: Control, frame: TxFrame) {
+        if self.control.push(kind, frame) {
             self.counters.tx_datagrams += 1;
         } else {
             self.counters.tx_datagrams_full += 1;
@@ -206,9 +223,9 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         let Some(mac) = self.neighbors.mac(neighbor) else { return };
-        for mut frame in self.take_waiting(neighbor) {
+        for Waiting { kind, mut frame, .. } in self.take_waiting(neighbor) {
             frame.header[..mac.0.len()].copy_from_slice(&mac.0);
-            self.push_datagram(frame);
+            self.push_datagram(kind, frame);
         }
     }
 
@@ -219,14 +236,14 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// The frames that wait for a neighbor, which are its users no more.
-    fn take_waiting(&mut self, neighbor: u32) -> Vec<TxFrame> {
+    fn take_waiting(&mut self, neighbor: u32) -> VecDeque<Waiting> {
         let all = core::mem::take(&mut self.udp.waiting);
-        let (these, others): (VecDeque<_>, _) = all.into_iter().partition(|(n, _)| *n == neighbor);
+        let (these, others) = all.into_iter().partition(|w| w.neighbor == neighbor);
         self.udp.waiting = others;
         for _ in &these {
             self.neighbors.release(neighbor);
         }
-        these.into_iter().map(|(_, frame)| frame).collect()
+        these
     }
 
     #[inline(never)]
@@ -237,7 +254,10 @@ impl<S: SendQueue + Default> Stack<S> {
         eth: &EthernetHeader,
         ip: &Ipv4Header,
     ) -> Result<(), DropReason> {
-        let Some(port) = self.udp.port else { return Err(|c| &mut c.rx_unknown_protocol) };
+        let Some(open) = &mut self.udp.open else {
+            return Err(|c| &mut c.rx_unknown_protocol);
+        };
+        let port = open.port;
         let at = ethernet::HEADER_LEN + ip.header_len;
         let head = frame.chunk_at(0).get(at..).unwrap_or_default();
         let header =
@@ -257,23 +277,26 @@ impl<S: SendQueue + Default> Stack<S> {
         if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
             return Err(|c| &mut c.rx_bad_source);
         }
-        if ip.total_len > usize::from(self.cfg.mtu)
-            || self.udp.received.len() >= MAX_RECEIVED
-            || !self.udp.limit.allow(now)
-        {
-            return Err(|c| &mut c.udp_limited);
-        }
-        let mut bytes = vec![0; ip.header_len + header.len];
-        frame.copy_at(ethernet::HEADER_LEN, &mut bytes);
+        let mut bytes = [0; MAX_DATAGRAM];
+        let Some(bytes) = bytes.get_mut(..ip.header_len + header.len) else {
+            return Err(|c| &mut c.udp_bad_packet);
+        };
+        frame.copy_at(ethernet::HEADER_LEN, bytes);
         // The port may have verified it, or not know UDP: it is not asked.
         if !udp::checksum_valid(ip.src, ip.dst, &bytes[ip.header_len..]) {
             return Err(|c| &mut c.udp_malformed);
         }
+        let known = open.admission.admit(now, ip.src, bytes)?;
+        let room = if known { MAX_RECEIVED } else { MAX_RECEIVED / 2 };
+        if self.udp.received.len() >= room {
+            return Err(|c| &mut c.udp_full);
+        }
         self.udp.received.push_back(RxDatagram {
             remote: (ip.src, header.src_port).into(),
             local: (ip.dst, port).into(),
-            bytes,
+            bytes: bytes.iter().copied().collect(),
             payload_at: ip.header_len + udp::HEADER_LEN,
+            known,
         });
         self.counters.rx_datagrams += 1;
         Ok(())

@@ -159,6 +159,7 @@ impl ConnectionManager {
             src_port: PLAIN_PORT,
             local_comm: CommId(0),
             remote_comm: Some(req.local_comm_id),
+            is_stranger: true,
             tid: way.tid,
             dreq_tid: 0,
             ca_guid: ib.config.ca_guid,

@@ -12,7 +12,7 @@ fn check_bounds(b: &Stack<ByteQueue>) {
     let max = b.cfg.max_conns;
     assert!(b.conns.len() <= max && b.timers.len() <= max && b.ready.len() <= max);
     assert!(b.eventful.len() <= max && b.half_open.len() <= max && b.peers.len() <= max);
-    assert!(b.control.len() <= 4 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
+    assert!(b.control.len() <= 5 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
 }
 
 /// A good connection next to the bad ones works: A:1000 sends B 10 bytes and B takes them.

@@ -1,8 +1,12 @@
 //! UDP datagrams as the wire sees them.
 
 use super::*;
-use crate::stack::udp::{MAX_RECEIVED, MAX_WAITING, MAX_WAITING_EACH, PER_SECOND};
+use std::sync::Arc;
+
+use crate::stack::admit::{OF_A_CONNECTION, OF_A_CONNECTION_AT_ONCE, OF_A_SOURCE, STRANGERS};
+use crate::stack::udp::{MAX_DATAGRAM, MAX_RECEIVED, MAX_WAITING, MAX_WAITING_EACH};
 use crate::wire::udp as wire_udp;
+use crate::{DatagramClass, DatagramFault, DatagramFilter};
 
 const CM: u16 = 4791;
 
@@ -16,13 +20,13 @@ fn datagram_to(dst: Ipv4Addr, port: u16, payload: &[u8]) -> Vec<u8> {
 fn open_b() -> Stack<ByteQueue> {
     let mut b = Stack::new(config_b());
     introduce_a(&mut b, Instant::ZERO);
-    b.bind_udp(CM);
+    b.bind_udp(CM, Arc::new(()));
     b
 }
 
 fn to(remote: Ipv4Addr, payload: &[u8]) -> TxDatagram {
     let (local, remote) = ((B, 49152).into(), (remote, CM).into());
-    TxDatagram { local, remote, payload: payload.to_vec() }
+    TxDatagram { local, remote, payload: payload.to_vec(), to_stranger: false }
 }
 
 fn received(b: &mut Stack<ByteQueue>) -> Vec<RxDatagram> {
@@ -39,6 +43,7 @@ fn test_a_datagram_comes_whole() {
     let [d] = &received(&mut b)[..] else { panic!("one") };
     assert_eq!((d.remote, d.local), ((A, 50000).into(), (B, CM).into()));
     assert_eq!((d.payload(), &d.bytes[..]), (&b"a request"[..], &frame[14..]));
+    assert!(!d.known, "the filter knows no connection");
     assert!(!b.has_datagrams() && b.counters().rx_datagrams == 1);
     assert_eq!(frames(&mut b, ms(1)).len(), 0, "no answer of the stack's own");
 }
@@ -58,7 +63,7 @@ fn test_nothing_is_taken_before_the_port_is_open_or_after() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     b.handle_frame(ms(1), &datagram_to(B, CM, b"x")[..]);
     assert_eq!((b.has_datagrams(), b.counters().rx_unknown_protocol), (false, 1));
-    b.bind_udp(CM);
+    b.bind_udp(CM, Arc::new(()));
     b.handle_frame(ms(1), &datagram_to(B, CM + 1, b"x")[..]);
     assert_eq!((b.has_datagrams(), b.counters().rx_unknown_protocol), (false, 2));
     b.handle_frame(ms(1), &datagram_to(B, CM, b"x")[..]);
@@ -109,27 +114,146 @@ fn test_a_checksum_is_verified_where_there_is_one() {
     assert_eq!((received(&mut b).len(), b.counters().udp_malformed), (0, 4));
 }
 
+/// Says of each datagram what its first octet of payload asks for; the second is a connection.
+#[derive(Debug)]
+struct Told;
+
+impl DatagramFilter for Told {
+    fn classify(&self, packet: &[u8]) -> Result<DatagramClass, DatagramFault> {
+        match packet[28] {
+            b'k' => Ok(DatagramClass::Known(packet[29].into())),
+            b's' => Ok(DatagramClass::Stranger),
+            b'c' => Err(DatagramFault::Crc),
+            b'e' => Err(DatagramFault::Endpoint),
+            b'm' => Err(DatagramFault::Message),
+            _ => Err(DatagramFault::Packet),
+        }
+    }
+
+    fn connections(&self) -> usize {
+        2
+    }
+}
+
+fn told_b() -> Stack<ByteQueue> {
+    let mut b = Stack::new(config_b());
+    introduce_a(&mut b, Instant::ZERO);
+    b.bind_udp(CM, Arc::new(Told));
+    b
+}
+
+/// From `src`; how many of `count` at `now` are taken, each by its owner at once.
+fn flood(b: &mut Stack<ByteQueue>, now: Instant, src: Ipv4Addr, what: &[u8], count: u32) -> u32 {
+    let mut h = [0; 8];
+    wire_udp::UdpHeader { src_port: 1, dst_port: CM, len: 8 + what.len() }.emit(&mut h);
+    let frame = ip_frame(src, B, 17, &[&h, what].concat());
+    let taken = (0..count).map(|_| {
+        b.handle_frame(now, &frame[..]);
+        received(b).len()
+    });
+    u32::try_from(taken.sum::<usize>()).unwrap()
+}
+
+fn host(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
 #[test]
-fn test_a_flood_is_bounded_in_number_and_rate() {
+fn test_strangers_leave_half_of_the_queue_to_connections() {
+    let mut b = told_b();
+    for n in 0..100 {
+        b.handle_frame(ms(1), &datagram_to(B, CM, b"s")[..]);
+        assert_eq!(b.counters().rx_datagrams, (n + 1).min(MAX_RECEIVED as u64 / 2));
+    }
+    assert_eq!(b.counters().udp_full, 100 - MAX_RECEIVED as u64 / 2);
+    for n in 0..MAX_RECEIVED {
+        b.handle_frame(ms(1), &datagram_to(B, CM, &[b'k', u8::from(n % 2 == 1)])[..]);
+    }
+    let all = received(&mut b);
+    assert_eq!(
+        (all.len(), all.iter().filter(|d| d.known).count()),
+        (MAX_RECEIVED, MAX_RECEIVED / 2)
+    );
+}
+
+/// Datagrams that are no messages exhaust nothing.
+#[test]
+fn test_datagrams_that_the_filter_drops_are_charged_to_nobody() {
+    let mut b = told_b();
+    for what in [b"c", b"e", b"m", b"?"] {
+        assert_eq!(flood(&mut b, ms(1), A, what, 2 * STRANGERS), 0);
+    }
+    assert_eq!(flood(&mut b, ms(1), A, &[0; MAX_DATAGRAM - 27], 3), 0, "too long for any message");
+    let (c, n) = (*b.counters(), u64::from(2 * STRANGERS));
+    assert_eq!((c.udp_bad_crc, c.udp_bad_endpoint, c.udp_bad_message), (n, n, n));
+    assert_eq!(c.udp_bad_packet, n + 3);
+    assert_eq!(flood(&mut b, ms(1), A, b"s", OF_A_SOURCE), OF_A_SOURCE, "all of it is there");
+}
+
+#[test]
+fn test_the_longest_datagram_is_taken() {
     let mut b = open_b();
-    let frame = datagram_to(B, CM, &[0; 280]);
-    for _ in 0..1000 {
-        b.handle_frame(ms(1), &frame[..]);
+    assert_eq!(flood(&mut b, ms(1), A, &[0; MAX_DATAGRAM - 28], 1), 1);
+    assert_eq!(flood(&mut b, ms(1), A, &[0; MAX_DATAGRAM - 27], 1), 0);
+}
+
+#[test]
+fn test_source_has_a_quarter_of_what_strangers_may_send() {
+    let mut b = told_b();
+    assert_eq!(flood(&mut b, ms(1), host(20), b"s", 3 * STRANGERS), OF_A_SOURCE);
+    assert_eq!(b.counters().udp_source_limited, u64::from(3 * STRANGERS - OF_A_SOURCE));
+    assert_eq!(flood(&mut b, ms(1), host(30), b"s", 10), 10, "another has its own");
+    // A tenth of a second.
+    assert_eq!(flood(&mut b, ms(101), host(20), b"s", STRANGERS), OF_A_SOURCE / 10);
+    // Many sources meet the budget of all.
+    let taken: u32 = (0..100).map(|n| flood(&mut b, ms(101), host(100 + n), b"s", 200)).sum();
+    assert_eq!(taken, STRANGERS - OF_A_SOURCE - OF_A_SOURCE / 10 - 10 + STRANGERS / 10);
+    assert!(b.counters().udp_limited > 0);
+}
+
+/// Strangers from everywhere cost a connection nothing, and one connection costs another nothing.
+#[test]
+fn test_connection_has_a_budget_of_its_own() {
+    let mut b = told_b();
+    for n in 3..200 {
+        flood(&mut b, ms(1), host(n), b"s", 200);
     }
-    assert_eq!(received(&mut b).len(), MAX_RECEIVED);
-    assert_eq!(b.counters().udp_limited, 1000 - MAX_RECEIVED as u64);
-    // Taken as they come: the burst, and then the rate.
-    let mut taken = MAX_RECEIVED;
-    for _ in 0..2 * PER_SECOND {
-        b.handle_frame(ms(1), &frame[..]);
-        taken += received(&mut b).len();
+    assert_eq!(flood(&mut b, ms(1), host(40), b"s", 1), 0, "nothing is left to strangers");
+    assert_eq!(flood(&mut b, ms(1), A, b"k\0", 1000), OF_A_CONNECTION_AT_ONCE);
+    assert_eq!(b.counters().udp_conn_limited, u64::from(1000 - OF_A_CONNECTION_AT_ONCE));
+    assert_eq!(flood(&mut b, ms(1), A, b"k\x01", 10), 10);
+    assert_eq!(flood(&mut b, ms(1001), A, b"k\0", 1000), OF_A_CONNECTION);
+    // A connection that the filter does not have is a stranger's.
+    assert_eq!(flood(&mut b, ms(60_000), A, b"k\x02", 1), 1);
+    b.handle_frame(ms(60_000), &datagram_to(B, CM, b"k\x02")[..]);
+    assert!(!received(&mut b)[0].known);
+}
+
+/// Answers to strangers ask for few next hops, and take neither the room of answers to peers nor the
+/// table of neighbors from connections.
+#[test]
+fn test_answers_to_strangers_leave_room_to_peers() {
+    let mut b = told_b();
+    let stranger = |n| TxDatagram { to_stranger: true, ..to(host(n), b"REJ") };
+    for n in 10..250 {
+        b.send_datagram(ms(1), &stranger(n));
     }
-    assert_eq!(taken, PER_SECOND as usize);
-    for _ in 0..100 {
-        b.handle_frame(ms(2), &frame[..]);
-        taken += received(&mut b).len();
+    let refused = 240 - MAX_WAITING as u64 / 2;
+    assert_eq!(b.counters().tx_datagrams_full, refused);
+    assert_eq!(b.neighbors.len(), MAX_WAITING / 2 + 1, "A, and those that are asked for");
+    for _ in 0..2 * control::MAX_EACH {
+        b.send_datagram(ms(1), &TxDatagram { to_stranger: true, ..to(A, b"REJ") });
     }
-    assert_eq!(taken, PER_SECOND as usize + PER_SECOND as usize / 1000);
+    assert_eq!(b.counters().tx_datagrams_full, refused + control::MAX_EACH as u64);
+    b.send_datagram(ms(1), &to(A, b"REP"));
+    // One whose next hop has been forgotten.
+    b.send_datagram(ms(1), &to(host(250), b"DREQ"));
+    assert_eq!(b.counters().tx_datagrams_full, refused + control::MAX_EACH as u64);
+    let out = frames(&mut b, ms(1));
+    let udp = |f: &&Vec<u8>| f[12..14] == [8, 0] && f[23] == 17;
+    assert_eq!(&out.iter().find(udp).unwrap()[42..], b"REP", "peers come first");
+    let question = |f: &Vec<u8>| f[12..14] == [8, 6] && f[38..42] == host(250).octets();
+    assert!(out.iter().any(question), "it is asked for");
 }
 
 #[test]
@@ -231,10 +355,10 @@ fn test_what_cannot_be_sent_is_counted() {
 #[test]
 fn test_a_connection_goes_on_beside_a_flood() {
     let mut b = listening_b(4);
-    b.bind_udp(CM);
+    b.bind_udp(CM, Arc::new(()));
     let (id, seq, ack) = established(&mut b, ms(1));
     for i in 0..500_u32 {
-        b.handle_frame(ms(2), &datagram_to(B, CM, &[0; 1000])[..]);
+        b.handle_frame(ms(2), &datagram_to(B, CM, &[0; 280])[..]);
         b.send_datagram(ms(2), &to(A, &[0; 1000]));
         let seg = segment(seq + i, ack, Flags::ACK);
         let data = tcp_frame((A, 1000), (B, PORT), &seg, b"d");

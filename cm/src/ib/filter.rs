@@ -1,0 +1,171 @@
+//! What a worker drops of the datagrams that come to RoCEv2's port, and which it knows.
+//!
+//! The control plane gives each connection a communication id and writes it, with the peer's address, into
+//! a table that workers read. A message that names such an id and comes from that address can only come
+//! from the peer, or from a host between the two: the id is 32 random bits. So a worker knows the
+//! messages of connections from those of strangers, without a look at anything else of the control
+//! plane's.
+//!
+//! ```text
+//!   id ── low bits ──▶ bucket of 8 entries (a cache line): id 32 │ IPv4 address 32; 0 where free
+//! ```
+//!
+//! An entry is one word, so it is whole or not there. The control plane alone stores. An id goes into the
+//! bucket that its low bits say and nowhere else; [`CommIds::has_room`] has the control plane choose
+//! another id where that is full. There are twice as many entries as there can be connections, so
+//! some bucket has room.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use heddle_ib::CommId;
+use heddle_ib::cm::named;
+use heddle_ib::mad::MadError;
+use heddle_ib::roce::{PacketError, UdPacket};
+use heddle_tcp::{DatagramClass, DatagramFault, DatagramFilter};
+
+/// Entries of a bucket.
+const WAYS: usize = 8;
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Bucket([AtomicU64; WAYS]);
+
+/// The communication ids that are given out, each with its peer's address.
+#[derive(Debug)]
+pub(crate) struct CommIds(Box<[Bucket]>);
+
+impl CommIds {
+    /// Room for `conns` connections.
+    pub(crate) fn new(conns: usize) -> CommIds {
+        let buckets = (2 * conns).div_ceil(WAYS).next_power_of_two();
+        CommIds((0..buckets).map(|_| Bucket::default()).collect())
+    }
+
+    /// The bucket of an id, and its number.
+    fn bucket(&self, id: CommId) -> (usize, &[AtomicU64; WAYS]) {
+        // The ids are random, and the buckets a power of two.
+        let n = usize::try_from(id.0).unwrap_or(0) & (self.0.len() - 1);
+        (n, &self.0[n].0)
+    }
+
+    /// Returns true if an entry for `id` is free.
+    pub(crate) fn has_room(&self, id: CommId) -> bool {
+        // Relaxed, here and below: a word says all there is to know, and orders no other memory. The
+        // worker sees an entry before the peer's answer, as the message that tells the peer the id
+        // goes to the worker through a ring after the entry was stored.
+        self.bucket(id).1.iter().any(|e| e.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Gives `id` out to `peer`. Workers receive IPv4 alone: no entry is made for IPv6.
+    pub(crate) fn insert(&self, id: CommId, peer: IpAddr) {
+        let IpAddr::V4(peer) = peer else { return };
+        if let Some(free) = self.bucket(id).1.iter().find(|e| e.load(Ordering::Relaxed) == 0) {
+            free.store(entry(id, peer), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes `id` back.
+    pub(crate) fn remove(&self, id: CommId, peer: IpAddr) {
+        let IpAddr::V4(peer) = peer else { return };
+        if let Some(n) = self.find(id, peer) {
+            self.0[n / WAYS].0[n % WAYS].store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of the entry for `id`, if it was given out to `peer`.
+    fn find(&self, id: CommId, peer: Ipv4Addr) -> Option<usize> {
+        let (n, bucket) = self.bucket(id);
+        let way = bucket.iter().position(|e| e.load(Ordering::Relaxed) == entry(id, peer))?;
+        (id != CommId(0)).then_some(n * WAYS + way)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len() * WAYS
+    }
+}
+
+fn entry(id: CommId, peer: Ipv4Addr) -> u64 {
+    u64::from(id.0) << 32 | u64::from(peer.to_bits())
+}
+
+/// The filter of RoCEv2's port.
+#[derive(Debug)]
+pub(crate) struct Filter(pub(crate) Arc<CommIds>);
+
+impl DatagramFilter for Filter {
+    fn classify(&self, packet: &[u8]) -> Result<DatagramClass, DatagramFault> {
+        let ud = UdPacket::parse_gsi(packet).map_err(|e| match e {
+            PacketError::Icrc => DatagramFault::Crc,
+            PacketError::DestQp(_) | PacketError::PKey(_) | PacketError::QKey(_) => {
+                DatagramFault::Endpoint
+            }
+            _ => DatagramFault::Packet,
+        })?;
+        let name = match named(ud.payload) {
+            Ok(name) => name,
+            Err(MadError::Length(_) | MadError::Class(_)) => return Err(DatagramFault::Message),
+            // The control plane answers the sender of another version that it is not spoken.
+            Err(_) => None,
+        };
+        let (Some(id), IpAddr::V4(peer)) = (name, ud.repr.src) else {
+            return Ok(DatagramClass::Stranger);
+        };
+        Ok(self.0.find(id, peer).map_or(DatagramClass::Stranger, DatagramClass::Known))
+    }
+
+    fn connections(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const A4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const B4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    #[test]
+    fn test_id_is_known_from_its_peer_alone_and_until_it_is_taken_back() {
+        let ids = CommIds::new(4);
+        assert_eq!(ids.find(CommId(7), A4), None);
+        ids.insert(CommId(7), A);
+        assert!(ids.find(CommId(7), A4).is_some_and(|n| n < ids.len()));
+        assert_eq!((ids.find(CommId(7), B4), ids.find(CommId(8), A4)), (None, None));
+        ids.remove(CommId(7), B4.into());
+        assert!(ids.find(CommId(7), A4).is_some(), "another's word takes nothing back");
+        ids.remove(CommId(7), A);
+        assert_eq!(ids.find(CommId(7), A4), None);
+    }
+
+    /// An id of zero stands in messages of peers that have not heard of us.
+    #[test]
+    fn test_zero_is_nobodys_id() {
+        let ids = CommIds::new(4);
+        assert_eq!(ids.find(CommId(0), Ipv4Addr::UNSPECIFIED), None);
+        assert_eq!(ids.find(CommId(0), A4), None);
+    }
+
+    /// As many connections as there may be find ids, however the random numbers fall.
+    #[test]
+    fn test_every_connection_finds_a_bucket_with_room() {
+        for conns in [0, 1, 5, 4096] {
+            let ids = CommIds::new(conns);
+            let mut random = heddle_base::Random::new(&heddle_base::Seed::from_u64(conns as u64));
+            let given: Vec<CommId> = (0..conns)
+                .map(|_| {
+                    let mut tries = (0..1000).map(|_| CommId(random.next_u32() | 1 << 31));
+                    let id = tries.find(|id| ids.has_room(*id)).expect("a bucket has room");
+                    ids.insert(id, A);
+                    id
+                })
+                .collect();
+            assert!(given.iter().all(|id| ids.find(*id, A4).is_some()), "{conns}");
+            given.iter().for_each(|id| ids.remove(*id, A));
+            assert!(ids.0.iter().flat_map(|b| &b.0).all(|e| e.load(Ordering::Relaxed) == 0));
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Floods of datagrams on RoCEv2's port, through port, worker and control plane: a connection that stands
+//! goes on, and a newcomer gets in.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::common::*;
+use arrayvec::ArrayVec;
+use heddle_base::Chunks;
+use heddle_ctl::{Endpoint, Snapshot};
+use heddle_dataplane::{Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig};
+use heddle_dataplane::{RxQueue, TxQueue};
+use heddle_ib::cm::{Dreq, Mad, Message, Path, Req, Rtu, Transport as IbTransport};
+use heddle_ib::ip_cm::{Header, Service};
+use heddle_ib::roce::{UdPacket, UdRepr};
+use heddle_ib::{CommId, Psn, Qpn, TimeCode};
+use heddle_tcp::Cidr;
+use heddle_verbs::{AcceptParams, CmEvent, DisconnectReason, EventQueue, ListenParams, QpInit};
+
+/// Frames of a flood in a millisecond: twice what strangers may send.
+const FLOOD: u32 = 20;
+/// Silence after which the RNIC asks a peer; it asks four times, 67 ms apart.
+const KEEPALIVE: Duration = Duration::from_millis(150);
+const OLD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const NEW: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+const BAD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 66);
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// An honest peer, made by hand.
+#[derive(Debug, Default)]
+struct Host {
+    /// The RNIC's name of the connection, once a REP has told it.
+    theirs: Option<CommId>,
+    qpn: Qpn,
+    /// REPs that came, each of which was answered.
+    reps: u32,
+    /// The RNIC's application has taken a connection of it.
+    taken: bool,
+    ended: bool,
+}
+
+/// The RNIC, and a wire with everybody else at its end.
+struct Wire {
+    us: Endpoint,
+    events: EventQueue,
+    hand: ManualClock,
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: Mempool,
+    _far: Port,
+    mac: [u8; 6],
+    hosts: BTreeMap<Ipv4Addr, Host>,
+    /// What the RNIC's application has heard of the end of connections.
+    ends: Vec<DisconnectReason>,
+}
+
+impl Wire {
+    fn new(eal: &Eal) -> Wire {
+        let (clock, hand) = Clock::manual();
+        let mut config = config(US, &clock);
+        config.addrs = vec![Cidr::new(US.into(), 8).unwrap()];
+        config.infiniband = true;
+        config.ib_keepalive = Some(KEEPALIVE);
+        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
+        let pools = (pool(), pool());
+        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
+        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
+        let mac = port.mac();
+        let (rx, tx) = far.take_queues().pop().unwrap();
+        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
+        let events = EventQueue::new(None);
+        let params = ListenParams { infiniband: true, ..ListenParams::default() };
+        us.device().listen((US, PORT).into(), params, &events).unwrap();
+        let (hosts, ends, pool) = (BTreeMap::new(), Vec::new(), pools.1);
+        let mut wire = Wire { us, events, hand, rx, tx, pool, _far: far, mac, hosts, ends };
+        wire.settle();
+        wire
+    }
+
+    fn frame(&mut self, ethertype: u16, body: &[u8]) {
+        let frame = [&self.mac[..], &MAC, &ethertype.to_be_bytes(), body].concat();
+        let mut m = self.pool.alloc().unwrap();
+        m.append(frame.len()).unwrap().copy_from_slice(&frame);
+        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
+        one.push(m);
+        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+    }
+
+    fn say(&mut self, from: Ipv4Addr, message: Message) {
+        self.frame(0x0800, &packet(from, message));
+    }
+
+    /// Lets everything happen that happens now.
+    fn settle(&mut self) {
+        let mut quiet = 0;
+        while quiet < 2 {
+            let mut busy = self.take();
+            for _ in 0..33 {
+                busy |= self.us.poll();
+            }
+            while let Some(event) = self.events.poll() {
+                busy = true;
+                self.heard(event);
+            }
+            quiet = if busy { 0 } else { quiet + 1 };
+        }
+    }
+
+    /// The RNIC's application takes one connection of each honest host and no others.
+    fn heard(&mut self, event: CmEvent) {
+        let device = self.us.device();
+        match event {
+            CmEvent::ConnectRequest { id, remote, .. } => {
+                let mut hosts = self.hosts.iter_mut();
+                let host = hosts.find(|(h, host)| remote.ip() == **h && !host.taken);
+                if let Some((_, host)) = host {
+                    host.taken = true;
+                    let cq = device.create_cq(8, None).unwrap();
+                    let init = QpInit::new(cq).depths(4, 4);
+                    let qp = device.create_qp(device.alloc_pd(), init).unwrap();
+                    device.accept(id, AcceptParams::new(qp)).unwrap();
+                } else {
+                    device.reject(id, Vec::new()).unwrap();
+                }
+            }
+            CmEvent::Disconnected { reason, .. } => self.ends.push(reason),
+            _ => {}
+        }
+    }
+
+    /// Takes what the RNIC has sent; hosts answer ARP and REPs, as Linux does.
+    fn take(&mut self) -> bool {
+        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+        let busy = self.rx.burst(&mut frames) > 0;
+        for f in frames.drain(..) {
+            let mut b = vec![0; f.len()];
+            f.copy_at(0, &mut b);
+            if b[12..14] == [8, 6] {
+                let asked = Ipv4Addr::new(b[38], b[39], b[40], b[41]);
+                if self.hosts.contains_key(&asked) {
+                    let head = [0, 1, 8, 0, 6, 4, 0, 2];
+                    let to = [&b[22..28], &b[28..32]].concat();
+                    let reply = [&head[..], &MAC, &asked.octets(), &to].concat();
+                    self.frame(0x0806, &reply);
+                }
+                continue;
+            }
+            let Ok(ud) = UdPacket::parse_gsi(&b[14..]) else { continue };
+            let std::net::IpAddr::V4(to) = ud.repr.dst else { continue };
+            let message = Mad::parse(ud.payload).unwrap().message;
+            let Some(host) = self.hosts.get_mut(&to) else { continue };
+            match message {
+                Message::Rep(rep) => {
+                    host.theirs = Some(rep.local_comm_id);
+                    host.qpn = rep.local_qpn;
+                    host.reps += 1;
+                    self.say(to, rtu(to, rep.local_comm_id));
+                }
+                Message::Drep(_) => host.ended = true,
+                _ => {}
+            }
+        }
+        busy
+    }
+
+    /// A millisecond at a time, each with what `flood` sends before anything else comes.
+    fn run(&mut self, time: Duration, mut flood: impl FnMut(&mut Wire, u32)) {
+        let mut n = 0;
+        for _ in 0..time.as_millis() {
+            for _ in 0..FLOOD {
+                flood(self, n);
+                n += 1;
+            }
+            self.settle();
+            self.hand.advance(MS);
+        }
+    }
+
+    /// A host comes. As any, it asks for the RNIC's station address before it sends anything.
+    fn arrive(&mut self, host: Ipv4Addr) {
+        self.hosts.insert(host, Host::default());
+        let head = [0, 1, 8, 0, 6, 4, 0, 1];
+        let (from, to) =
+            ([&MAC[..], &host.octets()].concat(), [&[0; 6][..], &US.octets()].concat());
+        self.frame(0x0806, &[&head[..], &from, &to].concat());
+    }
+
+    fn join(&mut self, host: Ipv4Addr) {
+        self.arrive(host);
+        self.say(host, req(host, comm(host)));
+    }
+
+    /// A flood before and all the while that a connection is kept alive, and one that comes.
+    fn assert_harmless(
+        &mut self,
+        newcomer: bool,
+        mut flood: impl FnMut(&mut Wire, u32),
+    ) -> Snapshot {
+        self.join(OLD);
+        self.settle();
+        assert!(self.hosts[&OLD].theirs.is_some(), "a connection before the flood");
+        self.run(Duration::from_secs(3), &mut flood);
+        assert_eq!(self.ends, [], "the connection stands");
+        let asked = self.hosts[&OLD].reps;
+        assert!((10..30).contains(&asked), "asked {asked} times, and heard at once");
+        assert_eq!(self.us.snapshot().ctl.ib.keepalive_timeouts, 0);
+        if newcomer {
+            self.arrive(NEW);
+            // It asks again, as often as Linux does.
+            for _ in 0..4 {
+                self.run(Duration::from_millis(100), |w, n| {
+                    flood(w, n);
+                    if n % 2000 == 1999 && w.hosts[&NEW].theirs.is_none() {
+                        w.say(NEW, req(NEW, comm(NEW)));
+                    }
+                });
+            }
+            assert!(self.hosts[&NEW].theirs.is_some(), "a newcomer gets in");
+        }
+        // The end is heard in the midst of it too.
+        let Host { theirs, qpn, .. } = self.hosts[&OLD];
+        let mut said = false;
+        self.run(Duration::from_millis(100), |w, n| {
+            flood(w, n);
+            if n == 500 && !core::mem::replace(&mut said, true) {
+                w.say(OLD, dreq(OLD, theirs.unwrap(), qpn));
+            }
+        });
+        assert!(self.hosts[&OLD].ended, "a DREP");
+        assert_eq!(self.ends, [DisconnectReason::Orderly]);
+        let s = self.us.snapshot();
+        assert_eq!(s.worker.worker.datagrams_dropped, 0);
+        s
+    }
+}
+
+fn comm(host: Ipv4Addr) -> CommId {
+    CommId(host.to_bits())
+}
+
+fn packet(from: Ipv4Addr, message: Message) -> Vec<u8> {
+    UdRepr::gsi(from.into(), US.into(), 0xc000).emit(&Mad::new(7, message).emit()).unwrap()
+}
+
+fn req(from: Ipv4Addr, name: CommId) -> Message {
+    let header = Header { src: from.into(), src_port: 5000, dst: US.into() };
+    let time = TimeCode::new(14);
+    Message::Req(Box::new(Req {
+        local_comm_id: name,
+        vendor_id: 0,
+        service_id: Service::tcp(PORT).id(),
+        local_ca_guid: 1,
+        local_q_key: 0,
+        local_qpn: Qpn::new(name.0 & 0xff_ffff),
+        responder_resources: 1,
+        local_eecn: 0,
+        initiator_depth: 1,
+        remote_eecn: 0,
+        remote_cm_response_timeout: time,
+        transport: IbTransport::RC,
+        flow_control: true,
+        starting_psn: Psn::new(0),
+        local_cm_response_timeout: time,
+        retry_count: 7,
+        p_key: 0xffff,
+        path_mtu: 3,
+        rdc_exists: false,
+        rnr_retry_count: 7,
+        max_cm_retries: 3,
+        srq: false,
+        extended_transport: 0,
+        primary: Path {
+            local_gid: std::net::IpAddr::from(from).into(),
+            remote_gid: std::net::IpAddr::from(US).into(),
+            ..Path::default()
+        },
+        alternate: Path::default(),
+        private_data: header.emit(b"").unwrap(),
+    }))
+}
+
+fn rtu(from: Ipv4Addr, theirs: CommId) -> Message {
+    let (local_comm_id, remote_comm_id) = (comm(from), theirs);
+    Message::Rtu(Box::new(Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] }))
+}
+
+fn dreq(from: Ipv4Addr, theirs: CommId, remote_qpn: Qpn) -> Message {
+    let (local_comm_id, remote_comm_id) = (comm(from), theirs);
+    Message::Dreq(Box::new(Dreq {
+        local_comm_id,
+        remote_comm_id,
+        remote_qpn,
+        private_data: [0; 220],
+    }))
+}
+
+/// Of ten thousand addresses.
+fn forged(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + n % 10_000)
+}
+
+#[test]
+fn test_flood_of_wrong_crcs_from_many_addresses_costs_nobody_anything() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    let sent = std::cell::Cell::new(0);
+    let s = w.assert_harmless(true, |w, n| {
+        let mut bytes = packet(forged(n), req(forged(n), CommId(n)));
+        *bytes.last_mut().unwrap() ^= 1;
+        w.frame(0x0800, &bytes);
+        sent.set(sent.get() + 1);
+    });
+    assert_eq!(s.worker.stack.udp_bad_crc, sent.get());
+    assert_eq!((s.worker.stack.udp_source_limited, s.worker.stack.udp_limited), (0, 0));
+    assert!(s.ctl.ib.rx_datagrams < 100, "the control plane sees none of them");
+}
+
+#[test]
+fn test_flood_of_requests_from_one_address_keeps_neither_old_nor_new_peers_out() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    let s = w.assert_harmless(true, |w, n| w.say(BAD, req(BAD, CommId(n + 1))));
+    assert!(s.worker.stack.udp_source_limited > 50_000, "{:?}", s.worker.stack);
+    assert_eq!((s.worker.stack.udp_limited, s.worker.stack.udp_conn_limited), (0, 0));
+    assert!(s.ctl.ib.rx_datagrams > 2_500, "its own share is served");
+}
+
+/// In the name of the peer itself: what is a stranger's stays a stranger's.
+#[test]
+fn test_flood_of_requests_in_the_name_of_the_peer_ends_no_connection() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    w.assert_harmless(true, |w, n| w.say(OLD, req(OLD, CommId(n + 1))));
+}
+
+#[test]
+fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    let s = w.assert_harmless(false, |w, n| w.say(forged(n), req(forged(n), CommId(n + 1))));
+    assert!(s.worker.stack.udp_limited > 10_000, "{:?}", s.worker.stack);
+    assert_eq!(s.worker.stack.udp_conn_limited, 0);
+    assert!(s.worker.stack.tx_datagrams_full > 1_000, "answers to nobody make room");
+    // When it is over a newcomer gets in.
+    w.hand.advance(Duration::from_secs(1));
+    w.join(NEW);
+    w.run(Duration::from_millis(100), |_, _| {});
+    let s = w.us.snapshot();
+    assert!(w.hosts[&NEW].theirs.is_some(), "{:?} {:?} {:?}", s.worker.stack, s.ctl.ib, s.ctl.cm);
+}
+
+/// A peer that abuses its own connection has what is its own, and costs another nothing.
+#[test]
+fn test_flood_about_one_connection_leaves_the_others_alone() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    w.join(BAD);
+    w.settle();
+    let theirs = w.hosts[&BAD].theirs.unwrap();
+    let s = w.assert_harmless(true, |w, _| w.say(BAD, rtu(BAD, theirs)));
+    assert!(s.worker.stack.udp_conn_limited > 60_000, "{:?}", s.worker.stack);
+    assert!(s.ctl.ib.rx_datagrams < 300);
+}

@@ -1,0 +1,270 @@
+//! InfiniBand's connection management from peers that break its rules: requests whose private data are
+//! none, messages about connections that there are not, or of others, and floods of octets.
+//!
+//! A connection of InfiniBand and an honest stream of iWARP go on beside them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use heddle::DisconnectReason;
+use heddle_ib::cm::{
+    Answered, Dreq, Failover, Mad, Message, Path, Rej, RejReason, Rep, Req, Rtu, Transport,
+};
+use heddle_ib::ip_cm::{Header, Service};
+use heddle_ib::roce::{UdPacket, UdRepr};
+use heddle_ib::{CommId, Psn, Qpn, TimeCode};
+
+use crate::errors::honest_session;
+use crate::net::{Lab, SERVER};
+use crate::target::{PATIENCE, PLAIN, Target};
+use crate::tcp::{Host, address};
+use crate::traffic::{Company, Traffic};
+
+/// Where in a REQ's private data the annex's header has its version and its destination.
+const VERSION_AT: usize = 0;
+const DST_AT: usize = 20;
+/// The peer's own port, as it says in its REQs.
+const PORT: u16 = 5000;
+
+fn req(from: Ipv4Addr, name: u32) -> Req {
+    let time = TimeCode::new(17);
+    let (src, dst) = (IpAddr::from(from), IpAddr::from(SERVER));
+    Req {
+        local_comm_id: CommId(name),
+        vendor_id: 0,
+        service_id: Service::tcp(PLAIN).id(),
+        local_ca_guid: 1,
+        local_q_key: 0,
+        local_qpn: Qpn::new(name),
+        responder_resources: 2,
+        local_eecn: 0,
+        initiator_depth: 2,
+        remote_eecn: 0,
+        remote_cm_response_timeout: time,
+        transport: Transport::RC,
+        flow_control: true,
+        starting_psn: Psn::new(0),
+        local_cm_response_timeout: time,
+        retry_count: 7,
+        p_key: 0xffff,
+        path_mtu: 3,
+        rdc_exists: false,
+        rnr_retry_count: 7,
+        max_cm_retries: 7,
+        srq: false,
+        extended_transport: 0,
+        primary: Path { local_gid: src.into(), remote_gid: dst.into(), ..Path::default() },
+        alternate: Path::default(),
+        private_data: Header { src, src_port: PORT, dst }.emit(b"").expect("a header"),
+    }
+}
+
+/// A packet of `from` with a message.
+fn packet(from: Ipv4Addr, tid: u64, message: Message) -> Vec<u8> {
+    let mad = Mad::new(tid, message).emit();
+    UdRepr::gsi(from.into(), SERVER.into(), 0xc000).emit(&mad).expect("a packet")
+}
+
+fn put(host: &Host, from: Ipv4Addr, packet: &[u8]) {
+    let path = host.path(from);
+    host.send(&[&path.to.0[..], &path.from.0, &[8, 0], packet].concat());
+}
+
+fn say(host: &Host, from: Ipv4Addr, tid: u64, message: Message) {
+    put(host, from, &packet(from, tid, message));
+}
+
+/// The messages that came to `to` until `take` finds its own among them.
+fn wait<T>(host: &mut Host, to: Ipv4Addr, mut take: impl FnMut(Message) -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        for bytes in std::mem::take(&mut host.datagrams) {
+            let Ok(ud) = UdPacket::parse_gsi(&bytes) else { continue };
+            let message = Mad::parse(ud.payload).expect("a message of the class").message;
+            if ud.repr.dst == IpAddr::from(to)
+                && let Some(found) = take(message)
+            {
+                return found;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "no answer");
+        host.poll(Duration::from_millis(20));
+    }
+}
+
+fn rej(host: &mut Host, to: Ipv4Addr) -> Box<Rej> {
+    wait(host, to, |m| if let Message::Rej(rej) = m { Some(rej) } else { None })
+}
+
+/// An established connection of InfiniBand, whose peer is honest.
+struct Conn {
+    from: Ipv4Addr,
+    name: CommId,
+    rep: Box<Rep>,
+}
+
+impl Conn {
+    fn new(host: &mut Host, from: Ipv4Addr, name: u32) -> Conn {
+        say(host, from, 7, Message::Req(Box::new(req(from, name))));
+        let rep = wait(host, from, |m| if let Message::Rep(rep) = m { Some(rep) } else { None });
+        let conn = Conn { from, name: CommId(name), rep };
+        say(host, from, 7, conn.rtu());
+        conn
+    }
+
+    fn rtu(&self) -> Message {
+        let (local_comm_id, remote_comm_id) = (self.name, self.rep.local_comm_id);
+        Message::Rtu(Box::new(Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] }))
+    }
+
+    fn dreq(&self, qpn: u32) -> Message {
+        Message::Dreq(Box::new(Dreq {
+            local_comm_id: self.name,
+            remote_comm_id: self.rep.local_comm_id,
+            remote_qpn: Qpn::new(qpn),
+            private_data: [0; 220],
+        }))
+    }
+
+    /// It is there to the last, and ends in order.
+    fn assert_ends_in_order(self, host: &mut Host, target: &Target) {
+        say(host, self.from, 8, self.dreq(self.rep.local_qpn.get()));
+        wait(host, self.from, |m| matches!(m, Message::Drep(_)).then_some(()));
+        let ended = target.ended(SocketAddr::from((self.from, PORT)));
+        assert_eq!(ended.reason, Ok(DisconnectReason::Orderly));
+    }
+}
+
+/// Each abuse many times beside both streams; then everything has come back.
+fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
+    let lab = Lab::new(1500);
+    let target = Target::start(&lab);
+    let mut traffic = Traffic::start(&lab);
+    let mut host = Host::new(&lab, [address(1), address(2)]);
+    let conn = Conn::new(&mut host, address(1), 77);
+    for n in 0..32 {
+        traffic.beside(Company::Honest, || honest_session(&target, &lab, PLAIN));
+        traffic.beside(Company::Hostile, || owned(&mut host, &target, &conn, n));
+    }
+    assert_eq!(target.live(), 2, "the connection, and the stream of iWARP");
+    conn.assert_ends_in_order(&mut host, &target);
+    // A newcomer is welcome.
+    let next = Conn::new(&mut host, address(2), 1 << 20);
+    next.assert_ends_in_order(&mut host, &target);
+    traffic.finish();
+    target.assert_guards();
+    target.assert_all_is_back();
+}
+
+/// Annex A11: reason 28 with the code of what is wrong with the header.
+#[test]
+fn test_req_whose_private_data_are_no_header_is_refused() {
+    beside(|host, target, _, n| {
+        let before = target.snapshot().ctl.ib.req_header;
+        for (at, to) in [(VERSION_AT, 0xff), (DST_AT + 12, 99), (VERSION_AT + 1, 0)] {
+            let mut req = req(address(2), 1000 + n);
+            req.private_data[at] = to;
+            say(host, address(2), 9, Message::Req(Box::new(req)));
+            let rej = rej(host, address(2));
+            assert_eq!((rej.reason, rej.remote_comm_id), (RejReason::CONSUMER, CommId(1000 + n)));
+        }
+        assert_eq!(target.snapshot().ctl.ib.req_header - before, 3);
+    });
+}
+
+#[test]
+fn test_rep_to_a_request_that_was_never_made_is_rejected() {
+    beside(|host, target, conn, n| {
+        let before = target.snapshot().ctl.ib;
+        let rep = |remote| {
+            let rep = Rep {
+                local_comm_id: CommId(n + 1),
+                remote_comm_id: remote,
+                failover: Failover::UNSUPPORTED,
+                ..(*conn.rep).clone()
+            };
+            Message::Rep(Box::new(rep))
+        };
+        say(host, address(2), 9, rep(CommId(0x7000_0000 | n)));
+        let rej = rej(host, address(2));
+        assert_eq!((rej.reason, rej.answered), (RejReason::INVALID_COMM_ID, Answered::REP));
+        // Nor does it become one by the name of a connection of another.
+        say(host, address(2), 9, rep(conn.rep.local_comm_id));
+        host.sync();
+        let after = target.snapshot().ctl.ib;
+        assert_eq!(
+            (after.rx_unknown - before.rx_unknown, after.rx_foreign - before.rx_foreign),
+            (1, 1)
+        );
+    });
+}
+
+#[test]
+fn test_dreq_with_a_forged_queue_pair_or_from_another_host_ends_nothing() {
+    beside(|host, target, conn, n| {
+        let before = target.snapshot().ctl.ib;
+        let qpn = conn.rep.local_qpn.get();
+        say(host, conn.from, 9, conn.dreq(qpn ^ (n + 1)));
+        say(host, address(2), 9, conn.dreq(qpn));
+        host.sync();
+        let after = target.snapshot().ctl.ib;
+        let count =
+            [after.rx_unexpected - before.rx_unexpected, after.rx_foreign - before.rx_foreign];
+        assert_eq!(count, [1, 1]);
+        std::thread::sleep(Duration::from_millis(130));
+    });
+}
+
+#[test]
+fn test_req_that_is_repeated_with_other_contents_is_stale() {
+    beside(|host, target, conn, n| {
+        let before = target.snapshot().ctl.ib;
+        // The name of the connection with another queue pair; the queue pair with another name.
+        let mut other = req(conn.from, conn.name.0);
+        other.local_qpn = Qpn::new(500 + n);
+        say(host, conn.from, 7, Message::Req(Box::new(other)));
+        assert_eq!(rej(host, conn.from).reason, RejReason::STALE_CONNECTION);
+        let mut other = req(conn.from, 600 + n);
+        other.local_qpn = Qpn::new(conn.name.0);
+        say(host, conn.from, 7, Message::Req(Box::new(other)));
+        assert_eq!(rej(host, conn.from).reason, RejReason::STALE_CONNECTION);
+        // With other private data it is a copy by all its names, and answered as one.
+        let mut other = req(conn.from, conn.name.0);
+        other.private_data[40] = 0xee;
+        say(host, conn.from, 7, Message::Req(Box::new(other)));
+        host.sync();
+        let after = target.snapshot().ctl.ib;
+        assert_eq!(after.req_stale - before.req_stale, 2);
+        assert_eq!(after.rx_duplicates - before.rx_duplicates, 1);
+    });
+}
+
+/// Datagrams that are no messages, three times as many in all as strangers may send at once.
+#[test]
+fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
+    beside(|host, target, conn, n| {
+        let before = target.snapshot().worker.stack;
+        let good = packet(address(2), 9, Message::Req(Box::new(req(address(2), 1 << 21))));
+        // From the last word of the base header on, which is all covered by the CRC. The device has
+        // room for so many at a time.
+        for k in 0..1024_u32 {
+            let mut bad = good.clone();
+            let at = 36 + usize::try_from((k * 7 + n) % 272).expect("small");
+            bad[at] ^= 0x10;
+            put(host, address(2), &bad);
+            if k % 256 == 255 {
+                host.sync();
+            }
+        }
+        // The last word is the connection's.
+        let ib = target.snapshot().ctl.ib.rx_duplicates;
+        say(host, conn.from, 7, conn.rtu());
+        host.sync();
+        let s = target.snapshot();
+        let stack = s.worker.stack;
+        let dropped = |f: fn(&heddle::StackCounters) -> u64| f(&stack) - f(&before);
+        assert_eq!(dropped(|c| c.udp_bad_crc), 1024);
+        assert_eq!(dropped(|c| c.udp_source_limited + c.udp_limited + c.udp_conn_limited), 0);
+        assert_eq!(s.ctl.ib.rx_duplicates - ib, 1, "the RTU is heard");
+    });
+}
