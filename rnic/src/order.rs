@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
 use heddle_tcp::{
-    Addressing, ConnId, ConnectError, Keepalive, ListenError, RxDatagram, TxDatagram,
+    Addressing, ConnId, ConnectError, Keepalive, ListenError, Patience, RxDatagram, TxDatagram,
 };
 
 use crate::event::{Event, FpduMode};
@@ -84,6 +84,12 @@ pub enum Order {
     SetKeepalive {
         /// How; never when absent.
         keepalive: Option<Keepalive>,
+    },
+    /// Bear with peers for so long from now on, those of connections that stand included
+    /// ([`Stack::set_patience`](heddle_tcp::Stack::set_patience)).
+    SetPatience {
+        /// How long.
+        patience: Patience,
     },
     /// Take UDP datagrams to this port, and to no other; [`Report::Datagram`] brings each.
     BindUdp {
@@ -184,6 +190,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::SetKeepalive { keepalive } => {
                 self.stack.set_keepalive(now, keepalive);
+                None
+            }
+            Order::SetPatience { patience } => {
+                self.stack.set_patience(patience);
                 None
             }
             Order::BindUdp { port } => {

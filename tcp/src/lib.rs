@@ -25,7 +25,9 @@ mod spread;
 mod stack;
 pub mod wire;
 
-pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Keepalive, State};
+pub use conn::{
+    ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Keepalive, Patience, State,
+};
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
     Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,
