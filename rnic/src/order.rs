@@ -4,12 +4,12 @@ use core::net::{IpAddr, SocketAddr};
 
 use heddle_base::Instant;
 use heddle_tcp::{
-    Addressing, ConnId, ConnectError, Keepalive, ListenError, Patience, RxDatagram, TxDatagram,
+    Addressing, ConnId, ConnectError, Keepalive, ListenError, RxDatagram, TxDatagram,
 };
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
-use crate::rnic::{Rnic, RnicError};
+use crate::rnic::{Patience, Rnic, RnicError};
 
 /// An order to an RNIC. Orders are carried out in the order in which they are given.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ pub enum Order {
         keepalive: Option<Keepalive>,
     },
     /// Bear with peers for so long from now on, those of connections that stand included
-    /// ([`Stack::set_patience`](heddle_tcp::Stack::set_patience)).
+    /// ([`Rnic::set_patience`]).
     SetPatience {
         /// How long.
         patience: Patience,
@@ -193,7 +193,7 @@ impl<F: RnicFrame> Rnic<F> {
                 None
             }
             Order::SetPatience { patience } => {
-                self.stack.set_patience(patience);
+                self.set_patience(patience);
                 None
             }
             Order::BindUdp { port } => {

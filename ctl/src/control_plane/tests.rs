@@ -33,7 +33,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let (requests, requests_out, sleeper) = Requests::new();
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
+        rnic: RnicConfig::new(stack, 64, 1 << 16),
         rx: rx.into(),
         tx: tx.into(),
         pool,

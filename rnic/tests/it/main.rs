@@ -19,3 +19,4 @@ mod sim;
 mod startup;
 mod terminates;
 mod timers;
+mod unfinished;

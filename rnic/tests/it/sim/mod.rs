@@ -330,6 +330,16 @@ impl Pair {
         memory: usize,
         max_snapshot_bytes: usize,
     ) -> Pair {
+        Pair::with_config(seed, link, memory, |c| c.max_snapshot_bytes = max_snapshot_bytes)
+    }
+
+    /// As [`Pair::new`], with another configuration of both RNICs.
+    pub fn with_config(
+        seed: u64,
+        link: LinkConfig,
+        memory: usize,
+        change: impl Fn(&mut RnicConfig),
+    ) -> Pair {
         let host = |n: u8| {
             let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
             let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
@@ -340,7 +350,8 @@ impl Pair {
                 peer_conns: PeerLimit::Unlimited,
                 ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed)
             };
-            let config = RnicConfig { stack, max_held_frames: 4096, max_snapshot_bytes };
+            let mut config = RnicConfig::new(stack, 4096, 1 << 20);
+            change(&mut config);
             Host {
                 rnic: Rnic::new(config, mrs.clone()),
                 mem: TestMemory::new(memory, 0xee),
