@@ -94,7 +94,7 @@ pub enum Question {
         reply: Reply<()>,
     },
     /// Bear with peers for so long from here on, those of connections that stand included; see
-    /// [`Stack::set_patience`](heddle_tcp::Stack::set_patience) and
+    /// [`Rnic::set_patience`](heddle_rnic::Rnic::set_patience) and
     /// [`set_close_limit`](heddle_cm::ConnectionManager::set_close_limit).
     SetPatience {
         /// How long.

@@ -290,6 +290,8 @@ impl Shared<'_> {
                 stack,
                 max_held_frames: held,
                 max_snapshot_bytes: held * usize::from(setup.mtu),
+                max_unfinished_bytes: self.setup.fpdu_memory,
+                fpdu_stall: self.setup.fpdu_stall,
             },
             rx,
             tx,

@@ -6,6 +6,7 @@ use core::time::Duration;
 use heddle_base::Seed;
 use heddle_cm::PortsError;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
+use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
 
@@ -40,6 +41,12 @@ pub struct RnicSetup {
     /// How long the orderly close of an established connection may take in all; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
+    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
+    pub fpdu_memory: usize,
+    /// How long a peer may leave an FPDU unfinished; see
+    /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
+    pub fpdu_stall: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -72,6 +79,8 @@ impl RnicSetup {
             tcp: ConnConfig::default(),
             peer_conns: PeerLimit::Share,
             close_limit: Duration::from_secs(600),
+            fpdu_memory: RnicConfig::FPDU_MEMORY,
+            fpdu_stall: RnicConfig::FPDU_STALL,
             infiniband: false,
             ib_keepalive: Some(Duration::from_secs(60)),
         }
@@ -158,6 +167,8 @@ pub struct Patience {
     pub tcp: heddle_tcp::Patience,
     /// See [`RnicSetup::close_limit`].
     pub close_limit: Duration,
+    /// See [`RnicSetup::fpdu_stall`].
+    pub fpdu_stall: Duration,
 }
 
 impl Default for Patience {
@@ -169,14 +180,18 @@ impl Default for Patience {
 impl RnicSetup {
     /// How long it bears with peers.
     pub const fn patience(&self) -> Patience {
-        Patience { tcp: self.tcp.patience(), close_limit: self.close_limit }
+        Patience {
+            tcp: self.tcp.patience(),
+            close_limit: self.close_limit,
+            fpdu_stall: self.fpdu_stall,
+        }
     }
 
     /// The same with another patience.
     #[must_use]
     pub fn with_patience(self, p: Patience) -> RnicSetup {
-        let Patience { tcp, close_limit } = p;
-        RnicSetup { tcp: self.tcp.with_patience(tcp), close_limit, ..self }
+        let Patience { tcp, close_limit, fpdu_stall } = p;
+        RnicSetup { tcp: self.tcp.with_patience(tcp), close_limit, fpdu_stall, ..self }
     }
 }
 
@@ -222,6 +237,12 @@ pub struct EndpointConfig {
     /// How long the orderly close of an established connection may take in all; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
+    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
+    pub fpdu_memory: usize,
+    /// How long a peer may leave an FPDU unfinished; see
+    /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
+    pub fpdu_stall: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -266,6 +287,8 @@ impl EndpointConfig {
             tcp: rnic.tcp,
             peer_conns: rnic.peer_conns,
             close_limit: rnic.close_limit,
+            fpdu_memory: rnic.fpdu_memory,
+            fpdu_stall: rnic.fpdu_stall,
             infiniband: rnic.infiniband,
             ib_keepalive: rnic.ib_keepalive,
         }
@@ -286,6 +309,8 @@ impl EndpointConfig {
             tcp: self.tcp,
             peer_conns: self.peer_conns,
             close_limit: self.close_limit,
+            fpdu_memory: self.fpdu_memory,
+            fpdu_stall: self.fpdu_stall,
             infiniband: self.infiniband,
             ib_keepalive: self.ib_keepalive,
         }

@@ -226,6 +226,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
             "limits.peer-connections",
             WORKERS,
         ),
+        (old.limits.fpdu_memory != new.limits.fpdu_memory, "limits.fpdu-memory", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()

@@ -31,8 +31,6 @@ pub(crate) struct ConnState<F> {
     pub(crate) closing: bool,
     /// Its place among the connections with a running queue pair, while it has one.
     pub(crate) running_at: u32,
-    /// Why we have reset it, where that is told.
-    pub(crate) reset: Option<CloseReason>,
     /// How far its streams were when it was last looked at, modulo 2^32.
     seen: u32,
 }
@@ -45,8 +43,8 @@ pub(crate) enum Mode {
     Startup,
     /// FPDUs: bytes go to the queue pair.
     Fpdu(Box<QpContext>),
-    /// The connection is over.
-    Dead,
+    /// The connection is over; why we have reset it, where there is a reason to tell.
+    Dead(Option<CloseReason>),
 }
 
 impl<F> Default for ConnState<F> {
@@ -62,7 +60,6 @@ impl<F> Default for ConnState<F> {
             on_completed_list: false,
             closing: false,
             running_at: 0,
-            reset: None,
             seen: 0,
         }
     }
@@ -203,7 +200,7 @@ impl<F: RnicFrame> ConnState<F> {
         {
             shared.left.push_back((conn, left));
         }
-        self.mode = Mode::Dead;
+        self.mode = Mode::Dead(None);
         self.queue.clear(&mut shared.kept);
         counters
     }

@@ -122,7 +122,7 @@ impl<F: RnicFrame> Rnic<F> {
         let len = p.len as usize;
         let startup = matches!(state.mode, Mode::Startup);
         self.shared.rounds.wake();
-        if matches!(state.mode, Mode::Dead) {
+        if matches!(state.mode, Mode::Dead(_)) {
             // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
             self.shared.counters.rx_after_close_bytes += u64::from(p.len);
             self.stack.accept_payload(now, conn, p.pos, p.len);

@@ -47,8 +47,14 @@ pub struct RnicConfig {
 }
 
 impl RnicConfig {
-    /// 64 MiB for unfinished FPDUs: a thousand of the longest. A peer may leave one so for two
-    /// minutes: as long as TCP bears with a peer that is silent, for the cause can be the same.
+    /// Octets for unfinished FPDUs: a thousand of the longest.
+    pub const FPDU_MEMORY: usize = 64 << 20;
+
+    /// How long a peer may leave one so: as long as TCP bears with a peer that is silent, for the
+    /// cause can be the same.
+    pub const FPDU_STALL: Duration = Duration::from_secs(120);
+
+    /// [`FPDU_MEMORY`](Self::FPDU_MEMORY) and [`FPDU_STALL`](Self::FPDU_STALL) for unfinished FPDUs.
     pub fn new(
         stack: StackConfig,
         max_held_frames: usize,
@@ -58,8 +64,8 @@ impl RnicConfig {
             stack,
             max_held_frames,
             max_snapshot_bytes,
-            max_unfinished_bytes: 64 << 20,
-            fpdu_stall: Duration::from_secs(120),
+            max_unfinished_bytes: Self::FPDU_MEMORY,
+            fpdu_stall: Self::FPDU_STALL,
         }
     }
 }
@@ -219,11 +225,13 @@ impl<F: RnicFrame> Rnic<F> {
 
     /// Resets a connection whose peer leaves an FPDU unfinished.
     pub(crate) fn end_unfinished(&mut self, conn: ConnId) {
+        self.end(conn);
         if let Some((_, state)) = self.stack.get_mut(conn) {
-            state.reset = Some(CloseReason::Unfinished);
+            state.mode = Mode::Dead(Some(CloseReason::Unfinished));
             self.shared.counters.unfinished_timeouts += 1;
-            self.abort(conn);
         }
+        self.stack.abort(conn);
+        self.pump_stack_events();
     }
 
     /// Posts to a queue pair's send queue.
@@ -528,8 +536,10 @@ impl<F: RnicFrame> Rnic<F> {
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,
                 StackEvent::Conn(ConnEvent::WindowShut) => CloseReason::WindowShut,
                 StackEvent::Conn(ConnEvent::Aborted) => {
-                    let reason = self.stack.user(conn).and_then(|state| state.reset);
-                    reason.unwrap_or(CloseReason::Aborted)
+                    match self.stack.user(conn).map(|state| &state.mode) {
+                        Some(Mode::Dead(Some(reason))) => *reason,
+                        _ => CloseReason::Aborted,
+                    }
                 }
                 StackEvent::Unreachable => CloseReason::Unreachable,
                 StackEvent::Withdrawn => CloseReason::Withdrawn,

@@ -65,7 +65,9 @@ impl Control {
                 }
                 reply.answer(());
             }
-            Question::SetPatience { patience: Patience { tcp: patience, close_limit }, reply } => {
+            Question::SetPatience { patience, reply } => {
+                let Patience { tcp, close_limit, fpdu_stall } = patience;
+                let patience = heddle_rnic::Patience { tcp, fpdu_stall };
                 self.cm.set_close_limit(close_limit);
                 for link in &mut self.links {
                     link.order(Command::Order(Order::SetPatience { patience }));

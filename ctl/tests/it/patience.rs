@@ -55,7 +55,7 @@ fn fill_window(net: &mut Net, honest: &Honest) {
 }
 
 fn near(limit: Duration) -> (Duration, Duration) {
-    (limit * 7 / 8, limit * 9 / 8 + Duration::from_secs(1))
+    (limit * 7 / 8, limit * 9 / 8 + Duration::from_secs(2))
 }
 
 #[test]
@@ -121,11 +121,49 @@ fn test_peer_conns_is_how_many_connections_one_address_gets() {
     }
 }
 
+/// The first bytes of the longest FPDU.
+fn begun() -> Vec<u8> {
+    let mut bytes = vec![0; 1000];
+    bytes[..2].copy_from_slice(&64_768_u16.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn test_fpdu_stall_ends_a_connection_whose_peer_leaves_an_fpdu_unfinished() {
+    let (eal, _turn) = eal();
+    let (mut net, events, honest) = running(&eal, |c| c.fpdu_stall = LIMIT);
+    net.peer.send(honest.conn, &begun());
+    ends(&mut net, &events, (LIMIT, LIMIT + Duration::from_secs(3)), CloseReason::Unfinished);
+    assert!(net.peer.says(honest.conn, ConnEvent::Reset));
+    assert_eq!(net.worker().rnic.unfinished_timeouts, 1);
+}
+
+/// One address gets half: eight of the longest FPDUs of a MiB.
+#[test]
+fn test_fpdu_memory_is_how_many_fpdus_peers_may_have_begun() {
+    let (eal, _turn) = eal();
+    for (fpdu_memory, gets) in [(1 << 20, 8), (2 << 20, 10)] {
+        let mut net = Net::with(&eal, |c| c.fpdu_memory = fpdu_memory);
+        let events = listen(&mut net, PORT, |_| {});
+        let all: Vec<_> = (0..10).map(|_| Honest::new(&mut net, PORT, &events)).collect();
+        for h in &all {
+            net.peer.send(h.conn, &begun());
+        }
+        net.pass(100 * MS);
+        let is_taken = |h: &&Honest| {
+            let tcp = net.peer.stack.conn(h.conn).unwrap();
+            tcp.snd_una() == tcp.snd_max()
+        };
+        assert_eq!(all.iter().filter(is_taken).count(), gets, "{fpdu_memory}");
+        assert_eq!(net.worker().rnic.rx_unfinished_refused > 0, gets < 10);
+    }
+}
+
 /// What an operator changes holds for the connections there are.
 #[test]
 fn test_patience_that_changes_holds_for_connections_that_stand() {
     let (eal, _turn) = eal();
-    for case in ["user", "window", "stall", "close"] {
+    for case in ["user", "window", "stall", "fpdu", "close"] {
         let (mut net, events, honest) = running(&eal, |c| c.tcp.rto_max = Duration::from_secs(1));
         let usual = Patience::default();
         let mut patience = usual;
@@ -142,6 +180,10 @@ fn test_patience_that_changes_holds_for_connections_that_stand() {
                 patience.tcp.close_stall = LIMIT;
                 CloseReason::TimedOut
             }
+            "fpdu" => {
+                patience.fpdu_stall = LIMIT;
+                CloseReason::Unfinished
+            }
             _ => {
                 patience.tcp.close_stall = LIMIT * 2;
                 patience.close_limit = LIMIT;
@@ -157,6 +199,7 @@ fn test_patience_that_changes_holds_for_connections_that_stand() {
                 honest.end.post_send(1, 0, 100);
             }
             "window" => fill_window(&mut net, &honest),
+            "fpdu" => net.peer.send(honest.conn, &begun()),
             _ => net.us.device().disconnect(honest.id).unwrap(),
         }
         ends(&mut net, &events, near(LIMIT), why);

@@ -62,7 +62,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         limits,
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
-        patience: c.patience(&file.tcp),
+        patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
         ports,
@@ -354,13 +354,14 @@ impl Checker<'_> {
             peer_share: self.number(&f.peer_share, 1..=1 << 20, default.peer_share),
             peer_connections: Some(self.number(&f.peer_connections, 0..=1 << 20, 0))
                 .filter(|n| *n > 0),
+            fpdu_memory: self.number(&f.fpdu_memory, 1..=1 << 14, default.fpdu_memory),
             first_message: Some(self.time(&f.first_message, patience)).filter(|t| !t.is_zero()),
         }
     }
 
     /// None of these may be without end: a peer could hold what it has for as long.
-    fn patience(&mut self, f: &file::Tcp) -> Patience {
-        let Patience { tcp, close_limit } = Patience::default();
+    fn patience(&mut self, f: &file::Tcp, mpa: &file::Mpa) -> Patience {
+        let Patience { tcp, close_limit, fpdu_stall } = Patience::default();
         Patience {
             tcp: heddle_tcp::Patience {
                 user_timeout: self.span(&f.user_timeout, tcp.user_timeout),
@@ -368,6 +369,7 @@ impl Checker<'_> {
                 close_stall: self.span(&f.close_stall, tcp.close_stall),
             },
             close_limit: self.span(&f.close_limit, close_limit),
+            fpdu_stall: self.span(&mpa.fpdu_stall, fpdu_stall),
         }
     }
 

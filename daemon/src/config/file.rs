@@ -106,16 +106,18 @@ pub(super) struct Limits {
     pub(super) frames: Key<i64>,
     pub(super) peer_share: Key<i64>,
     pub(super) peer_connections: Key<i64>,
+    pub(super) fpdu_memory: Key<i64>,
     pub(super) first_message: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Mpa {
     pub(super) crc: Key<bool>,
     pub(super) revision: Key<i64>,
     pub(super) rtr: Key<Vec<Spanned<String>>>,
     pub(super) markers: Key<bool>,
+    pub(super) fpdu_stall: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

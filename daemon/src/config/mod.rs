@@ -218,6 +218,8 @@ pub struct Limits {
     pub peer_share: usize,
     /// Connections that one address may open to a worker; as many as are free beside when absent.
     pub peer_connections: Option<usize>,
+    /// MiB of each worker for FPDUs that have begun and are not whole.
+    pub fpdu_memory: u32,
     /// How long a client of rping or perf may take to its first message; for ever when absent.
     pub first_message: Option<Duration>,
 }
@@ -230,6 +232,7 @@ impl Default for Limits {
             frames: 16 << 10,
             peer_share: 4,
             peer_connections: None,
+            fpdu_memory: 64,
             first_message: Some(Duration::from_secs(5)),
         }
     }

@@ -73,12 +73,14 @@ registrations = 8
 frames = 2048
 peer-share = 2
 peer-connections = 5
+fpdu-memory = 16384
 first-message = "0s"
 [mpa]
 crc = false
 revision = 2
 rtr = ["send", "read"]
 markers = true
+fpdu-stall = "30s"
 [tcp]
 keepalive = "0s"
 user-timeout = "1s"
@@ -154,6 +156,7 @@ timeout = "250ms"
         frames: 2048,
         peer_share: 2,
         peer_connections: Some(5),
+        fpdu_memory: 16_384,
         first_message: None,
     };
     assert_eq!(c.limits, limits);
@@ -165,7 +168,8 @@ timeout = "250ms"
         zero_window: Duration::from_secs(90),
         close_stall: Duration::from_millis(2500),
     };
-    assert_eq!(c.patience, Patience { tcp, close_limit: Duration::from_secs(86_400) });
+    let (close_limit, fpdu_stall) = (Duration::from_secs(86_400), Duration::from_secs(30));
+    assert_eq!(c.patience, Patience { tcp, close_limit, fpdu_stall });
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
@@ -197,12 +201,13 @@ timeout = "250ms"
 
 #[test]
 fn test_limits_on_peers_are_between_a_second_and_a_day() {
-    for key in ["user-timeout", "zero-window", "close-stall", "close-limit"] {
+    let tcp = ["user-timeout", "zero-window", "close-stall", "close-limit"].map(|k| ("tcp", k));
+    for (table, key) in tcp.into_iter().chain([("mpa", "fpdu-stall")]) {
         for good in ["1s", "86400s"] {
-            parse(&format!("[tcp]\n{key} = \"{good}\"\n{LEAST}"));
+            parse(&format!("[{table}]\n{key} = \"{good}\"\n{LEAST}"));
         }
         for bad in ["0s", "999ms", "86401s"] {
-            let text = format!("[tcp]\n{key} = \"{bad}\"\n{LEAST}");
+            let text = format!("[{table}]\n{key} = \"{bad}\"\n{LEAST}");
             let what = "the time is not between 1s and 86400s".to_owned();
             assert_eq!(wrong(&text), [(2, key.len() + 4, what)], "{text}");
         }
