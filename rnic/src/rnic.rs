@@ -543,7 +543,11 @@ impl<F: RnicFrame> Rnic<F> {
                 }
                 StackEvent::Unreachable => CloseReason::Unreachable,
                 StackEvent::Withdrawn => CloseReason::Withdrawn,
-                // The connection goes on; TCP and the stack have counted it.
+                // The connection goes on. TCP has counted the notice, shows it as its hindrance to whoever
+                // looks, and ends the connection if it gets no further: its limits take back what
+                // requests hold.
+                StackEvent::Conn(ConnEvent::Stalled | ConnEvent::Unresponsive) => continue,
+                // The stack has counted it.
                 _ => continue,
             };
             self.end(conn);

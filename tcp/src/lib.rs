@@ -26,7 +26,8 @@ mod stack;
 pub mod wire;
 
 pub use conn::{
-    ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Keepalive, Patience, State,
+    ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Hindrance, Keepalive, Patience,
+    State,
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{

@@ -50,14 +50,6 @@ fn begin(len: usize) -> Vec<u8> {
     bytes
 }
 
-fn pass(p: &mut Pair, time: Duration) {
-    let until = p.now + time;
-    while p.next().is_some_and(|at| at <= until) {
-        p.step();
-    }
-    p.now = until;
-}
-
 fn end_of(p: &Pair, conn: ConnId) -> Option<CloseReason> {
     p.hosts[1].events.iter().find_map(|e| match e {
         Event::Closed { conn: c, reason } if *c == conn => Some(*reason),
@@ -101,7 +93,7 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     for &[a, _] in &greedy {
         send(&mut p, a, &begin(3000));
     }
-    pass(&mut p, Duration::from_millis(500));
+    p.pass(Duration::from_millis(500));
     let rnic = &p.hosts[1].rnic;
     // One address alone gets half of the budget, in whole FPDUs.
     assert_eq!(rnic.unfinished_bytes(), BUDGET / 2 / FPDU * FPDU);
@@ -118,7 +110,7 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
             send(&mut p, a, &vec![0; FPDU - 3001]);
         }
     }
-    pass(&mut p, Duration::from_secs(1));
+    p.pass(Duration::from_secs(1));
     let full = greedy.iter().filter(|[_, b]| taken(&p, *b) == FPDU as u64 - 1).count();
     assert_eq!((full, p.hosts[1].rnic.unfinished_bytes()), (kept, kept * FPDU));
 }
@@ -132,12 +124,12 @@ fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
         send(&mut p, a, &begin(3000));
     }
     let waits = |p: &Pair| all.iter().filter(|[_, b]| end_of(p, *b).is_none()).count();
-    pass(&mut p, Duration::from_secs(1));
+    p.pass(Duration::from_secs(1));
     assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (12, 8 * FPDU));
-    pass(&mut p, STALL + Duration::from_secs(3));
+    p.pass(STALL + Duration::from_secs(3));
     assert_eq!(waits(&p), 4, "they held nothing, so nothing ran out for them");
     // TCP of their peers sends again.
-    pass(&mut p, Duration::from_secs(60));
+    p.pass(Duration::from_secs(60));
     assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (0, 0));
     assert_eq!(p.hosts[1].rnic.counters().unfinished_timeouts, 12);
     assert_eq!(p.hosts[1].rnic.held_frames(), 0);
@@ -153,7 +145,7 @@ fn test_fpdu_left_unfinished_ends_the_connection_at_the_limit_and_not_before() {
         send(&mut p, a, &begin(100));
     }
     for n in 1..=4 {
-        pass(&mut p, STALL * 9 / 10);
+        p.pass(STALL * 9 / 10);
         assert_eq!(end_of(&p, twin_b), None, "after {n} pieces");
         assert_eq!(end_of(&p, b).is_some(), n > 1, "after {n} pieces");
         if n == 1 {
@@ -163,13 +155,13 @@ fn test_fpdu_left_unfinished_ends_the_connection_at_the_limit_and_not_before() {
     }
     assert_eq!(end_of(&p, b), Some(CloseReason::Unfinished));
     assert_eq!(p.hosts[1].rnic.counters().unfinished_timeouts, 1);
-    pass(&mut p, STALL + Duration::from_secs(3));
+    p.pass(STALL + Duration::from_secs(3));
     assert_eq!(end_of(&p, twin_b), Some(CloseReason::Unfinished));
     assert_eq!((p.hosts[1].rnic.unfinished_bytes(), p.hosts[1].rnic.held_frames()), (0, 0));
     // The peers were reset, and side 1 rests.
     let reset = |e: &&Event| matches!(e, Event::Closed { reason: CloseReason::Reset, .. });
     assert_eq!(p.hosts[0].events.iter().filter(reset).count(), 2);
-    pass(&mut p, Duration::from_secs(3));
+    p.pass(Duration::from_secs(3));
     let next = p.hosts[1].rnic.poll_timeout();
     assert!(next.is_none_or(|at| at > p.now + STALL / 2), "{next:?} at {:?}", p.now);
 }
@@ -186,11 +178,11 @@ fn test_gap_left_open_ends_the_connection_at_the_limit() {
     p.step();
     // It is under way; what is sent again is not.
     p.cut[0] = true;
-    pass(&mut p, Duration::from_millis(1));
+    p.pass(Duration::from_millis(1));
     assert!(p.hosts[1].rnic.held_frames() > 0 && taken(&p, b) == 0);
-    pass(&mut p, STALL - Duration::from_secs(1));
+    p.pass(STALL - Duration::from_secs(1));
     assert_eq!(end_of(&p, b), None);
-    pass(&mut p, Duration::from_secs(4));
+    p.pass(Duration::from_secs(4));
     assert_eq!((end_of(&p, b), p.hosts[1].rnic.held_frames()), (Some(CloseReason::Unfinished), 0));
 }
 
@@ -230,9 +222,9 @@ fn test_limit_that_changes_holds_for_connections_that_stand() {
     let mut p = pair(0.0);
     let [a, b] = open(&mut p, PORT + 1);
     send(&mut p, a, &begin(100));
-    pass(&mut p, Duration::from_secs(2));
+    p.pass(Duration::from_secs(2));
     let patience = Patience { tcp: ConnConfig::default().patience(), fpdu_stall: STALL / 5 };
     p.hosts[1].rnic.handle_order(Instant::ZERO, Order::SetPatience { patience });
-    pass(&mut p, STALL / 5 + Duration::from_secs(2));
+    p.pass(STALL / 5 + Duration::from_secs(2));
     assert_eq!(end_of(&p, b), Some(CloseReason::Unfinished));
 }

@@ -45,6 +45,7 @@ mod tlp;
 
 pub use config::{ConnConfig, Keepalive, Patience};
 pub use event::ConnEvent;
+pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
