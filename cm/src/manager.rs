@@ -177,6 +177,15 @@ impl ConnectionManager {
         }
     }
 
+    /// Gives orderly closes of established connections so long in all from now on
+    /// ([`CmConfig::close_limit`]). A close that has begun keeps its deadline.
+    pub fn set_close_limit(&mut self, limit: Duration) {
+        self.config.close_limit = limit;
+        for conn in self.conns.values_mut() {
+            conn.link.close_limit = limit.into();
+        }
+    }
+
     /// Has `app` share what it takes of common stores with all applications of `tenant`. It is to be
     /// called before the application's first request, and holds until the application is gone.
     pub fn set_tenant(&mut self, app: AppId, tenant: TenantId) {

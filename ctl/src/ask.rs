@@ -14,6 +14,7 @@ use heddle_tcp::{Addressing, Keepalive};
 use heddle_verbs::{DeviceError, Pd, QpState, Qpn};
 
 use crate::CtlCounters;
+use crate::config::Patience;
 use crate::control_plane::{Requests, ThreadRequest};
 
 /// Where an answer goes: called at most once, on the control thread.
@@ -89,6 +90,15 @@ pub enum Question {
     SetKeepalive {
         /// How; never when absent.
         keepalive: Option<Keepalive>,
+        /// Who hears that workers have been told.
+        reply: Reply<()>,
+    },
+    /// Bear with peers for so long from here on, those of connections that stand included; see
+    /// [`Rnic::set_patience`](heddle_rnic::Rnic::set_patience) and
+    /// [`set_close_limit`](heddle_cm::ConnectionManager::set_close_limit).
+    SetPatience {
+        /// How long.
+        patience: Patience,
         /// Who hears that workers have been told.
         reply: Reply<()>,
     },

@@ -193,7 +193,7 @@ impl Endpoint {
         // Memory lies where the thread is that touches it first.
         let device = Topology::read().run_at(home, || hub.open(&config))?;
         let asked = (requests_out, sleeper);
-        let mut control = Control::new(asked, links, registry, addressed, setup.max_conns);
+        let mut control = Control::new(asked, links, registry, addressed, setup);
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
             let config = IbConfig::new(seed, ca_guid, ib_ports);
@@ -275,6 +275,7 @@ impl Shared<'_> {
             net,
             mtu: setup.mtu,
             max_conns: self.setup.max_conns,
+            peer_conns: self.setup.peer_conns,
             conn: self.setup.tcp,
             spread,
             tx_tcp_csum: caps.tx_tcp_checksum,
@@ -289,6 +290,8 @@ impl Shared<'_> {
                 stack,
                 max_held_frames: held,
                 max_snapshot_bytes: held * usize::from(setup.mtu),
+                max_unfinished_bytes: self.setup.fpdu_memory,
+                fpdu_stall: self.setup.fpdu_stall,
             },
             rx,
             tx,

@@ -6,7 +6,8 @@ use core::time::Duration;
 use heddle_base::Seed;
 use heddle_cm::PortsError;
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
-use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, Route, SpreadError};
+use heddle_rnic::RnicConfig;
+use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
 
 /// Workers an RNIC may have.
@@ -35,6 +36,17 @@ pub struct RnicSetup {
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
+    /// Connections that one peer address may have opened to a worker at a time.
+    pub peer_conns: PeerLimit,
+    /// How long the orderly close of an established connection may take in all; see
+    /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
+    pub close_limit: Duration,
+    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
+    pub fpdu_memory: usize,
+    /// How long a peer may leave an FPDU unfinished; see
+    /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
+    pub fpdu_stall: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -65,6 +77,10 @@ impl RnicSetup {
             clock: None,
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
+            peer_conns: PeerLimit::Share,
+            close_limit: Duration::from_secs(600),
+            fpdu_memory: RnicConfig::FPDU_MEMORY,
+            fpdu_stall: RnicConfig::FPDU_STALL,
             infiniband: false,
             ib_keepalive: Some(Duration::from_secs(60)),
         }
@@ -144,6 +160,41 @@ impl PortSetup {
     }
 }
 
+/// How long an RNIC bears with peers that keep its connections from getting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// What TCP bears.
+    pub tcp: heddle_tcp::Patience,
+    /// See [`RnicSetup::close_limit`].
+    pub close_limit: Duration,
+    /// See [`RnicSetup::fpdu_stall`].
+    pub fpdu_stall: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        RnicSetup::with_seed(Seed::from_u64(0)).patience()
+    }
+}
+
+impl RnicSetup {
+    /// How long it bears with peers.
+    pub const fn patience(&self) -> Patience {
+        Patience {
+            tcp: self.tcp.patience(),
+            close_limit: self.close_limit,
+            fpdu_stall: self.fpdu_stall,
+        }
+    }
+
+    /// The same with another patience.
+    #[must_use]
+    pub fn with_patience(self, p: Patience) -> RnicSetup {
+        let Patience { tcp, close_limit, fpdu_stall } = p;
+        RnicSetup { tcp: self.tcp.with_patience(tcp), close_limit, fpdu_stall, ..self }
+    }
+}
+
 /// How an RNIC of one port is set up: [`RnicSetup`] and [`PortSetup`] in one.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
@@ -181,6 +232,17 @@ pub struct EndpointConfig {
     pub rx_burst: usize,
     /// TCP's numbers; the MSS is set from the MTU.
     pub tcp: ConnConfig,
+    /// Connections that one peer address may have opened to a worker at a time.
+    pub peer_conns: PeerLimit,
+    /// How long the orderly close of an established connection may take in all; see
+    /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
+    pub close_limit: Duration,
+    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
+    pub fpdu_memory: usize,
+    /// How long a peer may leave an FPDU unfinished; see
+    /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
+    pub fpdu_stall: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -223,6 +285,10 @@ impl EndpointConfig {
             clock: rnic.clock,
             rx_burst: rnic.rx_burst,
             tcp: rnic.tcp,
+            peer_conns: rnic.peer_conns,
+            close_limit: rnic.close_limit,
+            fpdu_memory: rnic.fpdu_memory,
+            fpdu_stall: rnic.fpdu_stall,
             infiniband: rnic.infiniband,
             ib_keepalive: rnic.ib_keepalive,
         }
@@ -241,6 +307,10 @@ impl EndpointConfig {
             clock: self.clock.clone(),
             rx_burst: self.rx_burst,
             tcp: self.tcp,
+            peer_conns: self.peer_conns,
+            close_limit: self.close_limit,
+            fpdu_memory: self.fpdu_memory,
+            fpdu_stall: self.fpdu_stall,
             infiniband: self.infiniband,
             ib_keepalive: self.ib_keepalive,
         }

@@ -19,6 +19,7 @@ use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, Taken};
 
+use crate::config::RnicSetup;
 use crate::counters::{ControlCounters, CtlCounters};
 
 mod datagrams;
@@ -79,9 +80,10 @@ impl Control {
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         ports: Ports,
-        max_conns: usize,
+        setup: &RnicSetup,
     ) -> Control {
-        let config = CmConfig::new(ports);
+        let (max_conns, close_limit) = (setup.max_conns, setup.close_limit);
+        let config = CmConfig { close_limit, ..CmConfig::new(ports) };
         // Start-ups leave room for established connections and those that are closing.
         let max_startups = config.max_startups.min((max_conns / 2).max(1));
         Control {

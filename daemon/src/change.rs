@@ -9,6 +9,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use heddle_ctl::Patience;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
 use tracing_subscriber::filter::LevelFilter;
@@ -29,6 +30,8 @@ pub enum Change {
     Access(Control),
     /// Probe silent peers so, those of connections that stand included.
     Keepalive(Option<Keepalive>),
+    /// Bear so long with peers that keep connections from getting on, those that stand included.
+    Patience(Patience),
     /// Ask silent peers of InfiniBand so, those of connections that stand included.
     IbKeepalive(Option<Duration>),
     /// Start-up options, and what one address gets, of services that are started from here on.
@@ -73,6 +76,7 @@ impl fmt::Display for Change {
             Change::Metrics(None) => f.write_str("no metrics"),
             Change::Keepalive(Some(k)) => write!(f, "keepalive after {:?}", k.idle),
             Change::Keepalive(None) => f.write_str("no keepalive"),
+            Change::Patience(_) => f.write_str("patience with peers"),
             Change::IbKeepalive(Some(idle)) => write!(f, "keepalive of InfiniBand after {idle:?}"),
             Change::IbKeepalive(None) => f.write_str("no keepalive of InfiniBand"),
             Change::Access(_) => f.write_str("permissions of the control socket"),
@@ -134,6 +138,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     if old.keepalive != new.keepalive {
         changes.push(Change::Keepalive(new.keepalive));
     }
+    if old.patience != new.patience {
+        changes.push(Change::Patience(new.patience));
+    }
     if old.ib_keepalive != new.ib_keepalive {
         changes.push(Change::IbKeepalive(new.ib_keepalive));
     }
@@ -187,6 +194,7 @@ fn is_apart(old: &Config, s: &ServiceSpec) -> bool {
 
 fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     const DEVICE: &str = "the device would have to be stopped";
+    const WORKERS: &str = "each worker has it from its start";
     const MEMORY: &str = "memory is taken when it starts";
     const THREADS: &str = "connections cannot move to another thread";
     let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
@@ -207,12 +215,18 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
         (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
         (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
-        (old.infiniband != new.infiniband, "infiniband.cm", "each worker has it from its start"),
+        (old.infiniband != new.infiniband, "infiniband.cm", WORKERS),
         (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),
         (old.limits.connections != new.limits.connections, "limits.connections", MEMORY),
         (old.limits.registrations != new.limits.registrations, "limits.registrations", MEMORY),
         (old.limits.frames != new.limits.frames, "limits.frames", MEMORY),
+        (
+            old.limits.peer_connections != new.limits.peer_connections,
+            "limits.peer-connections",
+            WORKERS,
+        ),
+        (old.limits.fpdu_memory != new.limits.fpdu_memory, "limits.fpdu-memory", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()
@@ -225,6 +239,7 @@ pub fn apply(config: &mut Config, change: &Change) {
         Change::LogFormat(format) => config.log.format = *format,
         Change::Metrics(addr) => config.metrics = *addr,
         Change::Keepalive(keepalive) => config.keepalive = *keepalive,
+        Change::Patience(patience) => config.patience = *patience,
         Change::IbKeepalive(idle) => config.ib_keepalive = *idle,
         Change::Access(control) => config.control = Some(control.clone()),
         Change::Terms(mpa, limits) => (config.mpa, config.limits) = (*mpa, *limits),

@@ -9,7 +9,7 @@ use heddle_dataplane::{
     Eal, EalConfig, EalError, IdlePolicy, IovaMode, Place, Port as DpdkPort, PortSource, Topology,
 };
 use heddle_perf::pin;
-use heddle_tcp::ConnConfig;
+use heddle_tcp::{ConnConfig, PeerLimit};
 
 use crate::config::{Config, Port};
 
@@ -153,10 +153,20 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
             .map_err(|e| StartError::Failed(format!("{which}{e}")))
     };
     let ports = config.ports.iter().map(open).collect::<Result<_, _>>()?;
+    progress.at("starting workers".into(), false);
+    let endpoint = Endpoint::assemble(&eal, ports, &setup(config)).map_err(StartError::failed)?;
+    Ok((eal, endpoint))
+}
+
+/// What all workers and ports of the RNIC share.
+fn setup(config: &Config) -> RnicSetup {
+    let limits = &config.limits;
     let setup = RnicSetup::new();
     let setup = RnicSetup {
         max_conns: limits.connections,
         max_mrs: limits.registrations,
+        peer_conns: limits.peer_connections.map_or(PeerLimit::Share, PeerLimit::AtMost),
+        fpdu_memory: (limits.fpdu_memory as usize) << 20,
         memory: (config.memory.registered as usize) << 20,
         pages: config.memory.pages,
         queues: (config.memory.queues as usize) << 20,
@@ -165,9 +175,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
         tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
         ..setup
     };
-    progress.at("starting workers".into(), false);
-    let endpoint = Endpoint::assemble(&eal, ports, &setup).map_err(StartError::failed)?;
-    Ok((eal, endpoint))
+    setup.with_patience(config.patience)
 }
 
 /// Makes the RNIC and lets it run.
@@ -213,8 +221,32 @@ fn elsewhere(place: &WorkerPlace) -> Option<String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::config::Accounts;
+    use heddle_ctl::Patience;
+
+    /// `ctl/tests/it/patience.rs` sees on the wire what the workers make of these.
+    #[test]
+    fn test_limits_on_peers_get_from_the_file_to_the_workers() {
+        let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\
+                    [limits]\npeer-connections = 9\nfpdu-memory = 3\n[mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
+                    zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n";
+        let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
+        let s = setup(text);
+        let seconds = |d: Duration| d.as_secs();
+        let tcp = [s.tcp.user_timeout, s.tcp.zero_window, s.tcp.close_stall].map(seconds);
+        assert_eq!(
+            (tcp, s.close_limit, s.peer_conns),
+            ([2, 3, 4], Duration::from_secs(5), PeerLimit::AtMost(9))
+        );
+        assert_eq!((s.fpdu_memory, s.fpdu_stall), (3 << 20, Duration::from_secs(6)));
+        assert!(s.tcp.keepalive.is_some(), "the rest stays");
+        let usual = setup(text.split("[limits]").next().unwrap());
+        assert_eq!(usual.patience(), Patience::default());
+        assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
+    }
 
     #[test]
     fn test_a_worker_far_from_its_port_is_told_of_with_both_sockets() {

@@ -103,7 +103,7 @@ impl Side {
             StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed.clone()) };
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
-            rnic: RnicConfig { stack, max_held_frames: 1024, max_snapshot_bytes: 1 << 22 },
+            rnic: RnicConfig::new(stack, 1024, 1 << 22),
             rx: rx.into(),
             tx: tx.into(),
             pool,

@@ -4,7 +4,7 @@ use heddle_base::StreamPos;
 use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEnv, QpEvent, Side};
 use heddle_tcp::{ConnId, Connection, SendQueue};
 
-use crate::event::Event;
+use crate::event::{CloseReason, Event};
 use crate::frame::RnicFrame;
 use crate::held::{HeldBytes, HoldPool};
 use crate::queue::FpduQueue;
@@ -43,8 +43,8 @@ pub(crate) enum Mode {
     Startup,
     /// FPDUs: bytes go to the queue pair.
     Fpdu(Box<QpContext>),
-    /// The connection is over.
-    Dead,
+    /// The connection is over; why we have reset it, where there is a reason to tell.
+    Dead(Option<CloseReason>),
 }
 
 impl<F> Default for ConnState<F> {
@@ -200,7 +200,7 @@ impl<F: RnicFrame> ConnState<F> {
         {
             shared.left.push_back((conn, left));
         }
-        self.mode = Mode::Dead;
+        self.mode = Mode::Dead(None);
         self.queue.clear(&mut shared.kept);
         counters
     }
@@ -236,9 +236,17 @@ impl<F: RnicFrame> ConnState<F> {
         false
     }
 
+    /// Feeds the queue pair what is ready among the held bytes.
+    pub(crate) fn feed<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) {
+        let Mode::Fpdu(qp) = &mut self.mode else { return };
+        let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false };
+        let used = qp.handle_stream(&env, &self.held.ready());
+        self.held.consume(&mut shared.pool, used);
+    }
+
     /// Whether its streams have moved since this was last asked. If they have not, what its queues
     /// have in memory and do not need is given back.
-    pub(crate) fn rest(&mut self, tcp: &mut Connection) -> bool {
+    pub(crate) fn rest(&mut self, tcp: &mut Connection, pool: &mut HoldPool<F>) -> bool {
         let Mode::Fpdu(qp) = &mut self.mode else { return false };
         let far = qp.tx_end().0.wrapping_add(qp.rx_next().0);
         let far = u32::try_from(far & 0xffff_ffff).unwrap_or(0);
@@ -247,7 +255,7 @@ impl<F: RnicFrame> ConnState<F> {
         }
         qp.trim();
         self.queue.trim();
-        self.held.trim();
+        self.held.trim(pool);
         tcp.trim();
         false
     }

@@ -18,6 +18,11 @@ heddle_base::counters! {
         /// Segments ahead of a gap, or ends of them, refused: the connection's share of the buffers
         /// for such bytes was used up, or it had too many gaps. The peer sends them again.
         rx_refused,
+        /// Segments in order refused, in part or as a whole: the peer's address had its share of the
+        /// memory for FPDUs that are not whole. The peer sends them again.
+        rx_unfinished_refused,
+        /// Connections ended because the peer left an FPDU unfinished, or a gap, for too long.
+        unfinished_timeouts,
         /// Octets copied because keeping their frame would have wasted buffers: a second copy.
         held_copied_bytes,
         /// Octets that arrived before FPDU mode beyond what a start-up needs, and were refused.

@@ -81,6 +81,9 @@ pub enum CloseReason {
     /// The peer answers, and kept its receive window shut for too long.
     #[error("the peer kept its receive window shut")]
     WindowShut,
+    /// We reset it: the peer began an FPDU, or left a gap, and did not go on for too long.
+    #[error("the peer left an FPDU unfinished")]
+    Unfinished,
     /// No address resolution answer for the peer or its gateway.
     #[error("the address of the next hop cannot be resolved")]
     Unreachable,

@@ -7,8 +7,9 @@
 //! ```
 //! What lies ahead of gaps is charged to the budget of the [`HoldPool`], and so is every frame.
 //! Beyond the budget a segment ahead of a gap is refused, which to TCP is as if it had been lost.
-//! A segment in order is always taken, so that there is progress: beyond the budget it is copied.
-//! Such copies are not charged, but bounded: they are part of one FPDU, or of the start-up.
+//! A segment in order needs no place in it, so that there is progress: beyond the budget it is copied.
+//! Such copies are part of one FPDU, which has a [`budget`] of its own, or of the start-up, whose
+//! bytes are few.
 //!
 //! Work per segment is bounded too. A segment ahead of a gap is a search among at most
 //! [`MAX_RUNS`] runs, one insertion among them, and at most two joints of pieces, each of which
@@ -18,18 +19,23 @@
 //! needed to deliver it in its turn.
 
 mod ahead;
+mod budget;
 mod pool;
 mod ready;
 
 use std::collections::VecDeque;
 
-use heddle_base::{Chunks, StreamPos};
+use core::net::IpAddr;
+use core::time::Duration;
+
+use heddle_base::{Chunks, Instant, StreamPos};
 use heddle_iwarp::PlacedFpdu;
 
+use budget::Share;
 use pool::{Body, Held, Run};
 use ready::Ready;
 
-pub(crate) use pool::HoldPool;
+pub(crate) use pool::{COPY_BUF, HoldPool};
 
 /// Frames shorter than this are copied when they have to be kept: a buffer of 2 KiB for a few
 /// bytes would let a peer that sends tiny segments take all buffers.
@@ -37,6 +43,9 @@ const HOLD_COPY_BELOW: usize = 512;
 
 /// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
+
+/// Octets in order that count as progress of an FPDU that is not whole; its end does in any case.
+const PROGRESS: u64 = 4096;
 
 /// What was kept of a segment ahead of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +72,20 @@ struct Lists<F> {
     charged: usize,
     /// FPDUs ahead of gaps that are placed and wait to be delivered.
     placed: usize,
+    /// What the FPDU at the front takes of the budget, from the first such FPDU on.
+    share: Option<Share>,
+    /// Where the stream was when it was last seen to get on.
+    mark: Option<Mark>,
+}
+
+/// A stream at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// The first byte that waited, or was awaited.
+    first: StreamPos,
+    /// One past the last byte in order.
+    next: StreamPos,
+    at: Instant,
 }
 
 /// Bytes of one connection that wait, and memory for them from the first on.
@@ -83,19 +106,72 @@ impl<F> Default for Lists<F> {
             ahead: VecDeque::new(),
             charged: 0,
             placed: 0,
+            share: None,
+            mark: None,
         }
     }
 }
 
 impl<F: Chunks> HeldBytes<F> {
     /// Gives back memory beyond what is in use, of a connection that is quiet.
-    pub(crate) fn trim(&mut self) {
+    pub(crate) fn trim(&mut self, pool: &mut HoldPool<F>) {
         match &mut self.0 {
             Some(lists) if !lists.is_empty() => {
                 lists.ready.shrink_to_fit();
                 lists.ahead.shrink_to_fit();
             }
-            none => *none = None,
+            _ => self.clear(pool),
+        }
+    }
+
+    /// Has the FPDU at the front be charged with `octets`, to the account of `peer`. Returns false, and
+    /// changes nothing, if the budget has no room for that.
+    pub(crate) fn reserve(&mut self, pool: &mut HoldPool<F>, peer: IpAddr, octets: usize) -> bool {
+        let Some(lists) = &mut self.0 else { return octets == 0 };
+        if lists.share.as_ref().map_or(0, Share::octets) == octets {
+            return true;
+        }
+        let share = lists.share.get_or_insert_with(|| pool.budget.open(peer));
+        pool.budget.resize(share, octets)
+    }
+
+    /// Gives back what is reserved, but for one buffer.
+    pub(crate) fn release_share(&mut self, pool: &mut HoldPool<F>) {
+        if let Some(share) = self.0.as_mut().and_then(|l| l.share.as_mut()) {
+            let least = share.octets().min(COPY_BUF);
+            pool.budget.resize(share, least);
+        }
+    }
+
+    /// Has the time of [`is_overdue`](Self::is_overdue) begin anew.
+    pub(crate) fn forgive(&mut self) {
+        if let Some(lists) = &mut self.0 {
+            lists.mark = None;
+        }
+    }
+
+    /// Drops the last `n` ready bytes.
+    pub(crate) fn truncate_ready(&mut self, pool: &mut HoldPool<F>, n: usize) {
+        if let Some(lists) = &mut self.0 {
+            lists.truncate_ready(pool, n);
+        }
+    }
+
+    /// Returns true if bytes wait for others that have not come for `limit`; `next` is one past the last
+    /// byte in order. It is to be asked now and then: time counts from when it was asked first.
+    pub(crate) fn is_overdue(&mut self, next: StreamPos, now: Instant, limit: Duration) -> bool {
+        let Some(lists) = &mut self.0 else { return false };
+        if lists.is_empty() {
+            lists.mark = None;
+            return false;
+        }
+        let first = StreamPos(next.0.saturating_sub(lists.ready_len as u64));
+        match lists.mark {
+            Some(m) if m.first == first && next.since(m.next) < PROGRESS => now - m.at >= limit,
+            _ => {
+                lists.mark = Some(Mark { first, next, at: now });
+                false
+            }
         }
     }
 
@@ -266,8 +342,11 @@ impl<F: Chunks> Lists<F> {
 
     /// Lets go of a piece that was in order.
     fn drop_ready(&mut self, pool: &mut HoldPool<F>, held: Held<F>) {
+        if held.charged {
+            self.refund(pool);
+        }
         match held.body {
-            Body::Frame { .. } => self.refund(pool),
+            Body::Frame { .. } => {}
             Body::Copied(buf) => pool.give_buf(buf),
             Body::Placed(_) => self.refund_placed(pool),
         }
@@ -280,11 +359,11 @@ impl<F: Chunks> Lists<F> {
         }
         while let Some(mut run) = self.ahead.pop_front() {
             while let Some(h) = pool.pop(&mut run) {
-                if h.is_copy() {
-                    self.refund(pool);
-                }
                 self.drop_ready(pool, h);
             }
+        }
+        if let Some(share) = self.share.take() {
+            pool.budget.close(share);
         }
         debug_assert_eq!((self.charged, self.placed), (0, 0));
     }

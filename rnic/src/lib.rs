@@ -52,5 +52,5 @@ pub use event::{CloseReason, Event, FpduMode};
 pub use frame::RnicFrame;
 pub use order::{Order, Report};
 pub use posted::{POST_TURN, Posted, take_turn};
-pub use rnic::{Rnic, RnicConfig, RnicError};
+pub use rnic::{Patience, Rnic, RnicConfig, RnicError};
 pub use sink::{Offload, TxSink};

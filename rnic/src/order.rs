@@ -11,7 +11,7 @@ use heddle_tcp::{
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
-use crate::rnic::{Rnic, RnicError};
+use crate::rnic::{Patience, Rnic, RnicError};
 
 /// An order to an RNIC. Orders are carried out in the order in which they are given.
 #[derive(Clone, Debug)]
@@ -86,6 +86,12 @@ pub enum Order {
     SetKeepalive {
         /// How; never when absent.
         keepalive: Option<Keepalive>,
+    },
+    /// Bear with peers for so long from now on, those of connections that stand included
+    /// ([`Rnic::set_patience`]).
+    SetPatience {
+        /// How long.
+        patience: Patience,
     },
     /// Take UDP datagrams to this port, and to no other; [`Report::Datagram`] brings each.
     BindUdp {
@@ -188,6 +194,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::SetKeepalive { keepalive } => {
                 self.stack.set_keepalive(now, keepalive);
+                None
+            }
+            Order::SetPatience { patience } => {
+                self.set_patience(patience);
                 None
             }
             Order::BindUdp { port, filter } => {

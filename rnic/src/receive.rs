@@ -1,5 +1,7 @@
 //! From a received frame to registered memory.
 
+use core::net::IpAddr;
+
 use heddle_base::{Instant, Skip, StreamPos};
 use heddle_iwarp::{Memory, QpEnv};
 use heddle_tcp::{ConnId, FrameOutcome, FramePayload};
@@ -7,6 +9,7 @@ use heddle_tcp::{ConnId, FrameOutcome, FramePayload};
 use crate::conn::{ConnState, Mode};
 use crate::event::Event;
 use crate::frame::RnicFrame;
+use crate::held::COPY_BUF;
 use crate::rnic::Rnic;
 use crate::shared::Shared;
 
@@ -70,16 +73,11 @@ impl<F: RnicFrame> Rnic<F> {
             let crc = frame.payload_crc(p.frame_off, len);
             let used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
             self.wants_crc = qp.wants_crc();
-            tcp.accept_payload(now, p.pos, p.len);
             if used < len {
-                state.hold_rest(p, used, frame, &mut self.shared);
-                let close = state.drain(conn, tcp, &mut self.shared);
-                self.stack.notify_send(conn);
-                if close {
-                    self.stack.close(conn);
-                }
+                self.hold_end(now, conn, p, used, frame);
                 return None;
             }
+            tcp.accept_payload(now, p.pos, p.len);
             self.shared.counters.rx_direct += 1;
         }
         // As `drain` does, for every segment.
@@ -94,6 +92,21 @@ impl<F: RnicFrame> Rnic<F> {
         Some(frame)
     }
 
+    /// Keeps the end of a segment in order, which does not make a whole FPDU; `used` bytes did.
+    #[inline(never)]
+    fn hold_end(&mut self, now: Instant, conn: ConnId, p: FramePayload, used: usize, frame: F) {
+        let Some(peer) = self.stack.remote_addr(conn) else { return };
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        state.hold_rest(p, used, frame, &mut self.shared);
+        let len = state.settle(peer.ip(), p.len, &mut self.shared);
+        tcp.accept_payload(now, p.pos, len);
+        let close = state.drain(conn, tcp, &mut self.shared);
+        self.stack.notify_send(conn);
+        if close {
+            self.stack.close(conn);
+        }
+    }
+
     /// Bytes that came out of order, or come to others that wait, or before or after FPDU mode.
     #[inline(never)]
     fn take_apart<M: Memory>(
@@ -104,11 +117,12 @@ impl<F: RnicFrame> Rnic<F> {
         p: FramePayload,
         frame: F,
     ) -> Option<F> {
+        let peer = self.stack.remote_addr(conn)?.ip();
         let (_, state) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
         let startup = matches!(state.mode, Mode::Startup);
         self.shared.rounds.wake();
-        if matches!(state.mode, Mode::Dead) {
+        if matches!(state.mode, Mode::Dead(_)) {
             // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
             self.shared.counters.rx_after_close_bytes += u64::from(p.len);
             self.stack.accept_payload(now, conn, p.pos, p.len);
@@ -139,8 +153,9 @@ impl<F: RnicFrame> Rnic<F> {
         self.shared.counters.rx_payload_bytes += u64::from(p.len);
         state.rx_next = p.pos + u64::from(p.len);
         let mut used = 0;
+        let fed = !state.held.has_ready();
         if let Mode::Fpdu(qp) = &mut state.mode
-            && !state.held.has_ready()
+            && fed
         {
             // It closes a gap, and what lies behind that can wait.
             let env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false };
@@ -156,9 +171,26 @@ impl<F: RnicFrame> Rnic<F> {
         };
         if startup {
             self.tell_startup(conn);
+            self.stack.accept_payload(now, conn, p.pos, p.len);
+            self.advance_held(mem, conn);
+            return left;
         }
-        self.stack.accept_payload(now, conn, p.pos, p.len);
-        self.advance_held(mem, conn);
+        let (_, state) = self.stack.get_mut(conn)?;
+        if !fed {
+            state.feed(mem, &mut self.shared);
+        }
+        let taken = state.settle(peer, p.len, &mut self.shared);
+        self.stack.accept_payload(now, conn, p.pos, taken);
+        let (_, state) = self.stack.get_mut(conn)?;
+        if taken == p.len && state.held.has_ahead() {
+            self.advance_held(mem, conn);
+            let (_, state) = self.stack.get_mut(conn)?;
+            if !state.charge_fpdu(peer, &mut self.shared) {
+                // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
+                // free again, but for a buffer in which the end of the segment may be.
+                state.held.release_share(&mut self.shared.pool);
+            }
+        }
         left
     }
 
@@ -194,5 +226,36 @@ impl<F: RnicFrame> ConnState<F> {
         let (pos, off) = (p.pos + used as u64, p.frame_off + used);
         let copied = self.held.push_ready(&mut shared.pool, pos, frame, off, rest);
         shared.counters.held_copied_bytes += copied as u64;
+    }
+
+    /// Has the FPDU at the front of what is held be in the budget. Where there is no room for it, the
+    /// bytes of it are dropped that the segment in order has brought which came last, of `len` bytes.
+    /// Returns how many bytes of the segment were kept or used.
+    fn settle(&mut self, peer: IpAddr, len: u32, shared: &mut Shared<F>) -> u32 {
+        if self.charge_fpdu(peer, shared) {
+            return len;
+        }
+        let refused = self.held.ready_len().min(len as usize);
+        self.held.truncate_ready(&mut shared.pool, refused);
+        self.rx_next = StreamPos(self.rx_next.0.saturating_sub(refused as u64));
+        shared.counters.rx_payload_bytes -= refused as u64;
+        shared.counters.rx_unfinished_refused += 1;
+        // The peer goes on as well as it may: what it has sent beyond must not run out of time.
+        self.held.forgive();
+        if !self.held.has_ready() {
+            self.held.reserve(&mut shared.pool, peer, 0);
+        }
+        len - u32::try_from(refused).unwrap_or(len)
+    }
+
+    /// Charges the FPDU at the front of what is held to the budget, with all that it will take, or gives
+    /// back what the one before it took. Returns false if there is no room.
+    pub(crate) fn charge_fpdu(&mut self, peer: IpAddr, shared: &mut Shared<F>) -> bool {
+        let Mode::Fpdu(qp) = &self.mode else { return true };
+        let octets = match self.held.has_ready() {
+            true => qp.fpdu_extent(&self.held.ready()).unwrap_or(0).max(COPY_BUF),
+            false => 0,
+        };
+        self.held.reserve(&mut shared.pool, peer, octets)
     }
 }

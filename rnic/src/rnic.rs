@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
 use heddle_base::{Histogram, Instant};
 use heddle_iwarp::{
     Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, Retired, SendWr,
@@ -35,6 +37,46 @@ pub struct RnicConfig {
     /// Octets of Read Responses that may be kept until they are acknowledged. A connection may keep
     /// as much as all of them leave free, and one FPDU always.
     pub max_snapshot_bytes: usize,
+    /// Octets of FPDUs that have begun and are not whole, of all connections together, each counted
+    /// with its full length. The connections of one peer address may have as much as is free beside.
+    /// At least 512 KiB.
+    pub max_unfinished_bytes: usize,
+    /// How long a peer may leave an FPDU unfinished, or a gap, in which it gets on by less than 4 KiB:
+    /// then the connection ends with [`CloseReason::Unfinished`].
+    pub fpdu_stall: Duration,
+}
+
+impl RnicConfig {
+    /// Octets for unfinished FPDUs: a thousand of the longest.
+    pub const FPDU_MEMORY: usize = 64 << 20;
+
+    /// How long a peer may leave one so: as long as TCP bears with a peer that is silent, for the
+    /// cause can be the same.
+    pub const FPDU_STALL: Duration = Duration::from_secs(120);
+
+    /// [`FPDU_MEMORY`](Self::FPDU_MEMORY) and [`FPDU_STALL`](Self::FPDU_STALL) for unfinished FPDUs.
+    pub fn new(
+        stack: StackConfig,
+        max_held_frames: usize,
+        max_snapshot_bytes: usize,
+    ) -> RnicConfig {
+        RnicConfig {
+            stack,
+            max_held_frames,
+            max_snapshot_bytes,
+            max_unfinished_bytes: Self::FPDU_MEMORY,
+            fpdu_stall: Self::FPDU_STALL,
+        }
+    }
+}
+
+/// How long an RNIC bears with peers that keep its connections from getting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// What TCP bears; see [`Stack::set_patience`].
+    pub tcp: heddle_tcp::Patience,
+    /// See [`RnicConfig::fpdu_stall`].
+    pub fpdu_stall: Duration,
 }
 
 /// An order the RNIC could not carry out.
@@ -98,8 +140,9 @@ impl<F: RnicFrame> Rnic<F> {
                 left: VecDeque::new(),
                 ready: VecDeque::with_capacity(conns),
                 kept,
-                pool: HoldPool::new(config.max_held_frames),
+                pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
                 rounds: Rounds::default(),
+                fpdu_stall: config.fpdu_stall,
             },
             running: Running::with_capacity(conns),
             wants_crc: false,
@@ -169,7 +212,26 @@ impl<F: RnicFrame> Rnic<F> {
     /// Hands a new queue pair the bytes that came behind the start-up.
     pub fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {
         self.advance_held(mem, conn);
+        if let Some(peer) = self.stack.remote_addr(conn)
+            && let Some((_, state)) = self.stack.get_mut(conn)
+            && !state.charge_fpdu(peer.ip(), &mut self.shared)
+        {
+            // The bytes were taken in the start-up, where it was not known that they are an FPDU's, and
+            // peers that keep to the rules send none so early.
+            return self.end_unfinished(conn);
+        }
         self.drain_qp(conn);
+    }
+
+    /// Resets a connection whose peer leaves an FPDU unfinished.
+    pub(crate) fn end_unfinished(&mut self, conn: ConnId) {
+        self.end(conn);
+        if let Some((_, state)) = self.stack.get_mut(conn) {
+            state.mode = Mode::Dead(Some(CloseReason::Unfinished));
+            self.shared.counters.unfinished_timeouts += 1;
+        }
+        self.stack.abort(conn);
+        self.pump_stack_events();
     }
 
     /// Posts to a queue pair's send queue.
@@ -413,6 +475,18 @@ impl<F: RnicFrame> Rnic<F> {
         self.shared.pool.used()
     }
 
+    /// Octets that FPDUs which are not whole are charged with at this moment; see
+    /// [`RnicConfig::max_unfinished_bytes`].
+    pub fn unfinished_bytes(&self) -> usize {
+        self.shared.pool.unfinished()
+    }
+
+    /// Bears with peers for so long from now on, those of connections that stand included.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.stack.set_patience(patience.tcp);
+        self.shared.fpdu_stall = patience.fpdu_stall;
+    }
+
     /// Takes events out of a queue pair, and puts the connection on the lists it belongs on.
     #[inline]
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
@@ -462,10 +536,19 @@ impl<F: RnicFrame> Rnic<F> {
                 StackEvent::Conn(ConnEvent::Refused) => CloseReason::Refused,
                 StackEvent::Conn(ConnEvent::TimedOut) => CloseReason::TimedOut,
                 StackEvent::Conn(ConnEvent::WindowShut) => CloseReason::WindowShut,
-                StackEvent::Conn(ConnEvent::Aborted) => CloseReason::Aborted,
+                StackEvent::Conn(ConnEvent::Aborted) => {
+                    match self.stack.user(conn).map(|state| &state.mode) {
+                        Some(Mode::Dead(Some(reason))) => *reason,
+                        _ => CloseReason::Aborted,
+                    }
+                }
                 StackEvent::Unreachable => CloseReason::Unreachable,
                 StackEvent::Withdrawn => CloseReason::Withdrawn,
-                // The connection goes on; TCP and the stack have counted it.
+                // The connection goes on. TCP has counted the notice, shows it as its hindrance to whoever
+                // looks, and ends the connection if it gets no further: its limits take back what
+                // requests hold.
+                StackEvent::Conn(ConnEvent::Stalled | ConnEvent::Unresponsive) => continue,
+                // The stack has counted it.
                 _ => continue,
             };
             self.end(conn);

@@ -5,7 +5,11 @@
 //! moved since the round before, [`REST`] ago or more, is trimmed to what is in its queues. Who
 //! sends something every few seconds asks the allocator every few seconds.
 //!
-//! Rounds end when a whole one has found nobody at work, and begin again with the next traffic: of
+//! A connection that holds bytes of an FPDU that is not whole, or ahead of a gap, is looked at as well:
+//! one that has got nowhere for too long ends ([`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall)).
+//! So the limit costs the data path nothing, and is kept within a round or two.
+//!
+//! Rounds end when a whole one has found nobody at work and nothing held, and begin again with the next traffic: of
 //! an RNIC that is idle no timer runs.
 
 use core::time::Duration;
@@ -88,8 +92,14 @@ impl<F: RnicFrame> Rnic<F> {
         let upto = (from + LOOKS).min(self.running.list.len());
         for at in from..upto {
             let Some(&conn) = self.running.list.get(at) else { break };
+            let limit = self.shared.fpdu_stall;
             if let Some((tcp, state)) = self.stack.get_mut(conn) {
-                self.shared.rounds.work |= state.rest(tcp);
+                let works = state.rest(tcp, &mut self.shared.pool);
+                let overdue = state.held.is_overdue(state.rx_next, now, limit);
+                self.shared.rounds.work |= works || !state.held.is_empty();
+                if overdue {
+                    self.end_unfinished(conn);
+                }
             }
         }
         self.shared.rounds = if upto < self.running.list.len() {

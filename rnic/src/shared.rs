@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use core::time::Duration;
+
 use heddle_iwarp::{Completions, MrTable};
 use heddle_tcp::ConnId;
 
@@ -29,4 +31,6 @@ pub(crate) struct Shared<F> {
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     pub(crate) rounds: Rounds,
+    /// See [`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall).
+    pub(crate) fpdu_stall: Duration,
 }

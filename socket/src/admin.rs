@@ -469,6 +469,9 @@ pub struct Tcp {
     pub acked: u64,
     /// Octets received in order.
     pub received: u64,
+    /// What keeps the connection from getting on: `peer silent` or `window shut`. It ends if that lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hindrance: Option<String>,
     /// Segments sent again.
     pub retransmits: u64,
     /// Expiries of the retransmission timer.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use heddle::ctl::Patience;
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::rnic::Progress;
@@ -194,6 +195,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
+        patience: Patience::default(),
         infiniband: false,
         ib_keepalive: None,
         listen: args.listen.clone(),

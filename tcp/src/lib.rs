@@ -25,7 +25,10 @@ mod spread;
 mod stack;
 pub mod wire;
 
-pub use conn::{ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Keepalive, State};
+pub use conn::{
+    ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Hindrance, Keepalive, Patience,
+    State,
+};
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
     Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,

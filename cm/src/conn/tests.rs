@@ -39,8 +39,7 @@ pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
     let seed = heddle_base::Seed::from_u64(1);
     let stack = StackConfig::new([2; 6], "10.0.0.1/24".parse().unwrap(), seed.clone());
     let mrs = std::sync::Arc::new(MrTable::new(&seed, 1));
-    let mut rnic: Rnic<NoFrame> =
-        Rnic::new(RnicConfig { stack, max_held_frames: 1, max_snapshot_bytes: 0 }, mrs);
+    let mut rnic: Rnic<NoFrame> = Rnic::new(RnicConfig::new(stack, 1, 0), mrs);
     std::iter::repeat_with(move || {
         let conn = rnic.connect(Instant::ZERO, "10.0.0.2:1".parse().unwrap()).unwrap();
         rnic.release(conn);

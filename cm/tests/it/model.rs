@@ -137,7 +137,7 @@ impl Worker {
                 panic!("no service of datagrams was asked for: {order:?}")
             }
             Order::SetAddressing { net } => self.readdress(*net),
-            Order::SetKeepalive { .. } | Order::Announce => {
+            Order::SetKeepalive { .. } | Order::SetPatience { .. } | Order::Announce => {
                 panic!("the manager has no say in that: {order:?}")
             }
         }

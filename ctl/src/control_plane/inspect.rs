@@ -10,6 +10,7 @@ use heddle_tcp::ConnId;
 
 use super::Control;
 use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
+use crate::config::Patience;
 
 /// Lists of connections that wait for workers. Each has a number that the links to those workers
 /// have too.
@@ -61,6 +62,15 @@ impl Control {
             Question::SetKeepalive { keepalive, reply } => {
                 for link in &mut self.links {
                     link.order(Command::Order(Order::SetKeepalive { keepalive }));
+                }
+                reply.answer(());
+            }
+            Question::SetPatience { patience, reply } => {
+                let Patience { tcp, close_limit, fpdu_stall } = patience;
+                let patience = heddle_rnic::Patience { tcp, fpdu_stall };
+                self.cm.set_close_limit(close_limit);
+                for link in &mut self.links {
+                    link.order(Command::Order(Order::SetPatience { patience }));
                 }
                 reply.answer(());
             }

@@ -33,7 +33,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let (requests, requests_out, sleeper) = Requests::new();
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
+        rnic: RnicConfig::new(stack, 64, 1 << 16),
         rx: rx.into(),
         tx: tx.into(),
         pool,
@@ -51,7 +51,8 @@ fn test_requests_wait_while_the_worker_is_behind() {
         DeviceConfig { memory: 0, queues: 1 << 16, shared: false, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
-    let mut control = Control::new((requests_out, sleeper), vec![link], registry, ports, 16);
+    let setup = RnicSetup { max_conns: 16, ..RnicSetup::with_seed(seed) };
+    let mut control = Control::new((requests_out, sleeper), vec![link], registry, ports, &setup);
     // The worker is told of the application.
     control.poll(hand.now());
 

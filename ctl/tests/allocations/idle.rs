@@ -123,7 +123,7 @@ fn tables() -> usize {
             max_conns: conns,
             ..StackConfig::new([2, 0, 0, 0, 0, 1], addr, Seed::from_u64(1))
         };
-        let config = RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 4096 };
+        let config = RnicConfig::new(stack, 64, 4096);
         let before = alloc::octets();
         let rnic: Rnic<Frame> = Rnic::new(config, Arc::new(MrTable::new(&seed, 64)));
         let octets = alloc::octets() - before;

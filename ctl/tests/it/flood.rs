@@ -119,7 +119,7 @@ impl Wire {
                     host.taken = true;
                     let cq = device.create_cq(8, None).unwrap();
                     let init = QpInit::new(cq).depths(4, 4);
-                    let qp = device.create_qp(device.alloc_pd(), init).unwrap();
+                    let qp = device.create_qp(device.alloc_pd().unwrap(), init).unwrap();
                     device.accept(id, AcceptParams::new(qp)).unwrap();
                 } else {
                     device.reject(id, Vec::new()).unwrap();

@@ -17,6 +17,7 @@ mod limits;
 mod memory;
 mod mutate;
 mod options;
+mod patience;
 mod places;
 mod shares;
 mod srq;

@@ -381,9 +381,17 @@ fn tcp(c: &ConnStatus) -> Option<Tcp> {
         snd_wnd: t.snd_wnd,
         acked: f.acked,
         received: f.received,
+        hindrance: f.hindrance.map(|h| hindrance_name(h).into()),
         retransmits: t.counters.retransmits,
         timeouts: t.counters.timeouts,
     })
+}
+
+const fn hindrance_name(hindrance: heddle_tcp::Hindrance) -> &'static str {
+    match hindrance {
+        heddle_tcp::Hindrance::Silent => "peer silent",
+        heddle_tcp::Hindrance::WindowShut => "window shut",
+    }
 }
 
 /// As RFC 9293 writes them.

@@ -235,6 +235,11 @@ impl Appliance {
                 let told = self.ask(|reply| Question::SetKeepalive { keepalive, reply }).await;
                 told.ok_or("the control plane does not answer")?;
             }
+            Change::Patience(patience) => {
+                let patience = *patience;
+                let told = self.ask(|reply| Question::SetPatience { patience, reply }).await;
+                told.ok_or("the control plane does not answer")?;
+            }
             Change::IbKeepalive(keepalive) => {
                 let keepalive = *keepalive;
                 let told = self.ask(|reply| Question::SetIbKeepalive { keepalive, reply }).await;

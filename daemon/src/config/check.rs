@@ -8,7 +8,7 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
 
-use heddle_ctl::MAX_WORKERS;
+use heddle_ctl::{MAX_WORKERS, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource, VdevArg};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
@@ -30,6 +30,9 @@ use listen::Listeners;
 /// What devices may be told to go by.
 pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
     [("auto", None), ("va", Some(IovaMode::Va)), ("pa", Some(IovaMode::Pa))];
+
+/// How long a peer may keep a connection from getting on.
+const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 /// Collects what is wrong, so that all of it can be said at once.
 struct Checker<'a> {
@@ -59,6 +62,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         limits,
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
+        patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
         ports,
@@ -348,7 +352,36 @@ impl Checker<'_> {
             registrations: self.number(&f.registrations, 1..=1 << 20, default.registrations),
             frames: self.number(&f.frames, 1024..=1 << 22, default.frames),
             peer_share: self.number(&f.peer_share, 1..=1 << 20, default.peer_share),
+            peer_connections: Some(self.number(&f.peer_connections, 0..=1 << 20, 0))
+                .filter(|n| *n > 0),
+            fpdu_memory: self.number(&f.fpdu_memory, 1..=1 << 14, default.fpdu_memory),
             first_message: Some(self.time(&f.first_message, patience)).filter(|t| !t.is_zero()),
+        }
+    }
+
+    /// None of these may be without end: a peer could hold what it has for as long.
+    fn patience(&mut self, f: &file::Tcp, mpa: &file::Mpa) -> Patience {
+        let Patience { tcp, close_limit, fpdu_stall } = Patience::default();
+        Patience {
+            tcp: heddle_tcp::Patience {
+                user_timeout: self.span(&f.user_timeout, tcp.user_timeout),
+                zero_window: self.span(&f.zero_window, tcp.zero_window),
+                close_stall: self.span(&f.close_stall, tcp.close_stall),
+            },
+            close_limit: self.span(&f.close_limit, close_limit),
+            fpdu_stall: self.span(&mpa.fpdu_stall, fpdu_stall),
+        }
+    }
+
+    /// A time between a second and a day.
+    fn span(&mut self, key: &Key<String>, default: Duration) -> Duration {
+        let time = self.time(key, default);
+        match key {
+            Some(given) if !SPAN.contains(&time) => {
+                self.wrong(given, "the time is not between 1s and 86400s");
+                default
+            }
+            _ => time,
         }
     }
 

@@ -105,22 +105,29 @@ pub(super) struct Limits {
     pub(super) registrations: Key<i64>,
     pub(super) frames: Key<i64>,
     pub(super) peer_share: Key<i64>,
+    pub(super) peer_connections: Key<i64>,
+    pub(super) fpdu_memory: Key<i64>,
     pub(super) first_message: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Mpa {
     pub(super) crc: Key<bool>,
     pub(super) revision: Key<i64>,
     pub(super) rtr: Key<Vec<Spanned<String>>>,
     pub(super) markers: Key<bool>,
+    pub(super) fpdu_stall: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Tcp {
     pub(super) keepalive: Key<String>,
+    pub(super) user_timeout: Key<String>,
+    pub(super) zero_window: Key<String>,
+    pub(super) close_stall: Key<String>,
+    pub(super) close_limit: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -20,6 +20,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
+use heddle_ctl::Patience;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::remote::Policy;
@@ -58,6 +59,8 @@ pub struct Config {
     pub mpa: MpaOptions,
     /// How silent peers of new connections are asked whether they are there; never when absent.
     pub keepalive: Option<Keepalive>,
+    /// How long peers may keep connections from getting on.
+    pub patience: Patience,
     /// Whether InfiniBand's connection management is spoken.
     pub infiniband: bool,
     /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is
@@ -213,6 +216,10 @@ pub struct Limits {
     pub frames: u32,
     /// One address gets one in so many of a service's connections.
     pub peer_share: usize,
+    /// Connections that one address may open to a worker; as many as are free beside when absent.
+    pub peer_connections: Option<usize>,
+    /// MiB of each worker for FPDUs that have begun and are not whole.
+    pub fpdu_memory: u32,
     /// How long a client of rping or perf may take to its first message; for ever when absent.
     pub first_message: Option<Duration>,
 }
@@ -224,6 +231,8 @@ impl Default for Limits {
             registrations: 4096,
             frames: 16 << 10,
             peer_share: 4,
+            peer_connections: None,
+            fpdu_memory: 64,
             first_message: Some(Duration::from_secs(5)),
         }
     }

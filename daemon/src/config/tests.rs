@@ -32,6 +32,7 @@ fn test_what_is_left_out_is_the_usual() {
     assert_eq!(c.limits, Limits::default());
     assert_eq!(c.memory, Memory { registered: 256, pages: PageSize::Auto, queues: 64 });
     assert_eq!(c.keepalive, keepalive(Duration::from_secs(60)));
+    assert_eq!(c.patience, Patience::default());
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(60)));
     assert_eq!((c.shutdown, c.listen.len()), (Duration::from_secs(5), 0));
     assert_eq!(c.mpa, MpaOptions::new());
@@ -71,14 +72,21 @@ connections = 7
 registrations = 8
 frames = 2048
 peer-share = 2
+peer-connections = 5
+fpdu-memory = 16384
 first-message = "0s"
 [mpa]
 crc = false
 revision = 2
 rtr = ["send", "read"]
 markers = true
+fpdu-stall = "30s"
 [tcp]
 keepalive = "0s"
+user-timeout = "1s"
+zero-window = "90s"
+close-stall = "2500ms"
+close-limit = "86400s"
 [shutdown]
 deadline = "250ms"
 [[port]]
@@ -147,12 +155,21 @@ timeout = "250ms"
         registrations: 8,
         frames: 2048,
         peer_share: 2,
+        peer_connections: Some(5),
+        fpdu_memory: 16_384,
         first_message: None,
     };
     assert_eq!(c.limits, limits);
     let rtr = RtrSet::of(Rtr::Send).with(RtrSet::of(Rtr::Read));
     let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
     assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
+    let tcp = heddle_tcp::Patience {
+        user_timeout: Duration::from_secs(1),
+        zero_window: Duration::from_secs(90),
+        close_stall: Duration::from_millis(2500),
+    };
+    let (close_limit, fpdu_stall) = (Duration::from_secs(86_400), Duration::from_secs(30));
+    assert_eq!(c.patience, Patience { tcp, close_limit, fpdu_stall });
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
@@ -180,6 +197,25 @@ timeout = "250ms"
     let usual = (64, Duration::from_secs(5));
     assert_eq!(numbers, [usual, (1, Duration::from_millis(250))]);
     assert_eq!(parse(&format!("[control]\nsocket = \"\"\n{LEAST}")).control, None);
+}
+
+#[test]
+fn test_limits_on_peers_are_between_a_second_and_a_day() {
+    let tcp = ["user-timeout", "zero-window", "close-stall", "close-limit"].map(|k| ("tcp", k));
+    for (table, key) in tcp.into_iter().chain([("mpa", "fpdu-stall")]) {
+        for good in ["1s", "86400s"] {
+            parse(&format!("[{table}]\n{key} = \"{good}\"\n{LEAST}"));
+        }
+        for bad in ["0s", "999ms", "86401s"] {
+            let text = format!("[{table}]\n{key} = \"{bad}\"\n{LEAST}");
+            let what = "the time is not between 1s and 86400s".to_owned();
+            assert_eq!(wrong(&text), [(2, key.len() + 4, what)], "{text}");
+        }
+    }
+    let limit = |n: &str| format!("[limits]\npeer-connections = {n}\n{LEAST}");
+    assert_eq!(parse(&limit("0")).limits.peer_connections, None);
+    assert_eq!(parse(&limit("1")).limits.peer_connections, Some(1));
+    assert_eq!(wrong(&limit("-1")).len(), 1);
 }
 
 /// All of it at once, each where it stands.

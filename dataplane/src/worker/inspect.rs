@@ -3,7 +3,7 @@
 use heddle_base::StreamPos;
 use heddle_iwarp::{QpCounters, QpState};
 use heddle_rnic::Rnic;
-use heddle_tcp::{ConnId, ConnStats, State};
+use heddle_tcp::{ConnId, ConnStats, Hindrance, State};
 
 use super::Worker;
 use crate::rx::RxMbuf;
@@ -22,6 +22,8 @@ pub struct ConnFacts {
     pub emss: u32,
     /// Round-trip time, windows, retransmissions.
     pub tcp: ConnStats,
+    /// What keeps it from getting on.
+    pub hindrance: Option<Hindrance>,
     /// Octets the peer has acknowledged.
     pub acked: u64,
     /// Octets that came from the peer, in order.
@@ -72,6 +74,7 @@ fn facts(rnic: &Rnic<RxMbuf>, conn: ConnId, (sq, rq): (u32, u32)) -> Option<Conn
         state: tcp.state(),
         emss: tcp.emss(),
         tcp: tcp.stats(),
+        hindrance: tcp.hindrance(),
         acked: tcp.snd_una().since(StreamPos::START),
         received: tcp.rcv_nxt().since(StreamPos::START),
         qp,

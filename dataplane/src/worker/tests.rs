@@ -64,7 +64,7 @@ fn bench(name: &str) -> Bench {
         StackConfig { max_conns: CONNS, ..StackConfig::new(port.mac(), addr, seed.clone()) };
     let (worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 16 },
+        rnic: RnicConfig::new(stack, 64, 1 << 16),
         rx: rx.into(),
         tx: tx.into(),
         pool,

@@ -24,7 +24,7 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed.clone());
     let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig { stack, max_held_frames: 64, max_snapshot_bytes: 1 << 22 },
+        rnic: RnicConfig::new(stack, 64, 1 << 22),
         rx: rx.into(),
         tx: tx.into(),
         pool,

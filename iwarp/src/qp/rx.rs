@@ -90,6 +90,20 @@ impl QpContext {
         used
     }
 
+    /// Bytes that the FPDU at the front of `stream` takes in all, markers among them included; `None`
+    /// while its length has not come. `stream` is as for [`handle_stream`](QpContext::handle_stream),
+    /// after that has taken all whole FPDUs.
+    pub fn fpdu_extent<C: Chunks + ?Sized>(&self, stream: &C) -> Option<usize> {
+        fn extent(stream: &impl Stream) -> Option<usize> {
+            let length = stream.read_at(0)?;
+            Some(stream.upto(fpdu_len(u16::from_be_bytes(length))))
+        }
+        if self.recv_markers {
+            return extent(&Marked::new(stream, self.marker_offset(self.rx_pos)));
+        }
+        extent(&stream)
+    }
+
     /// Whether a `crc` was of use to the last [`handle_digested`](QpContext::handle_digested), or
     /// would have been: CRCs are checked, and one FPDU filled the stream, as RFC 5044 (section
     /// 5.1) wants it of senders.

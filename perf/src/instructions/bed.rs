@@ -397,7 +397,7 @@ impl Bed {
 impl End {
     fn new(endpoint: Endpoint, shape: &Shape) -> Result<End, BedError> {
         let device = endpoint.device();
-        let pd = device.alloc_pd().unwrap();
+        let pd = device.alloc_pd().expect("there are few");
         let all = Access::LOCAL_WRITE
             .with(Access::REMOTE_WRITE)
             .with(Access::REMOTE_READ)

@@ -74,7 +74,8 @@ impl<F: Chunks> Lists<F> {
         }
         let off = off + usize::try_from(slot.start.since(pos)).unwrap_or(len);
         self.charge(pool, 1);
-        let run = pool.run(Held { pos: slot.start, len: new, body: Body::Frame { frame, off } });
+        let body = Body::Frame { frame, off };
+        let run = pool.run(Held { pos: slot.start, len: new, charged: true, body });
         self.insert(pool, slot, run);
         Ok(HeldPart { len: usize::try_from(slot.end.since(pos)).unwrap_or(len), copied: 0 })
     }
@@ -109,7 +110,8 @@ impl<F: Chunks> Lists<F> {
         debug_assert_eq!((slot.start, slot.len()), (pos, fpdu.len() as usize));
         self.placed += 1;
         pool.charge_placed();
-        let run = pool.run(Held { pos, len: fpdu.len() as usize, body: Body::Placed(fpdu) });
+        let (len, body) = (fpdu.len() as usize, Body::Placed(fpdu));
+        let run = pool.run(Held { pos, len, charged: false, body });
         self.insert(pool, slot, run);
     }
 
@@ -145,6 +147,7 @@ impl<F: Chunks> Lists<F> {
     ) -> Run {
         let piece = |pool: &mut HoldPool<F>, done: usize| {
             let mut piece = pool.empty_copy(start + done as u64);
+            piece.charged = true;
             let n = piece.room().min(len - done);
             piece.append(frame, off + done, n);
             (pool.run(piece), done + n)

@@ -11,10 +11,12 @@
 use heddle_base::{Chunks, StreamPos};
 use heddle_iwarp::PlacedFpdu;
 
+use super::budget::Budget;
+
 /// Octets of a buffer for copied bytes. A buffer holds a stretch of the stream that starts at a
 /// multiple of its size, each byte at its place, so that bytes find room beside their neighbors
 /// from whichever side they come.
-pub(super) const COPY_BUF: usize = 2048;
+pub(crate) const COPY_BUF: usize = 2048;
 
 /// Empty buffers kept for the next copies: what is held now and then under loss shall not go to
 /// the allocator each time.
@@ -31,6 +33,9 @@ const NIL: u32 = u32::MAX;
 pub(super) struct Held<F> {
     pub(super) pos: StreamPos,
     pub(super) len: usize,
+    /// Its buffer is charged to the pool: those of frames are, and those of bytes that came ahead of a
+    /// gap. Others are copies of bytes in order.
+    pub(super) charged: bool,
     pub(super) body: Body<F>,
 }
 
@@ -110,9 +115,10 @@ impl<F: Chunks> Held<F> {
     }
 
     /// Takes `next`, which follows, into this buffer when both are copies of one stretch of the
-    /// stream; the shorter moves to the longer. Gives the buffer that is empty now, or `next` back.
-    pub(super) fn absorb(&mut self, next: Held<F>) -> Result<Buf, Held<F>> {
-        let Held { pos, len, body } = next;
+    /// stream; the shorter moves to the longer. Gives the buffer that is empty now, and whether a
+    /// buffer less is to be charged, or `next` back.
+    pub(super) fn absorb(&mut self, next: Held<F>) -> Result<(Buf, bool), Held<F>> {
+        let Held { pos, len, charged, body } = next;
         match (&mut self.body, body) {
             (Body::Copied(a), Body::Copied(mut b)) if page(self.pos) == page(pos) => {
                 let (from, mid) = (place(self.pos), place(pos));
@@ -123,9 +129,11 @@ impl<F: Chunks> Held<F> {
                     a[mid..mid + len].copy_from_slice(&b[mid..mid + len]);
                 }
                 self.len += len;
-                Ok(b)
+                let both = self.charged && charged;
+                self.charged |= charged;
+                Ok((b, both))
             }
-            (_, body) => Err(Held { pos, len, body }),
+            (_, body) => Err(Held { pos, len, charged, body }),
         }
     }
 }
@@ -167,14 +175,17 @@ pub(crate) struct HoldPool<F> {
     /// FPDUs that wait to be delivered, of all connections.
     placed: usize,
     limit: usize,
+    /// For FPDUs that are not whole.
+    pub(super) budget: Budget,
     /// Octets and entries moved, for tests of the work a segment makes.
     #[cfg(test)]
     pub(super) work: u64,
 }
 
 impl<F> HoldPool<F> {
-    /// A pool of `limit` buffers, frames and copies together.
-    pub(crate) fn new(limit: usize) -> HoldPool<F> {
+    /// A pool of `limit` buffers, frames and copies together, with a budget of `unfinished` octets for
+    /// FPDUs that are not whole.
+    pub(crate) fn new(limit: usize, unfinished: usize) -> HoldPool<F> {
         HoldPool {
             spare: (0..SPARE_BUFS).map(|_| Box::new([0; COPY_BUF])).collect(),
             nodes: Vec::with_capacity(limit.min(NODES)),
@@ -182,6 +193,7 @@ impl<F> HoldPool<F> {
             used: 0,
             placed: 0,
             limit,
+            budget: Budget::new(unfinished),
             #[cfg(test)]
             work: 0,
         }
@@ -190,6 +202,11 @@ impl<F> HoldPool<F> {
     /// Buffers charged.
     pub(crate) fn used(&self) -> usize {
         self.used
+    }
+
+    /// Octets that FPDUs which are not whole are charged with.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.budget.used()
     }
 
     /// Whether a connection that holds `held` buffers may have `more`.
@@ -250,7 +267,7 @@ impl<F> HoldPool<F> {
 impl<F: Chunks> HoldPool<F> {
     /// A piece with room for copies from `pos` on.
     pub(super) fn empty_copy(&mut self, pos: StreamPos) -> Held<F> {
-        Held { pos, len: 0, body: Body::Copied(self.take_buf()) }
+        Held { pos, len: 0, charged: false, body: Body::Copied(self.take_buf()) }
     }
 
     /// A run of the one piece `held`.
@@ -312,7 +329,7 @@ impl<F: Chunks> HoldPool<F> {
             self.work += shorter.min(tail.len) as u64;
         }
         match tail.absorb(head) {
-            Ok(buf) => {
+            Ok((buf, _)) => {
                 self.give_buf(buf);
                 if b.first == NIL {
                     return true;

@@ -21,7 +21,8 @@ impl<F: Chunks> Lists<F> {
         self.ready_len += len;
         if len >= HOLD_COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
             self.charge(pool, 1);
-            self.ready.push_back(Held { pos, len, body: Body::Frame { frame, off } });
+            let body = Body::Frame { frame, off };
+            self.ready.push_back(Held { pos, len, charged: true, body });
             return 0;
         }
         let mut done = 0;
@@ -49,9 +50,7 @@ impl<F: Chunks> Lists<F> {
                     return moved;
                 }
                 let Some(mut h) = pool.pop(&mut run) else { break };
-                if h.is_copy() {
-                    self.refund(pool);
-                }
+                // Its buffer stays charged: the FPDU may be one that the budget has no room for.
                 h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
                 if h.len == 0 {
                     self.drop_ready(pool, h);
@@ -65,12 +64,34 @@ impl<F: Chunks> Lists<F> {
                     None => Err(h),
                 };
                 match h {
-                    Ok(buf) => pool.give_buf(buf),
+                    Ok((buf, charged)) => {
+                        if charged {
+                            self.refund(pool);
+                        }
+                        pool.give_buf(buf);
+                    }
                     Err(h) => self.ready.push_back(h),
                 }
             }
         }
         moved
+    }
+
+    /// See [`HeldBytes::truncate_ready`](super::HeldBytes::truncate_ready).
+    pub(super) fn truncate_ready(&mut self, pool: &mut HoldPool<F>, mut n: usize) {
+        self.ready_len = self.ready_len.saturating_sub(n);
+        while n > 0
+            && let Some(last) = self.ready.back_mut()
+        {
+            if n < last.len {
+                last.len -= n;
+                break;
+            }
+            n -= last.len;
+            if let Some(last) = self.ready.pop_back() {
+                self.drop_ready(pool, last);
+            }
+        }
     }
 
     /// Drops the first `n` ready bytes.

@@ -67,7 +67,11 @@ pub(super) fn table(conns: &[Conn]) -> String {
             c.conn.to_string(),
             // Both of a forwarded pair name the other.
             c.pair.map_or_else(|| c.service.clone(), |pair| format!("{} {pair}", c.service)),
-            c.state.clone(),
+            // A hindrance stands beside the state that it keeps the connection in.
+            match &tcp.hindrance {
+                Some(hindrance) => format!("{}, {hindrance}", c.state),
+                None => c.state.clone(),
+            },
             c.local.clone(),
             c.remote.clone(),
             c.worker.to_string(),

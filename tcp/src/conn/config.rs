@@ -74,6 +74,32 @@ pub struct ConnConfig {
     pub challenge_acks: u32,
 }
 
+/// How long a peer may keep a connection from getting on. [`ConnConfig`] says of each what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// See [`ConnConfig::user_timeout`].
+    pub user_timeout: Duration,
+    /// See [`ConnConfig::zero_window`].
+    pub zero_window: Duration,
+    /// See [`ConnConfig::close_stall`].
+    pub close_stall: Duration,
+}
+
+impl ConnConfig {
+    /// How long a peer may keep a connection from getting on.
+    pub const fn patience(&self) -> Patience {
+        let ConnConfig { user_timeout, zero_window, close_stall, .. } = *self;
+        Patience { user_timeout, zero_window, close_stall }
+    }
+
+    /// The same with another patience.
+    #[must_use]
+    pub const fn with_patience(self, p: Patience) -> ConnConfig {
+        let Patience { user_timeout, zero_window, close_stall } = p;
+        ConnConfig { user_timeout, zero_window, close_stall, ..self }
+    }
+}
+
 /// How a silent peer is probed, so that one that has vanished does not hold a connection for ever.
 ///
 /// A probe is a segment without data, numbered one before the next (RFC 9293 section 3.8.4), which
@@ -180,9 +206,9 @@ impl Settings {
             challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),
             delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
             idle_restart_us: micros(cfg.idle_restart),
-            user_timeout_ms: millis(cfg.user_timeout),
-            zero_window_ms: millis(cfg.zero_window),
-            close_stall_ms: millis(cfg.close_stall),
+            user_timeout_ms: 0,
+            zero_window_ms: 0,
+            close_stall_ms: 0,
             fin_wait_2_ms: millis(cfg.fin_wait_2),
             time_wait_ms: millis(cfg.time_wait),
             keepalive_idle_ms: 0,
@@ -190,7 +216,14 @@ impl Settings {
             keepalive_count: 0,
         };
         s.set_keepalive(cfg.keepalive);
+        s.set_patience(cfg.patience());
         s
+    }
+
+    pub(super) fn set_patience(&mut self, p: Patience) {
+        self.user_timeout_ms = millis(p.user_timeout);
+        self.zero_window_ms = millis(p.zero_window);
+        self.close_stall_ms = millis(p.close_stall);
     }
 
     pub(super) fn set_keepalive(&mut self, keepalive: Option<Keepalive>) {

@@ -43,8 +43,9 @@ mod tests;
 mod timers;
 mod tlp;
 
-pub use config::{ConnConfig, Keepalive};
+pub use config::{ConnConfig, Keepalive, Patience};
 pub use event::ConnEvent;
+pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
@@ -319,6 +320,13 @@ impl Connection {
         if matches!(self.hot.state, State::Established | State::CloseWait) {
             self.arm_keepalive(now);
         }
+    }
+
+    /// Bears with the peer for so long from now on, whatever the [`ConnConfig`] said. A limit that
+    /// runs already is compared with the new value at the next look: when a probe or a segment is sent
+    /// again, or a quarter of the old [`ConnConfig::close_stall`] after the last look at a close.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.cold.set.set_patience(patience);
     }
 
     /// Gives back memory that past losses and bursts took and nothing needs now. For a connection that

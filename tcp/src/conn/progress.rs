@@ -14,12 +14,22 @@
 //! A peer that takes little by little satisfies both. The owner bounds how long a close takes as a
 //! whole.
 
+use super::timers::UNRESPONSIVE_AFTER;
 use super::{ConnEvent, Connection, NEVER, Pending};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
 /// A close looks for progress so many times within the time it may stand still.
 const LOOKS: u32 = 4;
+
+/// What keeps a connection from getting on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// The peer has left several retransmissions in a row unanswered.
+    Silent,
+    /// The peer answers, and keeps its window shut.
+    WindowShut,
+}
 
 /// What the rules remember while one of them applies.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,9 +133,21 @@ impl Connection {
         }
         if !shut.told && shut_for >= limit / 2 {
             shut.told = true;
+            self.cold.counters.window_stalls += 1;
             self.cold.events.push(ConnEvent::Stalled);
         }
         false
+    }
+
+    /// What keeps the connection from getting on, from the notice of it on
+    /// ([`ConnEvent::Unresponsive`], [`ConnEvent::Stalled`]) until it does get on: if it never does, the
+    /// connection ends.
+    pub fn hindrance(&self) -> Option<Hindrance> {
+        let shut = self.cold.progress.as_ref().and_then(|p| p.shut);
+        if shut.is_some_and(|s| s.told && self.hot.snd_una < s.until) {
+            return Some(Hindrance::WindowShut);
+        }
+        (self.cold.timeouts >= UNRESPONSIVE_AFTER).then_some(Hindrance::Silent)
     }
 
     /// When a window that stays shut ends the connection; [`NEVER`] while nothing waits for one.

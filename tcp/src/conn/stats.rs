@@ -27,6 +27,10 @@ heddle_base::counters! {
         bad_sacks,
         /// Probes of a closed or too small window.
         probes,
+        /// Times that several retransmissions in a row went unanswered. The connection went on.
+        unresponsive,
+        /// Times that the peer kept its window shut for half of what it may. The connection went on.
+        window_stalls,
         /// Connections ended because the peer kept its window shut for too long.
         zero_window_timeouts,
         /// Orderly closes cut off because nothing moved for too long.

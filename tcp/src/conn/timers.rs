@@ -7,7 +7,7 @@ use super::{ConnEvent, Connection, NEVER, Pending};
 use heddle_base::Instant;
 
 /// Timeouts in a row after which the owner is told (R1 of RFC 9293 section 3.8.3).
-const UNRESPONSIVE_AFTER: u32 = 3;
+pub(super) const UNRESPONSIVE_AFTER: u32 = 3;
 
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) is to be called next.
@@ -154,6 +154,7 @@ impl Connection {
         let first = self.cold.timeouts == 0;
         self.cold.timeouts += 1;
         if self.cold.timeouts == UNRESPONSIVE_AFTER {
+            self.cold.counters.unresponsive += 1;
             self.cold.events.push(ConnEvent::Unresponsive);
         }
         self.hot.timed = None;

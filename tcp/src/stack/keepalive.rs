@@ -1,9 +1,9 @@
-//! Another keepalive for a stack that runs.
+//! Another keepalive, and other limits on the patience with peers, for a stack that runs.
 
 use heddle_base::Instant;
 
 use super::Stack;
-use crate::{Keepalive, SendQueue};
+use crate::{Keepalive, Patience, SendQueue};
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Probes silent peers so from now on, or ([`None`]) never: those of all connections there are, and
@@ -22,6 +22,19 @@ impl<S: SendQueue + Default> Stack<S> {
             if let Some(e) = self.conns.get_mut(index) {
                 e.conn.set_keepalive(now, keepalive);
                 self.update(index);
+            }
+        }
+    }
+
+    /// Bears with peers for so long from now on: those of all connections there are
+    /// ([`Connection::set_patience`](crate::Connection::set_patience)), and of all that will be.
+    ///
+    /// It looks at every connection: for orders, not for the data path.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.cfg.conn = self.cfg.conn.with_patience(patience);
+        for index in 0..self.conns.end() {
+            if let Some(e) = self.conns.get_mut(index) {
+                e.conn.set_patience(patience);
             }
         }
     }

@@ -38,13 +38,7 @@ pub fn rnic(n: u8, seed: u64) -> (Rnic<Frame>, Arc<MrTable>) {
     let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
     let mrs = Arc::new(MrTable::new(&seed, 4));
     let stack = StackConfig::new([2, 0, 0, 0, 0, n], addr, seed);
-    (
-        Rnic::new(
-            RnicConfig { stack, max_held_frames: 4096, max_snapshot_bytes: 8 << 20 },
-            mrs.clone(),
-        ),
-        mrs,
-    )
+    (Rnic::new(RnicConfig::new(stack, 4096, 8 << 20), mrs.clone()), mrs)
 }
 
 /// Names of connections, each another one.

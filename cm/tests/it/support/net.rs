@@ -141,6 +141,7 @@ impl Host {
             | Order::Connect { .. }
             | Order::SetAddressing { .. }
             | Order::SetKeepalive { .. }
+            | Order::SetPatience { .. }
             | Order::Announce => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }

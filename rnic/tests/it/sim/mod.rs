@@ -298,6 +298,8 @@ pub struct Pair {
     pub lost: u64,
     /// Sides whose frames are lost, all of them.
     pub cut: [bool; 2],
+    /// Sides whose segments say that their window is shut, whatever their TCP says.
+    pub shut: [bool; 2],
     /// Ports of connections of which every frame is lost.
     pub blocked: Vec<u16>,
     pub corrupted: u64,
@@ -330,6 +332,16 @@ impl Pair {
         memory: usize,
         max_snapshot_bytes: usize,
     ) -> Pair {
+        Pair::with_config(seed, link, memory, |c| c.max_snapshot_bytes = max_snapshot_bytes)
+    }
+
+    /// As [`Pair::new`], with another configuration of both RNICs.
+    pub fn with_config(
+        seed: u64,
+        link: LinkConfig,
+        memory: usize,
+        change: impl Fn(&mut RnicConfig),
+    ) -> Pair {
         let host = |n: u8| {
             let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
             let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
@@ -340,7 +352,8 @@ impl Pair {
                 peer_conns: PeerLimit::Unlimited,
                 ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed)
             };
-            let config = RnicConfig { stack, max_held_frames: 4096, max_snapshot_bytes };
+            let mut config = RnicConfig::new(stack, 4096, 1 << 20);
+            change(&mut config);
             Host {
                 rnic: Rnic::new(config, mrs.clone()),
                 mem: TestMemory::new(memory, 0xee),
@@ -365,6 +378,7 @@ impl Pair {
             frames: [0; 2],
             lost: 0,
             cut: [false; 2],
+            shut: [false; 2],
             blocked: Vec::new(),
             corrupted: 0,
             damaged: Vec::new(),
@@ -459,6 +473,22 @@ impl Pair {
         true
     }
 
+    /// Time passes. A timer that runs at the end of a step has what it sends sent here, not in the next
+    /// step, which may be much later.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            for side in 0..2 {
+                while self.turn(side) && self.pace[side].turn.is_zero() {}
+            }
+            if self.next().is_none_or(|at| at > until) {
+                break;
+            }
+            self.step();
+        }
+        self.now = until;
+    }
+
     /// A turn of an owner, if it is time for one. True when it found something to do.
     fn turn(&mut self, side: usize) -> bool {
         let (now, pace) = (self.now, self.pace[side]);
@@ -511,6 +541,10 @@ impl Pair {
     pub fn send(&mut self, side: usize, mut frame: Vec<u8>) {
         let start = self.now.max(self.wire_free[side]);
         self.wire_free[side] = start + self.link.frame_time;
+        if self.shut[side] && frame.len() >= 54 && frame[12..14] == [8, 0] && frame[23] == 6 {
+            frame[48..50].fill(0);
+            mend_checksum(&mut frame);
+        }
         if let Some(tap) = &mut self.tap {
             tap(side, &frame);
         }

@@ -1,0 +1,169 @@
+//! What FPDUs that have begun and are not whole may take, of all connections together.
+//!
+//! The bytes of an FPDU that comes in several segments wait until it is whole, and a peer decides how
+//! long that takes. So an FPDU is charged with all it will take when its first bytes are kept: once
+//! it is in the budget, nothing but its peer keeps it from becoming whole, and FPDUs that are under way
+//! cannot keep each other waiting for room. One that does not fit is refused: to TCP its bytes are as
+//! good as lost, the window's right edge stays where it is, and the peer sends them again.
+//!
+//! An address may have as much as is free beside, so that the hosts of one address alone get half, and
+//! `n` addresses that want all leave `1/(n + 1)` to the next.
+
+use std::collections::BTreeMap;
+
+use core::net::IpAddr;
+
+/// The least there is for all: a few of the longest FPDUs.
+const LEAST: usize = 512 << 10;
+
+/// The budget; see above.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: usize,
+    used: usize,
+    accounts: Vec<Account>,
+    /// Accounts that nobody has.
+    free: Vec<u32>,
+    by_addr: BTreeMap<IpAddr, u32>,
+}
+
+/// What the connections of an address take.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    addr: IpAddr,
+    used: usize,
+    /// Connections that have a [`Share`] of it.
+    conns: usize,
+}
+
+/// What a connection takes, of the account of its peer's address.
+#[derive(Debug)]
+pub(super) struct Share {
+    account: u32,
+    octets: usize,
+}
+
+impl Budget {
+    /// So many octets.
+    pub(super) fn new(limit: usize) -> Budget {
+        Budget {
+            limit: limit.max(LEAST),
+            used: 0,
+            accounts: Vec::new(),
+            free: Vec::new(),
+            by_addr: BTreeMap::new(),
+        }
+    }
+
+    /// Octets charged.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// A share of nothing yet for a connection to `addr`.
+    pub(super) fn open(&mut self, addr: IpAddr) -> Share {
+        let Budget { accounts, free, by_addr, .. } = self;
+        let account = *by_addr.entry(addr).or_insert_with(|| {
+            let new = Account { addr, used: 0, conns: 0 };
+            match free.pop().and_then(|n| Some((n, accounts.get_mut(n as usize)?))) {
+                Some((n, place)) => {
+                    *place = new;
+                    n
+                }
+                None => {
+                    accounts.push(new);
+                    // There are no more than connections.
+                    u32::try_from(accounts.len() - 1).unwrap_or(u32::MAX)
+                }
+            }
+        });
+        if let Some(a) = accounts.get_mut(account as usize) {
+            a.conns += 1;
+        }
+        Share { account, octets: 0 }
+    }
+
+    /// Has a share be of `octets`. Returns false, and changes nothing, if it would be more than its
+    /// address may have.
+    pub(super) fn resize(&mut self, share: &mut Share, octets: usize) -> bool {
+        let Some(account) = self.accounts.get_mut(share.account as usize) else { return false };
+        let more = octets.saturating_sub(share.octets);
+        if more > 0 && account.used + more > self.limit.saturating_sub(self.used) {
+            return false;
+        }
+        account.used = account.used - share.octets + octets;
+        self.used = self.used - share.octets + octets;
+        share.octets = octets;
+        true
+    }
+
+    /// Takes back all of a share.
+    pub(super) fn close(&mut self, mut share: Share) {
+        self.resize(&mut share, 0);
+        let Some(account) = self.accounts.get_mut(share.account as usize) else { return };
+        account.conns -= 1;
+        if account.conns == 0 {
+            self.by_addr.remove(&account.addr);
+            self.free.push(share.account);
+        }
+    }
+}
+
+impl Share {
+    /// Octets it is of.
+    pub(super) fn octets(&self) -> usize {
+        self.octets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
+    }
+
+    const FPDU: usize = 64 << 10;
+
+    fn fill(b: &mut Budget, addr: IpAddr) -> Vec<Share> {
+        let mut all = Vec::new();
+        loop {
+            let mut share = b.open(addr);
+            if !b.resize(&mut share, FPDU) {
+                b.close(share);
+                return all;
+            }
+            all.push(share);
+        }
+    }
+
+    #[test]
+    fn test_an_address_alone_gets_half_and_leaves_room_to_each_that_follows() {
+        let mut b = Budget::new(64 * FPDU);
+        let first = fill(&mut b, addr(1));
+        assert_eq!(first.len(), 32);
+        let second = fill(&mut b, addr(2));
+        assert_eq!(second.len(), 16);
+        assert_eq!(fill(&mut b, addr(1)).len(), 0, "it has more than its share");
+        let third = fill(&mut b, addr(3));
+        assert_eq!((third.len(), b.used()), (8, 56 * FPDU));
+        for share in first.into_iter().chain(second).chain(third) {
+            b.close(share);
+        }
+        assert_eq!((b.used(), b.by_addr.len(), b.free.len()), (0, 0, 3));
+        assert_eq!(fill(&mut b, addr(4)).len(), 32);
+        assert_eq!(b.accounts.len(), 3, "accounts are used again");
+    }
+
+    #[test]
+    fn test_a_share_that_cannot_grow_stays_as_it_is() {
+        let mut b = Budget::new(LEAST);
+        let mut share = b.open(addr(1));
+        assert!(b.resize(&mut share, LEAST / 2), "just as much as is free beside");
+        assert!(!b.resize(&mut share, LEAST / 2 + 1));
+        assert_eq!((share.octets(), b.used()), (LEAST / 2, LEAST / 2));
+        assert!(b.resize(&mut share, 5) && b.used() == 5);
+        b.close(share);
+    }
+}

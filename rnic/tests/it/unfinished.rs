@@ -1,0 +1,230 @@
+//! FPDUs that peers begin and do not finish: what they may take, for how long, and that others get on
+//! beside them.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
+
+use std::time::Duration;
+
+use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
+use heddle_base::{Instant, StreamPos};
+use heddle_iwarp::{Access, CqeStatus, QpConfig, SendWr, Sge};
+use heddle_rnic::{CloseReason, Event, FpduMode, Order, Patience};
+use heddle_tcp::{ConnConfig, ConnId, PeerLimit};
+
+const BUDGET: usize = 1 << 20;
+const STALL: Duration = Duration::from_secs(10);
+/// The longest ULPDU, and the octets of its FPDU.
+const ULPDU: u16 = 64_768;
+const FPDU: usize = 64_776;
+
+/// Side 1 has a small budget; its peer is side 0.
+fn pair(loss: f64) -> Pair {
+    let link = LinkConfig { loss: 0.0, ..LinkConfig::default() };
+    let mut p = Pair::with_config(7, link, 1 << 20, |c| {
+        (c.max_unfinished_bytes, c.fpdu_stall) = (BUDGET, STALL);
+        c.stack.peer_conns = PeerLimit::Unlimited;
+    });
+    p.link.loss = loss;
+    p
+}
+
+/// A connection whose side 0 is in its start-up, so that its stream is the test's, and whose side 1 runs
+/// a queue pair.
+fn open(p: &mut Pair, port: u16) -> [ConnId; 2] {
+    let [a, b] = p.establish(port);
+    let h = &mut p.hosts[1];
+    let qp = QpConfig { pd: PD, ..QpConfig::default() };
+    h.rnic.enter_fpdu_mode(b, FpduMode { startup_len: 0, reply: Vec::new(), qp }).unwrap();
+    h.rnic.start(&h.mem, b);
+    [a, b]
+}
+
+fn send(p: &mut Pair, a: ConnId, bytes: &[u8]) {
+    p.hosts[0].rnic.send_startup(a, bytes).unwrap();
+}
+
+/// The first `len` octets of the longest FPDU.
+fn begin(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    bytes[..2].copy_from_slice(&ULPDU.to_be_bytes());
+    bytes
+}
+
+fn end_of(p: &Pair, conn: ConnId) -> Option<CloseReason> {
+    p.hosts[1].events.iter().find_map(|e| match e {
+        Event::Closed { conn: c, reason } if *c == conn => Some(*reason),
+        _ => None,
+    })
+}
+
+/// Octets of side 1's stream that were taken.
+fn taken(p: &Pair, b: ConnId) -> u64 {
+    p.hosts[1].rnic.connection(b).unwrap().rcv_nxt().since(StreamPos::START)
+}
+
+/// An honest Write of so many octets over `conns`; how long it took.
+fn write(p: &mut Pair, [a, _]: [ConnId; 2], len: usize) -> Duration {
+    let stags = [Access::LOCAL_WRITE, Access::REMOTE_WRITE];
+    let stags = [0, 1].map(|host| p.register(host, 0, len, stags[host]).stag);
+    let data = pattern(p.now.as_nanos(), len);
+    p.hosts[0].mem.write(0, &data);
+    let sges = [Sge { stag: stags[0], to: TO_BASE, len: len as u32 }];
+    let start = p.now;
+    p.hosts[0].rnic.post_send(a, &SendWr::write(1, &sges, stags[1], TO_BASE)).unwrap();
+    p.run(Duration::from_secs(60), |p| !p.hosts[0].completions.is_empty());
+    let done = p.hosts[0].completions.drain(..).next().unwrap();
+    assert_eq!(done.1.status, CqeStatus::Success);
+    assert!(p.hosts[1].mem.read(0, len) == data);
+    for (host, stag) in stags.into_iter().enumerate() {
+        let _ = p.hosts[host].mrs.deregister(stag);
+    }
+    p.now - start
+}
+
+/// More connections than the budget has room for begin the longest FPDU. Side 1 keeps within its budget,
+/// an honest connection of the same address loses nothing, and each FPDU that is in the budget becomes
+/// whole when its peer goes on.
+#[test]
+fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
+    let mut p = pair(0.0);
+    let honest = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
+    let alone = write(&mut p, honest, 200_000);
+    let greedy: Vec<_> = (0..40).map(|n| open(&mut p, PORT + 1 + n)).collect();
+    for &[a, _] in &greedy {
+        send(&mut p, a, &begin(3000));
+    }
+    p.pass(Duration::from_millis(500));
+    let rnic = &p.hosts[1].rnic;
+    // One address alone gets half of the budget, in whole FPDUs.
+    assert_eq!(rnic.unfinished_bytes(), BUDGET / 2 / FPDU * FPDU);
+    assert!(rnic.counters().rx_unfinished_refused >= 32);
+    let kept = greedy.iter().filter(|[_, b]| taken(&p, *b) == 3000).count();
+    assert_eq!(kept, BUDGET / 2 / FPDU);
+    // Of the others nothing is kept, and nothing is acknowledged.
+    assert_eq!(greedy.iter().filter(|[_, b]| taken(&p, *b) == 0).count(), greedy.len() - kept);
+    let beside = write(&mut p, honest, 200_000);
+    assert!(beside <= alone + Duration::from_millis(1), "{beside:?} beside them, {alone:?} alone");
+    // The peers of those that are kept go on, to the last octet but one: no other byte is in their way.
+    for &[a, b] in &greedy {
+        if taken(&p, b) == 3000 {
+            send(&mut p, a, &vec![0; FPDU - 3001]);
+        }
+    }
+    p.pass(Duration::from_secs(1));
+    let full = greedy.iter().filter(|[_, b]| taken(&p, *b) == FPDU as u64 - 1).count();
+    assert_eq!((full, p.hosts[1].rnic.unfinished_bytes()), (kept, kept * FPDU));
+}
+
+/// Those for which there is no room wait, and come to their turn when the time of the others is over.
+#[test]
+fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
+    let mut p = pair(0.0);
+    let all: Vec<_> = (0..12).map(|n| open(&mut p, PORT + 1 + n)).collect();
+    for &[a, _] in &all {
+        send(&mut p, a, &begin(3000));
+    }
+    let waits = |p: &Pair| all.iter().filter(|[_, b]| end_of(p, *b).is_none()).count();
+    p.pass(Duration::from_secs(1));
+    assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (12, 8 * FPDU));
+    p.pass(STALL + Duration::from_secs(3));
+    assert_eq!(waits(&p), 4, "they held nothing, so nothing ran out for them");
+    // TCP of their peers sends again.
+    p.pass(Duration::from_secs(60));
+    assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (0, 0));
+    assert_eq!(p.hosts[1].rnic.counters().unfinished_timeouts, 12);
+    assert_eq!(p.hosts[1].rnic.held_frames(), 0);
+}
+
+/// The time runs from the last progress; octets of a trickle are none. The twin sends just in time.
+#[test]
+fn test_fpdu_left_unfinished_ends_the_connection_at_the_limit_and_not_before() {
+    let mut p = pair(0.0);
+    let [a, b] = open(&mut p, PORT + 1);
+    let [twin_a, twin_b] = open(&mut p, PORT + 2);
+    for a in [a, twin_a] {
+        send(&mut p, a, &begin(100));
+    }
+    for n in 1..=4 {
+        p.pass(STALL * 9 / 10);
+        assert_eq!(end_of(&p, twin_b), None, "after {n} pieces");
+        assert_eq!(end_of(&p, b).is_some(), n > 1, "after {n} pieces");
+        if n == 1 {
+            send(&mut p, a, &[0; 100]);
+        }
+        send(&mut p, twin_a, &[0; 4096]);
+    }
+    assert_eq!(end_of(&p, b), Some(CloseReason::Unfinished));
+    assert_eq!(p.hosts[1].rnic.counters().unfinished_timeouts, 1);
+    p.pass(STALL + Duration::from_secs(3));
+    assert_eq!(end_of(&p, twin_b), Some(CloseReason::Unfinished));
+    assert_eq!((p.hosts[1].rnic.unfinished_bytes(), p.hosts[1].rnic.held_frames()), (0, 0));
+    // The peers were reset, and side 1 rests.
+    let reset = |e: &&Event| matches!(e, Event::Closed { reason: CloseReason::Reset, .. });
+    assert_eq!(p.hosts[0].events.iter().filter(reset).count(), 2);
+    p.pass(Duration::from_secs(3));
+    let next = p.hosts[1].rnic.poll_timeout();
+    assert!(next.is_none_or(|at| at > p.now + STALL / 2), "{next:?} at {:?}", p.now);
+}
+
+/// A gap that is never closed holds buffers as an FPDU does.
+#[test]
+fn test_gap_left_open_ends_the_connection_at_the_limit() {
+    let mut p = pair(0.0);
+    let [a, b] = open(&mut p, PORT + 1);
+    p.lose_first.push(PORT + 1);
+    send(&mut p, a, &begin(1000));
+    p.step();
+    send(&mut p, a, &[0; 1400]);
+    p.step();
+    // It is under way; what is sent again is not.
+    p.cut[0] = true;
+    p.pass(Duration::from_millis(1));
+    assert!(p.hosts[1].rnic.held_frames() > 0 && taken(&p, b) == 0);
+    p.pass(STALL - Duration::from_secs(1));
+    assert_eq!(end_of(&p, b), None);
+    p.pass(Duration::from_secs(4));
+    assert_eq!((end_of(&p, b), p.hosts[1].rnic.held_frames()), (Some(CloseReason::Unfinished), 0));
+}
+
+/// A program that sends FPDUs in short segments, with loss: however they are cut, nothing stays charged
+/// behind them.
+#[test]
+fn test_whole_fpdus_leave_nothing_in_the_budget() {
+    let mut p = pair(0.02);
+    let stag = p.register(1, 0, 1 << 16, Access::REMOTE_WRITE).stag;
+    let all: Vec<_> = (0..6).map(|n| open(&mut p, PORT + 1 + n)).collect();
+    let data = pattern(3, 60_000);
+    let mut ulpdu = vec![0xc1, 0x40];
+    ulpdu.extend(stag.0.to_be_bytes());
+    ulpdu.extend(TO_BASE.to_be_bytes());
+    ulpdu.extend(&data);
+    let mut fpdu = Vec::new();
+    heddle_iwarp::mpa::fpdu::append(&ulpdu, true, &mut fpdu).unwrap();
+    for round in 0..4 {
+        for (n, &[a, _]) in all.iter().enumerate() {
+            for piece in fpdu.chunks(97 + 331 * n + round) {
+                send(&mut p, a, piece);
+                p.step();
+            }
+        }
+    }
+    let want = 4 * fpdu.len() as u64;
+    p.run(Duration::from_secs(120), |p| all.iter().all(|[_, b]| taken(p, *b) == want));
+    assert!(p.hosts[1].mem.read(0, data.len()) == data);
+    let rnic = &p.hosts[1].rnic;
+    assert_eq!((rnic.unfinished_bytes(), rnic.held_frames()), (0, 0));
+    assert_eq!(rnic.qp_counters().rx_fpdus, 24);
+}
+
+/// What an operator changes holds for the FPDUs there are.
+#[test]
+fn test_limit_that_changes_holds_for_connections_that_stand() {
+    let mut p = pair(0.0);
+    let [a, b] = open(&mut p, PORT + 1);
+    send(&mut p, a, &begin(100));
+    p.pass(Duration::from_secs(2));
+    let patience = Patience { tcp: ConnConfig::default().patience(), fpdu_stall: STALL / 5 };
+    p.hosts[1].rnic.handle_order(Instant::ZERO, Order::SetPatience { patience });
+    p.pass(STALL / 5 + Duration::from_secs(2));
+    assert_eq!(end_of(&p, b), Some(CloseReason::Unfinished));
+}
