@@ -37,7 +37,7 @@ fn word(mr: &Mr, at: usize) -> u64 {
 
 fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     // Neither right includes the other. Regions of the device begin at a page, so the counter and
     // the lock are at multiples of 8, as they have to be.

@@ -76,7 +76,7 @@ fn listen(device: &Device, at: SocketAddr) -> Result<(EventQueue, Sleeper)> {
 fn server(device: &Device, (events, sleeper): (EventQueue, Sleeper)) -> Result<()> {
     let completions = Sleeper::with_fd()?;
     let cq = device.create_cq(256, Some(completions.waker()))?;
-    let (pd, epoll) = (device.alloc_pd().unwrap(), Epoll::new()?);
+    let (pd, epoll) = (device.alloc_pd()?, Epoll::new()?);
     epoll.add(sleeper.fd().ok_or("no descriptor")?, EVENTS)?;
     epoll.add(completions.fd().ok_or("no descriptor")?, COMPLETIONS)?;
     let mut peers: HashMap<Qpn, (Qp, Mr)> = HashMap::new();

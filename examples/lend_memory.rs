@@ -108,7 +108,7 @@ fn client(device: &Device, server: SocketAddr, number: u8) -> Result<()> {
 }
 
 fn server(device: &Device, listener: Listener) -> Result<()> {
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     // A buffer for each message that may be on its way, whoever it is from: what gives memory back may be
     // followed by the next request before the buffers of the last are in the queue again. These have no octets.
     let srq = device.create_srq(pd, 64, 1, None)?;

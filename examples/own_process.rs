@@ -50,7 +50,7 @@ fn application(socket: &str) -> Result<()> {
 /// The peer, which sends back what comes, in upper case.
 fn peer(device: &Device, listener: &Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = heddle::Ends::new(device, pd)?;
     let mr = device.alloc_mr(pd, 64, Access::LOCAL_WRITE)?;
     ends.qp.post_recv(&RecvWr::new(1, &[mr.sge(0, 64)]))?;

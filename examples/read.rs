@@ -22,7 +22,7 @@ const RECORDS: usize = 32;
 
 fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     // The client may read the table and do nothing else with it.
     let table = device.alloc_mr(pd, RECORDS * RECORD, Access::REMOTE_READ)?;
@@ -43,7 +43,7 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
 }
 
 fn client(device: &Device, server: SocketAddr) -> Result<()> {
-    let ends = Ends::new(device, device.alloc_pd().unwrap())?;
+    let ends = Ends::new(device, device.alloc_pd()?)?;
     // ORD: Reads we want to have outstanding. We get no more than the server serves at a time.
     let params = ConnectParams { ord: 8, ..ConnectParams::new(ends.qp.clone()) };
     let connection = device.dial_with(server, params, ends)?.wait()?;

@@ -33,7 +33,7 @@ fn post_buffer(qp: &Qp, buffers: &Mr, i: usize) -> Result<()> {
 
 fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     let buffers = device.alloc_mr(pd, BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
     // Before accepting: the first message may come at once, and there is no "receiver not ready" in

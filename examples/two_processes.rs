@@ -118,7 +118,7 @@ fn inheritable(fd: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
 
 fn server(device: &Device, listener: &Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     let target = device.alloc_mr(pd, 4096, Access::REMOTE_WRITE)?;
     ends.qp.post_recv(&RecvWr::new(1, &[]))?;
@@ -148,7 +148,7 @@ fn parent() -> Result<()> {
     let config =
         DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: true, ..DeviceConfig::default() };
     let device = a.hub().open(&config)?;
-    let ends = Ends::new(&device, device.alloc_pd().unwrap())?;
+    let ends = Ends::new(&device, device.alloc_pd()?)?;
     let params = ConnectParams::new(ends.qp.clone());
     let connection = device.dial_with(SERVER, params, ends)?.wait()?;
     let told = connection.private_data();

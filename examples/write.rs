@@ -25,7 +25,7 @@ fn pattern() -> Vec<u8> {
 fn server(device: &Device, listener: Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     // A queue pair reaches only regions of its own protection domain.
-    let pd = device.alloc_pd().unwrap();
+    let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     let target = device.alloc_mr(pd, SIZE, Access::REMOTE_WRITE)?;
     // A receive without buffers: it takes messages without octets. It is posted before the

@@ -71,7 +71,8 @@ pub use heddle_cm::{
 };
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node,
-    OpenError, OpenPort, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus, random_seed,
+    OpenError, OpenPort, Patience, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus,
+    random_seed,
 };
 pub use heddle_dataplane::fault::FaultCounters;
 pub use heddle_dataplane::queue::{RxCounters, TxCounters};

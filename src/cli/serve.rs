@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use heddle::ctl::Patience;
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::rnic::Progress;
@@ -12,7 +11,8 @@ use heddle::daemon::{self, rnic};
 use heddle::perf::service::{self, Services};
 use heddle::perf::spec::{Span, SpecError};
 use heddle::{
-    CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Route,
+    CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Patience,
+    Route,
 };
 
 use super::log::LogArgs;

@@ -178,8 +178,9 @@ fn broken_replies(target: &Target, lab: &Lab) {
         ("length", MpaOptions::new(), &[0x40, 1, 2, 1], vec![], 0),
     ] {
         let before = target.snapshot();
-        let qp =
-            d.create_qp(d.alloc_pd().unwrap(), QpInit::new(cq.clone()).depths(4, 4)).expect("a QP");
+        let qp = d
+            .create_qp(d.alloc_pd().expect("a PD"), QpInit::new(cq.clone()).depths(4, 4))
+            .expect("a QP");
         let params = ConnectParams::new(qp).mpa(options);
         let id = d.connect(addr, params, &events).expect("a connection");
         let stream = listener.accept().expect("a connection").0;

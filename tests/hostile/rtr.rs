@@ -69,6 +69,9 @@ fn assert_serves(client: &mut Client, stags: &Stags, reads: u32) {
     assert_eq!((m.opcode, &m.payload[..]), (2, &b"as before"[..]));
 }
 
+/// A case of what ends a connection: as in the loop below.
+type Fatal = (&'static str, u16, u16, Said, [u8; 2], [u64; 3]);
+
 type Said = fn(&Stags) -> Vec<Vec<u8>>;
 
 #[test]
@@ -86,7 +89,7 @@ fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
         ("data before", SEND, 0, |_| vec![send(1, b"data"), send(2, &[])], 0, 0),
     ];
     // The last of these has no buffer, or no memory: Terminate, and its counter.
-    let fatal: &[(&str, u16, u16, Said, [u8; 2], [u64; 3])] = &[
+    let fatal: &[Fatal] = &[
         (
             "four Sends, of which one is the indication",
             SEND,

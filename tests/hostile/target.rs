@@ -336,7 +336,8 @@ impl App {
             device.listen(service(port), params, &events).expect("it can listen");
         }
         let all = rights().with(Access::REMOTE_ATOMIC);
-        let other_pd = device.alloc_mr(device.alloc_pd().unwrap(), SMALL, all).expect("memory");
+        let other_pd =
+            device.alloc_mr(device.alloc_pd().expect("a PD"), SMALL, all).expect("memory");
         other_pd.write(0, &[FILL; SMALL]);
         let arena = Region::anonymous(PLACES * SLOT).expect("memory");
         App {
@@ -371,7 +372,7 @@ impl App {
         let slot = self.free.pop().expect("as many slots as connections");
         let base = slot * SLOT;
         self.arena.place(base, &[FILL; SLOT]).expect("it is inside");
-        let pd = self.device.alloc_pd().unwrap();
+        let pd = self.device.alloc_pd().expect("a PD");
         let region =
             |at: usize, len: usize, access: Access| self.region(pd, base + at, len, access);
         let window = region(WINDOW_AT, WINDOW, rights().with(Access::REMOTE_ATOMIC));
