@@ -91,7 +91,7 @@ pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
 pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    Route, SpreadError, StackCounters, check_addrs,
+    PeerLimit, Route, SpreadError, StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
