@@ -186,6 +186,11 @@ fn test_a_source_that_says_nothing_costs_one_deadline_however_many_ask() {
     assert_eq!(source.asked.get(), 1);
 }
 
+/// Without what the server counts of its own requests.
+fn of_rnic(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with("heddle_metrics_")).collect()
+}
+
 #[test]
 fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
     let source = Told::new(Some(Ok(well())));
@@ -196,7 +201,7 @@ fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
             all.spawn(async move { request(addr, "GET", "/metrics").await });
         }
         for answer in all.join_all().await {
-            assert_eq!(body(&answer), expose(&well()));
+            assert_eq!(of_rnic(body(&answer)), of_rnic(&expose(&well())));
         }
     });
     assert_eq!(source.asked.get(), 1);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use heddle_iwarp::Cqe;
 
 use super::{CqOverflow, Entries, is_before, start_of};
-use crate::closer;
 use crate::ring::layout::{armed, cq as at};
 use crate::ring::{Block, cqe};
 use crate::waker::Waker;
@@ -127,10 +126,8 @@ impl CqProducer {
     /// Goes on in the room that `link` has, if that is newer.
     pub fn renew(&mut self, link: &CqLink) {
         if link.entries.generation > self.link.entries.generation {
-            let before = std::mem::replace(&mut self.link, link.clone());
+            self.link = link.clone();
             self.move_in();
-            // Its room goes back on a thread that may wait for a lock.
-            closer::release(closer::MEMORY, before);
         }
     }
 

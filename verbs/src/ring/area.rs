@@ -3,9 +3,10 @@
 use heddle_base::sync::atomic::AtomicU64;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::layout::LINE;
+use crate::closer;
 use crate::memory::stretches::Stretches;
 use crate::memory::{Region, RegionError};
 use words::Words;
@@ -181,8 +182,18 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.owned {
-            self.area.free().give(self.off, self.words.get().len() * WORD);
+        if !self.owned {
+            return;
+        }
+        let (off, len) = (self.off, self.words.get().len() * WORD);
+        // A worker does not wait for a thread that has the lock and may not run.
+        match self.area.free.try_lock() {
+            Ok(mut free) => free.give(off, len),
+            Err(TryLockError::Poisoned(free)) => free.into_inner().give(off, len),
+            Err(TryLockError::WouldBlock) => {
+                let area = self.area.clone();
+                closer::run(closer::MEMORY, move || area.free().give(off, len));
+            }
         }
     }
 }
