@@ -58,7 +58,7 @@ fn beside(abuse: impl FnOnce(&Lab) + Send) {
     lab.loopback();
     let mut server = Server::start_placed(&lab, &["--metrics", &METRICS.to_string()]);
     let mut rping = Rping::connect(&lab, LINUX[1], 1000).expect("a connection");
-    let without = rping.measure(4 * TURN);
+    let before = rping.measure(4 * TURN);
     let with = std::thread::scope(|s| {
         let abuser = s.spawn(|| abuse(&lab));
         let mut all = rping.measure(4 * TURN);
@@ -70,7 +70,9 @@ fn beside(abuse: impl FnOnce(&Lab) + Send) {
         }
         all
     });
-    assert_not_slower(without, with);
+    // Other programs come and go: the abuse is compared with the slower of the times around it.
+    let after = rping.measure(4 * TURN);
+    assert_not_slower(if after.len() < before.len() { after } else { before }, with);
     server.assert_alive();
     let (_, took) = scrape(&lab);
     assert!(took < SLACK, "afterwards it is as before: {took:?}");
