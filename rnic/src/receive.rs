@@ -171,8 +171,7 @@ impl<F: RnicFrame> Rnic<F> {
         p: FramePayload,
         frame: F,
     ) -> Option<F> {
-        let peer = self.stack.remote_addr(conn)?.ip();
-        let (_, state) = self.stack.get_mut(conn)?;
+        let (tcp, state) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
         let startup = matches!(state.mode, Mode::Startup);
         self.shared.rounds.wake();
@@ -229,23 +228,57 @@ impl<F: RnicFrame> Rnic<F> {
             self.advance_held(sink, conn);
             return left;
         }
-        let (_, state) = self.stack.get_mut(conn)?;
         if !fed {
             state.feed(conn, sink, &mut self.shared);
         }
-        let taken = state.settle(peer, p.len, &mut self.shared);
-        self.stack.accept_payload(now, conn, p.pos, taken);
-        let (_, state) = self.stack.get_mut(conn)?;
-        if taken == p.len && state.held.has_ahead() {
-            self.advance_held(sink, conn);
-            let (_, state) = self.stack.get_mut(conn)?;
-            if !state.charge_fpdu(peer, &mut self.shared) {
-                // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
-                // free again, but for a buffer in which the end of the segment may be.
-                state.held.release_share(&mut self.shared.pool);
+        if state.held.has_ready() || state.held.has_share() {
+            self.account(now, sink, conn, p);
+            return left;
+        }
+        // Nothing is left over, and nothing was charged.
+        tcp.accept_payload(now, p.pos, p.len);
+        if state.held.has_ahead() {
+            // The start-up is over.
+            let _startup = state.advance(conn, sink, &mut self.shared);
+            if state.held.has_ready() {
+                self.charge_advanced(conn);
             }
         }
+        self.stack.notify_send(conn);
         left
+    }
+
+    /// Has the budget account for what is left over of a segment in order, then TCP accept what was
+    /// taken of it, and the queue pair get what follows.
+    #[inline(never)]
+    fn account<M: Memory>(
+        &mut self,
+        now: Instant,
+        sink: Sink<'_, M>,
+        conn: ConnId,
+        p: FramePayload,
+    ) {
+        let Some(peer) = self.stack.remote_addr(conn) else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        let taken = state.settle(peer.ip(), p.len, &mut self.shared);
+        self.stack.accept_payload(now, conn, p.pos, taken);
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        if taken == p.len && state.held.has_ahead() {
+            self.advance_held(sink, conn);
+            self.charge_advanced(conn);
+        }
+    }
+
+    /// Charges the FPDU at the front, after the gap before it has closed.
+    #[inline(never)]
+    fn charge_advanced(&mut self, conn: ConnId) {
+        let Some(peer) = self.stack.remote_addr(conn) else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        if !state.charge_fpdu(peer.ip(), &mut self.shared) {
+            // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
+            // free again, but for a buffer in which the end of the segment may be.
+            state.held.release_share(&mut self.shared.pool);
+        }
     }
 
     /// Has the control plane told of start-up bytes. At most one such event of a connection waits,

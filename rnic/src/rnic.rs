@@ -213,7 +213,9 @@ impl<F: RnicFrame> Rnic<F> {
     /// Hands a new queue pair the bytes that came behind the start-up.
     pub fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {
         self.advance_held(Sink { mem, posted: None }, conn);
-        if let Some(peer) = self.stack.remote_addr(conn)
+        if let Some((_, state)) = self.stack.get_mut(conn)
+            && state.held.has_ready()
+            && let Some(peer) = self.stack.remote_addr(conn)
             && let Some((_, state)) = self.stack.get_mut(conn)
             && !state.charge_fpdu(peer.ip(), &mut self.shared)
         {
