@@ -92,7 +92,7 @@ fn completion(data: &[u8]) {
 pub fn run(data: &[u8]) -> bool {
     completion(data);
     let Bed { mem, mrs, stag, fast, device, qp, pd, .. } = Bed::new();
-    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
     let mut protocol = QpContext::new(&QpConfig {
         pd,
         qpn: qp.qpn(),

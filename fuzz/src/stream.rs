@@ -74,7 +74,7 @@ impl Place {
     }
 
     pub(crate) fn env(&self) -> QpEnv<'_, TestMemory> {
-        QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false }
+        QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None }
     }
 
     pub(crate) fn sge(&self, at: u64, len: u32) -> Sge {

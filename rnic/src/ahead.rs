@@ -102,7 +102,7 @@ impl<F: RnicFrame> ConnState<F> {
         } else {
             qp.find_fpdu(start, &bytes)?
         };
-        let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false };
+        let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false, posted: None };
         let from = start + first as u64;
         let mut upto = from;
         while upto < end && self.held.has_room_for_placed(&shared.pool) {

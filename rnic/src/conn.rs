@@ -1,13 +1,14 @@
 //! What the RNIC keeps for each connection, beside the TCP connection itself.
 
 use heddle_base::StreamPos;
-use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEnv, QpEvent, Side};
+use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEvent, Side};
 use heddle_tcp::{ConnId, Connection, SendQueue};
 
 use crate::event::{CloseReason, Event};
 use crate::frame::RnicFrame;
 use crate::held::{HeldBytes, HoldPool};
 use crate::queue::FpduQueue;
+use crate::receive::Sink;
 use crate::shared::Shared;
 
 /// The owner's side of one TCP connection.
@@ -209,7 +210,12 @@ impl<F: RnicFrame> ConnState<F> {
     /// bytes to tell of.
     #[must_use]
     #[inline]
-    pub(crate) fn advance<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) -> bool {
+    pub(crate) fn advance<M: Memory>(
+        &mut self,
+        conn: ConnId,
+        sink: Sink<'_, M>,
+        shared: &mut Shared<F>,
+    ) -> bool {
         while !self.held.is_empty() {
             if self.held.has_ahead() {
                 let moved = self.held.close_gap(&mut shared.pool, self.rx_next);
@@ -220,7 +226,7 @@ impl<F: RnicFrame> ConnState<F> {
                 }
             }
             let Mode::Fpdu(qp) = &mut self.mode else { return false };
-            let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false };
+            let env = sink.env(conn, &shared.mrs);
             if self.held.has_ready() {
                 let used = qp.handle_stream(&env, &self.held.ready());
                 self.held.consume(&mut shared.pool, used);
@@ -237,9 +243,14 @@ impl<F: RnicFrame> ConnState<F> {
     }
 
     /// Feeds the queue pair what is ready among the held bytes.
-    pub(crate) fn feed<M: Memory>(&mut self, mem: &M, shared: &mut Shared<F>) {
+    pub(crate) fn feed<M: Memory>(
+        &mut self,
+        conn: ConnId,
+        sink: Sink<'_, M>,
+        shared: &mut Shared<F>,
+    ) {
         let Mode::Fpdu(qp) = &mut self.mode else { return };
-        let env = QpEnv { mem, mrs: &shared.mrs, snapshots_full: false };
+        let env = sink.env(conn, &shared.mrs);
         let used = qp.handle_stream(&env, &self.held.ready());
         self.held.consume(&mut shared.pool, used);
     }

@@ -135,6 +135,12 @@ impl<F: Chunks> HeldBytes<F> {
         pool.budget.resize(share, octets)
     }
 
+    /// Returns true if something is reserved.
+    pub(crate) fn has_share(&self) -> bool {
+        let share = self.0.as_ref().and_then(|l| l.share.as_ref());
+        share.is_some_and(|share| share.octets() > 0)
+    }
+
     /// Gives back what is reserved, but for one buffer.
     pub(crate) fn release_share(&mut self, pool: &mut HoldPool<F>) {
         if let Some(share) = self.0.as_mut().and_then(|l| l.share.as_mut()) {

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use heddle_base::{Instant, Skip, StreamPos};
-use heddle_iwarp::{Memory, QpEnv};
+use heddle_iwarp::{Memory, MrTable, QpEnv, Untaken};
 use heddle_tcp::{ConnId, FrameOutcome, FramePayload};
 
 use crate::conn::{ConnState, Mode};
@@ -21,16 +21,70 @@ const STARTUP_HOLD: usize = 16 * 1024;
 /// its few in order.
 const STARTUP_AHEAD: usize = 4;
 
+/// What received bytes are handled with: registered memory, and the receives that the owner has not
+/// taken from applications.
+#[derive(Debug)]
+pub(crate) struct Sink<'a, M> {
+    pub(crate) mem: &'a M,
+    pub(crate) posted: Option<&'a Untaken<'a>>,
+}
+
+impl<M> Clone for Sink<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Sink<'_, M> {}
+
+impl<'a, M> Sink<'a, M> {
+    /// For the queue pair of `conn`.
+    #[inline]
+    pub(crate) fn env(self, conn: ConnId, mrs: &'a MrTable) -> QpEnv<'a, M> {
+        if let Some(posted) = self.posted {
+            posted.set_of(conn.index());
+        }
+        QpEnv { mem: self.mem, mrs, snapshots_full: false, posted: self.posted }
+    }
+}
+
 impl<F: RnicFrame> Rnic<F> {
+    /// As [`handle_frame_with`](Rnic::handle_frame_with), by an owner that has taken all receives that
+    /// are posted.
+    #[inline]
+    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) -> Option<F> {
+        self.take_frame(now, Sink { mem, posted: None }, frame)
+    }
+
     /// Takes a frame from the port. Payload it carries is placed before this returns, unless it
     /// has to wait; then the frame is kept. Otherwise it is given back, so that the caller can
     /// free many at once.
+    ///
+    /// A message that finds its queue pair without a receive asks `posted` for those that the owner has
+    /// not taken, by the [index](ConnId::index) of the connection. So a peer may use a receive as soon
+    /// as the application has posted it, however many a turn takes.
     #[inline]
-    pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, mut frame: F) -> Option<F> {
+    pub fn handle_frame_with<M: Memory>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        posted: &Untaken<'_>,
+        frame: F,
+    ) -> Option<F> {
+        self.take_frame(now, Sink { mem, posted: Some(posted) }, frame)
+    }
+
+    #[inline(always)]
+    fn take_frame<M: Memory>(
+        &mut self,
+        now: Instant,
+        sink: Sink<'_, M>,
+        mut frame: F,
+    ) -> Option<F> {
         let left = match self.stack.handle_frame(now, &mut frame) {
             FrameOutcome::Done => Some(frame),
             FrameOutcome::Conn { conn, acked, payload } => {
-                self.handle_segment(now, mem, (conn, acked, payload), frame)
+                self.handle_segment(now, sink, (conn, acked, payload), frame)
             }
         };
         self.pump_stack_events();
@@ -43,7 +97,7 @@ impl<F: RnicFrame> Rnic<F> {
     fn handle_segment<M: Memory>(
         &mut self,
         now: Instant,
-        mem: &M,
+        sink: Sink<'_, M>,
         (conn, acked, payload): (ConnId, Option<StreamPos>, Option<FramePayload>),
         frame: F,
     ) -> Option<F> {
@@ -53,7 +107,7 @@ impl<F: RnicFrame> Rnic<F> {
         }
         let Mode::Fpdu(qp) = &mut state.mode else {
             return match payload {
-                Some(p) => self.take_apart(now, mem, conn, p, frame),
+                Some(p) => self.take_apart(now, sink, conn, p, frame),
                 None => Some(frame),
             };
         };
@@ -62,14 +116,14 @@ impl<F: RnicFrame> Rnic<F> {
         }
         if let Some(p) = payload {
             if !p.in_order || !state.held.is_empty() {
-                let left = self.take_apart(now, mem, conn, p, frame);
+                let left = self.take_apart(now, sink, conn, p, frame);
                 self.drain_qp(conn);
                 return left;
             }
             let len = p.len as usize;
             self.shared.counters.rx_payload_bytes += u64::from(p.len);
             state.rx_next = p.pos + u64::from(p.len);
-            let env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false };
+            let env = sink.env(conn, &self.shared.mrs);
             let crc = frame.payload_crc(p.frame_off, len);
             let used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
             self.wants_crc = qp.wants_crc();
@@ -112,13 +166,12 @@ impl<F: RnicFrame> Rnic<F> {
     fn take_apart<M: Memory>(
         &mut self,
         now: Instant,
-        mem: &M,
+        sink: Sink<'_, M>,
         conn: ConnId,
         p: FramePayload,
         frame: F,
     ) -> Option<F> {
-        let peer = self.stack.remote_addr(conn)?.ip();
-        let (_, state) = self.stack.get_mut(conn)?;
+        let (tcp, state) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
         let startup = matches!(state.mode, Mode::Startup);
         self.shared.rounds.wake();
@@ -137,7 +190,7 @@ impl<F: RnicFrame> Rnic<F> {
                 self.shared.counters.rx_refused += 1;
                 return Some(frame);
             }
-            let (left, accepted) = state.hold_ahead(mem, p, frame, &mut self.shared);
+            let (left, accepted) = state.hold_ahead(sink.mem, p, frame, &mut self.shared);
             if let Some((pos, len)) = accepted {
                 self.stack.accept_payload(now, conn, pos, len);
             }
@@ -158,7 +211,7 @@ impl<F: RnicFrame> Rnic<F> {
             && fed
         {
             // It closes a gap, and what lies behind that can wait.
-            let env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false };
+            let env = sink.env(conn, &self.shared.mrs);
             let crc = frame.payload_crc(p.frame_off, len);
             used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
         }
@@ -172,26 +225,60 @@ impl<F: RnicFrame> Rnic<F> {
         if startup {
             self.tell_startup(conn);
             self.stack.accept_payload(now, conn, p.pos, p.len);
-            self.advance_held(mem, conn);
+            self.advance_held(sink, conn);
             return left;
         }
-        let (_, state) = self.stack.get_mut(conn)?;
         if !fed {
-            state.feed(mem, &mut self.shared);
+            state.feed(conn, sink, &mut self.shared);
         }
-        let taken = state.settle(peer, p.len, &mut self.shared);
-        self.stack.accept_payload(now, conn, p.pos, taken);
-        let (_, state) = self.stack.get_mut(conn)?;
-        if taken == p.len && state.held.has_ahead() {
-            self.advance_held(mem, conn);
-            let (_, state) = self.stack.get_mut(conn)?;
-            if !state.charge_fpdu(peer, &mut self.shared) {
-                // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
-                // free again, but for a buffer in which the end of the segment may be.
-                state.held.release_share(&mut self.shared.pool);
+        if state.held.has_ready() || state.held.has_share() {
+            self.account(now, sink, conn, p);
+            return left;
+        }
+        // Nothing is left over, and nothing was charged.
+        tcp.accept_payload(now, p.pos, p.len);
+        if state.held.has_ahead() {
+            // The start-up is over.
+            let _startup = state.advance(conn, sink, &mut self.shared);
+            if state.held.has_ready() {
+                self.charge_advanced(conn);
             }
         }
+        self.stack.notify_send(conn);
         left
+    }
+
+    /// Has the budget account for what is left over of a segment in order, then TCP accept what was
+    /// taken of it, and the queue pair get what follows.
+    #[inline(never)]
+    fn account<M: Memory>(
+        &mut self,
+        now: Instant,
+        sink: Sink<'_, M>,
+        conn: ConnId,
+        p: FramePayload,
+    ) {
+        let Some(peer) = self.stack.remote_addr(conn) else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        let taken = state.settle(peer.ip(), p.len, &mut self.shared);
+        self.stack.accept_payload(now, conn, p.pos, taken);
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        if taken == p.len && state.held.has_ahead() {
+            self.advance_held(sink, conn);
+            self.charge_advanced(conn);
+        }
+    }
+
+    /// Charges the FPDU at the front, after the gap before it has closed.
+    #[inline(never)]
+    fn charge_advanced(&mut self, conn: ConnId) {
+        let Some(peer) = self.stack.remote_addr(conn) else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        if !state.charge_fpdu(peer.ip(), &mut self.shared) {
+            // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
+            // free again, but for a buffer in which the end of the segment may be.
+            state.held.release_share(&mut self.shared.pool);
+        }
     }
 
     /// Has the control plane told of start-up bytes. At most one such event of a connection waits,
@@ -208,9 +295,9 @@ impl<F: RnicFrame> Rnic<F> {
     }
 
     /// Feeds a connection's queue pair what has become ready among its held bytes.
-    pub(crate) fn advance_held<M: Memory>(&mut self, mem: &M, conn: ConnId) {
+    pub(crate) fn advance_held<M: Memory>(&mut self, sink: Sink<'_, M>, conn: ConnId) {
         if let Some((_, state)) = self.stack.get_mut(conn)
-            && state.advance(mem, &mut self.shared)
+            && state.advance(conn, sink, &mut self.shared)
         {
             self.tell_startup(conn);
         }

@@ -21,6 +21,7 @@ use crate::event::{CloseReason, Event, FpduMode};
 use crate::frame::RnicFrame;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
+use crate::receive::Sink;
 use crate::rounds::Rounds;
 use crate::running::Running;
 use crate::shared::Shared;
@@ -211,8 +212,10 @@ impl<F: RnicFrame> Rnic<F> {
 
     /// Hands a new queue pair the bytes that came behind the start-up.
     pub fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {
-        self.advance_held(mem, conn);
-        if let Some(peer) = self.stack.remote_addr(conn)
+        self.advance_held(Sink { mem, posted: None }, conn);
+        if let Some((_, state)) = self.stack.get_mut(conn)
+            && state.held.has_ready()
+            && let Some(peer) = self.stack.remote_addr(conn)
             && let Some((_, state)) = self.stack.get_mut(conn)
             && !state.charge_fpdu(peer.ip(), &mut self.shared)
         {

@@ -50,7 +50,7 @@ impl<F: RnicFrame> Rnic<F> {
             // TCP knows there is something to probe a closed window for.
             let (mut end, sent) = (state.queue.end(), tcp.snd_max());
             let mut room = tcp.send_room(end);
-            let mut env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false };
+            let mut env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false, posted: None };
             while made < TURN && (room > 0 || end <= sent) {
                 env.snapshots_full = self.shared.kept.is_full(state.queue.snapshots());
                 let len = state.queue.push_fpdu(&mut self.shared.kept, |buffers, fpdu| {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
 use heddle_cm::AppId;
-use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
+use heddle_iwarp::{MrTable, Untaken};
 use heddle_rnic::{Event, Report, Rnic, RnicConfig};
 use heddle_tcp::ConnId;
 use heddle_verbs::Waker;
@@ -42,6 +42,7 @@ pub use times::WorkerTimes;
 
 use control::ReportSender;
 use queues::Queues;
+use requests::NotTaken;
 use ring::{Consumer, ring};
 use snapshot::Snapshots;
 use steer::{RxEnd, TxEnd};
@@ -263,9 +264,12 @@ impl Worker {
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
         // A frame that must wait is kept by the RNIC; the others are freed together.
-        for frame in self.frames.drain(..) {
-            let frame = RxMbuf::new(frame, self.rnic.wants_crc());
-            if let Some(done) = self.rnic.handle_frame(now, &self.mem, frame) {
+        let Worker { rnic, mem, queues, entry, frames, .. } = self;
+        let posted = NotTaken::new(queues, entry);
+        let posted = Untaken::new(&posted);
+        for frame in frames.drain(..) {
+            let frame = RxMbuf::new(frame, rnic.wants_crc());
+            if let Some(done) = rnic.handle_frame_with(now, mem, &posted, frame) {
                 // As large as `frames`.
                 self.done.push(done.into_mbuf());
             }

@@ -165,16 +165,18 @@ impl Queues {
 
     /// The queue pair is done with its completion queues, and this worker with the queue pair.
     pub(super) fn leave(&mut self, slot: Box<Slot>) {
-        for cq in [slot.send_cq, slot.recv_cq] {
-            let cq = cq as usize;
-            let Some(Some(p)) = self.cqs.get_mut(cq) else { continue };
+        let ends = [slot.send_cq, slot.recv_cq].map(|cq| {
+            let place = self.cqs.get_mut(cq as usize)?;
+            let p = place.as_mut()?;
             p.users -= 1;
-            if p.users == 0 {
-                p.end.notify();
-                self.cqs[cq].take().into_iter().for_each(let_go);
+            if p.users > 0 {
+                return None;
             }
-        }
-        let_go(slot);
+            p.end.notify();
+            place.take()
+        });
+        // In one piece: each costs memory and a wake-up.
+        let_go((slot, ends));
     }
 
     /// The producing end of a completion queue, for one more queue pair.

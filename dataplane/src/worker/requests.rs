@@ -1,11 +1,14 @@
 //! Work requests, from the rings of applications to the queue pairs.
 
-use heddle_iwarp::{PostError, QpContext, SendWr};
+use std::cell::RefCell;
+
+use heddle_iwarp::{PostError, PostedReceives, QpContext, SendWr};
 use heddle_rnic::{POST_TURN, Posted, take_turn};
 use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
+use super::queues::Queues;
 
 impl Worker {
     #[inline]
@@ -120,6 +123,30 @@ impl Posted for Rings<'_> {
             posted.map_err(|_| Broken::Overrun)?;
         }
         Ok(taken)
+    }
+}
+
+/// The receives that the turns of a worker have not taken, for messages that need them earlier.
+#[derive(Debug)]
+pub(super) struct NotTaken<'w>(RefCell<(&'w mut Queues, &'w mut Entry)>);
+
+impl<'w> NotTaken<'w> {
+    pub(super) fn new(queues: &'w mut Queues, entry: &'w mut Entry) -> NotTaken<'w> {
+        NotTaken(RefCell::new((queues, entry)))
+    }
+}
+
+impl PostedReceives for NotTaken<'_> {
+    #[cold]
+    fn post_to(&self, of: usize, qp: &mut QpContext) {
+        // No receive that is posted makes a message, so there is no second borrow.
+        let Ok(mut borrowed) = self.0.try_borrow_mut() else { return };
+        let (queues, entry) = &mut *borrowed;
+        let Some(slot) = queues.slot(of).filter(|slot| !slot.broken) else { return };
+        let ends = &mut slot.qp;
+        // The next turn meets the same error in a queue that is broken, and ends the queue pair then.
+        let _ = Rings { ends, entry }.take_recvs(qp, POST_TURN);
+        slot.qp.give_blocks();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a QP is made with.
 
 use super::rtr::RtrConfig;
+use super::shared::Untaken;
 use crate::mr::MrTable;
 pub use crate::types::Role;
 use crate::{Pd, Qpn};
@@ -73,6 +74,8 @@ pub struct QpEnv<'a, M> {
     /// finds room [polls](super::QpContext::poll_transmit) again. Set only where acknowledgments of
     /// what this QP has under way are still to come, or nothing would ever make room.
     pub snapshots_full: bool,
+    /// Receives that the application has posted and the owner has not taken yet, if there may be any.
+    pub posted: Option<&'a Untaken<'a>>,
 }
 
 impl<M> Clone for QpEnv<'_, M> {

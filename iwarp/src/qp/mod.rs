@@ -67,7 +67,7 @@ pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use early::PlacedFpdu;
 pub use fpdu::{Fpdu, Piece};
 pub use rtr::RtrConfig;
-pub use shared::{SharedBroken, SharedReceives};
+pub use shared::{PostedReceives, SharedBroken, SharedReceives, Untaken};
 pub use state::QpState;
 pub use wr::{
     Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,

@@ -1,11 +1,13 @@
-//! Receive buffers that several queue pairs take from.
+//! Receive buffers from outside of the queue pair: those that several queue pairs take from, and those
+//! that its owner has not taken yet.
 
-use super::QpContext;
 use super::rx::{DdpSegment, Untagged};
 use super::terminate::Culprit;
 use super::wr::{Limits, MAX_SGES, RecvWr, Sge, recv_len};
+use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use arrayvec::ArrayVec;
+use core::cell::Cell;
 
 /// A queue of receive buffers that is not this queue pair's alone.
 ///
@@ -17,6 +19,37 @@ pub trait SharedReceives: core::fmt::Debug + Send {
     /// # Errors
     /// [`SharedBroken`]: there will be none any more.
     fn take(&mut self, sges: &mut ArrayVec<Sge, MAX_SGES>) -> Result<Option<u64>, SharedBroken>;
+}
+
+/// What applications have posted to receive queues and the owner of the queue pairs has not taken.
+///
+/// An owner takes a limited number of requests in a turn. A peer may still use every receive that the
+/// application has posted, as soon as it learns of that by whatever way: a message that finds the queue
+/// pair without a buffer asks here before it ends the stream.
+pub trait PostedReceives: core::fmt::Debug {
+    /// Posts receives to `qp`, which its owner knows by the number `of`: the oldest that are not taken,
+    /// at least one if there is one, and not more than a turn takes.
+    fn post_to(&self, of: usize, qp: &mut QpContext);
+}
+
+/// The posted receives of the queue pair that is at work.
+#[derive(Debug)]
+pub struct Untaken<'a> {
+    posts: &'a dyn PostedReceives,
+    of: Cell<usize>,
+}
+
+impl<'a> Untaken<'a> {
+    /// Those of all queue pairs.
+    pub fn new(posts: &'a dyn PostedReceives) -> Untaken<'a> {
+        Untaken { posts, of: Cell::new(usize::MAX) }
+    }
+
+    /// The queue pair that is at work from here on is the one that its owner knows by the number `of`.
+    #[inline]
+    pub fn set_of(&self, of: usize) {
+        self.of.set(of);
+    }
 }
 
 /// The shared queue cannot be understood.
@@ -31,14 +64,24 @@ impl QpContext {
         self.rq.shared = Some(Box::new(shared));
     }
 
-    /// Takes a buffer for the message that `seg` begins, if there is one. A segment that begins none
-    /// takes none, so what is wrong with it costs the others nothing.
+    /// Takes a buffer for the message that `seg` begins, if there is one: the queue pair has none. A
+    /// segment that begins no message takes none, so what is wrong with it costs nobody anything.
     #[inline(never)]
-    pub(super) fn take_shared(&mut self, seg: DdpSegment<'_>, h: Untagged) -> Result<(), Culprit> {
+    pub(super) fn take_buffer<M>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        seg: DdpSegment<'_>,
+        h: Untagged,
+    ) -> Result<(), Culprit> {
         if h.msn != self.rq.msn || h.mo != 0 {
             return Ok(());
         }
-        let Some(shared) = &mut self.rq.shared else { return Ok(()) };
+        let Some(shared) = &mut self.rq.shared else {
+            if let Some(Untaken { posts, of }) = env.posted {
+                posts.post_to(of.get(), self);
+            }
+            return Ok(());
+        };
         let mut sges = ArrayVec::new();
         let taken = shared.take(&mut sges).map_err(|SharedBroken| seg.blame(Fault::Local))?;
         if let Some(wr_id) = taken {

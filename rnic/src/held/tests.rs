@@ -355,7 +355,7 @@ fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
     let header = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     mpa::fpdu::append(&header, true, &mut plain).unwrap();
     mpa::markers::insert(&plain, pos, true, &mut bytes);
-    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
     QpContext::new(&config).place_early(&env, StreamPos(pos), &&bytes[..], None).unwrap()
 }
 

@@ -35,7 +35,7 @@ fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
 /// Queues an FPDU for each Write of so many octets of inline data.
 fn cut(q: &mut FpduQueue, kept: &mut Snapshots, qp: &mut QpContext, lens: &[usize]) {
     let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&Seed::from_u64(1), 1));
-    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
     for len in lens {
         let bytes: Vec<u8> = (0..).take(*len).collect();
         qp.post_send(&SendWr::write_inline(1, &bytes, Stag(1), 0)).unwrap();

@@ -41,7 +41,7 @@ fn stream(write: Option<Stag>) -> (Vec<u8>, usize) {
         None => SendWr::send(1, &sges),
     };
     qp.post_send(&wr).unwrap();
-    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false };
+    let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
     let (mut all, mut first) = (Vec::new(), 0);
     while let Some(f) = qp.poll_transmit(&env, 1442) {
         let at = all.len();

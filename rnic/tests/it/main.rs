@@ -15,6 +15,7 @@ mod kept;
 mod million;
 mod programs;
 mod readdress;
+mod receives;
 mod reports;
 mod sim;
 mod startup;

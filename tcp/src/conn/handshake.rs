@@ -71,6 +71,7 @@ impl Connection {
                 timer: Timer::Retransmit,
                 snd_shift: 0,
                 rcv_shift,
+                quick_acks: 0,
                 rcv_base: SeqNumber(0),
                 rcv_nxt: StreamPos::START,
                 rcv_adv: StreamPos::START,

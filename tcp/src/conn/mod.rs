@@ -109,6 +109,8 @@ struct Hot {
     timer: Timer,
     snd_shift: u8,
     rcv_shift: u8,
+    /// ACKs of full segments that are not held back, after a gap in the peer's stream.
+    quick_acks: u8,
 
     /// Sequence number of position 0 of the peer's stream.
     rcv_base: SeqNumber,

@@ -7,6 +7,9 @@ use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
+/// ACKs of full segments that are not held back after a gap in the peer's stream; as many as Linux sends.
+const QUICK_ACKS: u8 = 16;
+
 /// After this long without an acceptable segment TS.Recent says nothing (RFC 7323 section 5.5).
 const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -330,6 +333,11 @@ impl Connection {
         let end = end.min(self.cold.rcv_fin);
         let next = self.hot.rcv_nxt;
         if pos > next {
+            // The peer is about to halve its window. Of the few segments of a small window the odd one
+            // would wait for the next round trip. RFC 5681 section 4.2 wants an ACK for every second
+            // segment at least, and allows one for each.
+            self.hot.quick_acks = QUICK_ACKS;
+            self.note_len(u32::try_from(end.since(pos)).unwrap_or(u32::MAX));
             if self.cold.ranges.insert(pos, end) {
                 self.report_grown(pos);
             }
@@ -354,14 +362,24 @@ impl Connection {
     /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
+        self.note_len(len);
         let hot = &mut self.hot;
-        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.set.mss)));
         let delay = self.cold.set.delayed_ack();
         if hot.rcv_nxt - hot.last_ack >= 2 * u64::from(hot.rcv_mss) || delay.is_zero() {
+            hot.pending.set(Pending::ACK);
+        } else if hot.quick_acks > 0 && len >= hot.rcv_mss {
+            hot.quick_acks -= 1;
             hot.pending.set(Pending::ACK);
         } else if hot.ack_at == NEVER {
             hot.ack_at = now + delay;
         }
+    }
+
+    /// The peer has sent a segment of `len` bytes.
+    #[inline]
+    fn note_len(&mut self, len: u32) {
+        let hot = &mut self.hot;
+        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.set.mss)));
     }
 
     /// Remembers where the peer's stream ends.

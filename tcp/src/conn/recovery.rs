@@ -29,6 +29,9 @@ impl Connection {
         if advance < 0 {
             return None;
         }
+        if !self.hot.disorder && !self.reports() {
+            return self.take_plain_ack(now, seg, advance);
+        }
         let before = self.hot.snd_una;
         let una = shifted(before, advance);
         let end = self.hot.snd_next.max(una);
@@ -76,6 +79,28 @@ impl Connection {
             self.arm(now, due, advance > 0 || d.bytes > 0);
         }
         if advance > 0 { self.acked_from(now, before) } else { None }
+    }
+
+    /// Nothing is out of the ordinary on the sending side, and the segment reports nothing: whatever else
+    /// kept it from header prediction, its ACK does what a predicted one does. The scoreboard is not
+    /// told of it.
+    fn take_plain_ack(&mut self, now: Instant, seg: &Segment, advance: i64) -> Option<StreamPos> {
+        let una = shifted(self.hot.snd_una, advance);
+        let acked = if advance > 0 {
+            self.advance_una(now, seg.timestamps, una)
+        } else {
+            if seg.len == 0 && una < self.hot.snd_max {
+                self.cold.counters.dup_acks += 1;
+            }
+            None
+        };
+        self.update_window(now, seg, advance > 0);
+        acked
+    }
+
+    /// Returns true if the segment that is being taken has a SACK option with blocks.
+    pub(super) fn reports(&self) -> bool {
+        self.cold.sack_in.as_ref().is_some_and(|s| !s.is_empty())
     }
 
     /// Takes the blocks of a SACK option; the answer is what a D-SACK reports.

@@ -128,7 +128,7 @@ impl Connection {
     ) {
         let una = self.hot.snd_una;
         let Some(tail) = self.cold.rack.tail.filter(|t| una >= t.end) else { return };
-        let sacks = self.cold.sack_in.as_ref().is_some_and(|s| !s.is_empty());
+        let sacks = self.reports();
         let rack = &mut self.cold.rack;
         if !tail.retransmission {
             // A probe of new data arrived; if anything was lost, RACK knows by now.

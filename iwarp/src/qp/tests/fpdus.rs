@@ -5,7 +5,7 @@ use super::*;
 
 /// The FPDUs a node makes now, each as `poll_transmit_into` leaves it.
 fn made(node: &mut Node) -> Vec<Fpdu> {
-    let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false, posted: None };
     let mut buffers = Buffers::default();
     std::iter::from_fn(|| {
         let mut out = Fpdu::default();

@@ -134,7 +134,7 @@ fn test_what_is_sent_again_after_an_invalidation_is_what_was_posted() {
     b.register(4, new, (3000, 400), Access::REMOTE_WRITE);
     let Bench { p, mr, .. } = &mut b;
     let n = &mut p.nodes[0];
-    let env = QpEnv { mem: &n.mem, mrs: &n.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &n.mem, mrs: &n.mrs, snapshots_full: false, posted: None };
     let fpdu = n.qp.poll_transmit(&env, 1442).unwrap();
     assert!(n.qp.poll_transmit(&env, 1442).is_none());
     // The old STag is gone and the new one good, while TCP waits for the acknowledgment.
@@ -351,7 +351,7 @@ fn test_many_requests_without_an_fpdu_take_turns() {
     }
     let n = b.p.a();
     n.qp.close();
-    let env = QpEnv { mem: &n.mem, mrs: &n.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &n.mem, mrs: &n.mrs, snapshots_full: false, posted: None };
     let mut polls = 0;
     while n.qp.has_transmit() {
         assert!(n.qp.poll_transmit(&env, 1442).is_none());

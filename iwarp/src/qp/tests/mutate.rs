@@ -48,7 +48,7 @@ fn starts(bytes: &[u8]) -> Vec<usize> {
 
 fn feed(p: &mut Pair, bytes: &[u8]) -> usize {
     let b = &mut p.nodes[1];
-    let env = QpEnv { mem: &b.mem, mrs: &b.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &b.mem, mrs: &b.mrs, snapshots_full: false, posted: None };
     b.qp.handle_stream(&env, bytes)
 }
 

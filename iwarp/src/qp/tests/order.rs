@@ -179,7 +179,7 @@ fn test_rts_read_queues_of_two_streams_are_apart() {
     // A second stream, of the same protection domain.
     let b = &p.nodes[1];
     let mut other = QpContext::new(&QpConfig { qpn: Qpn(9), pd: b.qp.pd(), ..c.qp });
-    let env = QpEnv { mem: &b.mem, mrs: &b.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &b.mem, mrs: &b.mrs, snapshots_full: false, posted: None };
     assert_eq!(other.handle_stream(&env, &asked[..]), asked.len());
     assert_eq!((other.state(), other.counters().rx_read_requests), (QpState::Rts, 2));
 }

@@ -192,7 +192,7 @@ fn test_segments_ahead_of_a_gap_go_to_the_pages_they_are_for() {
     let second = b.p.nodes[1].inbox.len();
     b.p.transmit(0, 9);
     let node = &b.p.nodes[1];
-    let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false, posted: None };
     let (mut at, mut early) = (second, 0);
     while at < node.inbox.len() {
         let pos = StreamPos(begin.0 + at as u64);

@@ -88,7 +88,7 @@ impl Node {
         let mut out = Vec::new();
         for _ in 0..most {
             let before = self.qp.tx_end();
-            let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+            let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
             let (has, local) = (self.qp.has_transmit(), self.qp.has_local());
             let Some(f) = self.qp.poll_transmit(&env, mulpdu) else {
                 assert!(!has || local, "has_transmit promised an FPDU");
@@ -117,7 +117,7 @@ impl Node {
         let n = n.min(self.inbox.len() - self.arrived);
         self.arrived += n;
         let shown = Pieces::cut(&self.inbox[..self.arrived], piece, rng);
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         let taken = self.qp.handle_stream(&env, &shown);
         self.inbox.drain(..taken);
         self.arrived -= taken;

@@ -112,7 +112,7 @@ fn test_failed_local_request_gives_the_terminate_at_once() {
     let mut p = open();
     p.send(0, 1, LOCAL, []);
     let Node { qp, mem, mrs, .. } = p.a();
-    let env = QpEnv { mem: &*mem, mrs, snapshots_full: false };
+    let env = QpEnv { mem: &*mem, mrs, snapshots_full: false, posted: None };
     let made: Vec<_> = std::iter::from_fn(|| qp.poll_transmit(&env, 1442)).collect();
     // Length (2), header (18), control field (4), CRC (4).
     assert_eq!(made.iter().map(|f| (f.len(), f.ends_message())).collect::<Vec<_>>(), [(28, true)]);

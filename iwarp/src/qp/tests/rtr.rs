@@ -112,7 +112,7 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
         p.transmit(0, 1);
         // Both Sends are there, and the indication is not.
         let node = p.b();
-        let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false, posted: None };
         let pos = |at: usize| StreamPos(at as u64);
         let early =
             [gap, first].map(|at| node.qp.place_early(&env, pos(at), &&node.inbox[at..], None));

@@ -53,7 +53,7 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
         (c.qp.crc, c.qp.send_markers) = (crc, markers);
         let mut p = Pair::open(c);
         let Node { qp, mem, mrs, .. } = p.a();
-        let env = QpEnv { mem: &*mem, mrs, snapshots_full: false };
+        let env = QpEnv { mem: &*mem, mrs, snapshots_full: false, posted: None };
         let (mut buffers, mut out) = (Buffers::default(), Fpdu::default());
         // Up to 32 octets lie in the head, more in a buffer.
         for (before, len) in (1..=32).map(|n| (32, n)).chain((33..=63).map(|n| (64, n))) {
@@ -205,7 +205,7 @@ fn test_spare_buffers_are_no_more_than_1024() {
 fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
     let mut p = Pair::open(PairConfig::default());
     let Node { qp, mem, mrs, .. } = p.a();
-    let env = QpEnv { mem: &*mem, mrs, snapshots_full: false };
+    let env = QpEnv { mem: &*mem, mrs, snapshots_full: false, posted: None };
     let (mut buffers, mut fpdus) = (Buffers::default(), [Fpdu::default(), Fpdu::default()]);
     let mut at = Vec::new();
     for out in &mut fpdus {
@@ -229,7 +229,7 @@ fn test_response_waits_for_room_for_its_snapshot() {
     // Of 1442 octets of ULPDU 14 are header.
     for (sent, stalls) in [(0, 1..4), (1428, 4..7)] {
         let Node { qp, mem, mrs, .. } = p.b();
-        let full = QpEnv { mem: &*mem, mrs, snapshots_full: true };
+        let full = QpEnv { mem: &*mem, mrs, snapshots_full: true, posted: None };
         for n in stalls {
             assert!(qp.has_transmit() && qp.poll_transmit(&full, 1442).is_none());
             assert_eq!((qp.counters().tx_snapshot_stalls, qp.counters().tx_bytes), (n, sent));

@@ -224,7 +224,7 @@ fn test_rts_small_write_is_one_contiguous_piece() {
         let src = [p.nodes[0].sge(0, len)];
         p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
         let a = &mut p.nodes[0];
-        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false, posted: None };
         let f = a.qp.poll_transmit(&env, 1442).unwrap();
         assert_eq!(f.payload().is_none(), inline, "{len}");
         assert_eq!(f.tail().is_empty(), inline);
@@ -248,7 +248,7 @@ fn test_rts_with_markers_payload_is_referred_to() {
         let src = [p.nodes[0].sge(0, 1000)];
         p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
         let a = &mut p.nodes[0];
-        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false, posted: None };
         let f = a.qp.poll_transmit(&env, 1442).unwrap();
         assert_eq!((f.payload().map(|p| p.len()), f.has_markers()), (Some(1000), markers));
     }
@@ -262,7 +262,7 @@ fn test_rts_segments_end_where_sges_do() {
     let src = [p.nodes[0].sge(0, 100), p.nodes[0].sge(200, 1500)];
     p.send(0, 1, SendOp::Write { stag: b, to: BASE }, src);
     let a = &mut p.nodes[0];
-    let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &a.mem, mrs: &a.mrs, snapshots_full: false, posted: None };
     let lens: Vec<u32> = std::iter::from_fn(|| a.qp.poll_transmit(&env, 1442))
         .map(|f| f.payload().unwrap().len())
         .collect();

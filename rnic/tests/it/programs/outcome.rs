@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 70] = [
+const WANTED: [&str; 71] = [
     "Send",
     "Write",
     "Read",
@@ -72,6 +72,7 @@ const WANTED: [&str; 70] = [
     "Stag",
     "refused: BindData",
     "granted",
+    "granted beside the stream",
     "ready to receive",
     "first FPDU lost",
     "taken",

@@ -157,8 +157,8 @@ impl World {
         goes
     }
 
-    /// Posts receives, more than some turns take, and then a Send that says how many: the peer
-    /// may use all of them as soon as it comes.
+    /// Posts receives, more than some turns take, and has the peer know how many: by a Send of the same
+    /// queue pair, or by another way than this stream. The peer may use all of them at once.
     fn grant(&mut self, r: &mut Random, s: usize, me: usize) {
         let count = pick(r, &[3, 20, 70, 250]);
         let me = if self.streams[s].plan.grants[me] { me } else { 1 - me };
@@ -166,6 +166,14 @@ impl World {
         // The receive queue has room for what else the program posts.
         if end.over.is_some() || end.closing || end.buffers.len() + count > 400 {
             return;
+        }
+        if r.chance(0.4) {
+            for _ in 0..count {
+                self.post_buffer(r, s, me, GRANTED);
+            }
+            self.outcome.count("granted beside the stream", count as u64);
+            self.streams[s].ends[1 - me].granted += count;
+            return self.use_grants(s, 1 - me);
         }
         let Some(mut draft) = self.send(r, s, me, None) else { return };
         for _ in 0..count {

@@ -18,12 +18,13 @@ use heddle_iwarp::qp::PostError;
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{
     Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, RecvWr, Retired, Role, SendWr,
+    Untaken,
 };
 use heddle_rnic::{
     Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
 };
 use heddle_tcp::{Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
-use rings::Rings;
+use rings::{NotTaken, Rings};
 
 mod rings;
 
@@ -200,8 +201,11 @@ impl Host {
         if !busy && self.rnic.is_idle(now) {
             return false;
         }
+        let Host { rnic, mem, rings, .. } = self;
+        let posted = NotTaken::new(rings);
+        let posted = Untaken::new(&posted);
         for frame in frames {
-            self.rnic.handle_frame(now, &self.mem, frame);
+            rnic.handle_frame_with(now, mem, &posted, frame);
         }
         if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);

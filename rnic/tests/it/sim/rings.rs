@@ -1,14 +1,16 @@
 //! The queues an application fills, between it and the RNIC's owner.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
 use heddle_iwarp::qp::PostError;
 use heddle_iwarp::{
-    Cqe, CqeOp, CqeStatus, Data, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired, SendOp, SendWr,
-    Sge,
+    Cqe, CqeOp, CqeStatus, Data, PostedReceives, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired,
+    SendOp, SendWr, Sge,
 };
-use heddle_rnic::Posted;
+use heddle_rnic::{POST_TURN, Posted};
+use heddle_tcp::ConnId;
 
 /// A send request as it lies in its queue.
 #[derive(Debug)]
@@ -154,5 +156,24 @@ impl Posted for Rings {
         }
         self.found -= taken;
         Ok(taken)
+    }
+}
+
+/// What turns have not taken of all queue pairs, for messages that need it earlier.
+#[derive(Debug)]
+pub struct NotTaken<'r>(RefCell<&'r mut BTreeMap<ConnId, Rings>>);
+
+impl<'r> NotTaken<'r> {
+    pub fn new(rings: &'r mut BTreeMap<ConnId, Rings>) -> NotTaken<'r> {
+        NotTaken(RefCell::new(rings))
+    }
+}
+
+impl PostedReceives for NotTaken<'_> {
+    fn post_to(&self, of: usize, qp: &mut QpContext) {
+        let mut rings = self.0.borrow_mut();
+        if let Some((_, rings)) = rings.iter_mut().find(|(conn, _)| conn.index() == of) {
+            let _ = rings.take_recvs(qp, POST_TURN);
+        }
     }
 }

@@ -75,9 +75,9 @@ fn goodput(link: Link, cfg: &ConnConfig, bytes: u64) -> u64 {
 fn test_pair_goodput_under_loss() {
     let cfg = ethernet();
     let rtt = Duration::from_micros(100);
-    // At one loss in twenty the window is a handful of segments, and limited transmit, which adds two
-    // to what is outstanding, would make half of it 40 % larger: RFC 5681 does not count them.
-    for (loss, of_model) in [(0.001, 0.7), (0.01, 0.75), (0.05, 0.55)] {
+    // At one loss in twenty the window is a handful of segments. If the receiver held back the ACK of
+    // every second one, an odd one would wait for the next round trip, and a lost ACK for a probe.
+    for (loss, of_model) in [(0.001, 0.8), (0.01, 0.8), (0.05, 0.65)] {
         let got = goodput(fabric(loss), &cfg, 20_000_000);
         let want = model(loss, rtt) * of_model;
         assert!(got as f64 >= want, "loss {loss}: {got} Mb/s, not {want:.0}");

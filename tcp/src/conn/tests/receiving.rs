@@ -111,6 +111,24 @@ fn test_established_part_of_a_gap_is_acked_at_once() {
     assert_eq!(b.sent(), strings(&[]));
 }
 
+/// RFC 5681 section 4.2 wants an ACK for every second full segment at least. After a gap, when the peer's
+/// window is small, sixteen of them have one each; a short segment waits as ever.
+#[test]
+fn test_established_full_segments_after_a_gap_are_acked_one_by_one() {
+    let mut b = Bench::established();
+    b.data(1000, 1000);
+    b.data(0, 1000);
+    assert_eq!(b.sent(), [". 0 ack 2000"]);
+    for n in 2..18 {
+        b.data(1000 * n, 1000);
+        assert_eq!(b.sent(), [format!(". 0 ack {}", 1000 * (n + 1))]);
+    }
+    b.data(18_000, 1000);
+    assert_eq!(b.sent(), strings(&[]), "from here on every second one");
+    b.data(19_000, 1000);
+    assert_eq!(b.sent(), [". 0 ack 20000"]);
+}
+
 #[test]
 fn test_established_refused_payload_ahead_of_a_gap_is_still_acked() {
     let mut b = Bench::established();

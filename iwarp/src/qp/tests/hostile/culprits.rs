@@ -75,7 +75,7 @@ fn test_rts_terminate_without_header_blames_no_request_that_was_not_started() {
     let mut t = Target::new();
     let sges = [Sge { stag: t.all, to: TO, len: 1000 }; 2];
     t.qp.post_send(&SendWr::write(1, &sges, Stag(9), 0)).unwrap();
-    let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+    let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
     assert!(t.qp.poll_transmit(&env, 1442).is_some_and(|f| !f.ends_message()));
     assert_eq!(blamed(&mut t, None), [1]);
 }

@@ -24,12 +24,12 @@ impl Target {
     }
 
     fn place(&self, bytes: &[u8], at: usize) -> Option<PlacedFpdu> {
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         self.qp.place_early(&env, StreamPos(at as u64), &bytes, None)
     }
 
     fn deliver(&mut self, at: usize, fpdu: &PlacedFpdu) {
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         self.qp.deliver(&env, StreamPos(at as u64), fpdu);
     }
 }

@@ -186,7 +186,7 @@ fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
 
 impl Target {
     fn feed_digested(&mut self, bytes: &[u8], crc: Option<u32>) -> usize {
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         self.qp.handle_digested(&env, bytes, crc)
     }
 }

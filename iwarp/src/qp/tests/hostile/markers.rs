@@ -134,7 +134,7 @@ fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
         let mut t = target(true);
         let (segments, want) = writes(t.all, &[len, 8]);
         let (bytes, starts) = marked(&segments, true);
-        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
         let first = &bytes[..starts[1]];
         let known = fpdu::crc(0, &first[..first.len() - 4]);
         assert_eq!(t.qp.handle_digested(&env, first, Some(known)), first.len());
@@ -153,7 +153,7 @@ fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
         let (bytes, starts) = marked(&segments, true);
         assert_eq!(starts[1], 512);
         let known = fpdu::crc(0, &bytes[..508]);
-        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
         let crc = if more == 0 { known } else { !known };
         assert_eq!(t.qp.handle_digested(&env, &bytes[..512 + more], Some(crc)), 512);
         assert_eq!((t.qp.counters().err_crc, t.qp.wants_crc()), (0, more == 0));
@@ -242,7 +242,7 @@ proptest! {
             }
         }
         let mut rng = Random::new(&Seed::from_u64(seed));
-        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
         let mut at = 0;
         for end in (0..bytes.len()).step_by(piece).chain([bytes.len()]) {
             if end > at {

@@ -76,7 +76,7 @@ impl Target {
     }
 
     fn transmit(&mut self) -> Vec<Vec<u8>> {
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         std::iter::from_fn(|| self.qp.poll_transmit(&env, 1442))
             .map(|f| {
                 let mut v = vec![0; f.len() as usize];
@@ -87,7 +87,7 @@ impl Target {
     }
 
     fn feed_raw(&mut self, bytes: &[u8]) -> usize {
-        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         self.qp.handle_stream(&env, bytes)
     }
 

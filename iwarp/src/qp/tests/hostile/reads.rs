@@ -139,14 +139,14 @@ fn test_rts_read_source_deregistered_while_answering() {
         let mut t = Target::new();
         let stag = t.mrs.register(PD, ADDR, TO, LEN.into(), Access::REMOTE_READ).unwrap().stag;
         t.accepts(&read_request(1, stag, TO, 900));
-        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+        let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
         for _ in 0..sent {
             t.qp.poll_transmit(&env, 314).unwrap();
         }
         t.mrs.deregister(stag).unwrap();
         let posted = t.posted();
         let fpdu = {
-            let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false };
+            let env = QpEnv { mem: &t.mem, mrs: &t.mrs, snapshots_full: false, posted: None };
             t.qp.poll_transmit(&env, 314).unwrap()
         };
         let mut bytes = vec![0; fpdu.len() as usize];
