@@ -51,6 +51,7 @@ impl Source for Appliance {
                 .lcores()
                 .map(|l| LcoreSample { lcore: l.lcore, rest: l.rest })
                 .collect(),
+            nfs: self.exports().listeners(),
             exports: self.exports().samples(),
             applications: self.applications.borrow().sample(),
             control: control.counters,

@@ -2,58 +2,53 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::ffi::OsStr;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender};
-use heddle_metrics::{ExportConnections, ExportSample};
+use heddle_metrics::{ExportConnections, ExportSample, NfsSample};
 use heddle_nfs::rdma::{self, Threads};
-use heddle_nfs::{Counts, Options, Service, tcp};
+use heddle_nfs::{Counts, Options, Service, Share, tcp};
 use heddle_rpc::Server;
 use heddle_rpc::server::{ServerCounters, ServerError};
 use heddle_verbs::{Device, ListenFailure, ListenParams, Waker};
 
-use crate::service::{Nfs, NfsLimits};
+use crate::service::{Nfs, NfsExport, NfsLimits};
 
 /// How long the server sleeps at most: who is connected is not seen later than that.
 const NAP: Duration = Duration::from_millis(250);
 
-/// What may not be there to be had: an open directory, and a socket that is bound.
+/// What may not be there to be had: open directories, and a socket that is bound.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    service: Arc<Service>,
+    shares: Vec<Arc<Share>>,
     tcp: Option<TcpListener>,
     limits: NfsLimits,
 }
 
 impl Opened {
-    /// Opens a directory. The disk may take its time.
+    /// Opens the directories. The disk may take its time.
     ///
     /// # Errors
     /// Why not, in one line.
     pub(crate) fn new(nfs: &Nfs) -> Result<Opened, String> {
-        Opened::at(&nfs.directory, nfs)
+        Opened::with(nfs, |export| open(&export.directory, export, nfs.limits))
     }
 
-    /// The same of a directory that is reached by another name.
+    /// The same of directories that `open` reaches by other names.
     ///
     /// # Errors
     /// Why not, in one line.
-    pub(crate) fn at(directory: &Path, nfs: &Nfs) -> Result<Opened, String> {
-        let limits = nfs.limits;
-        let options = Options {
-            read_only: nfs.read_only,
-            sync: nfs.sync,
-            descriptors: limits.descriptors as usize,
-            flushers: limits.flushers as usize,
-            ..Options::default()
-        };
-        let path = nfs.directory.to_string_lossy();
-        let service = Service::new(directory, &path, options).map_err(|e| e.to_string())?;
-        service.set_access(nfs.access.clone()).map_err(|e| e.to_string())?;
-        Ok(Opened { service: Arc::new(service), tcp: None, limits })
+    pub(crate) fn with(
+        nfs: &Nfs,
+        open: impl Fn(&NfsExport) -> Result<Arc<Share>, String>,
+    ) -> Result<Opened, String> {
+        let shares = nfs.exports.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Opened { shares, tcp: None, limits: nfs.limits })
     }
 
     /// Binds the socket of the host, if there is to be one.
@@ -66,6 +61,32 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// Opens the directory of an export by a name that may be another than its own.
+///
+/// # Errors
+/// Why not, in one line.
+pub(crate) fn open(
+    directory: &Path,
+    export: &NfsExport,
+    limits: NfsLimits,
+) -> Result<Arc<Share>, String> {
+    let options = Options {
+        read_only: export.read_only,
+        sync: export.sync,
+        descriptors: limits.descriptors as usize,
+        flushers: limits.flushers as usize,
+        ..Options::default()
+    };
+    let path = export.directory.to_string_lossy();
+    let share = Share::new(directory, &path, options).map_err(|e| e.to_string())?;
+    share.set_access(export.access.clone()).map_err(|e| e.to_string())?;
+    Ok(share)
+}
+
+fn directory(share: &Share) -> &Path {
+    Path::new(OsStr::from_bytes(share.path()))
 }
 
 /// What an export may have.
@@ -119,18 +140,31 @@ impl Watch {
         lock(&self.seen).conns
     }
 
-    /// All of it, of the export of `directory` at `listener`.
-    pub(crate) fn sample(&self, listener: SocketAddr, directory: &Path) -> ExportSample {
+    /// What was counted of one of its directories.
+    pub(crate) fn counts_of(&self, of: &Path) -> Option<Counts> {
+        self.service
+            .shares()
+            .iter()
+            .find(|share| directory(share) == of)
+            .map(|share| share.counts())
+    }
+
+    /// All that is counted of the listener itself.
+    pub(crate) fn sample(&self, listener: SocketAddr) -> NfsSample {
         let Seen { rpc, conns } = *lock(&self.seen);
-        ExportSample {
+        NfsSample { listener: listener.to_string(), connections: conns, rpc }
+    }
+
+    /// All that is counted of each of its directories.
+    pub(crate) fn exports(&self, listener: SocketAddr) -> Vec<ExportSample> {
+        let sample = |share: &Arc<Share>| ExportSample {
             listener: listener.to_string(),
-            directory: directory.display().to_string(),
-            connections: conns,
-            counts: self.counts(),
-            rpc,
-            failures: self.service.failures(),
-            timings: self.service.timings(),
-        }
+            directory: directory(share).display().to_string(),
+            counts: share.counts(),
+            failures: share.failures(),
+            timings: share.timings(),
+        };
+        self.service.shares().iter().map(sample).collect()
     }
 }
 
@@ -155,7 +189,8 @@ impl Export {
         (opened, params, quota): (Opened, ListenParams, Quota),
         waker: Waker,
     ) -> Result<Export, String> {
-        let Opened { service, tcp, limits } = opened;
+        let Opened { shares, tcp, limits } = opened;
+        let service = Arc::new(Service::of(shares).map_err(|e| e.to_string())?);
         let memory = limits.memory.map_or(quota.memory, |mib| (mib as usize) << 20);
         let calls = u16::try_from(limits.credits).unwrap_or(u16::MAX);
         let config = rdma::config_for(memory, calls);
@@ -196,14 +231,26 @@ impl Export {
         self.order(Order::End);
     }
 
-    /// Has calls from here on find it read-only or not, and on the disk before the reply or not, and be those of
-    /// other clients and users.
-    pub(crate) fn set(&self, nfs: &Nfs) {
-        self.watch.service.export().set(nfs.read_only, nfs.sync);
-        // A new export with this access was opened to see whether it can be had.
-        if let Err(error) = self.watch.service.set_access(nfs.access.clone()) {
-            tracing::error!(%error, directory = %nfs.directory.display(), "an export keeps its clients and users");
+    /// Has calls from here on find these directories with these options: directories that stay keep their handles,
+    /// those that come are in `opened`, and handles of those that go are stale. No connection notices.
+    ///
+    /// # Errors
+    /// Why not, in one line.
+    pub(crate) fn set(&self, nfs: &Nfs, opened: Option<Opened>) -> Result<(), String> {
+        let service = &self.watch.service;
+        let opened = opened.map(|opened| opened.shares).unwrap_or_default();
+        // Those that run come first: an opened one is there for all, to see whether its access can be had.
+        let known = [service.shares(), opened].concat();
+        let mut shares = Vec::new();
+        for export in &nfs.exports {
+            let share = known.iter().find(|share| directory(share) == export.directory);
+            let share =
+                share.ok_or_else(|| format!("{} is not open", export.directory.display()))?;
+            share.set_access(export.access.clone()).map_err(|e| e.to_string())?;
+            share.export().set(export.read_only, export.sync);
+            shares.push(Arc::clone(share));
         }
+        service.set_shares(shares).map_err(|e| e.to_string())
     }
 
     /// Connections of the RNIC.

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use heddle_nfs::{ANONYMOUS, Access, Network, Squash};
 use heddle_perf::service as perf;
@@ -19,39 +19,46 @@ pub enum ServiceKind {
     Nfs(Nfs),
 }
 
-/// A directory that is served by NFS version 3 over RDMA:
-/// `nfs:DIRECTORY[,ro][,async][,tcp=ADDR:PORT][,rpcbind]`, numbers ([`NfsLimits`]), and who may call and as
-/// whom ([`Access`]):
-/// `[,client=ADDRESS[/PREFIX]]…[,all_squash|root_squash|no_root_squash][,anonuid=N][,anongid=N]`. Clients
-/// mount it by its path, or as `/`.
+/// Directories that are served by NFS version 3 over RDMA: `nfs:DIRECTORY[,OPTION]…[,DIRECTORY[,OPTION]…]…`. Each
+/// option that begins with a slash is a further directory, and the options behind it are its own ([`NfsExport`]).
+/// `tcp=ADDR:PORT`, `rpcbind` and numbers ([`NfsLimits`]) are the listener's, wherever they stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nfs {
-    /// Its absolute path, without a comma.
-    pub directory: PathBuf,
-    /// Whether nothing can be changed through it.
-    pub read_only: bool,
-    /// Whether changes of directories and attributes are on the disk before the reply.
-    pub sync: bool,
+    /// The directories, one at least and none twice.
+    pub exports: Vec<NfsExport>,
     /// Where the host's TCP answers MOUNT, and NFS too; nowhere when absent.
     pub tcp: Option<SocketAddr>,
     /// Whether the host's rpcbind is told of it.
     pub rpcbind: bool,
     /// How much it may take.
     pub limits: NfsLimits,
+}
+
+/// A directory with its options: `[,ro][,async]`, and who may call and as whom ([`Access`]):
+/// `[,client=ADDRESS[/PREFIX]]…[,all_squash|root_squash|no_root_squash][,anonuid=N][,anongid=N]`. Clients mount it
+/// by its path, the only one also as `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NfsExport {
+    /// Its absolute path, without a comma.
+    pub directory: PathBuf,
+    /// Whether nothing can be changed through it.
+    pub read_only: bool,
+    /// Whether changes of directories and attributes are on the disk before the reply.
+    pub sync: bool,
     /// Who may call, and as whom calls are carried out.
     pub access: Access,
 }
 
-/// How much an export may take: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
+/// How much a listener may take: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NfsLimits {
     /// Threads that carry calls out.
     pub workers: u32,
-    /// Threads that put changes on the disk.
+    /// Threads that put changes of an export on the disk.
     pub flushers: u32,
     /// Calls of a connection that are served at a time.
     pub credits: u32,
-    /// Objects of which descriptors are kept open.
+    /// Objects of an export of which descriptors are kept open.
     pub descriptors: u32,
     /// MiB of registered memory, where it is not for Heddle to choose.
     pub memory: Option<u32>,
@@ -129,11 +136,20 @@ pub enum ServiceError {
     /// No directory that is the same wherever the process is.
     #[error("'{0}': nfs needs the absolute path of a directory, as nfs:/srv/data")]
     Directory(String),
+    /// Exports that are given apart from the listener's options.
+    #[error(
+        "'{0}': with [[listen.export]] the service is nfs, with tcp=ADDR:PORT, rpcbind, workers=, flushers=, \
+             credits=, descriptors= and memory="
+    )]
+    Apart(String),
+    /// A path cannot be the name of two exports.
+    #[error("'{0}' is given twice")]
+    Twice(String),
     /// Something behind the directory.
     #[error(
         "'{0}': nfs takes ro, async, tcp=ADDR:PORT, rpcbind; workers=, flushers=, credits=, descriptors= or \
              memory= with a number that may be; client=ADDRESS[/PREFIX], all_squash, root_squash, \
-             no_root_squash, anonuid=N and anongid=N"
+             no_root_squash, anonuid=N and anongid=N; and further directories, which begin with a slash"
     )]
     Option(String),
 }
@@ -150,15 +166,15 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceSpec {
-    /// Whether it is an export that becomes `other` while it runs: the same directory in the same places,
-    /// with which another is done.
+    /// Returns true if it is a listener of NFS that becomes `other` while it runs: the same places and limits, and
+    /// one of its directories at least stays.
     pub(crate) fn becomes(&self, other: &ServiceSpec) -> bool {
         let (ServiceKind::Nfs(old), ServiceKind::Nfs(new)) = (&self.kind, &other.kind) else {
             return false;
         };
-        let access = new.access.clone();
-        let then = Nfs { read_only: new.read_only, sync: new.sync, access, ..old.clone() };
-        old != new && then == *new && self.addr == other.addr
+        let stays = |e: &NfsExport| new.export(&e.directory).is_some();
+        let then = Nfs { exports: new.exports.clone(), ..old.clone() };
+        old != new && then == *new && self.addr == other.addr && old.exports.iter().any(stays)
     }
 
     /// An address and port that can be listened on.
@@ -188,29 +204,87 @@ impl FromStr for ServiceKind {
 }
 
 impl Nfs {
-    /// From what is behind `nfs:`.
+    /// From the directories and options behind `nfs:`.
     fn of(s: &str) -> Result<Nfs, ServiceError> {
-        let (directory, options) = s.split_once(',').map_or((s, None), |(d, o)| (d, Some(o)));
-        if !directory.starts_with('/') {
+        if !s.starts_with('/') {
+            let directory = s.split(',').next().unwrap_or(s);
             return Err(ServiceError::Directory(directory.into()));
         }
-        let directory = directory.into();
-        let (limits, access) = (NfsLimits::default(), Access::default());
-        let (read_only, sync, tcp, rpcbind) = (false, true, None, false);
-        let mut nfs = Nfs { directory, read_only, sync, tcp, rpcbind, limits, access };
-        for option in options.into_iter().flat_map(|o| o.split(',')) {
-            let tcp =
-                || option.strip_prefix("tcp=")?.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
-            match option {
-                "ro" => nfs.read_only = true,
-                "async" => nfs.sync = false,
-                "rpcbind" => nfs.rpcbind = true,
-                option if nfs.limits.set(option) => {}
-                option if set_access(&mut nfs.access, option) => {}
-                _ => nfs.tcp = Some(tcp().ok_or_else(|| ServiceError::Option(option.into()))?),
+        let mut nfs = Nfs::without_exports();
+        s.split(',').try_for_each(|option| nfs.take(option))?;
+        Ok(nfs)
+    }
+
+    /// From `nfs` and the options of the listener, where the exports are given apart.
+    ///
+    /// # Errors
+    /// Something that is none of the listener's.
+    pub(crate) fn of_listener(s: &str, exports: Vec<NfsExport>) -> Result<Nfs, ServiceError> {
+        let options = s.strip_prefix("nfs").filter(|o| o.is_empty() || o.starts_with(','));
+        let options = options.ok_or_else(|| ServiceError::Apart(s.into()))?;
+        let mut nfs = Nfs::without_exports();
+        for option in options.split(',').skip(1) {
+            if !nfs.take_of_listener(option) {
+                return Err(ServiceError::Apart(option.into()));
             }
         }
+        exports.into_iter().try_for_each(|export| nfs.add(export))?;
         Ok(nfs)
+    }
+
+    fn without_exports() -> Nfs {
+        Nfs { exports: Vec::new(), tcp: None, rpcbind: false, limits: NfsLimits::default() }
+    }
+
+    /// Takes a directory or an option.
+    fn take(&mut self, option: &str) -> Result<(), ServiceError> {
+        if option.starts_with('/') {
+            return self.add(NfsExport::new(option));
+        }
+        let is_taken = self.take_of_listener(option)
+            || self.exports.last_mut().is_some_and(|export| export.take(option));
+        if is_taken { Ok(()) } else { Err(ServiceError::Option(option.into())) }
+    }
+
+    /// Takes an option of the listener. Returns true if it is one.
+    fn take_of_listener(&mut self, option: &str) -> bool {
+        if let Some(tcp) = option.strip_prefix("tcp=") {
+            self.tcp = tcp.parse().ok().filter(|a: &SocketAddr| a.port() > 0);
+            return self.tcp.is_some();
+        }
+        self.rpcbind |= option == "rpcbind";
+        option == "rpcbind" || self.limits.set(option)
+    }
+
+    fn add(&mut self, export: NfsExport) -> Result<(), ServiceError> {
+        if self.export(&export.directory).is_some() {
+            return Err(ServiceError::Twice(export.directory.display().to_string()));
+        }
+        self.exports.push(export);
+        Ok(())
+    }
+
+    /// The export of a directory.
+    pub(crate) fn export(&self, directory: &Path) -> Option<&NfsExport> {
+        self.exports.iter().find(|export| export.directory == directory)
+    }
+}
+
+impl NfsExport {
+    /// Of a directory, with no options.
+    pub(crate) fn new(directory: &str) -> NfsExport {
+        let access = Access::default();
+        NfsExport { directory: directory.into(), read_only: false, sync: true, access }
+    }
+
+    /// Takes an option. Returns true if it is one.
+    fn take(&mut self, option: &str) -> bool {
+        match option {
+            "ro" => self.read_only = true,
+            "async" => self.sync = false,
+            option => return set_access(&mut self.access, option),
+        }
+        true
     }
 }
 
@@ -223,7 +297,7 @@ impl ServiceKind {
         }
     }
 
-    /// The directory that it serves.
+    /// The directories that it serves.
     pub const fn nfs(&self) -> Option<&Nfs> {
         match self {
             ServiceKind::Perf(_) => None,
@@ -253,21 +327,40 @@ pub fn look_at_directories(services: &[ServiceSpec]) -> Result<(), String> {
     Ok(())
 }
 
-/// As it is asked for.
+/// As it is asked for. The options of the listener stand with those of the first directory.
 impl fmt::Display for Nfs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nfs:{}", self.directory.display())?;
-        if self.read_only {
-            f.write_str(",ro")?;
+        f.write_str("nfs:")?;
+        for (at, export) in self.exports.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { "," })?;
+            export.put_flags(f)?;
+            if at == 0 {
+                self.tcp.map_or(Ok(()), |tcp| write!(f, ",tcp={tcp}"))?;
+                f.write_str(if self.rpcbind { ",rpcbind" } else { "" })?;
+                self.limits.fmt(f)?;
+            }
+            export.put_access(f)?;
         }
-        if !self.sync {
-            f.write_str(",async")?;
-        }
-        if let Some(tcp) = self.tcp {
-            write!(f, ",tcp={tcp}")?;
-        }
-        f.write_str(if self.rpcbind { ",rpcbind" } else { "" })?;
-        self.limits.fmt(f)?;
+        Ok(())
+    }
+}
+
+/// The directory and its options.
+impl fmt::Display for NfsExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.put_flags(f)?;
+        self.put_access(f)
+    }
+}
+
+impl NfsExport {
+    fn put_flags(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ro, of_host) =
+            (if self.read_only { ",ro" } else { "" }, if self.sync { "" } else { ",async" });
+        write!(f, "{}{ro}{of_host}", self.directory.display())
+    }
+
+    fn put_access(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for client in &self.access.clients {
             write!(f, ",client={client}")?;
         }
@@ -338,7 +431,41 @@ mod tests {
         let spec: ServiceSpec = "10.0.0.1:20049=nfs:/d,tcp=127.0.0.1:20048".parse().unwrap();
         let nfs = spec.kind.nfs().unwrap();
         assert_eq!((spec.addr.port(), nfs.tcp.unwrap().port()), (20049, 20048));
-        assert!(nfs.sync && !nfs.read_only && spec.kind.needs_data());
+        assert!(nfs.exports[0].sync && !nfs.exports[0].read_only && spec.kind.needs_data());
+    }
+
+    #[test]
+    fn test_options_behind_a_directory_are_its_own_and_those_of_the_listener_stand_anywhere() {
+        let nfs = |s: &str| match s.parse().unwrap() {
+            ServiceKind::Nfs(nfs) => nfs,
+            other => panic!("{other}"),
+        };
+        let several = "nfs:/srv/a,ro,tcp=10.0.0.1:20048,workers=4,client=10.0.0.0/8,/srv/b,async,all_squash,/c";
+        let of = nfs(several);
+        assert_eq!(of.to_string(), several);
+        let each: Vec<_> = of.exports.iter().map(ToString::to_string).collect();
+        assert_eq!(each, ["/srv/a,ro,client=10.0.0.0/8", "/srv/b,async,all_squash", "/c"]);
+        assert_eq!(
+            nfs("nfs:/srv/a,/srv/b,ro,tcp=10.0.0.1:1,rpcbind").to_string(),
+            "nfs:/srv/a,tcp=10.0.0.1:1,rpcbind,/srv/b,ro"
+        );
+        for twice in ["nfs:/srv/a,ro,/srv/a", "nfs:/srv/a,/srv/b,/srv//a/"] {
+            assert!(matches!(twice.parse::<ServiceKind>(), Err(ServiceError::Twice(_))), "{twice}");
+        }
+    }
+
+    #[test]
+    fn test_listener_becomes_another_while_one_directory_and_its_places_stay() {
+        let spec = |s: &str| format!("10.0.0.1:1=nfs:{s}").parse::<ServiceSpec>().unwrap();
+        let old = spec("/a,/b,workers=4");
+        for new in
+            ["/a,workers=4", "/b,ro,/c,workers=4", "/b,/a,workers=4", "/a,async,/b,workers=4"]
+        {
+            assert!(old.becomes(&spec(new)), "{new}");
+        }
+        for new in ["/a,/b,workers=4", "/a,/b", "/c,workers=4", "/a,/b,workers=4,rpcbind"] {
+            assert!(!old.becomes(&spec(new)), "{new}");
+        }
     }
 
     #[test]

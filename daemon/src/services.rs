@@ -42,7 +42,7 @@ pub(crate) struct Terms {
 
 enum Order {
     Start { spec: ServiceSpec, terms: Box<Terms>, done: Done },
-    Set { spec: ServiceSpec, done: Done },
+    Set { spec: ServiceSpec, opened: Option<Opened>, done: Done },
     Stop { addr: SocketAddr, done: Done },
     End,
     Quit,
@@ -210,9 +210,10 @@ impl ServiceThread {
         self.order(Order::Start { spec, terms: Box::new(terms), done });
     }
 
-    /// Has an export become another, for those connected too ([`ServiceSpec::becomes`]).
-    pub(crate) fn set(&self, spec: ServiceSpec, done: Done) {
-        self.order(Order::Set { spec, done });
+    /// Has a listener of NFS become another, for those connected too ([`ServiceSpec::becomes`]). `opened` has the
+    /// directories that come.
+    pub(crate) fn set(&self, spec: ServiceSpec, opened: Option<Opened>, done: Done) {
+        self.order(Order::Set { spec, opened, done });
     }
 
     /// Stops the one at `addr` from taking connections. It is gone when those it has are.
@@ -272,7 +273,9 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
                 Order::Start { spec, terms, done } => {
                     start(device, &mut all, (spec, *terms), &waker, done);
                 }
-                Order::Set { spec, done } => answers.push((done, set(&mut all, spec))),
+                Order::Set { spec, opened, done } => {
+                    answers.push((done, set(&mut all, spec, opened)));
+                }
                 Order::Stop { addr, done } => stop(&mut all, addr, done, &mut answers),
                 Order::End => {
                     for r in &mut all {
@@ -342,12 +345,12 @@ fn start(
     }
 }
 
-fn set(all: &mut [Running], spec: ServiceSpec) -> Result<(), String> {
+fn set(all: &mut [Running], spec: ServiceSpec, opened: Option<Opened>) -> Result<(), String> {
     let runs = |r: &&mut Running| r.spec.becomes(&spec) && r.stage != Stage::Ending;
     let r = all.iter_mut().find(runs);
     let r = r.ok_or_else(|| format!("no such export listens on {}", spec.addr))?;
     if let (Service::Nfs(export), Some(nfs)) = (&r.service, spec.kind.nfs()) {
-        export.set(nfs);
+        export.set(nfs, opened)?;
     }
     r.spec = spec;
     Ok(())

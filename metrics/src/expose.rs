@@ -25,7 +25,7 @@ pub fn expose(sample: &Sample) -> String {
     ports(&mut t, &sample.ports);
     lcores(&mut t, &sample.lcores);
     applications(&mut t, &sample.applications);
-    exports::put(&mut t, &sample.exports);
+    exports::put(&mut t, &sample.nfs, &sample.exports);
     sample.control.cm.for_each(|name, help, value| counter(&mut t, "cm", name, help, value));
     sample.control.ib.for_each(|name, help, value| counter(&mut t, "ib", name, help, value));
     sample.control.control.for_each(|n, help, value| counter(&mut t, "control", n, help, value));

@@ -28,6 +28,8 @@ pub struct Sample {
     pub lcores: Vec<LcoreSample>,
     /// Applications of other processes, by user and name.
     pub applications: Vec<ApplicationSample>,
+    /// Listeners of NFS; none twice, by their addresses.
+    pub nfs: Vec<NfsSample>,
     /// Directories that are exported by NFS; none twice, by listener and directory.
     pub exports: Vec<ExportSample>,
     /// The control plane.
@@ -91,6 +93,17 @@ pub struct ApplicationSample {
     pub over_quota: u64,
 }
 
+/// A listener of NFS.
+#[derive(Clone, Debug, Default)]
+pub struct NfsSample {
+    /// Address and port at which it listens.
+    pub listener: String,
+    /// Connections it has.
+    pub connections: ExportConnections,
+    /// What its RPC server on the RNIC has counted.
+    pub rpc: ServerCounters,
+}
+
 /// A directory that is exported by NFS.
 #[derive(Clone, Debug, Default)]
 pub struct ExportSample {
@@ -98,19 +111,15 @@ pub struct ExportSample {
     pub listener: String,
     /// The directory.
     pub directory: String,
-    /// Connections it has.
-    pub connections: ExportConnections,
-    /// What its service has counted, over all transports.
+    /// What was counted of it, over all transports.
     pub counts: Counts,
-    /// What its RPC server on the RNIC has counted.
-    pub rpc: ServerCounters,
     /// Calls that failed, by their statuses.
     pub failures: Vec<(Status, u64)>,
     /// How long calls took, of each procedure that was called.
     pub timings: Vec<Timing>,
 }
 
-/// Connections of an export, by how they speak.
+/// Connections of a listener of NFS, by how they speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportConnections {
     /// RPC-over-RDMA version 1.

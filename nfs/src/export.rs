@@ -8,6 +8,10 @@
 //! an object that a process of the host moves out of the directory is out of reach for every call that comes
 //! after.
 //!
+//! A service may have several exports. A handle says which one it is of, and a directory that is exported by itself
+//! is no part of the one it lies in: the outer export lists its name, and enters it no more than a file system that
+//! is mounted there. So what lies in both is only reached by the rules of the inner one ([`others`]).
+//!
 //! Where objects are is kept in a table of bounded size, which is filled by what clients look up ([`table`]).
 //! The handle of a file also has the number of the directory it was in when it was first seen, where it is
 //! looked for if the table has evicted it. What is in neither place (moved behind our back) and a directory
@@ -23,6 +27,7 @@ pub(crate) mod flush;
 mod gone;
 pub(crate) mod name;
 mod open;
+mod others;
 mod owner;
 mod search;
 mod table;
@@ -38,9 +43,10 @@ use rustix::io::Errno;
 use crate::caller::as_server;
 use crate::wire::{Fattr, FileType, Handle, Status};
 use descriptors::Descriptors;
-use flush::{Disk, Flusher, SystemDisk};
+use flush::{Disk, Flusher};
 use gone::Gone;
 use open::is_of_now;
+use others::Others;
 use search::Search;
 use table::{Entry, Table};
 
@@ -131,8 +137,10 @@ pub struct Export {
     root_id: Identity,
     /// Its file system, and how that is mounted, where the kernel says so: a directory can be mounted
     /// in another of its own file system.
-    place: ((u32, u32), Option<u64>),
+    place: Place,
+    /// Clients take it for the number of a file system.
     fsid: u64,
+    others: Others,
     /// `/proc/self/fd`.
     links: OwnedFd,
     /// The kernel has no `openat2`.
@@ -153,6 +161,18 @@ pub struct Export {
 
 const TURNS: u64 = 64;
 
+/// FNV-1a: a number for a name, the same at every start.
+fn hash(name: &[u8]) -> u64 {
+    let step = |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The number of the export that a handle says it is of.
+fn fsid_of(handle: &Handle) -> Option<u64> {
+    let fsid = handle.as_slice().strip_prefix(&MAGIC)?.first_chunk()?;
+    Some(u64::from_be_bytes(*fsid))
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind these is whole after every statement.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -168,27 +188,24 @@ pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Result<Statx, Errno> {
     statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
 }
 
-/// The file system and the mount that an object was reached by. Linux has numbers of mounts since 5.8.
-fn place_of(stat: &Statx) -> ((u32, u32), Option<u64>) {
+/// A file system and a mount. Linux has numbers of mounts since 5.8.
+type Place = ((u32, u32), Option<u64>);
+
+/// The file system and the mount that an object was reached by.
+fn place_of(stat: &Statx) -> Place {
     let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
     ((stat.stx_dev_major, stat.stx_dev_minor), mount)
 }
 
 impl Export {
-    /// Exports `dir`. A symbolic link in its own path is followed.
+    /// Exports `dir` by the name `path`, on a disk that says itself when changes are on it. A symbolic link in the
+    /// path of the directory is followed.
     ///
     /// # Errors
     /// When it cannot be opened, or is not a directory.
-    pub fn new(dir: &Path, options: Options) -> Result<Arc<Export>, ExportError> {
-        Export::with_disk(dir, options, Arc::new(SystemDisk))
-    }
-
-    /// The same, on a disk that says itself when changes are on it.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or is not a directory.
-    pub fn with_disk(
+    pub(crate) fn with_disk(
         dir: &Path,
+        path: &[u8],
         options: Options,
         disk: Arc<dyn Disk>,
     ) -> Result<Arc<Export>, ExportError> {
@@ -204,8 +221,10 @@ impl Export {
             root: Arc::new(root),
             root_id,
             place: place_of(&stat),
-            // Numbers of devices change from boot to boot; the directory's identity does not.
-            fsid: root_id.born.rotate_left(32) ^ root_id.ino,
+            // Numbers of devices change from boot to boot; the directory's identity does not. Its name is in it
+            // for a directory that is exported twice, and for copies of a file system, as a snapshot is one.
+            fsid: root_id.born.rotate_left(32) ^ root_id.ino ^ hash(path),
+            others: Others::default(),
             links,
             name_by_name: false.into(),
             read_only: options.read_only.into(),
@@ -244,6 +263,16 @@ impl Export {
 
     pub(crate) const fn root_ino(&self) -> u64 {
         self.root_id.ino
+    }
+
+    /// The number by which handles tell exports apart.
+    pub(crate) const fn fsid(&self) -> u64 {
+        self.fsid
+    }
+
+    /// Returns true if a handle says that it is of this export.
+    pub(crate) fn is_named_by(&self, handle: &Handle) -> bool {
+        fsid_of(handle) == Some(self.fsid)
     }
 
     pub(crate) fn handle(&self, object: &Object) -> Handle {
@@ -337,6 +366,9 @@ impl Export {
             return Err(Status::ACCES);
         }
         let (id, attributes) = (Identity::of(&stat), self.attributes_of(&stat)?);
+        if self.others.have_root(id) {
+            return Err(Status::ACCES);
+        }
         let hint = self.remember(dir, name, id, attributes.kind);
         Ok(Object { id, hint, path: Arc::new(path), attributes })
     }
@@ -346,6 +378,9 @@ impl Export {
         let stat = stat_at(&dir.path, name).ok().filter(|stat| self.is_here(stat))?;
         let attributes = self.attributes_of(&stat).ok()?;
         let id = Identity::of(&stat);
+        if self.others.have_root(id) {
+            return None;
+        }
         let hint = self.remember(dir, name, id, attributes.kind);
         Some((self.handle_of(id, hint), attributes))
     }

@@ -7,7 +7,7 @@
 //!
 //! * [`wire`]: arguments and results of the procedures;
 //! * [`Export`]: objects below a directory, by handles that outlive the server;
-//! * [`Service`]: a call in, a reply out;
+//! * [`Share`]: an export with its name and its rules; [`Service`]: several of them, a call in, a reply out;
 //! * [`rdma`]: the service on queue pairs; [`record`], [`tcp`]: messages over a stream;
 //! * [`rpcbind`]: telling the host's where the programs are;
 //! * [`client`]: mounting, walking, reading and writing from the other side.
@@ -40,4 +40,7 @@ pub use caller::{ANONYMOUS, Access, AccessError, Network, NetworkError, Squash};
 pub use counters::{Counts, Timing};
 pub use export::flush::{Disk, Extent, SystemDisk};
 pub use export::{Export, ExportError, Options};
-pub use server::{Arguments, Carried, Handled, InReply, Room, Service, Sink, Source, Unflushed};
+pub use server::{
+    Admitted, Arguments, Carried, Handled, InReply, Room, Service, Share, SharesError, Sink,
+    Source, Unflushed,
+};

@@ -12,14 +12,18 @@ mod durable;
 mod make;
 mod mounts;
 mod object;
+mod share;
+mod shares;
 
 pub use apart::{Arguments, InReply, Room, Sink, Source};
 pub use durable::{Carried, Unflushed};
+pub use share::Share;
+pub use shares::SharesError;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use heddle_rpcrdma::reduce::Item;
 use heddle_rpcrdma::rpc::{
@@ -28,13 +32,12 @@ use heddle_rpcrdma::rpc::{
 };
 use heddle_rpcrdma::xdr;
 
-use crate::caller::{self, Access, AccessError, Calling};
-use crate::counters::{Counters, Counts, Timing, count};
-use crate::export::flush::{Disk, Due, SystemDisk};
-use crate::export::{Export, ExportError, Options};
-use crate::wire::{Fattr, Status, Verifier, WccData, WriteApart, Xdr, mount, procedure};
-use durable::{change, durable};
+use crate::counters::{Counts, count};
+use crate::export::flush::Disk;
+use crate::export::{ExportError, Options};
+use crate::wire::{Status, WccData, Xdr, mount, procedure};
 use mounts::Mounts;
+use shares::Shares;
 
 /// What has been written behind what a buffer held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,24 +49,29 @@ pub struct Handled {
     pub apart: bool,
 }
 
-/// A directory as an NFS service.
+/// The exports of a listener, as one service of NFS and MOUNT.
+///
+/// A handle says which export it is of, and each call is carried out by the rules of that one.
 #[derive(Debug)]
 pub struct Service {
-    export: Arc<Export>,
-    /// What clients call it.
-    path: Vec<u8>,
-    /// Another one at every start.
-    boot: u64,
+    shares: RwLock<Shares>,
     mounts: Mutex<Mounts>,
-    access: RwLock<Arc<Entrance>>,
-    pub(crate) counters: Counters,
 }
 
-/// Who may call, as whom, and what a thread is when it acts for no user, where it does.
-#[derive(Debug, Default)]
-struct Entrance {
-    access: Access,
-    server: Option<caller::Server>,
+/// A call that may be carried out.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The export that the call is for. The first one has the calls that name none.
+    share: Arc<Share>,
+    /// The exports there were when the call came.
+    shares: Shares,
+}
+
+impl Admitted {
+    /// The export that the call is for.
+    pub const fn share(&self) -> &Arc<Share> {
+        &self.share
+    }
 }
 
 /// Results with a status, of which a procedure that fails gives `F`.
@@ -75,7 +83,7 @@ impl Service {
     /// # Errors
     /// When it cannot be opened.
     pub fn new(dir: &Path, path: &str, options: Options) -> Result<Service, ExportError> {
-        Service::with_disk(dir, path, options, Arc::new(SystemDisk))
+        Share::new(dir, path, options).map(Service::one)
     }
 
     /// The same, on a disk that says itself when changes are on it.
@@ -88,58 +96,55 @@ impl Service {
         options: Options,
         disk: Arc<dyn Disk>,
     ) -> Result<Service, ExportError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-        let boot = (now ^ (u128::from(std::process::id()) << 64)).to_be_bytes();
-        // The lower half tells starts apart, and the process those of one nanosecond.
-        let (pid, nanoseconds) = boot.split_at(8);
-        let mut verifier = [0; 8];
-        let mixed = pid.iter().rev().zip(nanoseconds).map(|(a, b)| a ^ b);
-        verifier.iter_mut().zip(mixed).for_each(|(to, octet)| *to = octet);
-        Ok(Service {
-            export: Export::with_disk(dir, options, disk)?,
-            path: path.trim_end_matches('/').as_bytes().to_vec(),
-            boot: u64::from_be_bytes(verifier),
-            mounts: Mutex::default(),
-            access: RwLock::default(),
-            counters: Counters::default(),
-        })
+        Share::with_disk(dir, path, options, disk).map(Service::one)
     }
 
-    /// Has calls from here on carried out for these clients, and as these users; those under way end as they
-    /// began.
+    fn one(share: Arc<Share>) -> Service {
+        Service { shares: RwLock::new(Shares::one(share)), mounts: Mutex::default() }
+    }
+
+    /// Serves several directories, which clients mount by their names.
     ///
     /// # Errors
-    /// When the calling thread has not the right to act for users, which the threads that carry out calls are
-    /// to have as well.
-    pub fn set_access(&self, access: Access) -> Result<(), AccessError> {
-        let server = caller::Server::check(&access)?;
-        let mut current = self.access.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(Entrance { access, server });
+    /// [`SharesError`].
+    pub fn of(shares: Vec<Arc<Share>>) -> Result<Service, SharesError> {
+        let shares = Shares::of(shares)?;
+        shares.introduce();
+        Ok(Service { shares: RwLock::new(shares), mounts: Mutex::default() })
+    }
+
+    /// Serves these from here on. Calls under way end as they began; handles of an export that is not among them
+    /// are stale, and those of the others stay what they are.
+    ///
+    /// # Errors
+    /// [`SharesError`]; nothing has changed then.
+    pub fn set_shares(&self, shares: Vec<Arc<Share>>) -> Result<(), SharesError> {
+        let shares = Shares::of(shares)?;
+        // First, so that no call reaches a new export by way of another.
+        shares.introduce();
+        *self.shares.write().unwrap_or_else(PoisonError::into_inner) = shares;
         Ok(())
     }
 
-    fn entrance(&self) -> Arc<Entrance> {
-        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    /// The exports there are, in their order.
+    pub fn shares(&self) -> Vec<Arc<Share>> {
+        self.current().iter().cloned().collect()
     }
 
-    /// What is exported.
-    pub fn export(&self) -> &Export {
-        &self.export
+    fn current(&self) -> Shares {
+        self.shares.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was counted.
+    /// What was counted, of all exports together.
     pub fn counts(&self) -> Counts {
-        self.counters.get()
+        let mut sum = Counts::ZERO;
+        self.current().iter().for_each(|share| sum.add(&share.counts()));
+        sum
     }
 
-    /// Calls that failed, by their statuses.
-    pub fn failures(&self) -> Vec<(Status, u64)> {
-        self.counters.failures()
-    }
-
-    /// How long calls took, of each procedure that was called.
-    pub fn timings(&self) -> Vec<Timing> {
-        self.counters.timings()
+    /// The counters of what is no export's.
+    pub(crate) fn of_all(&self) -> Arc<Share> {
+        Arc::clone(self.current().first())
     }
 
     /// Carries out an RPC call and writes the reply behind what `out` holds. `None` when it is not a
@@ -159,27 +164,38 @@ impl Service {
         let (call, arguments) = match Call::decode(call) {
             Ok(call) => call,
             Err(error) => {
+                let counters = &self.of_all().counters;
                 let Some(reply) = error.reply() else {
-                    count(&self.counters.dropped, 1);
+                    count(&counters.dropped, 1);
                     return None;
                 };
-                count(&self.counters.denied, 1);
+                count(&counters.denied, 1);
                 put_header(&reply, out);
                 return Some(Handled::default());
             }
         };
-        if let Err(stat) = self.admit(&call.procedure, &call.cred, peer) {
-            count(&self.counters.denied, 1);
-            let body = ReplyBody::Denied(Denied::AuthError(stat));
-            put_header(&Reply { xid: call.xid, body }, out);
-            return Some(Handled::default());
-        }
+        let admitted = match self.admit(&call.procedure, &call.cred, peer, arguments) {
+            Ok(admitted) => admitted,
+            Err(stat) => {
+                let body = ReplyBody::Denied(Denied::AuthError(stat));
+                put_header(&Reply { xid: call.xid, body }, out);
+                return Some(Handled::default());
+            }
+        };
         let start = out.len();
         put_header(&Reply::accepted(call.xid, RpcStatus::Success), out);
         let header = out.len() - start;
         let arguments = Arguments::of(arguments);
-        let carried = self.begin(call.procedure, &call.cred, arguments, out, &mut InReply);
-        match carried.and_then(|carried| self.settle(carried, peer.unwrap_or(NOWHERE), out)) {
+        let peer = peer.unwrap_or(NOWHERE);
+        let done = self.carry_out(
+            &admitted,
+            call.procedure,
+            &call.cred,
+            (arguments, peer),
+            out,
+            &mut InReply,
+        );
+        match done {
             Ok(mut handled) => {
                 if let Some(item) = &mut handled.item {
                     item.offset = item.offset.saturating_add(u32::try_from(header).unwrap_or(0));
@@ -194,32 +210,40 @@ impl Service {
         }
     }
 
-    /// Whether calls of `peer` with this credential are carried out. NULL, and what MOUNT says of the server, may
-    /// be called by anybody.
+    /// Finds the export that a call is for, by the handle or path that `arguments` begin with, and looks whether
+    /// calls of `peer` with this credential are carried out there. NULL, and what MOUNT says of the server, may be
+    /// called by anybody; so may what names no export, which comes to nothing.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the call is not carried out.
     pub fn admit(
         &self,
         procedure: &Procedure,
         cred: &Auth<'_>,
         peer: Option<SocketAddr>,
-    ) -> Result<(), AuthStat> {
-        let listed = procedure.program == mount::PROGRAM && *procedure != mount::MNT;
-        match cred.flavor() {
+        arguments: &[u8],
+    ) -> Result<Admitted, AuthStat> {
+        let shares = self.current();
+        let named = shares.of_call(*procedure, arguments);
+        let share = Arc::clone(named.unwrap_or_else(|| shares.first()));
+        let checked = match cred.flavor() {
             _ if procedure.procedure == NULL_PROCEDURE => Ok(()),
-            _ if !listed && !self.entrance().access.admits(peer.map(|peer| peer.ip())) => {
-                Err(AuthStat::TOO_WEAK)
-            }
+            _ if named.is_some_and(|share| share.admit(peer).is_err()) => Err(AuthStat::TOO_WEAK),
             Flavor::NONE => Ok(()),
             Flavor::SYS => AuthSys::decode(cred).map(drop).map_err(|_| AuthStat::BAD_CRED),
             _ => Err(AuthStat::REJECTED_CRED),
+        };
+        match checked {
+            Ok(()) => Ok(Admitted { share, shares }),
+            Err(stat) => {
+                count(&share.counters.denied, 1);
+                Err(stat)
+            }
         }
     }
 
     /// Carries out `procedure` and writes its results, without an RPC header, behind what `out` holds; data
-    /// that is read goes to `sink` if that takes it. Whether the caller may has been asked with
-    /// [`admit`](Service::admit).
+    /// that is read goes to `sink` if that takes it. The caller is one that every export admits.
     ///
     /// # Errors
     /// What the reply says when there are no results; what `out` holds behind its old end is void then.
@@ -231,17 +255,35 @@ impl Service {
         out: &mut Vec<u8>,
         sink: &mut dyn Sink,
     ) -> Result<Handled, RpcStatus> {
-        let carried = self.begin(procedure, cred, arguments, out, sink)?;
-        self.settle(carried, NOWHERE, out)
+        let shares = self.current();
+        let share = shares.of_call(procedure, arguments.octets).unwrap_or_else(|| shares.first());
+        let admitted = Admitted { share: Arc::clone(share), shares };
+        self.carry_out(&admitted, procedure, cred, (arguments, NOWHERE), out, sink)
     }
 
-    /// As [`dispatch`](Service::dispatch), but waits for no change to be on the disk, and for no room in
-    /// `sink`.
+    /// As [`begin`](Service::begin), and waits for the disk; the peer says whose turn it is there. Where there is
+    /// no room for data the caller is asked to come again.
+    fn carry_out(
+        &self,
+        admitted: &Admitted,
+        procedure: Procedure,
+        cred: &Auth<'_>,
+        (arguments, peer): (Arguments<'_>, SocketAddr),
+        out: &mut Vec<u8>,
+        sink: &mut dyn Sink,
+    ) -> Result<Handled, RpcStatus> {
+        let carried = self.begin(admitted, procedure, cred, arguments, out, sink)?;
+        Ok(admitted.share.settle(carried, peer, out))
+    }
+
+    /// Carries out a call that was [admitted](Service::admit) as [`dispatch`](Service::dispatch) does, but waits
+    /// for no change to be on the disk, and for no room in `sink`.
     ///
     /// # Errors
     /// What the reply says when there are no results; what `out` holds behind its old end is void then.
     pub fn begin(
         &self,
+        Admitted { share, shares }: &Admitted,
         procedure: Procedure,
         cred: &Auth<'_>,
         arguments: Arguments<'_>,
@@ -252,11 +294,13 @@ impl Service {
         let mut done = match (procedure.program, procedure.version) {
             (procedure::PROGRAM, procedure::VERSION) => {
                 // A thread of the flusher that was started within would stay the user.
-                let _calling = self.calling(cred);
-                self.nfs(procedure, arguments, out, sink)
+                let _calling = share.calling(cred);
+                share.nfs(procedure, arguments, out, sink)
             }
             (mount::PROGRAM, mount::VERSION) => match arguments {
-                Arguments { octets, data: None } => self.mount(procedure, cred, octets, out),
+                Arguments { octets, data: None } => {
+                    self.mount(shares, procedure, cred, octets, out)
+                }
                 Arguments { data: Some(_), .. } => Err(RpcStatus::GarbageArgs),
             },
             (procedure::PROGRAM | mount::PROGRAM, _) => {
@@ -266,127 +310,15 @@ impl Service {
         };
         match &mut done {
             Ok(Carried::Done(_)) => {
-                self.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
+                share.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
             }
             // It is counted when it is over.
             Ok(Carried::Unflushed(unflushed)) => unflushed.begun = begun,
             Ok(Carried::NoRoom(_)) => out.truncate(start),
-            Err(RpcStatus::GarbageArgs) => count(&self.counters.garbage, 1),
-            Err(_) => count(&self.counters.unavailable, 1),
+            Err(RpcStatus::GarbageArgs) => count(&share.counters.garbage, 1),
+            Err(_) => count(&share.counters.unavailable, 1),
         }
         done
-    }
-
-    /// Counts a call that was carried out, and how long it took.
-    fn finished(&self, procedure: Procedure, begun: Instant, results: &[u8]) {
-        self.counters.took(procedure, begun.elapsed());
-        self.count(procedure, results);
-    }
-
-    /// Asks the caller of a READ to come again.
-    fn jukebox(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        Status::JUKEBOX.put(out);
-        None::<Fattr>.put(out);
-        self.count(procedure::READ, out.get(start..).unwrap_or(&[]));
-    }
-
-    /// Has the thread carry out a call as the user that the credential and the export say, as long as it is
-    /// kept.
-    fn calling(&self, cred: &Auth<'_>) -> Option<Calling> {
-        let entrance = self.entrance();
-        let server = entrance.server.as_ref()?;
-        Some(Calling::begin(server, entrance.access.user(cred)?))
-    }
-
-    /// Counts a call that was carried out. All results of NFS begin with a status.
-    fn count(&self, procedure: Procedure, results: &[u8]) {
-        count(&self.counters.calls, 1);
-        if procedure.program != procedure::PROGRAM {
-            return;
-        }
-        match results.first_chunk().map(|&status| Status(u32::from_be_bytes(status))) {
-            None | Some(Status::OK) => {}
-            Some(status) => {
-                count(&self.counters.failed, 1);
-                self.counters.fail(status);
-                if matches!(status, Status::STALE | Status::BADHANDLE) {
-                    count(&self.counters.stale, 1);
-                }
-            }
-        }
-    }
-
-    fn nfs(
-        &self,
-        p: Procedure,
-        Arguments { octets: arguments, data }: Arguments<'_>,
-        out: &mut Vec<u8>,
-        sink: &mut dyn Sink,
-    ) -> Done {
-        match (p, data) {
-            (procedure::WRITE, Some(data)) => {
-                let call: WriteApart = Xdr::whole(arguments).map_err(garbage)?;
-                if call.length as usize != data.len() {
-                    return Err(RpcStatus::GarbageArgs);
-                }
-                let mut due = Due::default();
-                let outcome = self.write_from(&call, data, &mut due);
-                return Ok(durable(p, outcome, due, out));
-            }
-            (_, Some(_)) => return Err(RpcStatus::GarbageArgs),
-            (_, None) => {}
-        }
-        match p {
-            procedure::NULL => run(arguments, out, |()| ()),
-            procedure::GETATTR => run(arguments, out, |a| self.getattr(&a)),
-            procedure::SETATTR => change(p, arguments, out, |a, due| self.setattr(&a, due)),
-            procedure::LOOKUP => run(arguments, out, |a| self.lookup(&a)),
-            procedure::ACCESS => run(arguments, out, |a| self.access(&a)),
-            procedure::READLINK => {
-                let call = Xdr::whole(arguments).map_err(garbage)?;
-                Ok(Carried::Done(self.readlink(&call, out)))
-            }
-            procedure::READ => {
-                let call = Xdr::whole(arguments).map_err(garbage)?;
-                Ok(self.read(&call, out, sink))
-            }
-            procedure::WRITE => change(p, arguments, out, |a, due| self.write(&a, due)),
-            procedure::CREATE => change(p, arguments, out, |a, due| self.create(&a, due)),
-            procedure::MKDIR => change(p, arguments, out, |a, due| self.mkdir(&a, due)),
-            procedure::SYMLINK => change(p, arguments, out, |a, due| self.symlink(&a, due)),
-            procedure::MKNOD => change(p, arguments, out, |a, due| self.mknod(&a, due)),
-            procedure::REMOVE => change(p, arguments, out, |a, due| self.remove(&a, due)),
-            procedure::RMDIR => change(p, arguments, out, |a, due| self.rmdir(&a, due)),
-            procedure::RENAME => change(p, arguments, out, |a, due| self.rename(&a, due)),
-            procedure::LINK => change(p, arguments, out, |a, due| self.link(&a, due)),
-            procedure::READDIR => {
-                let call = Xdr::whole(arguments).map_err(garbage)?;
-                self.readdir(&call, out);
-                Ok(Carried::Done(Handled::default()))
-            }
-            procedure::READDIRPLUS => {
-                let call = Xdr::whole(arguments).map_err(garbage)?;
-                self.readdirplus(&call, out);
-                Ok(Carried::Done(Handled::default()))
-            }
-            procedure::FSSTAT => run(arguments, out, |a| self.fsstat(&a)),
-            procedure::FSINFO => run(arguments, out, |a| self.fsinfo(&a)),
-            procedure::PATHCONF => run(arguments, out, |a| self.pathconf(&a)),
-            procedure::COMMIT => change(p, arguments, out, |a, due| self.commit(&a, due)),
-            _ => Err(RpcStatus::ProcUnavail),
-        }
-    }
-
-    /// By which clients see that what they wrote and did not commit may be lost: another one at every start,
-    /// and when data could not be put on the disk.
-    fn verifier(&self) -> Verifier {
-        Verifier(self.boot.wrapping_add(self.export.flusher().losses()).to_be_bytes())
-    }
-
-    /// Whether anything can be changed.
-    fn writable(&self) -> Result<(), Status> {
-        if self.export.is_read_only() { Err(Status::ROFS) } else { Ok(()) }
     }
 }
 

@@ -308,12 +308,31 @@ pub struct Listener {
     pub startups: usize,
     /// So many there may be.
     pub backlog: usize,
-    /// What it has done, where it is an NFS export.
+    /// What it has done, where it serves NFS: all its exports together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs: Option<Export>,
+    /// Its exports, where it serves NFS.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<ExportedDirectory>,
 }
 
-/// An NFS export: connections by how they speak, and what was counted since it began.
+/// A directory that a listener serves by NFS, and what was counted of it since it began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExportedDirectory {
+    /// The directory with its options, as in the service.
+    pub export: String,
+    /// Calls that were carried out.
+    pub calls: u64,
+    /// Those of them with a status that is not OK.
+    pub failed: u64,
+    /// Octets read.
+    pub read_bytes: u64,
+    /// Octets written.
+    pub written_bytes: u64,
+}
+
+/// A listener of NFS: connections by how they speak, and what was counted since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Export {

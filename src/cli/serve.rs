@@ -113,8 +113,9 @@ impl Idle {
 fn listen_help() -> String {
     format!(
         "A service and where it listens (10.0.0.1:7174=rping); may be given several times. One of: \
-         {}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N, nfs ,ro and ,async \
-         and ,tcp=ADDR:PORT, where the host answers MOUNT, and ,rpcbind (docs/guide/nfs.md)",
+         {}. ucmatose takes ,count=N and ,size=N, those of perftest (ib_*) ,size=N, nfs ,ro and ,async, \
+         further directories (,/srv/scratch,ro), ,tcp=ADDR:PORT, where the host answers MOUNT, and ,rpcbind \
+         (docs/guide/nfs.md)",
         names()
     )
 }

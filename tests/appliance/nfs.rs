@@ -145,9 +145,9 @@ fn test_options_hold_for_those_connected_and_another_directory_has_them_come_aga
     let of = format!("listener=\"10.77.0.1:20049\",export=\"{}\"", dir.path().display());
     for line in [
         format!("heddle_nfs_errors_total{{{of},status=\"ROFS\"}} 1"),
-        format!("heddle_nfs_connections{{{of},transport=\"rdma-2\"}} 1"),
+        "heddle_nfs_connections{listener=\"10.77.0.1:20049\",transport=\"rdma-2\"} 1".into(),
         format!("heddle_nfs_call_seconds_count{{{of},program=\"NFS\",procedure=\"CREATE\"}} 3"),
-        format!("heddle_rpc_connections_total{{{of}}} 1"),
+        "heddle_rpc_connections_total{listener=\"10.77.0.1:20049\"} 1".into(),
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in {text}");
     }
@@ -159,6 +159,69 @@ fn test_options_hold_for_those_connected_and_another_directory_has_them_come_aga
     assert_eq!(status(client.create(root, b"four", 0o644)), Status::OK);
     assert!(other.path().join("four").exists() && !dir.path().join("four").exists());
     assert!(!dir.path().join("two").exists() && dir.path().join("three").exists());
+}
+
+#[test]
+fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
+    let [kept, other, sockets] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let file = |options: &str, more: &str| {
+        let metrics = "[metrics]\nlisten = \"127.0.0.1:9184\"\n";
+        export(kept.path(), &format!("{options}{more}")) + metrics
+    };
+    let beside = |options: &str| format!(",{}{options}", other.path().display());
+    let a = Appliance::start(&file("", ""));
+    up(&a);
+    let socket = sockets.path().join("peer");
+    let _peer = a.peer(&socket);
+    let device = Device::open(&socket).unwrap();
+    let mut client = by_rdma(&device);
+    let root = client.mount(kept.path().to_str().unwrap()).unwrap().handle;
+    assert_eq!(status(client.create(root, b"one", 0o644)), Status::OK);
+    let reload = |options: &str, more: &str| {
+        a.write(&file(options, more));
+        let done = a.ask(&["reload"]);
+        assert_eq!((&done["failed"], &done["applied"].as_array().unwrap().len()), (&json!([]), &1));
+        let service = service(kept.path(), &format!("{options}{more}"));
+        a.conns(&service, 1)[0]["conn"].clone()
+    };
+    let first = reload(",async", "");
+    assert_eq!(reload(",async", &beside("")), first, "the connection stays");
+    let mut second = client.mount(other.path().to_str().unwrap()).unwrap().handle;
+    assert_eq!(status(client.create(second, b"two", 0o644)), Status::OK);
+    // One is changed, and the other is as it was.
+    assert_eq!(reload(",async", &beside(",ro")), first);
+    assert_eq!(status(client.create(second, b"three", 0o644)), Status::ROFS);
+    assert_eq!(status(client.create(root, b"three", 0o644)), Status::OK);
+    let rows = |a: &Appliance| {
+        let status = a.ask(&["status"]);
+        let all = status["listeners"].as_array().unwrap().iter();
+        let all = all.flat_map(|l| l["exports"].as_array().cloned().unwrap_or_default());
+        let row = |e: Value| (e["export"].as_str().unwrap().to_owned(), e["failed"].clone());
+        all.map(row).collect::<Vec<_>>()
+    };
+    let of = |dir: &Path, options: &str| format!("{}{options}", dir.display());
+    let both = [(of(kept.path(), ",async"), json!(0)), (of(other.path(), ",ro"), json!(1))];
+    assert_eq!(rows(&a), both);
+    let text = crate::links::get(&a, "/metrics");
+    for (dir, failed) in [(kept.path(), 0), (other.path(), 1)] {
+        let of = format!("listener=\"10.77.0.1:20049\",export=\"{}\"", dir.display());
+        let line = format!("heddle_nfs_failed_total{{{of}}} {failed}");
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    // A directory that is not there leaves all as it is.
+    a.write(&file("", &format!("{},/nowhere", beside(""))));
+    assert!(a.refusal(&["reload"]).1.contains("/nowhere"));
+    assert_eq!(rows(&a), both);
+    // It goes, and comes again: its handles are stale and then hold again.
+    assert_eq!(reload(",async", ""), first);
+    assert_eq!(status(client.getattr(second)), Status::STALE);
+    assert_eq!(status(client.getattr(root)), Status::OK);
+    assert_eq!(reload(",async", &beside("")), first);
+    assert_eq!(status(client.create(second, b"four", 0o644)), Status::OK);
+    second = client.mount(other.path().to_str().unwrap()).unwrap().handle;
+    assert_eq!(status(client.create(second, b"five", 0o644)), Status::OK);
+    let names = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+    assert_eq!((names(kept.path()), names(other.path())), (2, 3));
 }
 
 /// The host's limit of a file's length is for the client to hear of: its signal would end the appliance.

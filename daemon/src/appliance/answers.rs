@@ -49,6 +49,7 @@ impl Appliance {
             startups: l.startups,
             backlog: l.backlog,
             nfs: of(l.addr).and_then(|(s, _)| exports.of(s)),
+            exports: of(l.addr).map(|(s, _)| exports.directories(s)).unwrap_or_default(),
         });
         // They listen no more, so the control plane does not know them.
         let ending = services.iter();
@@ -58,6 +59,7 @@ impl Appliance {
             service: s.kind.to_string(),
             state: stage.describe(),
             nfs: exports.of(s),
+            exports: exports.directories(s),
             ..Listener::default()
         });
         let port = |n: usize| config.ports.get(n).map_or_else(String::new, |p| p.name.clone());

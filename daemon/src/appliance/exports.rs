@@ -6,15 +6,17 @@ use core::time::Duration;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use heddle_nfs::Share;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Appliance, SERVICE};
 use crate::change::Change;
-use crate::nfs::Opened;
-use crate::service::{Nfs, ServiceKind, ServiceSpec};
+use crate::nfs::{self, Opened};
+use crate::service::{Nfs, NfsExport, NfsLimits, ServiceKind, ServiceSpec};
 use crate::services::Exports;
 
 /// How long whoever gives up a socket of the host may take: it ends the connections there first.
@@ -22,18 +24,18 @@ const GIVEN_UP: Duration = Duration::from_secs(1);
 /// How often it is tried.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Opens the directory. A disk may be asleep, or the server of a file system not there.
+/// Opens the directories. A disk may be asleep, or the server of a file system not there.
 ///
 /// # Errors
 /// Why not, in one line.
-async fn open(nfs: &Nfs) -> Result<Opened, String> {
+pub(super) async fn open(nfs: &Nfs) -> Result<Opened, String> {
     let nfs = nfs.clone();
     let opened = tokio::task::spawn_blocking(move || Opened::new(&nfs));
     let opened = timeout(SERVICE, opened).await.map_err(|_| "the directory does not answer")?;
     opened.map_err(|_| "opening the directory has failed")?
 }
 
-/// Opens a directory for who may have exported what lies below `roots`. It is reached from a descriptor
+/// Opens the directories for who may have exported what lies below `roots`. Each is reached from a descriptor
 /// of the root: whatever becomes of names and links meanwhile, nothing outside is opened.
 ///
 /// # Errors
@@ -46,7 +48,15 @@ pub(super) async fn below(roots: Vec<PathBuf>, nfs: &Nfs) -> Result<Opened, Stri
 }
 
 fn open_below(roots: &[PathBuf], nfs: &Nfs) -> Result<Opened, String> {
-    let dir = &nfs.directory;
+    Opened::with(nfs, |export| share_below(roots, export, nfs.limits))
+}
+
+fn share_below(
+    roots: &[PathBuf],
+    export: &NfsExport,
+    limits: NfsLimits,
+) -> Result<Arc<Share>, String> {
+    let dir = &export.directory;
     let below = roots.iter().find_map(|root| Some((root, dir.strip_prefix(root).ok()?)));
     let not = || format!("{} is in no directory of control.exports", dir.display());
     let (root, rest) = below.ok_or_else(not)?;
@@ -61,7 +71,7 @@ fn open_below(roots: &[PathBuf], nfs: &Nfs) -> Result<Opened, String> {
         opened => opened.map_err(failed)?,
     };
     let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    Opened::at(Path::new(&path), nfs)
+    nfs::open(Path::new(&path), export, limits)
 }
 
 /// What an export needs, with the socket of the host bound.
@@ -125,7 +135,7 @@ impl Appliance {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::service::NfsLimits;
+    use crate::service::ServiceKind;
 
     #[test]
     fn test_only_directories_below_a_root_are_opened_whatever_links_say() {
@@ -138,18 +148,11 @@ mod tests {
         std::os::unix::fs::symlink("a/b", root.join("in")).unwrap();
         std::fs::write(root.join("file"), "").unwrap();
         let try_open = |roots: &[PathBuf], path: &Path| {
-            let directory = path.to_path_buf();
-            let limits = NfsLimits::default();
-            let (tcp, rpcbind) = (None, false);
-            let nfs = Nfs {
-                directory,
-                read_only: false,
-                sync: true,
-                tcp,
-                rpcbind,
-                limits,
-                access: heddle_nfs::Access::default(),
-            };
+            // The first directory is good, and the other one is looked at all the same.
+            let both = format!("nfs:{},{}", root.display(), path.display());
+            let alone = format!("nfs:{}", path.display());
+            let text = if path == root { alone } else { both };
+            let Ok(ServiceKind::Nfs(nfs)) = text.parse() else { panic!("{text}") };
             open_below(roots, &nfs).map(drop)
         };
         let roots = [root.clone()];

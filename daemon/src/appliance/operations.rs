@@ -210,6 +210,13 @@ impl Appliance {
                     let opened = self.prepare_export(spec, changes).await?;
                     prepared.exports.extend(opened.map(|opened| (spec.addr, opened)));
                 }
+                Change::ExportSet(spec) => {
+                    let Some(nfs) = spec.kind.nfs() else { continue };
+                    // All of them, also to see whether their access can be had.
+                    let opened = exports::open(nfs).await;
+                    let opened = opened.map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr));
+                    prepared.exports.insert(spec.addr, opened?);
+                }
                 _ => {}
             }
         }
@@ -253,8 +260,8 @@ impl Appliance {
                 self.start_service(spec.clone(), opened).await?;
             }
             Change::ExportSet(spec) => {
-                let spec = spec.clone();
-                self.serve(|services, done| services.set(spec, done)).await?;
+                let (spec, opened) = (spec.clone(), prepared.exports.remove(&spec.addr));
+                self.serve(|services, done| services.set(spec, opened, done)).await?;
             }
             Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
             // They are looked at when they are needed.

@@ -144,6 +144,20 @@ pub(super) struct Listen {
     pub(super) service: Key<String>,
     pub(super) infiniband: Key<bool>,
     pub(super) forward: Key<Forward>,
+    pub(super) export: Vec<Spanned<Export>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Export {
+    pub(super) path: Key<String>,
+    pub(super) ro: Key<bool>,
+    #[serde(rename = "async")]
+    pub(super) not_sync: Key<bool>,
+    pub(super) client: Key<Vec<Spanned<String>>>,
+    pub(super) squash: Key<String>,
+    pub(super) anonuid: Key<i64>,
+    pub(super) anongid: Key<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use heddle_metrics::{ExportConnections, ExportSample};
+use heddle_metrics::{ExportConnections, ExportSample, NfsSample};
 use heddle_nfs::Counts;
-use heddle_socket::admin::Export;
+use heddle_socket::admin::{Export, ExportedDirectory};
 
 use crate::nfs::Watch;
-use crate::service::ServiceSpec;
+use crate::service::{NfsExport, ServiceSpec};
 
 /// The exports there are, also those that end.
 #[derive(Clone, Debug, Default)]
@@ -38,14 +38,46 @@ impl Exports {
         Some(Export { rdma1, rdma2, silent, tcp, calls, failed, read_bytes, written_bytes })
     }
 
+    /// Each directory of this listener and service.
+    pub(crate) fn directories(&self, spec: &ServiceSpec) -> Vec<ExportedDirectory> {
+        let exports = spec.kind.nfs().map(|nfs| &nfs.exports[..]).unwrap_or_default();
+        let row = |export: &NfsExport| {
+            let all = self.0.iter().filter(|(of, _)| of == spec);
+            let mut sum = Counts::ZERO;
+            all.filter_map(|(_, watch)| watch.counts_of(&export.directory))
+                .for_each(|counts| sum.add(&counts));
+            let Counts { calls, failed, read_bytes, written_bytes, .. } = sum;
+            let export = export.to_string();
+            ExportedDirectory { export, calls, failed, read_bytes, written_bytes }
+        };
+        exports.iter().map(row).collect()
+    }
+
+    /// For Prometheus: the listeners, those of one address together.
+    pub(crate) fn listeners(&self) -> Vec<NfsSample> {
+        let mut all: BTreeMap<_, NfsSample> = BTreeMap::new();
+        for (spec, watch) in &self.0 {
+            let sample = watch.sample(spec.addr);
+            match all.get_mut(&spec.addr) {
+                None => drop(all.insert(spec.addr, sample)),
+                Some(sum) => {
+                    add(&mut sum.connections, sample.connections);
+                    sum.rpc.add(&sample.rpc);
+                }
+            }
+        }
+        all.into_values().collect()
+    }
+
     /// For Prometheus: those of one listener and directory together.
     pub(crate) fn samples(&self) -> Vec<ExportSample> {
         let mut all: BTreeMap<_, ExportSample> = BTreeMap::new();
-        for (spec, watch) in &self.0 {
-            let Some(nfs) = spec.kind.nfs() else { continue };
-            let sample = watch.sample(spec.addr, &nfs.directory);
-            match all.get_mut(&(spec.addr, &nfs.directory)) {
-                None => drop(all.insert((spec.addr, &nfs.directory), sample)),
+        for sample in self.0.iter().flat_map(|(spec, watch)| watch.exports(spec.addr)) {
+            match all.get_mut(&(sample.listener.clone(), sample.directory.clone())) {
+                None => {
+                    let key = (sample.listener.clone(), sample.directory.clone());
+                    all.insert(key, sample);
+                }
                 Some(sum) => join(sum, sample),
             }
         }
@@ -62,9 +94,7 @@ fn add(sum: &mut ExportConnections, more: ExportConnections) {
 }
 
 fn join(sum: &mut ExportSample, more: ExportSample) {
-    add(&mut sum.connections, more.connections);
     sum.counts.add(&more.counts);
-    sum.rpc.add(&more.rpc);
     for (status, count) in more.failures {
         match sum.failures.iter_mut().find(|(of, _)| *of == status) {
             Some((_, sum)) => *sum += count,

@@ -1,15 +1,15 @@
-//! NFS exports, told apart by their listeners and directories.
+//! Listeners of NFS, and their exports, told apart by their listeners and directories.
 
 use heddle_nfs::Counts;
 use heddle_rpc::server::ServerCounters;
 
-use crate::sample::{ExportConnections, ExportSample};
+use crate::sample::{ExportConnections, ExportSample, NfsSample};
 use crate::text::{Kind, Text};
 
-pub(super) fn put(t: &mut Text, all: &[ExportSample]) {
-    connections(t, all);
-    counters(t, all, "nfs", |e| nfs(&e.counts));
-    counters(t, all, "rpc", |e| rpc(&e.rpc));
+pub(super) fn put(t: &mut Text, listeners: &[NfsSample], all: &[ExportSample]) {
+    connections(t, listeners);
+    counters(t, all, "nfs", |e| of(e).to_vec(), |e| nfs(&e.counts));
+    counters(t, listeners, "rpc", |l| at(l).to_vec(), |l| rpc(&l.rpc));
     let help = "Calls of NFS that failed, by the status of the reply.";
     t.family("heddle_nfs_errors_total", Kind::Counter, help);
     for e in all {
@@ -34,15 +34,20 @@ fn of(e: &ExportSample) -> [(&str, &str); 2] {
     [("listener", &e.listener), ("export", &e.directory)]
 }
 
-fn connections(t: &mut Text, all: &[ExportSample]) {
-    let help = "Connections of NFS exports, by what carries their calls.";
+/// What tells a listener from others.
+fn at(l: &NfsSample) -> [(&str, &str); 1] {
+    [("listener", &l.listener)]
+}
+
+fn connections(t: &mut Text, all: &[NfsSample]) {
+    let help = "Connections of listeners of NFS, by what carries their calls.";
     t.family("heddle_nfs_connections", Kind::Gauge, help);
-    for e in all {
-        let ExportConnections { rdma1, rdma2, silent, tcp } = e.connections;
+    for l in all {
+        let ExportConnections { rdma1, rdma2, silent, tcp } = l.connections;
         for (transport, count) in
             [("rdma-1", rdma1), ("rdma-2", rdma2), ("rdma-silent", silent), ("tcp", tcp)]
         {
-            t.value(&[of(e)[0], of(e)[1], ("transport", transport)], count);
+            t.value(&[at(l)[0], ("transport", transport)], count);
         }
     }
 }
@@ -62,19 +67,20 @@ fn rpc(counters: &ServerCounters) -> Vec<Named> {
     all
 }
 
-/// Every export has the same counters in the same order.
-fn counters(
+/// Every entry has the same counters in the same order.
+fn counters<T: Default>(
     t: &mut Text,
-    all: &[ExportSample],
+    all: &[T],
     group: &str,
-    values: impl Fn(&ExportSample) -> Vec<Named>,
+    labels: impl Fn(&T) -> Vec<(&str, &str)>,
+    values: impl Fn(&T) -> Vec<Named>,
 ) {
-    let known: Vec<_> = all.iter().map(|e| (e, values(e))).collect();
-    for (at, (name, help, _)) in values(&ExportSample::default()).into_iter().enumerate() {
+    let known: Vec<_> = all.iter().map(|e| (labels(e), values(e))).collect();
+    for (at, (name, help, _)) in values(&T::default()).into_iter().enumerate() {
         t.family(&format!("heddle_{group}_{name}_total"), Kind::Counter, help);
-        for (e, values) in &known {
+        for (labels, values) in &known {
             if let Some((.., value)) = values.get(at) {
-                t.value(&of(e), value);
+                t.value(labels, value);
             }
         }
     }

@@ -72,6 +72,20 @@ impl Export {
     }
 
     fn open_part(&self, from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
+        if self.others.are_near() {
+            let names = part.split(|&byte| byte == b'/');
+            return in_turn(from, names, |from, name| self.open_beside_others(from, name));
+        }
+        self.open_within(from, part)
+    }
+
+    /// Opens a name, unless the directory of another export has it.
+    fn open_beside_others(&self, from: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let fd = self.open_within(from, name)?;
+        if self.others.have_root(Identity::of(&stat_of(&fd)?)) { Err(Errno::XDEV) } else { Ok(fd) }
+    }
+
+    fn open_within(&self, from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
         if self.name_by_name.load(Relaxed) {
             return open_each(from, part);
         }
@@ -258,11 +272,19 @@ fn joined(names: &[&[u8]]) -> Vec<Vec<u8>> {
 
 /// Opens name after name, without following a symbolic link. The caller compares the file system.
 fn open_each(from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
-    let mut names = part.split(|&byte| byte == b'/').peekable();
+    let names = part.split(|&byte| byte == b'/');
+    in_turn(from, names, |from, name| openat(from, name, PATH, Mode::empty()))
+}
+
+/// Opens name after name, each in what the one before it gave.
+fn in_turn<'a>(
+    from: &OwnedFd,
+    names: impl Iterator<Item = &'a [u8]>,
+    open: impl Fn(&OwnedFd, &[u8]) -> Result<OwnedFd, Errno>,
+) -> Result<OwnedFd, Errno> {
     let mut fd: Option<OwnedFd> = None;
-    while let Some(name) = names.next() {
-        let last = if names.peek().is_none() { OFlags::empty() } else { OFlags::DIRECTORY };
-        fd = Some(openat(fd.as_ref().unwrap_or(from), name, PATH | last, Mode::empty())?);
+    for name in names {
+        fd = Some(open(fd.as_ref().unwrap_or(from), name)?);
     }
     fd.ok_or(Errno::NOENT)
 }

@@ -49,7 +49,7 @@ impl Worker {
                 call.arguments = Body::new();
                 let peer = call.peer;
                 let then = move |results| call.reply(Body::of(results).map_err(Refusal::from));
-                unflushed.then(&self.service, peer, then);
+                unflushed.then(peer, then);
             }
             Ok(Outcome::NoRoom(len)) => {
                 call.wait_for_room(len.min(self.memory.results_max()), PATIENCE);
@@ -78,8 +78,10 @@ impl Worker {
         let buffer = waited.and_then(Result::ok);
         let mut sink = Registered { memory, call, buffer, has_waited };
         let dispatch = |cred: Auth<'_>| {
-            service.admit(&call.procedure, &cred, Some(call.peer)).map_err(Refusal::Auth)?;
-            let done = service.begin(call.procedure, &cred, arguments, results, &mut sink);
+            let admitted = service.admit(&call.procedure, &cred, Some(call.peer), arguments.octets);
+            let admitted = admitted.map_err(Refusal::Auth)?;
+            let done =
+                service.begin(&admitted, call.procedure, &cred, arguments, results, &mut sink);
             done.map_err(refusal)
         };
         // One whose machine has a name that is too long could not have been read.

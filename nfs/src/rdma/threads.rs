@@ -63,7 +63,7 @@ fn run(queue: &Arc<Queue>, service: &Arc<Service>, memory: &Memory) {
     };
     let panicked = || {
         tracing::error!("a call of NFS has panicked; it is answered SYSTEM_ERR");
-        count(&service.counters.panics, 1);
+        count(&service.of_all().counters.panics, 1);
     };
     carry_out(|| queue.take(), new, answer, panicked);
 }

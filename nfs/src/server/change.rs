@@ -5,13 +5,14 @@ use rustix::fs::{
 };
 
 use super::data::SIZE_MAX;
-use super::{Outcome, Service, unknown};
+use super::{Outcome, Share, unknown};
 use crate::export::Object;
 use crate::export::attributes::timespec;
 use crate::export::flush::Due;
 use crate::export::name::{fresh, removable};
 use crate::wire::{
-    FileType, Link, LinkDone, Remove, Rename, RenameDone, Sattr, SetTime, Setattr, Status, WccData,
+    FileType, Handle, Link, LinkDone, Remove, Rename, RenameDone, Sattr, SetTime, Setattr, Status,
+    WccData,
 };
 
 /// Bits of a mode that clients can set: of files those that give rights to others than who runs them
@@ -23,11 +24,11 @@ const fn settable(kind: FileType) -> u32 {
     }
 }
 
-impl Service {
+impl Share {
     pub(super) fn setattr(&self, call: &Setattr, due: &mut Due) -> Outcome<WccData, WccData> {
         let failed = |e| (e, unknown());
-        self.writable().map_err(failed)?;
         let object = self.export.object(&call.object).map_err(failed)?;
+        self.writable().map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
         let done = if call.guard.is_some_and(|guard| before.is_none_or(|b| b.ctime != guard)) {
@@ -117,8 +118,8 @@ impl Service {
         due: &mut Due,
     ) -> Outcome<WccData, WccData> {
         let failed = |e| (e, unknown());
-        self.writable().map_err(failed)?;
         let dir = self.export.object(&call.dir).map_err(failed)?;
+        self.writable().map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
         let done = self.unlink_in(&dir, call.name.0, flags, due);
@@ -159,9 +160,9 @@ impl Service {
     ) -> Outcome<RenameDone, RenameDone> {
         let nothing = RenameDone { from: unknown(), to: unknown() };
         let failed = |e| (e, nothing);
-        self.writable().map_err(failed)?;
         let from = self.export.object(&call.from.dir).map_err(failed)?;
-        let to = self.export.object(&call.to.dir).map_err(failed)?;
+        let to = self.beside(&call.to.dir).map_err(failed)?;
+        self.writable().map_err(failed)?;
         let turns = self.export.turns(&from, &to);
         let before = [&from, &to].map(|dir| self.export.attributes(dir).map(|a| a.wcc()));
         let done = self.rename_in((&from, call.from.name.0), (&to, call.to.name.0), due);
@@ -175,6 +176,17 @@ impl Service {
         done.map(|()| wcc).map_err(|e| (e, wcc))
     }
 
+    /// The directory that a call names besides an object of this export.
+    ///
+    /// # Errors
+    /// `XDEV` when it is of another export, and what [`Export::object`](crate::export::Export::object) says.
+    fn beside(&self, dir: &Handle) -> Result<Object, Status> {
+        if self.export.is_of_other(dir) {
+            return Err(Status::XDEV);
+        }
+        self.export.object(dir)
+    }
+
     fn rename_in(
         &self,
         (from, from_name): (&Object, &[u8]),
@@ -186,8 +198,8 @@ impl Service {
         let (from_name, to_name) = (removable(from_name)?, removable(to_name)?);
         let object = self.export.lookup(from, from_name)?;
         let replaced = match self.export.lookup(to, to_name) {
-            // It is to be known what is gone then.
-            Err(Status::JUKEBOX) => return Err(Status::JUKEBOX),
+            // It is to be known what is gone then; and the directory of another export stays where it is.
+            Err(status @ (Status::JUKEBOX | Status::ACCES)) => return Err(status),
             replaced => replaced.ok(),
         };
         let changes = [self.export.change_names(from)?, self.export.change_names(to)?];
@@ -208,9 +220,9 @@ impl Service {
     pub(super) fn link(&self, call: &Link<'_>, due: &mut Due) -> Outcome<LinkDone, LinkDone> {
         let nothing = LinkDone { attributes: None, dir: unknown() };
         let failed = |e| (e, nothing);
-        self.writable().map_err(failed)?;
         let object = self.export.object(&call.file).map_err(failed)?;
-        let dir = self.export.object(&call.at.dir).map_err(failed)?;
+        let dir = self.beside(&call.at.dir).map_err(failed)?;
+        self.writable().map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
         let done = self.link_in(&object, &dir, call.at.name.0, due);

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use super::Handled;
 use super::apart::{Room, Sink, Source, all, read_into};
 use super::object::item;
-use super::{Carried, Outcome, Service, unknown};
+use super::{Carried, Outcome, Share, unknown};
 use crate::counters::count;
 use crate::export::Object;
 use crate::export::flush::{Due, Extent};
@@ -24,7 +24,7 @@ struct Done {
 /// Octets of the longest file.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 
-impl Service {
+impl Share {
     /// Reads into `sink`, or into the reply itself.
     pub(super) fn read(&self, call: &Read, out: &mut Vec<u8>, sink: &mut dyn Sink) -> Carried {
         let start = out.len();
@@ -110,11 +110,11 @@ impl Service {
         due: &mut Due,
     ) -> Outcome<WriteOk, WccData> {
         let failed = |e| (e, unknown());
+        let object = self.export.object(&call.file).map_err(failed)?;
         self.writable().map_err(failed)?;
         if call.count != call.length {
             return Err(failed(Status::INVAL));
         }
-        let object = self.export.object(&call.file).map_err(failed)?;
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
         // Before the data: a loss that is counted from here on may be of it.
@@ -188,7 +188,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    use super::super::durable;
+    use super::super::durable::durable;
     use super::*;
     use crate::Options;
     use crate::wire::{Opaque, procedure};
@@ -198,20 +198,20 @@ mod tests {
     fn test_verifier_changes_when_data_cannot_be_put_on_the_disk() {
         let base = tempfile::tempdir().unwrap();
         std::fs::write(base.path().join("f"), b"").unwrap();
-        let service = Service::new(base.path(), "/", Options::default()).unwrap();
-        let root = service.export.object(&service.export.root()).unwrap();
-        let object = service.export.lookup(&root, b"f").unwrap();
-        let file = service.export.handle(&object);
+        let share = Share::new(base.path(), "/", Options::default()).unwrap();
+        let root = share.export.object(&share.export.root()).unwrap();
+        let object = share.export.lookup(&root, b"f").unwrap();
+        let file = share.export.handle(&object);
         let settled = |carried| {
             let mut out = Vec::new();
-            service.settle(carried, super::super::NOWHERE, &mut out).unwrap();
+            share.settle(carried, super::super::NOWHERE, &mut out);
             out
         };
         let written = |stable| {
             let call = Write { file, offset: 0, count: 1, stable, data: Opaque(b"x") };
             let (mut due, mut out) = (Due::default(), Vec::new());
-            let outcome = service.write(&call, &mut due);
-            let carried = durable(procedure::WRITE, outcome, due, &mut out);
+            let outcome = share.write(&call, &mut due);
+            let carried = durable(&share, procedure::WRITE, outcome, due, &mut out);
             out.extend(settled(carried));
             let done = Outcome::<WriteOk, WccData>::whole(&out).unwrap();
             done.map(|w| w.verifier).map_err(|(status, _)| status)
@@ -219,8 +219,8 @@ mod tests {
         let commit = || {
             let call = Commit { file, offset: 0, count: 0 };
             let (mut due, mut out) = (Due::default(), Vec::new());
-            let outcome = service.commit(&call, &mut due);
-            let carried = durable(procedure::COMMIT, outcome, due, &mut out);
+            let outcome = share.commit(&call, &mut due);
+            let carried = durable(&share, procedure::COMMIT, outcome, due, &mut out);
             out.extend(settled(carried));
             let done = Outcome::<CommitOk, WccData>::whole(&out).unwrap();
             done.map(|c| c.verifier).map_err(|(status, _)| status)
@@ -228,11 +228,11 @@ mod tests {
         let first = written(Stable::Unstable).unwrap();
         assert_eq!((written(Stable::FileSync), commit()), (Ok(first), Ok(first)));
         // A pipe is not put on a disk.
-        let good = service.export.open_write(&object).unwrap();
+        let good = share.export.open_write(&object).unwrap();
         let (_other, pipe) = std::io::pipe().unwrap();
-        service.export.keep_write(&object, &Arc::new(OwnedFd::from(pipe)), false);
+        share.export.keep_write(&object, &Arc::new(OwnedFd::from(pipe)), false);
         assert_eq!(commit(), Err(Status::INVAL));
-        service.export.keep_write(&object, &good, true);
+        share.export.keep_write(&object, &good, true);
         let second = commit().unwrap();
         assert_ne!(second, first, "others find out that they have to write again");
         assert_eq!(written(Stable::Unstable), Ok(second));

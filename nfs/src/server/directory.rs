@@ -10,7 +10,7 @@ use heddle_rpcrdma::xdr::padded;
 use rustix::fs::{RawDir, SeekFrom, seek};
 use rustix::io::Errno;
 
-use super::Service;
+use super::Share;
 use crate::export::Object;
 use crate::wire::{
     DirPlusEntry, Fattr, Handle, IO_MAX, Opaque, Readdir, Readdirplus, Status, Verifier, Xdr,
@@ -47,7 +47,7 @@ struct Entry<'a> {
     cookie: u64,
 }
 
-impl Service {
+impl Share {
     /// Writes the results itself, entry by entry, as long as there is room.
     pub(super) fn readdir(&self, call: &Readdir, out: &mut Vec<u8>) {
         let count = call.count.min(IO_MAX) as usize;

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use heddle_rpcrdma::rpc::{Procedure, Status as RpcStatus};
+use heddle_rpcrdma::rpc::Procedure;
 
-use super::{Done, Handled, Outcome, Service, garbage};
+use super::{Done, Handled, Outcome, Share, garbage};
 use crate::export::flush::Due;
 use crate::wire::{CommitOk, Created, LinkDone, RenameDone, Status, WccData, WriteOk, Xdr};
 
@@ -27,13 +27,14 @@ pub enum Carried {
 
 /// Results of a change, and what is to be on the disk before they are reported.
 pub struct Unflushed {
+    share: Arc<Share>,
     due: Due,
     finish: Finish,
     pub(super) procedure: Procedure,
     pub(super) begun: Instant,
 }
 
-type Finish = Box<dyn FnOnce(&Service, Result<(), Status>, &mut Vec<u8>) + Send>;
+type Finish = Box<dyn FnOnce(&Share, Result<(), Status>, &mut Vec<u8>) + Send>;
 
 impl std::fmt::Debug for Unflushed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -43,26 +44,21 @@ impl std::fmt::Debug for Unflushed {
 
 impl Unflushed {
     /// Waits for the disk, and writes the results behind what `out` holds.
-    pub(super) fn wait(self, service: &Service, peer: SocketAddr, out: &mut Vec<u8>) {
-        let Unflushed { due, finish, procedure, begun } = self;
-        let flushed = service.export.flusher().wait(due, peer);
+    fn wait(self, peer: SocketAddr, out: &mut Vec<u8>) {
+        let Unflushed { share, due, finish, procedure, begun } = self;
+        let flushed = share.export.flusher().wait(due, peer);
         let start = out.len();
-        finish(service, flushed, out);
-        service.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
+        finish(&share, flushed, out);
+        share.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
     }
 
     /// Has `then` called with the results when the disk has the change, or cannot take it. The thread that
     /// calls it puts the changes of others on the disk, too, and is not to be kept. Changes of `peer` have
     /// their turn with those of others.
-    pub fn then(
-        self,
-        service: &Arc<Service>,
-        peer: SocketAddr,
-        then: impl FnOnce(Vec<u8>) + Send + 'static,
-    ) {
-        let Unflushed { due, finish, procedure, begun } = self;
-        let of = Arc::clone(service);
-        service.export.flusher().submit(due, peer, move |flushed| {
+    pub fn then(self, peer: SocketAddr, then: impl FnOnce(Vec<u8>) + Send + 'static) {
+        let Unflushed { share, due, finish, procedure, begun } = self;
+        let of = Arc::clone(&share);
+        share.export.flusher().submit(due, peer, move |flushed| {
             let mut results = Vec::new();
             finish(&of, flushed, &mut results);
             of.finished(procedure, begun, &results);
@@ -77,7 +73,7 @@ pub(super) trait Durable: Xdr<'static> + Send + 'static {
     type Failed: Xdr<'static>;
 
     /// As they are reported when it is.
-    fn flushed(self, _: &Service) -> Self {
+    fn flushed(self, _: &Share) -> Self {
         self
     }
 
@@ -128,8 +124,8 @@ impl Durable for CommitOk {
     type Failed = WccData;
 
     /// A loss that another caller's round has counted before this one began is in the verifier.
-    fn flushed(self, service: &Service) -> CommitOk {
-        CommitOk { verifier: service.verifier(), ..self }
+    fn flushed(self, share: &Share) -> CommitOk {
+        CommitOk { verifier: share.verifier(), ..self }
     }
 
     fn failed(self) -> WccData {
@@ -139,6 +135,7 @@ impl Durable for CommitOk {
 
 /// Reads arguments, and makes a change. Results without anything due are written at once.
 pub(super) fn change<'a, A: Xdr<'a>, T: Durable>(
+    share: &Arc<Share>,
     procedure: Procedure,
     arguments: &'a [u8],
     out: &mut Vec<u8>,
@@ -147,11 +144,12 @@ pub(super) fn change<'a, A: Xdr<'a>, T: Durable>(
     let call = A::whole(arguments).map_err(garbage)?;
     let mut due = Due::default();
     let outcome = make(call, &mut due);
-    Ok(durable(procedure, outcome, due, out))
+    Ok(durable(share, procedure, outcome, due, out))
 }
 
 /// Results of a change: written at once, or when what is due is on the disk.
 pub(super) fn durable<T: Durable>(
+    share: &Arc<Share>,
     procedure: Procedure,
     outcome: Outcome<T, T::Failed>,
     due: Due,
@@ -159,14 +157,15 @@ pub(super) fn durable<T: Durable>(
 ) -> Carried {
     match outcome {
         Ok(done) if !due.is_empty() => {
-            let finish = move |service: &Service, flushed, out: &mut Vec<u8>| {
+            let finish = move |share: &Share, flushed, out: &mut Vec<u8>| {
                 let outcome: Outcome<T, T::Failed> = match flushed {
-                    Ok(()) => Ok(done.flushed(service)),
+                    Ok(()) => Ok(done.flushed(share)),
                     Err(status) => Err((status, done.failed())),
                 };
                 outcome.put(out);
             };
             Carried::Unflushed(Unflushed {
+                share: Arc::clone(share),
                 due,
                 finish: Box::new(finish),
                 procedure,
@@ -180,23 +179,15 @@ pub(super) fn durable<T: Durable>(
     }
 }
 
-impl Service {
-    /// As [`begin`](Service::begin), and waits for the disk; `peer` says whose turn it is there. Where there
-    /// is no room for data the caller is asked to come again.
-    ///
-    /// # Errors
-    /// What the reply says when there are no results.
-    pub(super) fn settle(
-        &self,
-        carried: Carried,
-        peer: SocketAddr,
-        out: &mut Vec<u8>,
-    ) -> Result<Handled, RpcStatus> {
+impl Share {
+    /// Waits for the disk; `peer` says whose turn it is there. Where there is no room for data, the results ask
+    /// the caller to come again.
+    pub(super) fn settle(&self, carried: Carried, peer: SocketAddr, out: &mut Vec<u8>) -> Handled {
         match carried {
-            Carried::Done(handled) => return Ok(handled),
-            Carried::Unflushed(unflushed) => unflushed.wait(self, peer, out),
+            Carried::Done(handled) => return handled,
+            Carried::Unflushed(unflushed) => unflushed.wait(peer, out),
             Carried::NoRoom(_) => self.jukebox(out),
         }
-        Ok(Handled::default())
+        Handled::default()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType as Kind, Mode, OFlags, mkdirat, mknodat, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::{Outcome, Service, unknown};
+use super::{Outcome, Share, unknown};
 use crate::export::Object;
 use crate::export::flush::Due;
 use crate::export::name::fresh;
@@ -19,7 +19,7 @@ use crate::wire::{
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const PRIVATE_DIR: Mode = Mode::RWXU;
 
-impl Service {
+impl Share {
     pub(super) fn create(&self, call: &Create<'_>, due: &mut Due) -> Outcome<Created, WccData> {
         self.make(&call.at, due, |dir, name, due| match call.how {
             How::Unchecked(attributes) => self.create_file((dir, name), &attributes, false, due),
@@ -75,8 +75,8 @@ impl Service {
         make: impl FnOnce(&Object, &[u8], &mut Due) -> Result<Object, Status>,
     ) -> Outcome<Created, WccData> {
         let failed = |e| (e, unknown());
-        self.writable().map_err(failed)?;
         let dir = self.export.object(&at.dir).map_err(failed)?;
+        self.writable().map_err(failed)?;
         let turn = self.export.turn(&dir);
         let before = self.export.attributes(&dir).map(|a| a.wcc());
         let made = self.make_in(&dir, at.name.0, due, make);

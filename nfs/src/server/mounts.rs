@@ -5,10 +5,10 @@ use std::sync::PoisonError;
 
 use heddle_rpcrdma::rpc::{Auth, AuthSys, Flavor, Procedure, Status as RpcStatus};
 
-use super::{Carried, Done, Service, garbage, run};
-use crate::export::Object;
+use super::shares::Shares;
+use super::{Carried, Done, Service, Share, garbage, run};
 use crate::wire::mount::{self, DirPath, Mounted};
-use crate::wire::{FileType, NAME_MAX, Opaque, PATH_MAX, Status, Xdr, put_opaque};
+use crate::wire::{FileType, NAME_MAX, Opaque, Status, Xdr, put_opaque};
 
 /// Mounts that are remembered; nothing depends on them but DUMP.
 const MOUNTS_MAX: usize = 256;
@@ -46,6 +46,7 @@ fn host<'a>(cred: &Auth<'a>) -> &'a [u8] {
 impl Service {
     pub(super) fn mount(
         &self,
+        shares: &Shares,
         p: Procedure,
         cred: &Auth<'_>,
         arguments: &[u8],
@@ -55,7 +56,8 @@ impl Service {
         match p {
             mount::NULL => run(arguments, out, |()| ()),
             mount::MNT => run(arguments, out, |path: DirPath<'_>| {
-                let mounted = self.mount_path(path.0).map_err(|status| (status, ()))?;
+                let found = shares.of_path(path.0).ok_or((Status::NOENT, ()))?;
+                let mounted = found.0.mount(&found.1).map_err(|status| (status, ()))?;
                 mounts().add(host(cred), path.0);
                 Ok::<Mounted, (Status, ())>(mounted)
             }),
@@ -75,54 +77,37 @@ impl Service {
             mount::UMNTALL => run(arguments, out, |()| mounts().remove_all(host(cred))),
             mount::EXPORT => {
                 <()>::whole(arguments).map_err(garbage)?;
-                true.put(out);
-                DirPath::put(&Opaque(self.exported_as()), out);
-                // No groups: it is for everybody.
-                for network in self.entrance().access.clients.iter().map(ToString::to_string) {
+                for share in shares.iter() {
                     true.put(out);
-                    put_opaque(out, network.as_bytes());
+                    DirPath::put(&Opaque(share.path()), out);
+                    // An export without groups is for everybody.
+                    for network in share.clients() {
+                        true.put(out);
+                        put_opaque(out, network.as_bytes());
+                    }
+                    false.put(out);
                 }
-                false.put(out);
-                // There is no other export.
                 false.put(out);
                 Ok(Carried::Done(super::Handled::default()))
             }
             _ => Err(RpcStatus::ProcUnavail),
         }
     }
+}
 
-    /// What clients mount.
-    pub fn exported_as(&self) -> &[u8] {
-        match self.path.get(..PATH_MAX as usize).unwrap_or(&self.path) {
-            [] => b"/",
-            path => path,
+impl Share {
+    /// The handle of the directory that these names lead to.
+    fn mount(&self, names: &[&[u8]]) -> Result<Mounted, Status> {
+        if names.len() > COMPONENTS_MAX {
+            return Err(Status::NAMETOOLONG);
         }
-    }
-
-    /// The handle of a path: of the export, of a directory in it, or of either without the name of the
-    /// export in front.
-    fn mount_path(&self, path: &[u8]) -> Result<Mounted, Status> {
-        let below = match path.strip_prefix(&*self.path) {
-            Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
-            _ => path,
-        };
-        let mut object = self.export.object(&self.export.root())?;
-        let names = below.split(|&octet| octet == b'/').filter(|name| !name.is_empty());
-        for (depth, name) in names.enumerate() {
-            if depth == COMPONENTS_MAX {
-                return Err(Status::NAMETOOLONG);
-            }
-            object = self.entry(&object, name)?;
-        }
-        self.mounted(&object)
-    }
-
-    fn mounted(&self, object: &Object) -> Result<Mounted, Status> {
+        let root = self.export.object(&self.export.root())?;
+        let object = names.iter().try_fold(root, |object, name| self.entry(&object, name))?;
         if object.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
         }
         // The one that Linux asks for first.
         let flavors = vec![Flavor::SYS.0, Flavor::NONE.0];
-        Ok(Mounted { handle: self.export.handle(object), flavors })
+        Ok(Mounted { handle: self.export.handle(&object), flavors })
     }
 }

@@ -3,7 +3,7 @@
 use heddle_rpcrdma::reduce::Item;
 use rustix::fs::{Access as Mode, AtFlags, accessat, fstatvfs, readlinkat};
 
-use super::{Handled, Outcome, Service};
+use super::{Handled, Outcome, Share};
 use crate::export::Object;
 use crate::export::name::{Checked, check};
 use crate::wire::{
@@ -28,7 +28,7 @@ const DTPREF: u32 = 64 << 10;
 /// Most names of an object, where the file system does not say: those of ext4.
 const LINK_MAX: u32 = 65_000;
 
-impl Service {
+impl Share {
     pub(super) fn getattr(&self, call: &OfHandle) -> Outcome<Attributes, ()> {
         let object = self.export.object(&call.object).map_err(|e| (e, ()))?;
         Ok(Attributes { attributes: object.attributes })

@@ -101,10 +101,10 @@ fn lab(access: Access) -> Option<Lab> {
 
 fn open_to_all(lab: Lab, access: Access) -> Option<Lab> {
     if !geteuid().is_root() {
-        assert_eq!(lab.service.set_access(access), Err(AccessError::Privilege));
+        assert_eq!(lab.service.shares()[0].set_access(access), Err(AccessError::Privilege));
         return None;
     }
-    lab.service.set_access(access).unwrap();
+    lab.service.shares()[0].set_access(access).unwrap();
     fs::set_permissions(lab.path(""), fs::Permissions::from_mode(0o1777)).unwrap();
     Some(lab)
 }
@@ -215,7 +215,7 @@ fn test_last_numbers_of_users_and_groups_are_no_way_to_stay_the_server() {
     }
     let lab = Lab::new();
     let access = Access { squash: Squash::All, anonuid: u32::MAX, ..Access::default() };
-    assert_eq!(lab.service.set_access(access), Err(AccessError::Number(u32::MAX)));
+    assert_eq!(lab.service.shares()[0].set_access(access), Err(AccessError::Number(u32::MAX)));
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn test_user_changes_names_in_a_directory_that_it_cannot_read() {
 fn test_only_listed_clients_are_served_and_mount_says_who_they_are() {
     let lab = Lab::new();
     let clients = vec!["10.1.0.0/16".parse().unwrap(), "2001:db8::7".parse().unwrap()];
-    lab.service.set_access(Access { clients, ..Access::default() }).unwrap();
+    lab.service.shares()[0].set_access(Access { clients, ..Access::default() }).unwrap();
     let getattr = OfHandle { object: lab.root() }.octets();
     let path = Opaque::<1024>(b"/data").octets();
     let is_denied = |peer: &str, p: Procedure, arguments: &[u8]| {
@@ -319,6 +319,6 @@ fn test_only_listed_clients_are_served_and_mount_says_who_they_are() {
     let groups: Vec<_> = exported[0].groups.iter().map(|group| group.0).collect();
     assert_eq!((exported.len(), groups), (1, vec![&b"10.1.0.0/16"[..], b"2001:db8::7"]));
     // From the next call on they are others.
-    lab.service.set_access(Access::default()).unwrap();
+    lab.service.shares()[0].set_access(Access::default()).unwrap();
     assert!(!is_denied("10.2.0.1", procedure::GETATTR, &getattr));
 }

@@ -98,7 +98,7 @@ fn test_what_was_written_is_committed_though_the_export_has_become_read_only() {
     fs::write(lab.path("f"), b"").unwrap();
     let file = lab.handle("f");
     let written = lab.write(file, 0, b"x").unwrap().verifier;
-    lab.service.export().set(true, true);
+    lab.service.shares()[0].export().set(true, true);
     assert_eq!(lab.write(file, 1, b"y").unwrap_err(), Status::ROFS);
     let call = Commit { file, offset: 0, count: 0 };
     let committed = lab.call::<CommitOk, WccData>(procedure::COMMIT, &call).unwrap();

@@ -157,7 +157,7 @@ impl World {
 #[test]
 fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_waiting() {
     let mut w = World::new(2);
-    let root = w.service.export().root();
+    let root = w.service.shares()[0].export().root();
     std::fs::write(w.path("there"), "as it is").unwrap();
     w.lookup(1, root, "there").unwrap();
     w.gate.shut(true);
@@ -188,7 +188,7 @@ fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_wai
 #[test]
 fn test_threads_are_dropped_while_the_disk_hangs_and_the_reply_comes_when_it_does_not() {
     let mut w = World::new(2);
-    let root = w.service.export().root();
+    let root = w.service.shares()[0].export().root();
     w.gate.shut(true);
     let call = w.create(0, root, "new");
     let gate = Arc::clone(&w.gate);
@@ -204,7 +204,7 @@ fn test_server_on_tcp_is_dropped_while_the_disk_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let service = Service::with_disk(dir.path(), "/", Options::default(), gate.clone()).unwrap();
-    let root = service.export().root();
+    let root = service.shares()[0].export().root();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = tcp::Server::start(listener, Arc::new(service), tcp::Limits::default()).unwrap();
     let transport = TcpTransport::connect(server.address(), "tester", PATIENCE).unwrap();

@@ -10,6 +10,7 @@ mod common;
 mod contents;
 mod directories;
 mod eal;
+mod exports;
 mod fair;
 mod handles;
 mod hostile;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use heddle::perf::report::align;
-use heddle::socket::admin::{Export, Listener, Mrs, Ports, Reloaded, Stats, Status};
+use heddle::socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, Stats, Status};
 
 pub(super) fn status(s: &Status) -> String {
     let mut text = String::new();
@@ -60,12 +60,11 @@ pub(super) fn status(s: &Status) -> String {
         vec![l.address.clone(), l.service.clone(), l.state.clone(), startups]
     });
     text += &align(&["listener", "service", "state", "start-ups"], listeners, 3);
-    let exports = s.listeners.iter().filter_map(|l| Some((l, l.nfs?)));
-    let exports: Vec<_> = exports.map(|(l, e)| export(l, &e)).collect();
+    let exports: Vec<_> = s.listeners.iter().flat_map(exports).collect();
     if !exports.is_empty() {
         text.push('\n');
         let head = [
-            "export", "service", "rdma v1", "v2", "silent", "tcp", "calls", "failed", "read",
+            "listener", "export", "rdma v1", "v2", "silent", "tcp", "calls", "failed", "read",
             "written",
         ];
         text += &align(&head, exports, 2);
@@ -96,12 +95,16 @@ pub(super) fn status(s: &Status) -> String {
     text
 }
 
-/// Connections by how they speak, calls, and octets.
-fn export(listener: &Listener, e: &Export) -> Vec<String> {
-    let conns = [e.rdma1, e.rdma2, e.silent, e.tcp].map(|n| n.to_string());
-    let counts = [e.calls, e.failed, e.read_bytes, e.written_bytes].map(|n| n.to_string());
-    let place = [listener.address.clone(), listener.service.clone()];
-    place.into_iter().chain(conns).chain(counts).collect()
+/// A row for each directory of a listener of NFS: calls and octets are its own, connections the listener's.
+fn exports(listener: &Listener) -> Vec<Vec<String>> {
+    let Some(nfs) = &listener.nfs else { return Vec::new() };
+    let conns = [nfs.rdma1, nfs.rdma2, nfs.silent, nfs.tcp].map(|n| n.to_string());
+    let row = |e: &ExportedDirectory| {
+        let place = [listener.address.clone(), e.export.clone()];
+        let counts = [e.calls, e.failed, e.read_bytes, e.written_bytes].map(|n| n.to_string());
+        place.into_iter().chain(conns.clone()).chain(counts).collect()
+    };
+    listener.exports.iter().map(row).collect()
 }
 
 pub(super) fn mrs(m: &Mrs) -> String {

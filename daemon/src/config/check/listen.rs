@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use heddle_ctl::MAX_FORWARDED;
+use heddle_nfs::{ANONYMOUS, Access, Squash};
 use heddle_verbs::Transport;
 use toml::Spanned;
 
 use super::Checker;
 use crate::config::forward::{self, Forward};
 use crate::config::{Port, file};
-use crate::service::{ServiceKind, ServiceSpec};
+use crate::service::{Nfs, NfsExport, ServiceKind, ServiceSpec};
 
 /// All of them.
 pub(super) struct Listeners {
@@ -40,8 +41,11 @@ impl Checker<'_> {
                 self.wrong(forward, "a listener has service or forward, not both");
                 continue;
             }
-            let kind = l.service.as_ref().and_then(|s| self.word(s, str::parse::<ServiceKind>));
+            let kind = l.service.as_ref().and_then(|s| self.service(s, &l.export));
             let also = self.infiniband(l, kind.as_ref(), infiniband);
+            if let (Some(first), None) = (l.export.first(), &l.service) {
+                self.wrong(first, "exports need the service nfs");
+            }
             // What else is wrong with it is said, whether its own address is good or not.
             let goes = l.forward.as_ref().and_then(|f| self.forward(f, infiniband));
             let Some(addr) = addr else { continue };
@@ -80,6 +84,52 @@ impl Checker<'_> {
             }
         }
         listeners
+    }
+
+    /// What is served: all in one text, or exports that tables give apart.
+    fn service(
+        &mut self,
+        given: &Spanned<String>,
+        exports: &[Spanned<file::Export>],
+    ) -> Option<ServiceKind> {
+        if exports.is_empty() {
+            return self.word(given, str::parse::<ServiceKind>);
+        }
+        let before = self.problems.len();
+        let exports: Vec<_> = exports.iter().filter_map(|e| self.export(e)).collect();
+        if self.problems.len() > before {
+            return None;
+        }
+        self.word(given, |s| Nfs::of_listener(s, exports)).map(ServiceKind::Nfs)
+    }
+
+    fn export(&mut self, given: &Spanned<file::Export>) -> Option<NfsExport> {
+        let e = given.get_ref();
+        let Some(path) = &e.path else {
+            self.wrong(given, "an export needs path");
+            return None;
+        };
+        if !path.get_ref().starts_with('/') || path.get_ref().contains(',') {
+            self.wrong(path, "path is the absolute path of a directory, without a comma");
+            return None;
+        }
+        let squashes = [
+            ("server", Squash::Server),
+            ("all", Squash::All),
+            ("root", Squash::Root),
+            ("none", Squash::None),
+        ];
+        let clients = e.client.as_ref().map(|list| &list.get_ref()[..]).unwrap_or_default();
+        // The last number is that of no user.
+        let ids = 0..=i64::from(u32::MAX - 1);
+        let access = Access {
+            clients: clients.iter().filter_map(|c| self.word(c, str::parse)).collect(),
+            squash: self.choice(&e.squash, &squashes, Squash::Server),
+            anonuid: self.number(&e.anonuid, ids.clone(), ANONYMOUS),
+            anongid: self.number(&e.anongid, ids, ANONYMOUS),
+        };
+        let (read_only, sync) = (self.is(&e.ro, false), !self.is(&e.not_sync, false));
+        Some(NfsExport { read_only, sync, access, ..NfsExport::new(path.get_ref()) })
     }
 
     /// Whether a service answers InfiniBand's requests too.

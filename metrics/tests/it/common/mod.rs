@@ -8,8 +8,8 @@ use std::time::Duration;
 use heddle_base::Histogram;
 use heddle_dataplane::{PortCaps, RestCounters, WorkerSnapshot};
 use heddle_metrics::{
-    ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, PortSample,
-    Sample, WorkerSample,
+    ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, NfsSample,
+    PortSample, Sample, WorkerSample,
 };
 use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
@@ -54,6 +54,11 @@ pub(crate) fn sample() -> Sample {
             over_quota: 1,
             ..ApplicationSample::default()
         }],
+        nfs: vec![NfsSample {
+            listener: "10.0.0.1:20049".into(),
+            connections: ExportConnections { rdma2: 3, tcp: 1, ..ExportConnections::default() },
+            rpc: ServerCounters { calls_repeated: 2, memory_waits: 5, ..ServerCounters::ZERO },
+        }],
         exports: ["/srv/a", "/srv/b\""].map(export).into(),
         memory: Memory { registrations: 2, registered_bytes: 1 << 20, ..Memory::default() },
         clients: Clients { connected: 1, ..Clients::default() },
@@ -69,9 +74,7 @@ fn export(directory: &str) -> ExportSample {
     ExportSample {
         listener: "10.0.0.1:20049".into(),
         directory: directory.into(),
-        connections: ExportConnections { rdma2: 3, tcp: 1, ..ExportConnections::default() },
         counts: Counts { calls: 9, read_bytes: 4096, ..Counts::ZERO },
-        rpc: ServerCounters { calls_repeated: 2, memory_waits: 5, ..ServerCounters::ZERO },
         failures: vec![(Status::NOENT, 4), (Status::ROFS, 1)],
         timings: vec![read],
     }

@@ -57,7 +57,7 @@ impl Lab {
     }
 
     pub fn root(&self) -> Handle {
-        self.service.export().root()
+        self.service.shares()[0].export().root()
     }
 
     /// A call as it comes from a wire, and what came of it; the results live for ever, as it is a test.
