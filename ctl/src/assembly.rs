@@ -199,7 +199,7 @@ impl Endpoint {
             let config = IbConfig::new(seed, ca_guid, ib_ports);
             control.enable_infiniband(IbConfig { keepalive: setup.ib_keepalive, ..config });
         }
-        Ok(Endpoint::new(workers, control, requests, open, clock, device))
+        Ok(Endpoint::new(workers, control, requests, open, clock, (hub, device)))
     }
 }
 

@@ -49,6 +49,7 @@ pub struct Endpoint {
     pub(crate) ports: Vec<Port>,
     pub(crate) clock: Clock,
     polls: u32,
+    pub(crate) hub: Arc<Hub>,
     /// Last: its memory goes after the ports that may read it.
     pub(crate) device: Device,
 }
@@ -63,9 +64,9 @@ impl Endpoint {
         requests: Requests,
         ports: Vec<Port>,
         clock: Clock,
-        device: Device,
+        (hub, device): (Arc<Hub>, Device),
     ) -> Endpoint {
-        Endpoint { workers, control, requests, ports, clock, polls: 0, device }
+        Endpoint { workers, control, requests, ports, clock, polls: 0, hub, device }
     }
 
     /// An RNIC of one port, on a DPDK device. [`assemble`](Endpoint::assemble) makes one of several.
@@ -114,7 +115,7 @@ impl Endpoint {
 
     /// What applications of their own are opened with.
     pub fn hub(&self) -> &Arc<Hub> {
-        self.device.hub()
+        &self.hub
     }
 
     /// The application's handle.

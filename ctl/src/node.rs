@@ -43,6 +43,7 @@ pub struct Node {
     control: ControlThread,
     requests: Requests,
     workers: Vec<Place>,
+    hub: Arc<Hub>,
     device: Device,
     ports: Vec<Port>,
 }
@@ -144,13 +145,13 @@ impl Node {
         Lcores { cores: lcores, idle }: &Lcores,
         turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
-        let Endpoint { workers, control, requests, device, ports, clock, .. } = endpoint;
+        let Endpoint { workers, control, requests, hub, device, ports, clock, .. } = endpoint;
         heddle_verbs::closer::prepare();
         if lcores.is_empty() || lcores.len() > workers.len() {
             let (lcores, workers) = (lcores.len(), workers.len());
             return Err(OpenError::Lcores { lcores, workers });
         }
-        device.hub().set_threaded();
+        hub.set_threaded();
         let topology = Topology::read();
         let mut crews: Vec<_> = lcores.iter().map(|_| Vec::new()).collect();
         let mut places = Vec::with_capacity(workers.len());
@@ -162,7 +163,7 @@ impl Node {
             crews[thread].push(Hand { number, worker: w.worker, ended });
         }
         // All of them before anybody runs: from then on it is known who may sleep.
-        let wakers = device.hub().wakers().cloned();
+        let wakers = hub.wakers().cloned();
         let sleepers = crews.iter().map(|crew| sleeper(*idle, wakers.as_ref(), crew));
         let sleepers: Vec<_> = sleepers.collect::<Result<_, _>>()?;
         let orphaned = Stop::new();
@@ -188,6 +189,7 @@ impl Node {
             control,
             requests,
             workers: places,
+            hub,
             device,
             ports,
         })
@@ -214,7 +216,7 @@ impl Node {
 
     /// What applications of their own are opened with.
     pub fn hub(&self) -> &Arc<Hub> {
-        self.device.hub()
+        &self.hub
     }
 
     /// The application's handle.

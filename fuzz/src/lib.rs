@@ -13,6 +13,7 @@ pub mod mads;
 pub mod markers;
 pub mod mpa_fpdus;
 pub mod mpa_startup;
+pub mod named;
 pub mod qp_receive;
 pub mod rings;
 pub mod rpcrdma;
@@ -44,6 +45,6 @@ macro_rules! targets {
 
 /// All there are.
 pub const TARGETS: &[Target] = targets![
-    dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup qp_receive rings rpcrdma
-    rpcrdma_conn session tcp_stack tcp_wire
+    dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup named qp_receive rings
+    rpcrdma rpcrdma_conn session tcp_stack tcp_wire
 ];

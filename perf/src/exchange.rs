@@ -38,6 +38,9 @@ const COUNTER: usize = 4096;
 /// How long an answer may take where the peer is well.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a round takes when something has held it up: a round is 16 short messages, a matter of milliseconds.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
@@ -113,11 +116,24 @@ pub struct Tally {
     pub messages: AtomicU64,
     /// Octets in them, all compared (by a client).
     pub octets: AtomicU64,
+    /// Rounds of a client that took [`PAUSE`] or longer.
+    pub pauses: AtomicU64,
+    /// Microseconds of the longest round.
+    pub longest: AtomicU64,
 }
 
 impl Tally {
     fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// A round of a client took so long, from its first request to its last completion.
+    fn round(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.longest.fetch_max(micros, Ordering::Relaxed);
+        if took >= PAUSE {
+            Tally::add(&self.pauses, 1);
+        }
     }
 
     /// One line of JSON.
@@ -129,6 +145,8 @@ impl Tally {
             "requests": of(&self.requests),
             "messages": of(&self.messages),
             "octets": of(&self.octets),
+            "pauses": of(&self.pauses),
+            "longest_us": of(&self.longest),
         })
         .to_string()
     }
@@ -148,5 +166,21 @@ impl Open<'_> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_tally_counts_rounds_that_reach_the_limit_and_keeps_the_longest() {
+        let tally = Tally::default();
+        tally.round(PAUSE - Duration::from_micros(1));
+        assert_eq!(tally.pauses.load(Ordering::Relaxed), 0);
+        tally.round(PAUSE);
+        tally.round(Duration::from_millis(3));
+        let json: serde_json::Value = serde_json::from_str(&tally.to_json()).expect("a document");
+        assert_eq!((&json["pauses"], &json["longest_us"]), (&1.into(), &100_000.into()));
     }
 }

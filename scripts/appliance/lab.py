@@ -58,6 +58,7 @@ memory = 128
 level = "{level}"
 [control]
 socket = "{socket}"
+mode = "0666"
 clients = 128
 [metrics]
 listen = "{metrics}"

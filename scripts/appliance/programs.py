@@ -64,7 +64,8 @@ class Cast:
         self.steady, self.victims = [], []
 
     def program(self, name, side, *args):
-        command = (self.exchange, "--socket", side.socket, "--name", name, *args)
+        # All of them are one user's, and share what one user may have.
+        command = (self.exchange, "--socket", side.socket, "--name", name, "--memory", "16", "--queues", "4", *args)
         return Program(self.course, self.out, name, command)
 
     def start(self):

@@ -12,20 +12,31 @@ def progress(seconds, share, course, cast, watch, side):
     kills, files = course.counts["programs killed"], course.counts["files reloaded"]
     return (f"{seconds:5.0f} s, {share:3.0f} % of a processor; {messages} messages, {kills} killed, {files} files, "
             f"{course.counts['hostile frames']} frames, "
-            f"{course.counts['hostile connections'] + course.counts['hostile connections cut off']} hostile peers; "
+            f"{course.counts['hostile connections'] + course.counts['hostile connections cut off']} hostile peers, {course.counts['hostile tenants']} tenants; "
             f"anon {figures['rssanon']} KiB, fds {figures['fds']}, "
             f"conns {gauges.get('heddle_connections', '-')}, STags {gauges.get('heddle_registrations', '-')}")
 
 
-def table(took, share, seed, course, cast, watch, before, after, counters):
+def pauses(totals):
+    """Of a client; a server does not know how long its peers wait."""
+    if not totals.get("longest_us"):
+        return f"{'-':>7} {'-':>9}"
+    return f"{totals['pauses']:7} {totals['longest_us'] / 1000:6.0f} ms"
+
+
+def table(took, share, seed, course, cast, tenants, watch, before, after, counters):
     """Figures of the whole run."""
     lines = ["", f"{took:.0f} s, {share:.0f} % of a processor for all of it, seed {seed}", ""]
     lines += ["  programs that nothing may happen to:"]
-    lines += [f"    {'':12} {'connections':>12} {'requests':>12} {'messages':>12} {'octets':>12}"]
+    lines += [f"    {'':12} {'connections':>12} {'requests':>12} {'messages':>12} {'octets':>12} "
+              f"{'pauses':>7} {'longest':>9}"]
     for s in cast.steady:
         t = s.totals
         lines.append(f"    {s.name:12} {t.get('connections', 0):12} {t.get('requests', 0):12} "
-                     f"{t.get('messages', 0):12} {millions(t.get('octets', 0)):>12}")
+                     f"{t.get('messages', 0):12} {millions(t.get('octets', 0)):>12} {pauses(t)}")
+    lines += ["", "  (pauses: rounds of up to 16 messages that took 100 ms or longer)"]
+    lines += ["", "  attacks of hostile tenants:"]
+    lines += [f"    {n:>12}  {attack}" for attack, n in sorted(tenants.attacks.items())]
     lines += ["", "  what was done:"]
     lines += [f"    {n:>12}  {what}" for what, n in sorted(course.counts.items())]
     lines += [f"    {1000 * s:>9.0f} ms  {what}, at the longest" for what, s in sorted(course.longest.items())]

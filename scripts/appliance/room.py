@@ -11,22 +11,29 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(__file__))
 INSIDE = "HEDDLE_ALONE"
 
 
-def enter(script):
-    """Returns in the namespaces. HEDDLE and EXCHANGE name the programs; what is not named is built."""
+# What a script may need besides `heddle` and `exchange`: the variable that names it, and how it is built.
+TENANT = ("TENANT", "examples/tenant", ("-p", "heddle", "--example", "tenant"))
+
+
+def enter(script, *more):
+    """Returns in the namespaces. HEDDLE, EXCHANGE and the variables of `more` name the programs; cargo builds them
+    all unless each is named."""
     if INSIDE in os.environ:
         return
     name = os.path.basename(script)
     if os.geteuid() != 0:
         sys.exit(f"{name}: this needs root: run it with sudo")
     env = dict(os.environ)
-    if not (env.get("HEDDLE") and env.get("EXCHANGE")):
-        for package, program in (("heddle", "heddle"), ("heddle-perf", "exchange")):
-            build = ("cargo", "build", "--quiet", "--release", "-p", package, "--bin", program)
-            if subprocess.run(build, cwd=ROOT).returncode:
-                sys.exit(f"{name}: it does not build")
+    programs = (("HEDDLE", "heddle", ("-p", "heddle", "--bin", "heddle")),
+                ("EXCHANGE", "exchange", ("-p", "heddle-perf", "--bin", "exchange")), *more)
+    if not all(env.get(variable) for variable, _, _ in programs):
+        # By one cargo: it builds what they share once.
+        build = ("cargo", "build", "--quiet", "--release", *(word for _, _, what in programs for word in what))
+        if subprocess.run(build, cwd=ROOT).returncode:
+            sys.exit(f"{name}: it does not build")
     target = env.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
-    env.setdefault("HEDDLE", os.path.join(target, "release", "heddle"))
-    env.setdefault("EXCHANGE", os.path.join(target, "release", "exchange"))
+    for variable, path, _ in programs:
+        env.setdefault(variable, os.path.join(target, "release", path))
     env[INSIDE] = "1"
     own = ("unshare", "--net", "--mount-proc", "--pid", "--fork", "--kill-child")
     os.execvpe(own[0], (*own, sys.executable, os.path.realpath(script), *sys.argv[1:]), env)

@@ -3,15 +3,18 @@ is seen to be given.
 
   python3 scripts/tests/test_soak.py
 """
+import json
 import pathlib
 import random
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from appliance import flat, hostile  # noqa: E402
+from appliance import flat, hostile, report, tenants  # noqa: E402
 from appliance.control import samples  # noqa: E402
+from appliance.course import Course  # noqa: E402
 
 
 class Grown(unittest.TestCase):
@@ -61,6 +64,68 @@ class Metrics(unittest.TestCase):
 
     def test_what_is_no_sample_is_an_error(self):
         self.assertRaises(AssertionError, samples, "x {} y z\n")
+
+
+class Side:
+    """An appliance that shows the same all the time."""
+
+    def __init__(self, clients=(), listeners=(), conns=()):
+        self.shown = {"status": {"clients": clients, "listeners": listeners}, "conns": {"conns": conns}}
+
+    def ask(self, op):
+        return self.shown[op]
+
+    def control(self):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Tenants(unittest.TestCase):
+    def tenants(self, side):
+        made = tenants.Tenants.__new__(tenants.Tenants)
+        made.course, made.side, made.most = Course(), side, None
+        made.command = lambda *args: args
+        return made
+
+    def gone(self, **shown):
+        side = Side(**shown)
+        made = self.tenants(side)
+        with unittest.mock.patch.object(tenants, "GONE", 0.02):
+            made.wait_gone(side, "it")
+        return made.course.faults
+
+    def test_what_a_tenant_leaves_behind_is_a_fault(self):
+        self.assertEqual(self.gone(), [])
+        self.assertEqual(self.gone(clients=[{"uid": 0}], listeners=[{"service": "sink"}], conns=[{"service": "rping"}]), [])
+        self.assertIn("there is still", self.gone(clients=[{"uid": tenants.USER}])[0])
+        self.assertIn("there is still", self.gone(listeners=[{"service": "hostile#7"}])[0])
+        self.assertIn("there is still", self.gone(conns=[{"service": "hostile#7"}])[0])
+
+    def test_less_for_a_tenant_than_at_the_start_is_a_fault(self):
+        made = self.tenants(Side())
+        for most, faults in (({"queue pairs": 96}, 0), ({"queue pairs": 96}, 0), ({"queue pairs": 95}, 1)):
+            done = unittest.mock.Mock(returncode=0, stdout=json.dumps(most))
+            with unittest.mock.patch.object(tenants.subprocess, "run", return_value=done):
+                made.measure()
+            self.assertEqual(len(made.course.faults), faults)
+
+    def test_a_tenant_that_finds_a_promise_broken_is_a_fault(self):
+        made = self.tenants(Side())
+        done = unittest.mock.Mock(returncode=1, stderr="tenant: windows have no bound\n")
+        with unittest.mock.patch.object(tenants.subprocess, "run", return_value=done):
+            made.measure()
+        self.assertIn("windows have no bound", made.course.faults[0])
+
+
+class Report(unittest.TestCase):
+    def test_pauses_are_those_of_clients(self):
+        self.assertEqual(report.pauses({"messages": 3}).split(), ["-", "-"])
+        self.assertEqual(report.pauses({"pauses": 2, "longest_us": 126_400}).split(), ["2", "126", "ms"])
 
 
 class Hostile(unittest.TestCase):

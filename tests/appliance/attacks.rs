@@ -1,8 +1,7 @@
 //! Clients that hand over descriptors of which the last close takes as long as they like.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,38 +12,11 @@ use heddle_socket::wire::send;
 use heddle_verbs::Region;
 use serde_json::Value;
 
+use crate::hostile_tenant::{as_user, hiding, leave_own_end_behind, lingering};
 use crate::lab::{Appliance, PATIENCE, listen};
-
-/// How long each of these sockets lingers when it is closed.
-const LINGER: u32 = 120;
 
 /// A user that no rule names.
 const STRANGER: u32 = 54_321;
-
-/// A socket with unsent data that lingers, and its silent peer.
-pub fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    let linger = libc::linger { l_onoff: 1, l_linger: LINGER.cast_signed() };
-    let len = libc::socklen_t::try_from(size_of_val(&linger)).unwrap();
-    // SAFETY: an option of a live descriptor, from a live structure of that length.
-    let set = unsafe {
-        let value = (&raw const linger).cast();
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, len)
-    };
-    assert_eq!(set, 0);
-    socket.set_nonblocking(true).unwrap();
-    while (&socket).write(&[0; 1 << 16]).is_ok() {}
-    (socket.into(), peer)
-}
-
-/// One end of a pair of sockets with `fd` in its queue.
-pub fn hiding(fd: OwnedFd) -> OwnedFd {
-    let (near, far) = UnixStream::pair().unwrap();
-    send(&near, b"x", &[fd.as_fd()]).unwrap();
-    far.into()
-}
 
 /// The appliance stands still, so that what is sent to it is its alone before it looks.
 pub struct Stopped<'a>(&'a Appliance);
@@ -68,18 +40,6 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.0.signal(libc::SIGCONT);
     }
-}
-
-/// Connects as a process of this user would: the credentials are the thread's.
-pub fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
-    let run = || {
-        // The C library would change all threads of the process.
-        // SAFETY: changes the user of the calling thread, which ends with this.
-        let set = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
-        assert_eq!(set, 0, "needs root");
-        f()
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
 /// A line, and descriptors that nobody else has.
@@ -243,10 +203,7 @@ fn ghost(how: &str) {
     send(&socket, format!("{OPEN}\n").as_bytes(), &fds).unwrap();
     assert!(answers(&socket, 1)[0].contains("\"ok\""));
     let _ = std::io::stdin().read(&mut [0]);
-    let end = socket.try_clone().unwrap().into();
-    let end = if hidden == "hidden" { hiding(end) } else { end };
-    // Half a line, so that the server keeps what came with it.
-    send(&socket, b"{\"v\":1,", &[end.as_fd()]).unwrap();
+    leave_own_end_behind(&socket, hidden == "hidden");
 }
 
 /// A client that sends its own end of the control socket through it and exits, openly or in the queue of

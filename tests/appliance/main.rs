@@ -9,6 +9,10 @@ mod net;
 #[path = "../support/built.rs"]
 mod built;
 
+#[path = "../support/tenant/mod.rs"]
+#[allow(dead_code, reason = "what the program uses besides")]
+mod hostile_tenant;
+
 mod applications;
 mod attacks;
 mod end;

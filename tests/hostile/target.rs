@@ -207,7 +207,8 @@ impl Target {
         }
         let mut target =
             Target { device, shared, questions, stop, pump: Some(pump), pool, idle: (0, 0) };
-        target.idle = (target.device.hub().registry().mrs().len(), target.pool.in_use());
+        target.idle =
+            (target.device.hub().expect("our RNIC").registry().mrs().len(), target.pool.in_use());
         target
     }
 
@@ -249,7 +250,7 @@ impl Target {
 
     /// Every connection, registration and frame has come back.
     pub fn assert_all_is_back(&self) {
-        let registry = self.device.hub().registry().clone();
+        let registry = self.device.hub().expect("our RNIC").registry().clone();
         let start = Instant::now();
         loop {
             let (conns, draining) = (*lock(&self.shared.live), registry.draining());

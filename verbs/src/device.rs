@@ -273,24 +273,20 @@ impl Device {
         self.0.id
     }
 
-    /// The RNIC it is a device of.
-    ///
-    /// # Panics
-    /// When that is another process's ([`Device::open`]). It is for whoever has the RNIC.
-    pub fn hub(&self) -> &Arc<Hub> {
-        let hub = self.0.backend.hub();
-        #[expect(clippy::expect_used, reason = "documented")]
-        hub.expect("the RNIC is another process's")
+    /// The RNIC it is a device of, where that runs in this process. An RNIC of another process
+    /// ([`Device::open`]) has its hub there, so a device of it returns `None`.
+    pub fn hub(&self) -> Option<&Arc<Hub>> {
+        self.0.backend.hub()
     }
 
     /// Whether the thread that polls the RNIC is the one that would wait for it.
     pub(crate) fn is_inline(&self) -> bool {
-        self.0.backend.hub().is_some_and(|hub| hub.is_inline())
+        self.hub().is_some_and(|hub| hub.is_inline())
     }
 
     /// Whether the RNIC is in this process.
     pub(crate) fn is_local(&self) -> bool {
-        self.0.backend.hub().is_some()
+        self.hub().is_some()
     }
 
     /// The shared memory its queues and doorbells lie in, for another process.

@@ -193,7 +193,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     p.orders[1].pause.store(false, Ordering::Relaxed);
     drop(memory);
     let end = Instant::now() + PROMPT;
-    let registry = p.node.device().hub().registry();
+    let registry = p.node.hub().registry();
     while registry.reclaim() > 0 && Instant::now() < end {
         thread::sleep(Duration::from_millis(1));
     }

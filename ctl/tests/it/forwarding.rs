@@ -95,7 +95,7 @@ impl World {
         let (asker, via) = (rnic(vec![a], asker), rnic(vec![va, vb], via));
         let target = rnic(vec![b], target);
         let ours = VIA.map(IpAddr::from).to_vec();
-        let hub = via.device().hub().clone();
+        let hub = via.device().hub().unwrap().clone();
         let forwarding = Forwarding::new(&hub, via.asker(), ours, most, None).unwrap();
         let (asker, target) = (Peer::new(asker), Peer::new(target));
         let mut w = World { asker, target, via, forwarding, hand };
@@ -549,7 +549,7 @@ impl Facing {
         for (n, (end, (from, to))) in ends.iter().zip(ways).enumerate() {
             let mut ours = pair(n as u8 + 1).map(IpAddr::from).to_vec();
             ours.push(VIA[0].into());
-            let hub = end.device().hub().clone();
+            let hub = end.device().hub().unwrap().clone();
             let mut f = Forwarding::new(&hub, end.asker(), ours, 16, None).unwrap();
             let (addr, target) = ((Ipv4Addr::UNSPECIFIED, PORT).into(), (to, PORT).into());
             f.add(&ForwardRule { addr, target, most: 3, ..rule(from) }).unwrap();

@@ -231,7 +231,7 @@ fn test_applications_and_protection_domains_have_limits() {
         },
         ..DeviceConfig::default()
     };
-    let device = a.device().hub().open(&config).unwrap();
+    let device = a.device().hub().unwrap().open(&config).unwrap();
     let (one, two) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
     let refused = |most| DeviceError::Register(RegisterError::Quota { most });
     let first = device.alloc_mr(one, 64, Access::NONE).unwrap();

@@ -152,6 +152,7 @@ impl Client {
                 break;
             }
             let most = self.below(DEPTH);
+            let begun = Instant::now();
             for slot in 0..=most {
                 self.post(slot, plan.longest)?;
             }
@@ -159,6 +160,7 @@ impl Client {
                 let cqe = self.account.next(PATIENCE)?.ok_or(WaitError::TimedOut)?;
                 self.complete(&cqe, tally)?;
             }
+            tally.round(begun.elapsed());
             Tally::add(&tally.requests, self.account.posted() - posted);
             posted = self.account.posted();
             next += Duration::from_secs_f64(1.0 / plan.rate);

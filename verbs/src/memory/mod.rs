@@ -9,7 +9,7 @@
 //!
 //! | File | What is in it |
 //! |---|---|
-//! | `region` | one mapping: made, sealed, unmapped |
+//! | `region` | one mapping: made, sealed, unmapped; `access` moves its bytes, `mapping` asks the system |
 //! | `region_table` | all mappings of an RNIC by id, for lookups without a lock |
 //! | `region_memory` | a worker's way through that table to the bytes |
 //! | `registry` | what is registered: an STag for a stretch of a region, and its return |

@@ -57,7 +57,7 @@ fn test_memory_stays_while_another_worker_may_send_it_again() {
         while resent(&rig) == before {
             rig.poll_alone(0);
         }
-        assert_eq!(device.hub().registry().draining(), 1);
+        assert_eq!(device.hub().unwrap().registry().draining(), 1);
         let mut taken = Vec::new();
         while let Ok(other) = device.alloc_mr(apps[0].pd, 512, Access::LOCAL_WRITE) {
             other.write(0, &[0xaa; 512]);
@@ -76,7 +76,7 @@ fn test_memory_stays_while_another_worker_may_send_it_again() {
             assert!(bytes == secret, "message {n} is what was there when it was sent");
         }
         rig.until("the memory", |r| {
-            (r.sides[0].device().hub().registry().draining() == 0).then_some(())
+            (r.sides[0].device().hub().unwrap().registry().draining() == 0).then_some(())
         });
         drop(taken);
     }
@@ -143,7 +143,7 @@ fn test_everything_of_an_application_ends_at_both_workers() {
     for shape in [BOTH, THREADS] {
         let mut rig = Rig::new(shape);
         let config = DeviceConfig { memory: 1 << 20, queues: 4 << 20, ..DeviceConfig::default() };
-        let other = rig.sides[0].device().hub().open(&config).unwrap();
+        let other = rig.sides[0].device().hub().unwrap().open(&config).unwrap();
         let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
         let listener = rig.listen(1);
         let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));

@@ -56,6 +56,13 @@ fn opened(workers: usize, bells: usize, fds: u32) -> String {
 }
 
 #[test]
+fn test_device_of_another_process_has_no_hub() {
+    let (device, thread) = server(&opened(1, 0, 0), Vec::new(), &[]);
+    assert!(device.unwrap().hub().is_none());
+    thread.join().unwrap();
+}
+
+#[test]
 fn test_answers_that_make_no_device_are_errors() {
     let good = opened(1, 0, 0);
     let (device, thread) = server(&good, Vec::new(), &[]);

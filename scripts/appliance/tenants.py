@@ -1,0 +1,131 @@
+"""A hostile tenant: an application of a user of its own (tests/support/tenant), which attacks the appliance through
+its control socket, its queues and its memory. Honest programs must not notice, and the appliance must take back
+what the tenant had."""
+
+import json
+import os
+import random
+import subprocess
+import time
+
+from .control import Control
+from .lab import CMTIME, OURS, PEERS, run
+from .programs import Program
+
+USER = 54321
+# What the appliance shows of its devices.
+NAME = "hostile"
+# Where it may listen, from this port on, and where nobody answers.
+OWN, NOBODY = 9300, "10.71.0.200:7176"
+# Its rule. It may have little, so that it soon has all it may have.
+RULE = f"""\
+[[client]]
+who = "user:{USER}"
+sessions = 12
+descriptors = 256
+memory = 96
+queues = 24
+regions = 8
+connections = 48
+listeners = 8
+queue-pairs = 96
+completion-queues = 64
+shared-receive-queues = 32
+registrations = 256
+listen = ["{OURS}:{OWN}-{OWN + 99}"]
+connect = ["10.71.0.0/24:1-65535"]
+"""
+# How long the appliance may take to give back what a tenant had. It does so in small pieces, and unmaps
+# gigabytes of files beside its other work.
+GONE = 5.0
+
+
+class Tenants:
+    """One hostile program after the other, each of which ends in order, leaves its end of the socket behind, or is
+    killed."""
+
+    def __init__(self, course, out, program, side, seed):
+        self.course, self.side = course, side
+        self.rng = random.Random(f"tenants {seed}")
+        self.out = out
+        self.attacks = {}
+        self.most = None
+        # A user who may not look into the folders where the socket and the program are sees them here. No other
+        # namespace sees these mounts.
+        run("mount", "-t", "tmpfs", "-o", "mode=755,size=1M", "tenant", "/mnt")
+        os.mkdir("/mnt/out")
+        os.close(os.open("/mnt/tenant", os.O_CREAT))
+        run("mount", "--bind", out, "/mnt/out")
+        run("mount", "--bind", os.path.realpath(program), "/mnt/tenant")
+
+    def command(self, *args):
+        socket = os.path.join("/mnt/out", os.path.basename(self.side.socket))
+        services = [arg for port in (7174, 7175, 7176, CMTIME) for arg in ("--forbidden", f"{OURS}:{port}")]
+        return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "/mnt/tenant", "--socket", socket,
+                "--service", f"{PEERS}:7176", "--nobody", NOBODY, "--own", f"{OURS}:{OWN}", *services, *args)
+
+    def measure(self):
+        """What a tenant can get; every time the same, unless the appliance has kept something of an earlier one."""
+        done = subprocess.run(self.command("--measure"), capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            self.course.fail(f"the tenant that counts: status {done.returncode}: {done.stderr.strip()}")
+            return
+        most = json.loads(done.stdout)
+        with self.side.control() as control:
+            self.wait_gone(control, "the tenant that counts")
+        if self.most is None:
+            self.most = most
+        elif most != self.most:
+            self.course.fail(f"a tenant could have {self.most} at the start, and {most} when all have left")
+
+    def run(self):
+        with self.side.control() as control:
+            while self.course.pause(self.rng.uniform(0.2, 2)):
+                self.one(control)
+
+    def one(self, control):
+        rng = self.rng
+        leaves = rng.random() < 0.3
+        seconds = rng.uniform(1, 8)
+        args = ("--seconds", f"{seconds:.1f}", "--seed", str(rng.randrange(1 << 30)))
+        program = Program(self.course, self.out, "tenant", self.command(*args, *(("--leave-behind",) if leaves else ())))
+        program.start()
+        # An attack that has begun may take longer than it is told to.
+        patience = rng.uniform(0, seconds) if rng.random() < 0.5 else seconds + 60
+        until = time.monotonic() + patience
+        while (status := program.child.poll()) is None and time.monotonic() < until and self.course.pause(0.02):
+            pass
+        if status is None:
+            program.child.kill()
+            program.child.wait()
+            if patience > seconds and not self.course.over.is_set():
+                self.course.fail(f"the hostile tenant does not end: {program.errors()}")
+            self.course.count("hostile tenants killed")
+        for attack, n in program.look().items():
+            self.attacks[attack] = self.attacks.get(attack, 0) + n
+        self.course.count("hostile tenants")
+        if status not in (0, None):
+            self.course.fail(f"the hostile tenant: status {status}: {program.errors()}")
+        elif leaves and status == 0:
+            self.course.count("hostile tenants that left their end of the socket behind")
+        self.wait_gone(control, "a hostile tenant")
+
+    def wait_gone(self, control, who):
+        """Until the appliance has taken back all that it shows of the tenant."""
+        since, busy = time.monotonic(), Control.busy
+        while left := self.left(control):
+            if Control.busy != busy:
+                # The machine stood still.
+                since, busy = time.monotonic(), Control.busy
+            if time.monotonic() - since > GONE:
+                self.course.fail(f"{who} ended {GONE:g} s ago, and there is still {left}")
+                return
+            time.sleep(0.01)
+        self.course.took("a hostile tenant's things gone", time.monotonic() - since)
+
+    def left(self, control):
+        status = control.ask("status")
+        left = [c for c in status["clients"] if c["uid"] == USER]
+        left += [l for l in status["listeners"] if l["service"].startswith(NAME)]
+        left += [c for c in control.ask("conns")["conns"] if c["service"].startswith(NAME)]
+        return left
